@@ -1,0 +1,1 @@
+//! TOML and defaults to one checked value.

@@ -1,0 +1,1 @@
+//! What Linux knows of a process.

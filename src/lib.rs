@@ -1,0 +1,42 @@
+//! gpumem: who holds GPU memory, do they still need it, and getting it back.
+//!
+//! Everything left of [`model::snapshot::Snapshot`] observes, everything right of it is a pure
+//! function of snapshots.
+//!
+//! ```text
+//! NVML ──► source::nvml ──┐
+//! /proc ─► host ──────────┴► source::live ──┐
+//! file, stdin, demo ───────► source::replay ┴─ Snapshot ─► history ─► rules ─► Finding ─┬► report   ps, check
+//!        ▲                                        │                                     └► watch    the terminal
+//!        └───────────── recording ◄───────────────┘
+//! ```
+//!
+//! A recording holds what was observed, never what was concluded, so that an old day can be judged
+//! by today's rules. Unknown is `None`, never 0. Time is data: nothing right of the snapshot asks a
+//! clock, so every rule can be tested without a sleep.
+//!
+//! | room | what lives there |
+//! |---|---|
+//! | [`units`] | bytes, percentages, durations: how they are written and read |
+//! | [`model`] | the nouns: snapshot, finding, identity, time |
+//! | [`source`] | where snapshots come from: the live machine, a recording, the demo |
+//! | [`host`] | what Linux knows of a process |
+//! | [`recording`] | the snapshot file: writer and reader |
+//! | [`history`] | a bounded window of points per process and GPU |
+//! | [`rules`] | a file per kind of finding, and the engine that runs them |
+//! | [`config`] | TOML and defaults to one checked value |
+//! | [`report`] | writers: tables, JSON, escaping for terminals |
+//! | [`watch`] | the terminal screen |
+//! | [`cli`] | arguments, subcommands, exit codes |
+
+pub mod cli;
+pub mod config;
+pub mod history;
+pub mod host;
+pub mod model;
+pub mod recording;
+pub mod report;
+pub mod rules;
+pub mod source;
+pub mod units;
+pub mod watch;

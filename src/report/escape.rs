@@ -1,0 +1,115 @@
+//! Makes text that a process chose harmless for a terminal.
+//!
+//! argv, names, paths and notebook names may hold escape sequences, newlines, and characters that
+//! reorder or hide what follows. Each is shown as `\n`, `\e`, `\u{…}`; nothing is dropped, so that
+//! two different names never look the same.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use unicode_width::UnicodeWidthChar;
+
+/// Escapes what a terminal would act on: control characters (C0, C1, DEL) and the invisible ones
+/// that reorder or hide text (bidirectional controls, zero-width characters, line separators).
+pub fn escape(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_hostile) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{1b}' => out.push_str("\\e"),
+            c if is_hostile(c) => {
+                // Writing to a String cannot fail.
+                let _ = write!(out, "\\u{{{:x}}}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    Cow::Owned(out)
+}
+
+fn is_hostile(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// A command line as a person would read it: arguments joined by spaces, those that hold a space or
+/// nothing in quotes, all of it escaped.
+pub fn command_line<S: AsRef<str>>(arguments: &[S]) -> String {
+    let mut line = String::new();
+    for argument in arguments {
+        let argument = escape(argument.as_ref());
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        if argument.is_empty() || argument.contains(' ') {
+            line.push('\'');
+            line.push_str(&argument);
+            line.push('\'');
+        } else {
+            line.push_str(&argument);
+        }
+    }
+    line
+}
+
+/// Cuts escaped text to a width in terminal columns, the last one `…` where anything was cut.
+pub fn fit(text: &str, columns: usize) -> Cow<'_, str> {
+    let mut used = 0;
+    let mut cut = 0;
+    for (at, c) in text.char_indices() {
+        let width = c.width().unwrap_or(0);
+        if used + width > columns {
+            let mut out = text[..cut].to_owned();
+            if columns > 0 {
+                out.push('…');
+            }
+            return Cow::Owned(out);
+        }
+        used += width;
+        if used < columns {
+            cut = at + c.len_utf8();
+        }
+    }
+    Cow::Borrowed(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_a_terminal_acts_on_passes() {
+        assert_eq!(escape("plain — ünïcode 日本"), "plain — ünïcode 日本");
+        assert_eq!(
+            escape("a\x1b[31mred\nb\u{202e}c\u{9b}0m\x7f"),
+            "a\\e[31mred\\nb\\u{202e}c\\u{9b}0m\\u{7f}"
+        );
+    }
+
+    #[test]
+    fn a_command_line_shows_where_arguments_end() {
+        assert_eq!(
+            command_line(&["python", "my file.py", "", "--x=\n"]),
+            "python 'my file.py' '' --x=\\n"
+        );
+        assert_eq!(command_line::<&str>(&[]), "");
+    }
+
+    #[test]
+    fn text_is_cut_by_columns_not_bytes() {
+        assert_eq!(fit("abcdef", 6), "abcdef");
+        assert_eq!(fit("abcdef", 4), "abc…");
+        assert_eq!(fit("日本語", 6), "日本語");
+        assert_eq!(fit("日本語", 5), "日本…");
+        assert_eq!(fit("日本語", 4), "日…");
+        assert_eq!(fit("abc", 0), "");
+        assert_eq!(fit("abc", 1), "…");
+    }
+}

@@ -1,0 +1,3 @@
+//! Writers: tables, JSON, escaping for terminals.
+
+pub mod escape;

@@ -1,0 +1,248 @@
+//! Bytes, percentages, durations: how people write and read them; the only place with a 1024.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A mebibyte.
+pub const MIB: u64 = 1 << 20;
+/// A gibibyte.
+pub const GIB: u64 = 1 << 30;
+
+/// A number of bytes, shown as `512 B`, `1.5 KiB`, `20.0 GiB`; typed as `8GiB`, `512MiB`, `1024`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Bytes(pub u64);
+
+const BYTE_UNITS: [(&str, u64); 6] = [
+    ("B", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("PiB", 1 << 50),
+];
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut unit = 0;
+        // The first unit in which it shows fewer than five digits; 1023.95 KiB is shown as 1.0 MiB.
+        while unit + 1 < BYTE_UNITS.len() && self.0 as f64 / BYTE_UNITS[unit].1 as f64 >= 1023.95 {
+            unit += 1;
+        }
+        let (name, size) = BYTE_UNITS[unit];
+        if unit == 0 {
+            f.pad(&format!("{} B", self.0))
+        } else {
+            f.pad(&format!("{:.1} {name}", self.0 as f64 / size as f64))
+        }
+    }
+}
+
+/// What a person typed is not a quantity; says what one looks like.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{text:?} is not {what}; write {examples}")]
+pub struct ParseError {
+    text: String,
+    what: &'static str,
+    examples: &'static str,
+}
+
+impl FromStr for Bytes {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let error = || ParseError {
+            text: text.to_owned(),
+            what: "a size",
+            examples: "8GiB, 512MiB or a number of bytes",
+        };
+        let (number, unit) = split(text).ok_or_else(error)?;
+        let size = match unit.to_ascii_lowercase().as_str() {
+            "" | "b" => 1u64,
+            "k" | "kib" => 1 << 10,
+            "m" | "mib" => 1 << 20,
+            "g" | "gib" => 1 << 30,
+            "t" | "tib" => 1 << 40,
+            _ => return Err(error()),
+        };
+        let bytes = number * size as f64;
+        if bytes > u64::MAX as f64 / 2.0 {
+            return Err(error());
+        }
+        Ok(Self(bytes.round() as u64))
+    }
+}
+
+/// Splits `1.5GiB` into its number and its unit.
+fn split(text: &str) -> Option<(f64, &str)> {
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let number = text[..end].parse().ok()?;
+    Some((number, text[end..].trim_start()))
+}
+
+/// A length of time, shown as `850ms`, `42s`, `29m 50s`, `5h 02m`, `3d 04h`; typed as `30s`, `10m`,
+/// `2h`, `1d`, `500ms` or several together (`1h30m`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Span(pub Duration);
+
+impl Span {
+    /// From seconds; what is negative or not a number becomes 0.
+    pub fn from_seconds(seconds: f64) -> Self {
+        Self(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
+    }
+
+    /// In seconds.
+    pub fn seconds(self) -> f64 {
+        self.0.as_secs_f64()
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        let text = match seconds {
+            0 => format!("{}ms", self.0.as_millis()),
+            1..60 => format!("{seconds}s"),
+            60..3600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
+            3600..86_400 => format!("{}h {:02}m", seconds / 3600, seconds / 60 % 60),
+            _ => format!("{}d {:02}h", seconds / 86_400, seconds / 3600 % 24),
+        };
+        f.pad(if seconds == 0 && self.0.is_zero() {
+            "0s"
+        } else {
+            &text
+        })
+    }
+}
+
+impl FromStr for Span {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let error = || ParseError {
+            text: text.to_owned(),
+            what: "a duration",
+            examples: "30s, 10m, 2h or 1h30m",
+        };
+        let mut rest = text.trim();
+        let mut seconds = 0.0;
+        if rest.is_empty() {
+            return Err(error());
+        }
+        while !rest.is_empty() {
+            let (number, tail) = split(rest).ok_or_else(error)?;
+            let end = tail
+                .find(|c: char| !c.is_ascii_alphabetic())
+                .unwrap_or(tail.len());
+            seconds += number
+                * match &tail[..end] {
+                    "ms" => 0.001,
+                    "s" | "sec" => 1.0,
+                    "m" | "min" => 60.0,
+                    "h" => 3600.0,
+                    "d" => 86_400.0,
+                    "" if number == 0.0 => 1.0,
+                    _ => return Err(error()),
+                };
+            rest = tail[end..].trim_start();
+        }
+        Duration::try_from_secs_f64(seconds)
+            .map(Self)
+            .map_err(|_| error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_shown_with_one_digit_after_the_point() {
+        for (bytes, shown) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1_048_575, "1.0 MiB"),
+            (20 * GIB, "20.0 GiB"),
+            (u64::MAX, "16384.0 PiB"),
+        ] {
+            assert_eq!(Bytes(bytes).to_string(), shown);
+        }
+        assert_eq!(format!("{:>9}|", Bytes(512 * MIB)), "512.0 MiB|");
+    }
+
+    #[test]
+    fn bytes_are_typed_with_binary_units() {
+        for (text, bytes) in [
+            ("8GiB", 8 * GIB),
+            ("512 MiB", 512 * MIB),
+            ("1.5g", 3 * GIB / 2),
+            ("1024", 1024),
+            ("0", 0),
+        ] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        }
+        for text in [
+            "",
+            "GiB",
+            "8GB",
+            "8 apples",
+            "-1",
+            "1e99",
+            "99999999999TiB",
+            "1.2.3MiB",
+            "NaN",
+        ] {
+            assert!(text.parse::<Bytes>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn spans_are_shown_by_their_two_largest_units() {
+        for (seconds, shown) in [
+            (0.0, "0s"),
+            (0.85, "850ms"),
+            (59.9, "59s"),
+            (1790.0, "29m 50s"),
+            (18_120.0, "5h 02m"),
+            (273_600.0, "3d 04h"),
+        ] {
+            assert_eq!(Span::from_seconds(seconds).to_string(), shown);
+        }
+        assert_eq!(Span::from_seconds(f64::NAN), Span::default());
+        assert_eq!(Span::from_seconds(-3.0), Span::default());
+    }
+
+    #[test]
+    fn spans_are_typed_with_their_units() {
+        for (text, seconds) in [
+            ("30s", 30.0),
+            ("10m", 600.0),
+            ("2h", 7200.0),
+            ("1h30m", 5400.0),
+            ("500ms", 0.5),
+            ("0", 0.0),
+            ("1d", 86_400.0),
+        ] {
+            assert_eq!(
+                text.parse::<Span>().map(Span::seconds),
+                Ok(seconds),
+                "{text}"
+            );
+        }
+        for text in [
+            "",
+            "10",
+            "m",
+            "10x",
+            "ten minutes",
+            "-5s",
+            "99999999999999999999d",
+        ] {
+            assert!(text.parse::<Span>().is_err(), "{text}");
+        }
+    }
+}
