@@ -1,1 +1,152 @@
-//! The snapshot file: writer and reader.
+//! The snapshot file: one JSON snapshot a line, as `gpumem record` writes it and `--replay` reads it.
+//!
+//! [`Reader`] streams snapshots out of a file of any size, plain or compressed, and steps over what
+//! is damaged; [`Writer`] appends them so that whatever interrupts it costs at most the line at
+//! hand. Neither knows what a snapshot means: that is for `rules`. To play a recording at a pace, go
+//! to [`crate::source::replay`]; the format itself is [`crate::model::snapshot`].
+
+mod reader;
+mod writer;
+
+use std::io;
+use std::path::PathBuf;
+
+pub use reader::{Damage, Flaw, Reader};
+pub use writer::{Rotation, Writer};
+
+use crate::model::Time;
+use crate::model::snapshot::SCHEMA;
+
+/// Why a recording cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot be opened for reading.
+    #[error("cannot open {name}: {}; name a recording made by `gpumem record`", plain(.cause))]
+    Open {
+        /// The file as it was named.
+        name: String,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// A directory was named where a file is needed.
+    #[error("{} is a directory; name a file in it, such as {}", .path.display(), .path.join("recording.jsonl").display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Reading failed on the way.
+    #[error("cannot read {name} beyond line {line}: {}; copy it from where it can be read whole", plain(.cause))]
+    Read {
+        /// The recording.
+        name: String,
+        /// The last line that was read, from 1; 0 where there was none.
+        line: u64,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// It is of another major version of the format.
+    #[error(
+        "{name}, line {line}: its schema is {found:?} and this gpumem reads {SCHEMA:?}; read it with the version of gpumem that recorded it"
+    )]
+    Schema {
+        /// The recording.
+        name: String,
+        /// The line, from 1.
+        line: u64,
+        /// The schema that it names.
+        found: String,
+    },
+    /// It ended and there was no snapshot in it.
+    #[error("{name} holds no snapshot ({}); give it what `gpumem record` writes: one JSON snapshot a line, plain or compressed with zstd", .first.as_ref().map_or_else(|| "it is empty".to_owned(), ToString::to_string))]
+    Empty {
+        /// The recording.
+        name: String,
+        /// What was wrong first; `None` where it holds no text at all.
+        first: Option<Damage>,
+    },
+    /// It cannot be opened or created for writing.
+    #[error("cannot record to {name}: {}; name a file in a directory that exists and that you may write to", plain(.cause))]
+    Create {
+        /// The file as it was named.
+        name: String,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// A compressed file cannot be appended to a line at a time.
+    #[error(
+        "cannot record to {name}: it is compressed; record to a .jsonl file and compress it afterwards with `zstd FILE.jsonl`"
+    )]
+    Compressed {
+        /// The file.
+        name: String,
+    },
+    /// Another recorder has the file.
+    #[error(
+        "cannot record to {name}: another gpumem is recording to it; stop that one or name another file"
+    )]
+    Busy {
+        /// The file.
+        name: String,
+    },
+    /// A line could not be written whole.
+    #[error("cannot write {name}: {}; {}; {}", plain(.cause), kept(*.whole, *.torn), writer::remedy(.cause))]
+    Write {
+        /// The file.
+        name: String,
+        /// What the system said.
+        cause: io::Error,
+        /// The time of the last snapshot that this writer wrote whole; `None` where there is none.
+        whole: Option<Time>,
+        /// Part of the line is left at the end of the file and could not be taken back.
+        torn: bool,
+    },
+    /// The reader of a pipe has gone; not a failure of ours, and a reason to end quietly.
+    #[error("{name} was closed by its reader")]
+    Closed {
+        /// What was written to.
+        name: String,
+    },
+    /// A full file could not be moved out of the way.
+    #[error("cannot rename {} to {}: {}; make the directory writable or record without rotation", .from.display(), .to.display(), plain(.cause))]
+    Rotate {
+        /// The file.
+        from: PathBuf,
+        /// Its name to be.
+        to: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+}
+
+/// The system's own words, in lower case and without the number.
+fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text
+        .split_once(" (os error")
+        .map_or(text.as_str(), |(words, _)| words);
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| {
+        first.to_lowercase().chain(chars).collect()
+    })
+}
+
+/// What a failed write has left.
+fn kept(whole: Option<Time>, torn: bool) -> String {
+    let mut text = match whole {
+        Some(time) => format!("the recording is whole up to {time}"),
+        None => "nothing of this run is in it".to_owned(),
+    };
+    if torn {
+        text.push_str(" and ends with a torn line");
+    }
+    text
+}
+
+/// Whether bytes begin as zstd does: a frame, or one of the skippable frames that some compressors
+/// put first.
+fn is_zstd(head: &[u8]) -> bool {
+    matches!(
+        head,
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]
+    )
+}

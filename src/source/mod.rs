@@ -3,7 +3,10 @@
 //! [`Source`] is all that the rest of the house knows: the next snapshot, please. `live` joins NVML
 //! and /proc and stamps the time; `replay` plays recordings; `nvml` holds every NVML call.
 
+pub mod replay;
+
 use crate::model::Snapshot;
+use crate::recording;
 
 /// Yields snapshots at its own pace.
 pub trait Source: Send {
@@ -33,4 +36,8 @@ pub enum Origin {
 
 /// Why a source has no more snapshots.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {}
+pub enum Error {
+    /// The recording cannot be read on.
+    #[error(transparent)]
+    Recording(#[from] recording::Error),
+}

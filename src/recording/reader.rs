@@ -1,0 +1,356 @@
+//! Streams snapshots out of a recording, a line at a time, and steps over damage.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::{Error, is_zstd};
+use crate::model::Snapshot;
+use crate::model::snapshot::SCHEMA;
+use crate::units::MIB;
+
+/// A longer line is not held in memory. A snapshot of a thousand processes is about one MiB.
+const LINE_LIMIT: u64 = 64 * MIB;
+/// Damage beyond this many lines is counted and no longer kept.
+const DAMAGE_LIMIT: usize = 100;
+/// Read at once; a few snapshots of a busy host.
+const BUFFER_BYTES: usize = 1 << 17;
+/// How our own lines begin, which finds the whole line that follows a torn one without a newline.
+const START: &[u8] = br#"{"schema":"#;
+
+/// Yields the snapshots of a recording, of any size, in bounded memory.
+///
+/// A damaged line is skipped and noted in [`Reader::damage`]. An error ends the iteration: the
+/// recording cannot be read on, is of another major version, or has ended without one snapshot.
+pub struct Reader {
+    name: String,
+    input: Box<dyn BufRead + Send>,
+    compressed: bool,
+    line: Vec<u8>,
+    number: u64,
+    found: bool,
+    ended: bool,
+    damage: Vec<Damage>,
+    damage_count: u64,
+}
+
+impl Reader {
+    /// Opens a recording; `-` is standard input. Whether it is compressed is told from its first
+    /// bytes, not from its name.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, a directory, or not ours to read.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let name = path.display().to_string();
+        let open_error = |name, cause| Error::Open { name, cause };
+        if path.as_os_str() == "-" {
+            let name = "standard input".to_owned();
+            return match io::stdin().as_fd().try_clone_to_owned() {
+                Ok(stdin) => Self::from_read(File::from(stdin), name),
+                Err(cause) => Err(open_error(name, cause)),
+            };
+        }
+        match File::open(path).and_then(|file| Ok((file.metadata()?, file))) {
+            Ok((metadata, _)) if metadata.is_dir() => Err(Error::Directory {
+                path: path.to_owned(),
+            }),
+            Ok((_, file)) => Self::from_read(file, name),
+            Err(cause) => Err(open_error(name, cause)),
+        }
+    }
+
+    /// Reads a recording from anywhere; `name` is what errors call it.
+    ///
+    /// # Errors
+    ///
+    /// Where its first bytes cannot be read.
+    pub fn from_read(
+        mut input: impl Read + Send + 'static,
+        name: impl Into<String>,
+    ) -> Result<Self, Error> {
+        let name = name.into();
+        let read_error = |name, cause| Error::Read {
+            name,
+            line: 0,
+            cause,
+        };
+        // Four bytes tell, and a pipe may hand them over one by one.
+        let mut head = Vec::with_capacity(4);
+        if let Err(cause) = input.by_ref().take(4).read_to_end(&mut head) {
+            return Err(read_error(name, cause));
+        }
+        let compressed = is_zstd(&head);
+        let whole = Cursor::new(head).chain(input);
+        let input: Box<dyn BufRead + Send> = if compressed {
+            match zstd::Decoder::new(whole) {
+                Ok(decoder) => Box::new(BufReader::with_capacity(BUFFER_BYTES, decoder)),
+                Err(cause) => return Err(read_error(name, cause)),
+            }
+        } else {
+            Box::new(BufReader::with_capacity(BUFFER_BYTES, whole))
+        };
+        Ok(Self {
+            name,
+            input,
+            compressed,
+            line: Vec::new(),
+            number: 0,
+            found: false,
+            ended: false,
+            damage: Vec::new(),
+            damage_count: 0,
+        })
+    }
+
+    /// What the recording is called: the file as it was named, or `standard input`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The damage met so far, the first hundred lines of it.
+    pub fn damage(&self) -> &[Damage] {
+        &self.damage
+    }
+
+    /// How many damaged lines were met so far, kept in [`Reader::damage`] or not.
+    pub fn damage_count(&self) -> u64 {
+        self.damage_count
+    }
+
+    /// Reads one line: its snapshot, or `None` where it holds none or there is no further line.
+    fn step(&mut self) -> Result<Option<Snapshot>, Error> {
+        self.line.clear();
+        self.number += 1;
+        match self.fill_line() {
+            Ok(Line::Whole) => self.parse(false),
+            Ok(Line::Last) => self.parse(true),
+            Ok(Line::TooLong) => {
+                self.note(Flaw::TooLong);
+                Ok(None)
+            }
+            Ok(Line::End) => self.end(None),
+            // What has no error number comes from the decompressor: what precedes it is good.
+            Err(cause) if self.compressed && cause.raw_os_error().is_none() => {
+                self.end(Some(match cause.kind() {
+                    io::ErrorKind::UnexpectedEof => Flaw::TornCompression,
+                    _ => Flaw::Compression(bounded(&cause.to_string())),
+                }))
+            }
+            Err(cause) => Err(Error::Read {
+                name: self.name.clone(),
+                line: self.number - 1,
+                cause,
+            }),
+        }
+    }
+
+    fn fill_line(&mut self) -> io::Result<Line> {
+        let read = (&mut self.input)
+            .take(LINE_LIMIT + 1)
+            .read_until(b'\n', &mut self.line)?;
+        Ok(if read == 0 {
+            Line::End
+        } else if self.line.ends_with(b"\n") {
+            Line::Whole
+        } else if read as u64 > LINE_LIMIT {
+            self.line = Vec::new();
+            self.input.skip_until(b'\n')?;
+            Line::TooLong
+        } else {
+            Line::Last
+        })
+    }
+
+    fn end(&mut self, flaw: Option<Flaw>) -> Result<Option<Snapshot>, Error> {
+        self.ended = true;
+        if let Some(flaw) = flaw {
+            self.note(flaw);
+        }
+        if self.found {
+            return Ok(None);
+        }
+        Err(Error::Empty {
+            name: self.name.clone(),
+            first: self.damage.first().cloned(),
+        })
+    }
+
+    fn parse(&mut self, last: bool) -> Result<Option<Snapshot>, Error> {
+        let mut text = self.line.as_slice();
+        if self.number == 1 {
+            text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+        }
+        text = text.trim_ascii();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let error = match serde_json::from_slice(text) {
+            Ok(snapshot) => return Ok(Some(snapshot)),
+            Err(error) => error,
+        };
+        if let Some(found) = foreign_schema(text) {
+            return Err(Error::Schema {
+                name: self.name.clone(),
+                line: self.number,
+                found,
+            });
+        }
+        let flaw = if last && error.is_eof() {
+            Flaw::TornLine
+        } else if text.contains(&0) {
+            Flaw::Nul
+        } else if std::str::from_utf8(text).is_err() {
+            Flaw::NotUtf8
+        } else {
+            Flaw::Json(reason(&error))
+        };
+        let salvaged = salvage(text);
+        self.note(flaw);
+        Ok(salvaged)
+    }
+
+    fn note(&mut self, flaw: Flaw) {
+        self.damage_count += 1;
+        if self.damage.len() < DAMAGE_LIMIT {
+            self.damage.push(Damage {
+                line: self.number,
+                flaw,
+            });
+        }
+    }
+}
+
+impl Iterator for Reader {
+    type Item = Result<Snapshot, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.ended {
+            match self.step() {
+                Ok(Some(snapshot)) => {
+                    self.found = true;
+                    return Some(Ok(snapshot));
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    self.ended = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+        None
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader")
+            .field("name", &self.name)
+            .field("compressed", &self.compressed)
+            .field("number", &self.number)
+            .field("damage_count", &self.damage_count)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a line was read.
+enum Line {
+    Whole,
+    /// The file ended before a newline.
+    Last,
+    TooLong,
+    End,
+}
+
+/// A line, or the rest of a file, that was skipped.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("line {line}: {flaw}")]
+pub struct Damage {
+    /// The line, from 1.
+    pub line: u64,
+    /// What is wrong with it.
+    pub flaw: Flaw,
+}
+
+/// What is wrong with a line. Text in it is bounded and harmless for a terminal.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Flaw {
+    /// The file ends within it.
+    #[error("torn last line: the writer was cut off")]
+    TornLine,
+    /// The file ends within a compressed frame.
+    #[error("torn compressed data: the file was cut off")]
+    TornCompression,
+    /// The decompressor gave up; nothing behind it can be read.
+    #[error("damaged compressed data, the rest cannot be read: {0}")]
+    Compression(String),
+    /// It is longer than a snapshot can be.
+    #[error("longer than 64 MiB")]
+    TooLong,
+    /// It holds NUL bytes, as a file does after a power cut.
+    #[error("holds NUL bytes")]
+    Nul,
+    /// It is not text.
+    #[error("not UTF-8")]
+    NotUtf8,
+    /// It is not a snapshot in JSON.
+    #[error("not a snapshot: {0}")]
+    Json(String),
+}
+
+/// The schema of a line that is a snapshot of another major version.
+fn foreign_schema(text: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Head<'a> {
+        #[serde(borrow)]
+        schema: Cow<'a, str>,
+    }
+    let head: Head<'_> = serde_json::from_slice(text).ok()?;
+    let (family, _) = SCHEMA.rsplit_once('/')?;
+    let major = head.schema.strip_prefix(family)?.strip_prefix('/')?;
+    let foreign = head.schema != SCHEMA
+        && !major.is_empty()
+        && major.bytes().all(|byte| byte.is_ascii_digit());
+    foreign.then(|| bounded(&head.schema))
+}
+
+/// The whole snapshot at the end of a line whose beginning is another one's torn half.
+fn salvage(text: &[u8]) -> Option<Snapshot> {
+    let at = text
+        .windows(START.len())
+        .rposition(|window| window == START)?;
+    if at == 0 {
+        return None;
+    }
+    serde_json::from_slice(&text[at..]).ok()
+}
+
+/// The parser's reason, with the column in place of a line number that is always 1.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let words = text.rsplit_once(" at line ").map_or(&*text, |(w, _)| w);
+    format!("{} (column {})", bounded(words), error.column())
+}
+
+/// Text out of a recording, cut short and harmless for a terminal.
+fn bounded(text: &str) -> String {
+    const CHARS: usize = 160;
+    let mut out = String::new();
+    for (n, c) in text.chars().enumerate() {
+        if n == CHARS {
+            out.push('…');
+            break;
+        }
+        match c {
+            // The parser's own quotes and escapes are fine as they are.
+            '"' | '\'' | '\\' => out.push(c),
+            c => out.extend(c.escape_debug()),
+        }
+    }
+    out
+}

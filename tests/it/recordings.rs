@@ -1,0 +1,63 @@
+//! Recordings under `tests/data` through the public reader.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use gpumem::recording::Reader;
+use serde_json::Value;
+
+/// Every recording of the corpus.
+fn corpus() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/corpus");
+    let mut files: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "jsonl")
+        })
+        .collect();
+    files.sort();
+    assert!(files.len() >= 14, "the corpus is incomplete: {files:?}");
+    files
+}
+
+/// Asserts that everything that is known in `original` is in `copy`, with the same value.
+fn assert_kept(original: &Value, copy: &Value, at: &str) {
+    match (original, copy) {
+        (Value::Object(original), Value::Object(copy)) => {
+            for (key, value) in original.iter().filter(|(_, value)| !value.is_null()) {
+                let kept = copy.get(key).unwrap_or(&Value::Null);
+                assert_kept(value, kept, &format!("{at}.{key}"));
+            }
+        }
+        (Value::Array(original), Value::Array(copy)) => {
+            assert_eq!(original.len(), copy.len(), "{at}");
+            for (n, (original, copy)) in original.iter().zip(copy).enumerate() {
+                assert_kept(original, copy, &format!("{at}[{n}]"));
+            }
+        }
+        (Value::Number(original), Value::Number(copy)) => {
+            assert_eq!(original.as_f64(), copy.as_f64(), "{at}");
+        }
+        _ => assert_eq!(original, copy, "{at}"),
+    }
+}
+
+#[test]
+fn nothing_in_the_corpus_is_lost_on_the_way_through() {
+    for path in corpus() {
+        let text = fs::read_to_string(&path).unwrap();
+        let mut reader = Reader::open(&path).unwrap();
+        let mut lines = 0;
+        for line in text.lines() {
+            lines += 1;
+            let at = format!("{}:{lines}", path.display());
+            let snapshot = reader.next().expect(&at).expect(&at);
+            let original = serde_json::from_str(line).expect(&at);
+            assert_kept(&original, &serde_json::to_value(&snapshot).unwrap(), &at);
+        }
+        assert!(reader.next().is_none(), "{}", path.display());
+        assert_eq!(reader.damage(), []);
+    }
+}
