@@ -18,6 +18,9 @@ use crate::model::Time;
 use crate::model::snapshot::SCHEMA;
 
 /// Why a recording cannot be read or written.
+///
+/// What the system said is part of each message, in the middle of it; so there is no
+/// [`source`](std::error::Error::source) to print behind it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It cannot be opened for reading.
@@ -57,7 +60,7 @@ pub enum Error {
         found: String,
     },
     /// It ended and there was no snapshot in it.
-    #[error("{name} holds no snapshot ({}); give it what `gpumem record` writes: one JSON snapshot a line, plain or compressed with zstd", .first.as_ref().map_or_else(|| "it is empty".to_owned(), ToString::to_string))]
+    #[error("{name} holds no snapshot ({}); give it what `gpumem record` writes: one JSON snapshot a line, plain or compressed with zstd", blame(.first.as_ref()))]
     Empty {
         /// The recording.
         name: String,
@@ -130,6 +133,11 @@ fn plain(error: &io::Error) -> String {
     })
 }
 
+/// Why there is no snapshot in a file.
+fn blame(first: Option<&Damage>) -> String {
+    first.map_or_else(|| "it is empty".to_owned(), ToString::to_string)
+}
+
 /// What a failed write has left.
 fn kept(whole: Option<Time>, torn: bool) -> String {
     let mut text = match whole {
@@ -137,7 +145,7 @@ fn kept(whole: Option<Time>, torn: bool) -> String {
         None => "nothing of this run is in it".to_owned(),
     };
     if torn {
-        text.push_str(" and ends with a torn line");
+        text.push_str("; the file ends with a torn line");
     }
     text
 }

@@ -287,3 +287,267 @@ pub(super) fn remedy(cause: &io::Error) -> &'static str {
         _ => "record to another file",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::process::Command;
+
+    use super::*;
+    use crate::recording::Reader;
+
+    fn at(seconds: i64) -> Snapshot {
+        let time = Time::from_unix_milliseconds(1_763_719_445_000 + 1000 * seconds);
+        let mut snapshot = Snapshot::new(time);
+        snapshot.host.hostname = Some("gpu-1".into());
+        snapshot
+    }
+
+    /// The snapshots of a file, and how many lines of it are damaged.
+    fn read(path: &Path) -> (Vec<Snapshot>, u64) {
+        let mut reader = Reader::open(path).unwrap();
+        let snapshots = reader.by_ref().map(Result::unwrap).collect();
+        (snapshots, reader.damage_count())
+    }
+
+    fn rotation(max_bytes: u64, keep: u32) -> Option<Rotation> {
+        Some(Rotation {
+            max_bytes,
+            keep: NonZeroU32::new(keep).unwrap(),
+        })
+    }
+
+    #[test]
+    fn what_is_written_reads_back_and_each_line_is_there_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.jsonl");
+        let mut writer = Writer::append(&path, None).unwrap();
+        for n in 0..3 {
+            writer.write(&at(n)).unwrap();
+            assert!(fs::read(&path).unwrap().ends_with(b"\n"));
+            assert_eq!(read(&path).0.len() as i64, n + 1);
+        }
+        drop(writer);
+        Writer::append(&path, None).unwrap().write(&at(3)).unwrap();
+        assert_eq!(read(&path), ((0..4).map(at).collect(), 0));
+    }
+
+    #[test]
+    fn a_torn_line_stays_and_is_closed_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.jsonl");
+        fs::write(&path, "{\"schema\":\"gpum").unwrap();
+        let mut writer = Writer::append(&path, None).unwrap();
+        writer.write(&at(0)).unwrap();
+        writer.write(&at(1)).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("{\"schema\":\"gpum\n{"), "{text}");
+        assert_eq!(text.lines().count(), 3);
+        assert_eq!(read(&path), (vec![at(0), at(1)], 1));
+    }
+
+    #[test]
+    fn full_files_move_down_the_row() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.jsonl");
+        let line = serde_json::to_vec(&at(0)).unwrap().len() as u64 + 1;
+        let mut writer = Writer::append(&path, rotation(2 * line + 1, 2)).unwrap();
+        for n in 0..9 {
+            writer.write(&at(n)).unwrap();
+        }
+        // Two lines a file; the first four snapshots have left the row.
+        assert_eq!(read(&path), (vec![at(8)], 0));
+        assert_eq!(read(&numbered(&path, 1)), (vec![at(6), at(7)], 0));
+        assert_eq!(read(&numbered(&path, 2)), (vec![at(4), at(5)], 0));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+
+        // A line larger than the limit still has a file of its own.
+        drop(writer);
+        let mut writer = Writer::append(&path, rotation(1, 1)).unwrap();
+        writer.write(&at(9)).unwrap();
+        writer.write(&at(10)).unwrap();
+        assert_eq!(read(&path), (vec![at(10)], 0));
+        assert_eq!(read(&numbered(&path, 1)), (vec![at(9)], 0));
+    }
+
+    #[test]
+    fn what_cannot_be_rotated_is_said_and_nothing_is_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.jsonl");
+        // A directory that is not empty cannot be replaced by a file.
+        fs::create_dir_all(numbered(&path, 1).join("x")).unwrap();
+        let mut writer = Writer::append(&path, rotation(1, 1)).unwrap();
+        writer.write(&at(0)).unwrap();
+        let error = writer.write(&at(1)).unwrap_err();
+        assert!(matches!(error, Error::Rotate { .. }), "{error}");
+        assert_eq!(read(&path), (vec![at(0)], 0));
+        fs::remove_dir_all(numbered(&path, 1)).unwrap();
+        writer.write(&at(1)).unwrap();
+        assert_eq!(read(&path), (vec![at(1)], 0));
+    }
+
+    #[test]
+    fn what_it_would_spoil_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = |name: &str| {
+            Writer::append(&folder.path().join(name), None)
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(error("r.jsonl.zst").contains("compress it afterwards"));
+        fs::write(folder.path().join("r.jsonl"), b"\x28\xb5\x2f\xfd\0\0").unwrap();
+        assert!(error("r.jsonl").contains("compress it afterwards"));
+        assert!(error("").contains("is a directory; name a file in it"));
+        assert!(error("none/r.jsonl").contains("no such file or directory;"));
+
+        let path = folder.path().join("busy.jsonl");
+        let first = Writer::append(&path, rotation(1, 1)).unwrap();
+        assert!(error("busy.jsonl").contains("another gpumem is recording to it"));
+        drop(first);
+        Writer::append(&path, None).unwrap();
+    }
+
+    #[test]
+    fn a_full_device_is_named_with_what_to_do() {
+        let mut writer = Writer::append(Path::new("/dev/full"), rotation(1, 1)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(
+                writer.write(&at(0)).unwrap_err().to_string(),
+                "cannot write /dev/full: no space left on device; nothing of this run is in it; \
+                 free space or record to another disk"
+            );
+        }
+    }
+
+    #[test]
+    fn a_reader_that_has_gone_is_told_apart() {
+        let (reader, pipe) = io::pipe().unwrap();
+        let mut writer = Writer::to_stdout().unwrap();
+        writer.file = File::from(std::os::fd::OwnedFd::from(pipe));
+        writer.write(&at(0)).unwrap();
+        drop(reader);
+        let error = writer.write(&at(1)).unwrap_err();
+        assert!(matches!(error, Error::Closed { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_torn_line_that_is_not_the_last_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.jsonl");
+        let mut writer = Writer::append(&path, None).unwrap();
+        writer.write(&at(0)).unwrap();
+        let line = writer.bytes;
+        let mut other = OpenOptions::new().append(true).open(&path).unwrap();
+        other.write_all(b"somebody else's\n").unwrap();
+        assert!(!writer.take_back(line));
+        assert_eq!(read(&path), (vec![at(0)], 1));
+    }
+
+    /// Fills a file until it fails, and asserts that it is whole then and after space was made.
+    fn fill(path: &Path, kind: io::ErrorKind, words: &str, make_space: impl FnOnce()) {
+        fs::write(path, "{\"torn").unwrap();
+        let mut writer = Writer::append(path, None).unwrap();
+        let mut n = 0;
+        let error = loop {
+            match writer.write(&at(n)) {
+                Ok(()) => n += 1,
+                Err(error) => break error,
+            }
+            assert!(n < 100_000, "it never became full");
+        };
+        assert!(n > 10, "full after {n} lines");
+        assert!(
+            matches!(&error, Error::Write { cause, torn: false, .. } if cause.kind() == kind),
+            "{error:?}"
+        );
+        let start = format!(
+            "cannot write {}: {words}; the recording is whole up to {}; ",
+            path.display(),
+            at(n - 1).time
+        );
+        assert!(error.to_string().starts_with(&start), "{error}");
+        let whole = fs::read(path).unwrap();
+        assert!(whole.ends_with(b"\n"));
+        assert_eq!(read(path), ((0..n).map(at).collect(), 1));
+
+        // Again and again, while it stays full.
+        writer.write(&at(n)).unwrap_err();
+        assert_eq!(fs::read(path).unwrap(), whole);
+        make_space();
+        writer.write(&at(n)).unwrap();
+        assert_eq!(read(path), ((0..=n).map(at).collect(), 1));
+    }
+
+    /// Unmounts when a test ends, however it ends.
+    struct Mounted<'a>(&'a Path);
+
+    impl Drop for Mounted<'_> {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg(self.0).status();
+        }
+    }
+
+    #[test]
+    fn a_full_disk_leaves_a_whole_recording() {
+        let folder = tempfile::tempdir().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"])
+            .arg(folder.path())
+            .output();
+        match mounted {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => {
+                let reason = String::from_utf8_lossy(&output.stderr);
+                return eprintln!("skipped, no small disk to fill: {}", reason.trim());
+            }
+            Err(error) => return eprintln!("skipped, no small disk to fill: mount: {error}"),
+        }
+        let _mounted = Mounted(folder.path());
+        let ballast = folder.path().join("ballast");
+        fs::write(&ballast, [0; 8192]).unwrap();
+        let path = folder.path().join("r.jsonl");
+        fill(
+            &path,
+            io::ErrorKind::StorageFull,
+            "no space left on device",
+            || fs::remove_file(&ballast).unwrap(),
+        );
+    }
+
+    /// The same without privileges: the limit on file sizes holds for a whole process, so the test
+    /// runs itself in one of its own.
+    #[test]
+    fn a_limit_on_file_sizes_leaves_a_whole_recording() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        const FOLDER: &str = "GPUMEM_TEST_LIMITED_FOLDER";
+        if let Some(folder) = env::var_os(FOLDER) {
+            let path = Path::new(&folder).join("r.jsonl");
+            let raise = || {
+                let maximum = getrlimit(Resource::Fsize).maximum;
+                let limit = Rlimit {
+                    current: maximum,
+                    maximum,
+                };
+                setrlimit(Resource::Fsize, limit).unwrap();
+            };
+            return fill(&path, io::ErrorKind::FileTooLarge, "file too large", raise);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (_crate, module) = module_path!().split_once("::").unwrap();
+        let name = format!("{module}::a_limit_on_file_sizes_leaves_a_whole_recording");
+        // Ignored in the shell, SIGXFSZ stays ignored in what it becomes.
+        let output = Command::new("sh")
+            .args(["-c", "trap '' XFSZ; ulimit -S -f 40; exec \"$@\"", "sh"])
+            .arg(env::current_exe().unwrap())
+            .args(["--exact", &name, "--test-threads=1"])
+            .env(FOLDER, folder.path())
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && told.contains("1 passed"),
+            "{told}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
