@@ -3,6 +3,7 @@
 //! [`Source`] is all that the rest of the house knows: the next snapshot, please. `live` joins NVML
 //! and /proc and stamps the time; `replay` plays recordings; `nvml` holds every NVML call.
 
+pub mod nvml;
 pub mod replay;
 
 use crate::model::Snapshot;
@@ -37,6 +38,9 @@ pub enum Origin {
 /// Why a source has no more snapshots.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// There is no NVML to ask.
+    #[error(transparent)]
+    Nvml(#[from] nvml::Error),
     /// The recording cannot be read on.
     #[error(transparent)]
     Recording(#[from] recording::Error),

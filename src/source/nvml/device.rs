@@ -1,0 +1,602 @@
+//! One GPU: its static facts, read once, and what each sample reads of it.
+//!
+//! Every call goes through [`Calls`], which leaves its name where the keeper of the deadline sees
+//! it, turns "not supported" into an absent value that is not asked for again for a while, and
+//! anything else into an entry of the snapshot's errors.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode, TemperatureSensor};
+use nvml_wrapper::{Device, Nvml};
+
+use super::error::Code;
+use super::ffi::{self, List, ProcessLists, Record, UtilizationSamples, Version};
+use crate::model::snapshot::{Gpu, GpuProcess, Memory, ProcessType, ReadError};
+
+/// What is not supported is asked for again after this long: a setting may have changed it.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// Settings that change by an administrator's hand, the power limit, and the slow fan.
+const SETTINGS_EVERY: Duration = Duration::from_secs(30);
+/// MPS is rare; where its list was empty, it is looked at this often.
+const MPS_EVERY: Duration = Duration::from_secs(10);
+
+/// The NVML call that a GPU's thread is in, for whoever keeps its deadline.
+#[derive(Debug, Default)]
+pub(super) struct Progress(Mutex<Option<&'static str>>);
+
+impl Progress {
+    fn enter(&self, call: &'static str) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(call);
+    }
+
+    /// The last call that was entered.
+    pub(super) fn call(&self) -> Option<&'static str> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What one sample read of one GPU.
+#[derive(Debug)]
+pub(super) struct Reading {
+    /// Identity and values; `memory` and `processes` absent where the GPU is lost.
+    pub(super) gpu: Gpu,
+    /// What could not be read.
+    pub(super) errors: Vec<ReadError>,
+    /// The driver as a whole has gone: NVML has to be started again.
+    pub(super) driver_gone: Option<Code>,
+    /// The GPU as a whole does not answer: its handle has to be looked up again.
+    pub(super) lost: bool,
+    /// When the reading was complete.
+    pub(super) completed: Instant,
+}
+
+/// How NVML is called for one GPU.
+#[derive(Debug)]
+struct Calls {
+    index: u32,
+    progress: Arc<Progress>,
+    unsupported: Vec<(&'static str, Instant)>,
+    errors: Vec<ReadError>,
+    lost: Option<Code>,
+    driver_gone: Option<Code>,
+}
+
+impl Calls {
+    /// Makes a call; what it says is the caller's to judge.
+    fn raw<T, E: Into<Code>>(
+        &self,
+        name: &'static str,
+        call: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, Code> {
+        if let Some(code) = self.driver_gone.or(self.lost) {
+            return Err(code);
+        }
+        if self.is_unsupported(name) {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        self.progress.enter(name);
+        call().map_err(Into::into)
+    }
+
+    /// Makes a call for one value; absent where it cannot be had.
+    fn value<T, E: Into<Code>>(
+        &mut self,
+        name: &'static str,
+        call: impl FnOnce() -> Result<T, E>,
+    ) -> Option<T> {
+        let answer = self.raw(name, call);
+        self.judge(name, answer)
+    }
+
+    fn judge<T>(&mut self, name: &'static str, answer: Result<T, Code>) -> Option<T> {
+        match answer {
+            Ok(value) => Some(value),
+            Err(code) => {
+                self.failed(name, code);
+                None
+            }
+        }
+    }
+
+    fn failed(&mut self, name: &'static str, code: Code) {
+        if self.lost.is_some() || self.driver_gone.is_some() {
+            return; // One error says it all; the rest was not even asked for.
+        }
+        if code.is_unsupported() {
+            if !self.is_unsupported(name) {
+                self.unsupported.retain(|(other, _)| *other != name);
+                self.unsupported.push((name, Instant::now()));
+            }
+            return;
+        }
+        if code.is_driver_gone() {
+            self.driver_gone = Some(code);
+        } else if code.is_loss() {
+            self.lost = Some(code);
+        }
+        self.errors.push(ReadError {
+            gpu: Some(self.index),
+            call: name.into(),
+            error: code.to_string().into(),
+        });
+    }
+
+    fn is_unsupported(&self, name: &'static str) -> bool {
+        self.unsupported
+            .iter()
+            .any(|(other, since)| *other == name && since.elapsed() < ASK_AGAIN_AFTER)
+    }
+}
+
+/// The highest utilization of one process since the last sample.
+#[derive(Clone, Copy, Default, Debug)]
+struct Peak {
+    sm: Option<u32>,
+    memory: u32,
+    encoder: u32,
+    decoder: u32,
+}
+
+/// Process utilization, gathered more often than snapshots are taken: the driver keeps about 10 s.
+#[derive(Debug, Default)]
+struct Utilization {
+    samples: UtilizationSamples,
+    /// The newest timestamp seen, on the driver's clock; 0 asks for all that it has.
+    last_seen: u64,
+    peaks: HashMap<u32, Peak>,
+    /// Since the last snapshot every call succeeded.
+    known: bool,
+    asked: Option<(Instant, SystemTime)>,
+}
+
+/// Reads one GPU.
+pub(super) struct Reader<'nvml> {
+    nvml: &'nvml Nvml,
+    device: Device<'nvml>,
+    calls: Calls,
+    facts: Gpu,
+    settings_read: Option<Instant>,
+    version: Version,
+    lists: ProcessLists,
+    mps_seen_or_due: Instant,
+    utilization: Utilization,
+}
+
+impl<'nvml> Reader<'nvml> {
+    /// Looks the GPU up, which may have to wake it, and reads its static facts.
+    ///
+    /// # Errors
+    ///
+    /// A reading that holds only the error.
+    pub(super) fn open(
+        nvml: &'nvml Nvml,
+        index: u32,
+        progress: Arc<Progress>,
+    ) -> Result<Self, Box<Reading>> {
+        let mut calls = Calls {
+            index,
+            progress,
+            unsupported: Vec::new(),
+            errors: Vec::new(),
+            lost: None,
+            driver_gone: None,
+        };
+        let mut facts = Gpu {
+            index,
+            ..Gpu::default()
+        };
+        let name = "nvmlDeviceGetHandleByIndex_v2";
+        let device = match calls.raw(name, || nvml.device_by_index(index)) {
+            Ok(device) => device,
+            Err(code) => {
+                calls.errors.push(ReadError {
+                    gpu: Some(index),
+                    call: name.into(),
+                    error: code.to_string().into(),
+                });
+                return Err(Box::new(Reading {
+                    gpu: facts,
+                    errors: calls.errors,
+                    driver_gone: Some(code).filter(|code| code.is_driver_gone()),
+                    lost: true,
+                    completed: Instant::now(),
+                }));
+            }
+        };
+        facts.uuid = calls
+            .value("nvmlDeviceGetUUID", || device.uuid())
+            .map(Into::into);
+        facts.name = calls
+            .value("nvmlDeviceGetName", || device.name())
+            .map(Into::into);
+        facts.pci_bus_id = calls
+            .value("nvmlDeviceGetPciInfo_v3", || device.pci_info())
+            .map(|pci| pci.bus_id.into());
+        facts.minor_number = calls.value("nvmlDeviceGetMinorNumber", || device.minor_number());
+        Ok(Self {
+            nvml,
+            device,
+            calls,
+            facts,
+            settings_read: None,
+            version: ffi::process_list_version(nvml),
+            lists: ProcessLists::default(),
+            mps_seen_or_due: Instant::now(),
+            utilization: Utilization {
+                known: true,
+                ..Utilization::default()
+            },
+        })
+    }
+
+    /// Reads what changes.
+    pub(super) fn sample(&mut self) -> Reading {
+        self.read_settings();
+        let memory = self.memory();
+        let device = &self.device;
+        let calls = &mut self.calls;
+        let rates = calls.value("nvmlDeviceGetUtilizationRates", || {
+            device.utilization_rates()
+        });
+        let power = calls.value("nvmlDeviceGetPowerUsage", || device.power_usage());
+        let temperature = calls.value("nvmlDeviceGetTemperature", || {
+            device.temperature(TemperatureSensor::Gpu)
+        });
+        let clock = calls.value("nvmlDeviceGetClockInfo", || device.clock_info(Clock::SM));
+        let state = calls.value("nvmlDeviceGetPerformanceState", || {
+            device.performance_state()
+        });
+        let processes = self.processes();
+
+        let lost = self.calls.lost.take().is_some();
+        let driver_gone = self.calls.driver_gone.take();
+        let gone = lost || driver_gone.is_some();
+        let gpu = Gpu {
+            memory: memory.filter(|_| !gone),
+            gpu_percent: rates.as_ref().map(|rates| rates.gpu),
+            memory_percent: rates.as_ref().map(|rates| rates.memory),
+            power_watts: power.map(watts),
+            temperature_celsius: temperature,
+            sm_clock_mhz: clock,
+            performance_state: state.map(|state| state.as_c()).filter(|&state| state <= 15),
+            processes: processes.filter(|_| !gone),
+            ..self.facts.clone()
+        };
+        Reading {
+            gpu,
+            errors: std::mem::take(&mut self.calls.errors),
+            driver_gone,
+            lost,
+            completed: Instant::now(),
+        }
+    }
+
+    fn read_settings(&mut self) {
+        if self
+            .settings_read
+            .is_some_and(|read| read.elapsed() < SETTINGS_EVERY)
+        {
+            return;
+        }
+        self.settings_read = Some(Instant::now());
+        let Self {
+            device,
+            calls,
+            facts,
+            ..
+        } = self;
+        facts.compute_mode = calls
+            .value("nvmlDeviceGetComputeMode", || device.compute_mode())
+            .map(|mode| {
+                match mode {
+                    ComputeMode::Default => "default",
+                    ComputeMode::ExclusiveThread => "exclusive_thread",
+                    ComputeMode::Prohibited => "prohibited",
+                    ComputeMode::ExclusiveProcess => "exclusive_process",
+                }
+                .into()
+            });
+        facts.persistence_mode = calls.value("nvmlDeviceGetPersistenceMode", || {
+            device.is_in_persistent_mode()
+        });
+        facts.mig_mode = calls
+            .value("nvmlDeviceGetMigMode", || device.mig_mode())
+            .map(|mode| mode.current == 1);
+        facts.power_limit_watts = calls
+            .value("nvmlDeviceGetEnforcedPowerLimit", || {
+                device.enforced_power_limit()
+            })
+            .map(watts);
+        facts.fan_percent = calls.value("nvmlDeviceGetFanSpeed_v2", || device.fan_speed(0));
+    }
+
+    /// Memory info v2; v1 where v2 is missing, or answers UNKNOWN as it does under WSL.
+    fn memory(&mut self) -> Option<Memory> {
+        const V2: &str = "nvmlDeviceGetMemoryInfo_v2";
+        const V1: &str = "nvmlDeviceGetMemoryInfo";
+        let Self {
+            nvml,
+            device,
+            calls,
+            ..
+        } = self;
+        let failure = match calls.raw(V2, || device.memory_info()) {
+            Ok(memory) => {
+                return Some(Memory {
+                    total_bytes: memory.total,
+                    reserved_bytes: Some(memory.reserved),
+                    used_bytes: memory.used,
+                    free_bytes: memory.free,
+                });
+            }
+            Err(code) => code,
+        };
+        if !failure.is_unsupported() && failure != Code::UNKNOWN {
+            calls.failed(V2, failure);
+            return None;
+        }
+        match calls.raw(V1, || ffi::memory_info_v1(nvml, device)) {
+            Ok((total_bytes, used_bytes, free_bytes)) => {
+                calls.failed(V2, Code::NOT_SUPPORTED);
+                Some(Memory {
+                    total_bytes,
+                    reserved_bytes: None,
+                    used_bytes,
+                    free_bytes,
+                })
+            }
+            Err(code) => {
+                if failure == Code::UNKNOWN && code == Code::UNKNOWN {
+                    // Not even its memory can be read: the GPU is as good as lost.
+                    calls.failed(V2, code);
+                    calls.lost = Some(code);
+                } else {
+                    calls.failed(V2, failure);
+                    calls.failed(V1, code);
+                }
+                None
+            }
+        }
+    }
+
+    /// The process lists merged, with the utilization of each process.
+    fn processes(&mut self) -> Option<Vec<GpuProcess>> {
+        let compute = self.list(List::Compute)?;
+        let graphics = self.list(List::Graphics)?;
+        let now = Instant::now();
+        let mut mps = Vec::new();
+        if now >= self.mps_seen_or_due {
+            mps = self.list(List::Mps)?;
+            if mps.is_empty() {
+                self.mps_seen_or_due = now + MPS_EVERY;
+            }
+        }
+        let mut rows = merge(&compute, &graphics, &mps);
+        self.gather_utilization();
+        let utilization = &mut self.utilization;
+        if std::mem::replace(&mut utilization.known, true) {
+            for row in &mut rows {
+                let peak = match utilization.peaks.get(&row.pid) {
+                    None => Peak {
+                        sm: Some(0),
+                        ..Peak::default()
+                    },
+                    // Only absurd samples: nothing is known.
+                    Some(Peak { sm: None, .. }) => continue,
+                    Some(peak) => *peak,
+                };
+                row.sm_percent = peak.sm;
+                row.memory_percent = Some(peak.memory);
+                row.encoder_percent = Some(peak.encoder);
+                row.decoder_percent = Some(peak.decoder);
+            }
+        }
+        utilization.peaks.clear();
+        Some(rows)
+    }
+
+    /// One list: empty where the GPU or the driver has no such list, absent where it failed. Compute
+    /// processes are what gpumem is about: without that list nothing is known.
+    fn list(&mut self, list: List) -> Option<Vec<Record>> {
+        let name = match (list, self.version) {
+            (List::Compute, Version::V3) => "nvmlDeviceGetComputeRunningProcesses_v3",
+            (List::Compute, Version::V2) => "nvmlDeviceGetComputeRunningProcesses_v2",
+            (List::Compute, Version::V1) => "nvmlDeviceGetComputeRunningProcesses",
+            (List::Graphics, Version::V3) => "nvmlDeviceGetGraphicsRunningProcesses_v3",
+            (List::Graphics, Version::V2) => "nvmlDeviceGetGraphicsRunningProcesses_v2",
+            (List::Graphics, Version::V1) => "nvmlDeviceGetGraphicsRunningProcesses",
+            (List::Mps, Version::V3) => "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+            (List::Mps, Version::V2) => "nvmlDeviceGetMPSComputeRunningProcesses_v2",
+            (List::Mps, Version::V1) => "nvmlDeviceGetMPSComputeRunningProcesses",
+        };
+        let Self {
+            nvml,
+            device,
+            calls,
+            lists,
+            version,
+            ..
+        } = self;
+        let answer = calls.raw(name, || lists.read(nvml, device, list, *version));
+        match answer {
+            Err(code) if code.is_unsupported() && list != List::Compute => {
+                calls.failed(name, code);
+                Some(Vec::new())
+            }
+            Err(code) if code.is_unsupported() => {
+                // Said at every sample: without it nothing is known of who holds the memory.
+                calls.errors.push(ReadError {
+                    gpu: Some(calls.index),
+                    call: name.into(),
+                    error: format!("this driver does not list this GPU's processes ({code})")
+                        .into(),
+                });
+                None
+            }
+            answer => calls.judge(name, answer),
+        }
+    }
+
+    /// Takes in the utilization samples since the last call, before the driver's ring wraps.
+    pub(super) fn gather_utilization(&mut self) {
+        const CALL: &str = "nvmlDeviceGetProcessUtilization";
+        let Self {
+            nvml,
+            device,
+            calls,
+            utilization,
+            ..
+        } = self;
+        let now = (Instant::now(), SystemTime::now());
+        // Where the driver stamps samples with Unix time, a clock that was set back would make
+        // every new sample look old and a busy process look idle.
+        if utilization
+            .asked
+            .is_some_and(|then| clock_was_set_back(then, now))
+        {
+            utilization.last_seen = 0;
+        }
+        utilization.asked = Some(now);
+        let last_seen = utilization.last_seen;
+        let peaks = &mut utilization.peaks;
+        let answer = calls.raw(CALL, || {
+            let samples = utilization.samples.read(nvml, device, last_seen)?;
+            let mut newest = last_seen;
+            for sample in samples.filter(|sample| sample.timestamp > last_seen) {
+                newest = newest.max(sample.timestamp);
+                let peak = peaks.entry(sample.pid).or_default();
+                let percents = [
+                    sample.sm_percent,
+                    sample.memory_percent,
+                    sample.encoder_percent,
+                    sample.decoder_percent,
+                ];
+                // Drivers have returned garbage here while zombies were present.
+                if percents.iter().any(|&percent| percent > 100) {
+                    continue;
+                }
+                peak.sm = peak.sm.max(Some(sample.sm_percent));
+                peak.memory = peak.memory.max(sample.memory_percent);
+                peak.encoder = peak.encoder.max(sample.encoder_percent);
+                peak.decoder = peak.decoder.max(sample.decoder_percent);
+            }
+            Ok::<_, Code>(newest)
+        });
+        match answer {
+            Ok(newest) => utilization.last_seen = newest,
+            // No process ran since: an observed 0.
+            Err(Code::NOT_FOUND) => {}
+            Err(code) => {
+                utilization.known = false;
+                calls.failed(CALL, code);
+            }
+        }
+    }
+}
+
+fn watts(milliwatts: u32) -> f64 {
+    f64::from(milliwatts) / 1000.0
+}
+
+fn clock_was_set_back(then: (Instant, SystemTime), now: (Instant, SystemTime)) -> bool {
+    let expected = then.1 + now.0.duration_since(then.0);
+    expected
+        .duration_since(now.1)
+        .is_ok_and(|behind| behind > Duration::from_secs(1))
+}
+
+/// One row per (process, GPU instance): a process on several lists has the larger value.
+fn merge(compute: &[Record], graphics: &[Record], mps: &[Record]) -> Vec<GpuProcess> {
+    let mut rows: Vec<GpuProcess> = Vec::with_capacity(compute.len() + graphics.len());
+    let lists = [
+        (compute, ProcessType::Compute),
+        (graphics, ProcessType::Graphics),
+        (mps, ProcessType::Mps),
+    ];
+    for (records, kind) in lists {
+        let earlier = rows.len();
+        for record in records.iter().filter(|record| record.pid != 0) {
+            let same = rows[..earlier].iter_mut().find(|row| {
+                row.pid == record.pid
+                    && row.gpu_instance_id == record.gpu_instance_id
+                    && row.compute_instance_id == record.compute_instance_id
+            });
+            match same {
+                Some(row) => {
+                    row.used_bytes = row.used_bytes.max(record.used_bytes);
+                    row.kind = match (row.kind, kind) {
+                        (ProcessType::Compute, ProcessType::Graphics) => {
+                            ProcessType::ComputeGraphics
+                        }
+                        (_, kind) => kind,
+                    };
+                }
+                None => rows.push(GpuProcess {
+                    pid: record.pid,
+                    kind,
+                    used_bytes: record.used_bytes,
+                    gpu_instance_id: record.gpu_instance_id,
+                    compute_instance_id: record.compute_instance_id,
+                    ..GpuProcess::default()
+                }),
+            }
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(pid: u32, used_bytes: Option<u64>) -> Record {
+        Record {
+            pid,
+            used_bytes,
+            gpu_instance_id: None,
+            compute_instance_id: None,
+        }
+    }
+
+    #[test]
+    fn a_process_on_two_lists_is_one_row_with_the_larger_value() {
+        let rows = merge(
+            &[record(1, Some(5)), record(2, None), record(0, Some(9))],
+            &[record(1, Some(7)), record(3, Some(1))],
+            &[record(2, Some(4))],
+        );
+        let shown: Vec<_> = rows
+            .iter()
+            .map(|row| (row.pid, row.kind, row.used_bytes))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                (1, ProcessType::ComputeGraphics, Some(7)),
+                (2, ProcessType::Mps, Some(4)),
+                (3, ProcessType::Graphics, Some(1)),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_clock_set_back_is_noticed_and_one_set_forward_is_harmless() {
+        let then = (
+            Instant::now(),
+            SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000),
+        );
+        let after = |wall: i64| {
+            let wall = Duration::from_millis(1_000_000_000u64.saturating_add_signed(wall));
+            (
+                then.0 + Duration::from_secs(5),
+                SystemTime::UNIX_EPOCH + wall,
+            )
+        };
+        assert!(!clock_was_set_back(then, after(5_000)));
+        assert!(!clock_was_set_back(then, after(4_500)));
+        assert!(!clock_was_set_back(then, after(3_600_000)));
+        assert!(clock_was_set_back(then, after(-3_600_000)));
+    }
+}

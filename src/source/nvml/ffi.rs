@@ -1,0 +1,372 @@
+//! The NVML calls that nvml-wrapper lacks or mishandles, on the library that it has loaded.
+//!
+//! This is the only file with `unsafe`, because these calls cross a C ABI: memory info v1 (drivers
+//! before R510, WSL), process lists whose records are of another size than the header says, and
+//! process utilization in one call instead of two. Each function takes a live [`Device`], so NVML
+//! is initialised and the handle valid; each buffer is at least as large as the driver may write.
+#![allow(unsafe_code)]
+
+use std::os::raw::{c_uint, c_ulonglong};
+
+use nvml_wrapper::{Device, Nvml};
+use nvml_wrapper_sys::bindings::{
+    nvmlDevice_t, nvmlMemory_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t,
+    nvmlProcessUtilizationSample_t, nvmlReturn_t,
+};
+
+use super::error::Code;
+
+/// The largest process record that any driver is known to write (R535's v3), in bytes.
+const LARGEST_RECORD: usize = 32;
+/// What the buffer holds where the driver wrote nothing.
+const UNTOUCHED: u8 = 0xA5;
+/// How often a list that grows between two calls is asked for again.
+const GROWTH_RETRIES: usize = 5;
+/// The driver itself caps its list at 950 processes a GPU; this is only a bound against nonsense.
+const MOST_RECORDS: usize = 1 << 16;
+
+/// Which of NVML's process lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum List {
+    /// Processes with a compute context.
+    Compute,
+    /// Processes with a graphics context.
+    Graphics,
+    /// Clients of the Multi-Process Service.
+    Mps,
+}
+
+/// Which version of the process list calls a driver has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Version {
+    /// `…_v3`: 24-byte records; 32 on R535 before 535.98.
+    V3,
+    /// `…_v2`: 24-byte records.
+    V2,
+    /// Without suffix: 16-byte records, before R450.
+    V1,
+}
+
+/// One record of a process list, of whatever layout.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Record {
+    pub pid: u32,
+    /// `None` where NVML says not available.
+    pub used_bytes: Option<u64>,
+    pub gpu_instance_id: Option<u32>,
+    pub compute_instance_id: Option<u32>,
+}
+
+/// One process utilization sample.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct UtilizationSample {
+    pub pid: u32,
+    /// Microseconds on the driver's own clock, which is not always Unix time.
+    pub timestamp: u64,
+    pub sm_percent: u32,
+    pub memory_percent: u32,
+    pub encoder_percent: u32,
+    pub decoder_percent: u32,
+}
+
+/// Which process list version to call.
+///
+/// On 535.43.02 to 535.86 `_v3` writes 32-byte records behind the 24-byte header, so `_v2` is used
+/// there. Those drivers are told by their symbols: confidential-computing memory info is there, the
+/// call that replaced the extra field is not.
+pub(super) fn process_list_version(nvml: &Nvml) -> Version {
+    let lib = nvml.lib();
+    let has_v2 = lib.nvmlDeviceGetComputeRunningProcesses_v2.is_ok();
+    let wide_v3 = lib.nvmlDeviceGetConfComputeMemSizeInfo.is_ok()
+        && lib.nvmlDeviceGetRunningProcessDetailList.is_err();
+    if lib.nvmlDeviceGetComputeRunningProcesses_v3.is_ok() && !(wide_v3 && has_v2) {
+        Version::V3
+    } else if has_v2 {
+        Version::V2
+    } else {
+        Version::V1
+    }
+}
+
+/// Memory info v1: `(total, used, free)` in bytes; `used` includes what the driver reserves.
+pub(super) fn memory_info_v1(nvml: &Nvml, device: &Device<'_>) -> Result<(u64, u64, u64), Code> {
+    let call = nvml
+        .lib()
+        .nvmlDeviceGetMemoryInfo
+        .as_ref()
+        .map_err(|_| Code::FUNCTION_NOT_FOUND)?;
+    let mut memory = nvmlMemory_t {
+        total: 0,
+        free: 0,
+        used: 0,
+    };
+    // SAFETY: the handle is valid while `device` lives; `memory` is the struct that the call fills.
+    Code::check(unsafe { call(device.handle(), &mut memory) })?;
+    Ok((memory.total, memory.used, memory.free))
+}
+
+/// Reads process lists; keeps its buffer, so that a steady list costs one call.
+#[derive(Debug, Default)]
+pub(super) struct ProcessLists {
+    /// In units of 8 bytes, so that it is aligned for every record layout.
+    buffer: Vec<u64>,
+    capacity: usize,
+}
+
+impl ProcessLists {
+    /// The records of one list.
+    ///
+    /// # Errors
+    ///
+    /// NVML's error; [`Code::FUNCTION_NOT_FOUND`] where the driver lacks the call;
+    /// [`Code::UNKNOWN_LAYOUT`] where the records are of no known size.
+    pub(super) fn read(
+        &mut self,
+        nvml: &Nvml,
+        device: &Device<'_>,
+        list: List,
+        version: Version,
+    ) -> Result<Vec<Record>, Code> {
+        self.capacity = self.capacity.max(32);
+        for _ in 0..GROWTH_RETRIES {
+            self.buffer.clear();
+            self.buffer.resize(
+                self.capacity * LARGEST_RECORD / 8,
+                u64::from_ne_bytes([UNTOUCHED; 8]),
+            );
+            let mut count = self.capacity as c_uint;
+            let code = self.call(nvml, device, list, version, &mut count);
+            match code {
+                Err(Code::INSUFFICIENT_SIZE) => {
+                    // The list may grow again before the next call.
+                    self.capacity = (count as usize + count as usize / 4 + 8)
+                        .max(self.capacity * 2)
+                        .min(MOST_RECORDS);
+                }
+                Err(code) => return Err(code),
+                Ok(()) => {
+                    let count = (count as usize).min(self.capacity);
+                    return parse(&self.buffer, count).ok_or(Code::UNKNOWN_LAYOUT);
+                }
+            }
+        }
+        Err(Code::INSUFFICIENT_SIZE)
+    }
+
+    fn call(
+        &mut self,
+        nvml: &Nvml,
+        device: &Device<'_>,
+        list: List,
+        version: Version,
+        count: &mut c_uint,
+    ) -> Result<(), Code> {
+        type Call<T> = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut T) -> nvmlReturn_t;
+        fn some<T, E>(symbol: &Result<Call<T>, E>) -> Result<Call<T>, Code> {
+            symbol
+                .as_ref()
+                .copied()
+                .map_err(|_| Code::FUNCTION_NOT_FOUND)
+        }
+        let lib = nvml.lib();
+        let buffer = self.buffer.as_mut_ptr();
+        // SAFETY: the handle is valid while `device` lives. The buffer holds `count` records of the
+        // largest known layout and is aligned to 8, whichever layout this driver writes.
+        let code = unsafe {
+            let device = device.handle();
+            match version {
+                Version::V3 => some::<nvmlProcessInfo_t, _>(match list {
+                    List::Compute => &lib.nvmlDeviceGetComputeRunningProcesses_v3,
+                    List::Graphics => &lib.nvmlDeviceGetGraphicsRunningProcesses_v3,
+                    List::Mps => &lib.nvmlDeviceGetMPSComputeRunningProcesses_v3,
+                })?(device, count, buffer.cast()),
+                Version::V2 => some::<nvmlProcessInfo_v2_t, _>(match list {
+                    List::Compute => &lib.nvmlDeviceGetComputeRunningProcesses_v2,
+                    List::Graphics => &lib.nvmlDeviceGetGraphicsRunningProcesses_v2,
+                    List::Mps => &lib.nvmlDeviceGetMPSComputeRunningProcesses_v2,
+                })?(device, count, buffer.cast()),
+                Version::V1 => some::<nvmlProcessInfo_v1_t, _>(match list {
+                    List::Compute => &lib.nvmlDeviceGetComputeRunningProcesses,
+                    List::Graphics => &lib.nvmlDeviceGetGraphicsRunningProcesses,
+                    List::Mps => &lib.nvmlDeviceGetMPSComputeRunningProcesses,
+                })?(device, count, buffer.cast()),
+            }
+        };
+        Code::check(code)
+    }
+}
+
+/// Takes `count` records out of a buffer that held [`UNTOUCHED`] before the driver wrote to it.
+///
+/// The record's size is the smallest known one that reaches to the last byte written: every layout
+/// ends with a field that the driver fills. `None` where no known size does.
+fn parse(buffer: &[u64], count: usize) -> Option<Vec<Record>> {
+    if count == 0 {
+        return Some(Vec::new());
+    }
+    let last = buffer
+        .iter()
+        .rposition(|&word| word != u64::from_ne_bytes([UNTOUCHED; 8]))?;
+    let written = last * 8
+        + buffer[last]
+            .to_ne_bytes()
+            .iter()
+            .rposition(|&b| b != UNTOUCHED)?
+        + 1;
+    let size = [16, 24, LARGEST_RECORD]
+        .into_iter()
+        .find(|size| size * count >= written)?;
+    let word = |at: usize| {
+        let bytes = buffer[at / 8].to_ne_bytes();
+        let half = if at.is_multiple_of(8) {
+            &bytes[..4]
+        } else {
+            &bytes[4..]
+        };
+        u32::from_ne_bytes([half[0], half[1], half[2], half[3]])
+    };
+    // NVML's NVML_VALUE_NOT_AVAILABLE is (unsigned long long)-1, and 0xFFFFFFFF for instances.
+    let instance = |at: usize| (size > 16).then(|| word(at)).filter(|&id| id != u32::MAX);
+    Some(
+        (0..count)
+            .map(|index| index * size)
+            .map(|at| Record {
+                pid: word(at),
+                used_bytes: Some(buffer[at / 8 + 1]).filter(|&bytes| bytes != u64::MAX),
+                gpu_instance_id: instance(at + 16),
+                compute_instance_id: instance(at + 20),
+            })
+            .collect(),
+    )
+}
+
+/// Reads process utilization samples; keeps its buffer, so that a steady state costs one call.
+#[derive(Debug, Default)]
+pub(super) struct UtilizationSamples {
+    buffer: Vec<nvmlProcessUtilizationSample_t>,
+}
+
+impl UtilizationSamples {
+    /// The samples newer than `last_seen` (the driver's clock, microseconds; 0 for all it has).
+    ///
+    /// # Errors
+    ///
+    /// NVML's error. [`Code::NOT_FOUND`] is no failure: there was no sample.
+    pub(super) fn read(
+        &mut self,
+        nvml: &Nvml,
+        device: &Device<'_>,
+        last_seen: u64,
+    ) -> Result<impl Iterator<Item = UtilizationSample> + '_, Code> {
+        let call = nvml
+            .lib()
+            .nvmlDeviceGetProcessUtilization
+            .as_ref()
+            .map_err(|_| Code::FUNCTION_NOT_FOUND)?;
+        let empty = nvmlProcessUtilizationSample_t {
+            pid: 0,
+            timeStamp: 0,
+            smUtil: 0,
+            memUtil: 0,
+            encUtil: 0,
+            decUtil: 0,
+        };
+        let mut capacity = self.buffer.len().max(128);
+        for _ in 0..GROWTH_RETRIES {
+            self.buffer.clear();
+            self.buffer.resize(capacity, empty);
+            let mut count = capacity as c_uint;
+            // SAFETY: the handle is valid while `device` lives, and the buffer holds `count`
+            // samples of the one layout that this call has.
+            let code = unsafe {
+                call(
+                    device.handle(),
+                    self.buffer.as_mut_ptr(),
+                    &mut count,
+                    last_seen as c_ulonglong,
+                )
+            };
+            match Code::check(code) {
+                Err(Code::INSUFFICIENT_SIZE) => {
+                    capacity = (count as usize).max(capacity * 2).min(MOST_RECORDS);
+                }
+                Err(code) => return Err(code),
+                Ok(()) => {
+                    let count = (count as usize).min(capacity);
+                    return Ok(self.buffer[..count].iter().map(|sample| UtilizationSample {
+                        pid: sample.pid,
+                        timestamp: sample.timeStamp,
+                        sm_percent: sample.smUtil,
+                        memory_percent: sample.memUtil,
+                        encoder_percent: sample.encUtil,
+                        decoder_percent: sample.decUtil,
+                    }));
+                }
+            }
+        }
+        Err(Code::INSUFFICIENT_SIZE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a driver with records of `size` bytes leaves in the buffer.
+    fn written(size: usize, records: &[(u32, u64, u32, u32)]) -> Vec<u64> {
+        let mut bytes = vec![UNTOUCHED; 8 * LARGEST_RECORD];
+        for (index, &(pid, used, gpu_instance, compute_instance)) in records.iter().enumerate() {
+            let record = &mut bytes[index * size..(index + 1) * size];
+            record[0..4].copy_from_slice(&pid.to_ne_bytes());
+            record[8..16].copy_from_slice(&used.to_ne_bytes());
+            if size > 16 {
+                record[16..20].copy_from_slice(&gpu_instance.to_ne_bytes());
+                record[20..24].copy_from_slice(&compute_instance.to_ne_bytes());
+            }
+            if size > 24 {
+                record[24..32].fill(0);
+            }
+        }
+        bytes
+            .chunks(8)
+            .map(|word| u64::from_ne_bytes(word.try_into().unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn records_of_every_known_size_are_read_alike() {
+        let records = [
+            (4242, 20 << 30, u32::MAX, u32::MAX),
+            (7, u64::MAX, 1, 0),
+            (9, 0, 2, 3),
+        ];
+        for size in [16, 24, 32] {
+            let parsed = parse(&written(size, &records), 3).unwrap();
+            assert_eq!(parsed.len(), 3);
+            assert_eq!(parsed[0].pid, 4242);
+            assert_eq!(parsed[0].used_bytes, Some(20 << 30));
+            assert_eq!(parsed[0].gpu_instance_id, None);
+            assert_eq!((parsed[1].pid, parsed[1].used_bytes), (7, None));
+            let instances = (parsed[2].gpu_instance_id, parsed[2].compute_instance_id);
+            assert_eq!(
+                instances,
+                if size == 16 {
+                    (None, None)
+                } else {
+                    (Some(2), Some(3))
+                }
+            );
+        }
+    }
+
+    #[test]
+    fn records_of_no_known_size_are_refused() {
+        assert_eq!(parse(&vec![0; 64], 1), None, "one record of 512 bytes");
+        assert_eq!(
+            parse(&vec![u64::from_ne_bytes([UNTOUCHED; 8]); 64], 1),
+            None,
+            "none written"
+        );
+        assert_eq!(parse(&[], 0), Some(Vec::new()));
+    }
+}

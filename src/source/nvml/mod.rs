@@ -1,0 +1,336 @@
+//! Every NVML call, on threads of their own, with deadlines.
+//!
+//! [`Nvml::sample`] asks a thread per GPU ([`lane`]) and waits for each at most as long as the
+//! deadline allows: a GPU that answers late or never becomes an error and a stale, marked value of
+//! that GPU, and holds up no other. [`device`] knows what to read of a GPU, [`ffi`] the calls that
+//! nvml-wrapper lacks or mishandles, [`error`] what NVML's codes mean.
+//!
+//! What is done with a snapshot is not known here, nor that there are processes behind the pids.
+
+mod device;
+mod error;
+mod ffi;
+mod lane;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use error::Code;
+pub use error::Error;
+use lane::{Lane, Reply};
+
+use crate::model::snapshot::{Driver, Gpu, ReadError};
+
+/// The name that the loader looks up; every driver since 2012 installs it.
+const LIBRARY: &str = "libnvidia-ml.so.1";
+/// Places outside the loader's search path where distributions put it: WSL, NixOS.
+const FURTHER_PLACES: [&str; 2] = [
+    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+    "/run/opengl-driver/lib/libnvidia-ml.so.1",
+];
+/// After the driver has gone away, it is tried again this often.
+const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+/// How NVML is opened and how long it is waited for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The library; `None` for the loader's search path.
+    pub library: Option<PathBuf>,
+    /// How long one GPU may take for one sample.
+    pub timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            library: None,
+            timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+impl Options {
+    /// The first call for a GPU may have to wake it: 1 to 3 s without persistence mode
+    /// (NVIDIA's driver persistence documentation).
+    fn first_answer(&self) -> Duration {
+        (self.timeout * 5 / 2).max(Duration::from_secs(5))
+    }
+
+    /// Starting NVML may have to load the driver.
+    fn start(&self) -> Duration {
+        (self.timeout * 5).max(Duration::from_secs(10))
+    }
+}
+
+/// What one sample saw.
+#[derive(Debug)]
+pub struct Sample {
+    /// The GPUs, in NVML's index order.
+    pub gpus: Vec<SampledGpu>,
+    /// What could not be read.
+    pub errors: Vec<ReadError>,
+}
+
+/// A GPU and when its values were read.
+#[derive(Debug)]
+pub struct SampledGpu {
+    /// The GPU.
+    pub gpu: Gpu,
+    /// When NVML had answered; `None` where it never has.
+    pub read_at: Option<Instant>,
+}
+
+/// NVML, started.
+#[derive(Debug)]
+pub struct Nvml {
+    options: Options,
+    driver: Driver,
+    lanes: Vec<Lane>,
+    replies: Receiver<Reply>,
+    /// Set while the driver is away.
+    away: Option<Away>,
+}
+
+#[derive(Debug)]
+struct Away {
+    why: String,
+    last_try: Instant,
+    attempt: Option<Receiver<Result<Opened, Error>>>,
+}
+
+/// What the opening thread brings back.
+struct Opened {
+    nvml: Arc<nvml_wrapper::Nvml>,
+    driver: Driver,
+    gpus: u32,
+}
+
+impl std::fmt::Debug for Opened {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Opened")
+            .field("gpus", &self.gpus)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Nvml {
+    /// Loads the library, starts NVML and a thread per GPU.
+    ///
+    /// # Errors
+    ///
+    /// No library, no driver, no permission, another version, no answer: each says what to do.
+    pub fn open(options: Options) -> Result<Self, Error> {
+        let waited = options.start();
+        let opened = match open_on_a_thread(&options)?.recv_timeout(waited) {
+            Ok(opened) => opened?,
+            Err(_) => {
+                return Err(Error::NoAnswer {
+                    call: "nvmlInit_v2",
+                    waited,
+                });
+            }
+        };
+        let (lanes, replies) = start_lanes(&opened)?;
+        Ok(Self {
+            options,
+            driver: opened.driver,
+            lanes,
+            replies,
+            away: None,
+        })
+    }
+
+    /// The driver's versions.
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// Reads every GPU, for at most the deadline.
+    pub fn sample(&mut self) -> Sample {
+        if let Some(sample) = self.sample_away() {
+            return sample;
+        }
+        let now = Instant::now();
+        for lane in &mut self.lanes {
+            lane.ask(now);
+        }
+        self.wait_for_answers();
+
+        let now = Instant::now();
+        let mut sample = Sample {
+            gpus: Vec::with_capacity(self.lanes.len()),
+            errors: Vec::new(),
+        };
+        for lane in &mut self.lanes {
+            let (gpu, errors, read_at) = lane.report(now);
+            sample.gpus.push(SampledGpu { gpu, read_at });
+            sample.errors.extend(errors);
+        }
+        self.notice_departure();
+        sample
+    }
+
+    fn wait_for_answers(&mut self) {
+        let timeout = self.options.timeout;
+        let first = self.options.first_answer();
+        loop {
+            let deadline = self
+                .lanes
+                .iter()
+                .filter_map(|lane| lane.deadline(timeout, first))
+                .max();
+            // Answers of late GPUs that have come meanwhile are taken without waiting.
+            let left = deadline.map_or(Duration::ZERO, |at| {
+                at.saturating_duration_since(Instant::now())
+            });
+            match self.replies.recv_timeout(left) {
+                Ok(Reply { index, reading }) => {
+                    if let Some(lane) = self.lanes.get_mut(index as usize) {
+                        lane.answered(reading, timeout);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// If every GPU says that the driver has gone, NVML has to be started again.
+    fn notice_departure(&mut self) {
+        let mut gone = self.lanes.iter().map(Lane::driver_gone);
+        let Some(Some(code)) = gone.next() else {
+            return;
+        };
+        if gone.all(|other| other.is_some()) {
+            let why = Error::answer("nvmlInit_v2", code).to_string();
+            self.away = Some(Away {
+                why,
+                last_try: Instant::now(),
+                attempt: None,
+            });
+        }
+    }
+
+    /// While the driver is away: the GPUs' identities, why, and now and then a new attempt, on a
+    /// thread of its own. `None` once it is back.
+    fn sample_away(&mut self) -> Option<Sample> {
+        let away = self.away.as_mut()?;
+        match away.attempt.as_ref().map(Receiver::try_recv) {
+            Some(Ok(Ok(opened))) => match start_lanes(&opened) {
+                Ok((lanes, replies)) => {
+                    self.lanes = lanes;
+                    self.replies = replies;
+                    self.driver = opened.driver;
+                    self.away = None;
+                    return None;
+                }
+                Err(error) => {
+                    away.why = error.to_string();
+                    away.attempt = None;
+                }
+            },
+            Some(Ok(Err(error))) => {
+                away.why = error.to_string();
+                away.attempt = None;
+            }
+            Some(Err(TryRecvError::Disconnected)) => away.attempt = None,
+            // Still under way; it is not tried again beside it.
+            Some(Err(TryRecvError::Empty)) => {}
+            None => {
+                if away.last_try.elapsed() >= OPEN_AGAIN_AFTER {
+                    away.last_try = Instant::now();
+                    away.attempt = open_on_a_thread(&self.options).ok();
+                }
+            }
+        }
+        let error = ReadError {
+            gpu: None,
+            call: "nvmlInit_v2".into(),
+            error: away.why.as_str().into(),
+        };
+        Some(Sample {
+            gpus: self
+                .lanes
+                .iter()
+                .map(|lane| SampledGpu {
+                    gpu: lane.identity().clone(),
+                    read_at: None,
+                })
+                .collect(),
+            errors: vec![error],
+        })
+    }
+}
+
+fn start_lanes(opened: &Opened) -> Result<(Vec<Lane>, Receiver<Reply>), Error> {
+    let (sender, replies) = channel();
+    let lanes = (0..opened.gpus)
+        .map(|index| Lane::start(Arc::clone(&opened.nvml), index, Sender::clone(&sender)))
+        .collect::<Result<_, _>>()?;
+    Ok((lanes, replies))
+}
+
+/// Loads the library and starts NVML on a thread, because both can hang.
+fn open_on_a_thread(options: &Options) -> Result<Receiver<Result<Opened, Error>>, Error> {
+    let (sender, receiver) = channel();
+    let library = options.library.clone();
+    thread::Builder::new()
+        .name("nvml-open".to_owned())
+        .spawn(move || {
+            // Where nobody waits any more, the answer is of no use.
+            let _ = sender.send(open_now(library));
+        })?;
+    Ok(receiver)
+}
+
+fn open_now(library: Option<PathBuf>) -> Result<Opened, Error> {
+    let places = match library {
+        Some(path) => vec![path],
+        None => std::iter::once(LIBRARY)
+            .chain(FURTHER_PLACES)
+            .map(PathBuf::from)
+            .collect(),
+    };
+    let mut first_failure = None;
+    for place in places {
+        match nvml_wrapper::Nvml::builder()
+            .lib_path(place.as_os_str())
+            .init()
+        {
+            Ok(nvml) => return facts(nvml),
+            Err(error) => {
+                let error = Error::opening(place, error);
+                let missing = matches!(error, Error::LibraryNotFound { .. });
+                first_failure.get_or_insert(error);
+                if !missing {
+                    break;
+                }
+            }
+        }
+    }
+    Err(first_failure.unwrap_or_else(|| Error::LibraryNotFound {
+        library: LIBRARY.to_owned(),
+    }))
+}
+
+fn facts(nvml: nvml_wrapper::Nvml) -> Result<Opened, Error> {
+    let gpus = nvml
+        .device_count()
+        .map_err(|error| Error::answer("nvmlDeviceGetCount_v2", Code::from(error)))?;
+    let driver = Driver {
+        version: nvml.sys_driver_version().ok().map(Into::into),
+        nvml_version: nvml.sys_nvml_version().ok().map(Into::into),
+        // 13010 is CUDA 13.1 (nvml.h, NVML_CUDA_DRIVER_VERSION_MAJOR and _MINOR).
+        cuda_version: nvml
+            .sys_cuda_driver_version()
+            .ok()
+            .map(|version| format!("{}.{}", version / 1000, version % 1000 / 10).into()),
+    };
+    Ok(Opened {
+        nvml: Arc::new(nvml),
+        driver,
+        gpus,
+    })
+}
