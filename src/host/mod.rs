@@ -1,1 +1,94 @@
-//! What Linux knows of a process.
+//! What Linux knows of a process, and of the machine it runs on.
+//!
+//! [`Processes`] is the table that a live source keeps between samples: asked for some pids, it
+//! answers with a [`Process`](crate::model::Process) for each, filled as far as /proc tells. The
+//! other files hold one fact each: functions named `parse_*` are pure and take bytes, those named
+//! `read_*` do the reading. [`read_host`] and [`read_clocks`] are about the machine.
+//!
+//! Everything is rooted at a path ([`Roots`]), so that a test points it at a folder of its own. No
+//! function here waits, signals, prints or asks a clock on its own; nothing here knows of GPUs beyond
+//! the names of their device files. What a process says of itself (argv, names, paths) is bounded in
+//! length and made valid UTF-8 here, and escaped where it is shown.
+
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+mod cmdline;
+mod entry;
+mod folder;
+mod framework;
+mod gpu_files;
+mod machine;
+mod notebook;
+mod processes;
+mod reaper;
+mod stat;
+mod status;
+mod users;
+
+pub use cmdline::parse_cmdline;
+pub use framework::parse_maps;
+pub use gpu_files::{has_gpu_device_files, is_gpu_file};
+pub use machine::{Clocks, read_clocks, read_host};
+pub use notebook::parse_kernel;
+pub use processes::{Processes, Sample, raise_open_file_limit};
+pub use stat::{Stat, parse_stat, read_start_ticks, terminal_name};
+pub use status::{Status, parse_status};
+
+/// Where the kernel's folders are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Roots {
+    /// Where proc is mounted.
+    pub proc: PathBuf,
+    /// Where device files are.
+    pub dev: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self {
+            proc: "/proc".into(),
+            dev: "/dev".into(),
+        }
+    }
+}
+
+/// What kept a process from being read. That it does not exist is no error.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel refused, or had no descriptor left.
+    #[error("cannot read {}: {errno}{}", path.display(), remedy(*errno))]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The content is not what Linux writes.
+    #[error("{} is not what Linux writes; is this path a proc file system?", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Absent from a proc file system that hides the processes of others.
+    #[error(
+        "{} is absent, and this proc file system hides other users' processes; run as root, or mount it without hidepid",
+        path.display()
+    )]
+    Hidden {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+/// What to do next about an error of the kernel's.
+fn remedy(errno: Errno) -> &'static str {
+    if errno == Errno::ACCESS || errno == Errno::PERM {
+        "; run as root or as the process's owner"
+    } else if folder::is_out_of_descriptors(errno) {
+        "; raise the limit on open files (ulimit -n)"
+    } else {
+        ""
+    }
+}

@@ -1,0 +1,467 @@
+//! One watched process: what is known of it, and how that is brought up to date.
+//!
+//! What seldom changes is read when a process appears, when its name or its stack shows that it
+//! has executed another program, and every half a minute, not all processes in the same sample. It is
+//! shared: each sample carries the same strings again.
+//!
+//! Reading argv or maps takes a lock of the process's memory map. A process that is stuck in a
+//! driver (state D) may hold that lock for ever, and whoever reads them would hang with it: they are
+//! left until it is out of D, and the process is known by its short name meanwhile.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{Access, access};
+use rustix::io::{self, Errno, pread};
+
+use super::cmdline::{CMDLINE_BYTES, parse_cmdline};
+use super::folder::{Folder, if_readable, is_gone};
+use super::framework::read_framework;
+use super::gpu_files::{has_gpu_device_files, read_gpu_files};
+use super::machine::read_boot_seconds;
+use super::notebook::parse_kernel;
+use super::reaper::is_reaper;
+use super::stat::{STAT_BYTES, Stat, parse_stat, terminal_name};
+use super::status::parse_status;
+use super::users::Users;
+use super::{Error, Roots};
+use crate::model::{Process, Time};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// How often what seldom changes is read again.
+const REVISIT_NS: u64 = 30 * SECOND_NS;
+
+/// How long after a look at the libraries the next one is due: soon while a program loads, then
+/// seldom, since thousands of mappings take a millisecond and hold the process up meanwhile.
+const MAPS_AGAIN_NS: [u64; 3] = [5 * SECOND_NS, 25 * SECOND_NS, 300 * SECOND_NS];
+
+/// The longest status that is read; groups come before `NSpid`, and a user may be in many.
+const STATUS_BYTES: usize = 16 << 10;
+
+/// Whether there still is a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Presence {
+    /// There is.
+    Here,
+    /// It has exited.
+    Gone,
+}
+
+/// A process, and what is needed to say what has changed of it.
+#[derive(Debug)]
+pub struct Entry {
+    /// What is said of it; all that seldom changes is shared with the samples.
+    pub process: Process,
+    /// Its `/proc/PID/stat`, where there was a descriptor for it.
+    pub stat: Option<OwnedFd>,
+    /// The kernel's short name, as bytes.
+    comm: Box<[u8]>,
+    start_stack: u64,
+    /// Device number of its terminal.
+    terminal: u32,
+    cpu_ticks: u64,
+    /// When `cpu_ticks` were so; `None` before the first time.
+    sampled_ns: Option<u64>,
+    /// It was seen to change its parent: only who adopts orphans becomes a parent later on.
+    is_adopted: bool,
+    /// When to read again what seldom changes.
+    revisit_ns: u64,
+    /// argv is still to be read.
+    wants_command: bool,
+    /// When to look at the libraries again.
+    maps_ns: u64,
+    /// How often they were looked at.
+    maps_looks: usize,
+}
+
+impl Entry {
+    /// A process that was not known before; everything is due to be read.
+    pub fn new(process: Process) -> Self {
+        Self {
+            process,
+            stat: None,
+            comm: Box::default(),
+            start_stack: 0,
+            terminal: 0,
+            cpu_ticks: 0,
+            sampled_ns: None,
+            is_adopted: false,
+            revisit_ns: 0,
+            wants_command: true,
+            maps_ns: 0,
+            maps_looks: 0,
+        }
+    }
+
+    /// Whether `folder`, opened by the pid alone, is this process's and not a later one's.
+    fn owns(&self, folder: &Folder) -> io::Result<bool> {
+        let mut content = [0; STAT_BYTES];
+        let length = match &self.stat {
+            // It was alive after the folder was opened, so that the pid was its own then.
+            Some(file) => pread(file, &mut content, 0)?,
+            None => pread(folder.file(c"stat")?, &mut content, 0)?,
+        };
+        let start_ticks = parse_stat(&content[..length]).map(|stat| stat.start_ticks);
+        Ok(start_ticks.is_some() && start_ticks == self.process.start_ticks)
+    }
+}
+
+/// All around the processes: where they are read, and what several of them share.
+#[derive(Debug)]
+pub struct Surroundings {
+    /// Where the kernel's folders are.
+    pub roots: Roots,
+    /// Every process is in /proc, so that one which is not there does not exist.
+    pub sees_all: bool,
+    /// The machine had GPU device files when last looked at.
+    pub has_gpu_device_files: bool,
+    /// When to look for device files again.
+    devices_ns: Option<u64>,
+    ticks_per_second: u64,
+    page_bytes: u64,
+    boot_seconds: Option<i64>,
+    users: Users,
+    /// In this sample: whether there is a process with this pid.
+    exists: HashMap<u32, Option<bool>>,
+    /// In this sample: whether the process with this pid adopts orphans.
+    reapers: HashMap<u32, Option<bool>>,
+    /// In this sample: something was left unread for want of a descriptor.
+    is_short_of_descriptors: bool,
+    /// What files are read into.
+    content: Vec<u8>,
+}
+
+impl Surroundings {
+    /// Those under `roots`.
+    pub fn new(roots: Roots) -> Self {
+        Self {
+            // The first process is always there; where it is not shown, others are hidden too.
+            sees_all: access(roots.proc.join("1"), Access::EXISTS).is_ok(),
+            has_gpu_device_files: has_gpu_device_files(&roots.dev),
+            devices_ns: None,
+            ticks_per_second: rustix::param::clock_ticks_per_second().max(1),
+            page_bytes: rustix::param::page_size() as u64,
+            boot_seconds: read_boot_seconds(&roots.proc),
+            users: Users::default(),
+            exists: HashMap::new(),
+            reapers: HashMap::new(),
+            is_short_of_descriptors: false,
+            content: Vec::new(),
+            roots,
+        }
+    }
+
+    /// Starts a sample.
+    pub fn begin(&mut self, now_ns: u64) {
+        self.exists.clear();
+        self.reapers.clear();
+        self.is_short_of_descriptors = false;
+        if self.devices_ns.is_some_and(|due_ns| now_ns >= due_ns) {
+            self.has_gpu_device_files = has_gpu_device_files(&self.roots.dev);
+            self.devices_ns = None;
+        }
+        self.devices_ns
+            .get_or_insert_with(|| now_ns.saturating_add(REVISIT_NS));
+    }
+
+    /// Whether something was left unread in this sample for want of a descriptor.
+    pub fn is_short_of_descriptors(&self) -> bool {
+        self.is_short_of_descriptors
+    }
+
+    /// A process's folder, to name it in an error.
+    pub fn path(&self, pid: u32) -> PathBuf {
+        self.roots.proc.join(pid.to_string())
+    }
+
+    /// When a process started, in wall-clock time.
+    pub fn start_time(&self, start_ticks: u64) -> Option<Time> {
+        let since_boot = start_ticks.checked_mul(1000)? / self.ticks_per_second;
+        let boot = self.boot_seconds?.checked_mul(1000)?;
+        boot.checked_add(i64::try_from(since_boot).ok()?)
+            .map(Time::from_unix_milliseconds)
+    }
+
+    /// Brings what is known of a process up to `stat`, and reads more of it where that is due.
+    /// `folder` is the process's own, where it happens to be open.
+    ///
+    /// # Errors
+    ///
+    /// Only where it was not known before and nothing more can be learnt for want of descriptors.
+    pub fn update(
+        &mut self,
+        entry: &mut Entry,
+        stat: &Stat<'_>,
+        folder: Option<&Folder>,
+        now_ns: u64,
+    ) -> Result<Presence, Error> {
+        if stat.is_released {
+            return Ok(Presence::Gone);
+        }
+        let is_new = entry.sampled_ns.is_none();
+        if is_new || *entry.comm != *stat.comm {
+            entry.comm = stat.comm.into();
+            entry.process.comm = Some(String::from_utf8_lossy(stat.comm).into());
+            entry.revisit_ns = 0;
+        }
+        if entry.start_stack != stat.start_stack {
+            entry.start_stack = stat.start_stack;
+            entry.process.framework = None;
+            entry.maps_looks = 0;
+            entry.maps_ns = 0;
+            entry.revisit_ns = 0;
+        }
+        let is_due = now_ns >= entry.revisit_ns;
+        self.relate(entry, stat, is_due);
+        self.measure(entry, stat, now_ns);
+        if stat.state == 'Z' {
+            // Its files are closed, or its other threads' and out of sight.
+            entry.process.gpu_files = None;
+        }
+
+        let has_memory = !matches!(stat.state, 'D' | 'Z' | 'X') && !stat.is_kernel_thread;
+        let due = Due {
+            slow: is_due,
+            files: is_due && !matches!(stat.state, 'Z' | 'X'),
+            command: has_memory && (is_due || entry.wants_command),
+            maps: has_memory && now_ns >= entry.maps_ns,
+        };
+        if !(due.slow || due.command || due.maps) {
+            return Ok(Presence::Here);
+        }
+        match self.visit(entry, folder, &due, now_ns) {
+            Ok(presence) => Ok(presence),
+            Err(errno) if is_gone(errno) => Ok(Presence::Gone),
+            Err(errno) if is_new => Err(Error::Read {
+                path: self.path(entry.process.pid),
+                errno,
+            }),
+            // What was known stands; the next sample tries again.
+            Err(_) => {
+                self.is_short_of_descriptors = true;
+                Ok(Presence::Here)
+            }
+        }
+    }
+
+    /// Its parent, group, session and terminal.
+    fn relate(&mut self, entry: &mut Entry, stat: &Stat<'_>, is_due: bool) {
+        let process = &mut entry.process;
+        let is_new = entry.sampled_ns.is_none();
+        let has_new_parent = process.ppid != stat.ppid;
+        entry.is_adopted |= has_new_parent && !is_new;
+        if is_new || has_new_parent || is_due {
+            process.ppid = stat.ppid;
+            process.parent_is_reaper = if entry.is_adopted {
+                Some(true)
+            } else {
+                self.is_reaper(stat.ppid)
+            };
+        }
+
+        self.exists.insert(process.pid, Some(true));
+        // A number is not given out again while a group or a session has it: once its leader is
+        // gone, it stays so.
+        let gone = |known, is_same| is_same && known == Some(false);
+        if !gone(
+            process.group_leader_alive,
+            process.process_group == stat.process_group,
+        ) {
+            process.process_group = stat.process_group;
+            process.group_leader_alive = self.exists(stat.process_group);
+        }
+        if !gone(
+            process.session_leader_alive,
+            process.session == stat.session,
+        ) {
+            process.session = stat.session;
+            process.session_leader_alive = self.exists(stat.session);
+        }
+
+        if entry.terminal != stat.terminal {
+            entry.terminal = stat.terminal;
+            process.terminal = terminal_name(stat.terminal).map(Arc::from);
+        }
+    }
+
+    /// What changes from sample to sample.
+    fn measure(&self, entry: &mut Entry, stat: &Stat<'_>, now_ns: u64) {
+        let process = &mut entry.process;
+        let ticks_per_second = self.ticks_per_second as f64;
+        if let Some(sampled_ns) = entry.sampled_ns
+            && let elapsed_ns @ 1.. = now_ns.saturating_sub(sampled_ns)
+        {
+            let ticks = stat.cpu_ticks.saturating_sub(entry.cpu_ticks);
+            let used_seconds = ticks as f64 / ticks_per_second;
+            let elapsed_seconds = elapsed_ns as f64 / SECOND_NS as f64;
+            process.cpu_percent = Some(hundredths(100.0 * used_seconds / elapsed_seconds));
+        }
+        entry.sampled_ns = Some(now_ns);
+        entry.cpu_ticks = stat.cpu_ticks;
+        process.cpu_seconds = Some(hundredths(stat.cpu_ticks as f64 / ticks_per_second));
+        process.state = Some(stat.state);
+        process.threads = stat.threads;
+        process.rss_bytes = stat.rss_pages.checked_mul(self.page_bytes);
+    }
+
+    /// Reads what is due through the process's folder.
+    fn visit(
+        &mut self,
+        entry: &mut Entry,
+        folder: Option<&Folder>,
+        due: &Due,
+        now_ns: u64,
+    ) -> io::Result<Presence> {
+        let opened;
+        let folder = match folder {
+            Some(folder) => folder,
+            None => {
+                opened = Folder::open(&self.roots.proc, entry.process.pid)?;
+                if !entry.owns(&opened)? {
+                    return Err(Errno::SRCH);
+                }
+                &opened
+            }
+        };
+        if due.slow {
+            self.read_owner(entry, folder, now_ns)?;
+        }
+        if due.files {
+            self.read_files(entry, folder)?;
+        }
+        if due.command {
+            self.read_command(entry, folder)?;
+        }
+        if due.maps {
+            // What it had loaded stands where its maps may not be read any more.
+            if let Some(framework) = read_framework(folder)? {
+                set(&mut entry.process.framework, framework);
+            }
+            let again = MAPS_AGAIN_NS[entry.maps_looks.min(MAPS_AGAIN_NS.len() - 1)];
+            entry.maps_ns = now_ns.saturating_add(again);
+            entry.maps_looks = entry.maps_looks.saturating_add(1);
+        }
+        if due.slow {
+            entry.revisit_ns = now_ns.saturating_add(revisit_after(entry.process.pid, now_ns));
+            entry.wants_command = !due.command;
+        } else if due.command {
+            entry.wants_command = false;
+        }
+        Ok(Presence::Here)
+    }
+
+    fn read_owner(&mut self, entry: &mut Entry, folder: &Folder, now_ns: u64) -> io::Result<()> {
+        let read = folder.read(c"status", &mut self.content, STATUS_BYTES);
+        let uid = if_readable(read)?.and_then(|()| parse_status(&self.content).uid);
+        entry.process.uid = uid;
+        entry.process.user = uid.and_then(|uid| self.users.name(uid, now_ns));
+        Ok(())
+    }
+
+    fn read_files(&mut self, entry: &mut Entry, folder: &Folder) -> io::Result<()> {
+        let process = &mut entry.process;
+        let set_executable = |path: &[u8]| {
+            set(
+                &mut process.executable,
+                Some(&*String::from_utf8_lossy(path)),
+            );
+        };
+        if if_readable(folder.link(c"exe", set_executable))?.is_none() {
+            process.executable = None;
+        }
+        let files = if self.has_gpu_device_files {
+            read_gpu_files(folder, &self.roots.dev)?
+        } else {
+            None
+        };
+        if process.gpu_files != files {
+            process.gpu_files = files;
+        }
+        Ok(())
+    }
+
+    fn read_command(&mut self, entry: &mut Entry, folder: &Folder) -> io::Result<()> {
+        let process = &mut entry.process;
+        // One byte more than is kept tells whether there is more.
+        let read = folder.read(c"cmdline", &mut self.content, CMDLINE_BYTES + 1);
+        let command = if_readable(read)?.and_then(|()| parse_cmdline(&self.content));
+        if process.command != command {
+            process.jupyter = command.as_deref().and_then(parse_kernel).map(Arc::from);
+            process.command = command;
+        }
+        Ok(())
+    }
+
+    /// Whether there is a process with this pid; `None` where that cannot be told. Asked once a
+    /// sample for each pid.
+    fn exists(&mut self, pid: Option<u32>) -> Option<bool> {
+        let pid = pid?;
+        let Self {
+            roots,
+            sees_all,
+            exists,
+            ..
+        } = self;
+        *exists.entry(pid).or_insert_with(|| {
+            let path = roots.proc.join(rustix::path::DecInt::new(pid));
+            match access(&path, Access::EXISTS) {
+                Ok(()) => Some(true),
+                Err(errno) if is_gone(errno) && *sees_all => Some(false),
+                Err(_) => None,
+            }
+        })
+    }
+
+    /// Whether the process with this pid adopts orphans; `None` where that cannot be told, as of a
+    /// parent outside this pid namespace. Asked once a sample for each pid.
+    fn is_reaper(&mut self, pid: Option<u32>) -> Option<bool> {
+        let pid = pid?;
+        if pid == 1 {
+            return Some(true);
+        }
+        if let Some(&known) = self.reapers.get(&pid) {
+            return known;
+        }
+        let read = Folder::open(&self.roots.proc, pid)
+            .and_then(|folder| folder.read(c"status", &mut self.content, STATUS_BYTES));
+        let adopts = read
+            .ok()
+            .and_then(|()| is_reaper(&parse_status(&self.content)));
+        self.reapers.insert(pid, adopts);
+        adopts
+    }
+}
+
+/// What is to be read in a visit.
+#[derive(Debug)]
+struct Due {
+    /// What seldom changes.
+    slow: bool,
+    /// Which files it runs and holds open.
+    files: bool,
+    /// argv.
+    command: bool,
+    /// The libraries it has mapped.
+    maps: bool,
+}
+
+/// Nanoseconds to the next revisit: half a minute, less up to a third that differs from process to
+/// process and time to time, so that not all come due in one sample.
+fn revisit_after(pid: u32, now_ns: u64) -> u64 {
+    let mixed = (u64::from(pid) ^ now_ns).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    REVISIT_NS - (mixed >> 24) % (REVISIT_NS / 3)
+}
+
+/// Sets a text, keeping the one that is shared where it is the same.
+fn set(text: &mut Option<Arc<str>>, new: Option<&str>) {
+    if text.as_deref() != new {
+        *text = new.map(Arc::from);
+    }
+}
+
+fn hundredths(number: f64) -> f64 {
+    (number * 100.0).round() / 100.0
+}

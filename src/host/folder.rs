@@ -1,0 +1,99 @@
+//! One process's folder in /proc, held open while it is read.
+//!
+//! A number in /proc may name another process a moment later; a folder that is held open never does.
+//! Once its process is dead, everything in it answers `ESRCH` or `ENOENT`. This file knows how to
+//! read, not what the content means.
+
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::path::Path;
+
+use rustix::buffer::spare_capacity;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat_raw};
+use rustix::io::{self, Errno};
+
+/// The longest path that a link in /proc is read to.
+const LINK_BYTES: usize = 4096;
+
+/// A process's folder, or the `fd` folder within it.
+#[derive(Debug)]
+pub struct Folder(OwnedFd);
+
+impl Folder {
+    /// Opens the folder of `pid` under `proc`; `ENOENT` where there is no such process.
+    pub fn open(proc: &Path, pid: u32) -> io::Result<Self> {
+        let mut path = proc.to_owned();
+        path.push(rustix::path::DecInt::new(pid));
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(CWD, &path, flags, Mode::empty()).map(Self)
+    }
+
+    /// Opens a folder within this one, for listing.
+    pub fn folder(&self, name: &CStr) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(&self.0, name, flags, Mode::empty()).map(Self)
+    }
+
+    /// Opens a file for reading.
+    pub fn file(&self, name: &CStr) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        openat(&self.0, name, flags, Mode::empty())
+    }
+
+    /// Reads a file into `content`, which it replaces: at most `limit` bytes of it.
+    pub fn read(&self, name: &CStr, content: &mut Vec<u8>, limit: usize) -> io::Result<()> {
+        let file = self.file(name)?;
+        content.clear();
+        content.reserve(limit);
+        while content.len() < limit {
+            if io::read(&file, spare_capacity(content))? == 0 {
+                break;
+            }
+        }
+        content.truncate(limit);
+        Ok(())
+    }
+
+    /// Calls `each` with the target of a link, less the ` (deleted)` that the kernel appends once
+    /// the file has been unlinked: the name under which it was opened is what tells what it is.
+    pub fn link<T>(&self, name: &CStr, each: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
+        let mut buffer = [MaybeUninit::<u8>::uninit(); LINK_BYTES];
+        let (target, _) = readlinkat_raw(&self.0, name, &mut buffer)?;
+        Ok(each(target.strip_suffix(b" (deleted)").unwrap_or(target)))
+    }
+
+    /// Calls `each` with the name of every entry, until it answers `false`.
+    pub fn names(&self, mut each: impl FnMut(&CStr) -> bool) -> io::Result<()> {
+        let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
+        let mut entries = RawDir::new(self.0.as_fd(), &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name != c"." && name != c".." && !each(name) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the kernel had no descriptor left, for this process or for the whole machine.
+pub fn is_out_of_descriptors(errno: Errno) -> bool {
+    errno == Errno::MFILE || errno == Errno::NFILE
+}
+
+/// Whether the process is not there, or no longer.
+pub fn is_gone(errno: Errno) -> bool {
+    errno == Errno::NOENT || errno == Errno::SRCH
+}
+
+/// What a process may withhold, where it may: unreadable is unknown. Only the want of descriptors,
+/// which is gpumem's own trouble, stays an error.
+pub fn if_readable<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(errno) if is_out_of_descriptors(errno) => Err(errno),
+        Err(_) => Ok(None),
+    }
+}

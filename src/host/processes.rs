@@ -1,0 +1,241 @@
+//! The processes that are being watched, and what was last known of each.
+//!
+//! In the steady state a process costs one `pread` a sample: its `/proc/PID/stat` is kept open. That
+//! also makes a reused pid impossible to confuse, because the file of a dead process answers `ESRCH`
+//! for ever; then the pid is looked up afresh, and another start makes another process. Where no
+//! descriptor is left the file is opened each time instead.
+//!
+//! This file knows which pid is which process, and what descriptors there are; what is said of one is
+//! in `entry`.
+
+use std::collections::HashMap;
+
+use rustix::fd::OwnedFd;
+use rustix::io::pread;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::entry::{Entry, Presence, Surroundings};
+use super::folder::{Folder, is_gone, is_out_of_descriptors};
+use super::stat::{STAT_BYTES, parse_stat};
+use super::{Error, Roots};
+use crate::model::Process;
+
+/// Descriptors that are left to others: the driver, the terminal, recordings, what is opened for a
+/// moment here.
+const SPARE_DESCRIPTORS: usize = 128;
+
+/// Raises the limit on open files as far as it may be, once, at the start: every watched process
+/// keeps one open. Where that is refused, less is kept open.
+pub fn raise_open_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        // What may be refused is not needed.
+        let _ = setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: limit.maximum,
+                maximum: limit.maximum,
+            },
+        );
+    }
+}
+
+/// The watched processes.
+#[derive(Debug)]
+pub struct Processes {
+    entries: HashMap<u32, Box<Entry>>,
+    /// Those of the sample before, while the next one is taken.
+    before: HashMap<u32, Box<Entry>>,
+    /// How many stat files may be kept open.
+    may_keep: usize,
+    /// How many are, at most: counted before each sample, and up while it is taken.
+    kept: usize,
+    around: Surroundings,
+}
+
+/// What one call of [`Processes::sample`] found. Every pid that was asked for is in one of the lists.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Sample {
+    /// The processes that there are, in the order in which they were asked for.
+    pub processes: Vec<Process>,
+    /// Pids that no process has. That is normal: one may exit between two looks.
+    pub gone: Vec<u32>,
+    /// Pids of which nothing could be read, and why.
+    pub unreadable: Vec<(u32, Error)>,
+}
+
+impl Processes {
+    /// An empty table. The time of the boot is read here and kept, so that start times do not move
+    /// when the clock is set.
+    pub fn new(roots: Roots) -> Self {
+        let limit = getrlimit(Resource::Nofile).current;
+        let limit = limit.map_or(usize::MAX, |limit| {
+            usize::try_from(limit).unwrap_or(usize::MAX)
+        });
+        Self {
+            entries: HashMap::new(),
+            before: HashMap::new(),
+            may_keep: limit.saturating_sub(SPARE_DESCRIPTORS),
+            kept: 0,
+            around: Surroundings::new(roots),
+        }
+    }
+
+    /// Whether the machine had GPU device files when last looked at (twice a minute). Where it has
+    /// none, `gpu_files` is unknown of every process and proves nothing.
+    pub fn has_gpu_device_files(&self) -> bool {
+        self.around.has_gpu_device_files
+    }
+
+    /// Looks at the processes with these pids, each named once, and forgets all others.
+    ///
+    /// `boottime_ns` is the time now, in nanoseconds since boot (`Clocks::boottime_ns`); CPU use is
+    /// reckoned from the last call to this one.
+    pub fn sample(&mut self, pids: &[u32], boottime_ns: u64) -> Sample {
+        std::mem::swap(&mut self.entries, &mut self.before);
+        let files = self.before.values().filter_map(|entry| entry.stat.as_ref());
+        self.kept = files.count();
+        self.around.begin(boottime_ns);
+        let mut sample = Sample {
+            processes: Vec::with_capacity(pids.len()),
+            ..Sample::default()
+        };
+        for &pid in pids {
+            let mut entry = self
+                .before
+                .remove(&pid)
+                .or_else(|| self.entries.remove(&pid));
+            let mut presence = self.look(pid, &mut entry, boottime_ns);
+            if let Err(Error::Read { errno, .. }) = &presence
+                && is_out_of_descriptors(*errno)
+                && self.release_descriptors(&mut entry)
+            {
+                presence = self.look(pid, &mut entry, boottime_ns);
+            }
+            match presence {
+                Ok(Presence::Here) => {
+                    sample
+                        .processes
+                        .extend(entry.as_ref().map(|entry| entry.process.clone()));
+                }
+                Ok(Presence::Gone) => {
+                    entry = None;
+                    sample.gone.push(pid);
+                }
+                Err(error) => sample.unreadable.push((pid, error)),
+            }
+            // One that could not be read this time is not forgotten for it.
+            if let Some(entry) = entry {
+                self.entries.insert(pid, entry);
+            }
+        }
+        self.before.clear();
+        if self.around.is_short_of_descriptors() {
+            self.release_descriptors(&mut None);
+        }
+        sample
+    }
+
+    /// Looks at one process. `entry` is what is known of it, if anything, and is replaced where the
+    /// pid has become another process's.
+    fn look(
+        &mut self,
+        pid: u32,
+        entry: &mut Option<Box<Entry>>,
+        now_ns: u64,
+    ) -> Result<Presence, Error> {
+        let mut content = [0; STAT_BYTES];
+        if let Some(known) = entry
+            && let Some(file) = &known.stat
+        {
+            // Whatever else than a line it says: the process is dead, or will be asked for afresh.
+            if let Ok(length @ 1..) = pread(file, &mut content, 0)
+                && let Some(stat) = parse_stat(&content[..length])
+                && known.process.start_ticks == Some(stat.start_ticks)
+            {
+                return self.around.update(known, &stat, None, now_ns);
+            }
+            *entry = None;
+        }
+
+        let Some((folder, file)) = self.open(pid)? else {
+            return Ok(Presence::Gone);
+        };
+        let path = || self.around.path(pid);
+        let length = match pread(&file, &mut content, 0) {
+            Ok(length) => length,
+            Err(errno) if is_gone(errno) => return Ok(Presence::Gone),
+            Err(errno) => {
+                return Err(Error::Read {
+                    path: path(),
+                    errno,
+                });
+            }
+        };
+        let Some(stat) = parse_stat(&content[..length]) else {
+            return Err(Error::Malformed { path: path() });
+        };
+        entry.take_if(|known| known.process.start_ticks != Some(stat.start_ticks));
+        let mut known = match entry.take() {
+            Some(known) => known,
+            None => Box::new(Entry::new(Process {
+                pid,
+                start_ticks: Some(stat.start_ticks),
+                start_time: self.around.start_time(stat.start_ticks),
+                ..Process::default()
+            })),
+        };
+        let result = self.around.update(&mut known, &stat, Some(&folder), now_ns);
+        if result == Ok(Presence::Here) {
+            if self.kept < self.may_keep {
+                known.stat = Some(file);
+                self.kept += 1;
+            }
+            *entry = Some(known);
+        }
+        result
+    }
+
+    /// Opens a process's folder and its stat file; `None` where there is no such process.
+    fn open(&self, pid: u32) -> Result<Option<(Folder, OwnedFd)>, Error> {
+        let path = || self.around.path(pid);
+        let folder = match Folder::open(&self.around.roots.proc, pid) {
+            Ok(folder) => folder,
+            Err(errno) if is_gone(errno) && !self.around.sees_all => {
+                return Err(Error::Hidden { path: path() });
+            }
+            Err(errno) if is_gone(errno) => return Ok(None),
+            Err(errno) => {
+                return Err(Error::Read {
+                    path: path(),
+                    errno,
+                });
+            }
+        };
+        match folder.file(c"stat") {
+            Ok(file) => Ok(Some((folder, file))),
+            // The folder was there: the process has died since.
+            Err(errno) if is_gone(errno) => Ok(None),
+            Err(errno) => Err(Error::Read {
+                path: path(),
+                errno,
+            }),
+        }
+    }
+
+    /// Closes the stat files that are kept open, and keeps half as many from now on: others need
+    /// descriptors too. Answers whether there were any.
+    fn release_descriptors(&mut self, current: &mut Option<Box<Entry>>) -> bool {
+        let entries = self.entries.values_mut().chain(self.before.values_mut());
+        let released = entries
+            .chain(current)
+            .filter_map(|entry| entry.stat.take())
+            .count();
+        self.may_keep = self.may_keep.min(released) / 2;
+        self.kept = 0;
+        released > 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

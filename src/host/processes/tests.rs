@@ -1,0 +1,744 @@
+//! The table over folders made to look like /proc, and over the real one with real children.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::*;
+use crate::host::read_clocks;
+use crate::model::Time;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A folder that looks like /proc and /dev, removed at the end.
+struct Fake(Roots);
+
+impl Fake {
+    /// With a GPU or without, and with a first process, as every /proc that hides none has.
+    fn new(has_gpu: bool) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("gpumem-host-{}-{number}", std::process::id());
+        let root = std::env::temp_dir().join(name);
+        let fake = Self(Roots {
+            proc: root.join("proc"),
+            dev: root.join("dev"),
+        });
+        fs::create_dir_all(fake.0.proc.join("1")).unwrap();
+        fs::create_dir_all(&fake.0.dev).unwrap();
+        if has_gpu {
+            fs::write(fake.0.dev.join("nvidia0"), "").unwrap();
+        }
+        fs::write(fake.0.proc.join("stat"), "cpu 1 2\nbtime 1763700000\n").unwrap();
+        fake
+    }
+
+    fn processes(&self) -> Processes {
+        Processes::new(self.0.clone())
+    }
+
+    /// Writes a file of a process; its folder comes with the first one.
+    fn write(&self, pid: u32, name: &str, content: impl AsRef<[u8]>) {
+        let folder = self.0.proc.join(pid.to_string());
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join(name), content).unwrap();
+    }
+
+    fn stat(&self, pid: u32, stat: &FakeStat) {
+        let FakeStat {
+            comm,
+            state,
+            ppid,
+            group,
+            session,
+            terminal,
+            ticks,
+            start,
+            stack,
+        } = stat;
+        let line = format!(
+            "{pid} ({comm}) {state} {ppid} {group} {session} {terminal} -1 0 1 0 0 0 {ticks} 0 0 0 \
+             20 0 4 0 {start} 4096 3 99 1 1 {stack} 0 0\n"
+        );
+        self.write(pid, "stat", line);
+    }
+
+    fn open_file(&self, pid: u32, number: u32, target: impl AsRef<Path>) {
+        let folder = self.0.proc.join(pid.to_string()).join("fd");
+        fs::create_dir_all(&folder).unwrap();
+        symlink(target, folder.join(number.to_string())).unwrap();
+    }
+
+    /// As when a process dies: what was kept open answers nothing more, and the folder is gone.
+    fn end(&self, pid: u32) {
+        self.write(pid, "stat", "");
+        fs::remove_dir_all(self.0.proc.join(pid.to_string())).unwrap();
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(self.0.proc.parent().unwrap());
+    }
+}
+
+#[derive(Clone, Copy)]
+struct FakeStat {
+    comm: &'static str,
+    state: char,
+    ppid: u32,
+    group: u32,
+    session: u32,
+    terminal: u32,
+    ticks: u64,
+    start: u64,
+    stack: u64,
+}
+
+const TRAIN: FakeStat = FakeStat {
+    comm: "train",
+    state: 'S',
+    ppid: 60,
+    group: 70,
+    session: 60,
+    terminal: 0x8803,
+    ticks: 500,
+    start: 12_345,
+    stack: 0x7ffc,
+};
+
+/// The one process of a sample in which there is nothing else.
+fn only(sample: Sample) -> Process {
+    assert_eq!((sample.gone, sample.unreadable), (vec![], vec![]));
+    let [process] = <[Process; 1]>::try_from(sample.processes).unwrap();
+    process
+}
+
+fn words(command: &Process) -> Vec<&str> {
+    let words = command.command.as_deref().unwrap_or_default();
+    words.iter().map(AsRef::as_ref).collect()
+}
+
+#[test]
+fn a_process_is_filled_as_far_as_proc_tells() {
+    let fake = Fake::new(true);
+    fake.stat(70, &TRAIN);
+    fake.write(70, "status", "Name:\ttrain\nUid:\t0\t5\t5\t5\nNSpid:\t70\n");
+    fake.write(70, "cmdline", "python\0-m\0ipykernel\0");
+    fake.write(70, "maps", "1-2 r--p 0 08:01 9 /v/libtorch_cuda.so\n");
+    let folder = fake.0.proc.join("70");
+    symlink("/usr/bin/python3 (deleted)", folder.join("exe")).unwrap();
+    let dev = |name: &str| fake.0.dev.join(name);
+    for (number, name) in ["null", "nvidiactl", "nvidia0", "nvidia0 (deleted)"]
+        .iter()
+        .enumerate()
+    {
+        fake.open_file(70, number as u32, dev(name));
+    }
+    fake.open_file(70, 9, "socket:[123]");
+    fake.write(60, "status", "Name:\tbash\nNSpid:\t60\n");
+
+    let mut processes = fake.processes();
+    assert!(processes.has_gpu_device_files());
+    let mut process = only(processes.sample(&[70], SECOND));
+    let files = process.gpu_files.take().unwrap();
+    let expected: [Arc<str>; 2] = [
+        dev("nvidia0").to_str().unwrap().into(),
+        dev("nvidiactl").to_str().unwrap().into(),
+    ];
+    assert_eq!(*files, expected);
+    let ticks = rustix::param::clock_ticks_per_second();
+    assert_eq!(
+        process,
+        Process {
+            pid: 70,
+            start_ticks: Some(12_345),
+            start_time: Some(Time::from_unix_milliseconds(
+                1_763_700_000_000 + (12_345_000 / ticks) as i64
+            )),
+            ppid: Some(60),
+            process_group: Some(70),
+            session: Some(60),
+            parent_is_reaper: Some(false),
+            group_leader_alive: Some(true),
+            session_leader_alive: Some(true),
+            state: Some('S'),
+            uid: Some(0),
+            user: Some("root".into()),
+            comm: Some("train".into()),
+            command: Some(["python", "-m", "ipykernel"].map(Arc::from).into()),
+            executable: Some("/usr/bin/python3".into()),
+            cpu_seconds: Some(500.0 / ticks as f64),
+            rss_bytes: Some(3 * rustix::param::page_size() as u64),
+            threads: Some(4),
+            terminal: Some("pts/3".into()),
+            framework: Some("pytorch".into()),
+            jupyter: Some(Arc::default()),
+            ..Process::default()
+        }
+    );
+}
+
+#[test]
+fn what_may_not_be_read_is_unknown() {
+    let fake = Fake::new(true);
+    fake.stat(70, &TRAIN);
+    // A file where a folder should be, and a folder where a file should be, cannot be read either.
+    fake.write(70, "fd", "");
+    for name in ["status", "cmdline", "maps", "exe"] {
+        fs::create_dir(fake.0.proc.join("70").join(name)).unwrap();
+    }
+    let process = only(fake.processes().sample(&[70], SECOND));
+    assert_eq!(process.gpu_files, None);
+    assert_eq!((process.uid, process.user), (None, None));
+    assert_eq!((process.command, process.executable), (None, None));
+    assert_eq!((process.framework, process.jupyter), (None, None));
+    assert_eq!(process.parent_is_reaper, None);
+    assert_eq!(process.cpu_percent, None);
+    assert_eq!(process.start_ticks, Some(12_345));
+}
+
+#[test]
+fn open_files_prove_nothing_on_a_machine_without_device_files() {
+    let fake = Fake::new(false);
+    fake.stat(70, &TRAIN);
+    fake.open_file(70, 0, "/dev/null");
+    let mut processes = fake.processes();
+    assert!(!processes.has_gpu_device_files());
+    assert_eq!(only(processes.sample(&[70], SECOND)).gpu_files, None);
+
+    // The driver is loaded later on.
+    fs::write(fake.0.dev.join("nvidiactl"), "").unwrap();
+    let process = only(processes.sample(&[70], 40 * SECOND));
+    assert!(processes.has_gpu_device_files());
+    assert_eq!(process.gpu_files.as_deref(), Some(&[][..]));
+}
+
+#[test]
+fn cpu_use_is_that_between_two_samples() {
+    let fake = Fake::new(false);
+    let hz = rustix::param::clock_ticks_per_second();
+    fake.stat(70, &TRAIN);
+    let mut processes = fake.processes();
+    assert_eq!(only(processes.sample(&[70], SECOND)).cpu_percent, None);
+    for (ticks, now, percent) in [
+        (500 + hz, 3 * SECOND, 50.0),
+        (500 + hz, 4 * SECOND, 0.0),
+        // Asked again at once: what it was.
+        (500 + 9 * hz, 4 * SECOND, 0.0),
+        (500 + 12 * hz, 5 * SECOND, 300.0),
+        // Neither time nor CPU time runs backwards.
+        (500, 2 * SECOND, 300.0),
+        (600, 6 * SECOND, 0.25 * 10_000.0 / hz as f64),
+    ] {
+        fake.stat(70, &FakeStat { ticks, ..TRAIN });
+        let process = only(processes.sample(&[70], now));
+        assert_eq!(process.cpu_percent, Some(percent), "{ticks} at {now}");
+        assert_eq!(process.cpu_seconds, Some(ticks as f64 / hz as f64));
+    }
+}
+
+#[test]
+fn a_pid_that_is_given_out_again_is_another_process() {
+    let fake = Fake::new(false);
+    fake.stat(70, &TRAIN);
+    fake.write(70, "cmdline", "old\0");
+    let mut processes = fake.processes();
+    assert_eq!(words(&only(processes.sample(&[70], SECOND))), ["old"]);
+
+    // Between two samples.
+    fake.end(70);
+    fake.stat(
+        70,
+        &FakeStat {
+            start: 99,
+            ticks: 900,
+            ..TRAIN
+        },
+    );
+    fake.write(70, "cmdline", "new\0");
+    let process = only(processes.sample(&[70], 2 * SECOND));
+    assert_eq!(
+        (process.start_ticks, words(&process)),
+        (Some(99), vec!["new"])
+    );
+    assert_eq!(process.cpu_percent, None, "of another process");
+
+    // With a sample between.
+    fake.end(70);
+    assert_eq!(processes.sample(&[70], 3 * SECOND).gone, [70]);
+    fake.stat(
+        70,
+        &FakeStat {
+            start: 100,
+            ..TRAIN
+        },
+    );
+    let process = only(processes.sample(&[70], 4 * SECOND));
+    assert_eq!(
+        (process.start_ticks, process.cpu_percent),
+        (Some(100), None)
+    );
+}
+
+#[test]
+fn identity_holds_without_a_descriptor_to_keep() {
+    let fake = Fake::new(false);
+    fake.stat(70, &TRAIN);
+    let mut processes = fake.processes();
+    processes.may_keep = 0;
+    only(processes.sample(&[70], SECOND));
+    assert!(processes.entries[&70].stat.is_none());
+    fake.stat(
+        70,
+        &FakeStat {
+            ticks: 501,
+            ..TRAIN
+        },
+    );
+    let process = only(processes.sample(&[70], 2 * SECOND));
+    assert!(process.cpu_percent.is_some());
+    fake.stat(70, &FakeStat { start: 99, ..TRAIN });
+    let process = only(processes.sample(&[70], 3 * SECOND));
+    assert_eq!((process.start_ticks, process.cpu_percent), (Some(99), None));
+    fake.end(70);
+    assert_eq!(processes.sample(&[70], 4 * SECOND).gone, [70]);
+}
+
+#[test]
+fn descriptors_are_given_back_and_half_as_many_kept() {
+    let fake = Fake::new(false);
+    let pids: Vec<u32> = (100..108).collect();
+    for &pid in &pids {
+        fake.stat(pid, &TRAIN);
+    }
+    let mut processes = fake.processes();
+    let kept = |processes: &Processes| {
+        let entries = processes.entries.values();
+        entries.filter(|entry| entry.stat.is_some()).count()
+    };
+    assert_eq!(processes.sample(&pids, SECOND).processes.len(), 8);
+    assert_eq!(kept(&processes), 8);
+    assert!(processes.release_descriptors(&mut None));
+    assert_eq!(kept(&processes), 0);
+    assert!(
+        !processes.release_descriptors(&mut None),
+        "there are none left"
+    );
+    processes.may_keep = 4;
+    assert_eq!(processes.sample(&pids, 2 * SECOND).processes.len(), 8);
+    assert_eq!(kept(&processes), 4);
+    processes.sample(&pids[..2], 3 * SECOND);
+    assert_eq!(processes.entries.len(), 2, "others are forgotten");
+}
+
+#[test]
+fn what_seldom_changes_is_read_when_it_is_due() {
+    let fake = Fake::new(false);
+    fake.stat(70, &TRAIN);
+    fake.write(70, "cmdline", "one\0");
+    let mut processes = fake.processes();
+    let first = only(processes.sample(&[70], SECOND));
+
+    fake.write(70, "cmdline", "two\0");
+    let second = only(processes.sample(&[70], 2 * SECOND));
+    let (Some(a), Some(b)) = (&first.command, &second.command) else {
+        panic!("no command");
+    };
+    assert!(Arc::ptr_eq(a, b), "shared, not read again");
+    assert_eq!(words(&only(processes.sample(&[70], 35 * SECOND))), ["two"]);
+
+    // Its name, or its stack, shows that it runs another program.
+    fake.write(70, "cmdline", "three\0");
+    fake.stat(
+        70,
+        &FakeStat {
+            comm: "a) (b",
+            ..TRAIN
+        },
+    );
+    let process = only(processes.sample(&[70], 36 * SECOND));
+    assert_eq!(words(&process), ["three"]);
+    assert_eq!(process.comm.as_deref(), Some("a) (b"));
+    fake.write(70, "cmdline", "four\0");
+    fake.stat(
+        70,
+        &FakeStat {
+            comm: "a) (b",
+            stack: 1,
+            ..TRAIN
+        },
+    );
+    assert_eq!(words(&only(processes.sample(&[70], 37 * SECOND))), ["four"]);
+}
+
+#[test]
+fn the_framework_is_looked_up_again_while_a_program_loads() {
+    let fake = Fake::new(false);
+    fake.stat(70, &TRAIN);
+    fake.write(70, "maps", "");
+    let mut processes = fake.processes();
+    let mut framework = |now: u64| {
+        let process = only(processes.sample(&[70], now * SECOND));
+        process.framework.map(|framework| framework.to_string())
+    };
+    assert_eq!(framework(1), None);
+    fake.write(70, "maps", "1-2 r--p 0 08:01 9 /v/libtorch_cuda.so\n");
+    assert_eq!(framework(5), None);
+    assert_eq!(framework(6).as_deref(), Some("pytorch"));
+    let vllm = "1-2 r--p 0 08:01 9 /v/vllm/_C.abi3.so\n1-2 r--p 0 08:01 9 /lib/libcuda.so.1\n";
+    fake.write(70, "maps", vllm);
+    assert_eq!(framework(30).as_deref(), Some("pytorch"));
+    assert_eq!(framework(31).as_deref(), Some("vllm"));
+    // What runs now has nothing of that loaded.
+    fake.write(70, "maps", "");
+    assert_eq!(framework(32).as_deref(), Some("vllm"));
+    fake.stat(70, &FakeStat { stack: 1, ..TRAIN });
+    assert_eq!(framework(33), None);
+}
+
+#[test]
+fn a_process_stuck_in_a_driver_is_not_asked_for_its_memory() {
+    let fake = Fake::new(false);
+    fake.stat(
+        70,
+        &FakeStat {
+            state: 'D',
+            ..TRAIN
+        },
+    );
+    fake.write(70, "cmdline", "stuck\0");
+    fake.write(70, "maps", "1-2 r--p 0 08:01 9 /v/libtorch_cuda.so\n");
+    let mut processes = fake.processes();
+    for now in [1, 2, 60] {
+        let process = only(processes.sample(&[70], now * SECOND));
+        assert_eq!((process.state, words(&process)), (Some('D'), vec![]));
+        assert_eq!(process.framework, None);
+        assert_eq!(process.comm.as_deref(), Some("train"));
+    }
+    fake.stat(70, &TRAIN);
+    let process = only(processes.sample(&[70], 61 * SECOND));
+    assert_eq!(words(&process), ["stuck"]);
+    assert_eq!(process.framework.as_deref(), Some("pytorch"));
+    // What is known stays known.
+    fake.stat(
+        70,
+        &FakeStat {
+            state: 'D',
+            ..TRAIN
+        },
+    );
+    assert_eq!(
+        words(&only(processes.sample(&[70], 120 * SECOND))),
+        ["stuck"]
+    );
+}
+
+#[test]
+fn leaders_and_parents_are_told() {
+    let fake = Fake::new(false);
+    let mut processes = fake.processes();
+    let mut relations = |stat: FakeStat, now: u64| {
+        fake.stat(70, &stat);
+        let process = only(processes.sample(&[70], now * SECOND));
+        (
+            process.parent_is_reaper,
+            process.group_leader_alive,
+            process.session_leader_alive,
+        )
+    };
+    let named = |name: &str, inner: u32| format!("Name:\t{name}\nNSpid:\t60\t{inner}\n");
+    fake.write(60, "status", named("bash", 60));
+    fake.write(61, "status", named("systemd", 61));
+
+    // A worker of a group whose leader is gone.
+    let worker = FakeStat { group: 69, ..TRAIN };
+    assert_eq!(relations(worker, 1), (Some(false), Some(false), Some(true)));
+    // Its session's leader goes too.
+    fs::remove_dir_all(fake.0.proc.join("60")).unwrap();
+    assert_eq!(relations(worker, 2).2, Some(false));
+    // A leader outside this pid namespace, and a parent that is there.
+    let outside = FakeStat {
+        group: 0,
+        session: 0,
+        ppid: 0,
+        start: 2,
+        ..TRAIN
+    };
+    assert_eq!(relations(outside, 3), (None, None, None));
+    // A container's first process adopts, whatever its name; so do init and a user's systemd.
+    fake.write(60, "status", named("python3", 1));
+    for (ppid, start, adopts) in [(60, 3, true), (61, 4, true), (1, 5, true)] {
+        let child = FakeStat {
+            ppid,
+            start,
+            ..TRAIN
+        };
+        assert_eq!(relations(child, start).0, Some(adopts), "{ppid}");
+    }
+    // Seen to change its parent: only who adopts orphans becomes one later on.
+    fake.write(62, "status", named("anything", 62));
+    fake.write(60, "status", named("bash", 60));
+    assert_eq!(relations(FakeStat { start: 6, ..TRAIN }, 6).0, Some(false));
+    let adopted = FakeStat {
+        start: 6,
+        ppid: 62,
+        ..TRAIN
+    };
+    assert_eq!(relations(adopted, 7).0, Some(true));
+    assert_eq!(relations(adopted, 60).0, Some(true));
+}
+
+#[test]
+fn what_is_no_stat_file_is_an_error_and_what_is_absent_is_not() {
+    let fake = Fake::new(false);
+    fake.write(70, "stat", "70 (torn) S 1 2");
+    fs::create_dir(fake.0.proc.join("72")).unwrap();
+    fs::write(fake.0.proc.join("73"), "").unwrap();
+    fake.stat(74, &FakeStat { group: 74, ..TRAIN });
+    let released = "75 (x) X 0 -1 -1 0 -1 0 0 0 0 0 0 0 0 0 20 0 0 0 9 0 0 0 0 0 0 0 0\n";
+    fake.write(75, "stat", released);
+    let mut processes = fake.processes();
+    for now in [1, 2] {
+        let sample = processes.sample(&[70, 71, 72, 73, 74, 75, u32::MAX], now * SECOND);
+        let pids: Vec<u32> = sample.processes.iter().map(|process| process.pid).collect();
+        assert_eq!(pids, [74]);
+        assert_eq!(sample.gone, [71, 72, 75, u32::MAX]);
+        let path = |pid: &str| fake.0.proc.join(pid);
+        assert_eq!(
+            sample.unreadable,
+            [
+                (70, Error::Malformed { path: path("70") }),
+                (
+                    73,
+                    Error::Read {
+                        path: path("73"),
+                        errno: rustix::io::Errno::NOTDIR,
+                    }
+                ),
+            ]
+        );
+    }
+}
+
+#[test]
+fn what_is_hidden_is_not_said_to_be_gone() {
+    let fake = Fake::new(false);
+    fs::remove_dir(fake.0.proc.join("1")).unwrap();
+    fake.stat(70, &FakeStat { group: 69, ..TRAIN });
+    let sample = fake.processes().sample(&[70, 71], SECOND);
+    assert_eq!(sample.processes[0].group_leader_alive, None);
+    assert!(sample.gone.is_empty());
+    let path = fake.0.proc.join("71");
+    assert_eq!(sample.unreadable, [(71, Error::Hidden { path })]);
+}
+
+/// A child that is ended and waited for with the test.
+struct Running(Child);
+
+impl Running {
+    fn new(program: &str, arguments: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::piped());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Samples a real process until it is as expected; the deadline is only for a test that fails.
+fn until(processes: &mut Processes, pid: u32, mut is_so: impl FnMut(&Process) -> bool) -> Process {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let sample = processes.sample(&[pid], read_clocks().boottime_ns);
+        let process = sample.processes.into_iter().next();
+        if let Some(process) = process.as_ref().filter(|process| is_so(process)) {
+            return process.clone();
+        }
+        assert!(Instant::now() < deadline, "still {process:?}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_child_is_known_by_its_own_name() {
+    let child = Running::new("sleep", &["600"]);
+    let mut processes = Processes::new(Roots::default());
+    let process = until(&mut processes, child.pid(), |process| {
+        words(process) == ["sleep", "600"] && process.state == Some('S')
+    });
+    assert_eq!(process.ppid, Some(std::process::id()));
+    assert_eq!(process.uid, Some(rustix::process::getuid().as_raw()));
+    assert!(process.user.is_some());
+    assert_eq!(process.parent_is_reaper, Some(std::process::id() == 1));
+    assert!(process.executable.is_some_and(|path| path.starts_with('/')));
+    assert_eq!((process.threads, process.cpu_seconds), (Some(1), Some(0.0)));
+    assert!(process.rss_bytes.is_some_and(|bytes| bytes > 0));
+    let now = std::time::SystemTime::now();
+    let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
+    let started = process.start_time.unwrap().unix_seconds();
+    assert!(
+        (now - 120..=now + 2).contains(&started),
+        "{started} of {now}"
+    );
+}
+
+#[test]
+fn a_child_that_dies_is_a_zombie_and_then_gone() {
+    let mut child = Running::new("sleep", &["600"]);
+    let pid = child.pid();
+    let mut processes = Processes::new(Roots::default());
+    until(&mut processes, pid, |process| {
+        words(process) == ["sleep", "600"]
+    });
+    child.signal(Signal::KILL);
+    let process = until(&mut processes, pid, |process| process.state == Some('Z'));
+    assert_eq!(words(&process), ["sleep", "600"], "as it was");
+
+    let mut fresh = Processes::new(Roots::default());
+    let zombie = until(&mut fresh, pid, |_| true);
+    assert_eq!((zombie.state, &zombie.command), (Some('Z'), &None));
+    assert_eq!((zombie.executable, zombie.gpu_files), (None, None));
+    assert_eq!(zombie.start_ticks, process.start_ticks);
+
+    child.0.wait().unwrap();
+    for processes in [&mut processes, &mut fresh] {
+        let sample = processes.sample(&[pid], read_clocks().boottime_ns);
+        assert_eq!((sample.gone, sample.processes), (vec![pid], vec![]));
+    }
+}
+
+#[test]
+fn a_stopped_child_is_seen_to_be() {
+    let child = Running::new("sleep", &["600"]);
+    let mut processes = Processes::new(Roots::default());
+    child.signal(Signal::STOP);
+    until(&mut processes, child.pid(), |process| {
+        process.state == Some('T')
+    });
+    child.signal(Signal::CONT);
+    until(&mut processes, child.pid(), |process| {
+        process.state == Some('S')
+    });
+}
+
+#[test]
+fn a_child_that_executes_another_program_keeps_its_identity() {
+    // It waits for a line, so that it is seen before.
+    let mut child = Running::new("sh", &["-c", "read line; exec sleep 600"]);
+    let pid = child.pid();
+    let mut processes = Processes::new(Roots::default());
+    let before = until(&mut processes, pid, |process| words(process).len() == 3);
+    drop(child.0.stdin.take());
+    let after = until(&mut processes, pid, |process| {
+        words(process) == ["sleep", "600"]
+    });
+    assert_eq!(before.identity(), after.identity());
+    assert_eq!(after.comm.as_deref(), Some("sleep"));
+    assert_ne!(before.executable, after.executable);
+}
+
+#[test]
+fn a_child_that_renames_itself_is_seen_to() {
+    let program = "printf renamed > /proc/self/comm; read line";
+    let renamed = format!("read line; {program}");
+    // A shell writes its own name through /proc/$$, not through a child's /proc/self.
+    let mut child = Running::new("sh", &["-c", &renamed.replace("self", "$$")]);
+    let mut processes = Processes::new(Roots::default());
+    let before = until(&mut processes, child.pid(), |process| {
+        words(process).len() == 3
+    });
+    assert_ne!(before.comm.as_deref(), Some("renamed"));
+    std::io::Write::write_all(child.0.stdin.as_mut().unwrap(), b"\n").unwrap();
+    let after = until(&mut processes, child.pid(), |process| {
+        process.comm.as_deref() == Some("renamed")
+    });
+    assert_eq!(before.identity(), after.identity());
+}
+
+#[test]
+fn an_orphan_is_seen_to_be_adopted() {
+    // The shell starts a child, and stays until it is told to go.
+    let mut shell = Running::new("sh", &["-c", "sleep 600 & read line"]);
+    let shell_pid = shell.pid();
+    let mut table = Processes::new(Roots::default());
+    let children = format!("/proc/{shell_pid}/task/{shell_pid}/children");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let orphan: u32 = loop {
+        let listed = fs::read_to_string(&children).unwrap();
+        if let Some(pid) = listed.split_whitespace().next() {
+            break pid.parse().unwrap();
+        }
+        assert!(Instant::now() < deadline, "the shell has no child");
+        std::thread::yield_now();
+    };
+    let pid = Pid::from_raw(orphan as i32).unwrap();
+    let before = until(&mut table, orphan, |process| {
+        words(process) == ["sleep", "600"]
+    });
+    assert_eq!(before.ppid, Some(shell_pid));
+    assert_eq!(before.parent_is_reaper, Some(false));
+
+    drop(shell.0.stdin.take());
+    shell.0.wait().unwrap();
+    let after = until(&mut table, orphan, |process| process.ppid != before.ppid);
+    kill_process(pid, Signal::KILL).unwrap();
+    assert_eq!(after.parent_is_reaper, Some(true));
+    assert_eq!(before.identity(), after.identity());
+}
+
+#[test]
+fn a_python_child_is_named_with_its_arguments() {
+    let script = "import sys; sys.stdin.read()";
+    let has_python = Command::new("python3").arg("-V").output();
+    if !has_python.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: there is no python3");
+        return;
+    }
+    let child = Running::new("python3", &["-c", script, "-f", "kernel-7.json"]);
+    let mut processes = Processes::new(Roots::default());
+    let process = until(&mut processes, child.pid(), |process| {
+        words(process).ends_with(&["-c", script, "-f", "kernel-7.json"])
+    });
+    let kernel = process.jupyter.unwrap();
+    assert_eq!(kernel.connection_file.as_deref(), Some("kernel-7.json"));
+}
+
+#[test]
+fn the_files_kept_open_are_as_many_as_the_processes() {
+    let children: Vec<Running> = (0..3).map(|_| Running::new("sleep", &["600"])).collect();
+    let pids: Vec<u32> = children.iter().map(Running::pid).collect();
+    let mut processes = Processes::new(Roots::default());
+    processes.sample(&pids, SECOND);
+    let files = |processes: &Processes| -> Vec<i32> {
+        use std::os::fd::AsRawFd;
+        let stat = |entry: &Entry| entry.stat.as_ref().map(AsRawFd::as_raw_fd);
+        pids.iter()
+            .filter_map(|pid| stat(&processes.entries[pid]))
+            .collect()
+    };
+    let first = files(&processes);
+    assert_eq!(first.len(), 3);
+    processes.sample(&pids, 2 * SECOND);
+    assert_eq!(files(&processes), first, "read again, not opened again");
+}

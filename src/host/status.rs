@@ -1,0 +1,66 @@
+//! `/proc/PID/status`: whose process it is, and its number in the innermost pid namespace.
+
+/// What is taken from a process's status. What the file does not hold is `None`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Status<'a> {
+    /// The kernel's short name, with `\` and newlines escaped by the kernel.
+    pub name: Option<&'a [u8]>,
+    /// Real user id.
+    pub uid: Option<u32>,
+    /// Its pid in the innermost pid namespace that it is in; 1 for a container's first process.
+    pub innermost_pid: Option<u32>,
+}
+
+/// Reads the content of `/proc/PID/status`, of which the end may be missing.
+pub fn parse_status(bytes: &[u8]) -> Status<'_> {
+    let mut status = Status::default();
+    // A line without its newline was cut, and its last number with it.
+    for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+        let Some(line) = line.strip_suffix(b"\n") else {
+            break;
+        };
+        if let Some(name) = line.strip_prefix(b"Name:\t") {
+            status.name = Some(name);
+        } else if let Some(uids) = line.strip_prefix(b"Uid:\t") {
+            status.uid = number(uids.split(|&byte| byte == b'\t').next());
+        } else if let Some(pids) = line.strip_prefix(b"NSpid:\t") {
+            status.innermost_pid = number(pids.rsplit(|&byte| byte == b'\t').next());
+            break;
+        }
+    }
+    status
+}
+
+fn number(field: Option<&[u8]>) -> Option<u32> {
+    std::str::from_utf8(field?).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_real_user_and_the_innermost_pid_are_taken() {
+        let bytes = b"Name:\tsystemd\nUmask:\t0022\nPid:\t42\nUid:\t1000\t0\t0\t0\nGroups:\t4 27 \nNSpid:\t42\t7\t1\nThreads:\t1\n";
+        assert_eq!(
+            parse_status(bytes),
+            Status {
+                name: Some(b"systemd"),
+                uid: Some(1000),
+                innermost_pid: Some(1),
+            }
+        );
+    }
+
+    #[test]
+    fn what_is_cut_or_strange_is_unknown() {
+        assert_eq!(parse_status(b""), Status::default());
+        assert_eq!(parse_status(b"Uid:\t10").uid, None);
+        assert_eq!(parse_status(b"Uid:\t99999999999\t0\n").uid, None);
+        assert_eq!(
+            parse_status(b"Uid:\t\xff\t0\nNSpid:\t\n"),
+            Status::default()
+        );
+        assert_eq!(parse_status(b"Name:\t\\nUid:\\t0\nUid:\t5\n").uid, Some(5));
+    }
+}
