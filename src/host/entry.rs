@@ -60,6 +60,8 @@ pub struct Entry {
     /// The kernel's short name, as bytes.
     comm: Box<[u8]>,
     start_stack: u64,
+    /// Whom its folder belonged to when its status was read.
+    owner: Option<u32>,
     /// Device number of its terminal.
     terminal: u32,
     cpu_ticks: u64,
@@ -85,6 +87,7 @@ impl Entry {
             stat: None,
             comm: Box::default(),
             start_stack: 0,
+            owner: None,
             terminal: 0,
             cpu_ticks: 0,
             sampled_ns: None,
@@ -205,27 +208,29 @@ impl Surroundings {
         if is_new || *entry.comm != *stat.comm {
             entry.comm = stat.comm.into();
             entry.process.comm = Some(String::from_utf8_lossy(stat.comm).into());
+            entry.owner = None;
             entry.revisit_ns = 0;
         }
-        if entry.start_stack != stat.start_stack {
+        if stat.start_stack != 0 && entry.start_stack != stat.start_stack {
             entry.start_stack = stat.start_stack;
             entry.process.framework = None;
             entry.maps_looks = 0;
             entry.maps_ns = 0;
+            entry.owner = None;
             entry.revisit_ns = 0;
         }
         let is_due = now_ns >= entry.revisit_ns;
         self.relate(entry, stat, is_due);
         self.measure(entry, stat, now_ns);
-        if stat.state == 'Z' {
-            // Its files are closed, or its other threads' and out of sight.
+        if stat.is_exiting {
+            // What it still holds is out of sight.
             entry.process.gpu_files = None;
         }
 
-        let has_memory = !matches!(stat.state, 'D' | 'Z' | 'X') && !stat.is_kernel_thread;
+        let has_memory = stat.state != 'D' && !stat.is_exiting && !stat.is_kernel_thread;
         let due = Due {
             slow: is_due,
-            files: is_due && !matches!(stat.state, 'Z' | 'X'),
+            files: is_due && !stat.is_exiting,
             command: has_memory && (is_due || entry.wants_command),
             maps: has_memory && now_ns >= entry.maps_ns,
         };
@@ -341,11 +346,11 @@ impl Surroundings {
                 set(&mut entry.process.framework, framework);
             }
             let again = MAPS_AGAIN_NS[entry.maps_looks.min(MAPS_AGAIN_NS.len() - 1)];
-            entry.maps_ns = now_ns.saturating_add(again);
+            entry.maps_ns = due_after(again, entry.process.pid, now_ns);
             entry.maps_looks = entry.maps_looks.saturating_add(1);
         }
         if due.slow {
-            entry.revisit_ns = now_ns.saturating_add(revisit_after(entry.process.pid, now_ns));
+            entry.revisit_ns = due_after(REVISIT_NS, entry.process.pid, now_ns);
             entry.wants_command = !due.command;
         } else if due.command {
             entry.wants_command = false;
@@ -354,10 +359,14 @@ impl Surroundings {
     }
 
     fn read_owner(&mut self, entry: &mut Entry, folder: &Folder, now_ns: u64) -> io::Result<()> {
-        let read = folder.read(c"status", &mut self.content, STATUS_BYTES);
-        let uid = if_readable(read)?.and_then(|()| parse_status(&self.content).uid);
-        entry.process.uid = uid;
-        entry.process.user = uid.and_then(|uid| self.users.name(uid, now_ns));
+        let process = &mut entry.process;
+        let owner = folder.owner()?;
+        if entry.owner != Some(owner) {
+            let read = folder.read(c"status", &mut self.content, STATUS_BYTES);
+            process.uid = if_readable(read)?.and_then(|()| parse_status(&self.content).uid);
+            entry.owner = Some(owner);
+        }
+        process.user = process.uid.and_then(|uid| self.users.name(uid, now_ns));
         Ok(())
     }
 
@@ -369,8 +378,14 @@ impl Surroundings {
                 Some(&*String::from_utf8_lossy(path)),
             );
         };
-        if if_readable(folder.link(c"exe", set_executable))?.is_none() {
-            process.executable = None;
+        match folder.link(c"exe", set_executable) {
+            // It has begun to exit.
+            Err(errno) if is_gone(errno) => {}
+            link => {
+                if if_readable(link)?.is_none() {
+                    process.executable = None;
+                }
+            }
         }
         let files = if self.has_gpu_device_files {
             read_gpu_files(folder, &self.roots.dev)?
@@ -388,7 +403,8 @@ impl Surroundings {
         // One byte more than is kept tells whether there is more.
         let read = folder.read(c"cmdline", &mut self.content, CMDLINE_BYTES + 1);
         let command = if_readable(read)?.and_then(|()| parse_cmdline(&self.content));
-        if process.command != command {
+        // One that begins to exit has no argv any more; what it had stands.
+        if command.is_some() && process.command != command {
             process.jupyter = command.as_deref().and_then(parse_kernel).map(Arc::from);
             process.command = command;
         }
@@ -448,11 +464,11 @@ struct Due {
     maps: bool,
 }
 
-/// Nanoseconds to the next revisit: half a minute, less up to a third that differs from process to
-/// process and time to time, so that not all come due in one sample.
-fn revisit_after(pid: u32, now_ns: u64) -> u64 {
+/// When something is due that is done every `period_ns`: up to a third sooner, by an amount that
+/// differs from process to process and time to time, so that not all come due in one sample.
+fn due_after(period_ns: u64, pid: u32, now_ns: u64) -> u64 {
     let mixed = (u64::from(pid) ^ now_ns).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    REVISIT_NS - (mixed >> 24) % (REVISIT_NS / 3)
+    now_ns.saturating_add(period_ns - (mixed >> 24) % (period_ns / 3))
 }
 
 /// Sets a text, keeping the one that is shared where it is the same.

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use rustix::buffer::spare_capacity;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat_raw};
+use rustix::fs::{CWD, Mode, OFlags, RawDir, fstat, openat, readlinkat_raw};
 use rustix::io::{self, Errno};
 
 /// The longest path that a link in /proc is read to.
@@ -27,6 +27,12 @@ impl Folder {
         path.push(rustix::path::DecInt::new(pid));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat(CWD, &path, flags, Mode::empty()).map(Self)
+    }
+
+    /// The user that the folder belongs to: the process's effective one. A tenth of the cost of a
+    /// status, and enough to see that the process has become another user's.
+    pub fn owner(&self) -> io::Result<u32> {
+        Ok(fstat(&self.0)?.st_uid)
     }
 
     /// Opens a folder within this one, for listing.

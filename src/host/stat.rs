@@ -12,7 +12,10 @@ use super::folder::{Folder, is_gone};
 /// The longest line that is read: 52 numbers of 20 digits and a name.
 pub(super) const STAT_BYTES: usize = 2048;
 
-/// `PF_KTHREAD` of the kernel's `include/linux/sched.h`.
+/// `PF_EXITING` of the kernel's `include/linux/sched.h`.
+const EXITING: u64 = 0x0000_0004;
+
+/// `PF_KTHREAD`, likewise.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// A process, as one line of /proc has it. Sizes and times are as the kernel counts them: pages of
@@ -33,6 +36,9 @@ pub struct Stat<'a> {
     pub terminal: u32,
     /// A thread of the kernel's own.
     pub is_kernel_thread: bool,
+    /// On its way out, or a zombie: its memory map and its files can no longer be seen, though a
+    /// driver may hold it up for long before it lets go of the GPU.
+    pub is_exiting: bool,
     /// CPU time used, user and system, in clock ticks.
     pub cpu_ticks: u64,
     /// Threads; `None` where the process has ceased to have any.
@@ -41,7 +47,8 @@ pub struct Stat<'a> {
     pub start_ticks: u64,
     /// Resident memory, in pages.
     pub rss_pages: u64,
-    /// Where its stack begins: different after each exec. 0 where that may not be known.
+    /// Where its stack begins: different after each exec. 0 where that may not be known, or it is
+    /// exiting.
     pub start_stack: u64,
     /// The kernel is taking it apart: it has left its process group, and the numbers are void.
     pub is_released: bool,
@@ -84,6 +91,7 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
         session: namespaced(session),
         terminal,
         is_kernel_thread: flags & KERNEL_THREAD != 0,
+        is_exiting: flags & EXITING != 0 || matches!(state, 'Z' | 'X'),
         cpu_ticks: user_ticks.saturating_add(system_ticks),
         threads: u32::try_from(threads).ok().filter(|&threads| threads != 0),
         start_ticks,
@@ -134,11 +142,11 @@ pub fn terminal_name(device: u32) -> Option<String> {
 }
 
 /// When the process that has this pid now started, in clock ticks since boot: the half of an
-/// identity that tells a process from a later one with its number. `None` where there is none.
+/// identity that tells a process from a later one with its number. `None` where none is to be seen.
 ///
 /// # Errors
 ///
-/// Where /proc cannot be read, or hides it.
+/// Where its stat file cannot be read, or is none.
 pub fn read_start_ticks(proc: &Path, pid: u32) -> Result<Option<u64>, Error> {
     let path = || proc.join(pid.to_string()).join("stat");
     let mut content = Vec::new();
@@ -178,6 +186,7 @@ mod tests {
                 session: Some(77),
                 terminal: 34819,
                 is_kernel_thread: false,
+                is_exiting: false,
                 cpu_ticks: 168,
                 threads: Some(3),
                 start_ticks: 987_654,
@@ -225,6 +234,21 @@ mod tests {
         );
         assert!(!stat.is_released);
         assert!(parse_stat(&line(b"x", "X 0 -1 -1")).unwrap().is_released);
+    }
+
+    #[test]
+    fn flags_tell_what_the_state_does_not() {
+        let line = |flags: u32| {
+            format!("1 (x) D 1 1 1 0 -1 {flags} 0 0 0 0 1 1 0 0 20 0 1 0 5 0 0 0 0 0 0 0")
+        };
+        let kinds = |flags| {
+            let line = line(flags);
+            let stat = parse_stat(line.as_bytes()).unwrap();
+            (stat.is_exiting, stat.is_kernel_thread)
+        };
+        assert_eq!(kinds(0x0040_0100), (false, false));
+        assert_eq!(kinds(0x0040_0104), (true, false));
+        assert_eq!(kinds(0x0020_8040), (false, true));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The table over folders made to look like /proc, and over the real one with real children.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -58,12 +59,13 @@ impl Fake {
             group,
             session,
             terminal,
+            flags,
             ticks,
             start,
             stack,
         } = stat;
         let line = format!(
-            "{pid} ({comm}) {state} {ppid} {group} {session} {terminal} -1 0 1 0 0 0 {ticks} 0 0 0 \
+            "{pid} ({comm}) {state} {ppid} {group} {session} {terminal} -1 {flags} 1 0 0 0 {ticks} 0 0 0 \
              20 0 4 0 {start} 4096 3 99 1 1 {stack} 0 0\n"
         );
         self.write(pid, "stat", line);
@@ -96,6 +98,7 @@ struct FakeStat {
     group: u32,
     session: u32,
     terminal: u32,
+    flags: u32,
     ticks: u64,
     start: u64,
     stack: u64,
@@ -108,6 +111,7 @@ const TRAIN: FakeStat = FakeStat {
     group: 70,
     session: 60,
     terminal: 0x8803,
+    flags: 0,
     ticks: 500,
     start: 12_345,
     stack: 0x7ffc,
@@ -390,11 +394,11 @@ fn the_framework_is_looked_up_again_while_a_program_loads() {
     };
     assert_eq!(framework(1), None);
     fake.write(70, "maps", "1-2 r--p 0 08:01 9 /v/libtorch_cuda.so\n");
-    assert_eq!(framework(5), None);
+    assert_eq!(framework(4), None);
     assert_eq!(framework(6).as_deref(), Some("pytorch"));
     let vllm = "1-2 r--p 0 08:01 9 /v/vllm/_C.abi3.so\n1-2 r--p 0 08:01 9 /lib/libcuda.so.1\n";
     fake.write(70, "maps", vllm);
-    assert_eq!(framework(30).as_deref(), Some("pytorch"));
+    assert_eq!(framework(20).as_deref(), Some("pytorch"));
     assert_eq!(framework(31).as_deref(), Some("vllm"));
     // What runs now has nothing of that loaded.
     fake.write(70, "maps", "");
@@ -438,6 +442,44 @@ fn a_process_stuck_in_a_driver_is_not_asked_for_its_memory() {
         words(&only(processes.sample(&[70], 120 * SECOND))),
         ["stuck"]
     );
+}
+
+#[test]
+fn a_process_held_up_while_it_exits_is_known_as_it_was() {
+    let fake = Fake::new(true);
+    fake.stat(70, &TRAIN);
+    fake.write(70, "cmdline", "train\0");
+    fake.write(70, "maps", "1-2 r--p 0 08:01 9 /v/libtorch_cuda.so\n");
+    fake.open_file(70, 0, fake.0.dev.join("nvidia0"));
+    let folder = fake.0.proc.join("70");
+    symlink("/usr/bin/train", folder.join("exe")).unwrap();
+    let mut processes = fake.processes();
+    let before = only(processes.sample(&[70], SECOND));
+    assert_eq!(before.gpu_files.as_deref().map(<[_]>::len), Some(1));
+
+    // Its memory map and files are gone, and at last its executable.
+    for name in ["cmdline", "maps"] {
+        fake.write(70, name, "");
+    }
+    fs::remove_dir_all(folder.join("fd")).unwrap();
+    fs::create_dir(folder.join("fd")).unwrap();
+    fs::remove_file(folder.join("exe")).unwrap();
+    for (flags, state, now) in [(4, 'D', 60), (4, 'R', 120), (0, 'Z', 400)] {
+        fake.stat(
+            70,
+            &FakeStat {
+                flags,
+                state,
+                stack: 0,
+                ..TRAIN
+            },
+        );
+        let after = only(processes.sample(&[70], now * SECOND));
+        assert_eq!(after.gpu_files, None, "which are open cannot be seen");
+        assert_eq!(after.command, before.command);
+        assert_eq!(after.executable, before.executable);
+        assert_eq!(after.framework, before.framework);
+    }
 }
 
 #[test]
@@ -660,16 +702,14 @@ fn a_child_that_executes_another_program_keeps_its_identity() {
 
 #[test]
 fn a_child_that_renames_itself_is_seen_to() {
-    let program = "printf renamed > /proc/self/comm; read line";
-    let renamed = format!("read line; {program}");
-    // A shell writes its own name through /proc/$$, not through a child's /proc/self.
-    let mut child = Running::new("sh", &["-c", &renamed.replace("self", "$$")]);
+    let script = "read line; printf renamed > /proc/$$/comm; read line";
+    let mut child = Running::new("sh", &["-c", script]);
     let mut processes = Processes::new(Roots::default());
     let before = until(&mut processes, child.pid(), |process| {
         words(process).len() == 3
     });
     assert_ne!(before.comm.as_deref(), Some("renamed"));
-    std::io::Write::write_all(child.0.stdin.as_mut().unwrap(), b"\n").unwrap();
+    child.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     let after = until(&mut processes, child.pid(), |process| {
         process.comm.as_deref() == Some("renamed")
     });
@@ -678,21 +718,26 @@ fn a_child_that_renames_itself_is_seen_to() {
 
 #[test]
 fn an_orphan_is_seen_to_be_adopted() {
-    // The shell starts a child, and stays until it is told to go.
-    let mut shell = Running::new("sh", &["-c", "sleep 600 & read line"]);
-    let shell_pid = shell.pid();
-    let mut table = Processes::new(Roots::default());
-    let children = format!("/proc/{shell_pid}/task/{shell_pid}/children");
-    let deadline = Instant::now() + Duration::from_secs(20);
-    let orphan: u32 = loop {
-        let listed = fs::read_to_string(&children).unwrap();
-        if let Some(pid) = listed.split_whitespace().next() {
-            break pid.parse().unwrap();
+    struct Orphan(Pid);
+    impl Drop for Orphan {
+        fn drop(&mut self) {
+            let _ = kill_process(self.0, Signal::KILL);
         }
-        assert!(Instant::now() < deadline, "the shell has no child");
-        std::thread::yield_now();
-    };
-    let pid = Pid::from_raw(orphan as i32).unwrap();
+    }
+
+    // The shell starts a child, says its pid, and stays until it is told to go.
+    let mut command = Command::new("sh");
+    command.args(["-c", "sleep 600 >/dev/null & echo $!; read line"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut shell = Running(command.spawn().unwrap());
+    let shell_pid = shell.pid();
+    let mut said = String::new();
+    let mut output = BufReader::new(shell.0.stdout.take().unwrap());
+    output.read_line(&mut said).unwrap();
+    let orphan: u32 = said.trim().parse().unwrap();
+    let _ended_with_the_test = Orphan(Pid::from_raw(orphan as i32).unwrap());
+
+    let mut table = Processes::new(Roots::default());
     let before = until(&mut table, orphan, |process| {
         words(process) == ["sleep", "600"]
     });
@@ -702,26 +747,65 @@ fn an_orphan_is_seen_to_be_adopted() {
     drop(shell.0.stdin.take());
     shell.0.wait().unwrap();
     let after = until(&mut table, orphan, |process| process.ppid != before.ppid);
-    kill_process(pid, Signal::KILL).unwrap();
     assert_eq!(after.parent_is_reaper, Some(true));
     assert_eq!(before.identity(), after.identity());
+}
+
+/// Python, running `script`; `None`, and the reason is printed, where there is none.
+fn python(script: &str, arguments: &[&str]) -> Option<Running> {
+    let version = Command::new("python3").arg("-V").output();
+    if !version.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: there is no python3");
+        return None;
+    }
+    Some(Running::new(
+        "python3",
+        &[&["-c", script], arguments].concat(),
+    ))
 }
 
 #[test]
 fn a_python_child_is_named_with_its_arguments() {
     let script = "import sys; sys.stdin.read()";
-    let has_python = Command::new("python3").arg("-V").output();
-    if !has_python.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: there is no python3");
+    let Some(child) = python(script, &["-f", "kernel-7.json"]) else {
         return;
-    }
-    let child = Running::new("python3", &["-c", script, "-f", "kernel-7.json"]);
+    };
     let mut processes = Processes::new(Roots::default());
     let process = until(&mut processes, child.pid(), |process| {
         words(process).ends_with(&["-c", script, "-f", "kernel-7.json"])
     });
     let kernel = process.jupyter.unwrap();
     assert_eq!(kernel.connection_file.as_deref(), Some("kernel-7.json"));
+}
+
+#[test]
+fn a_child_that_becomes_another_user_s_is_seen_to() {
+    if !rustix::process::getuid().is_root() {
+        eprintln!("skipped: only root can become another user");
+        return;
+    }
+    let script = "import os, sys; sys.stdin.readline(); os.setuid(65534); sys.stdin.read()";
+    let Some(mut child) = python(script, &[]) else {
+        return;
+    };
+    let mut processes = Processes::new(Roots::default());
+    until(&mut processes, child.pid(), |process| {
+        process.uid == Some(0)
+    });
+    child.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    // Half a minute later each time, so that a revisit is due.
+    let mut later = read_clocks().boottime_ns;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        later += 30 * SECOND;
+        let process = only(processes.sample(&[child.pid()], later));
+        if process.uid == Some(65534) {
+            assert_ne!(process.user.as_deref(), Some("root"));
+            break;
+        }
+        assert!(Instant::now() < deadline, "still {process:?}");
+        std::thread::yield_now();
+    }
 }
 
 #[test]
