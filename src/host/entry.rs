@@ -17,7 +17,7 @@ use rustix::fs::{Access, access};
 use rustix::io::{self, Errno, pread};
 
 use super::cmdline::{CMDLINE_BYTES, parse_cmdline};
-use super::folder::{Folder, if_readable, is_gone};
+use super::folder::{Folder, if_readable, is_gone, is_out_of_descriptors};
 use super::framework::read_framework;
 use super::gpu_files::{has_gpu_device_files, read_gpu_files};
 use super::machine::read_boot_seconds;
@@ -238,15 +238,15 @@ impl Surroundings {
             return Ok(Presence::Here);
         }
         match self.visit(entry, folder, &due, now_ns) {
-            Ok(presence) => Ok(presence),
+            Ok(()) => Ok(Presence::Here),
             Err(errno) if is_gone(errno) => Ok(Presence::Gone),
             Err(errno) if is_new => Err(Error::Read {
                 path: self.path(entry.process.pid),
                 errno,
             }),
             // What was known stands; the next sample tries again.
-            Err(_) => {
-                self.is_short_of_descriptors = true;
+            Err(errno) => {
+                self.is_short_of_descriptors |= is_out_of_descriptors(errno);
                 Ok(Presence::Here)
             }
         }
@@ -319,7 +319,7 @@ impl Surroundings {
         folder: Option<&Folder>,
         due: &Due,
         now_ns: u64,
-    ) -> io::Result<Presence> {
+    ) -> io::Result<()> {
         let opened;
         let folder = match folder {
             Some(folder) => folder,
@@ -355,7 +355,7 @@ impl Surroundings {
         } else if due.command {
             entry.wants_command = false;
         }
-        Ok(Presence::Here)
+        Ok(())
     }
 
     fn read_owner(&mut self, entry: &mut Entry, folder: &Folder, now_ns: u64) -> io::Result<()> {
