@@ -1,0 +1,519 @@
+//! NVML's symbols: what each takes and which answer it gives.
+//!
+//! One table. A line names the symbol, what it needs (`always` may come before `nvmlInit`, `system`
+//! not, `device` takes a device, `lookup` gives one), its C arguments, and its answer. A function
+//! that the scene does not model answers `NOT_SUPPORTED`, as on a GPU that lacks it. All of it is
+//! safe code: [`Pointer`] follows the pointers.
+//!
+//! A new function is a line here and perhaps a field in [`scene`](crate::scene).
+
+#![allow(
+    non_snake_case,
+    non_camel_case_types,
+    reason = "the symbols are NVML's, and the enum of functions has them as its variants"
+)]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong};
+
+use crate::answer::{self, Answer, Code};
+use crate::driver::{self, Device, Handle, Needs};
+use crate::pci::{self, Address};
+use crate::pointer::Pointer;
+use crate::processes::{self, DetailList, List, Records, Version};
+use crate::scene::{Clocks, Pcie, Scene};
+use crate::utilization::{self, Sample};
+
+type Out<T> = Pointer<T>;
+
+macro_rules! symbols {
+    ($($kind:ident $name:ident($($arguments:tt)*) $answer:expr;)*) => {
+        /// The functions that this driver has.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        pub(crate) enum Function { $($name),* }
+
+        impl Function {
+            /// By function, the symbol's name.
+            pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+            /// Whether its first argument is a device.
+            pub(crate) fn takes_device(self) -> bool {
+                match self { $(Self::$name => symbols!(@takes_device $kind)),* }
+            }
+        }
+
+        $(symbols!(@$kind $name($($arguments)*) $answer);)*
+    };
+    (@takes_device device) => { true };
+    (@takes_device $other:ident) => { false };
+    (@always $name:ident($($argument:ident: $type:ty),*) $answer:expr) => {
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($($argument: $type),*) -> c_uint {
+            driver::answer(Function::$name, Needs::Nothing, $answer)
+        }
+    };
+    (@system $name:ident($($argument:ident: $type:ty),*) $answer:expr) => {
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($($argument: $type),*) -> c_uint {
+            driver::answer(Function::$name, Needs::Init, $answer)
+        }
+    };
+    (@device $name:ident($($argument:ident: $type:ty),*) $answer:expr) => {
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(device: Handle, $($argument: $type),*) -> c_uint {
+            driver::answer_on(Function::$name, device, $answer)
+        }
+    };
+    (@lookup $name:ident($argument:ident: $type:ty) $answer:expr) => {
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($argument: $type, out: Out<Handle>) -> c_uint {
+            driver::answer_lookup(Function::$name, $answer, |handle| out.put(handle))
+        }
+    };
+}
+
+symbols! {
+    always nvmlInit_v2() driver::init;
+    always nvmlInit() driver::init;
+    always nvmlInitWithFlags(_flags: c_uint) driver::init;
+    system nvmlShutdown() driver::shutdown;
+
+    always nvmlSystemGetDriverVersion(out: Out<c_char>, length: c_uint)
+        |call| out.put_text(&call.scene().driver.version, length);
+    always nvmlSystemGetNVMLVersion(out: Out<c_char>, length: c_uint)
+        |call| out.put_text(&call.scene().driver.nvml_version, length);
+    always nvmlSystemGetCudaDriverVersion(out: Out<c_int>)
+        |call| out.put(call.scene().driver.cuda_version as c_int);
+    always nvmlSystemGetCudaDriverVersion_v2(out: Out<c_int>)
+        |call| out.put(call.scene().driver.cuda_version as c_int);
+    system nvmlSystemGetProcessName(pid: c_uint, out: Out<c_char>, length: c_uint)
+        |_| out.put_text(&process_name(pid).ok_or(Code::NOT_FOUND)?, length);
+
+    system nvmlDeviceGetCount_v2(out: Out<c_uint>) |call| out.put(call.scene().gpus.len() as c_uint);
+    system nvmlDeviceGetCount(out: Out<c_uint>) |call| out.put(call.scene().gpus.len() as c_uint);
+    lookup nvmlDeviceGetHandleByIndex_v2(index: c_uint) |scene| by_index(scene, index);
+    lookup nvmlDeviceGetHandleByIndex(index: c_uint) |scene| by_index(scene, index);
+    lookup nvmlDeviceGetHandleByUUID(text: Out<c_char>)
+        |scene| by_text(scene, text, |scene, index, text| uuid(scene, index) == text);
+    lookup nvmlDeviceGetHandleBySerial(text: Out<c_char>)
+        |scene| by_text(scene, text, |scene, index, text| {
+            scene.gpus[index as usize].serial.as_deref() == Some(text)
+        });
+    lookup nvmlDeviceGetHandleByPciBusId_v2(text: Out<c_char>) |scene| by_text(scene, text, is_at);
+    lookup nvmlDeviceGetHandleByPciBusId(text: Out<c_char>) |scene| by_text(scene, text, is_at);
+
+    // Identity.
+    device nvmlDeviceGetName(out: Out<c_char>, length: c_uint)
+        |device| out.put_text(&device.gpu.name, length);
+    device nvmlDeviceGetUUID(out: Out<c_char>, length: c_uint)
+        |device| out.put_text(&uuid(device.scene, device.index), length);
+    device nvmlDeviceGetSerial(out: Out<c_char>, length: c_uint)
+        |device| out.put_text(&known(device.gpu.serial.clone())?, length);
+    device nvmlDeviceGetBoardPartNumber(out: Out<c_char>, length: c_uint)
+        |device| out.put_text(&known(device.gpu.board_part_number.clone())?, length);
+    device nvmlDeviceGetIndex(out: Out<c_uint>) |device| out.put(device.index);
+    device nvmlDeviceGetMinorNumber(out: Out<c_uint>)
+        |device| out.put(device.gpu.minor.unwrap_or(device.index));
+    device nvmlDeviceGetPciInfo_v3(out: Out<pci::Info>)
+        |device| out.put(address(device.scene, device.index).info());
+    device nvmlDeviceGetPciInfo_v2(out: Out<pci::ShortInfo>)
+        |device| out.put(address(device.scene, device.index).short_info());
+    device nvmlDeviceGetPciInfo(out: Out<pci::ShortInfo>)
+        |device| out.put(address(device.scene, device.index).short_info());
+    device nvmlDeviceGetBrand(out: Out<c_uint>) |device| out.put(known(device.gpu.brand)?);
+    device nvmlDeviceGetArchitecture(out: Out<c_uint>)
+        |device| out.put(known(device.gpu.architecture)?);
+    device nvmlDeviceGetCudaComputeCapability(major: Out<c_int>, minor: Out<c_int>) |device| {
+        let capability = known(device.gpu.cuda_capability)?;
+        major.put(capability.0)?;
+        minor.put(capability.1)
+    };
+
+    // Memory.
+    device nvmlDeviceGetMemoryInfo(out: Out<Memory>) |device| {
+        let memory = memory(device)?;
+        out.put(Memory {
+            total: memory.total,
+            free: memory.free,
+            used: memory.used.saturating_add(memory.reserved),
+        })
+    };
+    device nvmlDeviceGetMemoryInfo_v2(out: Out<Memory2>) |device| {
+        check_version(out)?;
+        if !device.gpu.memory_v2 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        out.put(memory(device)?)
+    };
+    device nvmlDeviceGetBAR1MemoryInfo(out: Out<Bar1>) |device| {
+        let used = device.now(device.gpu.bar1_used.as_ref())? as u64;
+        let total = 256 << 20;
+        out.put(Bar1 { total, free: total.saturating_sub(used), used })
+    };
+    device nvmlDeviceGetConfComputeMemSizeInfo(out: Out<ConfidentialMemory>) |device| {
+        let unprotected_kib = memory(device)?.total >> 10;
+        out.put(ConfidentialMemory { protected_kib: 0, unprotected_kib })
+    };
+
+    // Use.
+    device nvmlDeviceGetUtilizationRates(out: Out<Utilization>) |device| {
+        let rates = without_mig(device).and(known(device.gpu.utilization.as_ref()))?;
+        out.put(Utilization {
+            gpu: device.whole(Some(&rates.gpu))?,
+            memory: device.whole(Some(&rates.memory))?,
+        })
+    };
+    device nvmlDeviceGetEncoderUtilization(out: Out<c_uint>, period_us: Out<c_uint>) |device| {
+        without_mig(device)?;
+        out.put(device.whole(device.gpu.encoder.as_ref())?)?;
+        period_us.put(SAMPLING_US)
+    };
+    device nvmlDeviceGetDecoderUtilization(out: Out<c_uint>, period_us: Out<c_uint>) |device| {
+        without_mig(device)?;
+        out.put(device.whole(device.gpu.decoder.as_ref())?)?;
+        period_us.put(SAMPLING_US)
+    };
+    device nvmlDeviceGetProcessUtilization(
+        out: Out<Sample>, count: Out<c_uint>, last_seen: c_ulonglong
+    ) |device| utilization::answer(device, out, count, last_seen);
+
+    // Processes.
+    device nvmlDeviceGetComputeRunningProcesses_v3(count: Out<c_uint>, out: Records)
+        |device| processes::answer(device, List::Compute, Version::V3, count, out);
+    device nvmlDeviceGetComputeRunningProcesses_v2(count: Out<c_uint>, out: Records)
+        |device| processes::answer(device, List::Compute, Version::V2, count, out);
+    device nvmlDeviceGetComputeRunningProcesses(count: Out<c_uint>, out: Records)
+        |device| processes::answer(device, List::Compute, Version::V1, count, out);
+    device nvmlDeviceGetGraphicsRunningProcesses_v3(count: Out<c_uint>, out: Records)
+        |device| processes::answer(device, List::Graphics, Version::V3, count, out);
+    device nvmlDeviceGetGraphicsRunningProcesses_v2(count: Out<c_uint>, out: Records)
+        |device| processes::answer(device, List::Graphics, Version::V2, count, out);
+    device nvmlDeviceGetGraphicsRunningProcesses(count: Out<c_uint>, out: Records)
+        |device| processes::answer(device, List::Graphics, Version::V1, count, out);
+    device nvmlDeviceGetMPSComputeRunningProcesses_v3(count: Out<c_uint>, out: Records)
+        |device| processes::answer(device, List::Mps, Version::V3, count, out);
+    device nvmlDeviceGetMPSComputeRunningProcesses_v2(count: Out<c_uint>, out: Records)
+        |device| processes::answer(device, List::Mps, Version::V2, count, out);
+    device nvmlDeviceGetMPSComputeRunningProcesses(count: Out<c_uint>, out: Records)
+        |device| processes::answer(device, List::Mps, Version::V1, count, out);
+    device nvmlDeviceGetRunningProcessDetailList(list: Out<DetailList>)
+        |device| processes::answer_details(device, list);
+
+    // Power, heat, clocks.
+    device nvmlDeviceGetPowerUsage(out: Out<c_uint>)
+        |device| out.put(device.whole(device.gpu.power.as_ref())?);
+    device nvmlDeviceGetEnforcedPowerLimit(out: Out<c_uint>)
+        |device| out.put(device.whole(device.gpu.power_limit.as_ref())?);
+    device nvmlDeviceGetPowerManagementLimit(out: Out<c_uint>)
+        |device| out.put(device.whole(device.gpu.power_limit.as_ref())?);
+    device nvmlDeviceGetPowerManagementDefaultLimit(out: Out<c_uint>)
+        |device| out.put(device.whole(device.gpu.power_limit.as_ref())?);
+    device nvmlDeviceGetTemperature(sensor: c_uint, out: Out<c_uint>) |device| {
+        if sensor != 0 {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        out.put(device.whole(device.gpu.temperature.as_ref())?)
+    };
+    device nvmlDeviceGetTemperatureV(out: Out<Temperature>) |device| {
+        let temperature = check_version(out)?;
+        if temperature.sensor != 0 {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        let degrees = device.now(device.gpu.temperature.as_ref())? as c_int;
+        out.put(Temperature { degrees, ..temperature })
+    };
+    device nvmlDeviceGetTemperatureThreshold(which: c_uint, out: Out<c_uint>) |device| {
+        let slowdown = device.whole(device.gpu.temperature_threshold.as_ref())?;
+        match which {
+            0 => out.put(slowdown + 5),
+            1 => out.put(slowdown),
+            _ => Err(Code::NOT_SUPPORTED),
+        }
+    };
+    device nvmlDeviceGetClockInfo(which: c_uint, out: Out<c_uint>)
+        |device| out.put(clock(device, &device.gpu.clocks, which)?);
+    device nvmlDeviceGetMaxClockInfo(which: c_uint, out: Out<c_uint>)
+        |device| out.put(clock(device, &device.gpu.max_clocks, which)?);
+    device nvmlDeviceGetPerformanceState(out: Out<c_uint>)
+        |device| out.put(device.whole(device.gpu.pstate.as_ref())?);
+    device nvmlDeviceGetPowerState(out: Out<c_uint>)
+        |device| out.put(device.whole(device.gpu.pstate.as_ref())?);
+    device nvmlDeviceGetFanSpeed(out: Out<c_uint>)
+        |device| out.put(device.whole(device.gpu.fan.as_ref())?);
+    device nvmlDeviceGetFanSpeed_v2(fan: c_uint, out: Out<c_uint>) |device| {
+        let speed = device.whole(device.gpu.fan.as_ref())?;
+        if fan == 0 { out.put(speed) } else { Err(Code::INVALID_ARGUMENT) }
+    };
+    device nvmlDeviceGetNumFans(out: Out<c_uint>)
+        |device| out.put(c_uint::from(device.gpu.fan.is_some()));
+
+    // Modes.
+    device nvmlDeviceGetComputeMode(out: Out<c_uint>)
+        |device| out.put(known(device.gpu.compute_mode)? as c_uint);
+    device nvmlDeviceGetPersistenceMode(out: Out<c_uint>)
+        |device| out.put(known(device.gpu.persistence)?.into());
+    device nvmlDeviceGetDisplayActive(out: Out<c_uint>)
+        |device| out.put(known(device.gpu.display)?.into());
+    device nvmlDeviceGetDisplayMode(out: Out<c_uint>)
+        |device| out.put(known(device.gpu.display)?.into());
+    device nvmlDeviceGetEccMode(current: Out<c_uint>, pending: Out<c_uint>) |device| {
+        let on = known(device.gpu.ecc)?;
+        current.put(on.into())?;
+        pending.put(on.into())
+    };
+    device nvmlDeviceGetTotalEccErrors(_kind: c_uint, _counter: c_uint, out: Out<c_ulonglong>)
+        |device| out.put(device.now(device.gpu.ecc_errors.as_ref())? as c_ulonglong);
+    device nvmlDeviceGetMigMode(current: Out<c_uint>, pending: Out<c_uint>) |device| {
+        let on = known(device.gpu.mig)?;
+        current.put(on.into())?;
+        pending.put(on.into())
+    };
+    device nvmlDeviceGetMaxMigDeviceCount(out: Out<c_uint>)
+        |device| out.put(if device.gpu.mig.is_some() { 7 } else { 0 });
+    device nvmlDeviceGetMigDeviceHandleByIndex(_index: c_uint, _out: Out<Handle>)
+        |device| Err(if device.gpu.mig.is_some() { Code::NOT_FOUND } else { Code::NOT_SUPPORTED });
+    device nvmlDeviceIsMigDeviceHandle(out: Out<c_uint>) |_| out.put(0);
+
+    // PCIe.
+    device nvmlDeviceGetPcieThroughput(_direction: c_uint, out: Out<c_uint>)
+        |device| out.put(device.whole(Some(&pcie(device)?.throughput))?);
+    device nvmlDeviceGetCurrPcieLinkGeneration(out: Out<c_uint>)
+        |device| out.put(pcie(device)?.generation);
+    device nvmlDeviceGetCurrPcieLinkWidth(out: Out<c_uint>) |device| out.put(pcie(device)?.width);
+    device nvmlDeviceGetMaxPcieLinkGeneration(out: Out<c_uint>)
+        |device| out.put(pcie(device)?.generation);
+    device nvmlDeviceGetMaxPcieLinkWidth(out: Out<c_uint>) |device| out.put(pcie(device)?.width);
+
+    // Not modelled.
+    device nvmlDeviceGetAccountingBufferSize() unsupported;
+    device nvmlDeviceGetAccountingMode() unsupported;
+    device nvmlDeviceGetAccountingPids() unsupported;
+    device nvmlDeviceGetAccountingStats() unsupported;
+    device nvmlDeviceGetAddressingMode() unsupported;
+    device nvmlDeviceGetApplicationsClock() unsupported;
+    device nvmlDeviceGetAttributes_v2() unsupported;
+    device nvmlDeviceGetClock() unsupported;
+    device nvmlDeviceGetComputeInstanceId() unsupported;
+    device nvmlDeviceGetCpuAffinity() unsupported;
+    device nvmlDeviceGetCurrentClocksEventReasons() unsupported;
+    device nvmlDeviceGetCurrentClocksThrottleReasons() unsupported;
+    device nvmlDeviceGetDetailedEccErrors() unsupported;
+    device nvmlDeviceGetDriverModel_v2() unsupported;
+    device nvmlDeviceGetDynamicPstatesInfo() unsupported;
+    device nvmlDeviceGetEncoderStats() unsupported;
+    device nvmlDeviceGetFanSpeedRPM() unsupported;
+    device nvmlDeviceGetFieldValues() unsupported;
+    device nvmlDeviceGetGpuInstanceId() unsupported;
+    device nvmlDeviceGetGpuInstances() unsupported;
+    device nvmlDeviceGetInforomImageVersion() unsupported;
+    device nvmlDeviceGetJpgUtilization() unsupported;
+    device nvmlDeviceGetMemoryBusWidth() unsupported;
+    device nvmlDeviceGetMemoryErrorCounter() unsupported;
+    device nvmlDeviceGetNumGpuCores() unsupported;
+    device nvmlDeviceGetNumaNodeId() unsupported;
+    device nvmlDeviceGetNvLinkState() unsupported;
+    device nvmlDeviceGetOfaUtilization() unsupported;
+    device nvmlDeviceGetPcieReplayCounter() unsupported;
+    device nvmlDeviceGetPowerManagementLimitConstraints() unsupported;
+    device nvmlDeviceGetPowerManagementMode() unsupported;
+    device nvmlDeviceGetProcessesUtilizationInfo() unsupported;
+    device nvmlDeviceGetRemappedRows() unsupported;
+    device nvmlDeviceGetRetiredPages_v2() unsupported;
+    device nvmlDeviceGetSamples() unsupported;
+    device nvmlDeviceGetSupportedEventTypes() unsupported;
+    device nvmlDeviceGetThermalSettings() unsupported;
+    device nvmlDeviceGetTotalEnergyConsumption() unsupported;
+    device nvmlDeviceGetVbiosVersion() unsupported;
+    device nvmlDeviceGetViolationStatus() unsupported;
+    device nvmlDeviceGetVirtualizationMode() unsupported;
+}
+
+/// The one symbol that gives no return code.
+#[unsafe(no_mangle)]
+extern "C" fn nvmlErrorString(code: c_uint) -> *const c_char {
+    let text: &'static CStr = answer::text(code);
+    text.as_ptr()
+}
+
+/// Over how long the encoder and decoder are watched.
+const SAMPLING_US: c_uint = 166_666;
+
+/// `nvmlMemory_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Memory {
+    total: c_ulonglong,
+    free: c_ulonglong,
+    used: c_ulonglong,
+}
+
+/// `nvmlMemory_v2_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Memory2 {
+    version: c_uint,
+    total: c_ulonglong,
+    reserved: c_ulonglong,
+    free: c_ulonglong,
+    used: c_ulonglong,
+}
+
+/// `nvmlBAR1Memory_t`.
+#[repr(C)]
+struct Bar1 {
+    total: c_ulonglong,
+    free: c_ulonglong,
+    used: c_ulonglong,
+}
+
+/// `nvmlConfComputeMemSizeInfo_t`.
+#[repr(C)]
+struct ConfidentialMemory {
+    protected_kib: c_ulonglong,
+    unprotected_kib: c_ulonglong,
+}
+
+/// `nvmlUtilization_t`.
+#[repr(C)]
+struct Utilization {
+    gpu: c_uint,
+    memory: c_uint,
+}
+
+/// `nvmlTemperature_v1_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Temperature {
+    version: c_uint,
+    sensor: c_uint,
+    degrees: c_int,
+}
+
+/// The version field of a struct that has one: its size, and its version in the top byte.
+pub(crate) const fn version_of<T>(version: c_uint) -> c_uint {
+    size_of::<T>() as c_uint | version << 24
+}
+
+/// A struct whose first field the caller sets to its version.
+trait Versioned: Copy {
+    const VERSION: c_uint;
+}
+
+impl Versioned for Memory2 {
+    const VERSION: c_uint = version_of::<Self>(2);
+}
+
+impl Versioned for Temperature {
+    const VERSION: c_uint = version_of::<Self>(1);
+}
+
+/// What the caller has put into a versioned struct. Only the version is read before it is known to
+/// be the right one, because another version may be shorter.
+fn check_version<T: Versioned>(out: Out<T>) -> Result<T, Code> {
+    if out.cast::<c_uint>().get()? == T::VERSION {
+        out.get()
+    } else {
+        Err(Code::ARGUMENT_VERSION_MISMATCH)
+    }
+}
+
+fn unsupported(_: &Device<'_>) -> Answer {
+    Err(Code::NOT_SUPPORTED)
+}
+
+fn known<T>(value: Option<T>) -> Result<T, Code> {
+    value.ok_or(Code::NOT_SUPPORTED)
+}
+
+/// Utilization is not supported while MIG is on.
+fn without_mig(device: &Device<'_>) -> Answer {
+    match device.gpu.mig {
+        Some(true) => Err(Code::NOT_SUPPORTED),
+        _ => Ok(()),
+    }
+}
+
+fn by_index(scene: &Scene, index: u32) -> Result<u32, Code> {
+    let exists = (index as usize) < scene.gpus.len();
+    exists.then_some(index).ok_or(Code::INVALID_ARGUMENT)
+}
+
+/// The GPU that `is` says is called like this.
+fn by_text(
+    scene: &Scene,
+    text: Out<c_char>,
+    is: impl Fn(&Scene, u32, &str) -> bool,
+) -> Result<u32, Code> {
+    let text = text.text()?;
+    (0..scene.gpus.len() as u32)
+        .find(|&index| is(scene, index, &text))
+        .ok_or(Code::NOT_FOUND)
+}
+
+fn is_at(scene: &Scene, index: u32, text: &str) -> bool {
+    Address::parse(text) == Some(address(scene, index))
+}
+
+fn uuid(scene: &Scene, index: u32) -> String {
+    match &scene.gpus[index as usize].uuid {
+        Some(uuid) => uuid.clone(),
+        None => format!("GPU-00000000-0000-4000-8000-{index:012x}"),
+    }
+}
+
+fn address(scene: &Scene, index: u32) -> Address {
+    let written = scene.gpus[index as usize].pci.as_deref();
+    let written = written.and_then(Address::parse);
+    written.unwrap_or_else(|| Address::of_index(index))
+}
+
+fn memory(device: &Device<'_>) -> Result<Memory2, Code> {
+    let memory = known(device.gpu.memory.as_ref())?;
+    let now = |value| device.now(Some(value)).map(|bytes| bytes as u64);
+    let (total, reserved) = (now(&memory.total)?, now(&memory.reserved)?);
+    let used = match &memory.used {
+        Some(used) => now(used)?,
+        None => {
+            let processes = device.gpu.processes.iter();
+            processes
+                .filter(|process| process.is_there(device.second))
+                .filter_map(|process| process.used_bytes.as_ref())
+                .try_fold(now(&memory.unattributed)?, |sum: u64, used| {
+                    Ok(sum.saturating_add(now(used)?))
+                })?
+        }
+    };
+    let free = match &memory.free {
+        Some(free) => now(free)?,
+        None => total.saturating_sub(used).saturating_sub(reserved),
+    };
+    Ok(Memory2 {
+        version: Memory2::VERSION,
+        total,
+        reserved,
+        free,
+        used,
+    })
+}
+
+fn clock(device: &Device<'_>, clocks: &Clocks, which: c_uint) -> Result<c_uint, Code> {
+    let clock = match which {
+        0 => &clocks.graphics,
+        1 => &clocks.sm,
+        2 => &clocks.memory,
+        3 => &clocks.video,
+        _ => return Err(Code::INVALID_ARGUMENT),
+    };
+    device.whole(clock.as_ref())
+}
+
+fn pcie<'a>(device: &Device<'a>) -> Result<&'a Pcie, Code> {
+    known(device.gpu.pcie.as_ref())
+}
+
+/// argv[0], as NVML gives it.
+fn process_name(pid: c_uint) -> Option<String> {
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let name = command.split(|&byte| byte == 0).next()?;
+    Some(String::from_utf8_lossy(name).into_owned())
+}

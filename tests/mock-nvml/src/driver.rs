@@ -1,0 +1,419 @@
+//! The driver's state in this process: the scene as last read, the time in it, and the way that
+//! every call takes.
+//!
+//! No lock is held while a call waits or hangs, or while its answer is made: a call takes a
+//! reference to the scene and lets go.
+
+use std::ffi::c_uint;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime};
+use std::{env, fs, io, thread};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::abi::Function;
+use crate::answer::{Answer, Code};
+use crate::counts::Counter;
+use crate::scene::{Fault, Gpu, Scene, UtilizationClock, Value};
+
+/// The scene's file is looked at no more often than this.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// A device as a caller holds it. Not an address, so that a wild one is noticed.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct Handle(usize);
+
+const HANDLE_TAG: usize = 0x4d6f_636b_0000;
+
+impl Handle {
+    pub(crate) fn of(index: u32) -> Self {
+        Self(HANDLE_TAG | index as usize)
+    }
+
+    fn index(self) -> Option<u32> {
+        (self.0 & !0xffff == HANDLE_TAG).then_some((self.0 & 0xffff) as u32)
+    }
+}
+
+/// Which of the driver's states a call needs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// None: it may come before `nvmlInit`.
+    Nothing,
+    /// That `nvmlInit` has succeeded.
+    Init,
+}
+
+/// A call without a device.
+pub(crate) struct Call {
+    played: Arc<Played>,
+    /// The second of the scene.
+    pub(crate) second: f64,
+}
+
+/// A call on a device.
+pub(crate) struct Device<'a> {
+    pub(crate) scene: &'a Scene,
+    pub(crate) gpu: &'a Gpu,
+    pub(crate) index: u32,
+    /// The second of the scene.
+    pub(crate) second: f64,
+    /// The driver's clock at the scene's second 0, in microseconds.
+    pub(crate) origin_us: i64,
+    /// Calls that asked for the compute list, while it grows.
+    pub(crate) list_calls: &'a AtomicU32,
+}
+
+impl Call {
+    pub(crate) fn scene(&self) -> &Scene {
+        &self.played.scene
+    }
+}
+
+impl Device<'_> {
+    /// A value now; what is absent is not supported.
+    pub(crate) fn now(&self, value: Option<&Value>) -> Result<f64, Code> {
+        let value = value.ok_or(Code::NOT_SUPPORTED)?;
+        Ok(value.at(self.second))
+    }
+
+    /// As `now`, for the many values that are whole numbers.
+    pub(crate) fn whole(&self, value: Option<&Value>) -> Result<c_uint, Code> {
+        self.now(value).map(|value| value.round() as c_uint)
+    }
+}
+
+/// Answers a call without a device.
+pub(crate) fn answer(
+    function: Function,
+    needs: Needs,
+    body: impl FnOnce(&Call) -> Answer,
+) -> c_uint {
+    guarded(|| {
+        let driver = driver();
+        driver.count(function, None);
+        let call = driver.call(needs)?;
+        call.played.meet_faults(function, None)?;
+        body(&call)
+    })
+}
+
+/// Answers a call on a device.
+pub(crate) fn answer_on(
+    function: Function,
+    handle: Handle,
+    body: impl FnOnce(&Device<'_>) -> Answer,
+) -> c_uint {
+    guarded(|| {
+        let driver = driver();
+        let index = handle.index();
+        driver.count(function, index);
+        let call = driver.call(Needs::Init)?;
+        let index = index.ok_or(Code::INVALID_ARGUMENT)?;
+        let played = &call.played;
+        played.meet_faults(function, Some(index))?;
+        // A GPU that was there when the handle was given: it fell off the bus.
+        let gpu = played.scene.gpus.get(index as usize);
+        let (Some(gpu), Some(list_calls)) = (gpu, played.list_calls.get(index as usize)) else {
+            return Err(Code::GPU_IS_LOST);
+        };
+        body(&Device {
+            scene: &played.scene,
+            gpu,
+            index,
+            second: call.second,
+            origin_us: driver.origin_us(&played.scene),
+            list_calls,
+        })
+    })
+}
+
+/// `nvmlDeviceGetHandleBy*`: gives out handles, and is counted and fails as a call on the GPU that
+/// was asked for.
+pub(crate) fn answer_lookup(
+    function: Function,
+    find: impl FnOnce(&Scene) -> Result<u32, Code>,
+    give: impl FnOnce(Handle) -> Answer,
+) -> c_uint {
+    guarded(|| {
+        let driver = driver();
+        let found = driver.call(Needs::Init);
+        let found = found.map(|call| (find(call.scene()), call));
+        let index = found
+            .as_ref()
+            .ok()
+            .and_then(|(index, _)| index.as_ref().ok().copied());
+        driver.count(function, index);
+        let (index, call) = found?;
+        call.played.meet_faults(function, index.ok())?;
+        give(Handle::of(index?))
+    })
+}
+
+/// `nvmlInit*`: the scene decides whether it succeeds.
+pub(crate) fn init(call: &Call) -> Answer {
+    match call.scene().init_error {
+        Some(code) if code != 0 => Err(Code(code)),
+        _ => {
+            driver().users.fetch_add(1, Ordering::AcqRel);
+            Ok(())
+        }
+    }
+}
+
+/// `nvmlShutdown`: as many as there were `nvmlInit*`.
+pub(crate) fn shutdown(_: &Call) -> Answer {
+    driver()
+        .users
+        .fetch_update(Ordering::AcqRel, Ordering::Acquire, |users| {
+            users.checked_sub(1)
+        })
+        .map(|_| ())
+        .map_err(|_| Code::UNINITIALIZED)
+}
+
+/// No panic crosses into a C caller.
+fn guarded(body: impl FnOnce() -> Answer) -> c_uint {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(code)) => code.0,
+        Err(_) => Code::UNKNOWN.0,
+    }
+}
+
+/// A scene that is being played, and what changes while it is.
+struct Played {
+    scene: Scene,
+    file: Identity,
+    faults: Vec<Armed>,
+    /// By function, whether the driver lacks it.
+    missing: Vec<bool>,
+    /// By GPU.
+    list_calls: Vec<AtomicU32>,
+}
+
+/// A fault, and how many calls it has matched so far.
+struct Armed {
+    fault: Fault,
+    matched: Arc<AtomicU64>,
+}
+
+/// When two looks at a path found the same file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    inode: u64,
+    length: u64,
+    modified: (i64, i64),
+}
+
+impl From<&Metadata> for Identity {
+    fn from(file: &Metadata) -> Self {
+        Self {
+            inode: file.ino(),
+            length: file.len(),
+            modified: (file.mtime(), file.mtime_nsec()),
+        }
+    }
+}
+
+impl Played {
+    fn read(path: &Path, before: Option<&Self>) -> io::Result<Self> {
+        let file = Identity::from(&fs::metadata(path)?);
+        let scene = Scene::from_json(&fs::read(path)?)?;
+        let arm = |fault: &Fault| {
+            let same = before
+                .iter()
+                .flat_map(|before| &before.faults)
+                .find(|armed| armed.fault == *fault);
+            Armed {
+                fault: fault.clone(),
+                matched: same.map(|armed| armed.matched.clone()).unwrap_or_default(),
+            }
+        };
+        Ok(Self {
+            faults: scene.faults.iter().map(arm).collect(),
+            missing: Function::NAMES
+                .iter()
+                .map(|name| scene.driver.missing.iter().any(|missing| missing == name))
+                .collect(),
+            list_calls: scene.gpus.iter().map(|_| AtomicU32::new(0)).collect(),
+            scene,
+            file,
+        })
+    }
+
+    /// Waits, hangs or fails as the scene wants it.
+    fn meet_faults(&self, function: Function, gpu: Option<u32>) -> Answer {
+        if self.missing[function as usize] {
+            return Err(Code::FUNCTION_NOT_FOUND);
+        }
+        for Armed { fault, matched } in &self.faults {
+            let named = fault.function == Function::NAMES[function as usize]
+                || (fault.function == "*" && function.takes_device());
+            if !named || (fault.gpu.is_some() && fault.gpu != gpu) {
+                continue;
+            }
+            let before = matched.fetch_add(1, Ordering::Relaxed);
+            let struck = before.checked_sub(fault.after_calls);
+            if struck.is_none_or(|struck| fault.times.is_some_and(|times| struck >= times)) {
+                continue;
+            }
+            thread::sleep(Duration::from_millis(fault.delay_ms));
+            while fault.hang {
+                thread::park();
+            }
+            if let Some(code) = fault.error
+                && code != 0
+            {
+                return Err(Code(code));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// This process's driver.
+struct Driver {
+    path: Option<PathBuf>,
+    counter: Option<Counter>,
+    /// The process's first call; Unix time and time since boot at that instant.
+    start: Instant,
+    start_unix: f64,
+    start_boot: f64,
+    users: AtomicU32,
+    /// When the scene's file was last looked at, in nanoseconds since `start`; 0 is never.
+    looked: AtomicU64,
+    played: RwLock<Option<Arc<Played>>>,
+}
+
+fn driver() -> &'static Driver {
+    static DRIVER: OnceLock<Driver> = OnceLock::new();
+    DRIVER.get_or_init(Driver::new)
+}
+
+impl Driver {
+    fn new() -> Self {
+        let since_boot = clock_gettime(ClockId::Boottime);
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let counter = env::var_os("GPUMEM_MOCK_COUNTS").and_then(|path| {
+            Counter::open(Path::new(&path))
+                .map_err(|error| complain(Path::new(&path), &error))
+                .ok()
+        });
+        Self {
+            path: env::var_os("GPUMEM_MOCK_SCENE").map(PathBuf::from),
+            counter,
+            start: Instant::now(),
+            start_unix: since_1970.unwrap_or_default().as_secs_f64(),
+            start_boot: since_boot.tv_sec as f64 + since_boot.tv_nsec as f64 / 1e9,
+            users: AtomicU32::new(0),
+            looked: AtomicU64::new(0),
+            played: RwLock::new(None),
+        }
+    }
+
+    fn count(&self, function: Function, gpu: Option<u32>) {
+        if let Some(counter) = &self.counter {
+            counter.count(function, gpu);
+        }
+    }
+
+    fn call(&self, needs: Needs) -> Result<Call, Code> {
+        if needs == Needs::Init && self.users.load(Ordering::Acquire) == 0 {
+            return Err(Code::UNINITIALIZED);
+        }
+        let elapsed = self.start.elapsed();
+        let played = self.scene_at(elapsed).ok_or(Code::UNKNOWN)?;
+        let start = played.scene.t0.unwrap_or(self.start_unix);
+        Ok(Call {
+            second: self.start_unix - start + elapsed.as_secs_f64(),
+            played,
+        })
+    }
+
+    fn origin_us(&self, scene: &Scene) -> i64 {
+        let start = scene.t0.unwrap_or(self.start_unix);
+        let origin = match scene.driver.utilization_clock {
+            UtilizationClock::Unix => start,
+            UtilizationClock::Boot => self.start_boot - (self.start_unix - start),
+        };
+        (origin * 1e6) as i64
+    }
+
+    /// The scene to play, read again where its file has changed. What cannot be read leaves the
+    /// scene before; `None` where there has been none.
+    fn scene_at(&self, elapsed: Duration) -> Option<Arc<Played>> {
+        let now = (elapsed.as_nanos() as u64).max(1);
+        let looked = self.looked.load(Ordering::Relaxed);
+        let due = looked == 0 || now.saturating_sub(looked) >= LOOK_EVERY.as_nanos() as u64;
+        let mine = due
+            && self
+                .looked
+                .compare_exchange(looked, now, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        let played = self.playing();
+        if !mine && played.is_some() {
+            return played;
+        }
+        let Some(path) = &self.path else {
+            complain(Path::new("GPUMEM_MOCK_SCENE"), &"names no scene");
+            return None;
+        };
+        let found = fs::metadata(path).map(|file| Identity::from(&file));
+        if let (Ok(found), Some(played)) = (&found, &played)
+            && played.file == *found
+        {
+            return Some(played.clone());
+        }
+        match Played::read(path, played.as_deref()) {
+            Ok(read) => {
+                let read = Some(Arc::new(read));
+                *self.played.write().unwrap_or_else(PoisonError::into_inner) = read.clone();
+                read
+            }
+            Err(error) => {
+                if played.is_none() {
+                    complain(path, &error);
+                }
+                played
+            }
+        }
+    }
+
+    fn playing(&self) -> Option<Arc<Played>> {
+        let played = self.played.read().unwrap_or_else(PoisonError::into_inner);
+        played.clone()
+    }
+}
+
+/// A test that cannot have its scene should say why; a return code cannot.
+#[allow(clippy::print_stderr, reason = "a driver has no other way to talk")]
+fn complain(what: &Path, problem: &dyn std::fmt::Display) {
+    eprintln!("mock-nvml: {}: {problem}", what.display());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_unknown_error_to_the_caller() {
+        assert_eq!(guarded(|| panic!("as a bug would")), Code::UNKNOWN.0);
+        assert_eq!(guarded(|| Err(Code::NOT_FOUND)), 6);
+        assert_eq!(guarded(|| Ok(())), 0);
+    }
+
+    #[test]
+    fn handles_are_told_from_wild_pointers() {
+        assert_eq!(Handle::of(63).index(), Some(63));
+        for wild in [0, 63, HANDLE_TAG << 1, usize::MAX] {
+            assert_eq!(Handle(wild).index(), None);
+        }
+    }
+}

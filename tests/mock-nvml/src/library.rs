@@ -1,0 +1,98 @@
+//! Where cargo has put the driver, and copies of it that lack symbols.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const NAME: &str = "libmock_nvml.so";
+
+/// The driver, as built for the test, bench or binary that asks.
+///
+/// Where a package depends on this one, for development or otherwise, cargo compiles both crate
+/// types at once and leaves the cdylib in `target/<profile>/deps/` beside the test binaries, under
+/// its plain name. It hard-links it into `target/<profile>/` only where this package itself was
+/// asked for, so that `deps` is looked at first: a link may be of an older build.
+///
+/// # Panics
+///
+/// Where there is none: a test cannot go on without its driver.
+#[allow(clippy::panic, reason = "only tests call it, and none can go on")]
+pub fn library() -> PathBuf {
+    let executable = std::env::current_exe().unwrap_or_default();
+    let folders = executable.ancestors().skip(1).take(3);
+    let found = folders
+        .flat_map(|folder| [folder.join("deps").join(NAME), folder.join(NAME)])
+        .find(|path| path.is_file());
+    found.unwrap_or_else(|| {
+        panic!(
+            "no {NAME} near {}; build mock-nvml for the same profile",
+            executable.display()
+        )
+    })
+}
+
+/// Copies the driver into `folder` as `libnvidia-ml.so.1`, without some of its symbols: looking
+/// them up fails, as on a driver that never had them. Gives the copy's path.
+///
+/// The last character of each name is changed where the dynamic symbols are named. The hash tables
+/// stay as they are, so that no lookup finds the old name (the text differs) nor the new one (the
+/// hash differs), and all others are as before.
+///
+/// # Errors
+///
+/// Where the driver has no such symbol, or the folder cannot be written.
+pub fn library_without<S: AsRef<str>>(symbols: &[S], folder: &Path) -> io::Result<PathBuf> {
+    let mut image = fs::read(library())?;
+    for symbol in symbols {
+        let symbol = symbol.as_ref();
+        hide(&mut image, symbol).ok_or_else(|| {
+            let what = format!("the driver exports no {symbol:?}");
+            io::Error::new(io::ErrorKind::NotFound, what)
+        })?;
+    }
+    let path = folder.join("libnvidia-ml.so.1");
+    fs::write(&path, image)?;
+    Ok(path)
+}
+
+/// Renames a dynamic symbol of a 64-bit little-endian ELF file; `None` where there is none.
+fn hide(image: &mut [u8], symbol: &str) -> Option<()> {
+    const SECTION_BYTES: usize = 64;
+    const DYNAMIC_SYMBOLS: u64 = 11;
+
+    let number = |record: usize, field: usize, bytes: usize| {
+        let at = record.checked_add(field)?;
+        let mut number = [0; 8];
+        number[..bytes].copy_from_slice(image.get(at..at.checked_add(bytes)?)?);
+        Some(u64::from_le_bytes(number))
+    };
+    let sections = number(0, 0x28, 8)? as usize;
+    let section = |index: usize| sections.checked_add(index.checked_mul(SECTION_BYTES)?);
+    let symbols = (0..number(0, 0x3c, 2)? as usize)
+        .filter_map(section)
+        .find(|&section| number(section, 4, 4) == Some(DYNAMIC_SYMBOLS))?;
+    let names = section(number(symbols, 0x28, 4)? as usize)?;
+    let start = number(names, 0x18, 8)? as usize;
+    let length = number(names, 0x20, 8)? as usize;
+    let names = image.get_mut(start..start.checked_add(length)?)?;
+    let whole = [b"\0", symbol.as_bytes(), b"\0"].concat();
+    let found = names
+        .windows(whole.len())
+        .position(|window| window == whole)?;
+    names[found + symbol.len()] = b'-';
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_library_is_left_alone() {
+        for image in [&b""[..], b"\x7fELF", &[0xff; 256]] {
+            let mut copy = image.to_vec();
+            assert_eq!(hide(&mut copy, "nvmlInit_v2"), None);
+            assert_eq!(copy, image);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! PCI addresses: how they are written in a scene, and NVML's records of them.
+
+use std::ffi::{c_char, c_uint};
+
+/// Domain, bus and device; the function is always 0 on a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Address {
+    domain: u32,
+    bus: u32,
+    device: u32,
+}
+
+/// `nvmlPciInfo_t` of `nvmlDeviceGetPciInfo_v3`.
+#[repr(C)]
+pub(crate) struct Info {
+    short: [c_char; 16],
+    domain: c_uint,
+    bus: c_uint,
+    device: c_uint,
+    device_id: c_uint,
+    subsystem_id: c_uint,
+    long: [c_char; 32],
+}
+
+/// As far as `nvmlDeviceGetPciInfo` and `_v2` write it: no long bus id, which callers of an old
+/// driver have no room for.
+#[repr(C)]
+pub(crate) struct ShortInfo {
+    short: [c_char; 16],
+    domain: c_uint,
+    bus: c_uint,
+    device: c_uint,
+    device_id: c_uint,
+}
+
+/// A data centre GPU's ids; no scene has needed another.
+const DEVICE_ID: c_uint = 0x2335_10de;
+const SUBSYSTEM_ID: c_uint = 0x18be_10de;
+
+impl Address {
+    /// The address of a GPU of which the scene says nothing.
+    pub(crate) fn of_index(index: u32) -> Self {
+        Self {
+            domain: index / 0x80,
+            bus: 0x10 + index % 0x80,
+            device: 0,
+        }
+    }
+
+    /// Reads `00000000:17:00.0`; domains of four digits too.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.strip_suffix(".0")?.split(':');
+        let mut hex = |digits: usize| {
+            let part = parts.next().filter(|part| part.len() <= digits)?;
+            u32::from_str_radix(part, 16).ok()
+        };
+        let (domain, bus, device) = (hex(8)?, hex(2)?, hex(2)?);
+        parts.next().is_none().then_some(Self {
+            domain,
+            bus,
+            device,
+        })
+    }
+
+    pub(crate) fn info(self) -> Info {
+        let Self {
+            domain,
+            bus,
+            device,
+        } = self;
+        Info {
+            short: padded(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
+            domain,
+            bus,
+            device,
+            device_id: DEVICE_ID,
+            subsystem_id: SUBSYSTEM_ID,
+            long: padded(&format!("{domain:08X}:{bus:02X}:{device:02X}.0")),
+        }
+    }
+
+    pub(crate) fn short_info(self) -> ShortInfo {
+        let info = self.info();
+        ShortInfo {
+            short: info.short,
+            domain: info.domain,
+            bus: info.bus,
+            device: info.device,
+            device_id: info.device_id,
+        }
+    }
+}
+
+/// Text in a field of C characters, cut so that it ends with a NUL.
+fn padded<const N: usize>(text: &str) -> [c_char; N] {
+    let mut field = [0; N];
+    for (place, byte) in field.iter_mut().take(N - 1).zip(text.bytes()) {
+        *place = byte as c_char;
+    }
+    field
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_the_driver_writes_them() {
+        let address = Address {
+            domain: 0x10,
+            bus: 0xab,
+            device: 3,
+        };
+        assert_eq!(Address::parse("00000010:AB:03.0"), Some(address));
+        assert_eq!(Address::parse("0010:ab:03.0"), Some(address));
+        for text in ["", "17:00.0", "0:0:0", "00000000:17:00.0:1.0", "x:1:1.0"] {
+            assert_eq!(Address::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_index_has_an_address_of_its_own() {
+        let addresses: std::collections::BTreeSet<[c_char; 32]> = (0..1000)
+            .map(|index| Address::of_index(index).info().long)
+            .collect();
+        assert_eq!(addresses.len(), 1000);
+    }
+}
