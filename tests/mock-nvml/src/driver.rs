@@ -265,8 +265,10 @@ impl Played {
                 continue;
             }
             thread::sleep(Duration::from_millis(fault.delay_ms));
-            while fault.hang {
-                thread::park();
+            if fault.hang {
+                loop {
+                    thread::park();
+                }
             }
             if let Some(code) = fault.error
                 && code != 0

@@ -151,19 +151,20 @@ mod tests {
 
     #[test]
     fn a_scene_may_dictate_garbage() {
-        let mut gpu = Gpu::default();
-        gpu.utilization_samples = vec![
-            scene::Sample {
-                pid: 7,
-                sm: 4_000_000_000,
-                ..scene::Sample::default()
-            },
-            scene::Sample {
-                pid: 8,
-                timestamp: Some(3),
-                ..scene::Sample::default()
-            },
-        ];
+        let garbage = scene::Sample {
+            pid: 7,
+            sm: 4_000_000_000,
+            ..scene::Sample::default()
+        };
+        let stamped = scene::Sample {
+            pid: 8,
+            timestamp: Some(3),
+            ..scene::Sample::default()
+        };
+        let gpu = Gpu {
+            utilization_samples: vec![garbage, stamped],
+            ..Gpu::default()
+        };
         let pids = |last_seen| -> Vec<u32> {
             let found = samples(&gpu, 5.0, ORIGIN, last_seen);
             found.iter().map(|sample| sample.pid).collect()

@@ -4,6 +4,16 @@
 //! The scene's path comes from the environment and a loaded library has one state, so that each
 //! test plays in a process of its own: `on_stage` runs the test again as a child.
 
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each calls the driver with the types of NVML's header and pointers to locals"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "the helpers of tests are tests too"
+)]
+
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{OsStr, c_uint};
