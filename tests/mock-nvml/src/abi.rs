@@ -78,7 +78,7 @@ symbols! {
     always nvmlInitWithFlags(_flags: c_uint) driver::init;
     system nvmlShutdown() driver::shutdown;
 
-    always nvmlSystemGetDriverVersion(out: Out<c_char>, length: c_uint)
+    system nvmlSystemGetDriverVersion(out: Out<c_char>, length: c_uint)
         |call| out.put_text(&call.scene().driver.version, length);
     always nvmlSystemGetNVMLVersion(out: Out<c_char>, length: c_uint)
         |call| out.put_text(&call.scene().driver.nvml_version, length);

@@ -32,7 +32,8 @@ pub fn library() -> PathBuf {
 }
 
 /// Copies the driver into `folder` as `libnvidia-ml.so.1`, without some of its symbols: looking
-/// them up fails, as on a driver that never had them. Gives the copy's path.
+/// them up fails, as on a driver that never had them. Gives the copy's path. Without any symbols
+/// named it is a plain copy, under the name by which loaders search.
 ///
 /// The last character of each name is changed where the dynamic symbols are named. The hash tables
 /// stay as they are, so that no lookup finds the old name (the text differs) nor the new one (the

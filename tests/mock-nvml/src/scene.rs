@@ -452,7 +452,8 @@ pub struct Growth {
     pub calls: u32,
 }
 
-/// What goes wrong. All faults that match a call delay it; the first with an error or hang decides.
+/// What goes wrong. The faults that match a call are met in order, each with its delay, until one
+/// with an error or a hang decides.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fault {
@@ -518,7 +519,8 @@ impl Scene {
     }
 
     /// Replaces the scene at `path` in one step (a driver that plays it never sees half of it) and
-    /// waits until every call that starts from now on plays it.
+    /// waits until calls that start from now on play it (but for one that comes while another
+    /// thread is still reading it).
     ///
     /// # Errors
     ///

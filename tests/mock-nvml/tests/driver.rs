@@ -778,6 +778,64 @@ fn what_an_old_driver_lacks_cannot_be_found() {
 }
 
 #[test]
+fn the_detailed_list_is_there_where_the_driver_has_it() {
+    let scene = Scene::new().gpu(Gpu::default().process(Process::compute(7, GIB)));
+    let test = "the_detailed_list_is_there_where_the_driver_has_it";
+    on_stage(test, &scene, |stage| {
+        let nvml = stage.nvml();
+        let gpu = nvml.device_by_index(0).unwrap();
+        let call = nvml.lib().nvmlDeviceGetRunningProcessDetailList.as_ref();
+        let call = call.unwrap();
+        let mut records: [sys::nvmlProcessDetail_v1_t; 2] = unsafe { std::mem::zeroed() };
+        let mut list = sys::nvmlProcessDetailList_t {
+            version: 0x0100_0018,
+            mode: 0,
+            numProcArrayEntries: 0,
+            procArray: records.as_mut_ptr(),
+        };
+        let mut ask = |version, mode, room| {
+            (list.version, list.mode, list.numProcArrayEntries) = (version, mode, room);
+            let code = unsafe { call(gpu.handle(), &mut list) };
+            (code, list.numProcArrayEntries)
+        };
+        assert_eq!(ask(0x0100_0018, 0, 2).0, 13, "most drivers have it not");
+        let mut modern = scene.clone();
+        modern.driver.missing.clear();
+        modern.write(&stage.scene()).unwrap();
+        assert_eq!(ask(0x0200_0018, 0, 2).0, 25);
+        assert_eq!(ask(0x0100_0018, 9, 2).0, 2);
+        assert_eq!(ask(0x0100_0018, 0, 0), (7, 1));
+        assert_eq!(ask(0x0100_0018, 1, 0), (0, 0));
+        assert_eq!(ask(0x0100_0018, 0, 2), (0, 1));
+        assert_eq!((records[0].pid, records[0].usedGpuMemory), (7, GIB));
+        assert_eq!(records[1].pid, 0);
+        let sizes = nvml.lib().nvmlDeviceGetConfComputeMemSizeInfo.as_ref();
+        let mut memory: sys::nvmlConfComputeMemSizeInfo_t = unsafe { std::mem::zeroed() };
+        assert_eq!(unsafe { sizes.unwrap()(gpu.handle(), &mut memory) }, 0);
+        assert_eq!(memory.unprotectedMemSizeKib, 141 << 20);
+    });
+}
+
+#[test]
+fn several_processes_count_in_one_file() {
+    let test = "several_processes_count_in_one_file";
+    let scene = Scene::new().gpu(Gpu::default());
+    on_stage(test, &scene, |stage| {
+        let mine = stage.nvml().device_by_index(0).unwrap();
+        mine.power_usage().unwrap();
+        if env::var_os("GPUMEM_MOCK_SECOND").is_none() {
+            let second = Command::new(env::current_exe().unwrap())
+                .args(["--exact", test])
+                .env("GPUMEM_MOCK_SECOND", "1")
+                .status();
+            assert!(second.unwrap().success());
+            let power = ("nvmlDeviceGetPowerUsage".to_owned(), Some(0));
+            assert_eq!(stage.counts()[&power], 2);
+        }
+    });
+}
+
+#[test]
 fn a_scene_that_makes_no_sense_is_refused() {
     for json in [
         "7",
