@@ -1,15 +1,370 @@
-//! A bounded window of points per process and GPU.
+//! What has been seen so far: a bounded window of points per process and GPU, with running statistics.
+//!
+//! [`History::observe`] takes a snapshot and keeps what rules and charts ask for: since when a process
+//! has not used a GPU and how well that is covered ([`Run`]), what CPU it used ([`cpu`]), what memory
+//! it held ([`memory`]). It knows gaps: a few missing samples neither prove nor break anything, a
+//! longer one ends a run, and a machine that slept or a clock that was set back starts everything
+//! afresh ([`Reset`]).
+//!
+//! It never asks a clock, reads no file, and judges nobody; that is [`crate::rules`]. Memory is bounded
+//! per process (8 KiB) and per process and GPU (2 KiB), and a row costs the same however long it has
+//! been watched.
 
-use crate::model::{Identity, Time};
+pub mod cpu;
+mod interval;
+pub mod memory;
+mod process;
+mod row;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::model::{Gpu, Identity, Snapshot, Time};
+use interval::Interval;
+pub use memory::MemoryPoint;
+pub use process::ProcessHistory;
+pub use row::{Began, Row, Run, Use, Witness};
+
+/// A minute or three intervals, whichever is longer, may pass without evidence and change nothing.
+const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;
+/// Up to here, evidence that spans a longer gap (CPU seconds that did not advance) bridges it.
+const BRIDGED_GAP_MILLISECONDS: i64 = 600_000;
+/// After this long without a snapshot, nothing that was known before says anything of now.
+const LONGEST_GAP_MILLISECONDS: i64 = 3_600_000;
+/// A change of `suspended_seconds` by less is the rounding of two clocks.
+const SLEPT_SECONDS: u64 = 2;
+/// More GPUs than any machine has; a recording with more does not grow the history.
+const MOST_DEVICES: usize = 1024;
+
+/// Why everything seen before was forgotten.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reset {
+    /// The machine was suspended.
+    Slept,
+    /// Another boot, or another host.
+    OtherBoot,
+    /// A snapshot was older than the one before it.
+    ClockWentBack,
+    /// An hour or more passed without a snapshot.
+    Gap,
+}
+
+/// How often everything was forgotten, and when last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Resets {
+    /// The machine was suspended.
+    pub slept: u32,
+    /// Another boot, or another host.
+    pub other_boot: u32,
+    /// A snapshot was older than the one before it.
+    pub clock_went_back: u32,
+    /// An hour or more passed without a snapshot.
+    pub gap: u32,
+    /// The latest, and the time of the snapshot that told it.
+    pub last: Option<(Reset, Time)>,
+}
+
+impl Resets {
+    fn count(&mut self, reset: Reset, time: Time) {
+        let counter = match reset {
+            Reset::Slept => &mut self.slept,
+            Reset::OtherBoot => &mut self.other_boot,
+            Reset::ClockWentBack => &mut self.clock_went_back,
+            Reset::Gap => &mut self.gap,
+        };
+        *counter = counter.saturating_add(1);
+        self.last = Some((reset, time));
+    }
+}
+
+/// A GPU that has been seen.
+#[derive(Clone, Debug)]
+struct Device {
+    uuid: Option<Arc<str>>,
+    index: u32,
+    /// When its process list was last read.
+    listed_at: Option<Time>,
+}
+
+impl Device {
+    /// By uuid; the index, which a reboot may deal out anew, only where there is none.
+    fn is(&self, gpu: &Gpu) -> bool {
+        match (&self.uuid, &gpu.uuid) {
+            (Some(mine), Some(other)) => mine == other,
+            (None, None) => self.index == gpu.index,
+            _ => false,
+        }
+    }
+}
+
+/// What a row needs to know of the moment it is observed in.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    time: Time,
+    /// Milliseconds between two samples, as a rule.
+    interval: i64,
+    /// Milliseconds that may pass without evidence.
+    allowed_gap: i64,
+}
 
 /// What has been seen so far, bounded.
 #[derive(Debug, Default)]
-pub struct History {}
+pub struct History {
+    hostname: Option<Arc<str>>,
+    boot_id: Option<Arc<str>>,
+    suspended_seconds: Option<u64>,
+    first: Option<Time>,
+    last: Option<Time>,
+    interval: Interval,
+    resets: Resets,
+    devices: Vec<Device>,
+    /// By pid; the identity inside tells a number that was handed out again.
+    processes: HashMap<u32, ProcessHistory>,
+}
 
 impl History {
+    /// Takes in the next snapshot. `false` where it is of the same time as the last one and says
+    /// nothing new; it is then ignored.
+    pub fn observe(&mut self, snapshot: &Snapshot) -> bool {
+        if self.last == Some(snapshot.time) && !self.is_other_boot(snapshot) {
+            return false;
+        }
+        if let Some(reset) = self.reset_by(snapshot) {
+            self.forget();
+            self.resets.count(reset, snapshot.time);
+        }
+        self.remember_host(snapshot);
+        let previous = self.last.replace(snapshot.time);
+        self.first.get_or_insert(snapshot.time);
+        if let Some(previous) = previous {
+            self.interval.push(snapshot.time - previous);
+        }
+        let interval = self.interval.milliseconds();
+        let moment = Moment {
+            time: snapshot.time,
+            interval,
+            allowed_gap: ALLOWED_GAP_MILLISECONDS.max(interval.saturating_mul(3)),
+        };
+        self.observe_processes(snapshot, moment);
+        self.observe_rows(snapshot, moment, previous);
+        self.observe_what_is_missing(moment);
+        true
+    }
+
+    fn is_other_boot(&self, snapshot: &Snapshot) -> bool {
+        let differs = |known: &Option<Arc<str>>, now: &Option<Arc<str>>| {
+            known
+                .as_ref()
+                .zip(now.as_ref())
+                .is_some_and(|(known, now)| known != now)
+        };
+        differs(&self.boot_id, &snapshot.host.boot_id)
+            || differs(&self.hostname, &snapshot.host.hostname)
+    }
+
+    fn reset_by(&self, snapshot: &Snapshot) -> Option<Reset> {
+        let last = self.last?;
+        let slept = self
+            .suspended_seconds
+            .zip(snapshot.host.suspended_seconds)
+            .is_some_and(|(known, now)| known.abs_diff(now) >= SLEPT_SECONDS);
+        if self.is_other_boot(snapshot) {
+            Some(Reset::OtherBoot)
+        } else if snapshot.time < last {
+            Some(Reset::ClockWentBack)
+        } else if slept {
+            Some(Reset::Slept)
+        } else if snapshot.time - last >= LONGEST_GAP_MILLISECONDS {
+            Some(Reset::Gap)
+        } else {
+            None
+        }
+    }
+
+    fn forget(&mut self) {
+        *self = Self {
+            resets: self.resets,
+            ..Self::default()
+        };
+    }
+
+    fn remember_host(&mut self, snapshot: &Snapshot) {
+        let host = &snapshot.host;
+        for (known, now) in [
+            (&mut self.hostname, &host.hostname),
+            (&mut self.boot_id, &host.boot_id),
+        ] {
+            if known.is_none() {
+                known.clone_from(now);
+            }
+        }
+        self.suspended_seconds = host.suspended_seconds.or(self.suspended_seconds);
+    }
+
+    fn observe_processes(&mut self, snapshot: &Snapshot, moment: Moment) {
+        for process in &snapshot.processes {
+            let identity = process.identity();
+            if !identity.is_certain() {
+                continue;
+            }
+            let known = self
+                .processes
+                .entry(process.pid)
+                .or_insert_with(|| ProcessHistory::new(identity, moment.time));
+            if known.identity() != identity {
+                *known = ProcessHistory::new(identity, moment.time);
+            }
+            known.observe(process, moment);
+        }
+    }
+
+    fn observe_rows(&mut self, snapshot: &Snapshot, moment: Moment, previous: Option<Time>) {
+        for (place, gpu) in snapshot.gpus.iter().enumerate() {
+            let Some(device) = self.device(gpu, place) else {
+                continue;
+            };
+            let seen = &mut self.devices[device];
+            seen.index = gpu.index;
+            // What a GPU that does not answer shows is what it said last: no news.
+            let Some(rows) = gpu
+                .processes
+                .as_ref()
+                .filter(|_| gpu.stale_seconds.is_none())
+            else {
+                continue;
+            };
+            // A row that appears while the list was being read began just now; any other may be old.
+            let was_listed = previous.is_some() && seen.listed_at == previous;
+            seen.listed_at = Some(moment.time);
+            for row in rows {
+                if let Some(process) = self.processes.get_mut(&row.pid)
+                    && process.last_seen() == moment.time
+                {
+                    process.observe_row(device, gpu, row, moment, was_listed);
+                }
+            }
+        }
+    }
+
+    /// The place of a GPU among those seen; nearly always the same as in the snapshot.
+    fn device(&mut self, gpu: &Gpu, place: usize) -> Option<usize> {
+        if self.devices.get(place).is_some_and(|device| device.is(gpu)) {
+            return Some(place);
+        }
+        if let Some(found) = self.devices.iter().position(|device| device.is(gpu)) {
+            return Some(found);
+        }
+        if self.devices.len() >= MOST_DEVICES {
+            return None;
+        }
+        self.devices.push(Device {
+            uuid: gpu.uuid.clone(),
+            index: gpu.index,
+            listed_at: None,
+        });
+        Some(self.devices.len() - 1)
+    }
+
+    fn observe_what_is_missing(&mut self, moment: Moment) {
+        let devices = &self.devices;
+        let is_listed = |device: usize| devices[device].listed_at == Some(moment.time);
+        self.processes
+            .retain(|_, process| process.observe_what_is_missing(moment, is_listed));
+    }
+
+    /// What is known of a process; `None` where it was never seen, or has been gone for a while.
+    pub fn process(&self, identity: Identity) -> Option<&ProcessHistory> {
+        self.processes
+            .get(&identity.pid)
+            .filter(|process| process.identity() == identity)
+    }
+
+    /// Whether a process that the last snapshot does not show may be there all the same: a GPU that
+    /// it was on did not answer.
+    pub fn may_be_hidden(&self, identity: Identity) -> bool {
+        self.process(identity).is_some_and(|process| {
+            Some(process.last_seen()) != self.last
+                && process
+                    .rows()
+                    .iter()
+                    .any(|row| self.devices[row.device()].listed_at != self.last)
+        })
+    }
+
+    /// NVML's index of the GPU that a row is of.
+    pub fn gpu_index(&self, row: &Row) -> u32 {
+        self.devices[row.device()].index
+    }
+
+    /// The uuid of the GPU that a row is of.
+    pub fn gpu_uuid(&self, row: &Row) -> Option<&Arc<str>> {
+        self.devices[row.device()].uuid.as_ref()
+    }
+
+    /// Whether the last snapshot told which processes are on the GPU that a row is of.
+    pub fn is_listed(&self, row: &Row) -> bool {
+        self.devices[row.device()].listed_at == self.last
+    }
+
+    /// The rows of a process on a GPU (NVML's index): one, or several under MIG.
+    fn rows_on(&self, identity: Identity, gpu: u32) -> impl Iterator<Item = &Row> {
+        self.process(identity)
+            .map_or(&[][..], ProcessHistory::rows)
+            .iter()
+            .filter(move |row| self.devices[row.device()].index == gpu)
+    }
+
     /// Since when a process is known not to have used a GPU (NVML's index); `None` while it uses it
     /// or where that is unknown.
-    pub fn idle_since(&self, _identity: Identity, _gpu: u32) -> Option<Time> {
-        None
+    pub fn idle_since(&self, identity: Identity, gpu: u32) -> Option<Time> {
+        self.rows_on(identity, gpu)
+            .map(|row| row.run().map(|run| run.since))
+            .try_fold(None, |latest, since| {
+                since.map(|since| latest.max(Some(since)))
+            })
+            .flatten()
+    }
+
+    /// What a process has held on a GPU (NVML's index), oldest first, over all the time it has been
+    /// seen: at most 64 points, the coarser the longer. Under MIG, on the instance where it holds most.
+    pub fn memory_points(&self, identity: Identity, gpu: u32) -> Vec<MemoryPoint> {
+        self.rows_on(identity, gpu)
+            .max_by_key(|row| row.used_bytes())
+            .map_or_else(Vec::new, |row| row.memory().points().collect())
+    }
+
+    /// Time of the first snapshot since everything was last forgotten.
+    pub fn first_time(&self) -> Option<Time> {
+        self.first
+    }
+
+    /// Time of the last snapshot.
+    pub fn last_time(&self) -> Option<Time> {
+        self.last
+    }
+
+    /// Seconds from the first snapshot to the last; 0 without any.
+    pub fn span_seconds(&self) -> f64 {
+        self.first
+            .zip(self.last)
+            .map_or(0.0, |(first, last)| last.seconds_since(first))
+    }
+
+    /// Seconds between two snapshots, as a rule; `None` before the second one.
+    pub fn interval_seconds(&self) -> Option<f64> {
+        match self.interval.milliseconds() {
+            0 => None,
+            milliseconds => Some(milliseconds as f64 / 1000.0),
+        }
+    }
+
+    /// How often everything was forgotten, and why.
+    pub fn resets(&self) -> Resets {
+        self.resets
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! The CPU seconds of a process, so that its mean use over a window can be told.
+//!
+//! Cumulative seconds at coarse times: every 15 s for the last hour, every 6 minutes for the last day.
+//! A mean needs two points and no sum. Where a stream carries only percentages they are added up.
+
+use std::collections::VecDeque;
+
+use crate::model::Time;
+
+/// How many points a tier keeps.
+const POINTS: usize = 256;
+/// Milliseconds between two points of the last hour.
+const FINE_MILLISECONDS: i64 = 15_000;
+/// Milliseconds between two points of the last day.
+const COARSE_MILLISECONDS: i64 = 360_000;
+/// The longest window over which a mean can be told, in seconds.
+pub const LONGEST_WINDOW_SECONDS: f64 = 86_400.0;
+
+/// Mean CPU use over a window.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Mean {
+    /// One core is 100.
+    pub percent: f64,
+    /// The window that was really seen; about the one asked for, or shorter where less is known.
+    pub seconds: f64,
+}
+
+/// The CPU seconds of a process.
+#[derive(Clone, Debug, Default)]
+pub struct Cpu {
+    /// CPU seconds since they were first known.
+    total: f64,
+    /// The counter as it was last read; absent where percentages are added up.
+    counter: Option<f64>,
+    known_at: Option<Time>,
+    fine: VecDeque<Point>,
+    coarse: VecDeque<Point>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    time: Time,
+    total: f64,
+}
+
+impl Cpu {
+    /// Takes in what a snapshot says: the counter, else the percentage since the last snapshot, which
+    /// covers no more than `allowed_gap` milliseconds.
+    pub(super) fn observe(
+        &mut self,
+        time: Time,
+        seconds: Option<f64>,
+        percent: Option<f64>,
+        allowed_gap: i64,
+    ) {
+        let sane = |number: &f64| number.is_finite() && *number >= 0.0;
+        let seconds = seconds.filter(sane);
+        let percent = percent.filter(sane);
+        let elapsed = self.known_at.map(|known_at| time - known_at);
+        match (seconds, self.counter, percent, elapsed) {
+            (None, _, None, _) => return,
+            // A counter only ever goes up; one that fell is of something else.
+            (Some(now), Some(before), ..) if now >= before => self.total += now - before,
+            (None, _, Some(percent), Some(elapsed)) | (_, None, Some(percent), Some(elapsed))
+                if elapsed <= allowed_gap =>
+            {
+                self.total += percent / 100.0 * (elapsed as f64 / 1000.0);
+            }
+            _ => *self = Self::default(),
+        }
+        self.counter = seconds;
+        self.known_at = Some(time);
+        for (tier, spacing) in [
+            (&mut self.fine, FINE_MILLISECONDS),
+            (&mut self.coarse, COARSE_MILLISECONDS),
+        ] {
+            if tier.back().is_none_or(|point| time - point.time >= spacing) {
+                if tier.len() == POINTS {
+                    tier.pop_front();
+                }
+                tier.push_back(Point {
+                    time,
+                    total: self.total,
+                });
+            }
+        }
+    }
+
+    /// CPU seconds since they were first known, if they are known at `time`.
+    pub fn total_at(&self, time: Time) -> Option<f64> {
+        (self.known_at == Some(time)).then_some(self.total)
+    }
+
+    /// Mean use over the `seconds` before the last time that it was known; `None` where nothing is
+    /// known before then. The window begins at the nearest point kept: up to 8 s off in the last hour,
+    /// 3 minutes beyond it.
+    pub fn mean(&self, seconds: f64) -> Option<Mean> {
+        let now = self.known_at?;
+        let start = now.plus_seconds(-seconds);
+        let tier = match self.fine.front() {
+            Some(oldest) if oldest.time <= start => &self.fine,
+            _ => &self.coarse,
+        };
+        // Both tiers hold the very first point until they are full.
+        let after = tier.partition_point(|point| point.time < start);
+        let distance = |point: &&Point| (point.time - start).abs();
+        let nearest = [after.checked_sub(1), Some(after)]
+            .into_iter()
+            .flatten()
+            .filter_map(|at| tier.get(at))
+            .filter(|point| point.time < now)
+            .min_by_key(distance)?;
+        let window = now.seconds_since(nearest.time);
+        Some(Mean {
+            percent: (self.total - nearest.total) / window * 100.0,
+            seconds: window,
+        })
+    }
+
+    /// When it was last known.
+    pub fn known_at(&self) -> Option<Time> {
+        self.known_at
+    }
+}
+
+#[cfg(test)]
+impl Cpu {
+    /// Bytes held on the heap, by capacity.
+    pub(super) fn size(&self) -> usize {
+        (self.fine.capacity() + self.coarse.capacity()) * size_of::<Point>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Time {
+        Time::from_unix_milliseconds(1_700_000_000_000 + seconds * 1000)
+    }
+
+    #[test]
+    fn the_mean_is_of_the_window_asked_for() {
+        let mut cpu = Cpu::default();
+        // Four cores for an hour, then nothing for twenty minutes.
+        for second in 0..4_800 {
+            let used = f64::from(second.min(3_600)) * 4.0;
+            cpu.observe(at(second.into()), Some(50.0 + used), None, 60_000);
+        }
+        let last = cpu.mean(600.0).unwrap();
+        assert_eq!(last.percent, 0.0);
+        assert!((last.seconds - 600.0).abs() <= 8.0, "{last:?}");
+        let half = cpu.mean(2_400.0).unwrap();
+        assert!((half.percent - 200.0).abs() < 3.0, "{half:?}");
+        let all = cpu.mean(86_400.0).unwrap();
+        assert!(
+            (all.percent - 300.0).abs() < 0.1 && all.seconds > 4_790.0,
+            "{all:?}"
+        );
+    }
+
+    #[test]
+    fn a_window_of_hours_is_answered_from_the_coarse_points() {
+        let mut cpu = Cpu::default();
+        for minute in 0..60 * 30 {
+            let busy = (minute - 60 * 20).max(0) as f64 * 60.0;
+            cpu.observe(at(minute * 60), Some(busy), None, 180_000);
+        }
+        let mean = cpu.mean(12.0 * 3_600.0).unwrap();
+        assert!((mean.percent - 100.0 * 10.0 / 12.0).abs() < 1.0, "{mean:?}");
+        assert!(cpu.fine.len() <= POINTS && cpu.coarse.len() <= POINTS);
+    }
+
+    #[test]
+    fn percentages_are_added_up_where_there_is_no_counter() {
+        let mut cpu = Cpu::default();
+        for second in (0..=600).step_by(10) {
+            cpu.observe(at(second), None, Some(50.0), 60_000);
+        }
+        assert!((cpu.mean(300.0).unwrap().percent - 50.0).abs() < 1e-9);
+        // What happened in a gap of ten minutes is not in the percentage after it.
+        cpu.observe(at(1_200), None, Some(0.0), 60_000);
+        assert_eq!(cpu.mean(300.0), None);
+    }
+
+    #[test]
+    fn what_is_not_known_or_not_possible_is_no_use_of_zero() {
+        let mut cpu = Cpu::default();
+        cpu.observe(at(0), None, None, 60_000);
+        assert_eq!((cpu.mean(1.0), cpu.total_at(at(0))), (None, None));
+        cpu.observe(at(1), Some(f64::NAN), Some(-3.0), 60_000);
+        assert_eq!(cpu.known_at(), None);
+        cpu.observe(at(2), Some(100.0), None, 60_000);
+        assert_eq!(cpu.mean(1.0), None, "one point is no window");
+        cpu.observe(at(3), Some(40.0), None, 60_000);
+        assert_eq!(cpu.mean(1.0), None, "a counter that fell starts afresh");
+        cpu.observe(at(4), Some(41.0), None, 60_000);
+        assert_eq!(cpu.mean(1.0).unwrap().percent, 100.0);
+    }
+}

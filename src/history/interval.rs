@@ -1,0 +1,68 @@
+//! The usual time between two snapshots.
+//!
+//! The median of the last few, so that neither a snapshot that came late nor one that was asked for in
+//! between moves it.
+
+/// How many times the median is taken of.
+const KEPT: usize = 15;
+/// Rarer samples than this do not make a gap of hours a usual thing.
+const LONGEST_MILLISECONDS: i64 = 600_000;
+
+/// A running median.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Interval {
+    recent: [i64; KEPT],
+    count: usize,
+    median: i64,
+}
+
+impl Interval {
+    /// Takes in the milliseconds between two snapshots.
+    pub(super) fn push(&mut self, milliseconds: i64) {
+        self.recent[self.count % KEPT] = milliseconds.clamp(1, LONGEST_MILLISECONDS);
+        // Beyond twice the size only the place in the ring matters.
+        self.count = if self.count + 1 == 2 * KEPT {
+            KEPT
+        } else {
+            self.count + 1
+        };
+        let mut sorted = self.recent;
+        let known = &mut sorted[..self.count.min(KEPT)];
+        known.sort_unstable();
+        self.median = known[known.len() / 2];
+    }
+
+    /// The median in milliseconds; 0 before there is one.
+    pub(super) fn milliseconds(&self) -> i64 {
+        self.median
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stragglers_do_not_move_it() {
+        let mut interval = Interval::default();
+        assert_eq!(interval.milliseconds(), 0);
+        for round in 0..100 {
+            interval.push(if round % 4 == 3 { 90_000 } else { 10_000 });
+        }
+        assert_eq!(interval.milliseconds(), 10_000);
+        for _ in 0..8 {
+            interval.push(1_000);
+        }
+        assert_eq!(interval.milliseconds(), 1_000, "a new pace is taken on");
+    }
+
+    #[test]
+    fn a_gap_of_hours_is_never_usual() {
+        let mut interval = Interval::default();
+        interval.push(3 * 3_600_000);
+        assert_eq!(interval.milliseconds(), LONGEST_MILLISECONDS);
+        interval.push(i64::MIN);
+        interval.push(i64::MIN);
+        assert_eq!(interval.milliseconds(), 1);
+    }
+}

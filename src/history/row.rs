@@ -1,0 +1,292 @@
+//! A process on one GPU (under MIG, on one instance) over time: its memory, and its run without use.
+
+use super::memory::Memory;
+use super::{BRIDGED_GAP_MILLISECONDS, Moment};
+use crate::model::snapshot::ProcessType;
+use crate::model::{Gpu, GpuProcess, Time};
+
+/// A process that uses this share of one core, or less, is doing nothing but waiting.
+const TRACE_OF_CPU: f64 = 0.02;
+/// CPU seconds that a scheduler's tick can put on any process.
+const TICKS_OF_CPU: f64 = 0.1;
+
+/// Who says that a process did not use a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Witness {
+    /// The driver's samples of this process.
+    Process,
+    /// The GPU as a whole: nobody used it.
+    Device,
+}
+
+/// What one sample says about whether a process used a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// The driver saw it use an engine.
+    Used,
+    /// Somebody used the GPU, and the driver does not tell who. Counts as use.
+    DeviceUsed,
+    /// It did not.
+    NotUsed(Witness),
+    /// Nothing is known.
+    Unknown,
+}
+
+impl Use {
+    /// Reads a process's row on a GPU that answered.
+    pub fn of(gpu: &Gpu, row: &GpuProcess) -> Self {
+        let engines = [
+            row.sm_percent,
+            row.memory_percent,
+            row.encoder_percent,
+            row.decoder_percent,
+        ];
+        if engines.iter().flatten().any(|percent| *percent > 0) {
+            return Self::Used;
+        }
+        match (row.sm_percent, gpu.gpu_percent) {
+            (Some(_), _) => Self::NotUsed(Witness::Process),
+            (None, Some(0)) => Self::NotUsed(Witness::Device),
+            (None, Some(_)) => Self::DeviceUsed,
+            (None, None) => Self::Unknown,
+        }
+    }
+}
+
+/// How a run without use began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Began {
+    /// The use before it was seen, or the row appeared before our eyes: it is no older.
+    Witnessed,
+    /// After use of the GPU that the driver did not attribute.
+    AfterDeviceUse,
+    /// Where the history begins, or after a gap: it may be older than what was seen of it.
+    Unwitnessed,
+}
+
+/// A time throughout which a process did not use a GPU.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Run {
+    /// The first sample that showed no use.
+    pub since: Time,
+    /// The last one.
+    pub until: Time,
+    /// How it began.
+    pub began: Began,
+    /// How many samples showed no use.
+    pub samples: u64,
+    /// How many of them only by the use of the whole device.
+    pub by_device: u64,
+    covered: i64,
+}
+
+impl Run {
+    /// From `since` to `until`.
+    pub fn seconds(&self) -> f64 {
+        self.until.seconds_since(self.since)
+    }
+
+    /// The share of the run that its samples cover, 0 to 1.
+    pub fn coverage(&self) -> f64 {
+        match self.until - self.since {
+            0 => 1.0,
+            length => self.covered as f64 / length as f64,
+        }
+    }
+}
+
+/// A process on one GPU over time.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Place among the GPUs seen.
+    device: u32,
+    gpu_instance: Option<u32>,
+    compute_instance: Option<u32>,
+    kind: ProcessType,
+    /// What was held, and when the driver last told it.
+    used: Option<(u64, Time)>,
+    last_use: Use,
+    /// When anything was last known of use.
+    known_at: Time,
+    /// How a run that began now would have begun.
+    before: Began,
+    run: Option<Run>,
+    /// CPU seconds of the process at the end of the run.
+    cpu_at_until: Option<f64>,
+    first_seen: Time,
+    last_seen: Time,
+    memory: Memory,
+}
+
+impl Row {
+    pub(super) fn new(device: usize, row: &GpuProcess, time: Time, is_witnessed: bool) -> Self {
+        Self {
+            device: u32::try_from(device).unwrap_or(u32::MAX),
+            gpu_instance: row.gpu_instance_id,
+            compute_instance: row.compute_instance_id,
+            kind: row.kind,
+            used: None,
+            last_use: Use::Unknown,
+            known_at: time,
+            before: if is_witnessed {
+                Began::Witnessed
+            } else {
+                Began::Unwitnessed
+            },
+            run: None,
+            cpu_at_until: None,
+            first_seen: time,
+            last_seen: time,
+            memory: Memory::default(),
+        }
+    }
+
+    pub(super) fn is(&self, device: usize, row: &GpuProcess) -> bool {
+        self.device as usize == device
+            && self.gpu_instance == row.gpu_instance_id
+            && self.compute_instance == row.compute_instance_id
+    }
+
+    pub(super) fn observe(
+        &mut self,
+        gpu: &Gpu,
+        row: &GpuProcess,
+        moment: Moment,
+        cpu_total: Option<f64>,
+    ) {
+        self.last_seen = moment.time;
+        self.kind = row.kind;
+        match (row.used_bytes, self.used) {
+            (Some(bytes), _) => {
+                self.used = Some((bytes, moment.time));
+                self.memory.push(moment.time, bytes);
+            }
+            (None, Some((_, told_at))) if moment.time - told_at > moment.allowed_gap => {
+                self.used = None;
+            }
+            (None, _) => {}
+        }
+        self.last_use = Use::of(gpu, row);
+        match self.last_use {
+            Use::Used => self.end(Began::Witnessed, moment.time),
+            Use::DeviceUsed => self.end(Began::AfterDeviceUse, moment.time),
+            Use::Unknown => self.let_pass(moment, cpu_total),
+            Use::NotUsed(witness) => {
+                self.let_pass(moment, cpu_total);
+                self.extend(moment, witness, cpu_total);
+            }
+        }
+    }
+
+    /// Lets time pass over a row that a snapshot did not show.
+    pub(super) fn pass(&mut self, moment: Moment, cpu_total: Option<f64>) {
+        self.last_use = Use::Unknown;
+        self.let_pass(moment, cpu_total);
+    }
+
+    fn end(&mut self, before: Began, known_at: Time) {
+        self.run = None;
+        self.before = before;
+        self.known_at = known_at;
+    }
+
+    /// Forgets what was known where the time since then is more than a gap may be.
+    fn let_pass(&mut self, moment: Moment, cpu_total: Option<f64>) {
+        let gap = moment.time - self.known_at;
+        let is_bridged = self.run.is_some()
+            && gap < BRIDGED_GAP_MILLISECONDS
+            && self.cpu_stood_still(gap, cpu_total);
+        if gap > moment.allowed_gap && !is_bridged {
+            self.end(Began::Unwitnessed, self.known_at);
+        }
+    }
+
+    fn extend(&mut self, moment: Moment, witness: Witness, cpu_total: Option<f64>) {
+        let by_device = u64::from(witness == Witness::Device);
+        match self.run {
+            None => {
+                self.run = Some(Run {
+                    since: moment.time,
+                    until: moment.time,
+                    began: self.before,
+                    samples: 1,
+                    by_device,
+                    covered: 0,
+                });
+            }
+            Some(run) => {
+                let gap = moment.time - run.until;
+                // A sample vouches for an interval; what is missing, only a still CPU vouches for.
+                let is_covered = gap <= moment.interval + moment.interval / 2
+                    || self.cpu_stood_still(gap, cpu_total);
+                self.run = Some(Run {
+                    until: moment.time,
+                    samples: run.samples + 1,
+                    by_device: run.by_device + by_device,
+                    covered: run.covered
+                        + if is_covered {
+                            gap
+                        } else {
+                            gap.min(moment.interval)
+                        },
+                    ..run
+                });
+            }
+        }
+        self.known_at = moment.time;
+        self.cpu_at_until = cpu_total;
+    }
+
+    /// Whether the process is known to have used no more than a trace of CPU since the run's last
+    /// sample.
+    fn cpu_stood_still(&self, gap: i64, cpu_total: Option<f64>) -> bool {
+        let trace = TICKS_OF_CPU + TRACE_OF_CPU * gap as f64 / 1000.0;
+        self.cpu_at_until
+            .zip(cpu_total)
+            .is_some_and(|(before, now)| (0.0..=trace).contains(&(now - before)))
+    }
+
+    pub(super) fn device(&self) -> usize {
+        self.device as usize
+    }
+
+    /// Which of NVML's process lists it was last on.
+    pub fn kind(&self) -> ProcessType {
+        self.kind
+    }
+
+    /// What the process holds, as the driver last told; `None` where it does not tell.
+    pub fn used_bytes(&self) -> Option<u64> {
+        self.used.map(|(bytes, _)| bytes)
+    }
+
+    /// What the last snapshot said about use.
+    pub fn last_use(&self) -> Use {
+        self.last_use
+    }
+
+    /// The run without use that lasts; `None` while the GPU is used, or where that is unknown.
+    pub fn run(&self) -> Option<&Run> {
+        self.run.as_ref()
+    }
+
+    /// How a run that is yet to begin will have begun.
+    pub fn before(&self) -> Began {
+        self.before
+    }
+
+    /// When the row was first read.
+    pub fn first_seen(&self) -> Time {
+        self.first_seen
+    }
+
+    /// When the row was last read.
+    pub fn last_seen(&self) -> Time {
+        self.last_seen
+    }
+
+    /// What the process has held, for charts.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+}

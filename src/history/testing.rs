@@ -1,0 +1,110 @@
+//! A scene for tests: one machine whose snapshots are made by hand, a step of time after another.
+
+use std::sync::Arc;
+
+use crate::model::snapshot::ProcessType;
+use crate::model::{Gpu, GpuProcess, Process, Snapshot, Time};
+
+/// A machine; change `now` as you like between two steps.
+#[derive(Clone, Debug)]
+pub(crate) struct Scene {
+    pub(crate) now: Snapshot,
+    pub(crate) interval_seconds: f64,
+}
+
+impl Scene {
+    /// A machine with this many GPUs, on which nobody does anything.
+    pub(crate) fn new(gpus: u32, interval_seconds: f64) -> Self {
+        let mut now = Snapshot::new(Time::from_unix_milliseconds(1_763_706_000_000));
+        now.host.hostname = Some("gpu1".into());
+        now.host.boot_id = Some("boot-1".into());
+        now.gpus = (0..gpus)
+            .map(|index| Gpu {
+                index,
+                uuid: Some(format!("GPU-{index}").into()),
+                gpu_percent: Some(0),
+                processes: Some(Vec::new()),
+                ..Gpu::default()
+            })
+            .collect();
+        Self {
+            now,
+            interval_seconds,
+        }
+    }
+
+    /// Adds `python train.py`, started a day ago, that holds memory on GPUs and uses none of them.
+    pub(crate) fn holder(&mut self, pid: u32, gpus: &[u32], bytes: u64) {
+        let command: Arc<[Arc<str>]> = ["python".into(), "train.py".into()].into();
+        self.now.processes.push(Process {
+            pid,
+            start_ticks: Some(u64::from(pid) * 100),
+            start_time: Some(self.now.time.plus_seconds(-86_400.0)),
+            state: Some('S'),
+            command: Some(command),
+            user: Some("ann".into()),
+            listening: Some(false),
+            cpu_percent: Some(0.0),
+            cpu_seconds: Some(1000.0),
+            ..Process::default()
+        });
+        for gpu in gpus {
+            self.rows(*gpu).push(GpuProcess {
+                pid,
+                kind: ProcessType::Compute,
+                used_bytes: Some(bytes),
+                sm_percent: Some(0),
+                memory_percent: Some(0),
+                ..GpuProcess::default()
+            });
+        }
+    }
+
+    pub(crate) fn gpu(&mut self, index: u32) -> &mut Gpu {
+        &mut self.now.gpus[index as usize]
+    }
+
+    pub(crate) fn rows(&mut self, gpu: u32) -> &mut Vec<GpuProcess> {
+        self.gpu(gpu).processes.get_or_insert_with(Vec::new)
+    }
+
+    pub(crate) fn row(&mut self, gpu: u32, pid: u32) -> &mut GpuProcess {
+        self.rows(gpu)
+            .iter_mut()
+            .find(|row| row.pid == pid)
+            .unwrap()
+    }
+
+    pub(crate) fn process(&mut self, pid: u32) -> &mut Process {
+        self.now
+            .processes
+            .iter_mut()
+            .find(|process| process.pid == pid)
+            .unwrap()
+    }
+
+    /// Lets an interval pass, in which each process uses the CPU as its `cpu_percent` says.
+    pub(crate) fn step(&mut self) -> &Snapshot {
+        self.pass(self.interval_seconds)
+    }
+
+    /// Lets `seconds` pass.
+    pub(crate) fn pass(&mut self, seconds: f64) -> &Snapshot {
+        self.now.time = self.now.time.plus_seconds(seconds);
+        for process in &mut self.now.processes {
+            if let (Some(total), Some(percent)) = (&mut process.cpu_seconds, process.cpu_percent) {
+                *total += percent / 100.0 * seconds;
+            }
+        }
+        &self.now
+    }
+
+    /// Snapshots of the next `seconds`, the present one first.
+    pub(crate) fn play(&mut self, seconds: f64, mut observe: impl FnMut(&Snapshot)) {
+        let end = self.now.time.plus_seconds(seconds);
+        observe(&self.now);
+        while self.now.time < end {
+            observe(self.step());
+        }
+    }
+}

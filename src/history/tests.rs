@@ -1,0 +1,407 @@
+//! Runs, gaps and resets, on scenes made by hand.
+
+use super::testing::Scene;
+use super::*;
+use crate::model::GpuProcess;
+use crate::units::{GIB, MIB};
+
+const PID: u32 = 4242;
+
+/// A holder of 20 GiB on GPU 0 that has been watched for `seconds`, a sample every 10 s.
+fn watched(seconds: f64) -> (Scene, History) {
+    let mut scene = Scene::new(1, 10.0);
+    scene.holder(PID, &[0], 20 * GIB);
+    let mut history = History::default();
+    scene.play(seconds, |snapshot| {
+        history.observe(snapshot);
+    });
+    (scene, history)
+}
+
+fn idle_seconds(scene: &mut Scene, history: &History) -> Option<f64> {
+    let identity = scene.process(PID).identity();
+    history
+        .idle_since(identity, 0)
+        .map(|since| scene.now.time.seconds_since(since))
+}
+
+fn run<'a>(scene: &mut Scene, history: &'a History) -> &'a Run {
+    let identity = scene.process(PID).identity();
+    history.process(identity).unwrap().rows()[0].run().unwrap()
+}
+
+#[test]
+fn a_run_begins_with_the_first_sample_without_use() {
+    let (mut scene, mut history) = watched(100.0);
+    assert_eq!(idle_seconds(&mut scene, &history), Some(100.0));
+    assert_eq!(run(&mut scene, &history).began, Began::Unwitnessed);
+    scene.row(0, PID).sm_percent = Some(3);
+    history.observe(scene.step());
+    assert_eq!(idle_seconds(&mut scene, &history), None);
+    scene.row(0, PID).sm_percent = Some(0);
+    history.observe(scene.step());
+    assert_eq!(idle_seconds(&mut scene, &history), Some(0.0));
+    history.observe(scene.step());
+    let run = run(&mut scene, &history);
+    assert_eq!(
+        (run.began, run.samples, run.seconds()),
+        (Began::Witnessed, 2, 10.0)
+    );
+    assert_eq!(history.span_seconds(), 130.0);
+    assert_eq!(history.interval_seconds(), Some(10.0));
+}
+
+#[test]
+fn every_engine_counts_as_use() {
+    let gpu = |percent| Gpu {
+        gpu_percent: percent,
+        ..Gpu::default()
+    };
+    let row = |sm, memory, encoder, decoder| GpuProcess {
+        sm_percent: sm,
+        memory_percent: memory,
+        encoder_percent: encoder,
+        decoder_percent: decoder,
+        ..GpuProcess::default()
+    };
+    for (row, device, expected) in [
+        (
+            row(Some(0), None, None, None),
+            Some(90),
+            Use::NotUsed(Witness::Process),
+        ),
+        (
+            row(Some(0), Some(0), Some(0), Some(0)),
+            None,
+            Use::NotUsed(Witness::Process),
+        ),
+        (row(Some(1), None, None, None), None, Use::Used),
+        (row(Some(0), Some(1), None, None), None, Use::Used),
+        (row(Some(0), None, Some(1), None), None, Use::Used),
+        (row(None, None, None, Some(1)), Some(0), Use::Used),
+        (
+            row(None, None, None, None),
+            Some(0),
+            Use::NotUsed(Witness::Device),
+        ),
+        (row(None, None, None, None), Some(1), Use::DeviceUsed),
+        (row(None, None, None, None), None, Use::Unknown),
+    ] {
+        assert_eq!(Use::of(&gpu(device), &row), expected, "{row:?} {device:?}");
+    }
+}
+
+#[test]
+fn a_few_missing_samples_neither_prove_nor_break() {
+    for hide in [
+        (|scene| scene.gpu(0).stale_seconds = Some(3.0)) as fn(&mut Scene),
+        |scene| scene.gpu(0).processes = None,
+        |scene| scene.rows(0).clear(),
+        |scene| scene.row(0, PID).sm_percent = None,
+        |scene| scene.now.gpus.clear(),
+    ] {
+        let (mut scene, mut history) = watched(100.0);
+        // Busy enough that its CPU says nothing.
+        scene.process(PID).cpu_percent = Some(15.0);
+        scene.gpu(0).gpu_percent = None;
+        let whole = scene.clone();
+        for _ in 0..5 {
+            scene.step();
+            let mut broken = scene.clone();
+            hide(&mut broken);
+            history.observe(&broken.now);
+        }
+        scene.now.gpus.clone_from(&whole.now.gpus);
+        history.observe(scene.step());
+        assert_eq!(idle_seconds(&mut scene, &history), Some(160.0));
+        let run = run(&mut scene, &history);
+        assert_eq!(run.samples, 12);
+        assert!((run.coverage() - 110.0 / 160.0).abs() < 1e-9, "{run:?}");
+    }
+}
+
+#[test]
+fn a_longer_gap_ends_a_run_unless_the_cpu_stood_still() {
+    for (gap, cpu_percent, idle) in [
+        (60.0, 15.0, 160.0),
+        (70.0, 15.0, 0.0),
+        (70.0, 1.0, 170.0),
+        (590.0, 0.0, 690.0),
+        (600.0, 0.0, 0.0),
+    ] {
+        let (mut scene, mut history) = watched(100.0);
+        scene.process(PID).cpu_percent = Some(cpu_percent);
+        history.observe(scene.pass(gap));
+        assert_eq!(
+            idle_seconds(&mut scene, &history),
+            Some(idle),
+            "{gap} s at {cpu_percent} %"
+        );
+        assert_eq!(run(&mut scene, &history).began, Began::Unwitnessed);
+    }
+}
+
+#[test]
+fn a_run_ends_within_the_gap_and_not_after_it() {
+    let (mut scene, mut history) = watched(100.0);
+    scene.process(PID).cpu_percent = Some(50.0);
+    scene.gpu(0).processes = None;
+    scene.play(60.0, |snapshot| {
+        history.observe(snapshot);
+    });
+    assert_eq!(idle_seconds(&mut scene, &history), Some(160.0));
+    history.observe(scene.step());
+    assert_eq!(idle_seconds(&mut scene, &history), None);
+}
+
+#[test]
+fn what_was_used_before_a_long_gap_says_nothing_of_its_end() {
+    let (mut scene, mut history) = watched(100.0);
+    scene.row(0, PID).sm_percent = Some(50);
+    history.observe(scene.step());
+    scene.row(0, PID).sm_percent = Some(0);
+    history.observe(scene.pass(300.0));
+    assert_eq!(run(&mut scene, &history).began, Began::Unwitnessed);
+}
+
+#[test]
+fn another_process_with_the_same_number_starts_afresh() {
+    let (mut scene, mut history) = watched(100.0);
+    let before = scene.process(PID).identity();
+    scene.process(PID).start_ticks = Some(1);
+    history.observe(scene.step());
+    assert_eq!(idle_seconds(&mut scene, &history), Some(0.0));
+    assert!(history.process(before).is_none());
+    assert_eq!(run(&mut scene, &history).began, Began::Witnessed);
+}
+
+#[test]
+fn without_ticks_the_start_time_tells_them_apart() {
+    let (mut scene, mut history) = watched(0.0);
+    scene.process(PID).start_ticks = None;
+    history.observe(scene.step());
+    history.observe(scene.step());
+    assert_eq!(idle_seconds(&mut scene, &history), Some(10.0));
+    scene.process(PID).start_time = None;
+    history.observe(scene.step());
+    assert_eq!(
+        idle_seconds(&mut scene, &history),
+        None,
+        "nobody is known by a pid alone"
+    );
+}
+
+#[test]
+fn a_process_that_blinks_is_remembered_and_one_that_left_is_not() {
+    let (mut scene, mut history) = watched(100.0);
+    let identity = scene.process(PID).identity();
+    let whole = scene.now.clone();
+    scene.now.processes.clear();
+    scene.rows(0).clear();
+    history.observe(scene.step());
+    assert!(history.process(identity).is_some() && !history.may_be_hidden(identity));
+    let mut back = whole.clone();
+    back.time = scene.pass(10.0).time;
+    history.observe(&back);
+    scene.now.time = back.time;
+    assert!(history.idle_since(identity, 0).is_some());
+    for _ in 0..8 {
+        history.observe(scene.step());
+    }
+    assert!(history.process(identity).is_none());
+}
+
+#[test]
+fn a_gpu_that_does_not_answer_hides_its_processes() {
+    let (mut scene, mut history) = watched(100.0);
+    let identity = scene.process(PID).identity();
+    scene.now.processes.clear();
+    scene.gpu(0).processes = None;
+    history.observe(scene.step());
+    assert!(history.may_be_hidden(identity));
+    for _ in 0..61 {
+        history.observe(scene.step());
+    }
+    assert!(history.process(identity).is_none(), "not for ever");
+}
+
+#[test]
+fn sleep_boot_host_and_clock_start_everything_afresh_and_are_counted() {
+    let (mut scene, mut history) = watched(100.0);
+    scene.now.host.suspended_seconds = Some(7);
+    history.observe(scene.step());
+    scene.now.host.suspended_seconds = Some(8);
+    history.observe(scene.step());
+    assert_eq!(
+        idle_seconds(&mut scene, &history),
+        Some(120.0),
+        "a rounding is no sleep"
+    );
+    scene.now.host.suspended_seconds = Some(5_000);
+    history.observe(scene.step());
+    assert_eq!(idle_seconds(&mut scene, &history), Some(0.0));
+    assert_eq!(history.span_seconds(), 0.0);
+
+    scene.now.host.boot_id = Some("boot-2".into());
+    scene.now.host.suspended_seconds = Some(0);
+    history.observe(scene.step());
+    scene.now.host.hostname = Some("gpu2".into());
+    history.observe(scene.step());
+    history.observe(scene.step());
+    history.observe(scene.pass(-15.0));
+    assert_eq!(idle_seconds(&mut scene, &history), Some(0.0));
+    history.observe(scene.pass(3_600.0));
+    let resets = history.resets();
+    assert_eq!(
+        (
+            resets.slept,
+            resets.other_boot,
+            resets.clock_went_back,
+            resets.gap
+        ),
+        (1, 2, 1, 1)
+    );
+    assert_eq!(resets.last, Some((Reset::Gap, scene.now.time)));
+}
+
+#[test]
+fn a_duplicate_says_nothing_new() {
+    let (mut scene, mut history) = watched(100.0);
+    scene.row(0, PID).sm_percent = Some(99);
+    assert!(!history.observe(&scene.now));
+    assert_eq!(idle_seconds(&mut scene, &history), Some(100.0));
+    assert_eq!(run(&mut scene, &history).samples, 11);
+}
+
+#[test]
+fn a_gpu_is_known_by_its_uuid_wherever_it_stands() {
+    let mut scene = Scene::new(2, 10.0);
+    scene.holder(PID, &[1], GIB);
+    let mut history = History::default();
+    scene.play(50.0, |snapshot| {
+        history.observe(snapshot);
+    });
+    scene.now.gpus.swap(0, 1);
+    for (index, gpu) in scene.now.gpus.iter_mut().enumerate() {
+        gpu.index = index as u32;
+    }
+    history.observe(scene.step());
+    assert_eq!(idle_seconds(&mut scene, &history), Some(60.0));
+}
+
+#[test]
+fn a_stop_and_its_end_are_known() {
+    let (mut scene, mut history) = watched(50.0);
+    scene.process(PID).state = Some('T');
+    history.observe(scene.step());
+    let stopped_at = scene.now.time;
+    scene.process(PID).state = None;
+    history.observe(scene.step());
+    let identity = scene.process(PID).identity();
+    assert_eq!(
+        history.process(identity).unwrap().state(),
+        Some(('T', stopped_at))
+    );
+    scene.process(PID).state = Some('R');
+    history.observe(scene.step());
+    let process = history.process(identity).unwrap();
+    assert_eq!(process.resumed_at(), Some(scene.now.time));
+}
+
+#[test]
+fn memory_that_the_driver_forgets_to_tell_is_remembered_for_a_minute() {
+    let (mut scene, mut history) = watched(50.0);
+    let identity = scene.process(PID).identity();
+    scene.row(0, PID).used_bytes = None;
+    let used = |history: &History| history.process(identity).unwrap().rows()[0].used_bytes();
+    history.observe(scene.step());
+    assert_eq!(used(&history), Some(20 * GIB));
+    scene.play(60.0, |snapshot| {
+        history.observe(snapshot);
+    });
+    assert_eq!(used(&history), None);
+    assert_eq!(history.memory_points(identity, 0).len(), 6);
+}
+
+/// Counts what is held, not what it costs to hold it: the bound of the module's documentation.
+#[test]
+fn a_thousand_processes_on_sixteen_gpus_stay_small() {
+    let mut scene = Scene::new(16, 60.0);
+    for pid in 1..=1000 {
+        scene.holder(pid, &[pid % 16], GIB + u64::from(pid) * MIB);
+    }
+    let mut history = History::default();
+    // 26 hours, in which every ring is filled.
+    for _ in 0..26 * 60 {
+        history.observe(scene.step());
+    }
+    let size: usize = history.processes.values().map(ProcessHistory::size).sum();
+    assert!(size < 12 << 20, "{size} bytes");
+    let per_row = ProcessHistory::row_size(&history.processes[&1]);
+    assert!(per_row < 2048, "{per_row} bytes a row");
+    // Every process on every GPU at once.
+    assert!(size + 15_000 * per_row < 40 << 20);
+}
+
+#[test]
+fn no_order_of_snapshots_and_no_lack_in_them_panics() {
+    let mut random = Random(42);
+    for _ in 0..200 {
+        let mut scene = Scene::new(3, 10.0);
+        let mut history = History::default();
+        for pid in 1..5 {
+            scene.holder(pid, &[pid % 3, (pid + 1) % 3], GIB);
+        }
+        let mut past: Vec<Snapshot> = Vec::new();
+        for _ in 0..100 {
+            let mut snapshot = match random.below(8) {
+                0 => scene.now.clone(),
+                1 if !past.is_empty() => past[random.below(past.len() as u64) as usize].clone(),
+                2 => scene.pass(random.below(20_000) as f64 - 2_000.0).clone(),
+                _ => scene.step().clone(),
+            };
+            match random.below(10) {
+                0 => snapshot.gpus[0].processes = None,
+                1 => snapshot.gpus.rotate_left(1),
+                2 => snapshot.processes.truncate(random.below(5) as usize),
+                3 => snapshot.host.suspended_seconds = Some(random.below(3) * 100),
+                4 => snapshot.processes.extend(snapshot.processes.clone()),
+                5 => snapshot.gpus[1].stale_seconds = Some(f64::NAN),
+                6 => snapshot.processes.iter_mut().for_each(|process| {
+                    process.start_ticks = Some(random.below(3));
+                    process.cpu_seconds = Some(f64::from_bits(random.below(u64::MAX)));
+                }),
+                7 => snapshot.time = Time::from_unix_milliseconds(random.below(u64::MAX) as i64),
+                _ => {}
+            }
+            history.observe(&snapshot);
+            for process in &snapshot.processes {
+                let identity = process.identity();
+                for gpu in 0..3 {
+                    let since = history.idle_since(identity, gpu);
+                    assert!(since <= history.last_time(), "{since:?}");
+                    history.memory_points(identity, gpu);
+                }
+                if let Some(known) = history.process(identity) {
+                    for run in known.rows().iter().filter_map(Row::run) {
+                        assert!((0.0..=1.0).contains(&run.coverage()), "{run:?}");
+                        assert!(history.first_time() <= Some(run.since), "{run:?}");
+                    }
+                }
+            }
+            past.push(snapshot);
+        }
+    }
+}
+
+/// xorshift: the same numbers in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
