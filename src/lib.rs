@@ -24,11 +24,13 @@
 //! | [`recording`] | the snapshot file: writer and reader |
 //! | [`history`] | a bounded window of points per process and GPU |
 //! | [`rules`] | a file per kind of finding, and the engine that runs them |
+//! | [`advice`] | what gives memory back, by framework |
 //! | [`config`] | TOML and defaults to one checked value |
 //! | [`report`] | writers: tables, JSON, escaping for terminals |
 //! | [`watch`] | the terminal screen |
 //! | [`cli`] | arguments, subcommands, exit codes |
 
+pub mod advice;
 pub mod cli;
 pub mod config;
 pub mod history;

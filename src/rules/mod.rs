@@ -1,47 +1,161 @@
 //! A file per kind of finding, and the engine that runs them.
+//!
+//! A kind is one file: its settings with their units and defaults, one pure function from what was
+//! seen to findings, and its tests; and one line in [`kinds`]. What it is made of is in [`rule`], how
+//! its settings are written in [`setting`], whom an override is for in [`scope`]. [`Engine`] feeds
+//! snapshots to the history and asks every rule.
+//!
+//! A rule accuses only on evidence: what is unknown makes it undecided, which is said. Nothing here
+//! asks a clock, reads a file or acts.
 
-use crate::history::History;
-use crate::model::Snapshot;
-use crate::model::finding::{Finding, Undecided};
+mod engine;
+pub mod idle;
 
-/// Every rule's settings.
-#[derive(Clone, Debug, Default)]
-pub struct Settings {}
+pub mod rule;
+pub mod scope;
+mod server;
+pub mod setting;
+mod subject;
 
-/// Judges snapshots as they come.
-#[derive(Debug, Default)]
-pub struct Engine {
-    history: History,
-    findings: Vec<Finding>,
-    resolved: Vec<Finding>,
+pub use engine::Engine;
+use rule::{Rule, SettingValue, Tuned};
+
+use crate::model::Kind;
+use crate::model::Severity;
+use setting::Value;
+
+/// Every kind of rule, with its defaults.
+fn kinds() -> Vec<Box<dyn Rule>> {
+    vec![Box::new(Tuned::<idle::Settings>::default())]
 }
 
-impl Engine {
-    /// An engine without any history.
-    pub fn new(_settings: Settings) -> Self {
-        Self::default()
+/// A kind of rule as the manual describes it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Entry {
+    /// The rule's name, as it stands in `[rules.NAME]`.
+    pub name: String,
+    /// The kind of its findings.
+    pub kind: Kind,
+    /// What it finds, in a line.
+    pub meaning: &'static str,
+    /// Its settings, with their defaults.
+    pub settings: Vec<SettingValue>,
+}
+
+impl Entry {
+    /// The severity of its findings by default.
+    pub fn severity(&self) -> Option<Severity> {
+        self.settings
+            .iter()
+            .find_map(|setting| match setting.value {
+                Value::Severity(severity) => Some(severity),
+                _ => None,
+            })
+    }
+}
+
+/// All kinds of rules, their settings, defaults and meaning.
+pub fn catalogue() -> Vec<Entry> {
+    let describe = |rule: &Box<dyn Rule>| Entry {
+        name: rule.name().to_string(),
+        kind: rule.kind(),
+        meaning: rule.meaning(),
+        settings: rule.settings(),
+    };
+    kinds().iter().map(describe).collect()
+}
+
+/// Every rule, with its settings.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Settings {
+    rules: Vec<Box<dyn Rule>>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { rules: kinds() }
+    }
+}
+
+/// A rule was named that there is not.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("there is no rule {name:?}; the rules are: {known}")]
+pub struct UnknownRule {
+    name: String,
+    known: String,
+}
+
+impl Settings {
+    /// The rules.
+    pub fn rules(&self) -> &[Box<dyn Rule>] {
+        &self.rules
     }
 
-    /// Takes in the next snapshot and judges again.
-    pub fn observe(&mut self, _snapshot: &Snapshot) {}
-
-    /// What is so now, worst first.
-    pub fn findings(&self) -> &[Finding] {
-        &self.findings
+    /// A rule, to change it.
+    pub fn rule_mut(&mut self, name: &str) -> Option<&mut Box<dyn Rule>> {
+        self.rules.iter_mut().find(|rule| &**rule.name() == name)
     }
 
-    /// What was so and has ceased, latest first; bounded in number.
-    pub fn resolved(&self) -> &[Finding] {
-        &self.resolved
+    /// Keeps the named rules only, and runs them also where they are switched off: who asks for a rule
+    /// by name wants its verdict. Without any name nothing changes.
+    ///
+    /// # Errors
+    ///
+    /// A name that no rule has; nothing is changed then.
+    pub fn select<N: AsRef<str>>(&mut self, names: &[N]) -> Result<(), UnknownRule> {
+        let is_named = |rule: &dyn Rule| names.iter().any(|name| name.as_ref() == &**rule.name());
+        for name in names.iter().map(AsRef::as_ref) {
+            if self.rule_mut(name).is_none() {
+                let known: Vec<&str> = self.rules.iter().map(|rule| &**rule.name()).collect();
+                return Err(UnknownRule {
+                    name: name.to_owned(),
+                    known: known.join(", "),
+                });
+            }
+        }
+        if !names.is_empty() {
+            self.rules.retain(|rule| is_named(&**rule));
+            for rule in &mut self.rules {
+                rule.set("enabled", Value::Flag(true));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_can_be_switched_and_says_what_it_means() {
+        for entry in catalogue() {
+            assert_eq!(entry.name, entry.kind.to_string());
+            assert!(!entry.meaning.is_empty() && entry.severity().is_some());
+            let names: Vec<&str> = entry.settings.iter().map(|setting| setting.name).collect();
+            assert_eq!(names[0], "enabled", "select switches it on by this name");
+            for setting in &entry.settings {
+                assert!(!setting.meaning.is_empty(), "{}", setting.name);
+            }
+        }
     }
 
-    /// The rules that could not be decided on the history so far.
-    pub fn undecided(&self) -> Vec<Undecided> {
-        Vec::new()
-    }
-
-    /// What has been seen so far.
-    pub fn history(&self) -> &History {
-        &self.history
+    #[test]
+    fn rules_are_selected_by_name_and_an_unknown_one_lists_the_known() {
+        let mut settings = Settings::default();
+        settings.select::<&str>(&[]).unwrap();
+        assert_eq!(settings, Settings::default());
+        let error = settings.select(&["idel"]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "there is no rule \"idel\"; the rules are: idle"
+        );
+        let idle = settings.rule_mut("idle").unwrap();
+        assert!(idle.set("enabled", Value::Flag(false)));
+        assert!(
+            !idle.set("enabled", Value::Percent(1.0)) && !idle.set("nothing", Value::Flag(true))
+        );
+        settings.select(&["idle"]).unwrap();
+        assert_eq!(settings, Settings::default());
     }
 }

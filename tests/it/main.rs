@@ -1,7 +1,13 @@
 //! The integration tests: one binary, a module per subject.
 
 // clippy.toml allows these in `#[test]` functions, and not in what those call.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr
+)]
 
+mod corpus;
 mod demo;
 mod recordings;

@@ -1,0 +1,566 @@
+//! `idle`: a process holds memory on a GPU and has not used that GPU for a while.
+//!
+//! It is accused only where every part is known: what it holds; that the driver saw no use of it (or,
+//! where the driver does not tell processes apart, none of the whole GPU) throughout the duration, with
+//! samples for nine tenths of it; that it did little on the CPU meanwhile; and for a notebook that its
+//! server calls it neither busy nor lately active. What is unknown makes the rule undecided.
+//!
+//! Never idle, whatever the numbers:
+//!
+//! - graphics: a desktop draws when there is something to draw;
+//! - an inference server that listens: waiting is its work, and it has a kind of its own;
+//! - a process that is stopped (`T`, `t`): somebody stopped it and will go on, an owner, a scheduler or a
+//!   debugger. The time before it went on does not count against it either;
+//! - a zombie or dead one (`Z`, `X`), or one in uninterruptible sleep (`D`) for two minutes: it cannot
+//!   use a GPU nor be ended, and is another kind's business. A shorter `D` is reading a disk.
+//!
+//! One finding for a process, over all the GPUs on which it is idle. Where it is at work on another GPU,
+//! nothing is offered that would end it.
+
+use super::rule::{Judge, Seen, Tuned, Verdicts};
+use super::setting::{Field, Setting};
+use super::{server, subject};
+use crate::advice;
+use crate::history::{Began, ProcessHistory, Row, Use};
+use crate::model::finding::{
+    Action, Evidence, Finding, FindingGpu, IdleEvidence, Kind, Severity, Undecided,
+};
+use crate::model::snapshot::ProcessType;
+use crate::model::{Gpu, GpuProcess, Process, Time};
+use crate::units::{Bytes, GIB, Span};
+
+/// The share of a run that samples have to cover.
+const LEAST_COVERAGE: f64 = 0.9;
+/// A run of fewer samples is a coincidence.
+const LEAST_SAMPLES: u64 = 3;
+/// The share of the duration over which CPU use has to be known.
+const LEAST_CPU_SHARE: f64 = 0.75;
+/// CPU use that was not told for longer than this is unknown.
+const OLDEST_CPU_SECONDS: f64 = 60.0;
+/// In uninterruptible sleep for this long, a process is stuck rather than idle.
+const STUCK_SECONDS: f64 = 120.0;
+/// More reasons than this are not listed: a person reads them.
+const MOST_DOUBTS: usize = 32;
+
+/// What the rule is tuned by.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Settings {
+    /// Whether the rule is run.
+    pub enabled: bool,
+    /// Less memory than this on a GPU is not worth a word.
+    pub min_memory: Bytes,
+    /// How long without use.
+    pub duration: Span,
+    /// With this mean CPU use or more over the duration, it is at work; one core is 100.
+    pub max_cpu_percent: f64,
+    /// How bad it is.
+    pub severity: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            min_memory: Bytes(GIB),
+            duration: Span::from_seconds(600.0),
+            max_cpu_percent: 20.0,
+            severity: Severity::Warning,
+        }
+    }
+}
+
+impl Judge for Settings {
+    const KIND: Kind = Kind::Idle;
+    const MEANING: &'static str =
+        "a process holds memory on a GPU and has not used that GPU for the duration";
+    const SETTINGS: &'static [Setting<Self>] = &[
+        Setting {
+            name: "enabled",
+            meaning: "whether the rule is run",
+            field: Field::Flag(|settings| &mut settings.enabled),
+        },
+        Setting {
+            name: "min_memory",
+            meaning: "less memory than this on a GPU is ignored",
+            field: Field::Bytes(|settings| &mut settings.min_memory),
+        },
+        Setting {
+            name: "duration",
+            meaning: "how long the GPU has to be unused",
+            field: Field::Span(|settings| &mut settings.duration),
+        },
+        Setting {
+            name: "max_cpu_percent",
+            meaning: "with this mean CPU use or more meanwhile it is at work (one core is 100)",
+            field: Field::Percent(|settings| &mut settings.max_cpu_percent),
+        },
+        Setting {
+            name: "severity",
+            meaning: "how bad a finding is: info, warning or critical",
+            field: Field::Severity(|settings| &mut settings.severity),
+        },
+    ];
+
+    fn judge(rule: &Tuned<Self>, seen: Seen<'_>, verdicts: &mut Verdicts) {
+        let mut doubts = Doubts::default();
+        for process in &seen.snapshot.processes {
+            if let Some(known) = seen.history.process(process.identity()) {
+                let finding = judge_process(rule, seen, process, known, &mut doubts);
+                verdicts.findings.extend(finding);
+            }
+        }
+        doubt_what_cannot_be_seen(rule, seen, &mut doubts);
+        verdicts
+            .undecided
+            .extend(doubts.reasons().map(|reason| Undecided {
+                rule: rule.name().clone(),
+                reason,
+            }));
+    }
+}
+
+/// A GPU on which a process is idle.
+struct IdleOn<'a> {
+    row: &'a Row,
+    gpu: FindingGpu,
+    settings: Settings,
+    evidence: IdleEvidence,
+    since: Time,
+    until: Time,
+}
+
+fn judge_process(
+    rule: &Tuned<Settings>,
+    seen: Seen<'_>,
+    process: &Process,
+    known: &ProcessHistory,
+    doubts: &mut Doubts,
+) -> Option<Finding> {
+    let mut is_exempt = None;
+    let mut idle: Vec<IdleOn<'_>> = Vec::new();
+    for row in known.rows() {
+        // Cheapest first: nearly every row of a busy machine ends here.
+        if row.last_use() == Use::Used || row.kind() == ProcessType::Graphics {
+            continue;
+        }
+        let index = seen.history.gpu_index(row);
+        let uuid = seen.history.gpu_uuid(row);
+        let settings = rule.settings_for(process, index, uuid.map(|uuid| &**uuid));
+        if !settings.enabled
+            || row
+                .used_bytes()
+                .is_some_and(|bytes| bytes < settings.min_memory.0)
+        {
+            continue;
+        }
+        if *is_exempt.get_or_insert_with(|| is_never_idle(seen, process, known)) {
+            return None;
+        }
+        let candidate = Candidate {
+            seen,
+            process,
+            known,
+            row,
+            index,
+            settings,
+        };
+        match candidate.judge() {
+            Answer::No => {}
+            Answer::Unknown(doubt) => doubts.add(doubt),
+            Answer::Idle {
+                evidence,
+                since,
+                until,
+                bytes,
+            } => idle.push(IdleOn {
+                row,
+                gpu: FindingGpu {
+                    index,
+                    uuid: uuid.cloned(),
+                    used_bytes: Some(bytes),
+                },
+                settings,
+                evidence,
+                since,
+                until,
+            }),
+        }
+    }
+    finding(rule, process, known, idle)
+}
+
+/// What needs no history to be told: see the module's documentation.
+fn is_never_idle(seen: Seen<'_>, process: &Process, known: &ProcessHistory) -> bool {
+    let kernel = process.jupyter.as_ref();
+    let is_busy = kernel.and_then(|kernel| kernel.execution_state.as_deref()) == Some("busy");
+    let cannot_run = known.state().is_some_and(|(state, since)| match state {
+        'T' | 't' | 'Z' | 'X' => true,
+        'D' => seen.snapshot.time.seconds_since(since) >= STUCK_SECONDS,
+        _ => false,
+    });
+    is_busy || cannot_run || server::serves(process, seen.snapshot)
+}
+
+/// A process on a GPU that may be idle there.
+struct Candidate<'a> {
+    seen: Seen<'a>,
+    process: &'a Process,
+    known: &'a ProcessHistory,
+    row: &'a Row,
+    index: u32,
+    settings: Settings,
+}
+
+enum Answer {
+    No,
+    Unknown(Doubt),
+    Idle {
+        evidence: IdleEvidence,
+        since: Time,
+        until: Time,
+        bytes: u64,
+    },
+}
+
+impl Candidate<'_> {
+    fn judge(&self) -> Answer {
+        let (gpu, needed) = (self.index, self.settings.duration.seconds());
+        let Some(run) = self.row.run() else {
+            return match (self.row.last_use(), self.row.before()) {
+                (Use::DeviceUsed, _) => Answer::Unknown(Doubt::NoUtilization { gpu }),
+                // The GPU says so itself, or the row has just gone; neither is this row's to tell.
+                (Use::Unknown, Began::Unwitnessed) if self.is_shown() => {
+                    Answer::Unknown(Doubt::NoUtilization { gpu })
+                }
+                _ => Answer::No,
+            };
+        };
+        // What was before it was resumed was not its own doing.
+        let since = self
+            .known
+            .resumed_at()
+            .map_or(run.since, |at| at.max(run.since));
+        let seconds = run.until.seconds_since(since);
+        if self.was_active_within(needed, run.until) {
+            return Answer::No;
+        }
+        if seconds < needed {
+            return match run.began {
+                _ if since > run.since => Answer::No,
+                Began::Witnessed => Answer::No,
+                Began::AfterDeviceUse => Answer::Unknown(Doubt::NoUtilization { gpu }),
+                Began::Unwitnessed if self.is_younger_than(needed) => Answer::No,
+                Began::Unwitnessed => Answer::Unknown(Doubt::ShortHistory {
+                    needed,
+                    seen: seconds.max(0.0),
+                }),
+            };
+        }
+        let cpu = self.known.cpu();
+        let is_known = |at: Time| self.seen.snapshot.time.seconds_since(at) <= OLDEST_CPU_SECONDS;
+        let mean = cpu
+            .known_at()
+            .filter(|at| is_known(*at))
+            .and_then(|_| cpu.mean(needed));
+        let Some(mean) = mean.filter(|mean| mean.seconds >= needed * LEAST_CPU_SHARE) else {
+            return Answer::Unknown(Doubt::NoCpu {
+                pid: self.process.pid,
+            });
+        };
+        if mean.percent >= self.settings.max_cpu_percent {
+            return Answer::No;
+        }
+        if run.coverage() < LEAST_COVERAGE || run.samples < LEAST_SAMPLES {
+            return Answer::Unknown(Doubt::Gaps {
+                gpu,
+                covered: run.coverage(),
+                samples: run.samples,
+            });
+        }
+        let Some(bytes) = self.row.used_bytes() else {
+            return Answer::Unknown(Doubt::NoMemory {
+                pid: self.process.pid,
+                gpu,
+            });
+        };
+        let by_device = run.by_device > 0;
+        Answer::Idle {
+            evidence: IdleEvidence {
+                sm_percent_max: (!by_device).then_some(0),
+                gpu_percent_max: by_device.then_some(0),
+                cpu_percent_mean: Some(mean.percent),
+                samples: run.samples,
+                coverage: run.coverage(),
+                last_activity: self.last_activity(),
+            },
+            since,
+            until: run.until,
+            bytes,
+        }
+    }
+
+    /// Whether the last snapshot shows the row.
+    fn is_shown(&self) -> bool {
+        self.row.last_seen() == self.seen.snapshot.time
+    }
+
+    fn last_activity(&self) -> Option<Time> {
+        self.process.jupyter.as_ref()?.last_activity
+    }
+
+    fn was_active_within(&self, seconds: f64, until: Time) -> bool {
+        self.last_activity()
+            .is_some_and(|active| until.seconds_since(active) < seconds)
+    }
+
+    /// Whether the process is known not to have existed for so long.
+    fn is_younger_than(&self, seconds: f64) -> bool {
+        let now = self.seen.snapshot.time;
+        self.process
+            .start_time
+            .is_some_and(|start| now.seconds_since(start) < seconds)
+    }
+}
+
+/// Makes one finding of the GPUs on which a process is idle.
+fn finding(
+    rule: &Tuned<Settings>,
+    process: &Process,
+    known: &ProcessHistory,
+    idle: Vec<IdleOn<'_>>,
+) -> Option<Finding> {
+    let worst = idle.iter().max_by_key(|on| on.settings.severity)?;
+    let severity = worst.settings.severity;
+    // It is idle since it used the last of them.
+    let since = idle.iter().map(|on| on.since).max()?;
+    let until = idle.iter().map(|on| on.until).max()?;
+    let evidence = idle.iter().map(|on| on.evidence.clone()).reduce(weakest)?;
+    let works_elsewhere = known.rows().iter().any(|row| {
+        !idle.iter().any(|on| std::ptr::eq(on.row, row))
+            && row
+                .run()
+                .is_none_or(|run| run.seconds() < worst.settings.duration.seconds())
+    });
+    let gpus = by_gpu(idle);
+    let bytes = gpus.iter().filter_map(|gpu| gpu.used_bytes).sum();
+    let duration_seconds = until.seconds_since(since);
+    let message = format!(
+        "{} ({}) has held {} on {} without using {} for {}",
+        subject::name(process),
+        process.pid,
+        Bytes(bytes),
+        subject::gpus(&gpus),
+        if gpus.len() == 1 { "it" } else { "them" },
+        Span::from_seconds(duration_seconds),
+    );
+    Some(Finding {
+        id: subject::id(rule.name(), &gpus, process),
+        rule: rule.name().clone(),
+        kind: Kind::Idle,
+        severity,
+        since,
+        duration_seconds,
+        resolved_at: None,
+        gpus,
+        process: Some(subject::process(process)),
+        memory_bytes: Some(bytes),
+        evidence: Evidence::Idle(evidence),
+        message,
+        advice: advice::lines(process)
+            .iter()
+            .map(|line| line.text.to_owned())
+            .collect(),
+        actions: actions(process, works_elsewhere),
+    })
+}
+
+/// One entry a GPU, the lowest first: under MIG a process may have several rows on one.
+fn by_gpu(idle: Vec<IdleOn<'_>>) -> Vec<FindingGpu> {
+    let mut gpus: Vec<FindingGpu> = Vec::with_capacity(idle.len());
+    for on in idle {
+        match gpus.iter_mut().find(|gpu| gpu.index == on.gpu.index) {
+            Some(gpu) => {
+                let sum = gpu.used_bytes.zip(on.gpu.used_bytes);
+                gpu.used_bytes = sum.map(|(a, b)| a.saturating_add(b));
+            }
+            None => gpus.push(on.gpu),
+        }
+    }
+    gpus.sort_by_key(|gpu| gpu.index);
+    gpus
+}
+
+/// What holds of both: what the device had to vouch for, the lower coverage, the fewer samples.
+fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
+    IdleEvidence {
+        sm_percent_max: one.sm_percent_max.and(other.sm_percent_max),
+        gpu_percent_max: one.gpu_percent_max.or(other.gpu_percent_max),
+        samples: one.samples.min(other.samples),
+        coverage: one.coverage.min(other.coverage),
+        ..one
+    }
+}
+
+fn actions(process: &Process, works_elsewhere: bool) -> Vec<Action> {
+    let mut actions = vec![Action::Notify];
+    if works_elsewhere {
+        return actions;
+    }
+    let kernel = process.jupyter.as_ref();
+    if kernel.is_some_and(|kernel| kernel.kernel_id.is_some()) {
+        actions.push(Action::JupyterShutdown);
+    }
+    actions.push(Action::Terminate);
+    actions
+}
+
+/// Looks for what may be idle and cannot be told: GPUs that do not answer, and processes without an
+/// identity.
+fn doubt_what_cannot_be_seen(rule: &Tuned<Settings>, seen: Seen<'_>, doubts: &mut Doubts) {
+    for gpu in &seen.snapshot.gpus {
+        let uuid = gpu.uuid.as_deref();
+        let may_hold = |settings: Settings, row: &GpuProcess| {
+            settings.enabled
+                && row
+                    .used_bytes
+                    .is_none_or(|bytes| bytes >= settings.min_memory.0)
+        };
+        let Some(rows) = gpu
+            .processes
+            .as_ref()
+            .filter(|_| gpu.stale_seconds.is_none())
+        else {
+            if rule.settings().enabled {
+                doubts.add(silence(gpu));
+            }
+            continue;
+        };
+        for row in rows {
+            if row.kind == ProcessType::Graphics || Use::of(gpu, row) == Use::Used {
+                continue;
+            }
+            let process = seen.snapshot.process(row.pid);
+            if process.is_some_and(|process| process.identity().is_certain()) {
+                continue;
+            }
+            let nobody = Process::default();
+            let settings = rule.settings_for(process.unwrap_or(&nobody), gpu.index, uuid);
+            if may_hold(settings, row) {
+                doubts.add(Doubt::Nobody {
+                    pid: row.pid,
+                    gpu: gpu.index,
+                });
+            }
+        }
+    }
+}
+
+fn silence(gpu: &Gpu) -> Doubt {
+    match gpu.stale_seconds {
+        Some(seconds) => Doubt::Stale {
+            gpu: gpu.index,
+            seconds: Span::from_seconds(seconds),
+        },
+        None => Doubt::NoList { gpu: gpu.index },
+    }
+}
+
+/// Why it could not be told whether something is idle.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Doubt {
+    ShortHistory {
+        needed: f64,
+        seen: f64,
+    },
+    NoUtilization {
+        gpu: u32,
+    },
+    Gaps {
+        gpu: u32,
+        covered: f64,
+        samples: u64,
+    },
+    NoCpu {
+        pid: u32,
+    },
+    NoMemory {
+        pid: u32,
+        gpu: u32,
+    },
+    Nobody {
+        pid: u32,
+        gpu: u32,
+    },
+    Stale {
+        gpu: u32,
+        seconds: Span,
+    },
+    NoList {
+        gpu: u32,
+    },
+}
+
+impl Doubt {
+    fn reason(self) -> String {
+        match self {
+            Self::ShortHistory { needed, seen } => {
+                format!("needs {needed} s of history, has {} s", seen.floor())
+            }
+            Self::NoUtilization { gpu } => {
+                format!("the driver gives no per-process utilization on GPU {gpu}")
+            }
+            Self::Gaps {
+                gpu,
+                covered,
+                samples,
+            } => format!(
+                "{samples} samples cover {:.0} % of the time on GPU {gpu}, {:.0} % and \
+                 {LEAST_SAMPLES} samples are needed",
+                (covered * 100.0).floor(),
+                LEAST_COVERAGE * 100.0
+            ),
+            Self::NoCpu { pid } => format!("the CPU use of process {pid} is not known"),
+            Self::NoMemory { pid, gpu } => {
+                format!("the driver does not tell what process {pid} holds on GPU {gpu}")
+            }
+            Self::Nobody { pid, gpu } => {
+                format!("GPU {gpu} lists process {pid}, and who that is cannot be told for certain")
+            }
+            Self::Stale { gpu, seconds } => format!("GPU {gpu} has not answered for {seconds}"),
+            Self::NoList { gpu } => format!("the process list of GPU {gpu} could not be read"),
+        }
+    }
+}
+
+/// The reasons why the rule is undecided, each once.
+#[derive(Default)]
+struct Doubts(Vec<Doubt>);
+
+impl Doubts {
+    fn add(&mut self, doubt: Doubt) {
+        if let Doubt::ShortHistory { needed, seen } = doubt {
+            // Of several that are too young, the youngest says how long it takes.
+            let same = self.0.iter_mut().find_map(|known| match known {
+                Doubt::ShortHistory {
+                    needed: for_one,
+                    seen,
+                } if *for_one == needed => Some(seen),
+                _ => None,
+            });
+            if let Some(least) = same {
+                *least = least.min(seen);
+                return;
+            }
+        }
+        if self.0.len() < MOST_DOUBTS && !self.0.contains(&doubt) {
+            self.0.push(doubt);
+        }
+    }
+
+    fn reasons(self) -> impl Iterator<Item = String> {
+        self.0.into_iter().map(Doubt::reason)
+    }
+}
+
+#[cfg(test)]
+mod tests;

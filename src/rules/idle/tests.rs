@@ -1,0 +1,589 @@
+//! Each clause of the rule, on scenes made by hand.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::history::testing::Scene;
+use crate::model::snapshot::Jupyter;
+use crate::rules::rule::Rule;
+use crate::rules::scope::{GpuName, Scope};
+use crate::rules::setting::Value;
+use crate::rules::{Engine, Settings as AllSettings};
+use crate::units::MIB;
+
+const PID: u32 = 4242;
+
+/// `python train.py` that holds 20 GiB on GPU 0 of two, and a sample every 10 s.
+fn scene() -> Scene {
+    let mut scene = Scene::new(2, 10.0);
+    scene.holder(PID, &[0], 20 * GIB);
+    scene
+}
+
+fn judge_with(settings: AllSettings, scene: &mut Scene, seconds: f64) -> Engine {
+    let mut engine = Engine::new(settings);
+    scene.play(seconds, |snapshot| engine.observe(snapshot));
+    engine
+}
+
+fn judge(scene: &mut Scene, seconds: f64) -> Engine {
+    judge_with(AllSettings::default(), scene, seconds)
+}
+
+fn reasons(engine: &Engine) -> Vec<String> {
+    engine
+        .undecided()
+        .into_iter()
+        .map(|undecided| undecided.reason)
+        .collect()
+}
+
+#[track_caller]
+fn assert_clean(engine: &Engine) {
+    assert_eq!(engine.findings(), [], "accused");
+    assert_eq!(reasons(engine), [""; 0], "undecided");
+}
+
+#[test]
+fn it_is_found_after_the_duration_and_says_what_it_rests_on() {
+    let mut scene = scene();
+    let start = scene.now.time;
+    let mut engine = judge(&mut scene, 590.0);
+    assert_eq!(engine.findings(), []);
+    engine.observe(scene.step());
+    let [finding] = engine.findings() else {
+        panic!("{:?}", engine.findings())
+    };
+    assert_eq!(&*finding.id, "idle:GPU-0:4242:424200");
+    assert_eq!(
+        (finding.kind, finding.severity),
+        (Kind::Idle, Severity::Warning)
+    );
+    assert_eq!((finding.since, finding.duration_seconds), (start, 600.0));
+    assert_eq!(finding.memory_bytes, Some(20 * GIB));
+    assert_eq!(
+        finding.message,
+        "python train.py (4242) has held 20.0 GiB on GPU 0 without using it for 10m 00s"
+    );
+    assert_eq!(
+        finding.evidence,
+        Evidence::Idle(IdleEvidence {
+            sm_percent_max: Some(0),
+            gpu_percent_max: None,
+            cpu_percent_mean: Some(0.0),
+            samples: 61,
+            coverage: 1.0,
+            last_activity: None,
+        })
+    );
+    assert_eq!(finding.actions, [Action::Notify, Action::Terminate]);
+    assert_eq!(engine.undecided(), []);
+}
+
+#[test]
+fn a_short_history_is_undecided_only_while_it_may_be_idle() {
+    let mut scene = scene();
+    let engine = judge(&mut scene, 30.0);
+    assert_eq!(reasons(&engine), ["needs 600 s of history, has 30 s"]);
+
+    scene.row(0, PID).sm_percent = Some(40);
+    let mut engine = judge(&mut scene, 30.0);
+    assert_clean(&engine);
+    scene.row(0, PID).sm_percent = Some(0);
+    scene.play(100.0, |snapshot| engine.observe(snapshot));
+    assert_clean(&engine);
+
+    let mut young = Scene::new(1, 10.0);
+    young.holder(PID, &[0], GIB);
+    young.process(PID).start_time = Some(young.now.time.plus_seconds(-60.0));
+    assert_clean(&judge(&mut young, 30.0));
+
+    assert_clean(&judge(&mut Scene::new(1, 10.0), 30.0));
+}
+
+#[test]
+fn of_several_short_histories_the_shortest_is_told() {
+    let mut scene = scene();
+    let mut engine = judge(&mut scene, 100.0);
+    // Where the list could not be read before, what appears may have been there all the time.
+    scene.gpu(1).processes = None;
+    engine.observe(scene.step());
+    scene.holder(7, &[1], GIB);
+    engine.observe(scene.step());
+    engine.observe(scene.step());
+    assert_eq!(reasons(&engine), ["needs 600 s of history, has 10 s"]);
+}
+
+#[test]
+fn use_of_any_engine_is_use() {
+    for change in [
+        (|row| row.sm_percent = Some(1)) as fn(&mut GpuProcess),
+        |row| row.memory_percent = Some(1),
+        |row| row.encoder_percent = Some(1),
+        |row| row.decoder_percent = Some(1),
+    ] {
+        let mut scene = scene();
+        let mut engine = judge(&mut scene, 1_000.0);
+        assert_eq!(engine.findings().len(), 1);
+        change(scene.row(0, PID));
+        engine.observe(scene.step());
+        assert_clean(&engine);
+        assert_eq!(engine.resolved()[0].resolved_at, Some(scene.now.time));
+    }
+}
+
+#[test]
+fn a_busy_gpu_shows_nothing_of_one_process_where_processes_are_told_apart() {
+    let mut scene = scene();
+    scene.gpu(0).gpu_percent = Some(100);
+    assert_eq!(judge(&mut scene, 700.0).findings().len(), 1);
+}
+
+#[test]
+fn the_whole_gpu_stands_in_where_processes_are_not_told_apart() {
+    let mut scene = scene();
+    scene.row(0, PID).sm_percent = None;
+    scene.row(0, PID).memory_percent = None;
+    let mut engine = judge(&mut scene, 600.0);
+    let Evidence::Idle(evidence) = &engine.findings()[0].evidence;
+    assert_eq!(
+        (evidence.sm_percent_max, evidence.gpu_percent_max),
+        (None, Some(0))
+    );
+
+    scene.gpu(0).gpu_percent = Some(3);
+    engine.observe(scene.step());
+    assert_eq!(engine.findings(), [], "nobody can tell who it was");
+    let unknown = ["the driver gives no per-process utilization on GPU 0"];
+    assert_eq!(reasons(&engine), unknown);
+    scene.gpu(0).gpu_percent = Some(0);
+    engine.observe(scene.step());
+    assert_eq!(
+        reasons(&engine),
+        unknown,
+        "it may have been idle before, too"
+    );
+
+    scene.gpu(0).gpu_percent = None;
+    let engine = judge(&mut scene, 700.0);
+    assert_eq!(engine.findings(), []);
+    assert_eq!(reasons(&engine), unknown);
+}
+
+#[test]
+fn little_memory_or_unknown_memory_accuses_nobody() {
+    let mut scene = scene();
+    scene.row(0, PID).used_bytes = Some(GIB - 1);
+    assert_clean(&judge(&mut scene, 700.0));
+    scene.row(0, PID).used_bytes = Some(GIB);
+    assert_eq!(judge(&mut scene, 700.0).findings().len(), 1);
+    scene.row(0, PID).used_bytes = None;
+    let engine = judge(&mut scene, 700.0);
+    assert_eq!(engine.findings(), []);
+    assert_eq!(
+        reasons(&engine),
+        ["the driver does not tell what process 4242 holds on GPU 0"]
+    );
+}
+
+#[test]
+fn work_on_the_cpu_is_a_veto_and_unknown_work_a_doubt() {
+    for (percent, found) in [(19.9, 1), (20.0, 0), (400.0, 0)] {
+        let mut scene = scene();
+        scene.process(PID).cpu_percent = Some(percent);
+        let engine = judge(&mut scene, 700.0);
+        assert_eq!(
+            (engine.findings().len(), reasons(&engine).len()),
+            (found, 0),
+            "{percent} %"
+        );
+    }
+    // What it did before the duration does not count.
+    let mut scene = scene();
+    scene.process(PID).cpu_percent = Some(800.0);
+    let mut engine = judge(&mut scene, 3_600.0);
+    scene.process(PID).cpu_percent = Some(1.0);
+    scene.play(620.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(engine.findings().len(), 1);
+
+    scene.process(PID).cpu_percent = None;
+    scene.process(PID).cpu_seconds = None;
+    let engine = judge(&mut scene, 700.0);
+    assert_eq!(engine.findings(), []);
+    assert_eq!(
+        reasons(&engine),
+        ["the CPU use of process 4242 is not known"]
+    );
+}
+
+#[test]
+fn a_stream_with_percentages_only_is_judged_by_them() {
+    for (percent, found) in [(5.0, 1), (50.0, 0)] {
+        let mut scene = scene();
+        scene.process(PID).cpu_seconds = None;
+        scene.process(PID).cpu_percent = Some(percent);
+        assert_eq!(
+            judge(&mut scene, 700.0).findings().len(),
+            found,
+            "{percent} %"
+        );
+    }
+}
+
+#[test]
+fn a_notebook_is_believed_by_its_server() {
+    let notebook = |scene: &mut Scene, state: Option<&str>, active_ago: Option<f64>| {
+        let now = scene.now.time;
+        scene.process(PID).jupyter = Some(Arc::new(Jupyter {
+            kernel_id: Some("k".into()),
+            notebook_path: Some("a.ipynb".into()),
+            execution_state: state.map(Into::into),
+            last_activity: active_ago.map(|seconds| now.plus_seconds(-seconds)),
+            ..Jupyter::default()
+        }));
+    };
+    for (state, active_ago, found) in [
+        (Some("idle"), Some(0.0), 1),
+        (Some("idle"), Some(-300.0), 0),
+        (Some("idle"), Some(-9_999.0), 0),
+        (Some("busy"), Some(5_000.0), 0),
+        (Some("busy"), None, 0),
+        (Some("idle"), None, 1),
+        (None, None, 1),
+    ] {
+        let mut scene = scene();
+        notebook(&mut scene, state, active_ago);
+        let engine = judge(&mut scene, 700.0);
+        assert_eq!(engine.findings().len(), found, "{state:?} {active_ago:?}");
+        assert_eq!(reasons(&engine).len(), 0);
+        if let [finding] = engine.findings() {
+            assert_eq!(
+                finding.actions,
+                [Action::Notify, Action::JupyterShutdown, Action::Terminate]
+            );
+            assert!(
+                finding.message.starts_with("notebook a.ipynb (4242)"),
+                "{}",
+                finding.message
+            );
+            assert!(finding.advice[0].starts_with("shut the kernel down"));
+        }
+    }
+}
+
+#[test]
+fn graphics_and_servers_are_never_idle() {
+    let mut desktop = scene();
+    desktop.row(0, PID).kind = ProcessType::Graphics;
+    assert_clean(&judge(&mut desktop, 700.0));
+    for (listening, found) in [(Some(true), 0), (None, 0), (Some(false), 1)] {
+        let mut scene = scene();
+        scene.process(PID).framework = Some("vllm".into());
+        scene.process(PID).listening = listening;
+        let engine = judge(&mut scene, 700.0);
+        assert_eq!(
+            (engine.findings().len(), reasons(&engine).len()),
+            (found, 0),
+            "{listening:?}"
+        );
+    }
+}
+
+#[test]
+fn who_is_stopped_dead_or_stuck_is_not_idle() {
+    for (state, found) in [
+        ('T', 0),
+        ('t', 0),
+        ('Z', 0),
+        ('X', 0),
+        ('D', 0),
+        ('S', 1),
+        ('R', 1),
+    ] {
+        let mut scene = scene();
+        scene.process(PID).state = Some(state);
+        let engine = judge(&mut scene, 700.0);
+        assert_eq!(
+            (engine.findings().len(), reasons(&engine).len()),
+            (found, 0),
+            "{state}"
+        );
+    }
+    let mut scene = scene();
+    let mut engine = judge(&mut scene, 700.0);
+    scene.process(PID).state = Some('D');
+    engine.observe(scene.step());
+    assert_eq!(engine.findings().len(), 1, "it reads a disk");
+}
+
+#[test]
+fn the_time_while_it_was_stopped_does_not_count_when_it_goes_on() {
+    let mut scene = scene();
+    scene.process(PID).state = Some('T');
+    let mut engine = judge(&mut scene, 3_000.0);
+    scene.process(PID).state = Some('S');
+    let resumed = scene.now.time.plus_seconds(10.0);
+    scene.play(590.0, |snapshot| engine.observe(snapshot));
+    assert_clean(&engine);
+    scene.play(20.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(engine.findings()[0].since, resumed);
+}
+
+#[test]
+fn a_process_without_an_identity_is_doubted_and_never_accused() {
+    for forget in [
+        (|scene| {
+            let process = scene.process(PID);
+            (process.start_ticks, process.start_time) = (None, None);
+        }) as fn(&mut Scene),
+        |scene| scene.now.processes.clear(),
+    ] {
+        let mut scene = scene();
+        forget(&mut scene);
+        let engine = judge(&mut scene, 700.0);
+        assert_eq!(engine.findings(), []);
+        assert_eq!(
+            reasons(&engine),
+            ["GPU 0 lists process 4242, and who that is cannot be told for certain"]
+        );
+    }
+}
+
+#[test]
+fn a_gpu_that_does_not_answer_is_doubted_and_its_findings_stay_for_a_while() {
+    let mut scene = scene();
+    let mut engine = judge(&mut scene, 700.0);
+    scene.gpu(0).stale_seconds = Some(12.0);
+    engine.observe(scene.step());
+    assert_eq!(engine.findings().len(), 1);
+    assert_eq!(reasons(&engine), ["GPU 0 has not answered for 12s"]);
+    scene.gpu(0).stale_seconds = None;
+    scene.gpu(0).processes = None;
+    scene.now.processes.clear();
+    engine.observe(scene.step());
+    assert_eq!(engine.findings().len(), 1, "the process may still be there");
+    assert_eq!(
+        reasons(&engine),
+        ["the process list of GPU 0 could not be read"]
+    );
+    scene.play(700.0, |snapshot| engine.observe(snapshot));
+    assert_eq!((engine.findings().len(), engine.resolved().len()), (0, 1));
+}
+
+#[test]
+fn samples_with_holes_are_no_proof() {
+    let mut scene = scene();
+    scene.process(PID).cpu_percent = Some(10.0);
+    scene.gpu(0).gpu_percent = None;
+    let mut engine = Engine::new(AllSettings::default());
+    for sample in 0..100 {
+        scene.row(0, PID).sm_percent = (sample % 3 == 0).then_some(0);
+        engine.observe(scene.step());
+    }
+    assert_eq!(engine.findings(), []);
+    assert_eq!(
+        reasons(&engine),
+        ["34 samples cover 33 % of the time on GPU 0, 90 % and 3 samples are needed"]
+    );
+}
+
+#[test]
+fn gaps_sleep_and_another_identity_start_the_clock_afresh() {
+    for disturb in [
+        (|scene| {
+            scene.pass(7_000.0);
+        }) as fn(&mut Scene),
+        |scene| scene.now.host.suspended_seconds = Some(90),
+        |scene| scene.now.host.boot_id = Some("boot-2".into()),
+        |scene| {
+            scene.pass(-60.0);
+        },
+        |scene| scene.process(PID).start_ticks = Some(1),
+    ] {
+        let mut scene = scene();
+        scene.now.host.suspended_seconds = Some(0);
+        let mut engine = judge(&mut scene, 700.0);
+        assert_eq!(engine.findings().len(), 1);
+        disturb(&mut scene);
+        scene.play(590.0, |snapshot| engine.observe(snapshot));
+        // The first snapshot is a duplicate where only time was changed.
+        assert_eq!(engine.findings(), []);
+        assert_eq!(engine.resolved().len(), 1);
+        scene.play(20.0, |snapshot| engine.observe(snapshot));
+        assert_eq!(engine.findings().len(), 1);
+    }
+}
+
+#[test]
+fn one_finding_for_a_process_over_all_its_idle_gpus() {
+    let mut scene = Scene::new(3, 10.0);
+    scene.holder(PID, &[2, 0], 20 * GIB);
+    let mut engine = judge(&mut scene, 700.0);
+    let [finding] = engine.findings() else {
+        panic!("{:?}", engine.findings())
+    };
+    let indices: Vec<u32> = finding.gpus.iter().map(|gpu| gpu.index).collect();
+    assert_eq!(
+        (indices, finding.memory_bytes),
+        (vec![0, 2], Some(40 * GIB))
+    );
+    assert!(
+        finding
+            .message
+            .contains("has held 40.0 GiB on GPUs 0 and 2 without using them for")
+    );
+    let id = finding.id.clone();
+    assert_eq!(&*id, "idle:GPU-0:4242:424200");
+
+    // It goes to work on one of them: less is at stake, it is not to be ended, the name stays.
+    scene.row(0, PID).sm_percent = Some(90);
+    engine.observe(scene.step());
+    let [finding] = engine.findings() else {
+        panic!("{:?}", engine.findings())
+    };
+    assert_eq!((&finding.id, finding.memory_bytes), (&id, Some(20 * GIB)));
+    assert_eq!(finding.actions, [Action::Notify]);
+    assert_eq!(engine.resolved(), []);
+}
+
+#[test]
+fn instances_of_one_gpu_are_summed() {
+    let mut scene = scene();
+    let mut second = *scene.row(0, PID);
+    scene.row(0, PID).gpu_instance_id = Some(1);
+    second.gpu_instance_id = Some(2);
+    scene.rows(0).push(second);
+    let engine = judge(&mut scene, 700.0);
+    let finding = &engine.findings()[0];
+    assert_eq!(finding.gpus.len(), 1);
+    assert_eq!(finding.gpus[0].used_bytes, Some(40 * GIB));
+}
+
+#[test]
+fn findings_are_sorted_worst_first_and_end_with_their_process() {
+    let mut scene = Scene::new(1, 10.0);
+    scene.holder(1, &[0], 2 * GIB);
+    scene.holder(2, &[0], 30 * GIB);
+    scene.holder(3, &[0], 3 * GIB);
+    let mut settings = AllSettings::default();
+    let idle = settings.rule_mut("idle").unwrap();
+    let third = Scope {
+        command: Some("*third*".into()),
+        ..Scope::default()
+    };
+    idle.add_override(
+        third,
+        vec![("severity", Value::Severity(Severity::Critical))],
+    );
+    scene.process(3).command = Some([Arc::from("third")].into());
+    let mut engine = judge_with(settings, &mut scene, 700.0);
+    let pids = |findings: &[Finding]| -> Vec<u32> {
+        findings
+            .iter()
+            .filter_map(|finding| Some(finding.process.as_ref()?.pid))
+            .collect()
+    };
+    assert_eq!(pids(engine.findings()), [3, 2, 1]);
+    scene.now.processes.retain(|process| process.pid != 2);
+    scene.rows(0).retain(|row| row.pid != 2);
+    engine.observe(scene.step());
+    assert_eq!(pids(engine.findings()), [3, 1]);
+    assert_eq!(pids(engine.resolved()), [2]);
+    assert_eq!(engine.resolved()[0].resolved_at, Some(scene.now.time));
+}
+
+#[test]
+fn what_has_ceased_is_kept_in_bounded_number_latest_first() {
+    let mut scene = Scene::new(1, 10.0);
+    let mut engine = Engine::new(AllSettings::default());
+    for round in 0..3 {
+        for pid in 1..=100 {
+            scene.holder(round * 100 + pid, &[0], GIB);
+        }
+        scene.play(620.0, |snapshot| engine.observe(snapshot));
+        assert_eq!(engine.findings().len(), 100);
+        scene.now.processes.clear();
+        scene.rows(0).clear();
+        engine.observe(scene.step());
+    }
+    assert_eq!(engine.resolved().len(), 256);
+    assert!(
+        engine
+            .resolved()
+            .is_sorted_by(|a, b| a.resolved_at >= b.resolved_at)
+    );
+}
+
+#[test]
+fn overrides_apply_where_they_fit_and_the_later_wins() {
+    let with = |overrides: &[(Scope, &'static str, Value)]| {
+        let mut rule = Tuned::<Settings>::default();
+        for (scope, name, value) in overrides {
+            rule.add_override(scope.clone(), vec![(name, *value)]);
+        }
+        let process = Process {
+            user: Some("ann".into()),
+            ..Process::default()
+        };
+        rule.settings_for(&process, 1, None)
+    };
+    let span = |seconds| Value::Span(Span::from_seconds(seconds));
+    let ann = Scope {
+        user: Some("ann".into()),
+        ..Scope::default()
+    };
+    let gpu = |index| Scope {
+        gpu: Some(GpuName::Index(index)),
+        ..Scope::default()
+    };
+    let settings = with(&[
+        (ann.clone(), "duration", span(7_200.0)),
+        (ann, "min_memory", Value::Bytes(Bytes(MIB))),
+        (gpu(0), "duration", span(60.0)),
+        (gpu(1), "duration", span(3_600.0)),
+    ]);
+    assert_eq!(settings.duration, Span::from_seconds(3_600.0));
+    assert_eq!(settings.min_memory, Bytes(MIB));
+}
+
+#[test]
+fn an_override_switches_the_rule_off_for_one_and_on_for_another() {
+    let mut scene = Scene::new(2, 10.0);
+    scene.holder(1, &[0], GIB);
+    scene.holder(2, &[1], GIB);
+    let on = |gpu, enabled| {
+        let scope = Scope {
+            gpu: Some(GpuName::Index(gpu)),
+            ..Scope::default()
+        };
+        (scope, vec![("enabled", Value::Flag(enabled))])
+    };
+    for (base, override_, found) in [(true, on(0, false), 2), (false, on(0, true), 1)] {
+        let mut settings = AllSettings::default();
+        let idle = settings.rule_mut("idle").unwrap();
+        idle.set("enabled", Value::Flag(base));
+        idle.add_override(override_.0, override_.1);
+        let engine = judge_with(settings, &mut scene.clone(), 700.0);
+        let pids: Vec<u32> = engine
+            .findings()
+            .iter()
+            .map(|finding| finding.process.as_ref().unwrap().pid)
+            .collect();
+        assert_eq!(pids, [found]);
+    }
+    let mut settings = AllSettings::default();
+    settings
+        .rule_mut("idle")
+        .unwrap()
+        .set("enabled", Value::Flag(false));
+    assert_clean(&judge_with(settings, &mut scene, 30.0));
+}
+
+#[test]
+fn hostile_names_are_bounded_in_the_message() {
+    let mut scene = scene();
+    let long: Arc<str> = "\u{1b}[31m\n".repeat(1 << 16).into();
+    scene.process(PID).command = Some([long.clone(), long].into());
+    let engine = judge(&mut scene, 700.0);
+    assert!(engine.findings()[0].message.chars().count() < 200);
+}

@@ -1,0 +1,252 @@
+//! Whom a finding is about, as every kind of finding names it: the id, the process, the sentence.
+//!
+//! Names are as the process chose them, only bounded; escaping is for whoever prints them.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use unicode_width::UnicodeWidthChar as _;
+
+use crate::model::finding::{FindingGpu, FindingProcess};
+use crate::model::{Process, Start};
+
+/// A name in a sentence is no longer than this many columns.
+const LONGEST_NAME: usize = 60;
+/// More GPUs than this are counted, not listed.
+const MOST_GPUS_LISTED: usize = 4;
+
+/// `rule:uuid:pid:start`: the same for as long as rule, lowest GPU and process are.
+pub(super) fn id(rule: &str, gpus: &[FindingGpu], process: &Process) -> Arc<str> {
+    let mut id = format!("{rule}:");
+    // Writing to a String cannot fail.
+    let _ = match gpus.iter().min_by_key(|gpu| gpu.index) {
+        Some(FindingGpu {
+            uuid: Some(uuid), ..
+        }) => write!(id, "{uuid}"),
+        Some(gpu) => write!(id, "{}", gpu.index),
+        None => Ok(()),
+    };
+    let _ = match process.identity().start {
+        Start::Ticks(ticks) => write!(id, ":{}:{ticks}", process.pid),
+        Start::Time(time) => write!(id, ":{}:{}", process.pid, time.unix_seconds()),
+        Start::Unknown => write!(id, ":{}:", process.pid),
+    };
+    id.into()
+}
+
+/// The process as a finding carries it.
+pub(super) fn process(process: &Process) -> FindingProcess {
+    FindingProcess {
+        pid: process.pid,
+        start_ticks: process.start_ticks,
+        start_time: process.start_time,
+        user: process.user.clone(),
+        command: process.command.clone(),
+        identity: process.identity(),
+    }
+}
+
+/// `GPU 0`, `GPUs 0 and 1`, `GPUs 0, 1 and 2`, `8 GPUs`.
+pub(super) fn gpus(gpus: &[FindingGpu]) -> String {
+    if gpus.len() > MOST_GPUS_LISTED {
+        return format!("{} GPUs", gpus.len());
+    }
+    let indices: Vec<String> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
+    match indices.split_last() {
+        None => "no GPU".to_owned(),
+        Some((only, [])) => format!("GPU {only}"),
+        Some((last, others)) => format!("GPUs {} and {last}", others.join(", ")),
+    }
+}
+
+/// What to call a process in a sentence: a notebook by its file, a script by its interpreter and name,
+/// a program by its name and what it was asked to do.
+pub(super) fn name(process: &Process) -> String {
+    let jupyter = process.jupyter.as_ref();
+    if let Some(path) = jupyter.and_then(|jupyter| jupyter.notebook_path.as_deref()) {
+        return cut(&format!("notebook {path}"));
+    }
+    let command = process.command.as_deref().unwrap_or_default();
+    let Some((program, arguments)) = command
+        .split_first()
+        .filter(|(program, _)| !program.is_empty())
+    else {
+        let name = process.comm.as_deref();
+        let name = name.or_else(|| process.executable.as_deref().map(file_name));
+        return cut(name.unwrap_or("process"));
+    };
+    let program = file_name(program);
+    let subject = if is_interpreter(program) {
+        script(arguments)
+    } else {
+        // `vllm serve`, `ollama runner`: a word that says what the program was asked to do.
+        arguments
+            .first()
+            .map(|argument| argument.to_string())
+            .filter(|word| word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))
+    };
+    cut(&match subject {
+        Some(subject) if !subject.is_empty() => format!("{program} {subject}"),
+        _ => program.to_owned(),
+    })
+}
+
+/// The last part of a path.
+pub(super) fn file_name(path: &str) -> &str {
+    path.rsplit('/')
+        .find(|part| !part.is_empty())
+        .unwrap_or(path)
+}
+
+/// Whether a program runs what its arguments name.
+pub(super) fn is_interpreter(program: &str) -> bool {
+    let name = program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    matches!(
+        name,
+        "python"
+            | "pypy"
+            | "bash"
+            | "sh"
+            | "zsh"
+            | "perl"
+            | "ruby"
+            | "node"
+            | "java"
+            | "julia"
+            | "Rscript"
+            | "accelerate"
+            | "torchrun"
+            | "deepspeed"
+    )
+}
+
+/// The script that an interpreter runs: `train.py`, `-m package.module`, `-c`.
+fn script(arguments: &[Arc<str>]) -> Option<String> {
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match &**argument {
+            "-m" | "-jar" => {
+                let module = arguments.next().map_or("", |module| module);
+                return Some(format!("{argument} {module}"));
+            }
+            "-c" | "-e" | "-" => return Some(argument.to_string()),
+            // Options of python that take the next argument.
+            "-W" | "-X" => drop(arguments.next()),
+            option if option.starts_with('-') => {}
+            path => return Some(file_name(path).to_owned()),
+        }
+    }
+    None
+}
+
+/// Cuts a name to its bound, the last column `…` where anything was cut.
+fn cut(name: &str) -> String {
+    let mut columns = 0;
+    let mut end = 0;
+    for (at, c) in name.char_indices() {
+        // A control character will be shown escaped; one column stands for it here.
+        columns += c.width().unwrap_or(1);
+        if columns > LONGEST_NAME {
+            return format!("{}…", &name[..end]);
+        }
+        if columns < LONGEST_NAME {
+            end = at + c.len_utf8();
+        }
+    }
+    name.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::snapshot::Jupyter;
+
+    fn of(command: &[&str]) -> String {
+        name(&Process {
+            command: Some(
+                command
+                    .iter()
+                    .map(|argument| Arc::from(*argument))
+                    .collect(),
+            ),
+            ..Process::default()
+        })
+    }
+
+    #[test]
+    fn a_name_says_what_runs_and_leaves_out_how() {
+        for (command, expected) in [
+            (&["python", "train.py", "--lr", "1"][..], "python train.py"),
+            (
+                &[
+                    "/usr/bin/python3.11",
+                    "-u",
+                    "-X",
+                    "dev",
+                    "/home/ann/x/fit.py",
+                ],
+                "python3.11 fit.py",
+            ),
+            (
+                &["python", "-m", "package.train", "--x"],
+                "python -m package.train",
+            ),
+            (
+                &["python", "-c", "import torch\nwhile True: pass"],
+                "python -c",
+            ),
+            (&["python"], "python"),
+            (&["vllm", "serve", "meta/llama"], "vllm serve"),
+            (&["/opt/bin/llama-server", "-m", "x.gguf"], "llama-server"),
+            (&["VLLM::EngineCore"], "VLLM::EngineCore"),
+            (&[""], "process"),
+            (&[], "process"),
+            (&["///"], "///"),
+        ] {
+            assert_eq!(of(command), expected);
+        }
+    }
+
+    #[test]
+    fn a_name_is_bounded_whatever_the_process_calls_itself() {
+        let long = of(&["python", &"x".repeat(4 << 20)]);
+        assert_eq!(long.chars().count(), LONGEST_NAME);
+        assert!(long.ends_with('…'));
+        let wide = of(&[&"日".repeat(100)]);
+        assert!(wide.chars().count() <= LONGEST_NAME / 2 + 1, "{wide}");
+        assert!(of(&[&"\u{301}\n\u{1b}".repeat(1000)]).chars().count() <= 2 * LONGEST_NAME);
+    }
+
+    #[test]
+    fn a_notebook_is_called_by_its_file_and_a_kernel_thread_by_its_comm() {
+        let notebook = Process {
+            jupyter: Some(Arc::new(Jupyter {
+                notebook_path: Some("course/hw4.ipynb".into()),
+                ..Jupyter::default()
+            })),
+            ..Process::default()
+        };
+        assert_eq!(name(&notebook), "notebook course/hw4.ipynb");
+        let thread = Process {
+            comm: Some("nv_queue".into()),
+            ..Process::default()
+        };
+        assert_eq!(name(&thread), "nv_queue");
+    }
+
+    #[test]
+    fn many_gpus_are_counted() {
+        let list = |count: u32| -> Vec<FindingGpu> {
+            let gpu = |index| FindingGpu {
+                index,
+                uuid: None,
+                used_bytes: None,
+            };
+            (0..count).map(gpu).collect()
+        };
+        assert_eq!(gpus(&list(1)), "GPU 0");
+        assert_eq!(gpus(&list(2)), "GPUs 0 and 1");
+        assert_eq!(gpus(&list(4)), "GPUs 0, 1, 2 and 3");
+        assert_eq!(gpus(&list(8)), "8 GPUs");
+    }
+}
