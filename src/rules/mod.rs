@@ -1,7 +1,7 @@
 //! A file per kind of finding, and the engine that runs them.
 //!
 //! A kind is one file: its settings with their units and defaults, one pure function from what was
-//! seen to findings, and its tests; and one line in [`kinds`]. What it is made of is in [`rule`], how
+//! seen to findings, and its tests; and one line in `kinds` below. What it is made of is in [`rule`], how
 //! its settings are written in [`setting`], whom an override is for in [`scope`]. [`Engine`] feeds
 //! snapshots to the history and asks every rule.
 //!
@@ -56,13 +56,13 @@ impl Entry {
 
 /// All kinds of rules, their settings, defaults and meaning.
 pub fn catalogue() -> Vec<Entry> {
-    let describe = |rule: &Box<dyn Rule>| Entry {
+    let describe = |rule: Box<dyn Rule>| Entry {
         name: rule.name().to_string(),
         kind: rule.kind(),
         meaning: rule.meaning(),
         settings: rule.settings(),
     };
-    kinds().iter().map(describe).collect()
+    kinds().into_iter().map(describe).collect()
 }
 
 /// Every rule, with its settings.

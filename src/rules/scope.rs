@@ -77,7 +77,11 @@ fn command_line(process: &Process) -> Option<String> {
         }
         line.push_str(argument);
         if line.len() > LONGEST_COMMAND {
-            line.truncate(line.floor_char_boundary(LONGEST_COMMAND));
+            let mut end = LONGEST_COMMAND;
+            while !line.is_char_boundary(end) {
+                end -= 1;
+            }
+            line.truncate(end);
             break;
         }
     }

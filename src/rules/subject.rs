@@ -82,7 +82,7 @@ pub(super) fn name(process: &Process) -> String {
         // `vllm serve`, `ollama runner`: a word that says what the program was asked to do.
         arguments
             .first()
-            .map(|argument| argument.to_string())
+            .map(ToString::to_string)
             .filter(|word| word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))
     };
     cut(&match subject {

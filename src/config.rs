@@ -1,1 +1,0 @@
-//! TOML and defaults to one checked value.

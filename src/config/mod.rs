@@ -1,0 +1,209 @@
+//! TOML and defaults to one checked value.
+//!
+//! Layers, each setting by setting over the one before: the defaults, `/etc/gpumem/config.toml`, the
+//! user's `config.toml`; or the defaults and the one file that was named. `[[override]]`s of all layers
+//! are applied in their order, every one that fits, so that the later wins. An error names file, line
+//! and key and what is allowed. What the rules' settings are is in [`crate::rules`]; reading in
+//! `read`, writing in `write`.
+
+mod read;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use crate::rules::Settings;
+use crate::units::Span;
+
+/// The administrator's configuration.
+const SYSTEM: &str = "/etc/gpumem/config.toml";
+/// The user's, below the folder of configurations.
+const USER: &str = "gpumem/config.toml";
+/// A configuration is a page or two; what is larger is none.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// What is in force.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// How it is observed.
+    pub sample: Sample,
+    /// How it is judged.
+    pub rules: Settings,
+    /// Where each value that is not a default comes from, by its dotted key.
+    origins: BTreeMap<String, String>,
+}
+
+/// Two configurations are the same when they have the same effect, wherever their values come from.
+impl PartialEq for Config {
+    fn eq(&self, other: &Self) -> bool {
+        self.sample == other.sample && self.rules == other.rules
+    }
+}
+
+/// How it is observed.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Sample {
+    /// Time between two samples.
+    pub interval: Span,
+}
+
+impl Default for Sample {
+    fn default() -> Self {
+        Self {
+            interval: Span::from_seconds(1.0),
+        }
+    }
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file is not there or may not be read.
+    #[error("cannot read the configuration {}; check its path and permissions", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is a directory.
+    #[error("the configuration {} is a directory; name a file in it", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// It is larger than any configuration.
+    #[error("the configuration {} is larger than 1 MiB; is it the right file?", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is not text.
+    #[error("{}:{line}: not UTF-8 text; save the file as UTF-8", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// The line of the first byte that is not text, from 1.
+        line: usize,
+    },
+    /// It is not TOML.
+    #[error("{}:{line}:{column}: not TOML: {message}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The character in it, from 1.
+        column: usize,
+        /// What is wrong, in a line.
+        message: String,
+    },
+    /// A key or a value that is not allowed.
+    #[error("{}:{line}: {key}: {message}", path.display())]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The dotted key: `rules.idle.duration`.
+        key: String,
+        /// What is wrong with it and what is allowed.
+        message: String,
+    },
+}
+
+/// Where configuration is looked for, the later over the earlier: the system's file and the user's, or
+/// only the `chosen` one.
+///
+/// `xdg_config_home` and `home` are the environment's `XDG_CONFIG_HOME` and `HOME`; a path in them that
+/// is not absolute is ignored.
+pub fn paths(
+    chosen: Option<&Path>,
+    xdg_config_home: Option<&OsStr>,
+    home: Option<&OsStr>,
+) -> Vec<PathBuf> {
+    if let Some(chosen) = chosen {
+        return vec![chosen.to_owned()];
+    }
+    let absolute = |path: Option<&OsStr>| path.map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder =
+        absolute(xdg_config_home).or_else(|| absolute(home).map(|home| home.join(".config")));
+    let user = folder.map(|folder| folder.join(USER));
+    [PathBuf::from(SYSTEM)].into_iter().chain(user).collect()
+}
+
+/// Reads the files in their order over the defaults. One that does not exist is passed over, unless it
+/// is `required`.
+///
+/// # Errors
+///
+/// A file that cannot be read, is no TOML, or holds what is not allowed.
+pub fn load(paths: &[PathBuf], required: bool) -> Result<Config, Error> {
+    let mut config = Config::default();
+    for path in paths {
+        match text(path) {
+            Ok(text) => read::layer(&mut config, &text, path)?,
+            Err(Error::Unreadable { source, .. }) if !required && is_absent(&source) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(config)
+}
+
+/// Reads one file over the defaults.
+///
+/// # Errors
+///
+/// As [`load`]; a file that does not exist is one.
+pub fn load_file(path: &Path) -> Result<Config, Error> {
+    load(&[path.to_owned()], true)
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+fn text(path: &Path) -> Result<String, Error> {
+    let unreadable = |source| Error::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    if file.metadata().map_err(unreadable)?.is_dir() {
+        return Err(Error::Directory {
+            path: path.to_owned(),
+        });
+    }
+    let mut bytes = Vec::new();
+    file.take(MOST_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(Error::TooLarge {
+            path: path.to_owned(),
+        });
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        Error::NotText {
+            path: path.to_owned(),
+            line: 1 + valid.iter().filter(|byte| **byte == b'\n').count(),
+        }
+    })
+}
+
+impl Config {
+    /// The configuration in force as TOML that reads back as the same value; a comment on each line
+    /// says where its value comes from.
+    pub fn to_toml(&self) -> String {
+        write::document(self)
+    }
+}

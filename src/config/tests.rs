@@ -1,0 +1,349 @@
+//! What is read, what is refused and how, and that what is written reads back.
+
+use std::fs;
+
+use super::*;
+use crate::rules::idle;
+use crate::rules::rule::{Rule as _, Tuned};
+use crate::rules::scope::{GpuName, Scope};
+use crate::rules::setting::Value;
+use crate::units::{Bytes, MIB};
+
+fn parse(text: &str) -> Result<Config, Error> {
+    let mut config = Config::default();
+    read::layer(&mut config, text, Path::new("config.toml"))?;
+    Ok(config)
+}
+
+/// A folder of this test's own, gone when it ends.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let name = format!("gpumem-config-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[track_caller]
+fn refused(text: &str) -> String {
+    match parse(text) {
+        Ok(config) => panic!("taken as {config:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+const WHOLE: &str = r#"
+[sample]
+interval = "500ms"
+
+[rules.idle]
+enabled = false
+min_memory = "512MiB"
+duration = "1h30m"
+max_cpu_percent = 12.5
+severity = "critical"
+
+[[override]]
+rule = "idle"
+user = "ann \"the\" 日本\n"
+command = "python *train*"
+framework = "pytorch"
+gpu = 3
+duration = "2h"
+enabled = true
+
+[[override]]
+gpu = "GPU-89d1f0e5"
+max_cpu_percent = 200
+rule = "idle"
+"#;
+
+#[test]
+fn everything_that_may_be_written_is_read() {
+    let config = parse(WHOLE).unwrap();
+    let mut idle = Tuned::<idle::Settings>::default();
+    for (name, value) in [
+        ("enabled", Value::Flag(false)),
+        ("min_memory", Value::Bytes(Bytes(512 * MIB))),
+        ("duration", Value::Span(Span::from_seconds(5_400.0))),
+        ("max_cpu_percent", Value::Percent(12.5)),
+        (
+            "severity",
+            Value::Severity(crate::model::Severity::Critical),
+        ),
+    ] {
+        assert!(idle.set(name, value), "{name}");
+    }
+    idle.add_override(
+        Scope {
+            user: Some("ann \"the\" 日本\n".into()),
+            command: Some("python *train*".into()),
+            framework: Some("pytorch".into()),
+            gpu: Some(GpuName::Index(3)),
+        },
+        vec![
+            ("duration", Value::Span(Span::from_seconds(7_200.0))),
+            ("enabled", Value::Flag(true)),
+        ],
+    );
+    idle.add_override(
+        Scope {
+            gpu: Some(GpuName::Uuid("GPU-89d1f0e5".into())),
+            ..Scope::default()
+        },
+        vec![("max_cpu_percent", Value::Percent(200.0))],
+    );
+    assert_eq!(config.sample.interval, Span::from_seconds(0.5));
+    assert_eq!(
+        *config.rules.rules()[0],
+        *(Box::new(idle) as Box<dyn crate::rules::rule::Rule>)
+    );
+    assert_ne!(config, Config::default());
+}
+
+#[test]
+fn what_is_in_force_reads_back_as_the_same() {
+    for text in ["", WHOLE, "[rules.idle]\nmin_memory = \"1000001\""] {
+        let config = parse(text).unwrap();
+        let written = config.to_toml();
+        assert_eq!(parse(&written).unwrap(), config, "{written}");
+    }
+    let written = parse(WHOLE).unwrap().to_toml();
+    assert!(
+        written.contains("duration = \"1h30m\" # config.toml:8\n"),
+        "{written}"
+    );
+    assert!(
+        written.contains("[[override]] # config.toml:12\n"),
+        "{written}"
+    );
+    let defaults = Config::default().to_toml();
+    assert!(
+        defaults.contains("min_memory = \"1GiB\" # default\n"),
+        "{defaults}"
+    );
+}
+
+#[test]
+fn a_path_in_a_comment_breaks_no_line() {
+    let mut config = Config::default();
+    let path = Path::new("a\nenabled = maybe");
+    read::layer(&mut config, "sample.interval = \"2s\"", path).unwrap();
+    assert_eq!(parse(&config.to_toml()).unwrap(), config);
+}
+
+#[test]
+fn a_mistake_is_told_with_file_line_key_and_what_is_allowed() {
+    for (text, message) in [
+        (
+            "[rules.idle]\nduratoin = \"1m\"",
+            "config.toml:2: rules.idle.duratoin: is not known; did you mean \"duration\"?; allowed: \
+             enabled, min_memory, duration, max_cpu_percent, severity",
+        ),
+        (
+            "\n[rules.idel]",
+            "config.toml:2: rules.idel: is not known; did you mean \"idle\"?; allowed: idle",
+        ),
+        (
+            "rule = 1",
+            "config.toml:1: rule: is not known; did you mean \"rules\"?; allowed: sample, rules, override",
+        ),
+        (
+            "[sample]\nx = 1",
+            "config.toml:2: sample.x: is not known; allowed: interval",
+        ),
+        (
+            "[rules.idle]\nduration = 10",
+            "config.toml:2: rules.idle.duration: 10 is not allowed; write a duration such as \"30s\", \
+             \"10m\" or \"2h\", from 1s to 1d",
+        ),
+        (
+            "rules.idle.duration = \"10 apples\"",
+            "config.toml:1: rules.idle.duration: \"10 apples\" is not allowed; write a duration such as \
+             \"30s\", \"10m\" or \"2h\", from 1s to 1d",
+        ),
+        (
+            "rules = 3",
+            "config.toml:1: rules: is to be a table; write [rules]",
+        ),
+        (
+            "rules.idle = [1]",
+            "config.toml:1: rules.idle: is to be a table; write [rules.idle]",
+        ),
+        (
+            "[sample]\ninterval = \"1ms\"",
+            "config.toml:2: sample.interval: \"1ms\" is not allowed; write a duration such as \"1s\" or \
+             \"500ms\", from 100ms to 1h",
+        ),
+        (
+            "[override]\nrule = \"idle\"",
+            "config.toml:1: override: is to be a list of tables; begin each with [[override]]",
+        ),
+        (
+            "\n[[override]]\nuser = \"ann\"",
+            "config.toml:2: override: names no rule; add rule = NAME, one of: idle",
+        ),
+        (
+            "[[override]]\nrule = \"idl\"",
+            "config.toml:2: override.rule: \"idl\" is no rule; did you mean \"idle\"?; the rules are: idle",
+        ),
+        (
+            "[[override]]\nrule = \"idle\"\nduration = \"1h\"",
+            "config.toml:1: override: is for nobody in particular; add one of user, command, gpu, \
+             framework, or write the settings under [rules.idle]",
+        ),
+        (
+            "[[override]]\nrule = \"idle\"\nuser = \"ann\"",
+            "config.toml:1: override: changes nothing; add one of enabled, min_memory, duration, \
+             max_cpu_percent, severity",
+        ),
+        (
+            "[[override]]\nrule = \"idle\"\nusr = \"ann\"",
+            "config.toml:3: override.usr: is not known; did you mean \"user\"?; allowed: user, command, \
+             gpu, framework, enabled, min_memory, duration, max_cpu_percent, severity",
+        ),
+        (
+            "[[override]]\nrule = \"idle\"\nuser = \"\"",
+            "config.toml:3: override.user: \"\" is not allowed; write a name in quotes",
+        ),
+        (
+            "[[override]]\nrule = \"idle\"\ngpu = -1",
+            "config.toml:3: override.gpu: -1 is not allowed; write an index such as 0 or a uuid such as \
+             \"GPU-89d1f0e5-…\"",
+        ),
+    ] {
+        assert_eq!(refused(text), message);
+    }
+}
+
+#[test]
+fn values_without_sense_are_refused() {
+    for text in [
+        "rules.idle.duration = \"0s\"",
+        "rules.idle.duration = \"2d\"",
+        "rules.idle.max_cpu_percent = -20",
+        "rules.idle.max_cpu_percent = 0",
+        "rules.idle.max_cpu_percent = nan",
+        "rules.idle.max_cpu_percent = inf",
+        "rules.idle.max_cpu_percent = 99999999999999999999999",
+        "rules.idle.min_memory = 1024",
+        "rules.idle.min_memory = \"8GB\"",
+        "rules.idle.severity = \"bad\"",
+        "rules.idle.enabled = \"yes\"",
+        "rules.idle.enabled = 1979-05-27",
+        "sample.interval = \"0\"",
+    ] {
+        let error = refused(text);
+        assert!(error.contains("is not allowed; write"), "{text}: {error}");
+    }
+}
+
+#[test]
+fn what_is_no_toml_is_told_by_line_and_column() {
+    let error = refused("[sample]\ninterval = \n");
+    assert!(error.starts_with("config.toml:2:12: not TOML: "), "{error}");
+    assert!(!error.contains('\n'), "{error}");
+    for text in ["[", "a = 1\na = 2", "\u{0}", "é = é", &"[".repeat(100_000)] {
+        assert!(refused(text).contains("not TOML"), "{text:.20}");
+    }
+}
+
+#[test]
+fn a_later_layer_wins_setting_by_setting_and_adds_its_overrides() {
+    let folder = Folder::new("layers");
+    let (system, user) = (folder.0.join("system.toml"), folder.0.join("user.toml"));
+    let override_of =
+        |user: &str| format!("[[override]]\nrule=\"idle\"\nuser=\"{user}\"\nduration=\"1h\"\n");
+    fs::write(
+        &system,
+        format!(
+            "[rules.idle]\nduration=\"20m\"\nseverity=\"info\"\n{}",
+            override_of("ann")
+        ),
+    )
+    .unwrap();
+    fs::write(
+        &user,
+        format!("[rules.idle]\nduration=\"30m\"\n{}", override_of("bob")),
+    )
+    .unwrap();
+    let config = load(&[system.clone(), user], false).unwrap();
+    let idle = &config.rules.rules()[0];
+    let values: Vec<Value> = idle
+        .settings()
+        .iter()
+        .map(|setting| setting.value)
+        .collect();
+    assert!(values.contains(&Value::Span(Span::from_seconds(1_800.0))));
+    assert!(values.contains(&Value::Severity(crate::model::Severity::Info)));
+    let users: Vec<_> = idle
+        .overrides()
+        .iter()
+        .map(|(scope, _)| scope.user.as_deref())
+        .collect();
+    assert_eq!(users, [Some("ann"), Some("bob")]);
+    let origin = format!("severity = \"info\" # {}:3", system.display());
+    assert!(config.to_toml().contains(&origin), "{}", config.to_toml());
+}
+
+#[test]
+fn what_cannot_be_read_is_told_plainly_and_what_is_not_there_is_no_error() {
+    let folder = Folder::new("unreadable");
+    let absent = folder.0.join("absent.toml");
+    assert_eq!(
+        load(std::slice::from_ref(&absent), false).unwrap(),
+        Config::default()
+    );
+    assert_eq!(load(&[absent.join("x")], false).unwrap(), Config::default());
+    assert!(matches!(load_file(&absent), Err(Error::Unreadable { .. })));
+    assert!(matches!(
+        load(std::slice::from_ref(&folder.0), false),
+        Err(Error::Directory { .. })
+    ));
+    let file = folder.0.join("config.toml");
+    fs::write(&file, b"# fine\n# \xff\n").unwrap();
+    assert!(matches!(
+        load_file(&file),
+        Err(Error::NotText { line: 2, .. })
+    ));
+    fs::write(&file, vec![b'\n'; (MOST_BYTES + 1) as usize]).unwrap();
+    assert!(matches!(load_file(&file), Err(Error::TooLarge { .. })));
+}
+
+#[test]
+fn the_chosen_file_stands_alone_and_relative_folders_are_ignored() {
+    let listed = |chosen: Option<&str>, xdg: Option<&str>, home: Option<&str>| -> Vec<String> {
+        paths(
+            chosen.map(Path::new),
+            xdg.map(OsStr::new),
+            home.map(OsStr::new),
+        )
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect()
+    };
+    let system = "/etc/gpumem/config.toml";
+    assert_eq!(listed(Some("x.toml"), Some("/c"), Some("/h")), ["x.toml"]);
+    assert_eq!(
+        listed(None, Some("/c"), Some("/h")),
+        [system, "/c/gpumem/config.toml"]
+    );
+    assert_eq!(
+        listed(None, None, Some("/h")),
+        [system, "/h/.config/gpumem/config.toml"]
+    );
+    assert_eq!(
+        listed(None, Some("c"), Some("/h")),
+        [system, "/h/.config/gpumem/config.toml"]
+    );
+    assert_eq!(listed(None, Some(""), Some("h")), [system]);
+}
