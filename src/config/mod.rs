@@ -7,8 +7,6 @@
 //! `read`, writing in `write`.
 
 mod read;
-#[cfg(test)]
-mod tests;
 mod write;
 
 use std::collections::BTreeMap;
@@ -207,3 +205,6 @@ impl Config {
         write::document(self)
     }
 }
+
+#[cfg(test)]
+mod tests;

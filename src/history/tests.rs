@@ -1,6 +1,6 @@
 //! Runs, gaps and resets, on scenes made by hand.
 
-use super::testing::Scene;
+use super::testing::{Scene, disorder};
 use super::*;
 use crate::model::GpuProcess;
 use crate::units::{GIB, MIB};
@@ -345,63 +345,24 @@ fn a_thousand_processes_on_sixteen_gpus_stay_small() {
 
 #[test]
 fn no_order_of_snapshots_and_no_lack_in_them_panics() {
-    let mut random = Random(42);
-    for _ in 0..200 {
-        let mut scene = Scene::new(3, 10.0);
+    for seed in 1..=200 {
         let mut history = History::default();
-        for pid in 1..5 {
-            scene.holder(pid, &[pid % 3, (pid + 1) % 3], GIB);
-        }
-        let mut past: Vec<Snapshot> = Vec::new();
-        for _ in 0..100 {
-            let mut snapshot = match random.below(8) {
-                0 => scene.now.clone(),
-                1 if !past.is_empty() => past[random.below(past.len() as u64) as usize].clone(),
-                2 => scene.pass(random.below(20_000) as f64 - 2_000.0).clone(),
-                _ => scene.step().clone(),
-            };
-            match random.below(10) {
-                0 => snapshot.gpus[0].processes = None,
-                1 => snapshot.gpus.rotate_left(1),
-                2 => snapshot.processes.truncate(random.below(5) as usize),
-                3 => snapshot.host.suspended_seconds = Some(random.below(3) * 100),
-                4 => snapshot.processes.extend(snapshot.processes.clone()),
-                5 => snapshot.gpus[1].stale_seconds = Some(f64::NAN),
-                6 => snapshot.processes.iter_mut().for_each(|process| {
-                    process.start_ticks = Some(random.below(3));
-                    process.cpu_seconds = Some(f64::from_bits(random.below(u64::MAX)));
-                }),
-                7 => snapshot.time = Time::from_unix_milliseconds(random.below(u64::MAX) as i64),
-                _ => {}
-            }
-            history.observe(&snapshot);
+        disorder(seed, 100, |snapshot| {
+            history.observe(snapshot);
             for process in &snapshot.processes {
                 let identity = process.identity();
                 for gpu in 0..3 {
-                    let since = history.idle_since(identity, gpu);
-                    assert!(since <= history.last_time(), "{since:?}");
+                    assert!(history.idle_since(identity, gpu) <= history.last_time());
                     history.memory_points(identity, gpu);
                 }
-                if let Some(known) = history.process(identity) {
-                    for run in known.rows().iter().filter_map(Row::run) {
-                        assert!((0.0..=1.0).contains(&run.coverage()), "{run:?}");
-                        assert!(history.first_time() <= Some(run.since), "{run:?}");
-                    }
+                let rows = history
+                    .process(identity)
+                    .map_or(&[][..], ProcessHistory::rows);
+                for run in rows.iter().filter_map(Row::run) {
+                    assert!((0.0..=1.0).contains(&run.coverage()), "{run:?}");
+                    assert!(history.first_time() <= Some(run.since), "{run:?}");
                 }
             }
-            past.push(snapshot);
-        }
-    }
-}
-
-/// xorshift: the same numbers in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
+        });
     }
 }

@@ -1,7 +1,7 @@
 //! Feeds snapshots to the history, asks every rule, and keeps the findings: what is so and what ceased.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Settings;
@@ -47,6 +47,10 @@ impl Engine {
         }
         let before = std::mem::take(&mut self.findings);
         self.findings = verdicts.findings;
+        // A recording may show a process twice; it is accused once.
+        let mut subjects = HashSet::new();
+        self.findings
+            .retain(|finding| subjects.insert(subject(finding)));
         self.undecided = verdicts.undecided;
         self.carry_over(before, snapshot);
         self.findings.sort_by(|a, b| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::history::testing::Scene;
+use crate::history::testing::{Scene, disorder};
 use crate::model::snapshot::Jupyter;
 use crate::rules::rule::Rule;
 use crate::rules::scope::{GpuName, Scope};
@@ -586,4 +586,36 @@ fn hostile_names_are_bounded_in_the_message() {
     scene.process(PID).command = Some([long.clone(), long].into());
     let engine = judge(&mut scene, 700.0);
     assert!(engine.findings()[0].message.chars().count() < 200);
+}
+
+#[test]
+fn whatever_comes_in_whatever_order_a_finding_is_one_of_its_kind() {
+    let mut found = 0;
+    for seed in 1..=200 {
+        let mut engine = Engine::new(AllSettings::default());
+        disorder(seed, 100, |snapshot| {
+            engine.observe(snapshot);
+            found += engine.findings().len();
+            for finding in engine.findings() {
+                assert!(finding.resolved_at.is_none());
+                assert!(finding.duration_seconds >= 600.0, "{finding:?}");
+                assert!(
+                    finding.gpus.is_sorted_by(|a, b| a.index < b.index),
+                    "{finding:?}"
+                );
+            }
+            let mut ids: Vec<_> = engine
+                .findings()
+                .iter()
+                .map(|finding| &finding.id)
+                .collect();
+            ids.sort();
+            ids.dedup();
+            assert_eq!(ids.len(), engine.findings().len());
+        });
+    }
+    assert!(
+        found > 0,
+        "disorder that never comes to a finding tests nothing"
+    );
 }
