@@ -1,1 +1,356 @@
 //! The terminal screen.
+//!
+//! Three threads only send events on one bounded channel: one samples, one reads keys, one waits for
+//! signals. The main thread owns state and terminal, and draws when something has changed; so a
+//! driver that hangs freezes its own numbers and nothing else.
+//!
+//! - [`app`]: the state, and `update`, which is pure;
+//! - [`keys`]: the table of keys; [`column`]: the table of columns;
+//! - [`picture`]: one snapshot with its verdicts, as rows in order;
+//! - [`layout`]: which panel gets which part of the screen;
+//! - [`view`]: a file per panel;
+//! - [`terminal`]: the terminal, taken and given back.
+
+pub mod app;
+pub mod column;
+pub mod keys;
+pub mod layout;
+pub mod picture;
+#[cfg(test)]
+mod sample;
+pub mod terminal;
+pub mod view;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{getpgrp, getsid, kill_current_process_group};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+use signal_hook::iterator::{Handle, Signals};
+use signal_hook::{SigId, flag, low_level};
+
+use crate::rules::Engine;
+use crate::source::{Origin, Source};
+use app::{App, Effect, Event, Setup, update};
+use terminal::Screen;
+
+/// How the screen is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The time from one sample to the next; a sample older than three of them is an alarm.
+    pub interval: Duration,
+    /// Whether colours may be used.
+    pub color: bool,
+    /// Whether only ASCII may be written, as in a locale that is not UTF-8.
+    pub ascii: bool,
+}
+
+/// How the screen ended. The terminal is given back by then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// A person left it.
+    Quit,
+    /// A signal ended it, or its terminal is gone (`SIGHUP`); the program should end as by that
+    /// signal: `signal_hook::low_level::emulate_default_handler`.
+    Signal(i32),
+}
+
+/// Why there is no screen.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Standard output goes elsewhere.
+    #[error(
+        "standard output is not a terminal; use `gpumem ps` or `gpumem check` for files and pipes"
+    )]
+    NotATerminal,
+    /// The terminal cannot be taken or written to.
+    #[error("cannot use the terminal; run gpumem watch in one, or use `gpumem ps`")]
+    Terminal(#[source] io::Error),
+    /// Keys cannot be read.
+    #[error("cannot read keys from the terminal; run gpumem watch in one, or use `gpumem ps`")]
+    Keyboard(#[source] io::Error),
+    /// Threads or signal handlers cannot be set up.
+    #[error("cannot set up {what}; check the limits on processes and memory")]
+    Setup {
+        /// What.
+        what: &'static str,
+        /// Why not.
+        #[source]
+        error: io::Error,
+    },
+    /// Nothing was ever seen.
+    #[error("{0}")]
+    Source(String),
+    /// A bug; its message has been printed.
+    #[error("the {thread} thread panicked; this is a bug in gpumem, please report it")]
+    Panicked {
+        /// Which.
+        thread: &'static str,
+    },
+}
+
+/// What a thread tells the main thread.
+enum Message {
+    Event(Event),
+    Failed(Error),
+}
+
+/// Messages that may wait; a source that is faster than the screen is held up.
+const QUEUE: usize = 4;
+/// Messages that are taken in before the screen is drawn again.
+const BATCH: usize = 16;
+
+/// Shows what `source` yields and `engine` makes of it, until a person or a signal ends it.
+///
+/// A thread that waits in `source` or for a key stays behind when this returns; the program is
+/// expected to end soon after.
+///
+/// # Errors
+///
+/// Where there is no terminal, or where the source fails before its first snapshot. A source that
+/// fails later leaves its last snapshot on the screen, and says so there.
+pub fn run(source: Box<dyn Source>, engine: Engine, options: Options) -> Result<Outcome, Error> {
+    if !terminal::is_terminal() {
+        return Err(Error::NotATerminal);
+    }
+    let replay = match source.origin() {
+        Origin::Live => None,
+        Origin::Replay { name } => Some(name),
+    };
+    let setup = Setup {
+        replay,
+        version: env!("CARGO_PKG_VERSION"),
+        interval: options.interval,
+        color: options.color,
+        ascii: options.ascii,
+    };
+    let (columns, rows) = terminal::size();
+    let mut app = App::new(setup, engine, columns, rows);
+    let start = Instant::now();
+    let (sender, messages) = sync_channel(QUEUE);
+
+    let outcome = terminal::with_screen(|screen| {
+        // Before the threads: a signal that comes now must find the terminal's keeper.
+        let _signals = SignalWatch::start(&sender)?;
+        spawn("sampling", &sender, move |sender| {
+            sample(source, start, sender);
+        })?;
+        spawn("keyboard", &sender, read_keys)?;
+        drive(&mut app, screen, &messages, start)
+    });
+    match outcome {
+        Ok(Err(Error::Terminal(error))) | Err(error) if terminal::is_gone(&error) => {
+            Ok(Outcome::Signal(SIGHUP))
+        }
+        Ok(outcome) => outcome,
+        Err(error) => Err(Error::Terminal(error)),
+    }
+}
+
+/// The loop: takes in what has come, carries effects out, draws if anything changed.
+fn drive(
+    app: &mut App,
+    screen: &mut Screen,
+    messages: &Receiver<Message>,
+    start: Instant,
+) -> Result<Outcome, Error> {
+    let mut changed = true;
+    loop {
+        if changed {
+            screen
+                .draw(|buffer| view::draw(app, buffer))
+                .map_err(Error::Terminal)?;
+            changed = false;
+        }
+        let first = wait(messages, app.next_tick(), start);
+        for message in std::iter::once(first).chain(messages.try_iter().take(BATCH)) {
+            let event = match message {
+                Message::Event(event) => event,
+                Message::Failed(error) => return Err(error),
+            };
+            let Some(effect) = update(app, event) else {
+                continue;
+            };
+            changed = true;
+            match effect {
+                Effect::Draw => {}
+                Effect::Repaint => screen.resize(app.area).map_err(Error::Terminal)?,
+                Effect::Suspend => suspend()?,
+                Effect::Stop => stop()?,
+                Effect::Resume => resume(app, screen).map_err(Error::Terminal)?,
+                Effect::Quit => return Ok(Outcome::Quit),
+                Effect::Die(signal) => return Ok(Outcome::Signal(signal)),
+                Effect::Fail(error) => return Err(Error::Source(error)),
+            }
+        }
+    }
+}
+
+/// The next message; a tick where none comes in time.
+fn wait(messages: &Receiver<Message>, tick: Option<Duration>, start: Instant) -> Message {
+    const LONG: Duration = Duration::from_secs(3600);
+    let patience = tick.map_or(LONG, |tick| tick.saturating_sub(start.elapsed()));
+    messages.recv_timeout(patience).unwrap_or_else(|_| {
+        Message::Event(Event::Tick {
+            now: start.elapsed(),
+        })
+    })
+}
+
+/// Sends what `source` yields, until it ends or nobody listens.
+fn sample(mut source: Box<dyn Source>, start: Instant, sender: &SyncSender<Message>) {
+    loop {
+        let (event, more) = match source.next() {
+            Ok(Some(snapshot)) => {
+                let now = start.elapsed();
+                let snapshot = Box::new(snapshot);
+                (Event::Snapshot { now, snapshot }, true)
+            }
+            Ok(None) => (Event::SourceEnded, false),
+            Err(error) => (Event::SourceFailed(in_full(&error)), false),
+        };
+        if sender.send(Message::Event(event)).is_err() || !more {
+            return;
+        }
+    }
+}
+
+/// An error with what caused it.
+fn in_full(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+/// Sends keys and sizes, until nobody listens.
+fn read_keys(sender: &SyncSender<Message>) {
+    loop {
+        let message = match crossterm::event::read() {
+            Ok(crossterm::event::Event::Key(key)) => Message::Event(Event::Key(key)),
+            Ok(crossterm::event::Event::Resize(..)) => {
+                let (columns, rows) = terminal::size();
+                Message::Event(Event::Resize(columns, rows))
+            }
+            Ok(_) => continue,
+            Err(error) => Message::Failed(Error::Keyboard(error)),
+        };
+        let failed = matches!(message, Message::Failed(_));
+        if sender.send(message).is_err() || failed {
+            return;
+        }
+    }
+}
+
+/// Starts a thread that sends messages; a panic of it is one, too.
+fn spawn(
+    name: &'static str,
+    sender: &SyncSender<Message>,
+    work: impl FnOnce(&SyncSender<Message>) + Send + 'static,
+) -> Result<(), Error> {
+    struct Tell(SyncSender<Message>, &'static str);
+    impl Drop for Tell {
+        fn drop(&mut self) {
+            if thread::panicking() {
+                let error = Error::Panicked { thread: self.1 };
+                // Where nobody listens, the program is ending already.
+                let _ = self.0.send(Message::Failed(error));
+            }
+        }
+    }
+    let tell = Tell(sender.clone(), name);
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || work(&tell.0))
+        .map(drop)
+        .map_err(|error| Error::Setup {
+            what: "a thread",
+            error,
+        })
+}
+
+/// Signals as events, as long as this lives.
+struct SignalWatch {
+    handle: Handle,
+    flags: Vec<SigId>,
+}
+
+impl SignalWatch {
+    fn start(sender: &SyncSender<Message>) -> Result<Self, Error> {
+        let failed = |error| Error::Setup {
+            what: "signal handlers",
+            error,
+        };
+        let ends = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
+        let mut flags = Vec::new();
+        for signal in ends {
+            // Asked a second time, gpumem ends at once: the main thread may be stuck in a write to a
+            // terminal that takes nothing. The order matters: the first time only sets the flag. Each
+            // signal has its own: the end of a session sends several, and each only once.
+            let asked = Arc::new(AtomicBool::new(false));
+            let again = flag::register_conditional_default(signal, Arc::clone(&asked));
+            flags.push(again.map_err(failed)?);
+            flags.push(flag::register(signal, Arc::clone(&asked)).map_err(failed)?);
+        }
+        let mut signals = Signals::new(ends.iter().chain(&[SIGTSTP, SIGCONT])).map_err(failed)?;
+        let handle = signals.handle();
+        spawn("signals", sender, move |sender| {
+            for signal in signals.forever() {
+                if sender.send(Message::Event(Event::Signal(signal))).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { handle, flags })
+    }
+}
+
+impl Drop for SignalWatch {
+    fn drop(&mut self) {
+        self.handle.close();
+        for &id in &self.flags {
+            low_level::unregister(id);
+        }
+    }
+}
+
+/// Ctrl-Z: stops all that the shell started in this job, as the terminal would outside raw mode. The
+/// signal comes back as an event and [`stop`]s gpumem itself.
+fn suspend() -> Result<(), Error> {
+    if !can_be_continued() {
+        return Ok(());
+    }
+    kill_current_process_group(rustix::process::Signal::TSTP)
+        .map_err(|errno| Error::Terminal(errno.into()))
+}
+
+/// Gives the terminal back and stops; whoever continues gpumem sends `SIGCONT`, which is an event.
+fn stop() -> Result<(), Error> {
+    if !can_be_continued() {
+        return Ok(());
+    }
+    terminal::give_back();
+    low_level::emulate_default_handler(SIGTSTP).map_err(Error::Terminal)
+}
+
+fn resume(app: &mut App, screen: &mut Screen) -> io::Result<()> {
+    screen.retake()?;
+    // The window may have changed meanwhile.
+    let (columns, rows) = terminal::size();
+    update(app, Event::Resize(columns, rows));
+    screen.resize(app.area)
+}
+
+/// Whether there is a shell to continue a stopped gpumem. A terminal that was opened for gpumem alone
+/// has none: it leads the session itself, and would stay stopped for good.
+fn can_be_continued() -> bool {
+    getsid(None).is_ok_and(|session| session != getpgrp())
+}

@@ -1,0 +1,264 @@
+//! The keys: one table that both handles them and is the help.
+//!
+//! Keys of nvitop, nvtop, htop and vi where they agree. What an action does is in `app.rs`.
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::column::Column;
+
+/// What a key asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// The next row.
+    Down,
+    /// The row before.
+    Up,
+    /// A screenful down.
+    PageDown,
+    /// A screenful up.
+    PageUp,
+    /// The first row.
+    First,
+    /// The last row.
+    Last,
+    /// Sort by a column whose letter comes next.
+    ChooseSort,
+    /// Sort by the next column to the right.
+    SortRight,
+    /// Sort by the next column to the left.
+    SortLeft,
+    /// Sort by this column.
+    SortBy(Column),
+    /// Turn the order around.
+    Reverse,
+    /// Show or leave the help.
+    Help,
+    /// Draw everything again.
+    Repaint,
+    /// Stop, as Ctrl-Z does to any program.
+    Suspend,
+    /// One step back: leave the help, clear the selection, quit.
+    Back,
+    /// Leave.
+    Quit,
+}
+
+/// A key as it is pressed. Shift is in the character itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Key {
+    /// Without modifiers.
+    Plain(KeyCode),
+    /// With Ctrl.
+    Ctrl(char),
+}
+
+/// One line of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Binding {
+    /// The keys that do it.
+    pub keys: &'static [Key],
+    /// The keys as the help writes them.
+    pub label: &'static str,
+    /// What they do, as the help says it.
+    pub does: &'static str,
+    /// Key and word in the bottom line, for those that stand there.
+    pub hint: Option<(&'static str, &'static str)>,
+    /// What is done.
+    pub action: Action,
+}
+
+const fn char(c: char) -> Key {
+    Key::Plain(KeyCode::Char(c))
+}
+
+const fn plain(code: KeyCode) -> Key {
+    Key::Plain(code)
+}
+
+const fn bind(
+    keys: &'static [Key],
+    label: &'static str,
+    does: &'static str,
+    action: Action,
+) -> Binding {
+    Binding {
+        keys,
+        label,
+        does,
+        hint: None,
+        action,
+    }
+}
+
+impl Binding {
+    const fn hinted(mut self, key: &'static str, word: &'static str) -> Self {
+        self.hint = Some((key, word));
+        self
+    }
+}
+
+/// Every key, in the order of the help.
+pub const TABLE: &[Binding] = &[
+    bind(
+        &[char('?'), char('h'), plain(KeyCode::F(1))],
+        "? h F1",
+        "this help",
+        Action::Help,
+    )
+    .hinted("?", "help"),
+    bind(
+        &[char('j'), plain(KeyCode::Down)],
+        "j Down",
+        "select the next process",
+        Action::Down,
+    )
+    .hinted("j k", "select"),
+    bind(
+        &[char('k'), plain(KeyCode::Up)],
+        "k Up",
+        "select the one before",
+        Action::Up,
+    ),
+    bind(
+        &[plain(KeyCode::PageDown), Key::Ctrl('f')],
+        "PgDn Ctrl-F",
+        "a screenful down",
+        Action::PageDown,
+    ),
+    bind(
+        &[plain(KeyCode::PageUp), Key::Ctrl('b')],
+        "PgUp Ctrl-B",
+        "a screenful up",
+        Action::PageUp,
+    ),
+    bind(
+        &[plain(KeyCode::Home), char('g')],
+        "Home g",
+        "the first",
+        Action::First,
+    ),
+    bind(
+        &[plain(KeyCode::End), char('G')],
+        "End G",
+        "the last",
+        Action::Last,
+    ),
+    bind(
+        &[char('o'), plain(KeyCode::F(6))],
+        "o F6",
+        "sort by a column, named by its letter",
+        Action::ChooseSort,
+    )
+    .hinted("o", "sort"),
+    bind(
+        &[char('<'), char(',')],
+        "< ,",
+        "sort by the column to the left",
+        Action::SortLeft,
+    ),
+    bind(
+        &[char('>'), char('.')],
+        "> .",
+        "sort by the column to the right",
+        Action::SortRight,
+    ),
+    bind(
+        &[char('M')],
+        "M",
+        "sort by GPU memory",
+        Action::SortBy(Column::Memory),
+    ),
+    bind(
+        &[char('P')],
+        "P",
+        "sort by CPU use",
+        Action::SortBy(Column::CpuPercent),
+    ),
+    bind(
+        &[char('r'), char('I')],
+        "r I",
+        "turn the order around",
+        Action::Reverse,
+    )
+    .hinted("r", "reverse"),
+    bind(
+        &[Key::Ctrl('l'), plain(KeyCode::F(5))],
+        "Ctrl-L F5",
+        "draw the screen again",
+        Action::Repaint,
+    ),
+    bind(
+        &[Key::Ctrl('z')],
+        "Ctrl-Z",
+        "back to the shell; fg returns",
+        Action::Suspend,
+    ),
+    bind(
+        &[plain(KeyCode::Esc)],
+        "Esc",
+        "one step back: help, selection, quit",
+        Action::Back,
+    ),
+    bind(
+        &[char('q'), plain(KeyCode::F(10)), Key::Ctrl('c')],
+        "q F10 Ctrl-C",
+        "quit",
+        Action::Quit,
+    )
+    .hinted("q", "quit"),
+];
+
+/// What a key asks for, if anything.
+pub fn action(event: &KeyEvent) -> Option<Action> {
+    let key = pressed(event)?;
+    TABLE
+        .iter()
+        .find(|binding| binding.keys.contains(&key))
+        .map(|binding| binding.action)
+}
+
+/// The key of an event; `None` for a release and for modifiers that nothing is bound to.
+fn pressed(event: &KeyEvent) -> Option<Key> {
+    if event.is_release() {
+        return None;
+    }
+    match (event.code, event.modifiers - KeyModifiers::SHIFT) {
+        (code, KeyModifiers::NONE) => Some(Key::Plain(code)),
+        (KeyCode::Char(c), KeyModifiers::CONTROL) => Some(Key::Ctrl(c.to_ascii_lowercase())),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_key_is_bound_twice() {
+        let keys: Vec<Key> = TABLE
+            .iter()
+            .flat_map(|binding| binding.keys)
+            .copied()
+            .collect();
+        for (at, key) in keys.iter().enumerate() {
+            assert!(!keys[..at].contains(key), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_counts_when_it_is_pressed_with_nothing_else_held() {
+        let event = |code, modifiers| KeyEvent::new(code, modifiers);
+        let q = KeyCode::Char('q');
+        assert_eq!(action(&event(q, KeyModifiers::NONE)), Some(Action::Quit));
+        assert_eq!(action(&event(q, KeyModifiers::ALT)), None);
+        assert_eq!(action(&event(q, KeyModifiers::CONTROL)), None);
+        assert_eq!(
+            action(&event(KeyCode::Char('c'), KeyModifiers::CONTROL)),
+            Some(Action::Quit)
+        );
+        assert_eq!(
+            action(&event(KeyCode::Char('G'), KeyModifiers::SHIFT)),
+            Some(Action::Last)
+        );
+    }
+}

@@ -1,0 +1,487 @@
+//! What is on show: one snapshot, what the rules say of it, and its rows in order.
+//!
+//! A row is a (process, GPU) pair. Rows hold positions and the few numbers that a snapshot does not;
+//! text is made in `view`, for the rows that are visible only. Sorting compares values, never text
+//! made of them, and what is unknown comes last whichever way the order is turned.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use unicode_width::UnicodeWidthStr;
+
+use super::column::Column;
+use crate::model::finding::{Finding, Undecided};
+use crate::model::snapshot::{Gpu, GpuProcess, Process, Snapshot};
+use crate::model::{Identity, Start, Time};
+
+/// What makes two rows of different snapshots the same row.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RowKey {
+    /// The process.
+    pub identity: Identity,
+    /// NVML's index of the GPU.
+    pub gpu: u32,
+    /// GPU instance and compute instance, under MIG.
+    pub instance: (Option<u32>, Option<u32>),
+}
+
+/// A process on a GPU.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Who and where.
+    pub key: RowKey,
+    /// Seconds without use of this GPU: 0 while it is used, `None` where that is unknown.
+    pub idle_seconds: Option<f64>,
+    /// Seconds since the process started.
+    pub runtime_seconds: Option<f64>,
+    /// The worst finding about it, by position.
+    pub finding: Option<usize>,
+    /// How many findings are about it.
+    pub finding_count: usize,
+    gpu: usize,
+    entry: usize,
+    process: Option<usize>,
+}
+
+/// A row's parts, looked up.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// The row.
+    pub row: &'a Row,
+    /// Its GPU.
+    pub gpu: &'a Gpu,
+    /// Its share of the GPU.
+    pub entry: &'a GpuProcess,
+    /// The process, or why it could not be told who that is. What /proc says of an unresolved pid
+    /// may be about a stranger, and is not given out.
+    pub process: Result<&'a Process, &'a str>,
+    /// The worst finding about it.
+    pub finding: Option<&'a Finding>,
+}
+
+impl Subject<'_> {
+    /// Its share of the GPU's memory.
+    pub fn memory_percent(&self) -> Option<f64> {
+        let total = self.gpu.memory?.total_bytes;
+        (total > 0).then(|| self.entry.used_bytes.map(|used| percent(used, total)))?
+    }
+}
+
+/// `part` of `whole` in percent.
+pub fn percent(part: u64, whole: u64) -> f64 {
+    part as f64 * 100.0 / whole as f64
+}
+
+/// Terminal columns that the widest text of a column needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Widths {
+    /// Of pids.
+    pub pid: u16,
+    /// Of users, within bounds.
+    pub user: u16,
+    /// Of frameworks, within bounds; 0 where none is known.
+    pub framework: u16,
+    /// Of badges; 0 where there is none.
+    pub finding: u16,
+}
+
+/// The order of the rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sort {
+    /// By what.
+    pub column: Column,
+    /// Against the column's own direction.
+    pub reversed: bool,
+}
+
+impl Sort {
+    /// Whether the most comes first.
+    pub fn descending(self) -> bool {
+        self.column.spec().descending != self.reversed
+    }
+}
+
+/// One snapshot, judged and in order.
+#[derive(Clone, Debug)]
+pub struct Picture {
+    /// What was observed.
+    pub snapshot: Snapshot,
+    /// What is so now, worst first.
+    pub findings: Vec<Finding>,
+    /// The rules that could not be decided.
+    pub undecided: Vec<Undecided>,
+    /// The table.
+    pub rows: Vec<Row>,
+    /// How wide its columns are.
+    pub widths: Widths,
+}
+
+impl Picture {
+    /// Joins a snapshot with what the rules say of it. `idle_since` tells since when a process has
+    /// not used a GPU. Rows are in no order yet.
+    pub fn new(
+        snapshot: Snapshot,
+        findings: Vec<Finding>,
+        undecided: Vec<Undecided>,
+        idle_since: impl Fn(Identity, u32) -> Option<Time>,
+    ) -> Self {
+        let processes: HashMap<u32, usize> = snapshot
+            .processes
+            .iter()
+            .enumerate()
+            .map(|(at, process)| (process.pid, at))
+            .collect();
+        let mut about: HashMap<Identity, Vec<usize>> = HashMap::new();
+        for (at, finding) in findings.iter().enumerate() {
+            if let Some(process) = &finding.process {
+                about.entry(process.identity).or_default().push(at);
+            }
+        }
+
+        let mut rows = Vec::new();
+        for (gpu_at, gpu) in snapshot.gpus.iter().enumerate() {
+            for (entry_at, entry) in gpu.processes.iter().flatten().enumerate() {
+                let process_at = processes.get(&entry.pid).copied();
+                let process = process_at.map(|at| &snapshot.processes[at]);
+                let identity = process.map_or(
+                    Identity {
+                        pid: entry.pid,
+                        start: Start::Unknown,
+                    },
+                    Process::identity,
+                );
+                let known = process.filter(|process| stranger(process).is_none());
+                let mut found = about
+                    .get(&identity)
+                    .into_iter()
+                    .flatten()
+                    .copied()
+                    .filter(|&at| concerns(&findings[at], gpu.index));
+                let finding = found.next();
+                rows.push(Row {
+                    key: RowKey {
+                        identity,
+                        gpu: gpu.index,
+                        instance: (entry.gpu_instance_id, entry.compute_instance_id),
+                    },
+                    idle_seconds: match entry.sm_percent {
+                        Some(1..) => Some(0.0),
+                        _ => idle_since(identity, gpu.index)
+                            .map(|since| snapshot.time.seconds_since(since).max(0.0)),
+                    },
+                    runtime_seconds: known
+                        .and_then(|process| process.start_time)
+                        .map(|start| snapshot.time.seconds_since(start).max(0.0)),
+                    finding,
+                    finding_count: usize::from(finding.is_some()) + found.count(),
+                    gpu: gpu_at,
+                    entry: entry_at,
+                    process: process_at,
+                });
+            }
+        }
+        let mut picture = Self {
+            snapshot,
+            findings,
+            undecided,
+            rows,
+            widths: Widths::default(),
+        };
+        picture.widths = picture.measure();
+        picture
+    }
+
+    /// The row at a position, with its parts.
+    pub fn subject(&self, at: usize) -> Option<Subject<'_>> {
+        self.rows.get(at).map(|row| self.parts(row))
+    }
+
+    fn parts<'a>(&'a self, row: &'a Row) -> Subject<'a> {
+        let gpu = &self.snapshot.gpus[row.gpu];
+        // The row was made from this very entry; an empty one would be a bug, not a crash.
+        const NOTHING: &GpuProcess = &GpuProcess {
+            pid: 0,
+            kind: crate::model::snapshot::ProcessType::Other,
+            used_bytes: None,
+            sm_percent: None,
+            memory_percent: None,
+            encoder_percent: None,
+            decoder_percent: None,
+            gpu_instance_id: None,
+            compute_instance_id: None,
+        };
+        Subject {
+            row,
+            gpu,
+            entry: gpu
+                .processes
+                .as_deref()
+                .and_then(|entries| entries.get(row.entry))
+                .unwrap_or(NOTHING),
+            process: match row.process.map(|at| &self.snapshot.processes[at]) {
+                None => Err("nothing is known of it"),
+                Some(process) => stranger(process).map_or(Ok(process), Err),
+            },
+            finding: row.finding.map(|at| &self.findings[at]),
+        }
+    }
+
+    /// Where a row is now.
+    pub fn position(&self, key: &RowKey) -> Option<usize> {
+        self.rows.iter().position(|row| row.key == *key)
+    }
+
+    /// Puts the rows in order; equal ones by GPU and pid, so that nothing moves without a reason.
+    pub fn sort(&mut self, sort: Sort) {
+        let mut rows = std::mem::take(&mut self.rows);
+        let mut order: Vec<(Value<'_>, usize)> = rows
+            .iter()
+            .enumerate()
+            .map(|(at, row)| (Value::of(&self.parts(row), sort.column), at))
+            .collect();
+        order.sort_by(|(left, left_at), (right, right_at)| {
+            let tie = |row: &Row| (row.key.gpu, row.key.identity, row.key.instance);
+            left.compare(right, sort.descending())
+                .then_with(|| tie(&rows[*left_at]).cmp(&tie(&rows[*right_at])))
+        });
+        let order: Vec<usize> = order.into_iter().map(|(_, at)| at).collect();
+        let mut taken: Vec<Option<Row>> = rows.drain(..).map(Some).collect();
+        rows.extend(order.into_iter().filter_map(|at| taken[at].take()));
+        self.rows = rows;
+    }
+
+    fn measure(&self) -> Widths {
+        let mut widths = Widths {
+            pid: 5,
+            user: 5,
+            ..Widths::default()
+        };
+        for row in &self.rows {
+            let subject = self.parts(row);
+            widths.pid = widths.pid.max(digits(row.key.identity.pid));
+            if let Ok(process) = subject.process {
+                widths.user = widths.user.max(columns(process.user.as_ref()));
+                widths.framework = widths.framework.max(columns(process.framework.as_ref()));
+            }
+            if let Some(finding) = subject.finding {
+                let width = badge(finding, row.finding_count).width();
+                widths.finding = widths.finding.max(u16::try_from(width).unwrap_or(u16::MAX));
+            }
+        }
+        widths.user = widths.user.min(12);
+        widths.framework = match widths.framework {
+            0 => 0,
+            width => width.clamp(10, 12),
+        };
+        widths.finding = match widths.finding {
+            0 => 0,
+            width => width.clamp(8, 18),
+        };
+        widths
+    }
+}
+
+/// The finding in a word or two: `IDLE 29m`, `IDLE 29m +1` where it is one of two.
+pub fn badge(finding: &Finding, count: usize) -> String {
+    let mut text = finding.kind.to_string().to_uppercase();
+    let span = crate::units::Span::from_seconds(finding.duration_seconds).to_string();
+    text.push(' ');
+    // The largest unit says enough here; the exact span is in the message.
+    text.push_str(span.split(' ').next().unwrap_or_default());
+    if count > 1 {
+        text.push_str(&format!(" +{}", count - 1));
+    }
+    text
+}
+
+/// Why /proc's word on this pid is not to be believed; `None` where it is.
+fn stranger(process: &Process) -> Option<&str> {
+    match &process.unresolved {
+        Some(reason) => Some(reason),
+        None if !process.identity().is_certain() => Some("/proc does not know this pid"),
+        None => None,
+    }
+}
+
+/// Whether a finding is about this GPU, or about the process as a whole.
+fn concerns(finding: &Finding, gpu: u32) -> bool {
+    finding.gpus.is_empty() || finding.gpus.iter().any(|of| of.index == gpu)
+}
+
+fn digits(number: u32) -> u16 {
+    number.checked_ilog10().unwrap_or(0) as u16 + 1
+}
+
+fn columns(text: Option<&Arc<str>>) -> u16 {
+    text.map_or(0, |text| u16::try_from(text.width()).unwrap_or(u16::MAX))
+}
+
+/// What a cell is sorted by.
+#[derive(Clone, Copy, Debug)]
+enum Value<'a> {
+    Number(f64),
+    Text(&'a str),
+    Words(&'a [Arc<str>]),
+    Unknown,
+}
+
+impl<'a> Value<'a> {
+    fn of(subject: &Subject<'a>, column: Column) -> Self {
+        let Subject { row, entry, .. } = *subject;
+        let process = subject.process.ok();
+        let number = |value: Option<f64>| value.map_or(Self::Unknown, Self::Number);
+        let text = |value: Option<&'a Arc<str>>| value.map_or(Self::Unknown, |it| Self::Text(it));
+        match column {
+            Column::Gpu => Self::Number(f64::from(row.key.gpu)),
+            Column::Pid => Self::Number(f64::from(row.key.identity.pid)),
+            Column::User => text(process.and_then(|it| it.user.as_ref())),
+            Column::Memory => number(entry.used_bytes.map(|bytes| bytes as f64)),
+            Column::MemoryPercent => number(subject.memory_percent()),
+            Column::SmPercent => number(entry.sm_percent.map(f64::from)),
+            Column::CpuPercent => number(process.and_then(|it| it.cpu_percent)),
+            Column::HostMemory => number(
+                process
+                    .and_then(|it| it.rss_bytes)
+                    .map(|bytes| bytes as f64),
+            ),
+            Column::State => number(
+                process
+                    .and_then(|it| it.state)
+                    .map(|state| f64::from(u32::from(state))),
+            ),
+            Column::Idle => number(row.idle_seconds),
+            Column::Runtime => number(row.runtime_seconds),
+            Column::Framework => text(process.and_then(|it| it.framework.as_ref())),
+            // Findings come worst first, so that the first one is the most.
+            Column::Finding => number(row.finding.map(|at| -(at as f64))),
+            Column::Command => match process {
+                None => Self::Unknown,
+                Some(process) => match (notebook(process), process.command.as_deref()) {
+                    (Some(path), _) => Self::Text(path),
+                    (None, Some(words)) if !words.is_empty() => Self::Words(words),
+                    (None, _) => text(process.comm.as_ref()),
+                },
+            },
+        }
+    }
+
+    fn compare(&self, other: &Self, descending: bool) -> Ordering {
+        let turn = |ordering: Ordering| {
+            if descending {
+                ordering.reverse()
+            } else {
+                ordering
+            }
+        };
+        match (self, other) {
+            (Self::Unknown, Self::Unknown) => Ordering::Equal,
+            (Self::Unknown, _) => Ordering::Greater,
+            (_, Self::Unknown) => Ordering::Less,
+            (Self::Number(left), Self::Number(right)) => turn(left.total_cmp(right)),
+            _ => turn(self.words().cmp(other.words())),
+        }
+    }
+
+    fn words(&self) -> impl Iterator<Item = &'a str> {
+        let (one, many): (Option<&'a str>, &'a [Arc<str>]) = match *self {
+            Self::Text(text) => (Some(text), &[]),
+            Self::Words(words) => (None, words),
+            Self::Number(_) | Self::Unknown => (None, &[]),
+        };
+        one.into_iter().chain(many.iter().map(|word| &**word))
+    }
+}
+
+/// The notebook that a process is the kernel of.
+pub fn notebook(process: &Process) -> Option<&str> {
+    process.jupyter.as_ref()?.notebook_path.as_deref()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::sample;
+
+    fn pids(picture: &Picture) -> Vec<u32> {
+        picture
+            .rows
+            .iter()
+            .map(|row| row.key.identity.pid)
+            .collect()
+    }
+
+    #[test]
+    fn the_unknown_comes_last_whichever_way() {
+        let mut snapshot = sample::snapshot(1, 3);
+        sample::entry(&mut snapshot, 0, 1).used_bytes = None;
+        let mut picture = Picture::new(snapshot, Vec::new(), Vec::new(), |_, _| None);
+        let unknown = sample::pid(0, 1);
+        for reversed in [false, true] {
+            picture.sort(Sort {
+                column: Column::Memory,
+                reversed,
+            });
+            assert_eq!(pids(&picture).last(), Some(&unknown), "{reversed}");
+        }
+    }
+
+    #[test]
+    fn every_column_sorts_and_turning_it_around_moves_known_rows() {
+        let snapshot = sample::snapshot(2, 5);
+        let mut picture = Picture::new(snapshot, Vec::new(), Vec::new(), |identity, _| {
+            Some(Time::from_unix_milliseconds(i64::from(identity.pid)))
+        });
+        for column in Column::ALL {
+            let mut sorted = |reversed| {
+                picture.sort(Sort { column, reversed });
+                pids(&picture)
+            };
+            let (there, back) = (sorted(false), sorted(true));
+            assert_eq!(there.len(), 10);
+            if column != Column::Finding {
+                assert_ne!(there, back, "{column:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_of_a_same_numbered_process_is_given_out() {
+        let mut snapshot = sample::snapshot(1, 2);
+        snapshot.processes[0].unresolved = Some("started after NVML named the pid".into());
+        snapshot.processes[1].start_ticks = None;
+        snapshot.processes[1].start_time = None;
+        let picture = Picture::new(snapshot, Vec::new(), Vec::new(), |_, _| None);
+        for at in 0..2 {
+            let subject = picture.subject(at).unwrap();
+            assert!(subject.process.is_err());
+            assert_eq!(subject.row.runtime_seconds, None);
+        }
+    }
+
+    #[test]
+    fn a_finding_marks_the_rows_that_it_is_about() {
+        let snapshot = sample::snapshot(2, 2);
+        let finding = sample::finding(&snapshot, 1, 0);
+        let findings = vec![finding.clone(), finding];
+        let picture = Picture::new(snapshot, findings, Vec::new(), |_, _| None);
+        let marked: Vec<(u32, usize)> = picture
+            .rows
+            .iter()
+            .filter(|row| row.finding.is_some())
+            .map(|row| (row.key.gpu, row.finding_count))
+            .collect();
+        assert_eq!(marked, [(1, 2)]);
+        assert_eq!(badge(&picture.findings[0], 2), "IDLE 29m +1");
+    }
+
+    #[test]
+    fn use_is_an_observed_zero_of_idleness() {
+        let mut snapshot = sample::snapshot(1, 2);
+        sample::entry(&mut snapshot, 0, 0).sm_percent = Some(7);
+        sample::entry(&mut snapshot, 0, 1).sm_percent = None;
+        let picture = Picture::new(snapshot, Vec::new(), Vec::new(), |_, _| None);
+        assert_eq!(picture.rows[0].idle_seconds, Some(0.0));
+        assert_eq!(picture.rows[1].idle_seconds, None);
+    }
+}

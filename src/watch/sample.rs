@@ -1,0 +1,159 @@
+//! Snapshots for tests, made up but plausible.
+
+use std::sync::Arc;
+
+use crate::model::finding::{
+    Action, Evidence, Finding, FindingGpu, FindingProcess, IdleEvidence, Kind, Severity,
+};
+use crate::model::snapshot::{Gpu, GpuProcess, Memory, Process, ReadError, Snapshot};
+use crate::model::time::Time;
+use crate::units::{GIB, MIB};
+
+const COMMANDS: [&[&str]; 5] = [
+    &["python", "train.py", "--config", "configs/base.yaml"],
+    &["python", "-m", "ipykernel_launcher", "-f", "kernel-3f.json"],
+    &["python", "-m", "vllm.entrypoints.openai.api_server"],
+    &["./llama-server", "-m", "model.gguf", "--port", "8080"],
+    &["python", "eval.py"],
+];
+
+/// The pid of the process at `entry` on `gpu`.
+pub fn pid(gpu: u32, entry: u32) -> u32 {
+    4000 + gpu * 100 + entry
+}
+
+/// A host with so many GPUs and so many processes on each.
+pub fn snapshot(gpus: u32, processes: u32) -> Snapshot {
+    let time: Time = "2026-11-21T10:04:05.123Z".parse().unwrap();
+    let mut snapshot = Snapshot::new(time);
+    snapshot.host.hostname = Some("gpu26".into());
+    snapshot.driver.version = Some("580.159.03".into());
+    snapshot.driver.cuda_version = Some("13.0".into());
+    for gpu in 0..gpus {
+        let rows: Vec<GpuProcess> = (0..processes).map(|at| row(gpu, at)).collect();
+        let held: u64 = rows.iter().filter_map(|row| row.used_bytes).sum();
+        let used = held + u64::from(gpu % 3) * 4 * GIB;
+        snapshot.gpus.push(Gpu {
+            index: gpu,
+            uuid: Some(format!("GPU-{gpu:04}").into()),
+            name: Some("NVIDIA H100 80GB HBM3".into()),
+            memory: Some(Memory {
+                total_bytes: 80 * GIB,
+                reserved_bytes: Some(614 * MIB),
+                used_bytes: used,
+                free_bytes: (80 * GIB - 614 * MIB).saturating_sub(used),
+            }),
+            gpu_percent: Some((gpu * 37) % 101),
+            temperature_celsius: Some(34 + gpu % 40),
+            power_watts: Some(71.3 + f64::from(gpu) * 31.0 % 600.0),
+            power_limit_watts: Some(700.0),
+            performance_state: Some(0),
+            processes: Some(rows),
+            ..Gpu::default()
+        });
+        snapshot
+            .processes
+            .extend((0..processes).map(|at| process(gpu, at, time)));
+    }
+    snapshot
+}
+
+fn row(gpu: u32, at: u32) -> GpuProcess {
+    GpuProcess {
+        pid: pid(gpu, at),
+        used_bytes: Some(u64::from(at + 1) * 3 * GIB + u64::from(gpu) * 256 * MIB),
+        sm_percent: Some(if at % 2 == 0 { 0 } else { 40 + at }),
+        ..GpuProcess::default()
+    }
+}
+
+fn process(gpu: u32, at: u32, time: Time) -> Process {
+    let number = gpu + at;
+    let command: Vec<Arc<str>> = COMMANDS[number as usize % COMMANDS.len()]
+        .iter()
+        .map(|&word| word.into())
+        .collect();
+    let seconds = 90.0 + f64::from(gpu * 5000 + at * 700);
+    Process {
+        pid: pid(gpu, at),
+        start_ticks: Some(u64::from(gpu * 1000 + at)),
+        start_time: Some(time.plus_seconds(-seconds)),
+        ppid: Some(1200),
+        state: Some(['S', 'R', 'D', 'T'][number as usize % 4]),
+        user: Some(["ann", "bob", "hana"][number as usize % 3].into()),
+        command: Some(command.into()),
+        executable: Some("/usr/bin/python3.12".into()),
+        cpu_percent: Some(f64::from(at * 7) * 14.3),
+        rss_bytes: Some(u64::from(at + 2) * 700 * MIB),
+        threads: Some(38),
+        terminal: Some("pts/3".into()),
+        framework: Some(["pytorch", "jax", "vllm"][number as usize % 3].into()),
+        ..Process::default()
+    }
+}
+
+/// What a GPU says of one of its processes.
+pub fn entry(snapshot: &mut Snapshot, gpu: usize, at: usize) -> &mut GpuProcess {
+    &mut snapshot.gpus[gpu].processes.as_mut().unwrap()[at]
+}
+
+/// A GPU that fell off the bus.
+pub fn lose(snapshot: &mut Snapshot, gpu: usize) {
+    let lost = &mut snapshot.gpus[gpu];
+    *lost = Gpu {
+        index: lost.index,
+        uuid: lost.uuid.clone(),
+        name: lost.name.clone(),
+        ..Gpu::default()
+    };
+    snapshot.errors.push(ReadError {
+        gpu: Some(gpu as u32),
+        call: "nvmlDeviceGetMemoryInfo_v2".into(),
+        error: "GPU is lost; it has fallen off the bus or is otherwise inaccessible".into(),
+    });
+}
+
+/// That a process has not used its GPU for half an hour.
+pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
+    let process = snapshot.process(pid(gpu, at)).unwrap();
+    let used_bytes =
+        snapshot.gpus[gpu as usize].processes.as_ref().unwrap()[at as usize].used_bytes;
+    Finding {
+        id: format!("idle:GPU-{gpu:04}:{}:{at}", process.pid).into(),
+        rule: "idle".into(),
+        kind: Kind::Idle,
+        severity: Severity::Warning,
+        since: snapshot.time.plus_seconds(-1790.0),
+        duration_seconds: 1790.0,
+        resolved_at: None,
+        gpus: vec![FindingGpu {
+            index: gpu,
+            uuid: None,
+            used_bytes,
+        }],
+        process: Some(FindingProcess {
+            pid: process.pid,
+            start_ticks: process.start_ticks,
+            start_time: process.start_time,
+            user: process.user.clone(),
+            command: process.command.clone(),
+            identity: process.identity(),
+        }),
+        memory_bytes: used_bytes,
+        evidence: Evidence::Idle(IdleEvidence {
+            sm_percent_max: Some(0),
+            gpu_percent_max: None,
+            cpu_percent_mean: Some(0.1),
+            samples: 180,
+            coverage: 1.0,
+            last_activity: None,
+        }),
+        message: format!(
+            "python train.py ({}) has held {} on GPU {gpu} without using it for 29m 50s",
+            process.pid,
+            crate::units::Bytes(used_bytes.unwrap_or(0))
+        ),
+        advice: vec!["call torch.cuda.empty_cache(), or end the process".to_owned()],
+        actions: vec![Action::Notify, Action::Terminate],
+    }
+}

@@ -1,0 +1,153 @@
+//! The terminal, taken and given back.
+//!
+//! A [`Screen`] has raw mode, the alternate screen and a hidden cursor. However the program goes on
+//! (it returns, fails, panics on any thread, is stopped), [`give_back`] undoes that first, and what
+//! is said afterwards is said on the terminal as it was. Signals arrive as events; `mod.rs` gives
+//! back before it ends or stops.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal};
+use std::os::fd::AsFd;
+use std::panic;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossterm::cursor::{Hide, Show};
+use crossterm::execute;
+use crossterm::style::ResetColor;
+use crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use ratatui::backend::CrosstermBackend;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::{Terminal, TerminalOptions, Viewport};
+use rustix::io::Errno;
+
+/// Whether the terminal is taken now. Static, because a panic hook has nothing else to ask.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// Bytes of a large frame; more is written in parts.
+const FRAME_BYTES: usize = 32 * 1024;
+
+/// The terminal while it is taken; given back when dropped.
+#[derive(Debug)]
+pub struct Screen {
+    terminal: Terminal<CrosstermBackend<BufWriter<File>>>,
+}
+
+impl Screen {
+    /// Takes the terminal that standard output is.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be put into raw mode or written to, or where there are no keys to read:
+    /// standard input is no terminal and there is no controlling one.
+    pub fn take() -> io::Result<Self> {
+        // Not through `Stdout`, which would write a frame in pieces of a kilobyte.
+        let output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        let writer = BufWriter::with_capacity(FRAME_BYTES, output);
+        let (columns, rows) = size();
+        // Fixed, so that a frame is drawn at the size that the state was laid out for; a resize comes
+        // as an event.
+        let viewport = Viewport::Fixed(Rect::new(0, 0, columns, rows));
+        let terminal =
+            Terminal::with_options(CrosstermBackend::new(writer), TerminalOptions { viewport })?;
+        give_back_on_panic();
+        let mut screen = Self { terminal };
+        screen.retake()?;
+        Ok(screen)
+    }
+
+    /// Takes the terminal again after it was given back, or after a shell changed it while gpumem was
+    /// stopped from outside. What is on it is not known then: [`Screen::resize`] clears it.
+    ///
+    /// # Errors
+    ///
+    /// Where the terminal cannot be put into raw mode or written to.
+    pub fn retake(&mut self) -> io::Result<()> {
+        TAKEN.store(true, Ordering::SeqCst);
+        // crossterm believes that raw mode lasts, whatever a shell has done since.
+        disable_raw_mode()?;
+        enable_raw_mode()?;
+        execute!(self.terminal.backend_mut(), EnterAlternateScreen, Hide)
+    }
+
+    /// Takes the new size over and clears the screen, so that the next frame is drawn whole.
+    ///
+    /// # Errors
+    ///
+    /// Where the terminal cannot be written to.
+    pub fn resize(&mut self, area: Rect) -> io::Result<()> {
+        self.terminal.resize(area)
+    }
+
+    /// Draws a frame and writes what changed; nothing while the terminal is given back.
+    ///
+    /// # Errors
+    ///
+    /// Where the terminal cannot be written to.
+    pub fn draw(&mut self, paint: impl FnOnce(&mut Buffer)) -> io::Result<()> {
+        if TAKEN.load(Ordering::SeqCst) {
+            self.terminal.draw(|frame| paint(frame.buffer_mut()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+/// Runs `work` with the terminal taken, and gives it back whatever comes of it.
+///
+/// # Errors
+///
+/// As [`Screen::take`].
+pub fn with_screen<T>(work: impl FnOnce(&mut Screen) -> T) -> io::Result<T> {
+    let mut screen = Screen::take()?;
+    Ok(work(&mut screen))
+}
+
+/// Makes the terminal what it was before it was taken; nothing where it is not taken.
+pub fn give_back() {
+    if TAKEN.swap(false, Ordering::SeqCst) {
+        // A terminal that is gone needs no care, and nobody is left to tell.
+        let _ = execute!(io::stdout(), ResetColor, LeaveAlternateScreen, Show);
+        let _ = disable_raw_mode();
+    }
+}
+
+/// Has every panic give the terminal back before its message is printed.
+fn give_back_on_panic() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let report = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            give_back();
+            report(info);
+        }));
+    });
+}
+
+/// Whether standard output is a terminal.
+pub fn is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// Columns and rows; 80 by 24 where the terminal does not know.
+pub fn size() -> (u16, u16) {
+    match rustix::termios::tcgetwinsize(rustix::stdio::stdout()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
+        _ => (80, 24),
+    }
+}
+
+/// Whether an error says that the terminal is gone: its window was closed.
+pub fn is_gone(error: &io::Error) -> bool {
+    let gone = [Errno::IO, Errno::PIPE, Errno::NXIO];
+    gone.iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}

@@ -1,0 +1,62 @@
+//! The panels: `&App` to cells. Nothing here changes state.
+//!
+//! A file per panel: [`header`], [`gpus`], [`table`], [`status`] (findings and keys), [`help`],
+//! [`small`] (a screen too small for panels). Where they go is in `layout.rs`; [`pen`] writes a
+//! line, [`look`] has the styles, [`ascii`] translates for terminals without Unicode.
+
+pub mod ascii;
+pub mod gpus;
+pub mod header;
+pub mod help;
+pub mod look;
+pub mod pen;
+pub mod small;
+pub mod status;
+pub mod table;
+
+use ratatui::buffer::Buffer;
+
+use super::app::{App, Mode};
+use super::layout::Layout;
+use look::Look;
+
+/// What stands for a value that is not known.
+pub const UNKNOWN: &str = "—";
+
+/// A whole number with its unit.
+fn whole(number: Option<u32>, unit: &str) -> String {
+    number.map_or_else(|| UNKNOWN.to_owned(), |number| format!("{number}{unit}"))
+}
+
+/// Draws the whole screen.
+pub fn draw(app: &App, buffer: &mut Buffer) {
+    let look = Look {
+        color: app.setup.color,
+    };
+    let area = buffer.area;
+    let gpu_count = app.picture.as_ref().map_or(0, |it| it.snapshot.gpus.len());
+    match (app.mode, Layout::new(area, gpu_count)) {
+        (Mode::Help(line), _) => help::draw(look, line, area, buffer),
+        (_, None) => small::draw(app, look, area, buffer),
+        (_, Some(layout)) => {
+            header::draw(app, look, layout.header, buffer);
+            gpus::draw(
+                app,
+                look,
+                layout.gpu_form,
+                layout.gpu_heading,
+                layout.gpus,
+                buffer,
+            );
+            table::draw(app, look, layout.table_heading, layout.table, buffer);
+            status::draw(app, look, layout.status, buffer);
+            status::hints(app, look, layout.table.height, layout.hints, buffer);
+        }
+    }
+    if app.setup.ascii {
+        ascii::flatten(buffer);
+    }
+}
+
+#[cfg(test)]
+mod tests;

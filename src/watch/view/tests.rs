@@ -1,0 +1,404 @@
+//! Screens as text under `tests/data/screens/`; `GPUMEM_BLESS=1` writes them anew.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ratatui::backend::TestBackend;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier};
+use ratatui::{Terminal, TerminalOptions, Viewport};
+
+use super::*;
+use crate::model::finding::{Severity, Undecided};
+use crate::model::snapshot::{Jupyter, Process, ReadError, Snapshot};
+use crate::rules::{Engine, Settings};
+use crate::watch::app::{Event, Setup, update};
+use crate::watch::picture::Picture;
+use crate::watch::sample;
+
+const SIZES: [(u16, u16); 4] = [(60, 15), (80, 24), (120, 40), (200, 60)];
+
+fn app(columns: u16, rows: u16) -> App {
+    let setup = Setup {
+        replay: None,
+        version: "0.1.0",
+        interval: Duration::from_secs(2),
+        color: true,
+        ascii: false,
+    };
+    App::new(setup, Engine::new(Settings::default()), columns, rows)
+}
+
+/// An app that shows `snapshot`, in which the first process of GPU 0 is idle.
+fn showing(snapshot: Snapshot, columns: u16, rows: u16) -> App {
+    let mut app = app(columns, rows);
+    let idle = snapshot.process(sample::pid(0, 0)).is_some();
+    let findings = idle
+        .then(|| sample::finding(&snapshot, 0, 0))
+        .into_iter()
+        .collect();
+    let time = snapshot.time;
+    app.show(Picture::new(
+        snapshot,
+        findings,
+        Vec::new(),
+        |identity, _| (identity.pid % 3 > 0).then(|| time.plus_seconds(-f64::from(identity.pid))),
+    ));
+    app
+}
+
+fn render(app: &App) -> Buffer {
+    let viewport = Viewport::Fixed(app.area);
+    let backend = TestBackend::new(app.area.width, app.area.height);
+    let mut terminal = Terminal::with_options(backend, TerminalOptions { viewport }).unwrap();
+    terminal
+        .draw(|frame| draw(app, frame.buffer_mut()))
+        .unwrap();
+    terminal.backend().buffer().clone()
+}
+
+/// The screen as text, without the blanks at the ends of lines.
+fn text(buffer: &Buffer) -> String {
+    let width = usize::from(buffer.area.width).max(1);
+    let mut out = String::new();
+    for line in buffer.content.chunks(width) {
+        let mut skip = 0;
+        let mut shown = String::new();
+        for cell in line {
+            if skip == 0 {
+                shown.push_str(cell.symbol());
+                skip = usize::from(pen::columns(cell.symbol())).max(1);
+            }
+            skip -= 1;
+        }
+        out.push_str(shown.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+fn check(name: &str, app: &App) {
+    let actual = text(&render(app));
+    let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    path.extend(["tests", "data", "screens", &format!("{name}.txt")]);
+    if std::env::var_os("GPUMEM_BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &actual).unwrap();
+        return;
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_else(|error| {
+        panic!("{}: {error}; write it with GPUMEM_BLESS=1", path.display())
+    });
+    assert!(
+        actual == expected,
+        "{name} has changed; if that is right, GPUMEM_BLESS=1 writes it anew\n{actual}"
+    );
+}
+
+#[test]
+fn screens_with_any_number_of_gpus() {
+    for (columns, rows) in SIZES {
+        for (gpus, processes) in [(0, 0), (1, 3), (4, 4), (8, 2), (64, 1)] {
+            let app = showing(sample::snapshot(gpus, processes), columns, rows);
+            check(&format!("{gpus}-gpus-{columns}x{rows}"), &app);
+        }
+    }
+}
+
+#[test]
+fn a_selected_process_tells_its_finding_and_itself() {
+    for (columns, rows) in SIZES {
+        let mut app = showing(sample::snapshot(4, 4), columns, rows);
+        for key in "oxj".chars() {
+            update(
+                &mut app,
+                Event::Key(crossterm::event::KeyCode::Char(key).into()),
+            );
+        }
+        check(&format!("selected-{columns}x{rows}"), &app);
+    }
+}
+
+#[test]
+fn half_broken_machines() {
+    for (columns, rows) in SIZES {
+        let mut snapshot = sample::snapshot(4, 2);
+        sample::lose(&mut snapshot, 1);
+        snapshot.gpus[2].stale_seconds = Some(7.2);
+        snapshot.gpus[2].gpu_percent = None;
+        sample::entry(&mut snapshot, 3, 0).used_bytes = None;
+        sample::entry(&mut snapshot, 3, 1).sm_percent = None;
+        snapshot.gpus[3].power_watts = None;
+        snapshot.gpus[3].temperature_celsius = None;
+        snapshot.processes[1].unresolved = Some("this pid is of another namespace".into());
+        snapshot.errors.push(ReadError {
+            gpu: None,
+            call: "/proc/4001/fd".into(),
+            error: "permission denied".into(),
+        });
+        check(
+            &format!("errors-{columns}x{rows}"),
+            &showing(snapshot, columns, rows),
+        );
+    }
+}
+
+fn hostile() -> Snapshot {
+    let mut snapshot = sample::snapshot(1, 7);
+    let names: [&str; 7] = [
+        "\x1b[2J\x1b[31mred\n",
+        "日本語のとても長い名前のプログラム.py",
+        "\u{202e}gnp.exe",
+        "🦀🦀🦀👩‍👩‍👧‍👦 family",
+        "שלום עולם",
+        "e\u{301}\u{302}\u{303}\u{304}",
+        "a\tb\rc\u{9b}2J",
+    ];
+    for (process, name) in snapshot.processes.iter_mut().zip(names) {
+        process.command = Some(vec![name.into(), "x".repeat(500).into()].into());
+        process.user = Some(name.into());
+        process.framework = Some(name.into());
+    }
+    snapshot.processes[6].jupyter = Some(
+        Jupyter {
+            notebook_path: Some("my \x1b]0;title\x07 notebook.ipynb".into()),
+            ..Jupyter::default()
+        }
+        .into(),
+    );
+    snapshot.host.hostname = Some("h\u{1b}[5mst".into());
+    snapshot.gpus[0].name = Some("NVIDIA \u{1b}c".into());
+    snapshot
+}
+
+#[test]
+fn hostile_names_are_shown_and_move_nothing() {
+    for (columns, rows) in SIZES {
+        let app = showing(hostile(), columns, rows);
+        for cell in &render(&app).content {
+            assert!(!cell.symbol().contains(char::is_control), "{cell:?}");
+        }
+        check(&format!("hostile-{columns}x{rows}"), &app);
+    }
+}
+
+#[test]
+fn other_screens() {
+    let snapshot = || sample::snapshot(2, 3);
+    check("waiting-80x24", &app(80, 24));
+    for (columns, rows) in [(40, 10), (39, 9), (20, 3), (8, 2)] {
+        check(
+            &format!("small-{columns}x{rows}"),
+            &showing(snapshot(), columns, rows),
+        );
+    }
+
+    let mut help = showing(snapshot(), 80, 24);
+    help.mode = Mode::Help(0);
+    check("help-80x24", &help);
+    help.area = Rect::new(0, 0, 80, 60);
+    check("help-80x60", &help);
+
+    let mut sort = showing(snapshot(), 80, 24);
+    sort.mode = Mode::ChooseSort;
+    check("choose-sort-80x24", &sort);
+
+    let mut replay = showing(snapshot(), 80, 24);
+    replay.setup.replay = Some("demo".to_owned());
+    check("replay-80x24", &replay);
+    update(&mut replay, Event::SourceEnded);
+    check("replay-ended-80x24", &replay);
+
+    let mut failed = showing(snapshot(), 80, 24);
+    update(
+        &mut failed,
+        Event::SourceFailed("driver/library version mismatch".to_owned()),
+    );
+    check("failed-80x24", &failed);
+
+    let mut overdue = showing(snapshot(), 80, 24);
+    update(
+        &mut overdue,
+        Event::Tick {
+            now: Duration::from_secs(7),
+        },
+    );
+    check("overdue-80x24", &overdue);
+
+    let mut undecided = app(80, 24);
+    let reasons = vec![Undecided {
+        rule: "idle".into(),
+        reason: "needs 600 s of history, has 5 s".to_owned(),
+    }];
+    undecided.show(Picture::new(snapshot(), Vec::new(), reasons, |_, _| None));
+    check("undecided-80x24", &undecided);
+
+    let mut ascii = showing(hostile(), 80, 24);
+    ascii.setup.ascii = true;
+    let buffer = render(&ascii);
+    assert!(buffer.content.iter().all(|cell| cell.symbol().is_ascii()));
+    check("ascii-80x24", &ascii);
+}
+
+#[test]
+fn without_colour_there_is_none() {
+    let mut snapshot = sample::snapshot(4, 2);
+    sample::lose(&mut snapshot, 1);
+    let mut app = showing(snapshot, 120, 40);
+    app.setup.color = false;
+    app.setup.replay = Some("demo".to_owned());
+    let buffer = render(&app);
+    assert!(
+        buffer
+            .content
+            .iter()
+            .all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset)
+    );
+    // What colour would say is in words and in weight.
+    assert!(text(&buffer).contains("IDLE 29m") && text(&buffer).contains("lost: "));
+    assert!(
+        buffer
+            .content
+            .iter()
+            .any(|cell| cell.modifier.contains(Modifier::BOLD))
+    );
+}
+
+/// A small generator with a seed (xorshift), so that a failure can be repeated.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % below.max(1)
+    }
+
+    fn chance(&mut self) -> bool {
+        self.roll(4) == 0
+    }
+
+    fn bytes(&mut self) -> Option<u64> {
+        match self.roll(4) {
+            0 => None,
+            1 => Some(0),
+            2 => Some(u64::MAX),
+            _ => Some(self.0 >> self.roll(64)),
+        }
+    }
+
+    fn name(&mut self) -> std::sync::Arc<str> {
+        let alphabet = [
+            'a', ' ', '\x1b', '\n', '日', '\u{301}', '\u{202e}', '🦀', '\0', 'é', '\u{200d}',
+            '\u{fe0f}',
+        ];
+        (0..self.roll(60))
+            .map(|_| alphabet[self.roll(alphabet.len() as u64) as usize])
+            .collect::<String>()
+            .into()
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        let (gpus, processes) = (self.roll(20) as u32, self.roll(12) as u32);
+        let mut snapshot = sample::snapshot(gpus, processes);
+        for at in 0..gpus as usize {
+            let gpu = &mut snapshot.gpus[at];
+            gpu.index = if self.chance() { u32::MAX } else { gpu.index };
+            gpu.name = Some(self.name());
+            gpu.stale_seconds = self.chance().then_some(f64::NAN);
+            gpu.power_watts = self.chance().then_some(f64::INFINITY);
+            if let Some(memory) = &mut gpu.memory {
+                memory.total_bytes = self.bytes().unwrap_or(memory.total_bytes);
+                memory.used_bytes = self.bytes().unwrap_or(memory.used_bytes);
+                memory.reserved_bytes = self.bytes();
+            }
+            for entry in gpu.processes.iter_mut().flatten() {
+                entry.used_bytes = self.bytes();
+                entry.sm_percent = self.chance().then_some(u32::MAX);
+            }
+            if self.chance() {
+                sample::lose(&mut snapshot, at);
+            }
+        }
+        for process in &mut snapshot.processes {
+            *process = Process {
+                start_time: self
+                    .chance()
+                    .then(|| crate::model::Time::from_unix_milliseconds(self.0 as i64)),
+                start_ticks: self.chance().then_some(self.0),
+                user: self.chance().then(|| self.name()),
+                command: self.chance().then(|| vec![self.name(), self.name()].into()),
+                comm: Some(self.name()),
+                framework: self.chance().then(|| self.name()),
+                state: Some(char::from(self.0 as u8)),
+                cpu_percent: Some(f64::from_bits(self.0)),
+                rss_bytes: self.bytes(),
+                unresolved: self.chance().then(|| self.name()),
+                ..process.clone()
+            };
+        }
+        snapshot
+    }
+}
+
+#[test]
+fn no_size_and_no_snapshot_panics() {
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut sizes: Vec<(u16, u16)> = vec![(0, 0), (1, 1), (0, 70), (220, 0), (1, 70), (220, 1)];
+    sizes.extend((0..300).map(|_| (dice.roll(221) as u16, dice.roll(71) as u16)));
+    let keys = "jjkGo?xgrhM>P<pqnz,.IoI";
+    for (columns, rows) in sizes {
+        let mut app = app(columns, rows);
+        app.setup.ascii = dice.chance();
+        app.setup.replay = dice.chance().then(|| dice.name().to_string());
+        for _ in 0..4 {
+            let snapshot = dice.snapshot();
+            let mut findings = Vec::new();
+            if let Some(process) = snapshot.processes.first()
+                && snapshot
+                    .gpus
+                    .first()
+                    .is_some_and(|gpu| gpu.processes.is_some())
+                && process.pid == sample::pid(0, 0)
+            {
+                findings = vec![sample::finding(&snapshot, 0, 0); dice.roll(12) as usize];
+                for finding in &mut findings {
+                    finding.severity = Severity::Critical;
+                    finding.message = dice.name().to_string();
+                    finding.advice.push(dice.name().to_string());
+                    finding.duration_seconds = f64::from_bits(dice.roll(u64::MAX));
+                }
+            }
+            app.show(Picture::new(
+                snapshot,
+                findings,
+                Vec::new(),
+                |identity, _| {
+                    Some(crate::model::Time::from_unix_milliseconds(i64::from(
+                        identity.pid,
+                    )))
+                },
+            ));
+            for _ in 0..6 {
+                let key = keys.as_bytes()[dice.roll(keys.len() as u64) as usize];
+                let key = crossterm::event::KeyCode::Char(char::from(key));
+                update(&mut app, Event::Key(key.into()));
+                let buffer = render(&app);
+                assert_eq!(buffer.area, app.area);
+                assert!(
+                    buffer
+                        .content
+                        .iter()
+                        .all(|cell| !cell.symbol().contains(char::is_control))
+                );
+            }
+            if dice.chance() {
+                update(
+                    &mut app,
+                    Event::Resize(dice.roll(221) as u16, dice.roll(71) as u16),
+                );
+            }
+        }
+    }
+}
