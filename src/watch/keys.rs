@@ -107,6 +107,19 @@ pub const TABLE: &[Binding] = &[
     )
     .hinted("?", "help"),
     bind(
+        &[char('q'), plain(KeyCode::F(10)), Key::Ctrl('c')],
+        "q F10 Ctrl-C",
+        "quit",
+        Action::Quit,
+    )
+    .hinted("q", "quit"),
+    bind(
+        &[plain(KeyCode::Esc)],
+        "Esc",
+        "one step back: help, selection, quit",
+        Action::Back,
+    ),
+    bind(
         &[char('j'), plain(KeyCode::Down)],
         "j Down",
         "select the next process",
@@ -193,19 +206,6 @@ pub const TABLE: &[Binding] = &[
         "back to the shell; fg returns",
         Action::Suspend,
     ),
-    bind(
-        &[plain(KeyCode::Esc)],
-        "Esc",
-        "one step back: help, selection, quit",
-        Action::Back,
-    ),
-    bind(
-        &[char('q'), plain(KeyCode::F(10)), Key::Ctrl('c')],
-        "q F10 Ctrl-C",
-        "quit",
-        Action::Quit,
-    )
-    .hinted("q", "quit"),
 ];
 
 /// What a key asks for, if anything.

@@ -35,7 +35,7 @@ pub enum Gpus {
 pub struct Layout {
     /// Host, versions, clock, age.
     pub header: Rect,
-    /// The GPUs' column headings; empty on a low screen.
+    /// What the GPUs' numbers mean; empty on a low screen.
     pub gpu_heading: Rect,
     /// The GPUs.
     pub gpus: Rect,
@@ -72,6 +72,10 @@ impl Layout {
             .min(rest.saturating_sub(TABLE_ROWS_MIN + extra))
             .max(1);
         let (gpu_form, gpu_rows) = gpu_form(area.width, budget, gpu_count);
+        // Numbers in a grid have no units beside them; they need their heading more.
+        let in_cells = matches!(gpu_form, Gpus::Grid | Gpus::Dense);
+        let heading = u16::from(roomy || in_cells && rest - gpu_rows > TABLE_ROWS_MIN);
+        let blank = u16::from(roomy);
 
         let mut top = area.y;
         let mut take = |height: u16| {
@@ -80,11 +84,11 @@ impl Layout {
             rect
         };
         let header = take(1);
-        let gpu_heading = take(u16::from(roomy));
+        let gpu_heading = take(heading);
         let gpus = take(gpu_rows);
-        take(u16::from(roomy));
+        take(blank);
         let table_heading = take(1);
-        let table = take(rest - gpu_rows - extra);
+        let table = take(rest - gpu_rows - heading - blank);
         let status = take(status);
         let hints = take(1);
         Some(Self {

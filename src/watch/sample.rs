@@ -62,7 +62,7 @@ fn row(gpu: u32, at: u32) -> GpuProcess {
     GpuProcess {
         pid: pid(gpu, at),
         used_bytes: Some(u64::from(at + 1) * 3 * GIB + u64::from(gpu) * 256 * MIB),
-        sm_percent: Some(if at % 2 == 0 { 0 } else { 40 + at }),
+        sm_percent: Some(if at.is_multiple_of(2) { 0 } else { 40 + at }),
         ..GpuProcess::default()
     }
 }

@@ -13,15 +13,14 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossterm::cursor::{Hide, Show};
-use crossterm::execute;
 use crossterm::style::ResetColor;
 use crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
-use ratatui::backend::CrosstermBackend;
+use crossterm::{execute, queue};
+use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::{Terminal, TerminalOptions, Viewport};
 use rustix::io::Errno;
 
 /// Whether the terminal is taken now. Static, because a panic hook has nothing else to ask.
@@ -33,7 +32,11 @@ const FRAME_BYTES: usize = 32 * 1024;
 /// The terminal while it is taken; given back when dropped.
 #[derive(Debug)]
 pub struct Screen {
-    terminal: Terminal<CrosstermBackend<BufWriter<File>>>,
+    // Not `ratatui::Terminal`, which writes to the terminal when it is dropped, panics where that is
+    // gone, and hides the cursor again with every frame.
+    backend: CrosstermBackend<BufWriter<File>>,
+    shown: Buffer,
+    next: Buffer,
 }
 
 impl Screen {
@@ -46,15 +49,14 @@ impl Screen {
     pub fn take() -> io::Result<Self> {
         // Not through `Stdout`, which would write a frame in pieces of a kilobyte.
         let output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-        let writer = BufWriter::with_capacity(FRAME_BYTES, output);
         let (columns, rows) = size();
-        // Fixed, so that a frame is drawn at the size that the state was laid out for; a resize comes
-        // as an event.
-        let viewport = Viewport::Fixed(Rect::new(0, 0, columns, rows));
-        let terminal =
-            Terminal::with_options(CrosstermBackend::new(writer), TerminalOptions { viewport })?;
+        let blank = Buffer::empty(Rect::new(0, 0, columns, rows));
+        let mut screen = Self {
+            backend: CrosstermBackend::new(BufWriter::with_capacity(FRAME_BYTES, output)),
+            shown: blank.clone(),
+            next: blank,
+        };
         give_back_on_panic();
-        let mut screen = Self { terminal };
         screen.retake()?;
         Ok(screen)
     }
@@ -70,27 +72,42 @@ impl Screen {
         // crossterm believes that raw mode lasts, whatever a shell has done since.
         disable_raw_mode()?;
         enable_raw_mode()?;
-        execute!(self.terminal.backend_mut(), EnterAlternateScreen, Hide)
+        execute!(self.backend, EnterAlternateScreen, Hide)
     }
 
-    /// Takes the new size over and clears the screen, so that the next frame is drawn whole.
+    /// Takes a new size over and clears the screen, so that the next frame is drawn whole.
     ///
     /// # Errors
     ///
     /// Where the terminal cannot be written to.
     pub fn resize(&mut self, area: Rect) -> io::Result<()> {
-        self.terminal.resize(area)
+        self.shown = Buffer::empty(area);
+        self.next = Buffer::empty(area);
+        if TAKEN.load(Ordering::SeqCst) {
+            // Written with the next frame, so that no blank screen is seen between.
+            queue!(self.backend, Clear(ClearType::All))?;
+        }
+        Ok(())
     }
 
-    /// Draws a frame and writes what changed; nothing while the terminal is given back.
+    /// Draws a frame and writes what changed; nothing where nothing did, or while the terminal is
+    /// given back.
     ///
     /// # Errors
     ///
     /// Where the terminal cannot be written to.
     pub fn draw(&mut self, paint: impl FnOnce(&mut Buffer)) -> io::Result<()> {
-        if TAKEN.load(Ordering::SeqCst) {
-            self.terminal.draw(|frame| paint(frame.buffer_mut()))?;
+        if !TAKEN.load(Ordering::SeqCst) {
+            return Ok(());
         }
+        self.next.reset();
+        paint(&mut self.next);
+        let changes = self.shown.diff(&self.next);
+        if !changes.is_empty() {
+            self.backend.draw(changes.into_iter())?;
+            Backend::flush(&mut self.backend)?;
+        }
+        std::mem::swap(&mut self.shown, &mut self.next);
         Ok(())
     }
 }

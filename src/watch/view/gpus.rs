@@ -46,19 +46,13 @@ pub fn draw(app: &App, look: Look, form: Gpus, heading: Rect, area: Rect, buffer
             }
         }
         Gpus::Grid => {
-            cells_heading(
-                snapshot,
-                "memory bar, memory %, utilization %",
-                look,
-                heading,
-                buffer,
-            );
+            cells_heading(snapshot, "memory %, util %", look, heading, buffer);
             cells(snapshot, GRID_CELL, area, buffer, |gpu, pen| {
                 grid_cell(snapshot, gpu, look, pen);
             });
         }
         Gpus::Dense => {
-            cells_heading(snapshot, "memory used, %", look, heading, buffer);
+            cells_heading(snapshot, "memory %", look, heading, buffer);
             cells(snapshot, DENSE_CELL, area, buffer, |gpu, pen| {
                 dense_cell(gpu, look, pen);
             });
@@ -152,18 +146,15 @@ impl Columns {
         if self.name > 0 {
             pen.left("NAME", self.name, style).skip(1);
         }
-        let mut bar = "MEMORY".to_owned();
-        for (glyph, word) in [
-            (HELD, "processes"),
-            (UNATTRIBUTED, "unattributed"),
-            (RESERVED, "reserved"),
-        ] {
-            let more = format!("  {glyph} {word}");
-            if columns(&bar) + columns(&more) <= self.bar {
-                bar.push_str(&more);
-            }
-        }
-        pen.left(&bar, self.bar, style).skip(1);
+        // The legend is whole or absent; the help has it, too.
+        let legend =
+            format!("MEMORY  {HELD} processes  {UNATTRIBUTED} unattributed  {RESERVED} reserved");
+        let bar = if columns(&legend) <= self.bar {
+            &legend
+        } else {
+            "MEMORY"
+        };
+        pen.left(bar, self.bar, style).skip(1);
         pen.right("USED", self.memory, style).skip(1);
         pen.right("UTIL", UTILIZATION, style);
         for (title, width) in [
@@ -426,7 +417,11 @@ mod tests {
             Look { color: false },
             &mut Pen::new(&mut buffer, area, 0),
         );
-        buffer.content.iter().map(|cell| cell.symbol()).collect()
+        buffer
+            .content
+            .iter()
+            .map(ratatui::buffer::Cell::symbol)
+            .collect()
     }
 
     #[test]

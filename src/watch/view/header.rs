@@ -39,18 +39,21 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
     };
     let host = picture.snapshot.host.hostname.as_deref();
     let driver = &picture.snapshot.driver;
-    let mut part = |label: &str, value: Option<&str>, style: Style| {
-        let Some(value) = value else { return };
+    let parts: [(&str, Option<&str>, Style); 4] = [
+        ("", host, look.strong()),
+        ("gpumem ", Some(app.setup.version), look.plain()),
+        ("driver ", driver.version.as_deref(), look.plain()),
+        ("CUDA ", driver.cuda_version.as_deref(), look.plain()),
+    ];
+    for (label, value, style) in parts {
+        let Some(value) = value else { continue };
         let value = clean(value, area.width);
-        // A part stands whole or not at all.
-        if columns(label) + columns(&value) <= pen.room() {
-            pen.text(label, look.faint()).text(&value, style).skip(2);
+        // A part stands whole or not at all, and with it what matters less.
+        if columns(label) + columns(&value) > pen.room() {
+            break;
         }
-    };
-    part("", host, look.strong());
-    part("gpumem ", Some(app.setup.version), look.plain());
-    part("driver ", driver.version.as_deref(), look.plain());
-    part("CUDA ", driver.cuda_version.as_deref(), look.plain());
+        pen.text(label, look.faint()).text(&value, style).skip(2);
+    }
     Pen::new(buffer, area, 0).at_end(&right, right_style);
 }
 

@@ -79,7 +79,11 @@ mod tests {
         let area = Rect::new(0, 0, 80, 10);
         let mut buffer = Buffer::empty(area);
         draw(Look { color: false }, u16::MAX, area, &mut buffer);
-        let text: String = buffer.content.iter().map(|cell| cell.symbol()).collect();
+        let text: String = buffer
+            .content
+            .iter()
+            .map(ratatui::buffer::Cell::symbol)
+            .collect();
         assert!(text.contains(MARKS[MARKS.len() - 1].1), "{text}");
     }
 }

@@ -249,6 +249,9 @@ pub fn hints(app: &App, look: Look, table_height: u16, area: Rect, buffer: &mut 
         return;
     }
     for (key, word) in keys::TABLE.iter().filter_map(|binding| binding.hint) {
+        if columns(key) + 1 + columns(word) > pen.room() {
+            break;
+        }
         pen.text(key, look.strong())
             .skip(1)
             .text(word, look.faint())

@@ -255,14 +255,16 @@ pub fn what(process: &Process, width: u16) -> String {
     if let Some(path) = notebook(process) {
         return clean(path, width).into_owned();
     }
-    let mut room = usize::from(width) + 1;
+    // One column more than there are, so that what is cut is seen to be cut.
+    let enough = usize::from(width) + 1;
+    let mut length = 0;
     let mut words: Vec<&str> = Vec::new();
     for argument in process.command.iter().flat_map(|it| it.iter()) {
-        if room == 0 {
+        if length > enough {
             break;
         }
-        let word = head(argument, room);
-        room = room.saturating_sub(word.chars().count() + 1);
+        let word = head(argument, enough + 1 - length);
+        length += word.chars().count() + 1;
         words.push(word);
     }
     if words.is_empty() {
@@ -323,7 +325,7 @@ mod tests {
             command: Some(vec!["\x1b".repeat(4 << 20).into(), "x".into()].into()),
             ..Process::default()
         };
-        assert_eq!(what(&process, 10).len(), 22);
+        assert_eq!(what(&process, 10), "\\e".repeat(12));
         let zombie = Process {
             comm: Some("a)\n".into()),
             ..Process::default()
