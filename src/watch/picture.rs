@@ -39,8 +39,9 @@ pub struct Row {
     pub finding: Option<usize>,
     /// How many findings are about it.
     pub finding_count: usize,
+    /// Its share of the GPU.
+    pub entry: GpuProcess,
     gpu: usize,
-    entry: usize,
     process: Option<usize>,
 }
 
@@ -51,8 +52,6 @@ pub struct Subject<'a> {
     pub row: &'a Row,
     /// Its GPU.
     pub gpu: &'a Gpu,
-    /// Its share of the GPU.
-    pub entry: &'a GpuProcess,
     /// The process, or why it could not be told who that is. What /proc says of an unresolved pid
     /// may be about a stranger, and is not given out.
     pub process: Result<&'a Process, &'a str>,
@@ -64,7 +63,7 @@ impl Subject<'_> {
     /// Its share of the GPU's memory.
     pub fn memory_percent(&self) -> Option<f64> {
         let total = self.gpu.memory?.total_bytes;
-        (total > 0).then(|| self.entry.used_bytes.map(|used| percent(used, total)))?
+        (total > 0).then(|| self.row.entry.used_bytes.map(|used| percent(used, total)))?
     }
 }
 
@@ -141,7 +140,7 @@ impl Picture {
 
         let mut rows = Vec::new();
         for (gpu_at, gpu) in snapshot.gpus.iter().enumerate() {
-            for (entry_at, entry) in gpu.processes.iter().flatten().enumerate() {
+            for entry in gpu.processes.iter().flatten() {
                 let process_at = processes.get(&entry.pid).copied();
                 let process = process_at.map(|at| &snapshot.processes[at]);
                 let identity = process.map_or(
@@ -175,8 +174,8 @@ impl Picture {
                         .map(|start| snapshot.time.seconds_since(start).max(0.0)),
                     finding,
                     finding_count: usize::from(finding.is_some()) + found.count(),
+                    entry: *entry,
                     gpu: gpu_at,
-                    entry: entry_at,
                     process: process_at,
                 });
             }
@@ -198,27 +197,9 @@ impl Picture {
     }
 
     fn parts<'a>(&'a self, row: &'a Row) -> Subject<'a> {
-        let gpu = &self.snapshot.gpus[row.gpu];
-        // The row was made from this very entry; an empty one would be a bug, not a crash.
-        const NOTHING: &GpuProcess = &GpuProcess {
-            pid: 0,
-            kind: crate::model::snapshot::ProcessType::Other,
-            used_bytes: None,
-            sm_percent: None,
-            memory_percent: None,
-            encoder_percent: None,
-            decoder_percent: None,
-            gpu_instance_id: None,
-            compute_instance_id: None,
-        };
         Subject {
             row,
-            gpu,
-            entry: gpu
-                .processes
-                .as_deref()
-                .and_then(|entries| entries.get(row.entry))
-                .unwrap_or(NOTHING),
+            gpu: &self.snapshot.gpus[row.gpu],
             process: match row.process.map(|at| &self.snapshot.processes[at]) {
                 None => Err("nothing is known of it"),
                 Some(process) => stranger(process).map_or(Ok(process), Err),
@@ -328,7 +309,8 @@ enum Value<'a> {
 
 impl<'a> Value<'a> {
     fn of(subject: &Subject<'a>, column: Column) -> Self {
-        let Subject { row, entry, .. } = *subject;
+        let row = subject.row;
+        let entry = &row.entry;
         let process = subject.process.ok();
         let number = |value: Option<f64>| value.map_or(Self::Unknown, Self::Number);
         let text = |value: Option<&'a Arc<str>>| value.map_or(Self::Unknown, |it| Self::Text(it));

@@ -168,3 +168,14 @@ pub fn is_gone(error: &io::Error) -> bool {
     gone.iter()
         .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_window_is_told_from_other_errors() {
+        assert!(is_gone(&Errno::IO.into()) && is_gone(&Errno::PIPE.into()));
+        assert!(!is_gone(&Errno::ACCESS.into()) && !is_gone(&io::Error::other("full")));
+    }
+}

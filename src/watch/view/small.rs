@@ -6,6 +6,7 @@ use ratatui::layout::Rect;
 use super::gpus;
 use super::look::Look;
 use super::pen::{Pen, columns};
+use crate::units::Span;
 use crate::watch::app::App;
 use crate::watch::picture::badge;
 
@@ -13,8 +14,8 @@ use crate::watch::picture::badge;
 pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
     let mut parts = Vec::new();
     if app.is_overdue() {
-        let age = app.age_seconds().unwrap_or_default();
-        parts.push((format!("no answer for {age}s"), look.alarm()));
+        let age = Span::from_seconds(app.age_seconds().unwrap_or_default() as f64);
+        parts.push((format!("no answer for {age}"), look.alarm()));
     }
     match &app.picture {
         None => parts.push(("waiting for the first sample".to_owned(), look.plain())),

@@ -166,7 +166,8 @@ fn cell<'a>(
     subject: &Subject<'a>,
     look: Look,
 ) -> (Cow<'a, str>, Style) {
-    let Subject { row, entry, .. } = *subject;
+    let row = subject.row;
+    let entry = &row.entry;
     let process = subject.process.ok();
     let stale = subject.gpu.stale_seconds.is_some();
     let plain = |text: Option<String>| match text {
