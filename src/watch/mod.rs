@@ -5,7 +5,7 @@
 //! driver that hangs freezes its own numbers and nothing else.
 //!
 //! - [`app`]: the state, and `update`, which is pure;
-//! - [`keys`]: the table of keys; [`column`]: the table of columns;
+//! - [`keys`]: the table of keys; [`mod@column`]: the table of columns;
 //! - [`picture`]: one snapshot with its verdicts, as rows in order;
 //! - [`layout`]: which panel gets which part of the screen;
 //! - [`view`]: a file per panel;

@@ -86,7 +86,7 @@ fn clock(app: &App, look: Look, width: u16) -> (String, Style) {
 }
 
 /// `2026-11-21` and `10:04:05`; a time that no calendar has stays as it is.
-fn date_and_time(time: Time) -> (String, String) {
+pub fn date_and_time(time: Time) -> (String, String) {
     let text = time.to_string();
     match text.split_once('T') {
         Some((date, rest)) => (

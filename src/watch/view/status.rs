@@ -5,6 +5,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
+use super::header::date_and_time;
 use super::look::Look;
 use super::pen::{Pen, clean, columns, wrap};
 use super::table;
@@ -26,6 +27,7 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
         area,
         buffer,
         used: 0,
+        is_blank: true,
     };
     if area.height >= 4 {
         lines.rule(&title(app));
@@ -37,9 +39,19 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
     let Some(picture) = &app.picture else {
         return;
     };
+    let overdue = app.is_overdue();
+    if overdue {
+        let (_, time) = date_and_time(picture.snapshot.time);
+        let text = format!("the driver does not answer; all of this is from {time} UTC");
+        lines.write(&text, 1, look.alarm());
+    }
     match app.subject() {
         Some(subject) => selected(picture, &subject, &mut lines),
         None => overview(picture, &mut lines),
+    }
+    // Silence is no good news where nothing is heard.
+    if lines.is_blank && !overdue {
+        lines.write("nothing to report", 1, look.faint());
     }
 }
 
@@ -63,6 +75,8 @@ struct Lines<'a> {
     area: Rect,
     buffer: &'a mut Buffer,
     used: u16,
+    /// Whether nothing stands there yet but the rule.
+    is_blank: bool,
 }
 
 impl Lines<'_> {
@@ -73,6 +87,7 @@ impl Lines<'_> {
     fn pen(&mut self) -> Pen<'_> {
         let line = self.used;
         self.used += 1;
+        self.is_blank = false;
         Pen::new(self.buffer, self.area, line)
     }
 
@@ -85,6 +100,7 @@ impl Lines<'_> {
         }
         let rest = pen.room();
         pen.fill("─", rest, look.faint());
+        self.is_blank = true;
     }
 
     /// Writes `text` on at most `limit` lines.
@@ -156,9 +172,6 @@ fn overview(picture: &Picture, lines: &mut Lines<'_>) {
     if shown < count && lines.left() > kept as u16 {
         let text = format!("and {} more findings", count - shown);
         lines.write(&text, 1, look.faint());
-    }
-    if count == 0 && notes.is_empty() {
-        lines.write("nothing to report", 1, look.faint());
     }
     for note in &notes {
         lines.write(note, 1, look.caution());
