@@ -1,18 +1,16 @@
 //! What has been seen so far: a bounded window of points per process and GPU, with running statistics.
 //!
-//! [`History::observe`] takes a snapshot and keeps what rules and charts ask for: since when a process
-//! has not used a GPU and how well that is covered ([`Run`]), what CPU it used ([`cpu`]), what memory
-//! it held ([`memory`]). It knows gaps: a few missing samples neither prove nor break anything, a
+//! [`History::observe`] takes a snapshot and keeps what rules ask for: since when a process has not
+//! used a GPU and how well that is covered ([`Run`]), what CPU it used ([`cpu`]). It knows gaps: a few missing samples neither prove nor break anything, a
 //! longer one ends a run, and a machine that slept or a clock that was set back starts everything
 //! afresh ([`Reset`]).
 //!
 //! It never asks a clock, reads no file, and judges nobody; that is [`crate::rules`]. Memory is bounded
-//! per process (8 KiB) and per process and GPU (2 KiB), and a row costs the same however long it has
+//! per process (8 KiB) and per process and GPU (1 KiB), and a row costs the same however long it has
 //! been watched.
 
 pub mod cpu;
 mod interval;
-pub mod memory;
 mod process;
 mod row;
 #[cfg(test)]
@@ -23,7 +21,6 @@ use std::sync::Arc;
 
 use crate::model::{Gpu, Identity, Snapshot, Time};
 use interval::Interval;
-pub use memory::MemoryPoint;
 pub use process::ProcessHistory;
 pub use row::{Began, Row, Run, Use, Witness};
 
@@ -121,7 +118,8 @@ pub struct History {
     resets: Resets,
     devices: Vec<Device>,
     /// By pid; the identity inside tells a number that was handed out again.
-    processes: HashMap<u32, ProcessHistory>,
+    // Boxed: a map keeps room for more entries than it has.
+    processes: HashMap<u32, Box<ProcessHistory>>,
 }
 
 impl History {
@@ -212,9 +210,9 @@ impl History {
             let known = self
                 .processes
                 .entry(process.pid)
-                .or_insert_with(|| ProcessHistory::new(identity, moment.time));
+                .or_insert_with(|| Box::new(ProcessHistory::new(identity, moment.time)));
             if known.identity() != identity {
-                *known = ProcessHistory::new(identity, moment.time);
+                **known = ProcessHistory::new(identity, moment.time);
             }
             known.observe(process, moment);
         }
@@ -278,6 +276,7 @@ impl History {
     pub fn process(&self, identity: Identity) -> Option<&ProcessHistory> {
         self.processes
             .get(&identity.pid)
+            .map(|process| &**process)
             .filter(|process| process.identity() == identity)
     }
 
@@ -325,14 +324,6 @@ impl History {
                 since.map(|since| latest.max(Some(since)))
             })
             .flatten()
-    }
-
-    /// What a process has held on a GPU (NVML's index), oldest first, over all the time it has been
-    /// seen: at most 64 points, the coarser the longer. Under MIG, on the instance where it holds most.
-    pub fn memory_points(&self, identity: Identity, gpu: u32) -> Vec<MemoryPoint> {
-        self.rows_on(identity, gpu)
-            .max_by_key(|row| row.used_bytes())
-            .map_or_else(Vec::new, |row| row.memory().points().collect())
     }
 
     /// Time of the first snapshot since everything was last forgotten.

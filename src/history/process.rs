@@ -67,6 +67,8 @@ impl ProcessHistory {
         let known = match self.rows.iter().position(|known| known.is(device, row)) {
             Some(known) => known,
             None if self.rows.len() < MOST_ROWS => {
+                // Most processes are on one GPU, and never get a second row.
+                self.rows.reserve_exact(1);
                 // The process appeared with its row, or the row in a list that was being read: either
                 // way its beginning was seen.
                 self.rows
@@ -150,11 +152,6 @@ fn is_stopped(state: char) -> bool {
 impl ProcessHistory {
     /// Bytes held, by capacity.
     pub(super) fn size(&self) -> usize {
-        size_of::<Self>() + self.cpu.size() + self.rows.len() * self.row_size()
-    }
-
-    /// Bytes held by the first row.
-    pub(super) fn row_size(&self) -> usize {
-        size_of::<Row>() + self.rows[0].memory().size()
+        size_of::<Self>() + self.cpu.size() + self.rows.capacity() * size_of::<Row>()
     }
 }

@@ -1,6 +1,5 @@
 //! A process on one GPU (under MIG, on one instance) over time: its memory, and its run without use.
 
-use super::memory::Memory;
 use super::{BRIDGED_GAP_MILLISECONDS, Moment};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Time};
@@ -44,7 +43,9 @@ impl Use {
         if engines.iter().flatten().any(|percent| *percent > 0) {
             return Self::Used;
         }
-        match (row.sm_percent, gpu.gpu_percent) {
+        // The driver may book the work of an MPS client to the server, so that a 0 proves nothing.
+        let own = row.sm_percent.filter(|_| row.kind != ProcessType::Mps);
+        match (own, gpu.gpu_percent) {
             (Some(_), _) => Self::NotUsed(Witness::Process),
             (None, Some(0)) => Self::NotUsed(Witness::Device),
             (None, Some(_)) => Self::DeviceUsed,
@@ -115,7 +116,6 @@ pub struct Row {
     cpu_at_until: Option<f64>,
     first_seen: Time,
     last_seen: Time,
-    memory: Memory,
 }
 
 impl Row {
@@ -137,7 +137,6 @@ impl Row {
             cpu_at_until: None,
             first_seen: time,
             last_seen: time,
-            memory: Memory::default(),
         }
     }
 
@@ -157,10 +156,7 @@ impl Row {
         self.last_seen = moment.time;
         self.kind = row.kind;
         match (row.used_bytes, self.used) {
-            (Some(bytes), _) => {
-                self.used = Some((bytes, moment.time));
-                self.memory.push(moment.time, bytes);
-            }
+            (Some(bytes), _) => self.used = Some((bytes, moment.time)),
             (None, Some((_, told_at))) if moment.time - told_at > moment.allowed_gap => {
                 self.used = None;
             }
@@ -283,10 +279,5 @@ impl Row {
     /// When the row was last read.
     pub fn last_seen(&self) -> Time {
         self.last_seen
-    }
-
-    /// What the process has held, for charts.
-    pub fn memory(&self) -> &Memory {
-        &self.memory
     }
 }

@@ -3,6 +3,7 @@
 use super::testing::{Scene, disorder};
 use super::*;
 use crate::model::GpuProcess;
+use crate::model::snapshot::ProcessType;
 use crate::units::{GIB, MIB};
 
 const PID: u32 = 4242;
@@ -88,6 +89,26 @@ fn every_engine_counts_as_use() {
         (row(None, None, None, None), None, Use::Unknown),
     ] {
         assert_eq!(Use::of(&gpu(device), &row), expected, "{row:?} {device:?}");
+    }
+}
+
+#[test]
+fn the_zero_of_an_mps_client_proves_nothing() {
+    let client = GpuProcess {
+        kind: ProcessType::Mps,
+        sm_percent: Some(0),
+        ..GpuProcess::default()
+    };
+    for (device, expected) in [
+        (Some(60), Use::DeviceUsed),
+        (Some(0), Use::NotUsed(Witness::Device)),
+        (None, Use::Unknown),
+    ] {
+        let gpu = Gpu {
+            gpu_percent: device,
+            ..Gpu::default()
+        };
+        assert_eq!(Use::of(&gpu, &client), expected, "{device:?}");
     }
 }
 
@@ -320,7 +341,6 @@ fn memory_that_the_driver_forgets_to_tell_is_remembered_for_a_minute() {
         history.observe(snapshot);
     });
     assert_eq!(used(&history), None);
-    assert_eq!(history.memory_points(identity, 0).len(), 6);
 }
 
 /// Counts what is held, not what it costs to hold it: the bound of the module's documentation.
@@ -335,10 +355,14 @@ fn a_thousand_processes_on_sixteen_gpus_stay_small() {
     for _ in 0..26 * 60 {
         history.observe(scene.step());
     }
-    let size: usize = history.processes.values().map(ProcessHistory::size).sum();
+    let size: usize = history
+        .processes
+        .values()
+        .map(|process| process.size())
+        .sum();
     assert!(size < 12 << 20, "{size} bytes");
-    let per_row = ProcessHistory::row_size(&history.processes[&1]);
-    assert!(per_row < 2048, "{per_row} bytes a row");
+    let per_row = size_of::<Row>();
+    assert!(per_row < 1024, "{per_row} bytes a row");
     // Every process on every GPU at once.
     assert!(size + 15_000 * per_row < 40 << 20);
 }
@@ -353,7 +377,6 @@ fn no_order_of_snapshots_and_no_lack_in_them_panics() {
                 let identity = process.identity();
                 for gpu in 0..3 {
                     assert!(history.idle_since(identity, gpu) <= history.last_time());
-                    history.memory_points(identity, gpu);
                 }
                 let rows = history
                     .process(identity)

@@ -249,7 +249,6 @@ impl Candidate<'_> {
                 _ if since > run.since => Answer::No,
                 Began::Witnessed => Answer::No,
                 Began::AfterDeviceUse => Answer::Unknown(Doubt::NoUtilization { gpu }),
-                Began::Unwitnessed if self.is_younger_than(needed) => Answer::No,
                 Began::Unwitnessed => Answer::Unknown(Doubt::ShortHistory {
                     needed,
                     seen: seconds.max(0.0),
@@ -311,14 +310,6 @@ impl Candidate<'_> {
     fn was_active_within(&self, seconds: f64, until: Time) -> bool {
         self.last_activity()
             .is_some_and(|active| until.seconds_since(active) < seconds)
-    }
-
-    /// Whether the process is known not to have existed for so long.
-    fn is_younger_than(&self, seconds: f64) -> bool {
-        let now = self.seen.snapshot.time;
-        self.process
-            .start_time
-            .is_some_and(|start| now.seconds_since(start) < seconds)
     }
 }
 

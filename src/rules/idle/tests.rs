@@ -93,11 +93,6 @@ fn a_short_history_is_undecided_only_while_it_may_be_idle() {
     scene.play(100.0, |snapshot| engine.observe(snapshot));
     assert_clean(&engine);
 
-    let mut young = Scene::new(1, 10.0);
-    young.holder(PID, &[0], GIB);
-    young.process(PID).start_time = Some(young.now.time.plus_seconds(-60.0));
-    assert_clean(&judge(&mut young, 30.0));
-
     assert_clean(&judge(&mut Scene::new(1, 10.0), 30.0));
 }
 
