@@ -297,6 +297,7 @@ fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     match (app.mode, action) {
         (_, Some(Action::Repaint)) => return Some(Effect::Repaint),
         (_, Some(Action::Suspend)) => return Some(Effect::Suspend),
+        (_, Some(Action::QuitAtOnce)) => return Some(Effect::Quit),
         (Mode::Table, _) => {}
         (Mode::Help(line), _) => {
             let last = help::last_line(app.area);
@@ -353,7 +354,7 @@ fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
         }),
         Action::Help => app.mode = Mode::Help(0),
         Action::Back if app.selected.is_some() => app.selected = None,
-        Action::Back | Action::Quit => return Some(Effect::Quit),
+        Action::Back | Action::Quit | Action::QuitAtOnce => return Some(Effect::Quit),
         Action::Repaint => return Some(Effect::Repaint),
         Action::Suspend => return Some(Effect::Suspend),
     }

@@ -41,6 +41,8 @@ pub enum Action {
     Back,
     /// Leave.
     Quit,
+    /// Leave, whatever is open.
+    QuitAtOnce,
 }
 
 /// A key as it is pressed. Shift is in the character itself.
@@ -107,12 +109,18 @@ pub const TABLE: &[Binding] = &[
     )
     .hinted("?", "help"),
     bind(
-        &[char('q'), plain(KeyCode::F(10)), Key::Ctrl('c')],
-        "q F10 Ctrl-C",
+        &[char('q'), plain(KeyCode::F(10))],
+        "q F10",
         "quit",
         Action::Quit,
     )
     .hinted("q", "quit"),
+    bind(
+        &[Key::Ctrl('c')],
+        "Ctrl-C",
+        "quit, from the help too",
+        Action::QuitAtOnce,
+    ),
     bind(
         &[plain(KeyCode::Esc)],
         "Esc",
@@ -254,7 +262,7 @@ mod tests {
         assert_eq!(action(&event(q, KeyModifiers::CONTROL)), None);
         assert_eq!(
             action(&event(KeyCode::Char('c'), KeyModifiers::CONTROL)),
-            Some(Action::Quit)
+            Some(Action::QuitAtOnce)
         );
         assert_eq!(
             action(&event(KeyCode::Char('G'), KeyModifiers::SHIFT)),

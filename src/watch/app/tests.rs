@@ -1,3 +1,5 @@
+//! The state of the screen, event by event and key by key.
+
 use crossterm::event::{KeyEventKind, KeyModifiers};
 use signal_hook::consts::SIGTERM;
 
