@@ -3,6 +3,7 @@
 //! [`Source`] is all that the rest of the house knows: the next snapshot, please. `live` joins NVML
 //! and /proc and stamps the time; `replay` plays recordings; `nvml` holds every NVML call.
 
+pub mod live;
 pub mod nvml;
 pub mod replay;
 

@@ -75,6 +75,11 @@ impl Replay {
         self
     }
 
+    /// What to call the recording in a message.
+    pub fn name(&self) -> &str {
+        self.reader.name()
+    }
+
     /// The damage met so far; see [`Reader::damage`].
     pub fn damage(&self) -> &[Damage] {
         self.reader.damage()

@@ -1,41 +1,23 @@
 //! One GPU: its static facts, read once, and what each sample reads of it.
 //!
-//! Every call goes through [`Calls`], which leaves its name where the keeper of the deadline sees
-//! it, turns "not supported" into an absent value that is not asked for again for a while, and
-//! anything else into an entry of the snapshot's errors.
+//! How a call is made and what its failure means is in `calls`.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode, TemperatureSensor};
 use nvml_wrapper::{Device, Nvml};
 
+use super::calls::{Calls, Progress};
 use super::error::Code;
 use super::ffi::{self, List, ProcessLists, Record, UtilizationSamples, Version};
 use crate::model::snapshot::{Gpu, GpuProcess, Memory, ProcessType, ReadError};
 
-/// What is not supported is asked for again after this long: a setting may have changed it.
-const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// Settings that change by an administrator's hand, the power limit, and the slow fan.
 const SETTINGS_EVERY: Duration = Duration::from_secs(30);
 /// MPS is rare; where its list was empty, it is looked at this often.
 const MPS_EVERY: Duration = Duration::from_secs(10);
-
-/// The NVML call that a GPU's thread is in, for whoever keeps its deadline.
-#[derive(Debug, Default)]
-pub(super) struct Progress(Mutex<Option<&'static str>>);
-
-impl Progress {
-    fn enter(&self, call: &'static str) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(call);
-    }
-
-    /// The last call that was entered.
-    pub(super) fn call(&self) -> Option<&'static str> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// What one sample read of one GPU.
 #[derive(Debug)]
@@ -50,84 +32,6 @@ pub(super) struct Reading {
     pub(super) lost: bool,
     /// When the reading was complete.
     pub(super) completed: Instant,
-}
-
-/// How NVML is called for one GPU.
-#[derive(Debug)]
-struct Calls {
-    index: u32,
-    progress: Arc<Progress>,
-    unsupported: Vec<(&'static str, Instant)>,
-    errors: Vec<ReadError>,
-    lost: Option<Code>,
-    driver_gone: Option<Code>,
-}
-
-impl Calls {
-    /// Makes a call; what it says is the caller's to judge.
-    fn raw<T, E: Into<Code>>(
-        &self,
-        name: &'static str,
-        call: impl FnOnce() -> Result<T, E>,
-    ) -> Result<T, Code> {
-        if let Some(code) = self.driver_gone.or(self.lost) {
-            return Err(code);
-        }
-        if self.is_unsupported(name) {
-            return Err(Code::NOT_SUPPORTED);
-        }
-        self.progress.enter(name);
-        call().map_err(Into::into)
-    }
-
-    /// Makes a call for one value; absent where it cannot be had.
-    fn value<T, E: Into<Code>>(
-        &mut self,
-        name: &'static str,
-        call: impl FnOnce() -> Result<T, E>,
-    ) -> Option<T> {
-        let answer = self.raw(name, call);
-        self.judge(name, answer)
-    }
-
-    fn judge<T>(&mut self, name: &'static str, answer: Result<T, Code>) -> Option<T> {
-        match answer {
-            Ok(value) => Some(value),
-            Err(code) => {
-                self.failed(name, code);
-                None
-            }
-        }
-    }
-
-    fn failed(&mut self, name: &'static str, code: Code) {
-        if self.lost.is_some() || self.driver_gone.is_some() {
-            return; // One error says it all; the rest was not even asked for.
-        }
-        if code.is_unsupported() {
-            if !self.is_unsupported(name) {
-                self.unsupported.retain(|(other, _)| *other != name);
-                self.unsupported.push((name, Instant::now()));
-            }
-            return;
-        }
-        if code.is_driver_gone() {
-            self.driver_gone = Some(code);
-        } else if code.is_loss() {
-            self.lost = Some(code);
-        }
-        self.errors.push(ReadError {
-            gpu: Some(self.index),
-            call: name.into(),
-            error: code.to_string().into(),
-        });
-    }
-
-    fn is_unsupported(&self, name: &'static str) -> bool {
-        self.unsupported
-            .iter()
-            .any(|(other, since)| *other == name && since.elapsed() < ASK_AGAIN_AFTER)
-    }
 }
 
 /// The highest utilization of one process since the last sample.
@@ -175,14 +79,7 @@ impl<'nvml> Reader<'nvml> {
         index: u32,
         progress: Arc<Progress>,
     ) -> Result<Self, Box<Reading>> {
-        let mut calls = Calls {
-            index,
-            progress,
-            unsupported: Vec::new(),
-            errors: Vec::new(),
-            lost: None,
-            driver_gone: None,
-        };
+        let mut calls = Calls::new(index, progress);
         let mut facts = Gpu {
             index,
             ..Gpu::default()
@@ -191,11 +88,7 @@ impl<'nvml> Reader<'nvml> {
         let device = match calls.raw(name, || nvml.device_by_index(index)) {
             Ok(device) => device,
             Err(code) => {
-                calls.errors.push(ReadError {
-                    gpu: Some(index),
-                    call: name.into(),
-                    error: code.to_string().into(),
-                });
+                calls.report(name, code.to_string());
                 return Err(Box::new(Reading {
                     gpu: facts,
                     errors: calls.errors,
@@ -427,12 +320,10 @@ impl<'nvml> Reader<'nvml> {
             }
             Err(code) if code.is_unsupported() => {
                 // Said at every sample: without it nothing is known of who holds the memory.
-                calls.errors.push(ReadError {
-                    gpu: Some(calls.index),
-                    call: name.into(),
-                    error: format!("this driver does not list this GPU's processes ({code})")
-                        .into(),
-                });
+                calls.report(
+                    name,
+                    format!("this driver does not list this GPU's processes ({code})"),
+                );
                 None
             }
             answer => calls.judge(name, answer),

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml;
 
-use super::device::{Progress, Reader, Reading};
+use super::calls::Progress;
+use super::device::{Reader, Reading};
 use crate::model::snapshot::{Gpu, ReadError};
 use crate::units::Span;
 

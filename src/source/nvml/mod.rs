@@ -1,12 +1,13 @@
 //! Every NVML call, on threads of their own, with deadlines.
 //!
-//! [`Nvml::sample`] asks a thread per GPU ([`lane`]) and waits for each at most as long as the
+//! [`Nvml::sample`] asks a thread per GPU (`lane`) and waits for each at most as long as the
 //! deadline allows: a GPU that answers late or never becomes an error and a stale, marked value of
-//! that GPU, and holds up no other. [`device`] knows what to read of a GPU, [`ffi`] the calls that
-//! nvml-wrapper lacks or mishandles, [`error`] what NVML's codes mean.
+//! that GPU, and holds up no other. `device` knows what to read of a GPU, `ffi` the calls that
+//! nvml-wrapper lacks or mishandles, `error` what NVML's codes mean.
 //!
 //! What is done with a snapshot is not known here, nor that there are processes behind the pids.
 
+mod calls;
 mod device;
 mod error;
 mod ffi;
@@ -261,6 +262,22 @@ impl Nvml {
                 .collect(),
             errors: vec![error],
         })
+    }
+}
+
+/// The versions of the library and the driver, without touching a GPU; waits no longer than one
+/// deadline.
+///
+/// # Errors
+///
+/// As [`Nvml::open`].
+pub fn versions(options: &Options) -> Result<Driver, Error> {
+    match open_on_a_thread(options)?.recv_timeout(options.timeout) {
+        Ok(opened) => Ok(opened?.driver),
+        Err(_) => Err(Error::NoAnswer {
+            call: "nvmlInit_v2",
+            waited: options.timeout,
+        }),
     }
 }
 

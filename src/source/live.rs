@@ -1,0 +1,291 @@
+//! This machine, now: joins NVML's rows with what Linux knows of their processes, and stamps the
+//! time.
+//!
+//! A pid from NVML is a hint, not a proof: the process that created the memory may be dead and its
+//! number recycled by a stranger. `doubt` decides whether the process that has the number now is
+//! the one that NVML means; what is doubted is shown as unresolved, with nothing of the stranger in
+//! it, and no rule or deed ever meets it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::nvml::{self, Nvml, SampledGpu};
+use super::{Error, Origin, Source};
+use crate::host::{self, Clocks, Processes, Roots};
+use crate::model::snapshot::{Driver, Gpu, Host, PidNamespace};
+use crate::model::{Process, Snapshot, Time};
+
+/// This machine, sampled at an interval.
+#[derive(Debug)]
+pub struct Live {
+    nvml: Nvml,
+    processes: Processes,
+    host: Host,
+    /// Wall-clock time and boot time when it was opened; from then on only the latter is asked, so
+    /// that a clock that is set does not bend a history.
+    opened: (Time, Clocks),
+    interval: Duration,
+    due: Instant,
+    /// When NVML first named a pid (nanoseconds since boot), for as long as it goes on naming it.
+    named: HashMap<u32, u64>,
+    ticks_per_second: u64,
+}
+
+impl Live {
+    /// Opens NVML.
+    ///
+    /// # Errors
+    ///
+    /// As [`Nvml::open`].
+    pub fn open(options: nvml::Options, interval: Duration) -> Result<Self, Error> {
+        host::raise_open_file_limit();
+        let nvml = Nvml::open(options)?;
+        let roots = Roots::default();
+        Ok(Self {
+            nvml,
+            host: host::read_host(&roots),
+            processes: Processes::new(roots),
+            opened: (wall_clock(), host::read_clocks()),
+            interval,
+            due: Instant::now(),
+            named: HashMap::new(),
+            ticks_per_second: rustix::param::clock_ticks_per_second(),
+        })
+    }
+
+    /// A snapshot now, without waiting for the interval.
+    pub fn sample(&mut self) -> Snapshot {
+        let clocks = host::read_clocks();
+        let elapsed_ns = clocks.boottime_ns.saturating_sub(self.opened.1.boottime_ns);
+        let mut snapshot = Snapshot::new(self.opened.0.plus_seconds(elapsed_ns as f64 / 1e9));
+        let suspended = clocks.suspended_seconds(self.host.suspended_seconds);
+        self.host.suspended_seconds = Some(suspended);
+        snapshot.host = self.host.clone();
+
+        let sample = self.nvml.sample();
+        snapshot.errors = sample.errors;
+        self.note_names(&sample.gpus);
+        snapshot.gpus = sample.gpus.into_iter().map(|sampled| sampled.gpu).collect();
+        snapshot.driver = self.nvml.driver().clone();
+        snapshot.processes = self.look_up(&snapshot.gpus);
+        snapshot
+    }
+
+    /// Remembers when NVML first named each pid.
+    fn note_names(&mut self, gpus: &[SampledGpu]) {
+        let now = (Instant::now(), host::read_clocks().boottime_ns);
+        let mut all_known = true;
+        let mut named = HashMap::with_capacity(self.named.len());
+        for SampledGpu { gpu, read_at } in gpus {
+            let Some(rows) = &gpu.processes else {
+                all_known = false;
+                continue;
+            };
+            let age = read_at.map_or(Duration::ZERO, |at| now.0.saturating_duration_since(at));
+            let at = now
+                .1
+                .saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
+            for row in rows {
+                let first = self.named.get(&row.pid).copied().unwrap_or(at);
+                let known = named.entry(row.pid).or_insert(first);
+                *known = first.min(*known);
+            }
+        }
+        if all_known {
+            self.named = named;
+        } else {
+            // A list that cannot be read now does not say that a pid has left it.
+            self.named.extend(named);
+        }
+    }
+
+    fn look_up(&mut self, gpus: &[Gpu]) -> Vec<Process> {
+        let mut pids: Vec<u32> = gpus
+            .iter()
+            .flat_map(|gpu| gpu.processes.iter().flatten())
+            .map(|row| row.pid)
+            .collect();
+        pids.sort_unstable();
+        pids.dedup();
+        let found = self
+            .processes
+            .sample(&pids, host::read_clocks().boottime_ns);
+        let whose = Doubt {
+            namespace: self.host.pid_namespace,
+            has_gpu_device_files: self.processes.has_gpu_device_files(),
+        };
+        let mut processes = found.processes;
+        for process in &mut processes {
+            let named_ns = self.named.get(&process.pid).copied();
+            let named_ticks = named_ns.map(|ns| ticks(ns, self.ticks_per_second));
+            if let Some(reason) = doubt(process, named_ticks, whose) {
+                *process = unresolved(process.pid, reason.into());
+            }
+        }
+        processes.extend(
+            found
+                .gone
+                .into_iter()
+                .map(|pid| match self.host.pid_namespace {
+                    Some(PidNamespace::Host) => Process {
+                        pid,
+                        ..Process::default()
+                    },
+                    _ => unresolved(pid, "a pid of another pid namespace".into()),
+                }),
+        );
+        processes.extend(
+            found
+                .unreadable
+                .into_iter()
+                .map(|(pid, why)| unresolved(pid, why.to_string().into())),
+        );
+        processes.sort_unstable_by_key(|process| process.pid);
+        processes
+    }
+
+    /// The driver's versions.
+    pub fn driver(&self) -> &Driver {
+        self.nvml.driver()
+    }
+}
+
+impl Source for Live {
+    fn next(&mut self) -> Result<Option<Snapshot>, Error> {
+        let now = Instant::now();
+        if let Some(left) = self.due.checked_duration_since(now) {
+            thread::sleep(left);
+        }
+        // A sample that took longer than the interval does not make the next ones hurry.
+        self.due = (self.due + self.interval).max(now);
+        Ok(Some(self.sample()))
+    }
+
+    fn origin(&self) -> Origin {
+        Origin::Live
+    }
+}
+
+fn wall_clock() -> Time {
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Time::from_unix_milliseconds(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// Clock ticks since boot, rounded up: a process that started in this very tick started before.
+fn ticks(boottime_ns: u64, ticks_per_second: u64) -> u64 {
+    (boottime_ns / 1_000_000 * ticks_per_second).div_ceil(1000)
+}
+
+fn unresolved(pid: u32, reason: Arc<str>) -> Process {
+    Process {
+        pid,
+        unresolved: Some(reason),
+        ..Process::default()
+    }
+}
+
+/// What the belief in a pid depends on, besides its process.
+#[derive(Clone, Copy, Debug)]
+struct Doubt {
+    namespace: Option<PidNamespace>,
+    has_gpu_device_files: bool,
+}
+
+/// Why the process that has a pid now is not believed to be the one that NVML means; `None` where
+/// it is.
+///
+/// It is believed when it started before NVML first named the pid and, on a machine that has GPU
+/// device files, holds one of them open. Where its descriptors may not be read, that half is
+/// unknown: on the host the first half has to do, in a container the number may be another
+/// namespace's and nothing is believed without it.
+fn doubt(process: &Process, named_ticks: Option<u64>, whose: Doubt) -> Option<&'static str> {
+    if process
+        .start_ticks
+        .zip(named_ticks)
+        .is_some_and(|(start, named)| start > named)
+    {
+        return Some("the process with this pid started after NVML first named it");
+    }
+    // A zombie has closed its files, and its number cannot have been recycled.
+    if !whose.has_gpu_device_files || process.state == Some('Z') {
+        return None;
+    }
+    match (&process.gpu_files, whose.namespace) {
+        (Some(files), _) if files.is_empty() => {
+            Some("the process with this pid holds no GPU device file open")
+        }
+        (Some(_), _) | (None, Some(PidNamespace::Host)) => None,
+        (None, _) => Some(
+            "in this pid namespace NVML's pid may be another process's number, and the files of \
+             the local one may not be read; run as root",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(start_ticks: u64, gpu_files: Option<&[&str]>) -> Process {
+        let files = gpu_files.map(|files| files.iter().map(|&file| file.into()).collect());
+        Process {
+            pid: 7,
+            start_ticks: Some(start_ticks),
+            gpu_files: files,
+            ..Process::default()
+        }
+    }
+
+    const HOST: Doubt = Doubt {
+        namespace: Some(PidNamespace::Host),
+        has_gpu_device_files: true,
+    };
+    const CONTAINER: Doubt = Doubt {
+        namespace: Some(PidNamespace::Container),
+        ..HOST
+    };
+
+    #[test]
+    fn a_stranger_with_a_recycled_number_is_not_believed() {
+        let holder = process(100, Some(&["/dev/nvidia0"]));
+        assert_eq!(doubt(&holder, Some(100), HOST), None);
+        assert_eq!(doubt(&holder, None, HOST), None);
+        assert!(doubt(&process(101, Some(&["/dev/nvidia0"])), Some(100), HOST).is_some());
+        assert!(doubt(&process(50, Some(&[])), Some(100), HOST).is_some());
+    }
+
+    #[test]
+    fn unreadable_files_are_unknown_on_the_host_and_doubted_in_a_container() {
+        assert_eq!(doubt(&process(50, None), Some(100), HOST), None);
+        assert!(doubt(&process(50, None), Some(100), CONTAINER).is_some());
+        assert_eq!(
+            doubt(&process(50, Some(&["/dev/nvidia0"])), Some(100), CONTAINER),
+            None
+        );
+        let no_devices = Doubt {
+            has_gpu_device_files: false,
+            ..CONTAINER
+        };
+        assert_eq!(doubt(&process(50, None), Some(100), no_devices), None);
+    }
+
+    #[test]
+    fn a_zombie_keeps_its_number_though_it_has_closed_its_files() {
+        let zombie = Process {
+            state: Some('Z'),
+            ..process(50, Some(&[]))
+        };
+        assert_eq!(doubt(&zombie, Some(100), HOST), None);
+    }
+
+    #[test]
+    fn ticks_are_rounded_up() {
+        assert_eq!(ticks(1_000_000_000, 100), 100);
+        assert_eq!(ticks(1_001_000_000, 100), 101);
+        assert_eq!(ticks(0, 100), 0);
+    }
+}

@@ -1,0 +1,126 @@
+//! How NVML is called for one GPU.
+//!
+//! Every call goes through [`Calls`], which leaves its name where the keeper of the deadline sees
+//! it, turns "not supported" into an absent value that is not asked for again for a while, and
+//! anything else into an entry of the snapshot's errors.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::error::Code;
+use crate::model::snapshot::ReadError;
+
+/// What is not supported is asked for again after this long: a setting may have changed it.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// The NVML call that a GPU's thread is in, for whoever keeps its deadline.
+#[derive(Debug, Default)]
+pub(super) struct Progress(Mutex<Option<&'static str>>);
+
+impl Progress {
+    fn enter(&self, call: &'static str) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(call);
+    }
+
+    /// The last call that was entered.
+    pub(super) fn call(&self) -> Option<&'static str> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How NVML is called for one GPU.
+#[derive(Debug)]
+pub(super) struct Calls {
+    index: u32,
+    progress: Arc<Progress>,
+    unsupported: Vec<(&'static str, Instant)>,
+    /// What could not be read since the last sample.
+    pub(super) errors: Vec<ReadError>,
+    /// The GPU does not answer any more; nothing else is asked of it in this sample.
+    pub(super) lost: Option<Code>,
+    /// The driver does not answer any more.
+    pub(super) driver_gone: Option<Code>,
+}
+
+impl Calls {
+    pub(super) fn new(index: u32, progress: Arc<Progress>) -> Self {
+        Self {
+            index,
+            progress,
+            unsupported: Vec::new(),
+            errors: Vec::new(),
+            lost: None,
+            driver_gone: None,
+        }
+    }
+
+    /// Makes a call; what it says is the caller's to judge.
+    pub(super) fn raw<T, E: Into<Code>>(
+        &self,
+        name: &'static str,
+        call: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, Code> {
+        if let Some(code) = self.driver_gone.or(self.lost) {
+            return Err(code);
+        }
+        if self.is_unsupported(name) {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        self.progress.enter(name);
+        call().map_err(Into::into)
+    }
+
+    /// Makes a call for one value; absent where it cannot be had.
+    pub(super) fn value<T, E: Into<Code>>(
+        &mut self,
+        name: &'static str,
+        call: impl FnOnce() -> Result<T, E>,
+    ) -> Option<T> {
+        let answer = self.raw(name, call);
+        self.judge(name, answer)
+    }
+
+    pub(super) fn judge<T>(&mut self, name: &'static str, answer: Result<T, Code>) -> Option<T> {
+        match answer {
+            Ok(value) => Some(value),
+            Err(code) => {
+                self.failed(name, code);
+                None
+            }
+        }
+    }
+
+    pub(super) fn failed(&mut self, name: &'static str, code: Code) {
+        if self.lost.is_some() || self.driver_gone.is_some() {
+            return; // One error says it all; the rest was not even asked for.
+        }
+        if code.is_unsupported() {
+            if !self.is_unsupported(name) {
+                self.unsupported.retain(|(other, _)| *other != name);
+                self.unsupported.push((name, Instant::now()));
+            }
+            return;
+        }
+        if code.is_driver_gone() {
+            self.driver_gone = Some(code);
+        } else if code.is_loss() {
+            self.lost = Some(code);
+        }
+        self.report(name, code.to_string());
+    }
+
+    /// Adds an error.
+    pub(super) fn report(&mut self, name: &'static str, error: String) {
+        self.errors.push(ReadError {
+            gpu: Some(self.index),
+            call: name.into(),
+            error: error.into(),
+        });
+    }
+
+    fn is_unsupported(&self, name: &'static str) -> bool {
+        self.unsupported
+            .iter()
+            .any(|(other, since)| *other == name && since.elapsed() < ASK_AGAIN_AFTER)
+    }
+}
