@@ -1,3 +1,11 @@
 //! Writers: tables, JSON, escaping for terminals.
+//!
+//! Each takes what was observed or concluded and writes it out; none knows where it came from.
+//! [`processes`] is `gpumem ps` for people, [`check`] the verdict for people and as JSON, [`table`]
+//! aligns columns by their width on a terminal, [`escape`] makes hostile text harmless.
 
+pub mod check;
 pub mod escape;
+pub mod processes;
+pub mod style;
+pub mod table;

@@ -1,0 +1,204 @@
+//! The verdict of `gpumem check`: as JSON, and for people with the worst first.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::escape::escape;
+use super::style::Style;
+use crate::model::finding::{Evidence, Finding, Undecided};
+use crate::model::snapshot::ReadError;
+use crate::model::{Severity, Time};
+use crate::units::{Bytes, Span};
+
+/// The `schema` that this version writes.
+pub const SCHEMA: &str = "gpumem.check/1";
+
+/// What the check came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Nothing at or above the severity asked for.
+    Ok,
+    /// Something at or above it.
+    Findings,
+    /// It could not be measured.
+    Error,
+}
+
+/// How many findings there are of each severity.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Counts {
+    /// Of severity info.
+    pub info: usize,
+    /// Of severity warning.
+    pub warning: usize,
+    /// Of severity critical.
+    pub critical: usize,
+}
+
+impl Counts {
+    /// Counts what lasts; what has ceased does not count.
+    pub fn of(findings: &[Finding]) -> Self {
+        let mut counts = Self::default();
+        for finding in findings
+            .iter()
+            .filter(|finding| finding.resolved_at.is_none())
+        {
+            match finding.severity {
+                Severity::Info => counts.info += 1,
+                Severity::Warning => counts.warning += 1,
+                Severity::Critical => counts.critical += 1,
+            }
+        }
+        counts
+    }
+}
+
+/// The verdict; its JSON is the format `gpumem.check/1`.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    /// Format and major version.
+    pub schema: &'static str,
+    /// Time of the last snapshot; absent where there was none.
+    pub time: Option<Time>,
+    /// The span of history that was judged.
+    pub window_seconds: f64,
+    /// What it came to.
+    pub status: Status,
+    /// How many findings last, by severity.
+    pub counts: Counts,
+    /// What lasts, worst first, then what ceased within the window.
+    pub findings: Vec<Finding>,
+    /// Rules that could not be decided.
+    pub undecided: Vec<Undecided>,
+    /// What could not be read.
+    pub errors: Vec<ReadError>,
+}
+
+impl Report {
+    /// The JSON document, one line a field's nesting, with a newline at its end.
+    ///
+    /// # Errors
+    ///
+    /// None that can be met: the report holds no maps and no numbers that JSON lacks.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(self).map(|json| json + "\n")
+    }
+
+    /// The report for people.
+    pub fn to_text(&self, gpus: usize, style: Style) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.text(&mut out, gpus, style);
+        out
+    }
+
+    fn text(&self, out: &mut String, gpus: usize, style: Style) -> std::fmt::Result {
+        let lasting = self
+            .findings
+            .iter()
+            .filter(|finding| finding.resolved_at.is_none());
+        for finding in lasting {
+            write_finding(out, finding, style)?;
+        }
+        let ceased =
+            self.findings.len() - self.counts.info - self.counts.warning - self.counts.critical;
+        for undecided in &self.undecided {
+            writeln!(
+                out,
+                "undecided: {}: {}",
+                undecided.rule,
+                escape(&undecided.reason)
+            )?;
+        }
+        for error in &self.errors {
+            write!(out, "error: ")?;
+            if let Some(gpu) = error.gpu {
+                write!(out, "GPU {gpu}: ")?;
+            }
+            writeln!(out, "{}: {}", escape(&error.call), escape(&error.error))?;
+        }
+        let counts = self.counts;
+        let mut found = Vec::new();
+        for (count, severity) in [
+            (counts.critical, Severity::Critical),
+            (counts.warning, Severity::Warning),
+            (counts.info, Severity::Info),
+        ] {
+            if count > 0 {
+                found.push(format!("{count} {severity}"));
+            }
+        }
+        let found = if found.is_empty() {
+            "no findings".to_owned()
+        } else {
+            found.join(", ")
+        };
+        let ceased = if ceased > 0 {
+            format!(", {ceased} ceased meanwhile")
+        } else {
+            String::new()
+        };
+        let span = Span::from_seconds(self.window_seconds);
+        let s = if gpus == 1 { "" } else { "s" };
+        let verdict = if self.status == Status::Error {
+            "could not measure everything; "
+        } else {
+            ""
+        };
+        writeln!(
+            out,
+            "{verdict}{found}{ceased} on {gpus} GPU{s}, judged on {span} of history"
+        )
+    }
+}
+
+fn write_finding(out: &mut String, finding: &Finding, style: Style) -> std::fmt::Result {
+    write!(
+        out,
+        "{}: {}",
+        style.severity(finding.severity),
+        style.heading(&finding.kind.to_string())
+    )?;
+    if finding.rule.as_ref() != finding.kind.to_string() {
+        write!(out, " (rule {})", escape(&finding.rule))?;
+    }
+    writeln!(out, ": {}", escape(&finding.message))?;
+    let user = finding
+        .process
+        .as_ref()
+        .and_then(|process| process.user.as_deref());
+    write!(out, "    since {}", finding.since)?;
+    if let Some(user) = user {
+        write!(out, ", owner {}", escape(user))?;
+    }
+    if let Some(bytes) = finding.memory_bytes {
+        write!(out, ", {}", Bytes(bytes))?;
+    }
+    writeln!(out, "; {}", evidence(&finding.evidence))?;
+    for advice in &finding.advice {
+        writeln!(out, "    {} {}", style.faint("->"), escape(advice))?;
+    }
+    writeln!(out)
+}
+
+fn evidence(evidence: &Evidence) -> String {
+    match evidence {
+        Evidence::Idle(idle) => {
+            let mut words = match (idle.sm_percent_max, idle.gpu_percent_max) {
+                (Some(sm), _) => format!("SM {sm}% at most"),
+                (None, Some(gpu)) => format!("the whole GPU {gpu}% at most"),
+                (None, None) => "no use".to_owned(),
+            };
+            let _ = write!(words, " in {} samples", idle.samples);
+            if let Some(cpu) = idle.cpu_percent_mean {
+                let _ = write!(words, ", CPU {cpu:.1}%");
+            }
+            if let Some(last) = idle.last_activity {
+                let _ = write!(words, ", notebook last active {last}");
+            }
+            words
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Columns, aligned by their width on a terminal.
+
+use std::fmt::Write as _;
+
+use unicode_width::UnicodeWidthStr;
+
+use super::escape::fit;
+
+/// On which side a column's text stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// A table: the last column takes the room that is left.
+#[derive(Clone, Debug)]
+pub struct Table {
+    columns: Vec<(&'static str, Align)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table without rows.
+    pub fn new(columns: &[(&'static str, Align)]) -> Self {
+        Self {
+            columns: columns.to_vec(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a row of escaped text, one cell a column.
+    pub fn row(&mut self, cells: Vec<String>) {
+        debug_assert_eq!(cells.len(), self.columns.len());
+        self.rows.push(cells);
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The table as lines; the last column is cut to `width` columns in all, where one is given. A
+    /// column without any text is left out.
+    pub fn render(&self, width: Option<usize>, heading: impl Fn(&str) -> String) -> String {
+        let widths: Vec<usize> = (0..self.columns.len())
+            .map(|column| {
+                self.rows
+                    .iter()
+                    .map(|row| row[column].width())
+                    .max()
+                    .filter(|&width| width > 0)
+            })
+            .zip(&self.columns)
+            .map(|(widest, (name, _))| widest.map_or(0, |widest| widest.max(name.width())))
+            .collect();
+        let header: Vec<String> = self
+            .columns
+            .iter()
+            .map(|(name, _)| (*name).to_owned())
+            .collect();
+        let mut out = String::new();
+        for (line, cells) in std::iter::once(&header).chain(&self.rows).enumerate() {
+            let text = self.line(cells, &widths, width);
+            let text = if line == 0 { heading(&text) } else { text };
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "{text}");
+        }
+        out
+    }
+
+    fn line(&self, cells: &[String], widths: &[usize], width: Option<usize>) -> String {
+        let mut text = String::new();
+        let last = widths.iter().rposition(|&width| width > 0);
+        for (column, cell) in cells
+            .iter()
+            .enumerate()
+            .filter(|&(column, _)| widths[column] > 0)
+        {
+            if !text.is_empty() {
+                text.push_str("  ");
+            }
+            let padding = widths[column].saturating_sub(cell.width());
+            let right = self.columns[column].1 == Align::Right;
+            if right {
+                text.extend(std::iter::repeat_n(' ', padding));
+            }
+            text.push_str(cell);
+            if !right && Some(column) != last {
+                text.extend(std::iter::repeat_n(' ', padding));
+            }
+        }
+        text.truncate(text.trim_end().len());
+        match width {
+            Some(width) => fit(&text, width).into_owned(),
+            None => text,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_align_by_width_and_empty_ones_are_left_out() {
+        let mut table = Table::new(&[
+            ("PID", Align::Right),
+            ("USER", Align::Left),
+            ("MIG", Align::Right),
+            ("COMMAND", Align::Left),
+        ]);
+        let cells = |cells: [&str; 4]| cells.map(str::to_owned).to_vec();
+        table.row(cells(["7", "日本", "", "python"]));
+        table.row(cells(["4242", "ann", "", "a very long command"]));
+        let lines = table.render(Some(20), str::to_owned);
+        assert_eq!(
+            lines,
+            " PID  USER  COMMAND\n\
+             \u{20}  7  日本  python\n\
+             4242  ann   a very …\n"
+        );
+    }
+}
