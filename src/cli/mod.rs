@@ -1,8 +1,163 @@
-//! Arguments, subcommands, exit codes.
+//! Arguments, subcommands, exit codes: the only place that prints, and the only one with anyhow.
+//!
+//! [`args`] is what a person may type; each subcommand is a file; [`exit`] says what a failure ends
+//! with. Data goes to standard output and talk to standard error; a closed pipe ends quietly.
 
+pub mod args;
+mod check;
+mod config;
+pub mod exit;
+pub mod generate;
+mod ps;
+mod record;
+mod version;
+mod watch;
+
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
-/// Runs the program.
+use anyhow::Context as _;
+use clap::{CommandFactory as _, Parser as _};
+
+use self::args::{Cli, Color, Command, Global, Recorded};
+use self::exit::Exit;
+use crate::report::escape::escape;
+use crate::report::style::Style;
+use crate::source::replay::{Pace, Replay};
+use crate::source::{live, nvml};
+
+/// What a person typed makes no sense together.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Misuse(String);
+
+/// Runs the program: arguments in, exit code out.
 pub fn main() -> ExitCode {
-    ExitCode::SUCCESS
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // To standard error, or standard output for --help; if that is closed, so be it.
+            let _ = error.print();
+            return if error.use_stderr() {
+                Exit::Usage
+            } else {
+                Exit::Clean
+            }
+            .into();
+        }
+    };
+    match run(cli) {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            complain(&format!("{error:#}"));
+            Exit::of(&error).into()
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<Exit> {
+    let global = &cli.global;
+    match cli.command {
+        _ if cli.version => version::run(global),
+        None => print(&Cli::command().render_help().to_string()).map(|()| Exit::Clean),
+        Some(Command::Ps(args)) => ps::run(&args, global),
+        Some(Command::Check(args)) => check::run(&args, global),
+        Some(Command::Watch(args)) => watch::run(&args, global),
+        Some(Command::Record(args)) => record::run(&args, global),
+        Some(Command::Config(args)) => config::run(&args, global),
+        Some(Command::Completions(args)) => {
+            print(&generate::completions(args.shell)).map(|()| Exit::Clean)
+        }
+        Some(Command::Man(args)) => {
+            let page = generate::man_page(args.command.as_deref()).map_err(Misuse)?;
+            print(&page).map(|()| Exit::Clean)
+        }
+    }
+}
+
+/// Data, to standard output. A reader that has seen enough and closed the pipe is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write to standard output"),
+    }
+}
+
+/// Talk, to standard error. There is nowhere to say that standard error is closed.
+fn complain(text: &str) {
+    let _ = writeln!(io::stderr(), "gpumem: {}", escape(text));
+}
+
+fn style(color: Color) -> Style {
+    let color = match color {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => {
+            io::stdout().is_terminal()
+                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+                && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+        }
+    };
+    Style { color }
+}
+
+/// The terminal's width, where standard output is one.
+fn terminal_width() -> Option<usize> {
+    if !io::stdout().is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+}
+
+fn nvml_options(global: &Global) -> anyhow::Result<nvml::Options> {
+    if global.nvml_timeout.0.is_zero() {
+        return Err(Misuse("--nvml-timeout must be longer than 0; write 2s".to_owned()).into());
+    }
+    Ok(nvml::Options {
+        library: global.nvml_library.clone(),
+        timeout: global.nvml_timeout.0,
+    })
+}
+
+/// A recording, if one was named.
+fn recorded(recorded: &Recorded, pace: Pace) -> anyhow::Result<Option<Replay>> {
+    Ok(match (&recorded.replay, recorded.demo) {
+        (Some(path), _) => Some(Replay::open(path, pace)?),
+        (None, true) => Some(Replay::demo(pace)?),
+        (None, false) => None,
+    })
+}
+
+/// This machine, sampled at an interval.
+fn live(global: &Global, interval: std::time::Duration) -> anyhow::Result<live::Live> {
+    if interval.is_zero() {
+        return Err(Misuse("--interval must be longer than 0; write 1s".to_owned()).into());
+    }
+    live::Live::open(nvml_options(global)?, interval).map_err(Into::into)
+}
+
+/// Whether the machine's snapshot lacks a GPU's memory or its processes.
+fn unreadable(snapshot: &crate::model::Snapshot) -> bool {
+    let driver = snapshot.errors.iter().any(|error| error.gpu.is_none());
+    let gpu = |gpu: &crate::model::Gpu| gpu.processes.is_none() || gpu.stale_seconds.is_some();
+    snapshot.gpus.is_empty()
+        || (driver && snapshot.gpus.iter().all(gpu))
+        || snapshot.gpus.iter().any(gpu)
+}
+
+/// Says what was skipped of a recording, once it has been read to its end.
+fn warn_of_damage(replay: &Replay) {
+    const SHOWN: usize = 3;
+    for damage in replay.damage().iter().take(SHOWN) {
+        complain(&format!("{}: {damage}", replay.name()));
+    }
+    let more = replay.damage_count().saturating_sub(SHOWN as u64);
+    if more > 0 {
+        complain(&format!(
+            "{}: {more} more damaged lines were skipped",
+            replay.name()
+        ));
+    }
 }

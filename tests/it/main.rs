@@ -8,6 +8,9 @@
     clippy::print_stderr
 )]
 
+mod cli;
 mod corpus;
 mod demo;
+mod generated;
 mod recordings;
+mod support;

@@ -1,0 +1,146 @@
+
+use builtin;
+use str;
+
+set edit:completion:arg-completer[gpumem] = {|@words|
+    fn spaces {|n|
+        builtin:repeat $n ' ' | str:join ''
+    }
+    fn cand {|text desc|
+        edit:complex-candidate $text &display=$text' '(spaces (- 14 (wcswidth $text)))$desc
+    }
+    var command = 'gpumem'
+    for word $words[1..-1] {
+        if (str:has-prefix $word '-') {
+            break
+        }
+        set command = $command';'$word
+    }
+    var completions = [
+        &'gpumem'= {
+            cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
+            cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
+            cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
+            cand --color 'When to use colour; NO_COLOR is honoured'
+            cand -V 'Print the version of gpumem, and those of NVML and the driver where there is one'
+            cand --version 'Print the version of gpumem, and those of NVML and the driver where there is one'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+            cand ps 'Show who holds GPU memory now'
+            cand check 'Judge by the rules whether GPU memory is wasted; the exit code is the verdict'
+            cand watch 'Watch GPUs, processes and findings live on the terminal'
+            cand record 'Record what is observed, a JSON snapshot a line'
+            cand config 'Show or prove the configuration'
+            cand completions 'Print the completion script of a shell'
+            cand man 'Print a manual page'
+        }
+        &'gpumem;ps'= {
+            cand --gpu 'Only these GPUs, by index or UUID'
+            cand --user 'Only processes of these users, by name or uid'
+            cand --sort 'Order of the processes'
+            cand --replay 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine'
+            cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
+            cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
+            cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
+            cand --color 'When to use colour; NO_COLOR is honoured'
+            cand --json 'Print the snapshot as JSON'
+            cand --demo 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'gpumem;check'= {
+            cand --window 'How long to sample this machine'
+            cand --interval 'Time between samples [default: 1s, or the configuration''s]'
+            cand --fail-on 'The least severity that makes the exit code 1'
+            cand --rule 'Judge by these rules only'
+            cand --replay 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine'
+            cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
+            cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
+            cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
+            cand --color 'When to use colour; NO_COLOR is honoured'
+            cand --json 'Print the verdict as JSON (gpumem.check/1)'
+            cand -q 'Print nothing: the exit code is the answer'
+            cand --quiet 'Print nothing: the exit code is the answer'
+            cand --demo 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'gpumem;watch'= {
+            cand --interval 'Time between samples [default: 1s, or the configuration''s]'
+            cand --speed 'How fast a recording plays, as a multiple of real time'
+            cand --replay 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine'
+            cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
+            cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
+            cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
+            cand --color 'When to use colour; NO_COLOR is honoured'
+            cand --ascii 'Draw with ASCII only [default: where the locale is not UTF-8]'
+            cand --demo 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'gpumem;record'= {
+            cand --interval 'Time between samples [default: 1s, or the configuration''s]'
+            cand --duration 'Stop after this long'
+            cand --max-size 'Start a new file when this one would grow larger; FILE becomes FILE.1, FILE.1 FILE.2'
+            cand --keep 'How many full files to keep'
+            cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
+            cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
+            cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
+            cand --color 'When to use colour; NO_COLOR is honoured'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'gpumem;config'= {
+            cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
+            cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
+            cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
+            cand --color 'When to use colour; NO_COLOR is honoured'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+            cand show 'Print the configuration in force, defaults included, as TOML'
+            cand path 'Print where configuration is looked for, and which files there are'
+            cand check 'Prove a file, or the configuration in force: an error names file, line and key'
+        }
+        &'gpumem;config;show'= {
+            cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
+            cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
+            cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
+            cand --color 'When to use colour; NO_COLOR is honoured'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'gpumem;config;path'= {
+            cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
+            cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
+            cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
+            cand --color 'When to use colour; NO_COLOR is honoured'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'gpumem;config;check'= {
+            cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
+            cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
+            cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
+            cand --color 'When to use colour; NO_COLOR is honoured'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'gpumem;completions'= {
+            cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
+            cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
+            cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
+            cand --color 'When to use colour; NO_COLOR is honoured'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'gpumem;man'= {
+            cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
+            cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
+            cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
+            cand --color 'When to use colour; NO_COLOR is honoured'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+    ]
+    $completions[$command]
+}

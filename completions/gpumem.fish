@@ -1,0 +1,147 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_gpumem_global_optspecs
+    string join \n V/version nvml-library= nvml-timeout= config= color= h/help
+end
+
+function __fish_gpumem_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_gpumem_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_gpumem_using_subcommand
+    set -l cmd (__fish_gpumem_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c gpumem -n "__fish_gpumem_needs_command" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_needs_command" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_needs_command" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
+complete -c gpumem -n "__fish_gpumem_needs_command" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_needs_command" -s V -l version -d 'Print the version of gpumem, and those of NVML and the driver where there is one'
+complete -c gpumem -n "__fish_gpumem_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "ps" -d 'Show who holds GPU memory now'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "check" -d 'Judge by the rules whether GPU memory is wasted; the exit code is the verdict'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "watch" -d 'Watch GPUs, processes and findings live on the terminal'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "record" -d 'Record what is observed, a JSON snapshot a line'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "config" -d 'Show or prove the configuration'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "completions" -d 'Print the completion script of a shell'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "man" -d 'Print a manual page'
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l gpu -d 'Only these GPUs, by index or UUID' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l user -d 'Only processes of these users, by name or uid' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l sort -d 'Order of the processes' -r -f -a "gpu\t'GPU, then GPU memory'
+memory\t'GPU memory, the largest first'
+pid\t'Process id'
+user\t'Owner'
+sm\t'SM utilization, the highest first'
+cpu-time\t'Total CPU time, the longest first'
+host-memory\t'Resident host memory, the largest first'
+runtime\t'Time since start, the longest first'
+command\t'Command line'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l json -d 'Print the snapshot as JSON'
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l window -d 'How long to sample this machine' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l fail-on -d 'The least severity that makes the exit code 1' -r -f -a "info\t'Anything found'
+warning\t'Memory is wasted'
+critical\t'Work is in danger'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l rule -d 'Judge by these rules only' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l json -d 'Print the verdict as JSON (gpumem.check/1)'
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s q -l quiet -d 'Print nothing: the exit code is the answer'
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l speed -d 'How fast a recording plays, as a multiple of real time' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l ascii -d 'Draw with ASCII only [default: where the locale is not UTF-8]'
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l duration -d 'Stop after this long' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l max-size -d 'Start a new file when this one would grow larger; FILE becomes FILE.1, FILE.1 FILE.2' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l keep -d 'How many full files to keep' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check" -f -a "show" -d 'Print the configuration in force, defaults included, as TOML'
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check" -f -a "path" -d 'Print where configuration is looked for, and which files there are'
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check" -f -a "check" -d 'Prove a file, or the configuration in force: an error names file, line and key'
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand man" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -1,0 +1,314 @@
+//! What a person may type. These doc comments are the help, the man pages and the completions.
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValue, Styles};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
+
+use crate::model::Severity;
+use crate::report::processes::Sort;
+use crate::units::{Bytes, Span};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done, and nothing found
+  1  a finding at or above --fail-on (check)
+  2  wrong usage or configuration
+  3  could not measure: no driver, or a GPU that cannot be read and nothing found";
+
+/// Who holds GPU memory, do they still need it, and getting it back
+///
+/// gpumem samples what every process holds and does on every NVIDIA GPU of this machine, judges it
+/// by rules with thresholds that you can set, and shows it on the terminal, as a verdict for
+/// scripts, or as a recording that can be judged again later.
+#[derive(Parser, Debug)]
+#[command(
+    name = "gpumem",
+    after_help = EXIT_CODES,
+    disable_version_flag = true,
+    disable_help_subcommand = true,
+    styles = Styles::plain(),
+    max_term_width = 100
+)]
+pub struct Cli {
+    /// Print the version of gpumem, and those of NVML and the driver where there is one
+    #[arg(short = 'V', long, action = ArgAction::SetTrue)]
+    pub version: bool,
+
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+
+    /// What to do; without it, this help.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// Options of every command.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// The NVML library to load, instead of the loader's libnvidia-ml.so.1
+    #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub nvml_library: Option<PathBuf>,
+
+    /// How long one GPU may take to answer; then it is shown as stale and the others go on
+    #[arg(long, global = true, value_name = "DURATION", default_value = "2s")]
+    pub nvml_timeout: Span,
+
+    /// The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml
+    #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+
+    /// When to use colour; NO_COLOR is honoured
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub color: Color,
+}
+
+/// When to use colour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless NO_COLOR is set or TERM is dumb
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// A subcommand.
+// A variant's own comment would replace the longer one of its arguments in the help.
+#[allow(missing_docs)]
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    Ps(Ps),
+    Check(Check),
+    Watch(Watch),
+    Record(Record),
+    Config(Config),
+    Completions(Completions),
+    Man(Man),
+}
+
+/// Where snapshots come from.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Recorded {
+    /// Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "demo")]
+    pub replay: Option<PathBuf>,
+
+    /// Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan
+    #[arg(long)]
+    pub demo: bool,
+}
+
+/// Show who holds GPU memory now
+///
+/// One table of the GPUs and one of the processes that NVML lists on them; "-" is what is not
+/// known, and never 0. With --json, the snapshot itself.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES)]
+pub struct Ps {
+    /// Print the snapshot as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Only these GPUs, by index or UUID
+    #[arg(long, value_name = "GPU", value_delimiter = ',')]
+    pub gpu: Vec<String>,
+
+    /// Only processes of these users, by name or uid
+    #[arg(long, value_name = "USER", value_delimiter = ',')]
+    pub user: Vec<String>,
+
+    /// Order of the processes
+    #[arg(long, value_name = "KEY", default_value = "gpu")]
+    pub sort: Sort,
+
+    /// Where snapshots come from.
+    #[command(flatten)]
+    pub recorded: Recorded,
+}
+
+impl ValueEnum for Sort {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[
+            Self::Gpu,
+            Self::Memory,
+            Self::Pid,
+            Self::User,
+            Self::Sm,
+            Self::CpuTime,
+            Self::HostMemory,
+            Self::Runtime,
+            Self::Command,
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = match self {
+            Self::Gpu => ("gpu", "GPU, then GPU memory"),
+            Self::Memory => ("memory", "GPU memory, the largest first"),
+            Self::Pid => ("pid", "Process id"),
+            Self::User => ("user", "Owner"),
+            Self::Sm => ("sm", "SM utilization, the highest first"),
+            Self::CpuTime => ("cpu-time", "Total CPU time, the longest first"),
+            Self::HostMemory => ("host-memory", "Resident host memory, the largest first"),
+            Self::Runtime => ("runtime", "Time since start, the longest first"),
+            Self::Command => ("command", "Command line"),
+        };
+        Some(PossibleValue::new(name).help(help))
+    }
+}
+
+/// Judge by the rules whether GPU memory is wasted; the exit code is the verdict
+///
+/// Samples this machine for --window, or judges a whole recording with --replay, and reports what
+/// is so at the end of it. A rule that could not be decided, because it needs a longer history or
+/// the driver does not tell enough, is listed as undecided and accuses nobody.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES)]
+pub struct Check {
+    /// Print the verdict as JSON (gpumem.check/1)
+    #[arg(long)]
+    pub json: bool,
+
+    /// How long to sample this machine
+    #[arg(long, value_name = "DURATION", default_value = "30s", conflicts_with_all = ["replay", "demo"])]
+    pub window: Span,
+
+    /// Time between samples [default: 1s, or the configuration's]
+    #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
+    pub interval: Option<Span>,
+
+    /// The least severity that makes the exit code 1
+    #[arg(long, value_name = "SEVERITY", default_value = "warning")]
+    pub fail_on: Severity,
+
+    /// Judge by these rules only
+    #[arg(long, value_name = "RULE", value_delimiter = ',')]
+    pub rule: Vec<String>,
+
+    /// Print nothing: the exit code is the answer
+    #[arg(short, long, conflicts_with = "json")]
+    pub quiet: bool,
+
+    /// Where snapshots come from.
+    #[command(flatten)]
+    pub recorded: Recorded,
+}
+
+impl ValueEnum for Severity {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Info, Self::Warning, Self::Critical]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = match self {
+            Self::Info => ("info", "Anything found"),
+            Self::Warning => ("warning", "Memory is wasted"),
+            Self::Critical => ("critical", "Work is in danger"),
+        };
+        Some(PossibleValue::new(name).help(help))
+    }
+}
+
+/// Watch GPUs, processes and findings live on the terminal
+///
+/// Keys: ? shows them all, q quits. With --replay or --demo a recording plays, and nothing in it
+/// can be signalled.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES)]
+pub struct Watch {
+    /// Time between samples [default: 1s, or the configuration's]
+    #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
+    pub interval: Option<Span>,
+
+    /// How fast a recording plays, as a multiple of real time
+    #[arg(long, value_name = "N", default_value = "1", value_parser = speed, allow_negative_numbers = true)]
+    pub speed: f64,
+
+    /// Draw with ASCII only [default: where the locale is not UTF-8]
+    #[arg(long)]
+    pub ascii: bool,
+
+    /// Where snapshots come from.
+    #[command(flatten)]
+    pub recorded: Recorded,
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(speed) if (0.01..=10_000.0).contains(&speed) => Ok(speed),
+        _ => Err("write a number from 0.01 to 10000".to_owned()),
+    }
+}
+
+/// Record what is observed, a JSON snapshot a line
+///
+/// The recording holds what was observed, never what was concluded: `gpumem check --replay` judges
+/// it by the rules of that day. An existing FILE is continued. It ends on SIGINT or SIGTERM, after
+/// --duration, or with a clear error when the disk is full, and every line in it is whole.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES)]
+pub struct Record {
+    /// Where to write; standard output without it
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: Option<PathBuf>,
+
+    /// Time between samples [default: 1s, or the configuration's]
+    #[arg(long, value_name = "DURATION")]
+    pub interval: Option<Span>,
+
+    /// Stop after this long
+    #[arg(long, value_name = "DURATION")]
+    pub duration: Option<Span>,
+
+    /// Start a new file when this one would grow larger; FILE becomes FILE.1, FILE.1 FILE.2
+    #[arg(long, value_name = "SIZE", default_value = "100MiB")]
+    pub max_size: Bytes,
+
+    /// How many full files to keep
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub keep: u32,
+}
+
+/// Show or prove the configuration
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES)]
+pub struct Config {
+    /// What to do with it.
+    #[command(subcommand)]
+    pub action: ConfigAction,
+}
+
+/// What to do with the configuration.
+#[derive(Subcommand, Debug)]
+pub enum ConfigAction {
+    /// Print the configuration in force, defaults included, as TOML
+    Show,
+    /// Print where configuration is looked for, and which files there are
+    Path,
+    /// Prove a file, or the configuration in force: an error names file, line and key
+    Check {
+        /// The file to prove
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: Option<PathBuf>,
+    },
+}
+
+/// Print the completion script of a shell
+#[derive(Args, Debug)]
+pub struct Completions {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
+}
+
+/// Print a manual page
+#[derive(Args, Debug)]
+pub struct Man {
+    /// The command whose page to print; gpumem's own without it
+    #[arg(value_name = "COMMAND")]
+    pub command: Option<String>,
+}

@@ -1,0 +1,68 @@
+//! Exit codes, and which one a failure ends with.
+
+use std::process::ExitCode;
+
+use crate::{config, recording, rules, source, watch};
+
+/// How gpumem ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exit {
+    /// 0: done, and nothing found.
+    Clean,
+    /// 1: a finding at or above `--fail-on`.
+    Findings,
+    /// 2: wrong usage or configuration.
+    Usage,
+    /// 3: could not measure: no driver, or a GPU that cannot be read and nothing found.
+    Blind,
+}
+
+impl Exit {
+    /// The number.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Clean => 0,
+            Self::Findings => 1,
+            Self::Usage => 2,
+            Self::Blind => 3,
+        }
+    }
+
+    /// What a failure ends with: what a person typed is usage, what could not be read is blindness.
+    pub fn of(error: &anyhow::Error) -> Self {
+        for cause in error.chain() {
+            if cause.is::<super::Misuse>()
+                || cause.is::<config::Error>()
+                || cause.is::<rules::UnknownRule>()
+                || matches!(cause.downcast_ref(), Some(watch::Error::NotATerminal))
+            {
+                return Self::Usage;
+            }
+            // A transparent error stands in the chain in place of the one it wraps.
+            if let Some(source::Error::Recording(error)) = cause.downcast_ref() {
+                return Self::of_recording(error);
+            }
+            if let Some(error) = cause.downcast_ref::<recording::Error>() {
+                return Self::of_recording(error);
+            }
+        }
+        Self::Blind
+    }
+
+    /// A file that was named wrongly is usage; one that cannot be read or written, blindness.
+    fn of_recording(error: &recording::Error) -> Self {
+        use recording::Error as E;
+        match error {
+            E::Open { .. } | E::Directory { .. } | E::Create { .. } | E::Compressed { .. } => {
+                Self::Usage
+            }
+            _ => Self::Blind,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.code())
+    }
+}

@@ -1,0 +1,51 @@
+//! `gpumem watch`: the terminal screen.
+
+use std::io::IsTerminal as _;
+
+use signal_hook::low_level::emulate_default_handler;
+
+use super::args::{Global, Watch};
+use super::exit::Exit;
+use super::{config, live, recorded, style};
+use crate::rules::Engine;
+use crate::source::Source;
+use crate::source::replay::Pace;
+use crate::watch::{self, Options, Outcome};
+
+pub(super) fn run(args: &Watch, global: &Global) -> anyhow::Result<Exit> {
+    let config = config::load(global)?;
+    let interval = args.interval.unwrap_or(config.sample.interval).0;
+    if !std::io::stdout().is_terminal() {
+        // Before the driver is waited for.
+        return Err(watch::Error::NotATerminal.into());
+    }
+    let source: Box<dyn Source> = match recorded(&args.recorded, Pace::Speed(args.speed))? {
+        Some(replay) => Box::new(replay),
+        None => Box::new(live(global, interval)?),
+    };
+    let options = Options {
+        interval,
+        color: style(global.color).color,
+        ascii: args.ascii || !locale_is_utf8(),
+    };
+    match watch::run(source, Engine::new(config.rules), options)? {
+        Outcome::Quit => Ok(Exit::Clean),
+        Outcome::Signal(signal) => {
+            // Ends the program as by that signal, unless the signal has no such default.
+            emulate_default_handler(signal)?;
+            Ok(Exit::Clean)
+        }
+    }
+}
+
+/// Whether the locale of the environment writes UTF-8; POSIX gives the order of the variables.
+fn locale_is_utf8() -> bool {
+    ["LC_ALL", "LC_CTYPE", "LANG"]
+        .iter()
+        .filter_map(std::env::var_os)
+        .find(|locale| !locale.is_empty())
+        .is_some_and(|locale| {
+            let locale = locale.to_string_lossy().to_ascii_uppercase();
+            locale.contains("UTF-8") || locale.contains("UTF8")
+        })
+}

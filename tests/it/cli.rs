@@ -1,0 +1,379 @@
+//! The command line without a driver: help, exit codes, recordings good and bad, closed pipes.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use crate::support::{self, Output, run};
+
+fn corpus(name: &str) -> String {
+    format!(
+        "{}/tests/data/corpus/{name}.jsonl",
+        env!("CARGO_MANIFEST_DIR")
+    )
+}
+
+fn check(file: &str, more: &[&str]) -> Output {
+    run(&[&["check", "--replay", file], more].concat())
+}
+
+/// A file of this content, in a folder that is removed with the guard.
+fn file(content: &[u8]) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording.jsonl");
+    fs::write(&path, content).unwrap();
+    (folder, path)
+}
+
+#[test]
+fn alone_it_prints_help_with_the_exit_codes() {
+    let help = run(&[]);
+    assert_eq!((help.code, help.stderr.as_str()), (0, ""));
+    for word in [
+        "Usage: gpumem",
+        "ps ",
+        "check ",
+        "watch ",
+        "record ",
+        "config ",
+    ] {
+        assert!(help.stdout.contains(word), "{word}: {}", help.stdout);
+    }
+    for command in [
+        &["--help"][..],
+        &["ps", "--help"],
+        &["check", "--help"],
+        &["record", "--help"],
+    ] {
+        let help = run(command);
+        assert_eq!(help.code, 0);
+        assert!(
+            help.stdout.contains("3  could not measure"),
+            "{command:?}: {}",
+            help.stdout
+        );
+    }
+}
+
+#[test]
+fn the_version_is_told_without_a_driver_too() {
+    let version = run(&[
+        "--version",
+        "--nvml-library",
+        "/nonexistent/libnvidia-ml.so.1",
+    ]);
+    assert_eq!(version.code, 0);
+    let mut lines = version.stdout.lines();
+    assert_eq!(
+        lines.next(),
+        Some(concat!("gpumem ", env!("CARGO_PKG_VERSION")))
+    );
+    assert!(
+        lines.next().unwrap().starts_with("no NVIDIA driver found"),
+        "{version:?}"
+    );
+}
+
+#[test]
+fn wrong_usage_is_2_and_says_what_to_type() {
+    for (arguments, hint) in [
+        (&["pss"][..], "ps"),
+        (&["check", "--jsn"], "--json"),
+        (&["check", "--window", "10"], "30s, 10m, 2h"),
+        (&["check", "--interval", "0s"], "--interval"),
+        (&["check", "--fail-on", "fatal"], "critical"),
+        (&["check", "--rule", "idel", "--demo"], "idle"),
+        (&["record", "--max-size", "8 apples"], "8GiB"),
+        (&["record", "--keep", "0"], "--keep"),
+        (&["watch", "--demo", "--speed", "-1"], "0.01"),
+        (&["ps", "--demo", "--replay", "x"], "cannot be used with"),
+        (&["ps", "--demo", "--gpu", "9"], "0, 1, 2, 3"),
+        (&["ps", "--demo", "--nvml-timeout", "never"], "30s"),
+        (
+            &["check", "--replay", "/nonexistent.jsonl"],
+            "/nonexistent.jsonl",
+        ),
+        (&["ps", "--replay", "/"], "is a directory"),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.code, 2, "{arguments:?}: {output:?}");
+        assert!(output.stderr.contains(hint), "{arguments:?}: {output:?}");
+        assert_eq!(output.stdout, "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn without_a_driver_it_is_3_in_one_plain_sentence() {
+    let nowhere = ["--nvml-library", "/nonexistent/libnvidia-ml.so.1"];
+    for command in ["ps", "check", "record"] {
+        let output = run(&[&[command][..], &nowhere].concat());
+        assert_eq!(output.code, 3, "{output:?}");
+        assert_eq!(output.stdout, "");
+        assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+        assert!(output.stderr.contains("--demo"), "{output:?}");
+    }
+    let json = run(&[&["check", "--json"][..], &nowhere].concat());
+    assert_eq!(json.code, 3);
+    let document = json.json();
+    assert_eq!(document["schema"], "gpumem.check/1");
+    assert_eq!(document["status"], "error");
+    assert!(
+        document["errors"][0]["error"]
+            .as_str()
+            .unwrap()
+            .contains("no NVIDIA driver")
+    );
+}
+
+#[test]
+fn a_library_that_is_not_nvml_is_named() {
+    let (_folder, path) = file(b"not an ELF file");
+    let output = run(&["ps", "--nvml-library", path.to_str().unwrap()]);
+    assert_eq!(output.code, 3);
+    assert!(output.stderr.contains("cannot use") && output.stderr.contains("recording.jsonl"));
+}
+
+#[test]
+fn a_verdict_is_the_exit_code() {
+    let idle = check(&corpus("idle_notebook_after_training-101"), &["--json"]);
+    assert_eq!(idle.code, 1, "{idle:?}");
+    let document = idle.json();
+    assert_eq!(document["status"], "findings");
+    assert_eq!(document["counts"]["warning"], 1);
+    let finding = &document["findings"][0];
+    assert_eq!(finding["kind"], "idle");
+    assert_eq!(finding["process"]["pid"], 12385);
+    assert!(finding["resolved_at"].is_null());
+    assert!(
+        finding["message"]
+            .as_str()
+            .unwrap()
+            .contains("without using it for")
+    );
+
+    assert_eq!(
+        check(
+            &corpus("idle_notebook_after_training-101"),
+            &["--fail-on", "critical"]
+        )
+        .code,
+        0
+    );
+    let clean = check(&corpus("nohup_active-100"), &[]);
+    assert_eq!(clean.code, 0, "{clean:?}");
+    assert!(clean.stdout.starts_with("no findings"), "{clean:?}");
+    let quiet = check(&corpus("idle_shared_gpu-100"), &["--quiet"]);
+    assert_eq!(
+        (quiet.code, quiet.stdout.as_str(), quiet.stderr.as_str()),
+        (1, "", "")
+    );
+}
+
+#[test]
+fn too_short_a_history_is_undecided_and_accuses_nobody() {
+    let recording = fs::read_to_string(corpus("idle_shared_gpu-100")).unwrap();
+    let lines: Vec<_> = recording.lines().collect();
+    let tail = lines[lines.len() - 5..].join("\n") + "\n";
+    let (_folder, path) = file(tail.as_bytes());
+    let output = check(path.to_str().unwrap(), &["--json"]);
+    assert_eq!(output.code, 0, "{output:?}");
+    let document = output.json();
+    assert_eq!(document["undecided"][0]["rule"], "idle");
+    let reason = document["undecided"][0]["reason"].as_str().unwrap();
+    assert!(
+        reason.starts_with("needs 600 s of history, has 1"),
+        "{reason}"
+    );
+}
+
+#[test]
+fn recordings_are_read_from_standard_input_and_compressed() {
+    let bytes = fs::read(corpus("idle_shared_gpu-100")).unwrap();
+    let plain =
+        support::finish_with_input(&mut support::command(&["check", "--replay", "-"]), &bytes);
+    assert_eq!(plain.code, 1, "{plain:?}");
+    let packed = zstd::encode_all(bytes.as_slice(), 3).unwrap();
+    let (_folder, path) = file(&packed);
+    assert_eq!(check(path.to_str().unwrap(), &[]).code, 1);
+}
+
+#[test]
+fn a_torn_recording_is_judged_and_what_was_skipped_is_said() {
+    let bytes = fs::read(corpus("idle_shared_gpu-100")).unwrap();
+    let (_folder, path) = file(&bytes[..bytes.len() - 100]);
+    let output = check(path.to_str().unwrap(), &[]);
+    assert_eq!(output.code, 1, "{output:?}");
+    assert!(output.stderr.contains("torn"), "{output:?}");
+    assert_eq!(
+        fs::read(&path).unwrap().len(),
+        bytes.len() - 100,
+        "a recording is only read"
+    );
+}
+
+#[test]
+fn what_is_no_recording_is_a_plain_error() {
+    let wrong = br#"{"schema":"gpumem.snapshot/2","time":"2025-12-04T08:15:38Z"}"#;
+    for (content, hint) in [
+        (&b""[..], "empty"),
+        (b"hello\n", "no snapshot"),
+        (b"\xff\xfe\x00\n\x00\n", "no snapshot"),
+        (b"{}\n[]\n", "no snapshot"),
+        (wrong, "gpumem.snapshot/2"),
+    ] {
+        let (_folder, path) = file(content);
+        for command in ["check", "ps"] {
+            let output = run(&[command, "--replay", path.to_str().unwrap()]);
+            assert_eq!(output.code, 3, "{content:?}: {output:?}");
+            assert!(output.stderr.contains(hint), "{content:?}: {output:?}");
+            assert_eq!(
+                output
+                    .stderr
+                    .lines()
+                    .last()
+                    .unwrap()
+                    .matches("gpumem:")
+                    .count(),
+                1
+            );
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_jumps_back_starts_afresh() {
+    let recording = fs::read_to_string(corpus("idle_shared_gpu-100")).unwrap();
+    let lines: Vec<_> = recording.lines().collect();
+    let (early, late) = lines.split_at(lines.len() / 2);
+    let swapped = format!("{}\n{}\n", late.join("\n"), early[..8].join("\n"));
+    let (_folder, path) = file(swapped.as_bytes());
+    let output = check(path.to_str().unwrap(), &["--json"]);
+    assert_eq!(
+        output.code, 0,
+        "eight samples after the jump prove nothing: {output:?}"
+    );
+}
+
+#[test]
+fn what_a_process_calls_itself_cannot_touch_the_terminal() {
+    let line = r#"{"schema":"gpumem.snapshot/1","time":"2025-12-04T08:15:38Z","gpus":[{"index":0,
+        "name":"\u001b[2JGPU","memory":{"total_bytes":9,"used_bytes":5,"free_bytes":4},
+        "processes":[{"pid":7,"type":"compute","used_bytes":5}]}],"processes":[{"pid":7,
+        "start_ticks":1,"user":"a\nb","command":["\u001b]0;x\u0007\u202etxt.sh","two words"]}]}"#;
+    let (_folder, path) = file(line.replace('\n', "").as_bytes());
+    let output = run(&["ps", "--replay", path.to_str().unwrap()]);
+    assert_eq!(output.code, 0, "{output:?}");
+    assert!(
+        !output.stdout.chars().any(|c| c.is_control() && c != '\n'),
+        "{output:?}"
+    );
+    assert!(
+        output
+            .stdout
+            .contains(r"\e]0;x\u{7}\u{202e}txt.sh 'two words'"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn output_to_a_closed_pipe_ends_quietly() {
+    for arguments in [
+        &["ps", "--demo", "--json"][..],
+        &["man"],
+        &["check", "--demo"],
+    ] {
+        let mut child = support::command(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let mut stderr = String::new();
+        child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut stderr)
+            .unwrap();
+        child.wait().unwrap();
+        assert_eq!(stderr, "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn output_to_a_full_disk_is_an_error() {
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = support::command(&["ps", "--demo"]);
+    let output = command
+        .stdout(full)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.contains("cannot write to standard output"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn the_demo_is_judged_like_any_recording() {
+    let output = run(&["check", "--demo", "--json"]);
+    assert_eq!(output.code, 1, "{output:?}");
+    let document = output.json();
+    let findings = document["findings"].as_array().unwrap();
+    let idle: Vec<_> = findings
+        .iter()
+        .filter(|finding| finding["kind"] == "idle" && finding["resolved_at"].is_null())
+        .map(|finding| finding["process"]["user"].as_str().unwrap())
+        .collect();
+    assert!(idle.contains(&"ben"), "the notebook left open: {idle:?}");
+    for innocent in ["ann", "chen", "dora", "svc-llm", "gdm"] {
+        assert!(
+            !idle.contains(&innocent),
+            "{innocent} is accused: {document}"
+        );
+    }
+}
+
+#[test]
+fn ps_selects_and_sorts() {
+    let all = run(&["ps", "--demo", "--json"]).json();
+    assert_eq!(all["schema"], "gpumem.snapshot/1");
+    assert_eq!(all["gpus"].as_array().unwrap().len(), 4);
+    let one = run(&["ps", "--demo", "--json", "--gpu", "1"]).json();
+    assert_eq!(one["gpus"].as_array().unwrap().len(), 1);
+    let listed: Vec<_> = one["gpus"][0]["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| &row["pid"])
+        .collect();
+    assert!(
+        one["processes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|process| listed.contains(&&process["pid"]))
+    );
+    let ben = run(&["ps", "--demo", "--user", "ben"]);
+    assert!(
+        ben.stdout.contains("fine-tune") && !ben.stdout.contains("  ann  "),
+        "{ben:?}"
+    );
+    let sorted = run(&["ps", "--demo", "--sort", "memory"]).stdout;
+    let at = |user: &str| sorted.find(&format!(" {user} ")).unwrap();
+    assert!(at("ann") < at("ben") && at("ben") < at("svc-llm") && at("svc-llm") < at("gdm"));
+}
+
+#[test]
+fn colour_is_for_terminals_and_on_request() {
+    assert!(!run(&["check", "--demo"]).stdout.contains('\x1b'));
+    assert!(
+        run(&["check", "--demo", "--color", "always"])
+            .stdout
+            .contains("\x1b[")
+    );
+}

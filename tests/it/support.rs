@@ -1,0 +1,162 @@
+//! What the tests share: running the binary, finding real programs, comparing generated files.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+/// What a run of gpumem came to.
+#[derive(Debug)]
+pub struct Output {
+    /// Exit code; 128 + N where signal N ended it.
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Output {
+    /// Standard output as one JSON document.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// The binary under test.
+pub fn gpumem() -> &'static str {
+    env!("CARGO_BIN_EXE_gpumem")
+}
+
+/// An environment without this machine's configuration, locale and NVML.
+pub fn clean_environment(command: &mut Command) {
+    let nowhere = env!("CARGO_TARGET_TMPDIR");
+    for name in [
+        "NO_COLOR",
+        "CLICOLOR_FORCE",
+        "COLUMNS",
+        "LINES",
+        "LD_LIBRARY_PATH",
+    ] {
+        command.env_remove(name);
+    }
+    command
+        .env("HOME", nowhere)
+        .env("XDG_CONFIG_HOME", nowhere)
+        .env("XDG_STATE_HOME", nowhere);
+    command.env("LC_ALL", "C.UTF-8");
+}
+
+/// gpumem with these arguments, ready to be changed and run.
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(gpumem());
+    command.args(arguments);
+    clean_environment(&mut command);
+    command
+}
+
+/// Runs gpumem to its end.
+pub fn run(arguments: &[&str]) -> Output {
+    finish(&mut command(arguments))
+}
+
+/// Runs a command to its end.
+pub fn finish(command: &mut Command) -> Output {
+    collect(command.stdin(Stdio::null()).output().unwrap())
+}
+
+/// Runs a command to its end on this standard input.
+pub fn finish_with_input(command: &mut Command, input: &[u8]) -> Output {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    let writer = thread::spawn(move || {
+        // gpumem may have seen enough before the end.
+        let _ = stdin.write_all(&input);
+    });
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    collect(output)
+}
+
+fn collect(output: std::process::Output) -> Output {
+    use std::os::unix::process::ExitStatusExt as _;
+    let status = output.status;
+    Output {
+        code: status
+            .code()
+            .unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+        stdout: String::from_utf8(output.stdout).expect("standard output is UTF-8"),
+        stderr: String::from_utf8(output.stderr).expect("standard error is UTF-8"),
+    }
+}
+
+/// Where tests may skip for want of a program, and CI must not.
+pub fn skip(what: &str, why: &str) {
+    assert!(
+        env::var_os("GPUMEM_TEST_REQUIRE_ALL").is_none(),
+        "{what} is missing ({why}), and nothing may be skipped here"
+    );
+    eprintln!("skipped: {what} is missing ({why})");
+}
+
+/// A program on the search path; `None`, after a printed reason, where there is none.
+pub fn find(program: &str, package: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|p| p.is_file());
+    if found.is_none() {
+        skip(program, &format!("install {package}"));
+    }
+    found
+}
+
+/// A Python that can import these modules: the one of the tests' own environment, or the system's.
+pub fn python_with(modules: &[&str]) -> Option<PathBuf> {
+    let own = env::var_os("GPUMEM_TEST_VENV").map(|venv| Path::new(&venv).join("bin/python"));
+    let candidates = own.into_iter().chain([PathBuf::from("python3")]);
+    for python in candidates {
+        let imports = format!("import {}", modules.join(", "));
+        let imported = Command::new(&python).args(["-c", &imports]).output();
+        if imported.is_ok_and(|output| output.status.success()) {
+            return Some(python);
+        }
+    }
+    skip(
+        "a Python environment",
+        &format!("pip install {}", modules.join(" ")),
+    );
+    None
+}
+
+/// Waits until something is so; fails after half a minute.
+pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !so() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "in vain waited until {what}"
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Compares a committed file with what generates it; rewrites it where `GPUMEM_BLESS` is set.
+pub fn compare_or_bless(path: &str, generated: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    if env::var_os("GPUMEM_BLESS").is_some() {
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, generated).unwrap();
+        return;
+    }
+    let committed = fs::read_to_string(&file).unwrap_or_default();
+    assert!(
+        committed == generated,
+        "{path} is not fresh: GPUMEM_BLESS=1 cargo test --workspace rewrites it\n--- generated\n{generated}"
+    );
+}
