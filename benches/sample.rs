@@ -1,0 +1,273 @@
+//! What gpumem costs, as ratios to a floor in the same run: `cargo bench --bench sample`.
+//!
+//! The floor (`floor.rs`) makes the NVML calls and /proc reads that the values shown need and does
+//! nothing else. Both meet the mock driver, which answers at once, and real sleeping processes, so
+//! that what is measured is the program's own work. `--quick` measures less, to see that it runs.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
+
+mod floor;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use floor::Floor;
+use gpumem::source::live::Live;
+use gpumem::source::nvml;
+use mock_nvml::scene::{Gpu, Process, Scene};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Which part a process of this program plays; without it, it is the benchmark itself.
+const ROLE: &str = "GPUMEM_BENCH_ROLE";
+
+fn main() {
+    let library = mock_nvml::library();
+    match env::var(ROLE).as_deref() {
+        Ok("floor-once") => {
+            let mut floor = Floor::open(&library);
+            let mut pids = Vec::new();
+            floor.sample(&mut pids);
+            Floor::read_stats(&pids);
+            Floor::read_the_rest(&pids);
+            return;
+        }
+        Ok("floor-steady") => {
+            let mut floor = Floor::open(&library);
+            let mut pids = Vec::new();
+            println!(
+                "{}",
+                cpu_per_round(|| {
+                    floor.sample(&mut pids);
+                    Floor::read_stats(&pids);
+                })
+            );
+            return;
+        }
+        Ok("gpumem-steady") => {
+            let options = nvml::Options {
+                library: Some(library),
+                ..nvml::Options::default()
+            };
+            let mut live = Live::open(options, Duration::from_secs(1)).unwrap();
+            println!("{}", cpu_per_round(|| drop(live.sample())));
+            return;
+        }
+        _ => {}
+    }
+    let quick = env::args().any(|argument| argument == "--quick");
+    let rounds = if quick { 3 } else { 21 };
+    println!(
+        "| GPUs × processes | one shot: floor | `ps --json` | ratio | steady CPU: floor | gpumem | ratio | `check` RSS | `watch` RSS |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    let scales: &[(u32, u32)] = if quick {
+        &[(8, 128)]
+    } else {
+        &[(8, 128), (16, 1000)]
+    };
+    for &(gpus, processes) in scales {
+        let stage = Stage::new(gpus, processes, &library);
+        let once = stage.one_shot(rounds);
+        let steady = stage.steady(if quick { 1 } else { 5 });
+        println!(
+            "| {gpus} × {} | {:.1} ms | {:.1} ms | {:.2} | {:.2} ms | {:.2} ms | {:.2} | {:.1} MiB | {} |",
+            processes / gpus,
+            once.0 * 1e3,
+            once.1 * 1e3,
+            once.1 / once.0,
+            steady.0 * 1e3,
+            steady.1 * 1e3,
+            steady.1 / steady.0,
+            stage.check_mib(),
+            stage
+                .watch_mib()
+                .map_or("-".to_owned(), |mib| format!("{mib:.1} MiB")),
+        );
+    }
+}
+
+/// CPU seconds of all threads for one call, over enough calls to be measured.
+fn cpu_per_round(mut round: impl FnMut()) -> f64 {
+    for _ in 0..5 {
+        round();
+    }
+    let rounds = 50;
+    let before = clock_gettime(ClockId::ProcessCPUTime);
+    for _ in 0..rounds {
+        round();
+    }
+    let after = clock_gettime(ClockId::ProcessCPUTime);
+    let seconds = (after.tv_sec - before.tv_sec) as f64;
+    (seconds + (after.tv_nsec - before.tv_nsec) as f64 * 1e-9) / f64::from(rounds)
+}
+
+/// The mock driver's scene and its sleeping processes.
+struct Stage {
+    folder: tempfile::TempDir,
+    sleepers: Vec<Child>,
+    library: PathBuf,
+}
+
+impl Stage {
+    fn new(gpus: u32, processes: u32, library: &Path) -> Self {
+        let sleepers: Vec<Child> = (0..processes)
+            .map(|_| {
+                Command::new("sleep")
+                    .arg("3600")
+                    .stdin(Stdio::null())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        let mut scene = Scene::new();
+        for gpu in 0..gpus {
+            let on_gpu = sleepers.iter().skip(gpu as usize).step_by(gpus as usize);
+            scene = scene.gpu(on_gpu.fold(Gpu::default(), |gpu, child| {
+                gpu.process(Process::compute(child.id(), 1_u64 << 30))
+            }));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        scene.write(&folder.path().join("scene.json")).unwrap();
+        Self {
+            folder,
+            sleepers,
+            library: library.to_owned(),
+        }
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.env("GPUMEM_MOCK_SCENE", self.folder.path().join("scene.json"));
+        command.env("XDG_CONFIG_HOME", self.folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+
+    fn gpumem(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command(Path::new(env!("CARGO_BIN_EXE_gpumem")));
+        command
+            .args(arguments)
+            .arg("--nvml-library")
+            .arg(&self.library);
+        command
+    }
+
+    fn role(&self, role: &str) -> Command {
+        let mut command = self.command(&env::current_exe().unwrap());
+        command.env(ROLE, role);
+        command
+    }
+
+    /// Median wall seconds of the floor and of `ps --json`, in turn.
+    fn one_shot(&self, rounds: usize) -> (f64, f64) {
+        let (mut floor, mut ours) = (Vec::new(), Vec::new());
+        for round in 0..=rounds {
+            let times = (
+                wall(&mut self.role("floor-once")),
+                wall(&mut self.gpumem(&["ps", "--json"])),
+            );
+            // The first round warms the caches.
+            if round > 0 {
+                floor.push(times.0);
+                ours.push(times.1);
+            }
+        }
+        (median(floor), median(ours))
+    }
+
+    /// Median CPU seconds a steady sample of the floor and of gpumem, in turn.
+    fn steady(&self, rounds: usize) -> (f64, f64) {
+        let seconds = |role: &str| -> f64 {
+            let output = self.role(role).stdout(Stdio::piped()).output().unwrap();
+            assert!(output.status.success(), "{role}");
+            String::from_utf8(output.stdout)
+                .unwrap()
+                .trim()
+                .parse()
+                .unwrap()
+        };
+        let (mut floor, mut ours) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            floor.push(seconds("floor-steady"));
+            ours.push(seconds("gpumem-steady"));
+        }
+        (median(floor), median(ours))
+    }
+
+    /// The most memory that was resident while `check` judged, in MiB.
+    fn check_mib(&self) -> f64 {
+        let arguments = ["check", "--window", "3s", "--interval", "100ms"];
+        let mut child = self.gpumem(&arguments).spawn().unwrap();
+        let mut most = 0.0_f64;
+        while child.try_wait().unwrap().is_none() {
+            most = most.max(most_resident_mib(child.id()).unwrap_or(0.0));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        most
+    }
+
+    /// The same of `watch` on a terminal of 200 by 60 (util-linux's `script` is the terminal).
+    fn watch_mib(&self) -> Option<f64> {
+        let watch = self.gpumem(&["watch", "--interval", "100ms"]);
+        let words = std::iter::once(watch.get_program()).chain(watch.get_args());
+        let words: Vec<_> = words.map(|word| format!("'{}'", word.display())).collect();
+        let line = format!("stty rows 60 columns 200; exec {}", words.join(" "));
+        let mut script = self.command(Path::new("script"));
+        let script = script
+            .args(["-qec", &line, "/dev/null"])
+            .env("TERM", "xterm-256color");
+        let mut terminal = script.stdin(Stdio::piped()).spawn().ok()?;
+        std::thread::sleep(Duration::from_secs(4));
+        let pid = child_of(terminal.id()).and_then(|pid| child_of(pid).or(Some(pid)));
+        let most = pid.and_then(most_resident_mib);
+        let _ = terminal
+            .stdin
+            .take()
+            .map(|mut keys| std::io::Write::write_all(&mut keys, b"q"));
+        let _ = terminal.kill();
+        let _ = terminal.wait();
+        most
+    }
+}
+
+/// The high-water mark of a process's resident memory.
+fn most_resident_mib(pid: u32) -> Option<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: f64 = line.trim().trim_end_matches(" kB").parse().ok()?;
+    Some(kib / 1024.0)
+}
+
+/// A process whose parent this is.
+fn child_of(parent: u32) -> Option<u32> {
+    std::fs::read_dir("/proc")
+        .ok()?
+        .flatten()
+        .find_map(|entry| {
+            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+            let fields = &stat[stat.rfind(')')? + 2..];
+            let is_child = fields.split(' ').nth(1)?.parse() == Ok(parent);
+            is_child.then(|| entry.file_name().to_str()?.parse().ok())?
+        })
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for child in &mut self.sleepers {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn wall(command: &mut Command) -> f64 {
+    let begun = Instant::now();
+    assert!(command.status().unwrap().success(), "{command:?}");
+    begun.elapsed().as_secs_f64()
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
