@@ -1,0 +1,870 @@
+//! gpumem on the mock driver with real processes: what it reads, and what it makes of a driver that
+//! is old, wrong, slow or gone.
+
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
+
+use mock_nvml::scene::{
+    Driver, Fault, Gpu, Growth, Memory, Process, ProcessKind, Sample, Scene, UtilizationClock,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::machine::{GIB, Machine, Running, Snapshot, one_gpu};
+use crate::support::{self, wait_until};
+
+fn signal(running: &Running, signal: Signal) {
+    kill_process(
+        Pid::from_raw(i32::try_from(running.pid()).unwrap()).unwrap(),
+        signal,
+    )
+    .unwrap();
+}
+
+/// A rule that is decided within a test.
+const QUICK: &str = "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n";
+
+fn quick_check(machine: &Machine) -> support::Output {
+    machine.configure(QUICK);
+    machine.run(&["check", "--json", "--window", "4s", "--interval", "200ms"])
+}
+
+#[test]
+fn it_shows_what_the_driver_says() {
+    let child = Running::sleep();
+    let gpu = Gpu {
+        power: Some(250_500.into()),
+        temperature: Some(61.into()),
+        pstate: Some(2.into()),
+        fan: Some(40.into()),
+        persistence: Some(true),
+        mig: Some(false),
+        ..Gpu::new("NVIDIA A100-SXM4-40GB")
+            .total(40 * GIB)
+            .utilization(87, 12)
+            .unattributed(3 * GIB)
+    };
+    let machine = Machine::new(
+        &Scene::new()
+            .gpu(gpu.process(Process::compute(child.pid(), 5 * GIB).sm(87)))
+            .gpu(Gpu::default()),
+    );
+    let snapshot = machine.snapshot(0);
+    assert_eq!(snapshot.0["schema"], "gpumem.snapshot/1");
+    assert_eq!(snapshot.0["driver"]["version"], "580.159.03");
+    assert_eq!(snapshot.0["driver"]["cuda_version"], "13.0");
+    assert_eq!(snapshot.0["errors"], json!([]));
+    let gpu = snapshot.gpu(0);
+    assert_eq!(gpu["name"], "NVIDIA A100-SXM4-40GB");
+    assert_eq!(gpu["memory"]["total_bytes"], 40 * GIB);
+    assert_eq!(gpu["memory"]["used_bytes"], 8 * GIB);
+    assert_eq!(gpu["memory"]["reserved_bytes"], 614_u64 << 20);
+    assert_eq!(
+        (&gpu["gpu_percent"], &gpu["memory_percent"]),
+        (&json!(87), &json!(12))
+    );
+    assert_eq!(
+        (&gpu["power_watts"], &gpu["power_limit_watts"]),
+        (&json!(250.5), &json!(700.0))
+    );
+    assert_eq!(
+        (&gpu["temperature_celsius"], &gpu["fan_percent"]),
+        (&json!(61), &json!(40))
+    );
+    assert_eq!(
+        (&gpu["performance_state"], &gpu["compute_mode"]),
+        (&json!(2), &json!("default"))
+    );
+    assert_eq!(
+        (&gpu["persistence_mode"], &gpu["mig_mode"]),
+        (&json!(true), &json!(false))
+    );
+    let row = snapshot.row(0, child.pid());
+    assert_eq!(
+        (&row["used_bytes"], &row["sm_percent"]),
+        (&json!(5 * GIB), &json!(87))
+    );
+    assert_eq!(row["type"], "compute");
+    assert_eq!(snapshot.0["gpus"].as_array().unwrap().len(), 2);
+
+    let text = machine.run(&["ps"]);
+    assert_eq!((text.code, text.stderr.as_str()), (0, ""));
+    assert!(text.stdout.contains("NVIDIA A100-SXM4-40GB") && text.stdout.contains("sleep 600"));
+    assert!(
+        text.stdout
+            .contains("GPU 0: 3.0 GiB are in use by no process that NVML lists"),
+        "{text:?}"
+    );
+    let version = machine.run(&["--version"]);
+    assert!(
+        version
+            .stdout
+            .contains("NVML 13.580.159.03, driver 580.159.03, CUDA 13.0"),
+        "{version:?}"
+    );
+}
+
+#[test]
+fn it_names_real_processes_rightly() {
+    let sleep = Running::sleep();
+    let machine = Machine::new(&one_gpu(&[sleep.pid()]));
+    let snapshot = machine.snapshot(0);
+    let process = snapshot.process(sleep.pid());
+    assert_eq!(process["command"], json!(["sleep", "600"]));
+    assert_eq!(process["comm"], "sleep");
+    assert_eq!(process["ppid"], std::process::id());
+    assert_eq!(process["uid"], rustix::process::getuid().as_raw());
+    assert!(
+        process["executable"].as_str().unwrap().ends_with("sleep"),
+        "{process}"
+    );
+    assert!(process["start_ticks"].as_u64().is_some() && process["start_time"].is_string());
+    assert_eq!(process["parent_is_reaper"], false);
+    let group = rustix::process::getpgrp().as_raw_nonzero().get();
+    assert_eq!(process["process_group"], group);
+
+    let Some(python) = support::python_with(&["ipykernel"]) else {
+        return;
+    };
+    let program = machine.path("train.py");
+    std::fs::write(&program, "import time\ntime.sleep(600)\n").unwrap();
+    let train = Running::start(Command::new(&python).arg(&program));
+    let connection = machine.path("kernel-0d7f9b2c-5a43-4a5e-9a77-4b1f6e2d9c10.json");
+    let kernel = Running::start(
+        Command::new(&python)
+            .args(["-m", "ipykernel_launcher", "-f"])
+            .arg(&connection),
+    );
+    wait_until("the kernel has written its connection file", || {
+        connection.exists()
+    });
+    machine.play(&one_gpu(&[train.pid(), kernel.pid()]));
+    let snapshot = machine.snapshot(0);
+    assert_eq!(
+        snapshot.process(train.pid())["command"][1],
+        program.to_str().unwrap()
+    );
+    let jupyter = &snapshot.process(kernel.pid())["jupyter"];
+    assert_eq!(jupyter["kernel_id"], "0d7f9b2c-5a43-4a5e-9a77-4b1f6e2d9c10");
+    assert_eq!(jupyter["connection_file"], connection.to_str().unwrap());
+    let text = machine.run(&["ps"]).stdout;
+    assert!(
+        text.contains("[notebook 0d7f9b2c-5a43-4a5e-9a77-4b1f6e2d9c10]"),
+        "{text}"
+    );
+    assert!(text.contains("train.py"), "{text}");
+}
+
+#[test]
+fn an_idle_process_is_accused_and_one_at_work_is_not() {
+    let (idle, busy) = (Running::sleep(), Running::sleep());
+    let gpu = Gpu::default()
+        .utilization(90, 40)
+        .process(Process::compute(idle.pid(), 20 * GIB))
+        .process(Process::compute(busy.pid(), 30 * GIB).sm(90));
+    let machine = Machine::new(&Scene::new().gpu(gpu));
+    let output = quick_check(&machine);
+    assert_eq!(output.code, 1, "{output:?}");
+    let verdict = output.json();
+    let findings = verdict["findings"].as_array().unwrap();
+    assert_eq!(findings.len(), 1, "{verdict}");
+    assert_eq!(findings[0]["kind"], "idle");
+    assert_eq!(findings[0]["process"]["pid"], idle.pid());
+    assert_eq!(findings[0]["memory_bytes"], 20 * GIB);
+    assert_eq!(findings[0]["evidence"]["sm_percent_max"], 0);
+    assert_eq!(verdict["undecided"], json!([]));
+}
+
+#[test]
+fn a_look_too_short_for_the_rule_is_undecided() {
+    let child = Running::sleep();
+    let machine = Machine::new(&one_gpu(&[child.pid()]));
+    let output = machine.run(&["check", "--json", "--window", "1s", "--interval", "200ms"]);
+    assert_eq!(output.code, 0, "{output:?}");
+    let undecided = &output.json()["undecided"];
+    assert_eq!(undecided[0]["rule"], "idle");
+    assert_eq!(undecided[0]["reason"], "needs 600 s of history, has 1 s");
+    let text = machine
+        .run(&["check", "--window", "200ms", "--interval", "100ms"])
+        .stdout;
+    assert!(
+        text.starts_with("undecided: idle: needs 600 s of history, has 0 s\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn work_on_the_cpu_is_a_veto() {
+    let spinning = Running::start(Command::new("sh").args(["-c", "while :; do :; done"]));
+    let machine = Machine::new(&one_gpu(&[spinning.pid()]));
+    let output = quick_check(&machine);
+    assert_eq!(output.code, 0, "{output:?}");
+}
+
+#[test]
+fn a_process_that_ends_in_the_window_is_not_accused() {
+    let child = Running::sleep();
+    let machine = Machine::new(&one_gpu(&[child.pid()]));
+    machine.configure(QUICK);
+    let command =
+        &mut machine.command(&["check", "--json", "--window", "8s", "--interval", "200ms"]);
+    let check = command.stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    drop(child);
+    machine.play(&one_gpu(&[]));
+    let output = check.wait_with_output().unwrap();
+    let verdict: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{verdict}");
+    assert_eq!(verdict["counts"]["warning"], 0, "{verdict}");
+    assert!(
+        verdict["findings"][0]["resolved_at"].is_string(),
+        "it was idle, and ceased: {verdict}"
+    );
+}
+
+#[test]
+fn without_utilization_per_process_nothing_is_decided_while_the_gpu_works() {
+    let child = Running::sleep();
+    let gpu = Gpu {
+        process_utilization: false,
+        ..Gpu::default().utilization(50, 10)
+    };
+    let machine =
+        Machine::new(&Scene::new().gpu(gpu.process(Process::compute(child.pid(), 4 * GIB))));
+    let snapshot = machine.snapshot(0);
+    assert!(
+        snapshot.row(0, child.pid()).get("sm_percent").is_none(),
+        "unknown is absent, not 0"
+    );
+    let verdict = quick_check(&machine);
+    assert_eq!(verdict.code, 0, "{verdict:?}");
+    let reason = verdict.json()["undecided"][0]["reason"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(
+        reason.contains("the driver gives no per-process utilization on GPU 0"),
+        "{reason}"
+    );
+}
+
+#[test]
+fn garbage_among_the_samples_is_dropped() {
+    let (idle, garbled) = (Running::sleep(), Running::sleep());
+    let absurd = |pid| Sample {
+        pid,
+        sm: 4_000_000_000,
+        ..Sample::default()
+    };
+    let mut gpu = Gpu::default()
+        .process(Process::compute(idle.pid(), 2 * GIB))
+        .process(Process::compute(garbled.pid(), 2 * GIB));
+    gpu.utilization_samples = vec![absurd(garbled.pid()), absurd(4_190_001)];
+    let snapshot = Machine::new(&Scene::new().gpu(gpu)).snapshot(0);
+    assert_eq!(
+        snapshot.row(0, idle.pid())["sm_percent"],
+        0,
+        "no sample is an observed 0"
+    );
+    assert!(
+        snapshot.row(0, garbled.pid()).get("sm_percent").is_none(),
+        "nothing is known of it"
+    );
+    assert_eq!(snapshot.pids(0).len(), 2, "a pid on no list is not shown");
+}
+
+#[test]
+fn samples_may_be_stamped_by_a_clock_of_the_drivers_own() {
+    let busy = Running::sleep();
+    let mut scene = one_gpu(&[]);
+    scene.gpus[0]
+        .processes
+        .push(Process::compute(busy.pid(), 2 * GIB).sm(77));
+    scene.driver.utilization_clock = UtilizationClock::Boot;
+    let machine = Machine::new(&scene);
+    let lines = record(&machine, &["--interval", "300ms", "--duration", "2s"]);
+    assert!(lines.len() >= 5);
+    for line in &lines {
+        assert_eq!(line.row(0, busy.pid())["sm_percent"], 77, "{line:?}");
+    }
+}
+
+/// What `gpumem record` wrote to standard output.
+fn record(machine: &Machine, more: &[&str]) -> Vec<Snapshot> {
+    let output = machine.run(&[&["record"][..], more].concat());
+    assert_eq!(output.code, 0, "{output:?}");
+    output
+        .stdout
+        .lines()
+        .map(|line| Snapshot(serde_json::from_str(line).unwrap()))
+        .collect()
+}
+
+#[test]
+fn a_process_on_both_lists_is_one_row_and_memory_may_be_unavailable() {
+    let (both, unknown) = (Running::sleep(), Running::sleep());
+    let gpu = Gpu::default()
+        .process(Process::compute(both.pid(), GIB).kind(ProcessKind::ComputeGraphics))
+        .process(Process {
+            pid: unknown.pid(),
+            used_bytes: None,
+            ..Process::default()
+        });
+    let snapshot = Machine::new(&Scene::new().gpu(gpu)).snapshot(0);
+    assert_eq!(snapshot.pids(0).len(), 2);
+    assert_eq!(snapshot.row(0, both.pid())["type"], "compute+graphics");
+    assert!(snapshot.row(0, unknown.pid()).get("used_bytes").is_none());
+}
+
+#[test]
+fn single_values_that_are_not_supported_are_absent() {
+    let gpu = Gpu {
+        utilization: None,
+        power: None,
+        power_limit: None,
+        temperature: None,
+        pstate: None,
+        persistence: None,
+        ..Gpu::default()
+    };
+    let snapshot = Machine::new(&Scene::new().gpu(gpu)).snapshot(0);
+    for name in [
+        "gpu_percent",
+        "memory_percent",
+        "power_watts",
+        "power_limit_watts",
+        "temperature_celsius",
+        "performance_state",
+        "persistence_mode",
+        "fan_percent",
+        "mig_mode",
+    ] {
+        assert!(snapshot.gpu(0).get(name).is_none(), "{name}: {snapshot:?}");
+    }
+    assert_eq!(
+        snapshot.0["errors"],
+        json!([]),
+        "not supported is an answer"
+    );
+}
+
+#[test]
+fn a_list_that_grows_between_two_calls_is_read_whole() {
+    let mut scene = one_gpu(&[]);
+    scene.gpus[0].grow_list = Some(Growth {
+        entries: 150,
+        calls: 3,
+    });
+    let snapshot = Machine::new(&scene).snapshot(0);
+    assert!(snapshot.pids(0).len() >= 300, "{}", snapshot.pids(0).len());
+}
+
+#[test]
+fn more_than_a_hundred_processes_are_all_listed() {
+    let children: Vec<_> = (0..150).map(|_| Running::sleep()).collect();
+    let pids: Vec<u32> = children.iter().map(Running::pid).collect();
+    let snapshot = Machine::new(&one_gpu(&pids)).snapshot(0);
+    assert_eq!(snapshot.pids(0).len(), 150);
+    assert!(
+        pids.iter()
+            .all(|&pid| snapshot.process(pid)["comm"] == "sleep")
+    );
+}
+
+#[test]
+fn the_records_of_r535_are_read_by_their_real_size() {
+    let pids: Vec<u32> = (1..=20).map(|n| 4_100_000 + n).collect();
+    let scene = one_gpu(&pids).driver(Driver::r535());
+    let expected: Vec<u64> = pids.iter().map(|&pid| u64::from(pid)).collect();
+    assert_eq!(
+        Machine::new(&scene).snapshot(0).pids(0),
+        expected,
+        "by v2, whose records are sane"
+    );
+
+    // Without v2, by the size of what v3 wrote.
+    let mut scene = scene;
+    for list in ["Compute", "Graphics", "MPSCompute"] {
+        scene
+            .driver
+            .missing
+            .push(format!("nvmlDeviceGet{list}RunningProcesses_v2"));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let missing: Vec<&str> = scene.driver.missing.iter().map(String::as_str).collect();
+    let library = mock_nvml::library_without(&missing, folder.path()).unwrap();
+    let machine = Machine::with_library(&scene, library);
+    let snapshot = machine.snapshot(0);
+    assert_eq!(snapshot.pids(0), expected);
+    assert!(
+        machine
+            .counts()
+            .keys()
+            .any(|(name, _)| name == "nvmlDeviceGetComputeRunningProcesses_v3")
+    );
+    for pid in &pids {
+        assert_eq!(snapshot.row(0, *pid)["used_bytes"], 2 * GIB);
+    }
+}
+
+#[test]
+fn an_old_driver_without_the_new_calls_is_read_with_the_old_ones() {
+    let child = Running::sleep();
+    let scene = one_gpu(&[child.pid()]).driver(Driver::r470());
+    let folder = tempfile::tempdir().unwrap();
+    let missing: Vec<&str> = scene.driver.missing.iter().map(String::as_str).collect();
+    let library = mock_nvml::library_without(&missing, folder.path()).unwrap();
+    let snapshot = Machine::with_library(&scene, library).snapshot(0);
+    assert_eq!(snapshot.row(0, child.pid())["used_bytes"], 2 * GIB);
+    let memory = &snapshot.gpu(0)["memory"];
+    assert!(
+        memory.get("reserved_bytes").is_none(),
+        "memory info v1 does not tell it: {memory}"
+    );
+    assert_eq!(
+        memory["used_bytes"],
+        2 * GIB + (614 << 20),
+        "v1 counts reserved memory as used"
+    );
+    assert_eq!(snapshot.0["errors"], json!([]));
+}
+
+#[test]
+fn memory_that_v2_cannot_tell_is_asked_of_v1_and_none_at_all_is_absent() {
+    let wsl = one_gpu(&[]).fault(Fault::error("nvmlDeviceGetMemoryInfo_v2", 999));
+    let snapshot = Machine::new(&wsl).snapshot(0);
+    assert_eq!(snapshot.gpu(0)["memory"]["total_bytes"], 80 * GIB);
+    assert_eq!(snapshot.0["errors"], json!([]));
+    let child = Running::sleep();
+    let mut unified = one_gpu(&[child.pid()]);
+    unified.gpus[0].memory = None;
+    let snapshot = Machine::new(&unified).snapshot(0);
+    assert!(snapshot.gpu(0).get("memory").is_none());
+    assert_eq!(snapshot.row(0, child.pid())["used_bytes"], 2 * GIB);
+}
+
+#[test]
+fn each_way_of_having_no_driver_has_its_own_message() {
+    for (code, hint) in [
+        (9, "modprobe nvidia"),
+        (18, "driver/library version mismatch"),
+        (4, "/dev/nvidiactl"),
+        (999, "nvmlInit_v2 failed"),
+    ] {
+        let machine = Machine::new(&Scene::new().init_error(code));
+        for command in ["ps", "check"] {
+            let output = machine.run(&[command]);
+            assert_eq!(output.code, 3, "{output:?}");
+            assert!(output.stderr.contains(hint), "{output:?}");
+            assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+        }
+    }
+}
+
+#[test]
+fn a_lost_gpu_is_an_error_and_the_others_go_on() {
+    let child = Running::sleep();
+    for code in [15, 999] {
+        let scene = Scene::new()
+            .gpu(Gpu::default().process(Process::compute(child.pid(), 2 * GIB)))
+            .gpu(Gpu::new("NVIDIA L40S"));
+        let machine = Machine::new(&scene);
+        let mut recording = machine
+            .command(&["record", "--interval", "100ms"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(recording.stdout.take().unwrap()).lines();
+        let mut next = || Snapshot(serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap());
+        let whole = next();
+        assert!(whole.gpu(1)["memory"].is_object());
+        machine.play(&scene.fault(Fault::error("*", code).on(1)));
+        let lost = loop {
+            let snapshot = next();
+            if !snapshot.gpu(1)["memory"].is_object() {
+                break snapshot;
+            }
+        };
+        assert_eq!(
+            lost.gpu(1)["uuid"],
+            whole.gpu(1)["uuid"],
+            "its identity stays"
+        );
+        assert_eq!(lost.gpu(1)["name"], "NVIDIA L40S");
+        assert!(lost.gpu(1).get("processes").is_none());
+        assert!(lost.errors()[0].starts_with("1 "), "{:?}", lost.errors());
+        assert_eq!(lost.row(0, child.pid())["used_bytes"], 2 * GIB);
+        recording.kill().unwrap();
+        recording.wait().unwrap();
+        let verdict = machine.run(&["check", "--window", "1s", "--interval", "200ms", "--json"]);
+        assert_eq!(verdict.code, 3, "blind is never green: {verdict:?}");
+        assert_eq!(verdict.json()["status"], "error");
+    }
+}
+
+#[test]
+fn a_gpu_that_never_answers_holds_up_no_other() {
+    let child = Running::sleep();
+    let scene = Scene::new()
+        .gpu(Gpu::new("NVIDIA L40S"))
+        .gpu(Gpu::default().process(Process::compute(child.pid(), 2 * GIB)));
+    let hung = scene
+        .clone()
+        .fault(Fault::hang("nvmlDeviceGetPowerUsage").on(0));
+    let machine = Machine::new(&hung);
+    let output = machine.run(&["ps", "--json", "--nvml-timeout", "300ms"]);
+    assert_eq!(output.code, 3, "{output:?}");
+    let snapshot = Snapshot(output.json());
+    assert_eq!(snapshot.row(1, child.pid())["used_bytes"], 2 * GIB);
+    assert!(
+        snapshot.errors()[0].contains("nvmlDeviceGetPowerUsage"),
+        "{:?}",
+        snapshot.errors()
+    );
+    assert!(
+        snapshot.errors()[0].contains("no answer for"),
+        "{:?}",
+        snapshot.errors()
+    );
+
+    // It answers at first, then hangs: what it said stays, marked, and proves nothing any more.
+    machine.play(&scene);
+    let mut command =
+        machine.command(&["record", "--interval", "100ms", "--nvml-timeout", "300ms"]);
+    let mut recording = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(recording.stdout.take().unwrap()).lines();
+    let mut next = || Snapshot(serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap());
+    assert!(next().gpu(0).get("stale_seconds").is_none());
+    machine.play(&hung);
+    let stale = loop {
+        let snapshot = next();
+        if snapshot.gpu(0)["stale_seconds"].as_f64() > Some(0.5) {
+            break snapshot;
+        }
+    };
+    assert!(stale.gpu(0)["memory"].is_object() && stale.gpu(0).get("gpu_percent").is_none());
+    assert!(stale.gpu(1).get("stale_seconds").is_none());
+    assert_eq!(stale.gpu(1)["gpu_percent"], 0);
+    let threads = format!("/proc/{}/task", recording.id());
+    let before = std::fs::read_dir(&threads).unwrap().count();
+    for _ in 0..10 {
+        next();
+    }
+    assert_eq!(
+        std::fs::read_dir(&threads).unwrap().count(),
+        before,
+        "one thread is lost, no more"
+    );
+    recording.kill().unwrap();
+    recording.wait().unwrap();
+
+    let verdict = machine.run(&[
+        "check",
+        "--window",
+        "1s",
+        "--interval",
+        "200ms",
+        "--nvml-timeout",
+        "300ms",
+    ]);
+    assert_eq!(verdict.code, 3, "{verdict:?}");
+}
+
+#[test]
+fn a_gpu_that_answers_late_is_taken_when_it_comes() {
+    let scene = Scene::new()
+        .gpu(Gpu::new("NVIDIA L40S"))
+        .gpu(Gpu::default());
+    let machine = Machine::new(&scene);
+    let mut command =
+        machine.command(&["record", "--interval", "100ms", "--nvml-timeout", "200ms"]);
+    let mut recording = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(recording.stdout.take().unwrap()).lines();
+    let mut next = || Snapshot(serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap());
+    let fresh = |snapshot: &Snapshot| snapshot.gpu(0).get("stale_seconds").is_none();
+    assert!(fresh(&next()));
+    machine.play(
+        &scene
+            .clone()
+            .fault(Fault::delay("nvmlDeviceGetTemperature", 700).on(0)),
+    );
+    while fresh(&next()) {}
+    let mut ages = Vec::new();
+    for _ in 0..25 {
+        let snapshot = next();
+        assert!(
+            snapshot.gpu(1).get("stale_seconds").is_none(),
+            "{snapshot:?}"
+        );
+        ages.push(snapshot.gpu(0)["stale_seconds"].as_f64());
+    }
+    let falls = ages.windows(2).filter(|pair| pair[1] < pair[0]).count();
+    assert!(falls >= 1, "late answers refresh the values: {ages:?}");
+    machine.play(&scene);
+    while !fresh(&next()) {}
+    recording.kill().unwrap();
+    recording.wait().unwrap();
+}
+
+#[test]
+fn a_driver_that_goes_away_and_comes_back_is_survived() {
+    let child = Running::sleep();
+    let scene = one_gpu(&[child.pid()]);
+    let machine = Machine::new(&scene);
+    let mut command = machine.command(&["record", "--interval", "100ms"]);
+    let mut recording = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(recording.stdout.take().unwrap()).lines();
+    let mut next = || Snapshot(serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap());
+    assert_eq!(next().pids(0), [u64::from(child.pid())]);
+    machine.play(&scene.clone().init_error(18).fault(Fault::error("*", 18)));
+    let gone = loop {
+        let snapshot = next();
+        if snapshot
+            .errors()
+            .iter()
+            .any(|error| error.starts_with("null"))
+        {
+            break snapshot;
+        }
+    };
+    assert!(
+        gone.errors()[0].contains("version mismatch"),
+        "{:?}",
+        gone.errors()
+    );
+    assert!(gone.gpu(0)["uuid"].is_string() && gone.gpu(0).get("processes").is_none());
+    machine.play(&scene);
+    wait_until("the driver is back", || {
+        next().gpu(0)["processes"].is_array()
+    });
+    recording.kill().unwrap();
+    recording.wait().unwrap();
+}
+
+#[test]
+fn no_gpu_and_sixty_four_of_them() {
+    let none = Machine::new(&Scene::new());
+    let ps = none.run(&["ps"]);
+    assert_eq!(ps.code, 0, "{ps:?}");
+    assert!(ps.stdout.contains("no GPU"), "{ps:?}");
+    let check = none.run(&["check", "--window", "0s"]);
+    assert_eq!(check.code, 3, "there was nothing to judge: {check:?}");
+
+    let many = (0..64).fold(Scene::new(), |scene, _| scene.gpu(Gpu::default()));
+    let snapshot = Machine::new(&many).snapshot(0);
+    assert_eq!(snapshot.0["gpus"].as_array().unwrap().len(), 64);
+    assert_eq!(snapshot.gpu(63)["index"], 63);
+}
+
+#[test]
+fn a_sample_makes_no_more_calls_than_its_values_need() {
+    let child = Running::sleep();
+    let machine = Machine::new(&one_gpu(&[child.pid()]));
+    let samples = record(&machine, &["--interval", "100ms", "--duration", "2s"]).len() as u64;
+    assert!(samples >= 10);
+    let counts = machine.counts();
+    let count = |name: &str| {
+        counts
+            .get(&(name.to_owned(), Some(0)))
+            .copied()
+            .unwrap_or(0)
+    };
+    let each_sample = [
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetUtilizationRates",
+        "nvmlDeviceGetPowerUsage",
+        "nvmlDeviceGetTemperature",
+        "nvmlDeviceGetClockInfo",
+        "nvmlDeviceGetPerformanceState",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetGraphicsRunningProcesses_v3",
+        "nvmlDeviceGetProcessUtilization",
+    ];
+    for name in each_sample {
+        assert_eq!(count(name), samples, "{name}");
+    }
+    let others: u64 = counts
+        .iter()
+        .filter(|((name, _), _)| !each_sample.contains(&name.as_str()))
+        .map(|(_, count)| count)
+        .sum();
+    assert!(others <= 20, "static facts are read once: {counts:?}");
+}
+
+#[test]
+fn processes_that_hide_behind_odd_names_and_long_arguments() {
+    let folder = tempfile::tempdir().unwrap();
+    let odd = folder.path().join("a) b\u{1b}[31m");
+    let sleep = support::find("sleep", "coreutils").unwrap();
+    symlink(std::fs::canonicalize(sleep).unwrap(), &odd).unwrap();
+    let odd = Running::start(Command::new(&odd).arg("600"));
+    let long = vec!["x".repeat(30_000); 50];
+    let long = Running::start(
+        Command::new("sh")
+            .args(["-c", "sleep 600; :", "sh"])
+            .args(&long),
+    );
+    let zombie = Running::start(&mut Command::new("true"));
+    let stopped = Running::sleep();
+    signal(&stopped, Signal::STOP);
+    let pids = [odd.pid(), long.pid(), zombie.pid(), stopped.pid(), 2];
+    let machine = Machine::new(&one_gpu(&pids));
+    let state = |pid: u32| {
+        machine.snapshot(0).process(pid)["state"]
+            .as_str()
+            .map(str::to_owned)
+    };
+    wait_until("it is a zombie", || {
+        state(zombie.pid()).as_deref() == Some("Z")
+    });
+    wait_until("it is stopped", || {
+        state(stopped.pid()).as_deref() == Some("T")
+    });
+    wait_until("the long one runs", || {
+        machine.snapshot(0).process(long.pid())["command"]
+            .as_array()
+            .is_some_and(|argv| argv.len() > 3)
+    });
+    let snapshot = machine.snapshot(0);
+    assert_eq!(snapshot.process(odd.pid())["comm"], "a) b\u{1b}[31m");
+    assert!(snapshot.process(odd.pid())["start_ticks"].is_u64());
+    assert!(snapshot.process(zombie.pid()).get("command").is_none());
+    let argv = snapshot.process(long.pid())["command"]
+        .as_array()
+        .unwrap()
+        .clone();
+    let bytes: usize = argv
+        .iter()
+        .map(|argument| argument.as_str().unwrap().len())
+        .sum();
+    assert!(bytes <= 40_000, "{bytes}");
+    assert!(argv.last().unwrap().as_str().unwrap().ends_with('…'));
+    let text = machine.run(&["ps"]);
+    assert!(
+        !text.stdout.chars().any(|c| c.is_control() && c != '\n'),
+        "{}",
+        text.stdout
+    );
+    for word in ["zombie", "stopped", "[true]"] {
+        assert!(text.stdout.contains(word), "{word}: {}", text.stdout);
+    }
+}
+
+#[test]
+fn a_pid_that_linux_does_not_know_is_never_joined_to_anything() {
+    let child = Running::sleep();
+    let pid = child.pid();
+    drop(child);
+    let machine = Machine::new(&one_gpu(&[pid]));
+    let snapshot = machine.snapshot(0);
+    let process = snapshot.process(pid).as_object().unwrap();
+    let is_host = snapshot.0["host"]["pid_namespace"] == "host";
+    let fields: Vec<&str> = process.keys().map(String::as_str).collect();
+    assert_eq!(
+        fields,
+        if is_host {
+            vec!["pid"]
+        } else {
+            vec!["pid", "unresolved"]
+        }
+    );
+    assert!(machine.run(&["ps"]).stdout.contains(if is_host {
+        "(no such process)"
+    } else {
+        "not resolved"
+    }));
+    let verdict = quick_check(&machine);
+    assert_eq!(verdict.code, 0, "nobody is accused: {verdict:?}");
+}
+
+#[test]
+fn a_recording_is_whole_however_it_ends() {
+    let child = Running::sleep();
+    let machine = Machine::new(&one_gpu(&[child.pid()]));
+    let file = machine.path("day.jsonl");
+    let file = file.to_str().unwrap();
+    let timed = machine.run(&["record", file, "--interval", "50ms", "--duration", "500ms"]);
+    assert_eq!(timed.code, 0, "{timed:?}");
+    assert!(
+        timed.stderr.contains("recorded") && timed.stderr.contains("day.jsonl"),
+        "{timed:?}"
+    );
+    let before = std::fs::read_to_string(file).unwrap().lines().count();
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut command = machine.command(&["record", file, "--interval", "20ms"]);
+        let mut recording = command.stderr(Stdio::piped()).spawn().unwrap();
+        let grown = std::fs::metadata(file).unwrap().len();
+        wait_until("it records", || {
+            std::fs::metadata(file).unwrap().len() > grown
+        });
+        let pid = Pid::from_child(&recording);
+        kill_process(pid, signal).unwrap();
+        assert_eq!(recording.wait().unwrap().code(), Some(0));
+    }
+    let text = std::fs::read_to_string(file).unwrap();
+    assert!(
+        text.ends_with('\n') && text.lines().count() > before,
+        "it is continued"
+    );
+    for line in text.lines() {
+        let snapshot = Snapshot(serde_json::from_str(line).unwrap());
+        assert_eq!(snapshot.process(child.pid())["comm"], "sleep");
+    }
+    let replayed = support::run(&["ps", "--replay", file]);
+    assert!(replayed.stdout.contains("sleep 600"), "{replayed:?}");
+
+    let small = machine.path("small.jsonl");
+    let small = small.to_str().unwrap();
+    let rotated = machine.run(&[
+        "record",
+        small,
+        "--interval",
+        "20ms",
+        "--duration",
+        "600ms",
+        "--max-size",
+        "4KiB",
+        "--keep",
+        "2",
+    ]);
+    assert_eq!(rotated.code, 0, "{rotated:?}");
+    assert!(machine.path("small.jsonl.2").exists() && !machine.path("small.jsonl.3").exists());
+    let full = machine.run(&["record", "/dev/full", "--interval", "20ms"]);
+    assert_eq!(full.code, 3, "{full:?}");
+    assert!(full.stderr.contains("no space left on device"), "{full:?}");
+}
+
+#[test]
+fn reserved_memory_is_not_used_memory() {
+    let memory = Memory {
+        reserved: (2 * GIB).into(),
+        ..Memory::default()
+    };
+    let scene = Scene::new().gpu(Gpu {
+        memory: Some(memory),
+        ..Gpu::default()
+    });
+    let snapshot = Machine::new(&scene).snapshot(0);
+    let memory = &snapshot.gpu(0)["memory"];
+    let bytes = |name: &str| memory[name].as_u64().unwrap();
+    assert_eq!(bytes("used_bytes"), 0);
+    assert_eq!(
+        bytes("total_bytes"),
+        bytes("reserved_bytes") + bytes("used_bytes") + bytes("free_bytes")
+    );
+}
+
+#[test]
+fn the_mock_speaks_the_abi_that_other_programs_know() {
+    let Some(python) = support::python_with(&["pynvml", "gpustat"]) else {
+        return;
+    };
+    let script = format!(
+        "{}/tests/mock-nvml/abi/check_abi.py",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let machine = Machine::new(&one_gpu(&[]));
+    let output = support::finish(Command::new(python).arg(script).arg(machine.library()));
+    assert_eq!(output.code, 0, "{output:?}");
+}

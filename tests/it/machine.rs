@@ -1,0 +1,175 @@
+//! A machine for tests: the mock driver playing a scene, real processes, and gpumem looking at them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use mock_nvml::Counts;
+use mock_nvml::scene::{Gpu, Process, Scene};
+use serde_json::Value;
+
+use crate::support::{self, Output};
+
+/// Bytes in a GiB.
+pub const GIB: u64 = 1 << 30;
+
+/// The mock driver and the scene that it plays.
+pub struct Machine {
+    folder: tempfile::TempDir,
+    library: PathBuf,
+}
+
+impl Machine {
+    /// A machine that plays this scene.
+    pub fn new(scene: &Scene) -> Self {
+        Self::with_library(scene, mock_nvml::library())
+    }
+
+    /// A machine with another build of the mock driver.
+    pub fn with_library(scene: &Scene, library: PathBuf) -> Self {
+        let machine = Self {
+            folder: tempfile::tempdir().unwrap(),
+            library,
+        };
+        machine.play(scene);
+        machine
+    }
+
+    /// Plays another scene from now on.
+    pub fn play(&self, scene: &Scene) {
+        scene.write(&self.path("scene.json")).unwrap();
+    }
+
+    /// A path in the machine's own folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// gpumem with these arguments on this machine.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = support::command(arguments);
+        command.arg("--nvml-library").arg(&self.library);
+        self.environment(&mut command);
+        command
+    }
+
+    /// What makes a program meet this machine's driver and configuration.
+    pub fn environment(&self, command: &mut Command) {
+        command.env("GPUMEM_MOCK_SCENE", self.path("scene.json"));
+        command.env("GPUMEM_MOCK_COUNTS", self.path("counts"));
+        command.env("XDG_CONFIG_HOME", self.folder.path());
+    }
+
+    /// Writes the user's configuration.
+    pub fn configure(&self, toml: &str) {
+        std::fs::create_dir_all(self.path("gpumem")).unwrap();
+        std::fs::write(self.path("gpumem/config.toml"), toml).unwrap();
+    }
+
+    /// Runs gpumem on this machine to its end.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        support::finish(&mut self.command(arguments))
+    }
+
+    /// `gpumem ps --json`, which must succeed with `code`.
+    pub fn snapshot(&self, code: i32) -> Snapshot {
+        let output = self.run(&["ps", "--json"]);
+        assert_eq!(output.code, code, "{output:?}");
+        Snapshot(output.json())
+    }
+
+    /// How often each NVML function was called on each GPU.
+    pub fn counts(&self) -> BTreeMap<(String, Option<u32>), u64> {
+        Counts::read(&self.path("counts")).unwrap()
+    }
+
+    /// The mock driver's library.
+    pub fn library(&self) -> &Path {
+        &self.library
+    }
+}
+
+/// A snapshot as JSON, and how to find things in it.
+#[derive(Debug)]
+pub struct Snapshot(pub Value);
+
+impl Snapshot {
+    /// A GPU.
+    pub fn gpu(&self, index: usize) -> &Value {
+        &self.0["gpus"][index]
+    }
+
+    /// The pids that a GPU lists.
+    pub fn pids(&self, index: usize) -> Vec<u64> {
+        let rows = self.gpu(index)["processes"].as_array();
+        rows.unwrap_or_else(|| panic!("{self:?}"))
+            .iter()
+            .map(|row| row["pid"].as_u64().unwrap())
+            .collect()
+    }
+
+    /// A process's row on a GPU.
+    pub fn row(&self, index: usize, pid: u32) -> &Value {
+        let rows = self.gpu(index)["processes"].as_array();
+        let found = rows.into_iter().flatten().find(|row| row["pid"] == pid);
+        found.unwrap_or_else(|| panic!("{pid} is not on GPU {index}: {self:?}"))
+    }
+
+    /// What Linux knows of a process.
+    pub fn process(&self, pid: u32) -> &Value {
+        let found = self.0["processes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|row| row["pid"] == pid);
+        found.unwrap_or_else(|| panic!("{pid} is not in {self:?}"))
+    }
+
+    /// The errors' texts, with the GPU and the call in front.
+    pub fn errors(&self) -> Vec<String> {
+        let errors = self.0["errors"].as_array().unwrap().iter();
+        errors
+            .map(|e| format!("{} {} {}", e["gpu"], e["call"], e["error"]))
+            .collect()
+    }
+}
+
+/// A real child process; killed at the end.
+pub struct Running(pub Child);
+
+impl Running {
+    /// Starts a program without input or output.
+    pub fn start(command: &mut Command) -> Self {
+        let null = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        Self(null.spawn().unwrap())
+    }
+
+    /// `sleep`, for as long as the test runs.
+    pub fn sleep() -> Self {
+        Self::start(Command::new("sleep").arg("600"))
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A scene of one GPU on which each of these processes holds 2 GiB.
+pub fn one_gpu(pids: &[u32]) -> Scene {
+    let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
+    let gpu = pids
+        .iter()
+        .fold(gpu, |gpu, &pid| gpu.process(Process::compute(pid, 2 * GIB)));
+    Scene::new().gpu(gpu)
+}
