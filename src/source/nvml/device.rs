@@ -11,7 +11,7 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::calls::{Calls, Progress};
 use super::error::Code;
-use super::ffi::{self, List, ProcessLists, Record, UtilizationSamples, Version};
+use super::ffi::{self, Layout, List, ProcessLists, Record, UtilizationSamples, Version};
 use crate::model::snapshot::{Gpu, GpuProcess, Memory, ProcessType, ReadError};
 
 /// Settings that change by an administrator's hand, the power limit, and the slow fan.
@@ -62,7 +62,7 @@ pub(super) struct Reader<'nvml> {
     calls: Calls,
     facts: Gpu,
     settings_read: Option<Instant>,
-    version: Version,
+    layout: Layout,
     lists: ProcessLists,
     mps_seen_or_due: Instant,
     utilization: Utilization,
@@ -114,7 +114,7 @@ impl<'nvml> Reader<'nvml> {
             calls,
             facts,
             settings_read: None,
-            version: ffi::process_list_version(nvml),
+            layout: ffi::process_list_layout(nvml),
             lists: ProcessLists::default(),
             mps_seen_or_due: Instant::now(),
             utilization: Utilization {
@@ -293,7 +293,7 @@ impl<'nvml> Reader<'nvml> {
     /// One list: empty where the GPU or the driver has no such list, absent where it failed. Compute
     /// processes are what gpumem is about: without that list nothing is known.
     fn list(&mut self, list: List) -> Option<Vec<Record>> {
-        let name = match (list, self.version) {
+        let name = match (list, self.layout.version) {
             (List::Compute, Version::V3) => "nvmlDeviceGetComputeRunningProcesses_v3",
             (List::Compute, Version::V2) => "nvmlDeviceGetComputeRunningProcesses_v2",
             (List::Compute, Version::V1) => "nvmlDeviceGetComputeRunningProcesses",
@@ -309,10 +309,10 @@ impl<'nvml> Reader<'nvml> {
             device,
             calls,
             lists,
-            version,
+            layout,
             ..
         } = self;
-        let answer = calls.raw(name, || lists.read(nvml, device, list, *version));
+        let answer = calls.raw(name, || lists.read(nvml, device, list, *layout));
         match answer {
             Err(code) if code.is_unsupported() && list != List::Compute => {
                 calls.failed(name, code);

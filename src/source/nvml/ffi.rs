@@ -20,6 +20,8 @@ use super::error::Code;
 const LARGEST_RECORD: usize = 32;
 /// What the buffer holds where the driver wrote nothing.
 const UNTOUCHED: u8 = 0xA5;
+/// Linux's `PID_MAX_LIMIT` (`include/linux/threads.h`).
+const PID_MAX_LIMIT: u32 = 1 << 22;
 /// How often a list that grows between two calls is asked for again.
 const GROWTH_RETRIES: usize = 5;
 /// The driver itself caps its list at 950 processes a GPU; this is only a bound against nonsense.
@@ -47,6 +49,14 @@ pub(super) enum Version {
     V1,
 }
 
+/// How a driver gives its process lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Layout {
+    pub(super) version: Version,
+    /// What a record should take, in bytes; [`parse`] looks at what was really written.
+    record_bytes: usize,
+}
+
 /// One record of a process list, of whatever layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Record {
@@ -69,22 +79,32 @@ pub(super) struct UtilizationSample {
     pub decoder_percent: u32,
 }
 
-/// Which process list version to call.
+/// Which process list version to call, and what its records should be like.
 ///
 /// On 535.43.02 to 535.86 `_v3` writes 32-byte records behind the 24-byte header, so `_v2` is used
 /// there. Those drivers are told by their symbols: confidential-computing memory info is there, the
 /// call that replaced the extra field is not.
-pub(super) fn process_list_version(nvml: &Nvml) -> Version {
+pub(super) fn process_list_layout(nvml: &Nvml) -> Layout {
     let lib = nvml.lib();
     let has_v2 = lib.nvmlDeviceGetComputeRunningProcesses_v2.is_ok();
     let wide_v3 = lib.nvmlDeviceGetConfComputeMemSizeInfo.is_ok()
         && lib.nvmlDeviceGetRunningProcessDetailList.is_err();
     if lib.nvmlDeviceGetComputeRunningProcesses_v3.is_ok() && !(wide_v3 && has_v2) {
-        Version::V3
+        let record_bytes = if wide_v3 { LARGEST_RECORD } else { 24 };
+        Layout {
+            version: Version::V3,
+            record_bytes,
+        }
     } else if has_v2 {
-        Version::V2
+        Layout {
+            version: Version::V2,
+            record_bytes: 24,
+        }
     } else {
-        Version::V1
+        Layout {
+            version: Version::V1,
+            record_bytes: 16,
+        }
     }
 }
 
@@ -125,7 +145,7 @@ impl ProcessLists {
         nvml: &Nvml,
         device: &Device<'_>,
         list: List,
-        version: Version,
+        layout: Layout,
     ) -> Result<Vec<Record>, Code> {
         self.capacity = self.capacity.max(32);
         for _ in 0..GROWTH_RETRIES {
@@ -135,7 +155,7 @@ impl ProcessLists {
                 u64::from_ne_bytes([UNTOUCHED; 8]),
             );
             let mut count = self.capacity as c_uint;
-            let code = self.call(nvml, device, list, version, &mut count);
+            let code = self.call(nvml, device, list, layout.version, &mut count);
             match code {
                 Err(Code::INSUFFICIENT_SIZE) => {
                     // The list may grow again before the next call.
@@ -146,7 +166,8 @@ impl ProcessLists {
                 Err(code) => return Err(code),
                 Ok(()) => {
                     let count = (count as usize).min(self.capacity);
-                    return parse(&self.buffer, count).ok_or(Code::UNKNOWN_LAYOUT);
+                    return parse(&self.buffer, count, self.capacity, layout.record_bytes)
+                        .ok_or(Code::UNKNOWN_LAYOUT);
                 }
             }
         }
@@ -196,11 +217,14 @@ impl ProcessLists {
     }
 }
 
-/// Takes `count` records out of a buffer that held [`UNTOUCHED`] before the driver wrote to it.
+/// Takes `count` records out of a buffer that held [`UNTOUCHED`] before the driver wrote to it;
+/// it was told that there is room for `capacity` of them.
 ///
-/// The record's size is the smallest known one that reaches to the last byte written: every layout
-/// ends with a field that the driver fills. `None` where no known size does.
-fn parse(buffer: &[u64], count: usize) -> Option<Vec<Record>> {
+/// A record should take `expected` bytes. What the driver wrote can say otherwise: that it ends
+/// exactly where records of 16 bytes end (a driver that nvitop met), or beyond where the expected
+/// ones end and not beyond those of 32 (R535). A driver that cleared the whole buffer first says
+/// nothing. `None` where what comes out cannot be processes: their pids are beyond Linux's limit.
+fn parse(buffer: &[u64], count: usize, capacity: usize, expected: usize) -> Option<Vec<Record>> {
     if count == 0 {
         return Some(Vec::new());
     }
@@ -213,9 +237,16 @@ fn parse(buffer: &[u64], count: usize) -> Option<Vec<Record>> {
             .iter()
             .rposition(|&b| b != UNTOUCHED)?
         + 1;
-    let size = [16, 24, LARGEST_RECORD]
-        .into_iter()
-        .find(|size| size * count >= written)?;
+    let size = if written == 16 * count {
+        16
+    } else if written > expected * count
+        && written <= LARGEST_RECORD * count
+        && written != expected * capacity
+    {
+        LARGEST_RECORD
+    } else {
+        expected
+    };
     let word = |at: usize| {
         let bytes = buffer[at / 8].to_ne_bytes();
         let half = if at.is_multiple_of(8) {
@@ -227,17 +258,19 @@ fn parse(buffer: &[u64], count: usize) -> Option<Vec<Record>> {
     };
     // NVML's NVML_VALUE_NOT_AVAILABLE is (unsigned long long)-1, and 0xFFFFFFFF for instances.
     let instance = |at: usize| (size > 16).then(|| word(at)).filter(|&id| id != u32::MAX);
-    Some(
-        (0..count)
-            .map(|index| index * size)
-            .map(|at| Record {
-                pid: word(at),
-                used_bytes: Some(buffer[at / 8 + 1]).filter(|&bytes| bytes != u64::MAX),
-                gpu_instance_id: instance(at + 16),
-                compute_instance_id: instance(at + 20),
-            })
-            .collect(),
-    )
+    let records: Vec<Record> = (0..count)
+        .map(|index| index * size)
+        .map(|at| Record {
+            pid: word(at),
+            used_bytes: Some(buffer[at / 8 + 1]).filter(|&bytes| bytes != u64::MAX),
+            gpu_instance_id: instance(at + 16),
+            compute_instance_id: instance(at + 20),
+        })
+        .collect();
+    records
+        .iter()
+        .all(|record| record.pid <= PID_MAX_LIMIT)
+        .then_some(records)
 }
 
 /// Reads process utilization samples; keeps its buffer, so that a steady state costs one call.
@@ -333,15 +366,16 @@ mod tests {
             .collect()
     }
 
+    const RECORDS: [(u32, u64, u32, u32); 3] = [
+        (4242, 20 << 30, u32::MAX, u32::MAX),
+        (7, u64::MAX, 1, 0),
+        (9, 0, 2, 3),
+    ];
+
     #[test]
     fn records_of_every_known_size_are_read_alike() {
-        let records = [
-            (4242, 20 << 30, u32::MAX, u32::MAX),
-            (7, u64::MAX, 1, 0),
-            (9, 0, 2, 3),
-        ];
-        for size in [16, 24, 32] {
-            let parsed = parse(&written(size, &records), 3).unwrap();
+        for (size, expected) in [(16, 16), (24, 24), (32, 32), (16, 24), (32, 24)] {
+            let parsed = parse(&written(size, &RECORDS), 3, 8, expected).unwrap();
             assert_eq!(parsed.len(), 3);
             assert_eq!(parsed[0].pid, 4242);
             assert_eq!(parsed[0].used_bytes, Some(20 << 30));
@@ -360,13 +394,22 @@ mod tests {
     }
 
     #[test]
-    fn records_of_no_known_size_are_refused() {
-        assert_eq!(parse(&vec![0; 64], 1), None, "one record of 512 bytes");
-        assert_eq!(
-            parse(&vec![u64::from_ne_bytes([UNTOUCHED; 8]); 64], 1),
-            None,
-            "none written"
-        );
-        assert_eq!(parse(&[], 0), Some(Vec::new()));
+    fn a_driver_that_clears_the_buffer_first_is_read_by_the_expected_size() {
+        for capacity in [3, 4, 8] {
+            let mut buffer = written(24, &RECORDS);
+            buffer[9..capacity * 3].fill(0);
+            let parsed = parse(&buffer, 3, capacity, 24).unwrap();
+            let pids: Vec<u32> = parsed.iter().map(|record| record.pid).collect();
+            assert_eq!(pids, [4242, 7, 9], "{capacity}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_processes_is_refused() {
+        let none = u64::from_ne_bytes([UNTOUCHED; 8]);
+        assert_eq!(parse(&[none; 64], 1, 16, 24), None, "nothing was written");
+        let absurd = [(PID_MAX_LIMIT + 1, 5, 0, 0)];
+        assert_eq!(parse(&written(24, &absurd), 1, 8, 24), None);
+        assert_eq!(parse(&[], 0, 0, 24), Some(Vec::new()));
     }
 }

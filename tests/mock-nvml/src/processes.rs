@@ -75,7 +75,7 @@ const NOT_AVAILABLE: u64 = u64::MAX;
 /// No GPU or compute instance.
 const NO_INSTANCE: u32 = u32::MAX;
 /// The pid of the first stranger of a growing list: above any that Linux gives.
-const FIRST_STRANGER: u32 = 4_200_000;
+const FIRST_STRANGER: u32 = 4_180_000;
 
 /// `nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses`.
 pub(crate) fn answer(

@@ -446,7 +446,7 @@ pub struct Sample {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Growth {
-    /// Strangers that each call adds. They hold 1 MiB each and have pids from 4,200,000.
+    /// Strangers that each call adds. They hold 1 MiB each and have pids from 4,180,000.
     pub entries: u32,
     /// Calls after which the list grows no more.
     pub calls: u32,
