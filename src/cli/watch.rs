@@ -6,7 +6,7 @@ use signal_hook::low_level::emulate_default_handler;
 
 use super::args::{Global, Watch};
 use super::exit::Exit;
-use super::{config, live, recorded, style};
+use super::{Misuse, config, live, recorded, style};
 use crate::rules::Engine;
 use crate::source::Source;
 use crate::source::replay::Pace;
@@ -18,6 +18,10 @@ pub(super) fn run(args: &Watch, global: &Global) -> anyhow::Result<Exit> {
     if !std::io::stdout().is_terminal() {
         // Before the driver is waited for.
         return Err(watch::Error::NotATerminal.into());
+    }
+    if std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
+        let why = "TERM=dumb names a terminal without a screen; use `gpumem ps` or `gpumem check`";
+        return Err(Misuse(why.to_owned()).into());
     }
     let source: Box<dyn Source> = match recorded(&args.recorded, Pace::Speed(args.speed))? {
         Some(replay) => Box::new(replay),

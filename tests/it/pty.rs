@@ -354,6 +354,21 @@ fn it_wants_a_terminal() {
 }
 
 #[test]
+fn it_wants_a_terminal_that_has_a_screen() {
+    if support::find("setsid", "util-linux").is_none() {
+        return;
+    }
+    let mut watch = Command::new("env");
+    watch
+        .arg("TERM=dumb")
+        .arg(support::gpumem())
+        .args(["watch", "--demo"]);
+    let mut terminal = Terminal::start(&[], &watch, 24, 80);
+    assert_eq!(terminal.end().code(), Some(2));
+    terminal.wait_for("reason", |text| text.contains("TERM=dumb"));
+}
+
+#[test]
 fn a_terminal_that_goes_away_ends_it() {
     let Some(terminal) = demo(24, 80) else { return };
     let pid = terminal.pid();
