@@ -199,7 +199,7 @@ fn selected(picture: &Picture, subject: &Subject<'_>, lines: &mut Lines<'_>) {
             let room = lines.left().min(3);
             let text = table::what(process, lines.area.width.saturating_mul(room.max(1)));
             lines.write(&text, 3, look.plain());
-            lines.write(&whereabouts(process), 2, look.faint());
+            lines.write(&whereabouts(process, look), 2, look.faint());
         }
         Err(reason) => {
             let text = format!(
@@ -211,8 +211,8 @@ fn selected(picture: &Picture, subject: &Subject<'_>, lines: &mut Lines<'_>) {
     }
 }
 
-/// Where a process belongs: executable, job, container, terminal.
-fn whereabouts(process: &Process) -> String {
+/// Whether a process has halted, and where it belongs: executable, job, container, terminal.
+fn whereabouts(process: &Process, look: Look) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut part = |label: &str, value: Option<&str>| {
         if let Some(value) = value {
@@ -220,6 +220,9 @@ fn whereabouts(process: &Process) -> String {
         }
     };
     let short = |id: &str| id.chars().take(12).collect::<String>();
+    if let Some(state) = process.state.filter(|state| table::is_halted(*state)) {
+        part("state", Some(&table::state_word(state, look).0));
+    }
     part("terminal", process.terminal.as_deref());
     part("unit", process.systemd_unit.as_deref());
     if let Some(slurm) = &process.slurm {

@@ -149,8 +149,12 @@ fn draw_row(
 ) {
     let mut pen = Pen::new(buffer, area, line);
     pen.skip(GUTTER);
+    let tells_state = columns.iter().any(|(it, _)| *it == Column::State);
     for &(column, width) in columns {
-        let (text, style) = cell(column, width, subject, look);
+        let (text, style) = match column {
+            Column::Command if !tells_state => command_with_state(width, subject, look),
+            column => cell(column, width, subject, look),
+        };
         if column.spec().right {
             pen.right(&text, width, style).skip(1);
         } else {
@@ -232,8 +236,28 @@ fn cell<'a>(
     }
 }
 
+/// The command, behind the state of a process that has halted: where the column of states is folded
+/// away, a zombie must not look alive.
+fn command_with_state<'a>(width: u16, subject: &Subject<'a>, look: Look) -> (Cow<'a, str>, Style) {
+    let (command, style) = cell(Column::Command, width, subject, look);
+    let state = subject.process.ok().and_then(|process| process.state);
+    match state.filter(|state| is_halted(*state)) {
+        Some(state) => {
+            let (word, style) = state_word(state, look);
+            (Cow::Owned(format!("{word}: {command}")), style)
+        }
+        None => (command, style),
+    }
+}
+
+/// Whether a process in this state stays so until somebody does something: stopped, traced, defunct.
+/// Not `D`, which comes and goes with every read from a disk, and would flicker.
+pub fn is_halted(state: char) -> bool {
+    matches!(state, 'T' | 't' | 'Z' | 'X')
+}
+
 /// The kernel's letter as its own word for it.
-fn state_word(state: char, look: Look) -> (Cow<'static, str>, Style) {
+pub fn state_word(state: char, look: Look) -> (Cow<'static, str>, Style) {
     let (word, style) = match state {
         'R' => ("run", look.plain()),
         'S' => ("sleep", look.faint()),
@@ -332,5 +356,18 @@ mod tests {
             ..Process::default()
         };
         assert_eq!(what(&zombie, 10), "[a)\\n]");
+    }
+
+    #[test]
+    fn only_the_halted_are_marked_so() {
+        for (state, marked) in [
+            ('R', false),
+            ('S', false),
+            ('I', false),
+            ('D', false),
+            ('T', true),
+        ] {
+            assert_eq!(is_halted(state), marked, "{state}");
+        }
     }
 }
