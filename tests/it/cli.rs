@@ -377,3 +377,83 @@ fn colour_is_for_terminals_and_on_request() {
             .contains("\x1b[")
     );
 }
+
+/// The verdict on a recording of an idle notebook, under this configuration.
+fn idle_notebook_under(toml: &str) -> Output {
+    let (_folder, path) = file(toml.as_bytes());
+    let recording = corpus("idle_notebook_after_training-101");
+    let config = path.to_str().unwrap();
+    run(&["check", "--config", config, "--replay", &recording])
+}
+
+#[test]
+fn an_override_is_for_those_whom_it_names() {
+    assert_eq!(idle_notebook_under("").code, 1);
+    for scope in [
+        "user = \"dora\"",
+        "command = \"*ipykernel*\"",
+        "gpu = 0",
+        "framework = \"pytorch\"",
+    ] {
+        let longer = format!("[[override]]\nrule = \"idle\"\n{scope}\nduration = \"2h\"\n");
+        let output = idle_notebook_under(&longer);
+        assert_eq!(output.code, 0, "{scope}: {output:?}");
+    }
+    let others = "[[override]]\nrule = \"idle\"\nuser = \"ann\"\nduration = \"2h\"\n";
+    assert_eq!(idle_notebook_under(others).code, 1);
+    let worse = "[rules.idle]\nseverity = \"critical\"\n";
+    assert!(
+        idle_notebook_under(worse)
+            .stdout
+            .starts_with("critical: idle")
+    );
+}
+
+#[test]
+fn a_wrong_configuration_names_file_line_and_key() {
+    for (toml, line, key) in [
+        ("[rules.idle]\n\nduration = 10\n", 3, "rules.idle.duration"),
+        (
+            "[rules.idle]\nduration = \"10 apples\"\n",
+            2,
+            "rules.idle.duration",
+        ),
+        ("[rules.idel]\n", 1, "rules.idel"),
+        ("[sample]\nintervall = \"1s\"\n", 2, "sample.intervall"),
+    ] {
+        let (_folder, path) = file(toml.as_bytes());
+        let config = path.to_str().unwrap();
+        for command in [
+            &["config", "check", config][..],
+            &["check", "--demo", "--config", config],
+        ] {
+            let output = run(command);
+            assert_eq!(output.code, 2, "{toml:?}: {output:?}");
+            let place = format!("{config}:{line}: {key}: ");
+            assert!(output.stderr.contains(&place), "{toml:?}: {output:?}");
+        }
+    }
+    assert_eq!(run(&["config", "check", "/nonexistent.toml"]).code, 2);
+}
+
+#[test]
+fn the_configuration_in_force_is_shown_and_reads_back() {
+    let shown = run(&["config", "show"]);
+    assert_eq!(shown.code, 0, "{shown:?}");
+    let (_folder, path) = file(shown.stdout.as_bytes());
+    let proved = run(&["config", "check", path.to_str().unwrap()]);
+    assert_eq!((proved.code, proved.stderr.as_str()), (0, ""), "{proved:?}");
+    let paths = run(&["config", "path"]).stdout;
+    assert!(paths.contains("/etc/gpumem/config.toml") && paths.contains("gpumem/config.toml"));
+    // The README's example is one that works.
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let example = readme
+        .split("```toml\n")
+        .nth(1)
+        .unwrap()
+        .split("```")
+        .next()
+        .unwrap();
+    let (_folder, path) = file(example.as_bytes());
+    assert_eq!(run(&["config", "check", path.to_str().unwrap()]).code, 0);
+}
