@@ -10,6 +10,7 @@
 //! been watched.
 
 pub mod cpu;
+mod device;
 mod interval;
 mod process;
 mod row;
@@ -19,7 +20,8 @@ pub(crate) mod testing;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::model::{Gpu, Identity, Snapshot, Time};
+use crate::model::{Gpu, GpuProcess, Identity, Snapshot, Time};
+pub use device::Device;
 use interval::Interval;
 pub use process::ProcessHistory;
 pub use row::{Began, Row, Run, Use, Witness};
@@ -76,26 +78,6 @@ impl Resets {
     }
 }
 
-/// A GPU that has been seen.
-#[derive(Clone, Debug)]
-struct Device {
-    uuid: Option<Arc<str>>,
-    index: u32,
-    /// When its process list was last read.
-    listed_at: Option<Time>,
-}
-
-impl Device {
-    /// By uuid; the index, which a reboot may deal out anew, only where there is none.
-    fn is(&self, gpu: &Gpu) -> bool {
-        match (&self.uuid, &gpu.uuid) {
-            (Some(mine), Some(other)) => mine == other,
-            (None, None) => self.index == gpu.index,
-            _ => false,
-        }
-    }
-}
-
 /// What a row needs to know of the moment it is observed in.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
@@ -120,6 +102,8 @@ pub struct History {
     /// By pid; the identity inside tells a number that was handed out again.
     // Boxed: a map keeps room for more entries than it has.
     processes: HashMap<u32, Box<ProcessHistory>>,
+    /// The places of the last snapshot's rows, by GPU and row, whose process is not known for certain.
+    nobodies: Vec<(usize, usize)>,
 }
 
 impl History {
@@ -219,35 +203,36 @@ impl History {
     }
 
     fn observe_rows(&mut self, snapshot: &Snapshot, moment: Moment, previous: Option<Time>) {
+        self.nobodies.clear();
         for (place, gpu) in snapshot.gpus.iter().enumerate() {
-            let Some(device) = self.device(gpu, place) else {
+            let Some(device) = self.remember_device(gpu, place) else {
                 continue;
             };
-            let seen = &mut self.devices[device];
-            seen.index = gpu.index;
             // What a GPU that does not answer shows is what it said last: no news.
             let Some(rows) = gpu
                 .processes
                 .as_ref()
                 .filter(|_| gpu.stale_seconds.is_none())
             else {
+                self.devices[device].observe(gpu, moment, false);
                 continue;
             };
             // A row that appears while the list was being read began just now; any other may be old.
-            let was_listed = previous.is_some() && seen.listed_at == previous;
-            seen.listed_at = Some(moment.time);
-            for row in rows {
-                if let Some(process) = self.processes.get_mut(&row.pid)
-                    && process.last_seen() == moment.time
-                {
-                    process.observe_row(device, gpu, row, moment, was_listed);
+            let was_listed = previous.is_some() && self.devices[device].listed_at() == previous;
+            self.devices[device].observe(gpu, moment, true);
+            for (at, row) in rows.iter().enumerate() {
+                match self.processes.get_mut(&row.pid) {
+                    Some(process) if process.last_seen() == moment.time => {
+                        process.observe_row(device, gpu, row, moment, was_listed);
+                    }
+                    _ => self.nobodies.push((place, at)),
                 }
             }
         }
     }
 
     /// The place of a GPU among those seen; nearly always the same as in the snapshot.
-    fn device(&mut self, gpu: &Gpu, place: usize) -> Option<usize> {
+    fn remember_device(&mut self, gpu: &Gpu, place: usize) -> Option<usize> {
         if self.devices.get(place).is_some_and(|device| device.is(gpu)) {
             return Some(place);
         }
@@ -257,17 +242,13 @@ impl History {
         if self.devices.len() >= MOST_DEVICES {
             return None;
         }
-        self.devices.push(Device {
-            uuid: gpu.uuid.clone(),
-            index: gpu.index,
-            listed_at: None,
-        });
+        self.devices.push(Device::new(gpu));
         Some(self.devices.len() - 1)
     }
 
     fn observe_what_is_missing(&mut self, moment: Moment) {
         let devices = &self.devices;
-        let is_listed = |device: usize| devices[device].listed_at == Some(moment.time);
+        let is_listed = |device: usize| devices[device].listed_at() == Some(moment.time);
         self.processes
             .retain(|_, process| process.observe_what_is_missing(moment, is_listed));
     }
@@ -280,6 +261,23 @@ impl History {
             .filter(|process| process.identity() == identity)
     }
 
+    /// What is known of a GPU; `None` where it was never seen.
+    pub fn device(&self, gpu: &Gpu) -> Option<&Device> {
+        self.devices.iter().find(|device| device.is(gpu))
+    }
+
+    /// The rows of the last snapshot, which this has to be, whose process is not known for certain:
+    /// /proc does not know the pid, or what it knows is not believed.
+    pub fn nobodies<'s>(
+        &self,
+        snapshot: &'s Snapshot,
+    ) -> impl Iterator<Item = (&'s Gpu, &'s GpuProcess)> {
+        self.nobodies.iter().filter_map(|(gpu, row)| {
+            let gpu = snapshot.gpus.get(*gpu)?;
+            Some((gpu, gpu.processes.as_ref()?.get(*row)?))
+        })
+    }
+
     /// Whether a process that the last snapshot does not show may be there all the same: a GPU that
     /// it was on did not answer.
     pub fn may_be_hidden(&self, identity: Identity) -> bool {
@@ -288,23 +286,23 @@ impl History {
                 && process
                     .rows()
                     .iter()
-                    .any(|row| self.devices[row.device()].listed_at != self.last)
+                    .any(|row| self.devices[row.device()].listed_at() != self.last)
         })
     }
 
     /// NVML's index of the GPU that a row is of.
     pub fn gpu_index(&self, row: &Row) -> u32 {
-        self.devices[row.device()].index
+        self.devices[row.device()].index()
     }
 
     /// The uuid of the GPU that a row is of.
     pub fn gpu_uuid(&self, row: &Row) -> Option<&Arc<str>> {
-        self.devices[row.device()].uuid.as_ref()
+        self.devices[row.device()].uuid()
     }
 
     /// Whether the last snapshot told which processes are on the GPU that a row is of.
     pub fn is_listed(&self, row: &Row) -> bool {
-        self.devices[row.device()].listed_at == self.last
+        self.devices[row.device()].listed_at() == self.last
     }
 
     /// The rows of a process on a GPU (NVML's index): one, or several under MIG.
@@ -312,7 +310,7 @@ impl History {
         self.process(identity)
             .map_or(&[][..], ProcessHistory::rows)
             .iter()
-            .filter(move |row| self.devices[row.device()].index == gpu)
+            .filter(move |row| self.devices[row.device()].index() == gpu)
     }
 
     /// Since when a process is known not to have used a GPU (NVML's index); `None` while it uses it

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::evidence::Evidence;
 use super::identity::Identity;
 use super::time::Time;
 
@@ -30,19 +31,76 @@ impl fmt::Display for Severity {
     }
 }
 
-/// What kind of waste it is. A kind enters with the rule that finds it.
+/// What kind of waste it is; declared in the order in which something has to be done about it, so that
+/// of several on one process the first is the accusation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
+    /// NVML lists a process that is defunct or does not exist.
+    Dead,
+    /// In uninterruptible sleep, sample after sample.
+    Stuck,
+    /// Outlived the job that started it.
+    Orphan,
+    /// Stopped by a signal or a terminal while it holds memory.
+    Stopped,
+    /// Full use is reported while power has fallen to a fraction of what it was.
+    Hung,
+    /// Grows and does not level off.
+    Leak,
     /// Holds memory and has not used the GPU for the rule's duration.
     Idle,
+    /// As idle, but it is an inference server that waits for requests.
+    ServerIdle,
+    /// Holds a small context on a GPU while it works on another.
+    StrayContext,
+    /// Has reserved nearly the whole GPU from its start and uses little of it.
+    Hoard,
+    /// A GPU's used memory exceeds what its processes hold.
+    Unattributed,
+    /// A GPU has little memory left.
+    Pressure,
+}
+
+impl Kind {
+    /// All of them, in their order.
+    pub const ALL: [Self; 12] = [
+        Self::Dead,
+        Self::Stuck,
+        Self::Orphan,
+        Self::Stopped,
+        Self::Hung,
+        Self::Leak,
+        Self::Idle,
+        Self::ServerIdle,
+        Self::StrayContext,
+        Self::Hoard,
+        Self::Unattributed,
+        Self::Pressure,
+    ];
+
+    /// As it is written in a report and a configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dead => "dead",
+            Self::Stuck => "stuck",
+            Self::Orphan => "orphan",
+            Self::Stopped => "stopped",
+            Self::Hung => "hung",
+            Self::Leak => "leak",
+            Self::Idle => "idle",
+            Self::ServerIdle => "server-idle",
+            Self::StrayContext => "stray-context",
+            Self::Hoard => "hoard",
+            Self::Unattributed => "unattributed",
+            Self::Pressure => "pressure",
+        }
+    }
 }
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Idle => "idle",
-        })
+        f.pad(self.name())
     }
 }
 
@@ -77,6 +135,26 @@ pub struct Finding {
     pub advice: Vec<String>,
     /// What gpumem may do about it by default.
     pub actions: Vec<Action>,
+    /// What else is so of the same process, and would be a finding of its own if this one were not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<Also>,
+}
+
+/// A finding that another one on the same process stands before.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Also {
+    /// The rule's name.
+    pub rule: Arc<str>,
+    /// Its kind.
+    pub kind: Kind,
+    /// How bad it is.
+    pub severity: Severity,
+    /// When the state began.
+    pub since: Time,
+    /// What the verdict rests on.
+    pub evidence: Evidence,
+    /// The sentence a person reads.
+    pub message: String,
 }
 
 /// A GPU in a finding.
@@ -108,32 +186,6 @@ pub struct FindingProcess {
     pub identity: Identity,
 }
 
-/// What a verdict rests on; a struct a kind.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-#[serde(untagged)]
-pub enum Evidence {
-    /// Of [`Kind::Idle`].
-    Idle(IdleEvidence),
-}
-
-/// What says that a process was idle.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct IdleEvidence {
-    /// The highest SM utilization in the run: 0; `null` where the device's own stood in for it.
-    pub sm_percent_max: Option<u32>,
-    /// The highest utilization of the device in the run, where that was the evidence.
-    pub gpu_percent_max: Option<u32>,
-    /// Mean CPU use over the rule's duration; one core is 100.
-    pub cpu_percent_mean: Option<f64>,
-    /// Samples in the run that showed no use.
-    pub samples: u64,
-    /// Share of the run that those samples cover, 0 to 1.
-    pub coverage: f64,
-    /// The notebook server's last activity, where it is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_activity: Option<Time>,
-}
-
 /// What gpumem may do about a finding by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -144,6 +196,23 @@ pub enum Action {
     JupyterShutdown,
     /// End the process.
     Terminate,
+}
+
+/// What will be a finding when the rule's duration is over, if nothing changes.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Pending {
+    /// The rule's name.
+    pub rule: Arc<str>,
+    /// Its kind.
+    pub kind: Kind,
+    /// The process it is about; `null` where it is about a GPU.
+    pub pid: Option<u32>,
+    /// The GPU, by NVML's index.
+    pub gpu: u32,
+    /// When the state began.
+    pub since: Time,
+    /// When the duration is over.
+    pub due: Time,
 }
 
 /// A rule that could not be decided, and why.

@@ -1,14 +1,17 @@
 //! The nouns of gpumem: plain data with serde, no I/O and no clock.
 //!
 //! [`snapshot`] is what was observed at one instant and is the format of `ps --json`, `record` and
-//! `--replay`; [`finding`] is what the rules concluded from it; [`identity`] says when two
+//! `--replay`; [`finding`] is what the rules concluded from it, and
+//! [`evidence`] what that rests on; [`identity`] says when two
 //! observations are of the same process; [`time`] is an instant as all of them write it.
 
+pub mod evidence;
 pub mod finding;
 pub mod identity;
 pub mod snapshot;
 pub mod time;
 
+pub use evidence::Evidence;
 pub use finding::{Finding, Kind, Severity};
 pub use identity::{Identity, Start};
 pub use snapshot::{Gpu, GpuProcess, Process, Snapshot};

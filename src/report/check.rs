@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::escape::escape;
+use super::evidence::words;
 use super::style::Style;
-use crate::model::finding::{Evidence, Finding, Undecided};
+use crate::model::finding::{Finding, Undecided};
 use crate::model::snapshot::ReadError;
 use crate::model::{Severity, Time};
 use crate::units::{Bytes, Span};
@@ -176,29 +177,12 @@ fn write_finding(out: &mut String, finding: &Finding, style: Style) -> std::fmt:
     if let Some(bytes) = finding.memory_bytes {
         write!(out, ", {}", Bytes(bytes))?;
     }
-    writeln!(out, "; {}", evidence(&finding.evidence))?;
+    writeln!(out, "; {}", words(&finding.evidence))?;
+    for also in &finding.also {
+        writeln!(out, "    also {}: {}", also.kind, words(&also.evidence))?;
+    }
     for advice in &finding.advice {
         writeln!(out, "    {} {}", style.faint("->"), escape(advice))?;
     }
     writeln!(out)
-}
-
-fn evidence(evidence: &Evidence) -> String {
-    match evidence {
-        Evidence::Idle(idle) => {
-            let mut words = match (idle.sm_percent_max, idle.gpu_percent_max) {
-                (Some(sm), _) => format!("SM {sm}% at most"),
-                (None, Some(gpu)) => format!("the whole GPU {gpu}% at most"),
-                (None, None) => "no use".to_owned(),
-            };
-            let _ = write!(words, " in {} samples", idle.samples);
-            if let Some(cpu) = idle.cpu_percent_mean {
-                let _ = write!(words, ", CPU {cpu:.1}%");
-            }
-            if let Some(last) = idle.last_activity {
-                let _ = write!(words, ", notebook last active {last}");
-            }
-            words
-        }
-    }
 }

@@ -6,6 +6,7 @@
 
 pub mod check;
 pub mod escape;
+pub mod evidence;
 pub mod processes;
 pub mod style;
 pub mod table;

@@ -17,14 +17,15 @@
 //! One finding for a process, over all the GPUs on which it is idle. Where it is at work on another GPU,
 //! nothing is offered that would end it.
 
+use super::doubt::Doubt;
 use super::rule::{Judge, Seen, Tuned, Verdicts};
+use super::scope::Whom;
 use super::setting::{Field, Setting};
 use super::{server, subject};
 use crate::advice;
-use crate::history::{Began, ProcessHistory, Row, Use};
-use crate::model::finding::{
-    Action, Evidence, Finding, FindingGpu, IdleEvidence, Kind, Severity, Undecided,
-};
+use crate::history::{Began, Device, ProcessHistory, Row, Use};
+use crate::model::evidence::{Evidence, IdleEvidence};
+use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process, Time};
 use crate::units::{Bytes, GIB, Span};
@@ -39,8 +40,6 @@ const LEAST_CPU_SHARE: f64 = 0.75;
 const OLDEST_CPU_SECONDS: f64 = 60.0;
 /// In uninterruptible sleep for this long, a process is stuck rather than idle.
 const STUCK_SECONDS: f64 = 120.0;
-/// More reasons than this are not listed: a person reads them.
-const MOST_DOUBTS: usize = 32;
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -101,21 +100,63 @@ impl Judge for Settings {
         },
     ];
 
-    fn judge(rule: &Tuned<Self>, seen: Seen<'_>, verdicts: &mut Verdicts) {
-        let mut doubts = Doubts::default();
-        for process in &seen.snapshot.processes {
-            if let Some(known) = seen.history.process(process.identity()) {
-                let finding = judge_process(rule, seen, process, known, &mut doubts);
-                verdicts.findings.extend(finding);
-            }
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn process(
+        rule: &Tuned<Self>,
+        seen: Seen<'_>,
+        process: &Process,
+        known: &ProcessHistory,
+        verdicts: &mut Verdicts,
+    ) {
+        if let Some(finding) = judge_process(rule, seen, process, known, verdicts) {
+            verdicts.find(finding);
         }
-        doubt_what_cannot_be_seen(rule, seen, &mut doubts);
-        verdicts
-            .undecided
-            .extend(doubts.reasons().map(|reason| Undecided {
-                rule: rule.name().clone(),
-                reason,
-            }));
+    }
+
+    fn gpu(
+        rule: &Tuned<Self>,
+        seen: Seen<'_>,
+        gpu: &Gpu,
+        _known: &Device,
+        verdicts: &mut Verdicts,
+    ) {
+        let is_silent = gpu.processes.is_none() || gpu.stale_seconds.is_some();
+        if is_silent && rule.settings_for(&seen.whom_on(None, gpu)).is_some() {
+            verdicts.doubt(silence(gpu));
+        }
+    }
+
+    fn nobody(
+        rule: &Tuned<Self>,
+        seen: Seen<'_>,
+        gpu: &Gpu,
+        row: &GpuProcess,
+        process: Option<&Process>,
+        verdicts: &mut Verdicts,
+    ) {
+        if row.kind == ProcessType::Graphics || Use::of(gpu, row) == Use::Used {
+            return;
+        }
+        let whom = Whom {
+            held_bytes: row.used_bytes,
+            ..seen.whom_on(process, gpu)
+        };
+        let may_hold = |settings: &Self| {
+            row.used_bytes
+                .is_none_or(|bytes| bytes >= settings.min_memory.0)
+        };
+        if rule
+            .settings_for(&whom)
+            .is_some_and(|settings| may_hold(&settings))
+        {
+            verdicts.doubt(Doubt::Nobody {
+                pid: row.pid,
+                gpu: gpu.index,
+            });
+        }
     }
 }
 
@@ -134,7 +175,7 @@ fn judge_process(
     seen: Seen<'_>,
     process: &Process,
     known: &ProcessHistory,
-    doubts: &mut Doubts,
+    verdicts: &mut Verdicts,
 ) -> Option<Finding> {
     let mut is_exempt = None;
     let mut idle: Vec<IdleOn<'_>> = Vec::new();
@@ -143,13 +184,12 @@ fn judge_process(
         if row.last_use() == Use::Used || row.kind() == ProcessType::Graphics {
             continue;
         }
-        let index = seen.history.gpu_index(row);
-        let uuid = seen.history.gpu_uuid(row);
-        let settings = rule.settings_for(process, index, uuid.map(|uuid| &**uuid));
-        if !settings.enabled
-            || row
-                .used_bytes()
-                .is_some_and(|bytes| bytes < settings.min_memory.0)
+        let Some(settings) = rule.settings_for(&seen.whom(process, row)) else {
+            continue;
+        };
+        if row
+            .used_bytes()
+            .is_some_and(|bytes| bytes < settings.min_memory.0)
         {
             continue;
         }
@@ -161,12 +201,20 @@ fn judge_process(
             process,
             known,
             row,
-            index,
-            settings,
+            index: seen.history.gpu_index(row),
+            settings: *settings,
         };
         match candidate.judge() {
             Answer::No => {}
-            Answer::Unknown(doubt) => doubts.add(doubt),
+            Answer::Unknown(doubt) => verdicts.doubt(doubt),
+            Answer::NotYet { since } => verdicts.expect(Pending {
+                rule: rule.name().clone(),
+                kind: Kind::Idle,
+                pid: Some(process.pid),
+                gpu: candidate.index,
+                since,
+                due: since.plus_seconds(candidate.settings.duration.seconds()),
+            }),
             Answer::Idle {
                 evidence,
                 since,
@@ -175,11 +223,11 @@ fn judge_process(
             } => idle.push(IdleOn {
                 row,
                 gpu: FindingGpu {
-                    index,
-                    uuid: uuid.cloned(),
+                    index: candidate.index,
+                    uuid: seen.history.gpu_uuid(row).cloned(),
                     used_bytes: Some(bytes),
                 },
-                settings,
+                settings: candidate.settings,
                 evidence,
                 since,
                 until,
@@ -213,6 +261,9 @@ struct Candidate<'a> {
 
 enum Answer {
     No,
+    NotYet {
+        since: Time,
+    },
     Unknown(Doubt),
     Idle {
         evidence: IdleEvidence,
@@ -246,8 +297,8 @@ impl Candidate<'_> {
         }
         if seconds < needed {
             return match run.began {
-                _ if since > run.since => Answer::No,
-                Began::Witnessed => Answer::No,
+                _ if since > run.since => Answer::NotYet { since },
+                Began::Witnessed => Answer::NotYet { since },
                 Began::AfterDeviceUse => Answer::Unknown(Doubt::NoUtilization { gpu }),
                 Began::Unwitnessed => Answer::Unknown(Doubt::ShortHistory {
                     needed,
@@ -274,6 +325,8 @@ impl Candidate<'_> {
                 gpu,
                 covered: run.coverage(),
                 samples: run.samples,
+                least_covered: LEAST_COVERAGE,
+                least_samples: LEAST_SAMPLES,
             });
         }
         let Some(bytes) = self.row.used_bytes() else {
@@ -362,6 +415,7 @@ fn finding(
             .map(|line| line.text.to_owned())
             .collect(),
         actions: actions(process, works_elsewhere),
+        also: Vec::new(),
     })
 }
 
@@ -405,47 +459,6 @@ fn actions(process: &Process, works_elsewhere: bool) -> Vec<Action> {
     actions
 }
 
-/// Looks for what may be idle and cannot be told: GPUs that do not answer, and processes without an
-/// identity.
-fn doubt_what_cannot_be_seen(rule: &Tuned<Settings>, seen: Seen<'_>, doubts: &mut Doubts) {
-    for gpu in &seen.snapshot.gpus {
-        let uuid = gpu.uuid.as_deref();
-        let may_hold = |settings: Settings, row: &GpuProcess| {
-            settings.enabled
-                && row
-                    .used_bytes
-                    .is_none_or(|bytes| bytes >= settings.min_memory.0)
-        };
-        let Some(rows) = gpu
-            .processes
-            .as_ref()
-            .filter(|_| gpu.stale_seconds.is_none())
-        else {
-            if rule.settings().enabled {
-                doubts.add(silence(gpu));
-            }
-            continue;
-        };
-        for row in rows {
-            if row.kind == ProcessType::Graphics || Use::of(gpu, row) == Use::Used {
-                continue;
-            }
-            let process = seen.snapshot.process(row.pid);
-            if process.is_some_and(|process| process.identity().is_certain()) {
-                continue;
-            }
-            let nobody = Process::default();
-            let settings = rule.settings_for(process.unwrap_or(&nobody), gpu.index, uuid);
-            if may_hold(settings, row) {
-                doubts.add(Doubt::Nobody {
-                    pid: row.pid,
-                    gpu: gpu.index,
-                });
-            }
-        }
-    }
-}
-
 fn silence(gpu: &Gpu) -> Doubt {
     match gpu.stale_seconds {
         Some(seconds) => Doubt::Stale {
@@ -453,103 +466,6 @@ fn silence(gpu: &Gpu) -> Doubt {
             seconds: Span::from_seconds(seconds),
         },
         None => Doubt::NoList { gpu: gpu.index },
-    }
-}
-
-/// Why it could not be told whether something is idle.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Doubt {
-    ShortHistory {
-        needed: f64,
-        seen: f64,
-    },
-    NoUtilization {
-        gpu: u32,
-    },
-    Gaps {
-        gpu: u32,
-        covered: f64,
-        samples: u64,
-    },
-    NoCpu {
-        pid: u32,
-    },
-    NoMemory {
-        pid: u32,
-        gpu: u32,
-    },
-    Nobody {
-        pid: u32,
-        gpu: u32,
-    },
-    Stale {
-        gpu: u32,
-        seconds: Span,
-    },
-    NoList {
-        gpu: u32,
-    },
-}
-
-impl Doubt {
-    fn reason(self) -> String {
-        match self {
-            Self::ShortHistory { needed, seen } => {
-                format!("needs {needed} s of history, has {} s", seen.floor())
-            }
-            Self::NoUtilization { gpu } => {
-                format!("the driver gives no per-process utilization on GPU {gpu}")
-            }
-            Self::Gaps {
-                gpu,
-                covered,
-                samples,
-            } => format!(
-                "{samples} samples cover {:.0} % of the time on GPU {gpu}, {:.0} % and \
-                 {LEAST_SAMPLES} samples are needed",
-                (covered * 100.0).floor(),
-                LEAST_COVERAGE * 100.0
-            ),
-            Self::NoCpu { pid } => format!("the CPU use of process {pid} is not known"),
-            Self::NoMemory { pid, gpu } => {
-                format!("the driver does not tell what process {pid} holds on GPU {gpu}")
-            }
-            Self::Nobody { pid, gpu } => {
-                format!("GPU {gpu} lists process {pid}, and who that is cannot be told for certain")
-            }
-            Self::Stale { gpu, seconds } => format!("GPU {gpu} has not answered for {seconds}"),
-            Self::NoList { gpu } => format!("the process list of GPU {gpu} could not be read"),
-        }
-    }
-}
-
-/// The reasons why the rule is undecided, each once.
-#[derive(Default)]
-struct Doubts(Vec<Doubt>);
-
-impl Doubts {
-    fn add(&mut self, doubt: Doubt) {
-        if let Doubt::ShortHistory { needed, seen } = doubt {
-            // Of several that are too young, the youngest says how long it takes.
-            let same = self.0.iter_mut().find_map(|known| match known {
-                Doubt::ShortHistory {
-                    needed: for_one,
-                    seen,
-                } if *for_one == needed => Some(seen),
-                _ => None,
-            });
-            if let Some(least) = same {
-                *least = least.min(seen);
-                return;
-            }
-        }
-        if self.0.len() < MOST_DOUBTS && !self.0.contains(&doubt) {
-            self.0.push(doubt);
-        }
-    }
-
-    fn reasons(self) -> impl Iterator<Item = String> {
-        self.0.into_iter().map(Doubt::reason)
     }
 }
 

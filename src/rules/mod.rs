@@ -1,13 +1,15 @@
 //! A file per kind of finding, and the engine that runs them.
 //!
-//! A kind is one file: its settings with their units and defaults, one pure function from what was
-//! seen to findings, and its tests; and one line in `kinds` below. What it is made of is in [`rule`], how
-//! its settings are written in [`setting`], whom an override is for in [`scope`]. [`Engine`] feeds
-//! snapshots to the history and asks every rule.
+//! A kind is one file: its settings with their units and defaults, a pure function from what was seen
+//! of a process or a GPU to findings, and its tests; and one line in `kinds` below. What it is made of is
+//! in [`rule`], how its settings are written in [`setting`], whom a rule or an override is for in
+//! [`scope`], why it may be undecided in [`doubt`]. [`Engine`] feeds snapshots to the history, asks every
+//! rule, and makes one accusation of what several say of one process.
 //!
 //! A rule accuses only on evidence: what is unknown makes it undecided, which is said. Nothing here
 //! asks a clock, reads a file or acts.
 
+pub mod doubt;
 mod engine;
 pub mod idle;
 
@@ -89,6 +91,11 @@ impl Settings {
     /// The rules.
     pub fn rules(&self) -> &[Box<dyn Rule>] {
         &self.rules
+    }
+
+    /// Adds a rule after the others.
+    pub fn add(&mut self, rule: Box<dyn Rule>) {
+        self.rules.push(rule);
     }
 
     /// A rule, to change it.

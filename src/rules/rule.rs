@@ -4,14 +4,17 @@
 //! one pure function. [`Tuned`] adds a name and overrides, and is the [`Rule`] that engine, configuration
 //! and catalogue work with.
 
+use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::scope::Scope;
+use super::doubt::{Doubt, Doubts};
+use super::engine::Standing;
+use super::scope::{Scope, Whom};
 use super::setting::{Form, Setting, Value};
-use crate::history::History;
-use crate::model::finding::{Finding, Kind, Undecided};
-use crate::model::{Process, Snapshot};
+use crate::history::{Device, History, ProcessHistory, Row};
+use crate::model::finding::{Finding, Kind, Pending};
+use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot};
 
 /// What a rule judges by: the history, into which the snapshot has been taken, and the snapshot.
 #[derive(Clone, Copy, Debug)]
@@ -20,34 +23,134 @@ pub struct Seen<'a> {
     pub history: &'a History,
     /// The last of it.
     pub snapshot: &'a Snapshot,
+    /// What stood after the snapshot before it.
+    pub(super) standing: &'a Standing,
 }
 
-/// What a rule concludes.
+impl<'a> Seen<'a> {
+    /// What the rule of this name found in a process at the last snapshot. A finding ends at a lower
+    /// threshold than it begins, so that nothing flickers.
+    pub fn standing(self, rule: &Arc<str>, process: Identity) -> Option<&'a Finding> {
+        self.standing.of_process(rule, process)
+    }
+
+    /// What the rule of this name found on a GPU at the last snapshot.
+    pub fn standing_on(self, rule: &Arc<str>, gpu: &Gpu) -> Option<&'a Finding> {
+        self.standing.of_gpu(rule, gpu)
+    }
+
+    /// A process on the GPU of a row, as a scope asks for it.
+    pub fn whom(self, process: &'a Process, row: &Row) -> Whom<'a> {
+        Whom {
+            process: Some(process),
+            index: self.history.gpu_index(row),
+            uuid: self.history.gpu_uuid(row).map(|uuid| &**uuid),
+            held_bytes: row.used_bytes(),
+            time: self.snapshot.time,
+        }
+    }
+
+    /// A GPU as a scope asks for it.
+    pub fn whom_on(self, process: Option<&'a Process>, gpu: &'a Gpu) -> Whom<'a> {
+        Whom {
+            process,
+            index: gpu.index,
+            uuid: gpu.uuid.as_deref(),
+            held_bytes: None,
+            time: self.snapshot.time,
+        }
+    }
+}
+
+/// What the rules conclude from a snapshot.
 #[derive(Debug, Default)]
 pub struct Verdicts {
-    /// What is so.
-    pub findings: Vec<Finding>,
-    /// What could not be decided.
-    pub undecided: Vec<Undecided>,
+    pub(super) findings: Vec<Finding>,
+    pub(super) pending: Vec<Pending>,
+    /// By the place of the rule.
+    pub(super) doubts: Vec<Doubts>,
+    /// The place of the rule that is being asked.
+    pub(super) rule: usize,
 }
 
-/// A kind of rule: its settings and one pure function.
+impl Verdicts {
+    /// It is so.
+    pub fn find(&mut self, finding: Finding) {
+        self.findings.push(finding);
+    }
+
+    /// It will be so if nothing changes.
+    pub fn expect(&mut self, pending: Pending) {
+        self.pending.push(pending);
+    }
+
+    /// It cannot be decided. The same doubt is listed once.
+    pub fn doubt(&mut self, doubt: Doubt) {
+        if self.doubts.len() <= self.rule {
+            self.doubts.resize_with(self.rule + 1, Doubts::default);
+        }
+        self.doubts[self.rule].add(doubt);
+    }
+}
+
+/// A kind of rule: its settings and what it concludes. All is pure: history and snapshot to verdicts.
+///
+/// The engine asks every rule about each process, then about each GPU, then about each row of a
+/// process that nobody knows for certain. A kind answers to what it is about.
 pub trait Judge: Clone + PartialEq + Debug + Default + Send + Sync + 'static {
     /// The kind of its findings.
     const KIND: Kind;
     /// What it finds, in a line.
     const MEANING: &'static str;
-    /// Its settings.
+    /// Its settings; the first is `enabled`.
     const SETTINGS: &'static [Setting<Self>];
 
-    /// Judges what has been seen.
-    fn judge(rule: &Tuned<Self>, seen: Seen<'_>, verdicts: &mut Verdicts);
+    /// Whether the rule is run.
+    fn is_enabled(&self) -> bool;
+
+    /// What is wrong with these settings together, and what would be right; `None` where nothing is.
+    fn contradiction(&self) -> Option<String> {
+        None
+    }
+
+    /// Judges a process of the snapshot whose identity is certain.
+    fn process(
+        _rule: &Tuned<Self>,
+        _seen: Seen<'_>,
+        _process: &Process,
+        _known: &ProcessHistory,
+        _verdicts: &mut Verdicts,
+    ) {
+    }
+
+    /// Judges a GPU of the snapshot.
+    fn gpu(
+        _rule: &Tuned<Self>,
+        _seen: Seen<'_>,
+        _gpu: &Gpu,
+        _known: &Device,
+        _verdicts: &mut Verdicts,
+    ) {
+    }
+
+    /// Judges a row of a GPU that answered, whose process is not known for certain: /proc does not know
+    /// the pid, or what it knows is not believed. `process` is what the snapshot has of it all the same.
+    fn nobody(
+        _rule: &Tuned<Self>,
+        _seen: Seen<'_>,
+        _gpu: &Gpu,
+        _row: &GpuProcess,
+        _process: Option<&Process>,
+        _verdicts: &mut Verdicts,
+    ) {
+    }
 }
 
 /// A rule: a kind with a name, values for its settings, and other values for some.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Tuned<S> {
     name: Arc<str>,
+    scope: Scope,
     settings: S,
     overrides: Vec<(Scope, Vec<(&'static str, Value)>)>,
 }
@@ -55,7 +158,8 @@ pub struct Tuned<S> {
 impl<S: Judge> Default for Tuned<S> {
     fn default() -> Self {
         Self {
-            name: S::KIND.to_string().into(),
+            name: S::KIND.name().into(),
+            scope: Scope::default(),
             settings: S::default(),
             overrides: Vec::new(),
         }
@@ -74,16 +178,20 @@ impl<S: Judge> Tuned<S> {
     }
 
     /// The settings for a process on a GPU: every override that fits is applied, the later one last.
-    pub fn settings_for(&self, process: &Process, index: u32, uuid: Option<&str>) -> S {
-        let mut settings = self.settings.clone();
+    /// `None` where the rule is not for it, or switched off.
+    pub fn settings_for(&self, whom: &Whom<'_>) -> Option<Cow<'_, S>> {
+        if !self.scope.is_empty() && !self.scope.fits(whom) {
+            return None;
+        }
+        let mut settings = Cow::Borrowed(&self.settings);
         for (scope, changes) in &self.overrides {
-            if scope.fits(process, index, uuid) {
+            if scope.fits(whom) {
                 for (name, value) in changes {
-                    set(&mut settings, name, *value);
+                    set(settings.to_mut(), name, *value);
                 }
             }
         }
-        settings
+        settings.is_enabled().then_some(settings)
     }
 }
 
@@ -126,8 +234,33 @@ pub trait Rule: Debug + Send + Sync {
     fn overrides(&self) -> &[Override];
     /// Adds values for some, which win over all before them.
     fn add_override(&mut self, scope: Scope, changes: Vec<(&'static str, Value)>);
-    /// Judges what has been seen.
-    fn judge(&self, seen: Seen<'_>, verdicts: &mut Verdicts);
+    /// Whom it is for; empty where it is for everybody.
+    fn scope(&self) -> &Scope;
+    /// What is wrong with its settings together, with and without each override.
+    fn contradiction(&self) -> Option<String>;
+    /// Whether it is run for anybody.
+    fn is_run(&self) -> bool;
+    /// The same rule under another name, for some only, without the overrides.
+    fn named(&self, name: Arc<str>, scope: Scope) -> Box<dyn Rule>;
+    /// See [`Judge::process`].
+    fn process(
+        &self,
+        seen: Seen<'_>,
+        process: &Process,
+        known: &ProcessHistory,
+        verdicts: &mut Verdicts,
+    );
+    /// See [`Judge::gpu`].
+    fn gpu(&self, seen: Seen<'_>, gpu: &Gpu, known: &Device, verdicts: &mut Verdicts);
+    /// See [`Judge::nobody`].
+    fn nobody(
+        &self,
+        seen: Seen<'_>,
+        gpu: &Gpu,
+        row: &GpuProcess,
+        process: Option<&Process>,
+        verdicts: &mut Verdicts,
+    );
     /// A copy.
     fn boxed(&self) -> Box<dyn Rule>;
 }
@@ -169,8 +302,64 @@ impl<S: Judge> Rule for Tuned<S> {
         self.overrides.push((scope, changes));
     }
 
-    fn judge(&self, seen: Seen<'_>, verdicts: &mut Verdicts) {
-        S::judge(self, seen, verdicts);
+    fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    fn contradiction(&self) -> Option<String> {
+        self.settings.contradiction().or_else(|| {
+            self.overrides.iter().find_map(|(_, changes)| {
+                let mut settings = self.settings.clone();
+                for (name, value) in changes {
+                    set(&mut settings, name, *value);
+                }
+                settings.contradiction()
+            })
+        })
+    }
+
+    fn is_run(&self) -> bool {
+        let switches_on =
+            |(name, value): &(&str, Value)| *name == "enabled" && *value == Value::Flag(true);
+        self.settings.is_enabled()
+            || self
+                .overrides
+                .iter()
+                .any(|(_, changes)| changes.iter().any(switches_on))
+    }
+
+    fn named(&self, name: Arc<str>, scope: Scope) -> Box<dyn Rule> {
+        Box::new(Self {
+            name,
+            scope,
+            settings: self.settings.clone(),
+            overrides: Vec::new(),
+        })
+    }
+
+    fn process(
+        &self,
+        seen: Seen<'_>,
+        process: &Process,
+        known: &ProcessHistory,
+        verdicts: &mut Verdicts,
+    ) {
+        S::process(self, seen, process, known, verdicts);
+    }
+
+    fn gpu(&self, seen: Seen<'_>, gpu: &Gpu, known: &Device, verdicts: &mut Verdicts) {
+        S::gpu(self, seen, gpu, known, verdicts);
+    }
+
+    fn nobody(
+        &self,
+        seen: Seen<'_>,
+        gpu: &Gpu,
+        row: &GpuProcess,
+        process: Option<&Process>,
+        verdicts: &mut Verdicts,
+    ) {
+        S::nobody(self, seen, gpu, row, process, verdicts);
     }
 
     fn boxed(&self) -> Box<dyn Rule> {
@@ -189,6 +378,7 @@ impl PartialEq for dyn Rule {
         self.name() == other.name()
             && self.kind() == other.kind()
             && self.settings() == other.settings()
+            && self.scope() == other.scope()
             && self.overrides() == other.overrides()
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::Process;
+use crate::model::{Process, Time};
 
 /// So much of a command line is compared.
 const LONGEST_COMMAND: usize = 4096;
@@ -45,21 +45,38 @@ impl Scope {
         *self == Self::default()
     }
 
-    /// Whether it is for this process on this GPU. What is not known of a process fits nothing.
-    pub fn fits(&self, process: &Process, index: u32, uuid: Option<&str>) -> bool {
-        let is = |wanted: &Option<Arc<str>>, known: &Option<Arc<str>>| {
-            wanted.is_none() || wanted == known
+    /// Whether it is for this one. What is not known fits nothing.
+    pub fn fits(&self, whom: &Whom<'_>) -> bool {
+        let is = |wanted: &Option<Arc<str>>, known: fn(&Process) -> Option<&Arc<str>>| {
+            wanted.is_none() || wanted.as_ref() == whom.process.and_then(known)
         };
-        is(&self.user, &process.user)
-            && is(&self.framework, &process.framework)
+        is(&self.user, |process| process.user.as_ref())
+            && is(&self.framework, |process| process.framework.as_ref())
             && self.gpu.as_ref().is_none_or(|gpu| match gpu {
-                GpuName::Index(wanted) => *wanted == index,
-                GpuName::Uuid(wanted) => Some(&**wanted) == uuid,
+                GpuName::Index(wanted) => *wanted == whom.index,
+                GpuName::Uuid(wanted) => Some(&**wanted) == whom.uuid,
             })
             && self.command.as_ref().is_none_or(|pattern| {
-                command_line(process).is_some_and(|line| matches(pattern, &line))
+                whom.process
+                    .and_then(command_line)
+                    .is_some_and(|line| matches(pattern, &line))
             })
     }
+}
+
+/// Whom and when a rule is asked about.
+#[derive(Clone, Copy, Debug)]
+pub struct Whom<'a> {
+    /// The process; `None` where it is about a GPU.
+    pub process: Option<&'a Process>,
+    /// The GPU, by NVML's index.
+    pub index: u32,
+    /// The same by its uuid.
+    pub uuid: Option<&'a str>,
+    /// What the process holds there.
+    pub held_bytes: Option<u64>,
+    /// The snapshot's time.
+    pub time: Time,
 }
 
 fn command_line(process: &Process) -> Option<String> {
@@ -142,7 +159,14 @@ mod tests {
             command: Some(["python".into(), "train.py".into()].into()),
             ..Process::default()
         };
-        let fits = |scope: Scope| scope.fits(&process, 1, Some("GPU-1"));
+        let whom = Whom {
+            process: Some(&process),
+            index: 1,
+            uuid: Some("GPU-1"),
+            held_bytes: None,
+            time: Time::default(),
+        };
+        let fits = |scope: Scope| scope.fits(&whom);
         let ann = Scope {
             user: Some("ann".into()),
             ..Scope::default()
@@ -168,12 +192,17 @@ mod tests {
             gpu: Some(GpuName::Uuid("GPU-1".into())),
             ..ann.clone()
         }));
-        assert!(!ann.fits(&Process::default(), 1, None));
+        let nobody = Process::default();
+        let nobody = Whom {
+            process: Some(&nobody),
+            ..whom
+        };
+        assert!(!ann.fits(&nobody));
         let any_command = Scope {
             command: Some("*".into()),
             ..Scope::default()
         };
-        assert!(!any_command.fits(&Process::default(), 1, None));
+        assert!(!any_command.fits(&nobody));
     }
 
     #[test]

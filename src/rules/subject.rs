@@ -8,7 +8,7 @@ use std::sync::Arc;
 use unicode_width::UnicodeWidthChar as _;
 
 use crate::model::finding::{FindingGpu, FindingProcess};
-use crate::model::{Process, Start};
+use crate::model::{Gpu, Process, Start};
 
 /// A name in a sentence is no longer than this many columns.
 const LONGEST_NAME: usize = 60;
@@ -32,6 +32,18 @@ pub(super) fn id(rule: &str, gpus: &[FindingGpu], process: &Process) -> Arc<str>
         Start::Unknown => write!(id, ":{}:", process.pid),
     };
     id.into()
+}
+
+/// `rule:uuid`, of a finding about a GPU.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the kinds that are about a GPU follow")
+)]
+pub(super) fn id_on(rule: &str, gpu: &Gpu) -> Arc<str> {
+    match &gpu.uuid {
+        Some(uuid) => format!("{rule}:{uuid}").into(),
+        None => format!("{rule}:{}", gpu.index).into(),
+    }
 }
 
 /// The process as a finding carries it.
@@ -232,6 +244,18 @@ mod tests {
             ..Process::default()
         };
         assert_eq!(name(&thread), "nv_queue");
+    }
+
+    #[test]
+    fn a_finding_about_a_gpu_is_named_by_its_uuid() {
+        let mut gpu = Gpu {
+            index: 3,
+            uuid: Some("GPU-3".into()),
+            ..Gpu::default()
+        };
+        assert_eq!(&*id_on("pressure", &gpu), "pressure:GPU-3");
+        gpu.uuid = None;
+        assert_eq!(&*id_on("pressure", &gpu), "pressure:3");
     }
 
     #[test]

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::model::finding::{
-    Action, Evidence, Finding, FindingGpu, FindingProcess, IdleEvidence, Kind, Severity,
-};
+use crate::model::evidence::{Evidence, IdleEvidence};
+use crate::model::finding::{Action, Finding, FindingGpu, FindingProcess, Kind, Severity};
 use crate::model::snapshot::{Gpu, GpuProcess, Memory, Process, ReadError, Snapshot};
 use crate::model::time::Time;
 use crate::units::{GIB, MIB};
@@ -155,5 +154,6 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
         ),
         advice: vec!["call torch.cuda.empty_cache(), or end the process".to_owned()],
         actions: vec![Action::Notify, Action::Terminate],
+        also: Vec::new(),
     }
 }

@@ -140,7 +140,9 @@ fn the_whole_gpu_stands_in_where_processes_are_not_told_apart() {
     scene.row(0, PID).sm_percent = None;
     scene.row(0, PID).memory_percent = None;
     let mut engine = judge(&mut scene, 600.0);
-    let Evidence::Idle(evidence) = &engine.findings()[0].evidence;
+    let Evidence::Idle(evidence) = &engine.findings()[0].evidence else {
+        panic!("{:?}", engine.findings())
+    };
     assert_eq!(
         (evidence.sm_percent_max, evidence.gpu_percent_max),
         (None, Some(0))
@@ -520,7 +522,14 @@ fn overrides_apply_where_they_fit_and_the_later_wins() {
             user: Some("ann".into()),
             ..Process::default()
         };
-        rule.settings_for(&process, 1, None)
+        let whom = Whom {
+            process: Some(&process),
+            index: 1,
+            uuid: None,
+            held_bytes: None,
+            time: Time::default(),
+        };
+        *rule.settings_for(&whom).unwrap()
     };
     let span = |seconds| Value::Span(Span::from_seconds(seconds));
     let ann = Scope {

@@ -1,0 +1,211 @@
+//! What a verdict rests on: a struct a kind of finding.
+//!
+//! Numbers as they were seen or worked out, with their units in their names; what is not known is
+//! `null`. The words for them are in [`crate::report`].
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::time::Time;
+
+/// What a verdict rests on.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Evidence {
+    /// Of [`Kind::Dead`](super::Kind::Dead).
+    Dead(DeadEvidence),
+    /// Of [`Kind::Stuck`](super::Kind::Stuck).
+    Stuck(StuckEvidence),
+    /// Of [`Kind::Orphan`](super::Kind::Orphan).
+    Orphan(OrphanEvidence),
+    /// Of [`Kind::Stopped`](super::Kind::Stopped).
+    Stopped(StoppedEvidence),
+    /// Of [`Kind::Hung`](super::Kind::Hung).
+    Hung(HungEvidence),
+    /// Of [`Kind::Leak`](super::Kind::Leak).
+    Leak(LeakEvidence),
+    /// Of [`Kind::Idle`](super::Kind::Idle) and [`Kind::ServerIdle`](super::Kind::ServerIdle).
+    Idle(IdleEvidence),
+    /// Of [`Kind::StrayContext`](super::Kind::StrayContext).
+    StrayContext(StrayContextEvidence),
+    /// Of [`Kind::Hoard`](super::Kind::Hoard).
+    Hoard(HoardEvidence),
+    /// Of [`Kind::Unattributed`](super::Kind::Unattributed).
+    Unattributed(UnattributedEvidence),
+    /// Of [`Kind::Pressure`](super::Kind::Pressure).
+    Pressure(PressureEvidence),
+}
+
+/// What says that NVML lists a process that is none any more.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct DeadEvidence {
+    /// `Z` or `X`, as in /proc; `null` where /proc does not know the pid.
+    pub state: Option<char>,
+    /// Samples in which it was so without a break.
+    pub samples: u64,
+}
+
+/// What says that a process cannot go on.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct StuckEvidence {
+    /// As in /proc.
+    pub state: char,
+    /// Samples in which it was so without a break.
+    pub samples: u64,
+}
+
+/// What says that a process outlived its job.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct OrphanEvidence {
+    /// The reaper that adopted it.
+    pub ppid: Option<u32>,
+    /// The process group whose leader is gone.
+    pub process_group: Option<u32>,
+    /// Whether the session's leader still exists.
+    pub session_leader_alive: Option<bool>,
+    /// How long no use of a GPU was seen.
+    pub unused_seconds: f64,
+    /// Samples in which it was so.
+    pub samples: u64,
+    /// Whether NVML lists it; else it holds a device file of a GPU that has unattributed memory.
+    pub listed: bool,
+    /// The GPU device files that it holds open; `null` where they could not be read.
+    pub gpu_files: Option<Vec<Arc<str>>>,
+}
+
+/// What says that a process was stopped.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct StoppedEvidence {
+    /// `T`, as in /proc.
+    pub state: char,
+    /// Samples in which it was so without a break.
+    pub samples: u64,
+    /// Its controlling terminal, where it has one: `fg` there would let it go on.
+    pub terminal: Option<Arc<str>>,
+}
+
+/// What says that a process spins without working.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct HungEvidence {
+    /// The least utilization that the GPU reported meanwhile.
+    pub gpu_percent_min: u32,
+    /// Mean power of the GPU meanwhile.
+    pub power_watts_mean: f64,
+    /// Mean power of the GPU before, while the same process was at work.
+    pub power_watts_before: f64,
+    /// Mean memory utilization of the GPU meanwhile.
+    pub memory_percent_mean: Option<f64>,
+    /// Mean memory utilization of the GPU before, while the same process was at work.
+    pub memory_percent_before: Option<f64>,
+    /// Samples in which it was so.
+    pub samples: u64,
+}
+
+/// What says that a process's memory grows without end.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct LeakEvidence {
+    /// Growth of the lower envelope.
+    pub bytes_per_second: f64,
+    /// The lower bound of it.
+    pub bytes_per_second_low: f64,
+    /// The upper bound of it.
+    pub bytes_per_second_high: f64,
+    /// The window that was judged.
+    pub span_seconds: f64,
+    /// Samples in it.
+    pub samples: u64,
+    /// By how much the lower envelope grew in it.
+    pub grown_bytes: u64,
+    /// The share of the window in which it grew, 0 to 1.
+    pub growing_share: f64,
+    /// What the GPU had free at the end of it.
+    pub free_bytes: Option<u64>,
+    /// When that is used up at this rate; `null` where it cannot be told.
+    pub out_of_memory_seconds: Option<f64>,
+    /// The soonest, by the upper bound of the rate.
+    pub out_of_memory_seconds_low: Option<f64>,
+    /// The latest, by the lower bound of the rate.
+    pub out_of_memory_seconds_high: Option<f64>,
+}
+
+/// What says that a process was idle.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct IdleEvidence {
+    /// The highest SM utilization in the run: 0; `null` where the device's own stood in for it.
+    pub sm_percent_max: Option<u32>,
+    /// The highest utilization of the device in the run, where that was the evidence.
+    pub gpu_percent_max: Option<u32>,
+    /// Mean CPU use over the rule's duration; one core is 100.
+    pub cpu_percent_mean: Option<f64>,
+    /// Samples in the run that showed no use.
+    pub samples: u64,
+    /// Share of the run that those samples cover, 0 to 1.
+    pub coverage: f64,
+    /// The notebook server's last activity, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_activity: Option<Time>,
+}
+
+/// What says that a context is there by mistake.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct StrayContextEvidence {
+    /// The GPUs on which the process works, by NVML's index.
+    pub works_on: Vec<u32>,
+    /// Samples in which this one was not used.
+    pub samples: u64,
+}
+
+/// What says that memory was reserved rather than needed.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct HoardEvidence {
+    /// What the process held when it had settled after its start.
+    pub first_bytes: u64,
+    /// Its share of the GPU's memory, 0 to 1.
+    pub share: f64,
+    /// Mean memory utilization of the process, else of the GPU.
+    pub memory_percent_mean: Option<f64>,
+    /// Mean SM utilization of the process, else utilization of the GPU.
+    pub sm_percent_mean: Option<f64>,
+    /// Samples that were judged.
+    pub samples: u64,
+}
+
+/// What says that memory is held by nobody that NVML lists.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct UnattributedEvidence {
+    /// What the GPU has in use, without what the driver reserves.
+    pub used_bytes: u64,
+    /// The sum of what the listed processes hold.
+    pub attributed_bytes: u64,
+    /// The difference.
+    pub unattributed_bytes: u64,
+    /// How many processes are listed.
+    pub listed: u64,
+    /// Samples in which it was so.
+    pub samples: u64,
+    /// Processes that hold the GPU's device file open and are not listed on it.
+    pub holders: Vec<Holder>,
+}
+
+/// A process that holds a GPU's device file open.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Holder {
+    /// The process id.
+    pub pid: u32,
+    /// Its owner.
+    pub user: Option<Arc<str>>,
+    /// What to call it. Holds names that a process chose: escape it for a terminal.
+    pub name: String,
+}
+
+/// What says that a GPU is nearly full.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PressureEvidence {
+    /// What is free.
+    pub free_bytes: u64,
+    /// All that there is.
+    pub total_bytes: u64,
+    /// Samples in which it was so.
+    pub samples: u64,
+}

@@ -1,0 +1,139 @@
+//! Why a rule could not decide, each reason once.
+
+use crate::units::Span;
+
+/// More reasons than this are not listed: a person reads them.
+const MOST_DOUBTS: usize = 32;
+
+/// Why a rule could not be decided.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Doubt {
+    /// The history is shorter than what the rule asks for; seconds.
+    ShortHistory {
+        /// What it asks for.
+        needed: f64,
+        /// What there is.
+        seen: f64,
+    },
+    /// The driver does not tell which process used the GPU.
+    NoUtilization {
+        /// NVML's index.
+        gpu: u32,
+    },
+    /// Samples are missing.
+    Gaps {
+        /// NVML's index.
+        gpu: u32,
+        /// The share of the time that samples cover, 0 to 1.
+        covered: f64,
+        /// How many there are.
+        samples: u64,
+        /// The least share that the rule asks for.
+        least_covered: f64,
+        /// The fewest samples that it asks for.
+        least_samples: u64,
+    },
+    /// The CPU use of a process is not known.
+    NoCpu {
+        /// The process.
+        pid: u32,
+    },
+    /// What a process holds is not known.
+    NoMemory {
+        /// The process.
+        pid: u32,
+        /// NVML's index.
+        gpu: u32,
+    },
+    /// Who a process is cannot be told for certain.
+    Nobody {
+        /// The process.
+        pid: u32,
+        /// NVML's index.
+        gpu: u32,
+    },
+    /// A GPU does not answer.
+    Stale {
+        /// NVML's index.
+        gpu: u32,
+        /// For how long.
+        seconds: Span,
+    },
+    /// The process list of a GPU could not be read.
+    NoList {
+        /// NVML's index.
+        gpu: u32,
+    },
+    /// A reading of a GPU that the rule rests on is missing.
+    NoReading {
+        /// NVML's index.
+        gpu: u32,
+        /// What is missing: `power`, `memory`.
+        what: &'static str,
+    },
+}
+
+impl Doubt {
+    fn reason(self) -> String {
+        match self {
+            Self::ShortHistory { needed, seen } => {
+                format!("needs {needed} s of history, has {} s", seen.floor())
+            }
+            Self::NoUtilization { gpu } => {
+                format!("the driver gives no per-process utilization on GPU {gpu}")
+            }
+            Self::Gaps {
+                gpu,
+                covered,
+                samples,
+                least_covered,
+                least_samples,
+            } => format!(
+                "{samples} samples cover {:.0} % of the time on GPU {gpu}, {:.0} % and \
+                 {least_samples} samples are needed",
+                (covered * 100.0).floor(),
+                least_covered * 100.0
+            ),
+            Self::NoCpu { pid } => format!("the CPU use of process {pid} is not known"),
+            Self::NoMemory { pid, gpu } => {
+                format!("the driver does not tell what process {pid} holds on GPU {gpu}")
+            }
+            Self::Nobody { pid, gpu } => {
+                format!("GPU {gpu} lists process {pid}, and who that is cannot be told for certain")
+            }
+            Self::Stale { gpu, seconds } => format!("GPU {gpu} has not answered for {seconds}"),
+            Self::NoList { gpu } => format!("the process list of GPU {gpu} could not be read"),
+            Self::NoReading { gpu, what } => format!("the {what} of GPU {gpu} is not known"),
+        }
+    }
+}
+
+/// The reasons why a rule is undecided, each once.
+#[derive(Debug, Default)]
+pub(super) struct Doubts(Vec<Doubt>);
+
+impl Doubts {
+    pub(super) fn add(&mut self, doubt: Doubt) {
+        if let Doubt::ShortHistory { needed, seen } = doubt {
+            // Of several that are too young, the youngest says how long it takes.
+            let same = self.0.iter_mut().find_map(|known| match known {
+                Doubt::ShortHistory {
+                    needed: for_one,
+                    seen,
+                } if *for_one == needed => Some(seen),
+                _ => None,
+            });
+            if let Some(least) = same {
+                *least = least.min(seen);
+                return;
+            }
+        }
+        if self.0.len() < MOST_DOUBTS && !self.0.contains(&doubt) {
+            self.0.push(doubt);
+        }
+    }
+
+    pub(super) fn reasons(&self) -> impl Iterator<Item = String> {
+        self.0.iter().map(|doubt| doubt.reason())
+    }
+}
