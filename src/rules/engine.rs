@@ -26,7 +26,6 @@ pub struct Engine {
     settings: Settings,
     history: History,
     standing: Standing,
-    findings: Vec<Finding>,
     resolved: Vec<Finding>,
     pending: Vec<Pending>,
     undecided: Vec<Undecided>,
@@ -49,9 +48,7 @@ impl Engine {
         let verdicts = self.judge(snapshot);
         self.undecided = self.name_doubts(&verdicts);
         self.pending = verdicts.pending;
-        let before = std::mem::take(&mut self.standing);
-        self.standing = self.carry_over(before, verdicts.findings, snapshot);
-        self.findings = accusations(self.standing.findings());
+        self.carry_over(verdicts.findings, snapshot);
     }
 
     fn judge(&self, snapshot: &Snapshot) -> Verdicts {
@@ -105,35 +102,31 @@ impl Engine {
     }
 
     /// What stands now: each finding of before lasts, cannot be seen, or has ceased.
-    fn carry_over(
-        &mut self,
-        before: Standing,
-        found: Vec<Finding>,
-        snapshot: &Snapshot,
-    ) -> Standing {
-        let mut standing = Standing::default();
-        for mut finding in found {
+    fn carry_over(&mut self, mut found: Vec<Finding>, snapshot: &Snapshot) {
+        let before = std::mem::take(&mut self.standing);
+        let mut subjects: HashSet<Subject> = HashSet::with_capacity(found.len());
+        found.retain_mut(|finding| {
+            let subject = Subject::of(finding);
             // The GPUs that it is about may have changed; it keeps its name.
-            if let Some(known) = before.get(&Subject::of(&finding)) {
+            if let Some(known) = before.get(&subject) {
                 finding.id = Arc::clone(&known.id);
             }
-            standing.add(finding);
-        }
-        let accused: HashSet<Arc<str>> =
-            self.findings.iter().map(|it| Arc::clone(&it.id)).collect();
-        for mut finding in before.findings {
-            if standing.get(&Subject::of(&finding)).is_some() {
+            // A recording may show a process twice; it is accused once.
+            subjects.insert(subject)
+        });
+        for (mut finding, was_accused) in before.into_findings() {
+            if subjects.contains(&Subject::of(&finding)) {
                 continue;
             }
             if self.may_be_hidden(&finding, snapshot) {
-                standing.add(finding);
-            } else if accused.contains(&finding.id) {
+                found.push(finding);
+            } else if was_accused {
                 finding.resolved_at = Some(snapshot.time);
                 self.resolved.truncate(MOST_RESOLVED - 1);
                 self.resolved.insert(0, finding);
             }
         }
-        standing
+        self.standing = Standing::new(found);
     }
 
     /// Whether what a finding is about may be there all the same: its GPU did not answer.
@@ -151,7 +144,7 @@ impl Engine {
 
     /// What is so now, worst first.
     pub fn findings(&self) -> &[Finding] {
-        &self.findings
+        &self.standing.accusations
     }
 
     /// What was so and has ceased, latest first; bounded in number.
@@ -175,83 +168,102 @@ impl Engine {
     }
 }
 
-/// One accusation a process, worst first.
-fn accusations(standing: &[Finding]) -> Vec<Finding> {
-    let mut ordered: Vec<&Finding> = standing.iter().collect();
-    ordered.sort_by(|a, b| {
-        let rank = |finding: &Finding| (Reverse(finding.severity), finding.kind);
-        rank(a).cmp(&rank(b))
-    });
-    let mut accusations: Vec<Finding> = Vec::with_capacity(ordered.len());
-    let mut places: HashMap<Identity, usize> = HashMap::new();
-    for finding in ordered {
-        let identity = finding.process.as_ref().map(|process| process.identity);
-        match identity.and_then(|identity| places.get(&identity)) {
-            Some(place) => accusations[*place].also.push(Also {
-                rule: Arc::clone(&finding.rule),
-                kind: finding.kind,
-                severity: finding.severity,
-                since: finding.since,
-                evidence: finding.evidence.clone(),
-                message: finding.message.clone(),
-            }),
-            None => {
-                if let Some(identity) = identity {
-                    places.insert(identity, accusations.len());
-                }
-                accusations.push(finding.clone());
-            }
-        }
-    }
-    accusations.sort_by(|a, b| {
-        let rank = |finding: &Finding| {
-            (
-                Reverse(finding.severity),
-                Reverse(finding.memory_bytes),
-                finding.since,
-            )
-        };
-        rank(a).cmp(&rank(b)).then_with(|| a.id.cmp(&b.id))
-    });
-    accusations
-}
-
-/// What every rule found, before it is put into order.
+/// What every rule found, as accusations: one a process, worst first.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
-    findings: Vec<Finding>,
-    places: HashMap<Subject, usize>,
+    accusations: Vec<Finding>,
+    /// What an accusation of the same process stands before.
+    subordinate: Vec<Finding>,
+    places: HashMap<Subject, Place>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Accusation(usize),
+    Subordinate(usize),
 }
 
 impl Standing {
-    /// Adds a finding. A recording may show a process twice; it is accused once.
-    fn add(&mut self, finding: Finding) {
-        let place = self.findings.len();
-        if let std::collections::hash_map::Entry::Vacant(entry) =
-            self.places.entry(Subject::of(&finding))
-        {
-            entry.insert(place);
-            self.findings.push(finding);
+    /// Puts findings into their order; no two are of the same subject.
+    fn new(mut findings: Vec<Finding>) -> Self {
+        findings.sort_by_key(|finding| (Reverse(finding.severity), finding.kind));
+        let mut first: HashSet<Identity> = HashSet::with_capacity(findings.len());
+        let (mut accusations, mut subordinate) = (Vec::with_capacity(findings.len()), Vec::new());
+        for mut finding in findings {
+            finding.also.clear();
+            let process = finding.process.as_ref();
+            if process.is_none_or(|process| first.insert(process.identity)) {
+                accusations.push(finding);
+            } else {
+                subordinate.push(finding);
+            }
+        }
+        accusations.sort_by(|a, b| {
+            let rank = |finding: &Finding| {
+                (
+                    Reverse(finding.severity),
+                    Reverse(finding.memory_bytes),
+                    finding.since,
+                )
+            };
+            rank(a).cmp(&rank(b)).then_with(|| a.id.cmp(&b.id))
+        });
+        let mut standing = Self {
+            places: HashMap::with_capacity(accusations.len() + subordinate.len()),
+            accusations,
+            subordinate,
+        };
+        for (place, finding) in standing.accusations.iter().enumerate() {
+            let place = Place::Accusation(place);
+            standing.places.insert(Subject::of(finding), place);
+        }
+        standing.attach();
+        standing
+    }
+
+    /// Makes what is subordinate evidence of the accusation of its process.
+    fn attach(&mut self) {
+        if self.subordinate.is_empty() {
+            return;
+        }
+        let of_process = |finding: &Finding| finding.process.as_ref().map(|it| it.identity);
+        let accused: HashMap<Option<Identity>, usize> = self
+            .accusations
+            .iter()
+            .enumerate()
+            .map(|(place, finding)| (of_process(finding), place))
+            .collect();
+        for (place, finding) in self.subordinate.iter().enumerate() {
+            self.places
+                .insert(Subject::of(finding), Place::Subordinate(place));
+            if let Some(accusation) = accused.get(&of_process(finding)) {
+                self.accusations[*accusation].also.push(Also::from(finding));
+            }
         }
     }
 
-    fn get(&self, subject: &Subject) -> Option<&Finding> {
-        self.places.get(subject).map(|place| &self.findings[*place])
+    /// Every finding, and whether it was an accusation.
+    fn into_findings(self) -> impl Iterator<Item = (Finding, bool)> {
+        let accusations = self.accusations.into_iter().map(|finding| (finding, true));
+        accusations.chain(self.subordinate.into_iter().map(|finding| (finding, false)))
     }
 
-    fn findings(&self) -> &[Finding] {
-        &self.findings
+    fn get(&self, subject: &Subject) -> Option<&Finding> {
+        match self.places.get(subject)? {
+            Place::Accusation(place) => self.accusations.get(*place),
+            Place::Subordinate(place) => self.subordinate.get(*place),
+        }
     }
 
     pub(super) fn of_process(&self, rule: &Arc<str>, process: Identity) -> Option<&Finding> {
-        if self.findings.is_empty() {
+        if self.places.is_empty() {
             return None;
         }
         self.get(&Subject::Process(Arc::clone(rule), process))
     }
 
     pub(super) fn of_gpu(&self, rule: &Arc<str>, gpu: &Gpu) -> Option<&Finding> {
-        if self.findings.is_empty() {
+        if self.places.is_empty() {
             return None;
         }
         self.get(&Subject::gpu(
@@ -259,6 +271,19 @@ impl Standing {
             gpu.uuid.as_ref(),
             gpu.index,
         ))
+    }
+}
+
+impl From<&Finding> for Also {
+    fn from(finding: &Finding) -> Self {
+        Self {
+            rule: Arc::clone(&finding.rule),
+            kind: finding.kind,
+            severity: finding.severity,
+            since: finding.since,
+            evidence: finding.evidence.clone(),
+            message: finding.message.clone(),
+        }
     }
 }
 
