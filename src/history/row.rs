@@ -9,6 +9,11 @@ const TRACE_OF_CPU: f64 = 0.02;
 /// CPU seconds that a scheduler's tick can put on any process.
 const TICKS_OF_CPU: f64 = 0.1;
 
+/// Memory that comes or goes by this much is somebody's doing; less is the driver's.
+const MOVEMENT_BYTES: u64 = 64 << 20;
+/// A GPU that draws more than this share of its limit is at work, whatever utilization it reports.
+const POWER_AT_WORK: f64 = 0.6;
+
 /// Who says that a process did not use a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Witness {
@@ -43,9 +48,14 @@ impl Use {
         if engines.iter().flatten().any(|percent| *percent > 0) {
             return Self::Used;
         }
+        // Full power and no use contradict each other: neither is believed.
+        let device = gpu.gpu_percent.filter(|percent| {
+            let share = gpu.power_watts.zip(gpu.power_limit_watts);
+            *percent > 0 || share.is_none_or(|(power, limit)| power < limit * POWER_AT_WORK)
+        });
         // The driver may book the work of an MPS client to the server, so that a 0 proves nothing.
         let own = row.sm_percent.filter(|_| row.kind != ProcessType::Mps);
-        match (own, gpu.gpu_percent) {
+        match (own, device) {
             (Some(_), _) => Self::NotUsed(Witness::Process),
             (None, Some(0)) => Self::NotUsed(Witness::Device),
             (None, Some(_)) => Self::DeviceUsed,
@@ -106,6 +116,9 @@ pub struct Row {
     kind: ProcessType,
     /// What was held, and when the driver last told it.
     used: Option<(u64, Time)>,
+    /// What was held when it last came to rest, and when it last moved away from there.
+    settled: Option<u64>,
+    moved_at: Option<Time>,
     last_use: Use,
     /// When anything was last known of use.
     known_at: Time,
@@ -126,6 +139,8 @@ impl Row {
             compute_instance: row.compute_instance_id,
             kind: row.kind,
             used: None,
+            settled: None,
+            moved_at: None,
             last_use: Use::Unknown,
             known_at: time,
             before: if is_witnessed {
@@ -162,6 +177,9 @@ impl Row {
             }
             (None, _) => {}
         }
+        if let Some(bytes) = row.used_bytes {
+            self.note_movement(bytes, moment.time);
+        }
         self.last_use = Use::of(gpu, row);
         match self.last_use {
             Use::Used => self.end(Began::Witnessed, moment.time),
@@ -171,6 +189,14 @@ impl Row {
                 self.let_pass(moment, cpu_total);
                 self.extend(moment, witness, cpu_total);
             }
+        }
+    }
+
+    fn note_movement(&mut self, bytes: u64, time: Time) {
+        let settled = *self.settled.get_or_insert(bytes);
+        if settled.abs_diff(bytes) >= MOVEMENT_BYTES {
+            self.settled = Some(bytes);
+            self.moved_at = Some(time);
         }
     }
 
@@ -254,6 +280,11 @@ impl Row {
     /// What the process holds, as the driver last told; `None` where it does not tell.
     pub fn used_bytes(&self) -> Option<u64> {
         self.used.map(|(bytes, _)| bytes)
+    }
+
+    /// When memory was last seen to come or go, by 64 MiB or more.
+    pub fn moved_at(&self) -> Option<Time> {
+        self.moved_at
     }
 
     /// What the last snapshot said about use.

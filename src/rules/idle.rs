@@ -2,8 +2,9 @@
 //!
 //! It is accused only where every part is known: what it holds; that the driver saw no use of it (or,
 //! where the driver does not tell processes apart, none of the whole GPU) throughout the duration, with
-//! samples for nine tenths of it; that it did little on the CPU meanwhile; and for a notebook that its
-//! server calls it neither busy nor lately active. What is unknown makes the rule undecided.
+//! samples for nine tenths of it; that it did little on the CPU meanwhile, and that no memory came or
+//! went; and for a notebook that its server calls it neither busy nor lately active. A GPU that draws the
+//! power of work is not believed to be unused. What is unknown makes the rule undecided.
 //!
 //! Never idle, whatever the numbers:
 //!
@@ -286,11 +287,11 @@ impl Candidate<'_> {
                 _ => Answer::No,
             };
         };
-        // What was before it was resumed was not its own doing.
-        let since = self
-            .known
-            .resumed_at()
-            .map_or(run.since, |at| at.max(run.since));
+        // What was before it was resumed was not its own doing, and who allocates or frees is at work.
+        let since = [self.known.resumed_at(), self.row.moved_at()]
+            .into_iter()
+            .flatten()
+            .fold(run.since, Time::max);
         let seconds = run.until.seconds_since(since);
         if self.was_active_within(needed, run.until) {
             return Answer::No;

@@ -135,6 +135,38 @@ fn a_busy_gpu_shows_nothing_of_one_process_where_processes_are_told_apart() {
 }
 
 #[test]
+fn memory_that_comes_or_goes_is_work() {
+    let mut scene = scene();
+    let mut engine = judge(&mut scene, 500.0);
+    scene.row(0, PID).used_bytes = Some(20 * GIB + 63 * MIB);
+    engine.observe(scene.step());
+    scene.row(0, PID).used_bytes = Some(19 * GIB);
+    engine.observe(scene.step());
+    let moved_at = scene.now.time;
+    scene.play(590.0, |snapshot| engine.observe(snapshot));
+    assert_clean(&engine);
+    engine.observe(scene.step());
+    assert_eq!(engine.findings()[0].since, moved_at);
+}
+
+#[test]
+fn a_gpu_that_draws_the_power_of_work_does_not_prove_that_nobody_uses_it() {
+    let mut scene = scene();
+    scene.row(0, PID).sm_percent = None;
+    scene.row(0, PID).memory_percent = None;
+    scene.gpu(0).power_limit_watts = Some(700.0);
+    scene.gpu(0).power_watts = Some(430.0);
+    let engine = judge(&mut scene, 900.0);
+    assert_eq!(engine.findings(), []);
+    assert_eq!(
+        reasons(&engine),
+        ["the driver gives no per-process utilization on GPU 0"]
+    );
+    scene.gpu(0).power_watts = Some(120.0);
+    assert_eq!(judge(&mut scene, 600.0).findings().len(), 1);
+}
+
+#[test]
 fn the_whole_gpu_stands_in_where_processes_are_not_told_apart() {
     let mut scene = scene();
     scene.row(0, PID).sm_percent = None;
