@@ -32,6 +32,9 @@ const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;
 const BRIDGED_GAP_MILLISECONDS: i64 = 600_000;
 /// After this long without a snapshot, nothing that was known before says anything of now.
 const LONGEST_GAP_MILLISECONDS: i64 = 3_600_000;
+/// So many snapshots in a row that are older than the last one are strays; one more, and the clock was
+/// set back.
+const MOST_STRAYS: u32 = 2;
 /// A change of `suspended_seconds` by less is the rounding of two clocks.
 const SLEPT_SECONDS: u64 = 2;
 /// More GPUs than any machine has; a recording with more does not grow the history.
@@ -44,7 +47,7 @@ pub enum Reset {
     Slept,
     /// Another boot, or another host.
     OtherBoot,
-    /// A snapshot was older than the one before it.
+    /// Several snapshots in a row were older than the one before them.
     ClockWentBack,
     /// An hour or more passed without a snapshot.
     Gap,
@@ -57,12 +60,15 @@ pub struct Resets {
     pub slept: u32,
     /// Another boot, or another host.
     pub other_boot: u32,
-    /// A snapshot was older than the one before it.
+    /// Several snapshots in a row were older than the one before them.
     pub clock_went_back: u32,
     /// An hour or more passed without a snapshot.
     pub gap: u32,
     /// The latest, and the time of the snapshot that told it.
     pub last: Option<(Reset, Time)>,
+    /// How many snapshots were passed over because they came after a later one. Nothing was forgotten
+    /// for them.
+    pub strays: u32,
 }
 
 impl Resets {
@@ -96,6 +102,8 @@ pub struct History {
     suspended_seconds: Option<u64>,
     first: Option<Time>,
     last: Option<Time>,
+    /// How many snapshots in a row were older than the last one.
+    strays: u32,
     interval: Interval,
     resets: Resets,
     devices: Vec<Device>,
@@ -107,12 +115,20 @@ pub struct History {
 }
 
 impl History {
-    /// Takes in the next snapshot. `false` where it is of the same time as the last one and says
-    /// nothing new; it is then ignored.
+    /// Takes in the next snapshot. `false` where it is ignored: it is of the same time as the last one
+    /// and says nothing new, or it is older and came too late.
     pub fn observe(&mut self, snapshot: &Snapshot) -> bool {
-        if self.last == Some(snapshot.time) && !self.is_other_boot(snapshot) {
-            return false;
+        if !self.is_other_boot(snapshot) {
+            if self.last == Some(snapshot.time) {
+                return false;
+            }
+            if self.last.is_some_and(|last| snapshot.time < last) && self.strays < MOST_STRAYS {
+                self.strays += 1;
+                self.resets.strays = self.resets.strays.saturating_add(1);
+                return false;
+            }
         }
+        self.strays = 0;
         if let Some(reset) = self.reset_by(snapshot) {
             self.forget();
             self.resets.count(reset, snapshot.time);

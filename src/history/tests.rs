@@ -269,7 +269,10 @@ fn sleep_boot_host_and_clock_start_everything_afresh_and_are_counted() {
     scene.now.host.hostname = Some("gpu2".into());
     history.observe(scene.step());
     history.observe(scene.step());
-    history.observe(scene.pass(-15.0));
+    history.observe(scene.pass(-45.0));
+    for _ in 0..2 {
+        history.observe(scene.step());
+    }
     assert_eq!(idle_seconds(&mut scene, &history), Some(0.0));
     history.observe(scene.pass(3_600.0));
     let resets = history.resets();
@@ -292,6 +295,25 @@ fn a_duplicate_says_nothing_new() {
     assert!(!history.observe(&scene.now));
     assert_eq!(idle_seconds(&mut scene, &history), Some(100.0));
     assert_eq!(run(&mut scene, &history).samples, 11);
+}
+
+#[test]
+fn a_snapshot_that_comes_too_late_is_passed_over() {
+    let (mut scene, mut history) = watched(100.0);
+    let mut late = scene.now.clone();
+    late.time = late.time.plus_seconds(-5.0);
+    late.gpus[0].processes.as_mut().unwrap()[0].sm_percent = Some(99);
+    assert!(history.observe(scene.step()));
+    for _ in 0..3 {
+        assert!(!history.observe(&late));
+        assert!(!history.observe(&late));
+        assert!(history.observe(scene.step()), "the next one goes on");
+    }
+    assert_eq!(idle_seconds(&mut scene, &history), Some(140.0));
+    assert_eq!(
+        (history.resets().strays, history.resets().clock_went_back),
+        (6, 0)
+    );
 }
 
 #[test]

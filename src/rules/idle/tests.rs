@@ -438,7 +438,8 @@ fn gaps_sleep_and_another_identity_start_the_clock_afresh() {
         // The first snapshot is a duplicate where only time was changed.
         assert_eq!(engine.findings(), []);
         assert_eq!(engine.resolved().len(), 1);
-        scene.play(20.0, |snapshot| engine.observe(snapshot));
+        // Two more where the first two were taken for strays.
+        scene.play(40.0, |snapshot| engine.observe(snapshot));
         assert_eq!(engine.findings().len(), 1);
     }
 }
