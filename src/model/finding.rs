@@ -157,6 +157,19 @@ pub struct Also {
     pub message: String,
 }
 
+impl From<&Finding> for Also {
+    fn from(finding: &Finding) -> Self {
+        Self {
+            rule: Arc::clone(&finding.rule),
+            kind: finding.kind,
+            severity: finding.severity,
+            since: finding.since,
+            evidence: finding.evidence.clone(),
+            message: finding.message.clone(),
+        }
+    }
+}
+
 /// A GPU in a finding.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct FindingGpu {

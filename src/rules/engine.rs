@@ -274,19 +274,6 @@ impl Standing {
     }
 }
 
-impl From<&Finding> for Also {
-    fn from(finding: &Finding) -> Self {
-        Self {
-            rule: Arc::clone(&finding.rule),
-            kind: finding.kind,
-            severity: finding.severity,
-            since: finding.since,
-            evidence: finding.evidence.clone(),
-            message: finding.message.clone(),
-        }
-    }
-}
-
 /// Two findings are the same one at two times when a rule found them in the same process or on the
 /// same GPU.
 #[derive(PartialEq, Eq, Hash, Debug)]

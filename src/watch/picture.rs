@@ -35,10 +35,8 @@ pub struct Row {
     pub idle_seconds: Option<f64>,
     /// Seconds since the process started.
     pub runtime_seconds: Option<f64>,
-    /// The worst finding about it, by position.
+    /// The finding about it, by position.
     pub finding: Option<usize>,
-    /// How many findings are about it.
-    pub finding_count: usize,
     /// Its share of the GPU.
     pub entry: GpuProcess,
     gpu: usize,
@@ -131,12 +129,11 @@ impl Picture {
             .enumerate()
             .map(|(at, process)| (process.pid, at))
             .collect();
-        let mut about: HashMap<Identity, Vec<usize>> = HashMap::new();
-        for (at, finding) in findings.iter().enumerate() {
-            if let Some(process) = &finding.process {
-                about.entry(process.identity).or_default().push(at);
-            }
-        }
+        let about: HashMap<Identity, usize> = findings
+            .iter()
+            .enumerate()
+            .filter_map(|(at, finding)| Some((finding.process.as_ref()?.identity, at)))
+            .collect();
 
         let mut rows = Vec::new();
         for (gpu_at, gpu) in snapshot.gpus.iter().enumerate() {
@@ -151,13 +148,10 @@ impl Picture {
                     Process::identity,
                 );
                 let known = process.filter(|process| stranger(process).is_none());
-                let mut found = about
+                let finding = about
                     .get(&identity)
-                    .into_iter()
-                    .flatten()
                     .copied()
                     .filter(|&at| concerns(&findings[at], gpu.index));
-                let finding = found.next();
                 rows.push(Row {
                     key: RowKey {
                         identity,
@@ -173,7 +167,6 @@ impl Picture {
                         .and_then(|process| process.start_time)
                         .map(|start| snapshot.time.seconds_since(start).max(0.0)),
                     finding,
-                    finding_count: usize::from(finding.is_some()) + found.count(),
                     entry: *entry,
                     gpu: gpu_at,
                     process: process_at,
@@ -246,7 +239,7 @@ impl Picture {
                 widths.framework = widths.framework.max(columns(process.framework.as_ref()));
             }
             if let Some(finding) = subject.finding {
-                let width = badge(finding, row.finding_count).width();
+                let width = badge(finding).width();
                 widths.finding = widths.finding.max(u16::try_from(width).unwrap_or(u16::MAX));
             }
         }
@@ -263,15 +256,15 @@ impl Picture {
     }
 }
 
-/// The finding in a word or two: `IDLE 29m`, `IDLE 29m +1` where it is one of two.
-pub fn badge(finding: &Finding, count: usize) -> String {
+/// The finding in a word or two: `IDLE 29m`, `ORPHAN 29m +1` where something else is so as well.
+pub fn badge(finding: &Finding) -> String {
     let mut text = finding.kind.to_string().to_uppercase();
     let span = crate::units::Span::from_seconds(finding.duration_seconds).to_string();
     text.push(' ');
     // The largest unit says enough here; the exact span is in the message.
     text.push_str(span.split(' ').next().unwrap_or_default());
-    if count > 1 {
-        text.push_str(&format!(" +{}", count - 1));
+    if !finding.also.is_empty() {
+        text.push_str(&format!(" +{}", finding.also.len()));
     }
     text
 }
@@ -443,18 +436,20 @@ mod tests {
 
     #[test]
     fn a_finding_marks_the_rows_that_it_is_about() {
+        use crate::model::finding::Also;
         let snapshot = sample::snapshot(2, 2);
-        let finding = sample::finding(&snapshot, 1, 0);
-        let findings = vec![finding.clone(), finding];
+        let mut finding = sample::finding(&snapshot, 1, 0);
+        finding.also.push(Also::from(&finding));
+        let findings = vec![finding];
         let picture = Picture::new(snapshot, findings, Vec::new(), |_, _| None);
-        let marked: Vec<(u32, usize)> = picture
+        let marked: Vec<u32> = picture
             .rows
             .iter()
             .filter(|row| row.finding.is_some())
-            .map(|row| (row.key.gpu, row.finding_count))
+            .map(|row| row.key.gpu)
             .collect();
-        assert_eq!(marked, [(1, 2)]);
-        assert_eq!(badge(&picture.findings[0], 2), "IDLE 29m +1");
+        assert_eq!(marked, [1]);
+        assert_eq!(badge(&picture.findings[0]), "IDLE 29m +1");
     }
 
     #[test]

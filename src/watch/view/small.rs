@@ -25,7 +25,11 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
                     .process
                     .as_ref()
                     .map_or_else(String::new, |process| format!(" {}", process.pid));
-                let text = format!("{}{pid}", badge(worst, picture.findings.len()));
+                let more = match picture.findings.len() - 1 {
+                    0 => String::new(),
+                    more => format!(", {more} more"),
+                };
+                let text = format!("{}{pid}{more}", badge(worst));
                 parts.push((text, look.badge(worst.severity)));
             }
             for part in gpus::sum(&picture.snapshot).split("  ") {

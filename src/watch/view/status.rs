@@ -46,7 +46,7 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
         lines.write(&text, 1, look.alarm());
     }
     match app.subject() {
-        Some(subject) => selected(picture, &subject, &mut lines),
+        Some(subject) => selected(&subject, &mut lines),
         None => overview(picture, &mut lines),
     }
     // Silence is no good news where nothing is heard.
@@ -115,7 +115,7 @@ impl Lines<'_> {
     fn finding(&mut self, finding: &Finding, limit: u16) {
         let look = self.look;
         let limit = limit.min(self.left());
-        let badge = badge(finding, 1);
+        let badge = badge(finding);
         let indent = columns(&badge) + 1;
         let message = clean(&finding.message, MESSAGE_CHARS);
         let width = self.area.width.saturating_sub(indent);
@@ -179,7 +179,7 @@ fn overview(picture: &Picture, lines: &mut Lines<'_>) {
 }
 
 /// The finding about a process with what returns the memory, and what else is known of it.
-fn selected(picture: &Picture, subject: &Subject<'_>, lines: &mut Lines<'_>) {
+fn selected(subject: &Subject<'_>, lines: &mut Lines<'_>) {
     let look = lines.look;
     if let Some(finding) = subject.finding {
         lines.finding(finding, 2);
@@ -187,11 +187,13 @@ fn selected(picture: &Picture, subject: &Subject<'_>, lines: &mut Lines<'_>) {
             let advice = format!("> {}", clean(advice, MESSAGE_CHARS));
             lines.write(&advice, 2, look.strong());
         }
-        for other in picture.findings.iter().filter(|other| {
-            other.id != finding.id
-                && other.process.as_ref().map(|it| it.identity) == Some(subject.row.key.identity)
-        }) {
-            lines.finding(other, 1);
+        for also in &finding.also {
+            let text = format!(
+                "also {}: {}",
+                also.kind,
+                clean(&also.message, MESSAGE_CHARS)
+            );
+            lines.write(&text, 1, look.plain());
         }
     }
     match subject.process {

@@ -220,10 +220,7 @@ fn cell<'a>(
             None => plain(None),
         },
         Column::Finding => match subject.finding {
-            Some(finding) => (
-                Cow::Owned(badge(finding, row.finding_count)),
-                look.badge(finding.severity),
-            ),
+            Some(finding) => (Cow::Owned(badge(finding)), look.badge(finding.severity)),
             None => (Cow::Borrowed(""), look.plain()),
         },
         Column::Command => match subject.process {
