@@ -6,6 +6,7 @@
 
 use std::io::Cursor;
 use std::path::Path;
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,19 +31,96 @@ pub enum Pace {
     Speed(f64),
 }
 
+/// So many snapshots are read ahead of who judges them: enough that neither waits for the other's
+/// unevenness, little enough that a thousand processes in each do not matter.
+const READ_AHEAD: usize = 32;
+
 /// A recording as a source.
 #[derive(Debug)]
 pub struct Replay {
-    reader: Reader,
+    name: String,
+    input: Input,
     schedule: Schedule,
     started: Option<Instant>,
+}
+
+/// Where the snapshots are read.
+#[derive(Debug)]
+enum Input {
+    /// Here, one at a time.
+    Here(Box<Reader>),
+    /// On a thread of its own, ahead of who takes them.
+    Ahead {
+        snapshots: Receiver<Result<Snapshot, recording::Error>>,
+        /// What is left of the reader when it is done.
+        done: Receiver<Reader>,
+    },
+    /// Nowhere any more.
+    Ended(Option<Box<Reader>>),
+}
+
+impl Input {
+    /// Reads on a thread of its own, or here where there can be none.
+    fn ahead(reader: Reader) -> Self {
+        let (give, snapshots) = mpsc::sync_channel(READ_AHEAD);
+        let (finish, done) = mpsc::sync_channel(1);
+        // The reader is handed over once the thread runs, so that it is not lost where none can.
+        let (hand_over, take) = mpsc::sync_channel::<Reader>(1);
+        let thread = thread::Builder::new().name("replay".to_owned());
+        let spawned = thread.spawn(move || {
+            let Ok(mut reader) = take.recv() else {
+                return;
+            };
+            // Whoever took the snapshots may have had enough.
+            for snapshot in reader.by_ref() {
+                if give.send(snapshot).is_err() {
+                    return;
+                }
+            }
+            let _ = finish.send(reader);
+        });
+        match spawned {
+            Ok(_) => match hand_over.send(reader) {
+                Ok(()) => Self::Ahead { snapshots, done },
+                Err(mpsc::SendError(reader)) => Self::Here(Box::new(reader)),
+            },
+            Err(_) => Self::Here(Box::new(reader)),
+        }
+    }
+
+    fn next(&mut self) -> Result<Option<Snapshot>, recording::Error> {
+        match self {
+            Self::Here(reader) => reader.next().transpose(),
+            Self::Ahead { snapshots, done } => match snapshots.recv() {
+                Ok(snapshot) => snapshot.map(Some),
+                Err(mpsc::RecvError) => {
+                    *self = Self::Ended(done.recv().ok().map(Box::new));
+                    Ok(None)
+                }
+            },
+            Self::Ended(_) => Ok(None),
+        }
+    }
+
+    /// Whoever has read so far, where that is known.
+    fn reader(&self) -> Option<&Reader> {
+        match self {
+            Self::Here(reader) => Some(reader),
+            Self::Ahead { .. } => None,
+            Self::Ended(reader) => reader.as_deref(),
+        }
+    }
 }
 
 impl Replay {
     /// Plays what `reader` reads.
     pub fn new(reader: Reader, pace: Pace) -> Self {
         Self {
-            reader,
+            name: reader.name().to_owned(),
+            input: match pace {
+                Pace::AsFast => Input::ahead(reader),
+                Pace::Speed(_) => Input::Here(Box::new(reader)),
+            },
             schedule: Schedule::new(pace),
             started: None,
         }
@@ -77,24 +155,24 @@ impl Replay {
 
     /// What to call the recording in a message.
     pub fn name(&self) -> &str {
-        self.reader.name()
+        &self.name
     }
 
-    /// The damage met so far; see [`Reader::damage`].
+    /// The damage met so far (see [`Reader::damage`]); at full pace it is known at the end.
     pub fn damage(&self) -> &[Damage] {
-        self.reader.damage()
+        self.input.reader().map_or(&[], Reader::damage)
     }
 
-    /// How many damaged lines were met so far.
+    /// How many damaged lines were met so far; at full pace it is known at the end.
     pub fn damage_count(&self) -> u64 {
-        self.reader.damage_count()
+        self.input.reader().map_or(0, Reader::damage_count)
     }
 }
 
 impl Source for Replay {
     /// The next snapshot, when it is due. Only the end of the process interrupts the wait.
     fn next(&mut self) -> Result<Option<Snapshot>, Error> {
-        let Some(snapshot) = self.reader.next().transpose()? else {
+        let Some(snapshot) = self.input.next()? else {
             return Ok(None);
         };
         let now = self.started.get_or_insert_with(Instant::now).elapsed();
@@ -107,7 +185,7 @@ impl Source for Replay {
 
     fn origin(&self) -> Origin {
         Origin::Replay {
-            name: self.reader.name().to_owned(),
+            name: self.name.clone(),
         }
     }
 }
