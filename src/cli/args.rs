@@ -63,6 +63,11 @@ pub struct Global {
     /// When to use colour; NO_COLOR is honoured
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: Color,
+
+    /// The directory of the stored history, instead of /var/lib/gpumem/store and
+    /// ~/.local/state/gpumem/store
+    #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub store_dir: Option<PathBuf>,
 }
 
 /// When to use colour.
@@ -100,6 +105,14 @@ pub struct Recorded {
     /// Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan
     #[arg(long)]
     pub demo: bool,
+}
+
+/// Whether the history counts that `gpumem record --store` keeps.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct Stored {
+    /// Do not use the history that `gpumem record --store` keeps
+    #[arg(long)]
+    pub no_store: bool,
 }
 
 /// Show who holds GPU memory now
@@ -165,7 +178,8 @@ impl ValueEnum for Sort {
 ///
 /// Samples this machine for --window, or judges a whole recording with --replay, and reports what
 /// is so at the end of it. A rule that could not be decided, because it needs a longer history or
-/// the driver does not tell enough, is listed as undecided and accuses nobody.
+/// the driver does not tell enough, is listed as undecided and accuses nobody. Where `gpumem record
+/// --store` runs, what it has stored is judged with what is sampled now, and one short look decides.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Check {
@@ -173,9 +187,10 @@ pub struct Check {
     #[arg(long)]
     pub json: bool,
 
-    /// How long to sample this machine
-    #[arg(long, value_name = "DURATION", default_value = "30s", conflicts_with_all = ["replay", "demo"])]
-    pub window: Span,
+    /// How long to sample this machine [default: 30s, or 2s where the stored history reaches far
+    /// enough back for every rule]
+    #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
+    pub window: Option<Span>,
 
     /// Time between samples [default: 1s, or the configuration's]
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
@@ -192,6 +207,10 @@ pub struct Check {
     /// Print nothing: the exit code is the answer
     #[arg(short, long, conflicts_with = "json")]
     pub quiet: bool,
+
+    /// Whether the stored history counts.
+    #[command(flatten)]
+    pub stored: Stored,
 
     /// Where snapshots come from.
     #[command(flatten)]
@@ -215,8 +234,9 @@ impl ValueEnum for Severity {
 
 /// Watch GPUs, processes and findings live on the terminal
 ///
-/// Keys: ? shows them all, q quits. With --replay or --demo a recording plays, and nothing in it
-/// can be signalled.
+/// Keys: ? shows them all, q quits. Where `gpumem record --store` runs, idle times and findings are
+/// there from the start. With --replay or --demo a recording plays, and nothing in it can be
+/// signalled.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Watch {
@@ -231,6 +251,10 @@ pub struct Watch {
     /// Draw with ASCII only [default: where the locale is not UTF-8]
     #[arg(long)]
     pub ascii: bool,
+
+    /// Whether the stored history counts.
+    #[command(flatten)]
+    pub stored: Stored,
 
     /// Where snapshots come from.
     #[command(flatten)]
@@ -249,6 +273,11 @@ fn speed(text: &str) -> Result<f64, String> {
 /// The recording holds what was observed, never what was concluded: `gpumem check --replay` judges
 /// it by the rules of that day. An existing FILE is continued. It ends on SIGINT or SIGTERM, after
 /// --duration, or with a clear error when the disk is full, and every line in it is whole.
+///
+/// With --store it keeps a ring of compressed recordings in a directory, bounded by age and size, of
+/// which `gpumem check` and `gpumem watch` make use; it goes on when the disk is full, at the cost of
+/// the oldest. The directory is --store-dir, the service's $STATE_DIRECTORY, /var/lib/gpumem/store for
+/// root, or $XDG_STATE_HOME/gpumem/store (~/.local/state/gpumem/store) for anybody else.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Record {
@@ -256,7 +285,9 @@ pub struct Record {
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: Option<PathBuf>,
 
-    /// Time between samples [default: 1s, or the configuration's]
+    /// Time between samples [default: 1s, 5s with --store, or the configuration's]
+    ///
+    /// Use of the GPU between two samples is not missed: the driver is asked for it every 4s at least.
     #[arg(long, value_name = "DURATION")]
     pub interval: Option<Span>,
 
@@ -271,6 +302,28 @@ pub struct Record {
     /// How many full files to keep
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub keep: u32,
+
+    /// Keep a ring of recordings in a directory, for check and watch
+    #[arg(long, conflicts_with_all = ["file", "max_size", "keep"])]
+    pub store: bool,
+
+    /// Remove from the store what is older
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "24h",
+        requires = "store"
+    )]
+    pub store_age: Span,
+
+    /// Remove the oldest from the store where it would grow larger
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "256MiB",
+        requires = "store"
+    )]
+    pub store_size: Bytes,
 }
 
 /// Show or prove the configuration

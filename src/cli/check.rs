@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::args::{Check, Global};
 use super::exit::Exit;
-use super::{complain, config, live, print, recorded, style, unreadable, warn_of_damage};
+use super::{complain, config, live, print, recorded, store, style, unreadable, warn_of_damage};
 use crate::history::Resets;
 use crate::model::finding::Finding;
 use crate::model::snapshot::ReadError;
@@ -14,10 +14,18 @@ use crate::report::check::{Counts, Report, SCHEMA, Status};
 use crate::rules::Engine;
 use crate::source::Source;
 use crate::source::replay::Pace;
+use crate::units::Span;
+
+/// How long this machine is sampled where nothing is known of its past.
+const WINDOW: Span = Span(Duration::from_secs(30));
+/// And where the stored history leaves only the present to be seen.
+const LOOK: Span = Span(Duration::from_secs(2));
 
 /// What has been judged so far.
 struct Judged {
     engine: Engine,
+    /// The longest time that a rule asks for.
+    needed: Duration,
     first: Option<Time>,
     last: Option<Last>,
 }
@@ -49,6 +57,7 @@ pub(super) fn run(args: &Check, global: &Global) -> anyhow::Result<Exit> {
     settings.select(&args.rule)?;
     let interval = args.interval.unwrap_or(config.sample.interval);
     let mut judged = Judged {
+        needed: store::longest(&settings),
         engine: Engine::new(settings),
         first: None,
         last: None,
@@ -87,17 +96,32 @@ fn observe(
     }
     let mut live = live(
         global,
-        interval.min(args.window.0.max(Duration::from_millis(10))),
+        args.window.map_or(interval, |window| {
+            interval.min(window.0.max(Duration::from_millis(10)))
+        }),
     )?;
+    // The stored history, where there is one, decides what a look at the machine cannot.
+    let ask = store::Ask {
+        global,
+        stored: args.stored,
+        needed: judged.needed,
+        most_bytes: store::MOST_FOR_CHECK,
+        quiet: args.quiet,
+    };
+    let fed = store::feed(&mut judged.engine, &live, ask)?;
+    judged.first = fed.first;
+    let default = if fed.suffices { LOOK } else { WINDOW };
+    let window = args.window.unwrap_or(default);
     if !args.quiet && !args.json && io::stderr().is_terminal() {
-        complain(&format!("sampling for {} (--window)", args.window));
+        complain(&format!("sampling for {window} (--window)"));
     }
+    let mut begun = None;
     while let Some(snapshot) = live.next()? {
         let time = snapshot.time;
         judged.observe(snapshot);
-        let first = judged.first.unwrap_or(time);
+        let begun = *begun.get_or_insert(time);
         // Half an interval: the last sample is due at the end of the window, or a little after it.
-        if time.seconds_since(first) + interval.as_secs_f64() / 2.0 >= args.window.seconds() {
+        if time.seconds_since(begun) + interval.as_secs_f64() / 2.0 >= window.seconds() {
             break;
         }
     }

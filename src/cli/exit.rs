@@ -53,9 +53,12 @@ impl Exit {
     fn of_recording(error: &recording::Error) -> Self {
         use recording::Error as E;
         match error {
-            E::Open { .. } | E::Directory { .. } | E::Create { .. } | E::Compressed { .. } => {
-                Self::Usage
-            }
+            E::Open { .. }
+            | E::Directory { .. }
+            | E::Create { .. }
+            | E::Compressed { .. }
+            | E::StoreUnwritable { .. }
+            | E::StoreUnreadable { .. } => Self::Usage,
             _ => Self::Blind,
         }
     }

@@ -10,6 +10,7 @@ pub mod exit;
 pub mod generate;
 mod ps;
 mod record;
+mod store;
 mod version;
 mod watch;
 

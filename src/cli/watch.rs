@@ -6,7 +6,7 @@ use signal_hook::low_level::emulate_default_handler;
 
 use super::args::{Global, Watch};
 use super::exit::Exit;
-use super::{Misuse, config, live, recorded, style};
+use super::{Misuse, config, live, recorded, store, style};
 use crate::rules::Engine;
 use crate::source::Source;
 use crate::source::replay::Pace;
@@ -23,16 +23,30 @@ pub(super) fn run(args: &Watch, global: &Global) -> anyhow::Result<Exit> {
         let why = "TERM=dumb names a terminal without a screen; use `gpumem ps` or `gpumem check`";
         return Err(Misuse(why.to_owned()).into());
     }
+    let needed = store::longest(&config.rules);
+    let mut engine = Engine::new(config.rules);
     let source: Box<dyn Source> = match recorded(&args.recorded, Pace::Speed(args.speed))? {
         Some(replay) => Box::new(replay),
-        None => Box::new(live(global, interval)?),
+        None => {
+            let live = live(global, interval)?;
+            // What is stored is judged before the first frame, which shows what is so at once.
+            let ask = store::Ask {
+                global,
+                stored: args.stored,
+                needed,
+                most_bytes: store::MOST_FOR_WATCH,
+                quiet: false,
+            };
+            store::feed(&mut engine, &live, ask)?;
+            Box::new(live)
+        }
     };
     let options = Options {
         interval,
         color: style(global.color).color,
         ascii: args.ascii || !locale_is_utf8(),
     };
-    match watch::run(source, Engine::new(config.rules), options)? {
+    match watch::run(source, engine, options)? {
         Outcome::Quit => Ok(Exit::Clean),
         Outcome::Signal(signal) => {
             // Ends the program as by that signal, unless the signal has no such default.

@@ -199,6 +199,11 @@ fn text(path: &Path) -> Result<String, Error> {
 }
 
 impl Config {
+    /// Whether a file says what a key is, such as `sample.interval`; else it has its default.
+    pub fn says(&self, key: &str) -> bool {
+        self.origins.contains_key(key)
+    }
+
     /// The configuration in force as TOML that reads back as the same value; a comment on each line
     /// says where its value comes from.
     pub fn to_toml(&self) -> String {

@@ -2,10 +2,12 @@
 //!
 //! [`Reader`] streams snapshots out of a file of any size, plain or compressed, and steps over what
 //! is damaged; [`Writer`] appends them so that whatever interrupts it costs at most the line at
-//! hand. Neither knows what a snapshot means: that is for `rules`. To play a recording at a pace, go
-//! to [`crate::source::replay`]; the format itself is [`crate::model::snapshot`].
+//! hand; [`store`] is a ring of such files that outlives the command. None of them knows what a
+//! snapshot means: that is for `rules`. To play a recording at a pace, go to
+//! [`crate::source::replay`]; the format itself is [`crate::model::snapshot`].
 
 mod reader;
+pub mod store;
 mod writer;
 
 use std::io;
@@ -119,6 +121,67 @@ pub enum Error {
         /// What the system said.
         cause: io::Error,
     },
+    /// A directory cannot be made a store, or be written to.
+    #[error("cannot keep a store in {}: {}; name a directory that you may write to with --store-dir", .folder.display(), plain(.cause))]
+    StoreUnwritable {
+        /// The directory.
+        folder: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// Another recorder has the store.
+    #[error(
+        "cannot record to the store {}: {} is recording to it; stop that one or name another directory with --store-dir",
+        .folder.display(), holder(*.pid)
+    )]
+    StoreBusy {
+        /// The directory.
+        folder: PathBuf,
+        /// The other one's pid, where it says it.
+        pid: Option<u32>,
+    },
+    /// A frame could not be written; all before it is whole.
+    #[error("cannot write to the store {}: {}; {}", .folder.display(), plain(.cause), writer::remedy(.cause))]
+    StoreWrite {
+        /// The directory.
+        folder: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// A directory cannot be listed.
+    #[error("cannot read the store {}: {}; name the directory that `gpumem record --store` writes to", .folder.display(), plain(.cause))]
+    StoreUnreadable {
+        /// The directory.
+        folder: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// Part of a segment cannot be read; it was stepped over.
+    #[error("{name}, {damage}{}; the rest of the store stands", others(*.more))]
+    Damaged {
+        /// The segment.
+        name: String,
+        /// What is wrong first.
+        damage: Damage,
+        /// How many more lines of it are damaged.
+        more: u64,
+    },
+}
+
+/// Who has a store.
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(
+        || "another gpumem".to_owned(),
+        |pid| format!("the gpumem with pid {pid}"),
+    )
+}
+
+/// Damage beyond the first.
+fn others(more: u64) -> String {
+    match more {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    }
 }
 
 /// The system's own words, in lower case and without the number.

@@ -58,8 +58,7 @@ impl Live {
     /// A snapshot now, without waiting for the interval.
     pub fn sample(&mut self) -> Snapshot {
         let clocks = host::read_clocks();
-        let elapsed_ns = clocks.boottime_ns.saturating_sub(self.opened.1.boottime_ns);
-        let mut snapshot = Snapshot::new(self.opened.0.plus_seconds(elapsed_ns as f64 / 1e9));
+        let mut snapshot = Snapshot::new(self.time_at(clocks));
         let suspended = clocks.suspended_seconds(self.host.suspended_seconds);
         self.host.suspended_seconds = Some(suspended);
         snapshot.host = self.host.clone();
@@ -144,6 +143,21 @@ impl Live {
         );
         processes.sort_unstable_by_key(|process| process.pid);
         processes
+    }
+
+    /// The machine, as its snapshots will name it.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// The time that a snapshot taken now would have.
+    pub fn now(&self) -> Time {
+        self.time_at(host::read_clocks())
+    }
+
+    fn time_at(&self, clocks: Clocks) -> Time {
+        let elapsed_ns = clocks.boottime_ns.saturating_sub(self.opened.1.boottime_ns);
+        self.opened.0.plus_seconds(elapsed_ns as f64 / 1e9)
     }
 
     /// The driver's versions.

@@ -1,0 +1,417 @@
+//! Where the stored history is, who may read it, and how much of it a command takes in before it
+//! looks at the machine itself.
+//!
+//! How a store is written and read is in [`crate::recording::store`]. Here it is decided which one is
+//! believed: one that this user or root wrote, in this boot of this machine, by the same clock. What
+//! is not certain is not used: rules are undecided without history, and wrong with a false one.
+
+use std::env;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::args::{Global, Stored};
+use super::{Misuse, complain};
+use crate::model::Time;
+use crate::model::snapshot::Host;
+use crate::recording::Error;
+use crate::recording::store::{Access, Latest, Store};
+use crate::rules::setting::Value;
+use crate::rules::{Engine, Settings};
+use crate::source::live::Live;
+use crate::units::{Bytes, MIB};
+
+/// The service's store, and that of root.
+const SYSTEM: &str = "/var/lib/gpumem/store";
+/// The user's, below the folder of state.
+const USER: &str = "gpumem/store";
+/// This far back a command looks, or as far as a rule asks: then findings that have begun before the
+/// rules' durations have their true age, within reason.
+const REACH_SECONDS: f64 = 2.0 * 3600.0;
+/// What a rule asks for has to be covered although the writer drops and rotates.
+const MARGIN_SECONDS: f64 = 600.0;
+/// The writer holds snapshots back for as long, to compress them together.
+const HELD_BACK_SECONDS: f64 = 10.0;
+/// Two clocks that differ by less are the same.
+const SAME_CLOCK_SECONDS: f64 = 1.0;
+/// Compressed bytes that `check` takes in at most, the newest: some seconds of work.
+pub(super) const MOST_FOR_CHECK: u64 = 128 * MIB;
+/// And `watch`, before its first frame: some hundreds of milliseconds.
+pub(super) const MOST_FOR_WATCH: u64 = 8 * MIB;
+/// Segments that are complained of one by one.
+const MOST_COMPLAINTS: usize = 3;
+
+/// Where a store may be: what was typed and what the environment says.
+#[derive(Clone, Copy, Debug, Default)]
+struct Places<'a> {
+    chosen: Option<&'a Path>,
+    state_directory: Option<&'a OsStr>,
+    xdg_state_home: Option<&'a OsStr>,
+    home: Option<&'a OsStr>,
+    is_root: bool,
+}
+
+impl Places<'_> {
+    /// The one place that was chosen for this run, by a person or by the service manager.
+    fn chosen(&self) -> Option<PathBuf> {
+        let service = || {
+            // systemd separates several by colons; the first one is ours.
+            let first = self.state_directory?.to_str()?.split(':').next()?;
+            absolute(Some(OsStr::new(first))).map(|folder| folder.join("store"))
+        };
+        self.chosen.map(Path::to_owned).or_else(service)
+    }
+
+    /// The user's own.
+    fn own(&self) -> Option<PathBuf> {
+        if self.is_root {
+            return Some(SYSTEM.into());
+        }
+        absolute(self.xdg_state_home)
+            .or_else(|| absolute(self.home).map(|home| home.join(".local/state")))
+            .map(|folder| folder.join(USER))
+    }
+
+    fn to_write(&self) -> Option<PathBuf> {
+        self.chosen().or_else(|| self.own())
+    }
+
+    fn to_read(&self) -> Vec<PathBuf> {
+        if let Some(chosen) = self.chosen() {
+            return vec![chosen];
+        }
+        let system = (!self.is_root).then(|| PathBuf::from(SYSTEM));
+        self.own().into_iter().chain(system).collect()
+    }
+}
+
+fn absolute(path: Option<&OsStr>) -> Option<PathBuf> {
+    path.map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+fn with_places<T>(global: &Global, ask: impl FnOnce(Places<'_>) -> T) -> T {
+    let variable = env::var_os;
+    let (state, xdg, home) = (
+        variable("STATE_DIRECTORY"),
+        variable("XDG_STATE_HOME"),
+        variable("HOME"),
+    );
+    ask(Places {
+        chosen: global.store_dir.as_deref(),
+        state_directory: state.as_deref(),
+        xdg_state_home: xdg.as_deref(),
+        home: home.as_deref(),
+        is_root: rustix::process::geteuid().is_root(),
+    })
+}
+
+/// Where `record --store` writes, and who may read it.
+///
+/// Root's history is for everybody: who shares a GPU has to see who holds it, and command lines are
+/// in /proc for all to read. It tells a little more than /proc does (executables, notebooks): a umask
+/// of 077 keeps it to root. A user's own history is the user's.
+pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
+    with_places(global, |places| {
+        let access = if places.is_root {
+            Access::Everyone
+        } else {
+            Access::Owner
+        };
+        let folder = places.to_write().ok_or_else(|| {
+            let why = "there is no HOME to keep a store in; name a directory with --store-dir";
+            Misuse(why.to_owned())
+        })?;
+        Ok((folder, access))
+    })
+}
+
+/// What a command takes in of the past.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask<'a> {
+    pub(super) global: &'a Global,
+    pub(super) stored: Stored,
+    /// The longest that a rule asks for: [`longest`].
+    pub(super) needed: Duration,
+    /// Compressed bytes that are read at most, the newest.
+    pub(super) most_bytes: u64,
+    /// Nothing is complained of.
+    pub(super) quiet: bool,
+}
+
+/// What was taken in.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Fed {
+    /// The time of the first snapshot; `None` where there was none.
+    pub(super) first: Option<Time>,
+    /// It reaches from where the rules ask to about now: a short look decides.
+    pub(super) suffices: bool,
+}
+
+/// The longest time that a rule which is switched on asks for.
+pub(super) fn longest(rules: &Settings) -> Duration {
+    let span = |value: &Value| match value {
+        Value::Span(span) => Some(span.0),
+        _ => None,
+    };
+    let enabled = rules.rules().iter().filter(|rule| {
+        let settings = rule.settings();
+        !settings
+            .iter()
+            .any(|setting| setting.name == "enabled" && setting.value == Value::Flag(false))
+    });
+    enabled
+        .flat_map(|rule| {
+            let own = rule.settings().into_iter().map(|setting| setting.value);
+            let others = rule.overrides().iter().flat_map(|(_, changes)| changes);
+            own.chain(others.map(|(_, value)| *value))
+                .collect::<Vec<_>>()
+        })
+        .filter_map(|value| span(&value))
+        .max()
+        .unwrap_or_default()
+}
+
+/// Has the engine judge what is stored of this boot, up to now; the machine's own snapshots follow.
+pub(super) fn feed(engine: &mut Engine, live: &Live, ask: Ask<'_>) -> Result<Fed, Error> {
+    if ask.stored.no_store {
+        return Ok(Fed::default());
+    }
+    let complain = |text: &str| {
+        if !ask.quiet {
+            complain(text);
+        }
+    };
+    let now = live.now();
+    let Some((mut store, latest)) = choose(ask.global, live.host(), now, complain)? else {
+        return Ok(Fed::default());
+    };
+    if store.keep_newest(ask.most_bytes) {
+        complain(&format!(
+            "the store {} is large; only its newest {} are judged",
+            store.folder().display(),
+            Bytes(ask.most_bytes)
+        ));
+    }
+    let needed = ask.needed.as_secs_f64();
+    let reach = REACH_SECONDS.max(needed + MARGIN_SECONDS);
+    let mut fed = Fed::default();
+    let mut complaints = 0;
+    for item in store.since(now.plus_seconds(-reach)) {
+        match item {
+            // What a recorder adds meanwhile is seen by the machine's own snapshots, too.
+            Ok(snapshot) if snapshot.time < now && same_machine(&snapshot.host, live.host()) => {
+                engine.observe(&snapshot);
+                fed.first.get_or_insert(snapshot.time);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                complaints += 1;
+                if complaints <= MOST_COMPLAINTS {
+                    complain(&error.to_string());
+                }
+            }
+        }
+    }
+    fed.suffices = is_fresh(&latest, now) && engine.history().span_seconds() >= needed;
+    Ok(fed)
+}
+
+/// Of the stores that may be believed, the one with the newest snapshot of this boot.
+fn choose(
+    global: &Global,
+    host: &Host,
+    now: Time,
+    complain: impl Fn(&str),
+) -> Result<Option<(Store, Latest)>, Error> {
+    let (folders, chosen) =
+        with_places(global, |places| (places.to_read(), places.chosen.is_some()));
+    let mut found: Option<(Store, Latest)> = None;
+    for folder in folders {
+        let store = match Store::open(&folder) {
+            Ok(store) => store,
+            Err(error) if chosen => return Err(error),
+            Err(Error::StoreUnreadable { cause, .. }) if is_no_news(&cause) => continue,
+            Err(error) => {
+                complain(&format!("{error}, or use --no-store"));
+                continue;
+            }
+        };
+        let name = folder.display();
+        if !chosen && !is_trusted(&folder) {
+            complain(&format!(
+                "the store {name} is not used: others than its owner, you or root, may write to it"
+            ));
+            continue;
+        }
+        let latest = store
+            .latest()
+            .filter(|latest| same_machine(&latest.host, host));
+        let Some(latest) = latest else {
+            if chosen {
+                complain(&format!("the store {name} holds no snapshot of this boot"));
+            }
+            continue;
+        };
+        // Its recorder's clock is not this one: how long ago anything was is not known.
+        if latest.time.seconds_since(now) > SAME_CLOCK_SECONDS {
+            complain(&format!(
+                "the store {name} is not used: its last snapshot is of {}, which is to come; if the \
+                 clock was set back, restart its recorder",
+                latest.time
+            ));
+            continue;
+        }
+        if found
+            .as_ref()
+            .is_none_or(|(_, best)| best.time < latest.time)
+        {
+            found = Some((store, latest));
+        }
+    }
+    Ok(found)
+}
+
+/// There need not be a store, and another user's may be closed.
+fn is_no_news(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+    )
+}
+
+/// Whoever can write to a store can make up a history.
+fn is_trusted(folder: &Path) -> bool {
+    const OTHERS_WRITE: u32 = 0o022;
+    std::fs::metadata(folder).is_ok_and(|metadata| {
+        let owner = metadata.uid();
+        let is_ours = owner == 0 || owner == rustix::process::geteuid().as_raw();
+        is_ours && metadata.mode() & OTHERS_WRITE == 0
+    })
+}
+
+/// Whether two snapshots are of one boot of one machine, and mean the same processes by their pids.
+fn same_machine(stored: &Host, here: &Host) -> bool {
+    stored.boot_id.is_some()
+        && stored.boot_id == here.boot_id
+        && stored.hostname == here.hostname
+        && stored.pid_namespace == here.pid_namespace
+}
+
+/// Whether the recorder is at work: its last snapshot is younger than three of its intervals, and
+/// what it may hold back.
+fn is_fresh(latest: &Latest, now: Time) -> bool {
+    let interval = latest.interval_seconds.unwrap_or(0.0).max(0.0);
+    now.seconds_since(latest.time) < 3.0 * interval + HELD_BACK_SECONDS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::snapshot::PidNamespace;
+
+    fn os(text: &str) -> Option<&OsStr> {
+        Some(OsStr::new(text))
+    }
+
+    #[test]
+    fn the_store_is_where_it_was_said_then_where_it_is_usual() {
+        let user = Places {
+            home: os("/home/ann"),
+            ..Places::default()
+        };
+        let own = PathBuf::from("/home/ann/.local/state/gpumem/store");
+        assert_eq!(user.to_write(), Some(own.clone()));
+        assert_eq!(user.to_read(), [own, SYSTEM.into()]);
+
+        let xdg = Places {
+            xdg_state_home: os("/state"),
+            ..user
+        };
+        assert_eq!(xdg.to_write(), Some("/state/gpumem/store".into()));
+        let relative = Places {
+            xdg_state_home: os("state"),
+            home: os(""),
+            ..user
+        };
+        assert_eq!(relative.to_write(), None);
+        assert_eq!(relative.to_read(), [PathBuf::from(SYSTEM)]);
+
+        let root = Places {
+            is_root: true,
+            ..xdg
+        };
+        assert_eq!(root.to_write(), Some(SYSTEM.into()));
+        assert_eq!(root.to_read(), [PathBuf::from(SYSTEM)]);
+
+        let service = Places {
+            state_directory: os("/var/lib/gpumem:/var/lib/other"),
+            ..root
+        };
+        assert_eq!(service.to_write(), Some(SYSTEM.into()));
+        let chosen = Places {
+            chosen: Some(Path::new("here")),
+            ..service
+        };
+        assert_eq!(chosen.to_read(), [PathBuf::from("here")]);
+        assert_eq!(chosen.to_write(), Some("here".into()));
+    }
+
+    #[test]
+    fn only_this_boot_of_this_machine_by_these_pids_counts() {
+        let here = Host {
+            hostname: Some("gpu-1".into()),
+            boot_id: Some("a".into()),
+            pid_namespace: Some(PidNamespace::Host),
+            ..Host::default()
+        };
+        assert!(same_machine(&here, &here));
+        let changes: [fn(&mut Host); 4] = [
+            |host| host.boot_id = Some("b".into()),
+            |host| host.boot_id = None,
+            |host| host.hostname = Some("gpu-2".into()),
+            |host| host.pid_namespace = Some(PidNamespace::Container),
+        ];
+        for change in changes {
+            let mut other = here.clone();
+            change(&mut other);
+            assert!(!same_machine(&other, &here), "{other:?}");
+        }
+        assert!(!same_machine(&Host::default(), &Host::default()));
+    }
+
+    #[test]
+    fn a_store_is_fresh_for_three_intervals_and_what_is_held_back() {
+        let latest = |interval_seconds| Latest {
+            time: Time::from_unix_milliseconds(1_000_000),
+            host: Host::default(),
+            interval_seconds,
+        };
+        for (interval, age, fresh) in [
+            (Some(5.0), 24.0, true),
+            (Some(5.0), 26.0, false),
+            (None, 9.0, true),
+            (None, 11.0, false),
+            (Some(-60.0), 9.0, true),
+        ] {
+            let latest = latest(interval);
+            let now = latest.time.plus_seconds(age);
+            assert_eq!(is_fresh(&latest, now), fresh, "{interval:?} {age}");
+        }
+    }
+
+    #[test]
+    fn the_longest_duration_of_a_rule_that_is_on_is_needed() {
+        let mut rules = Settings::default();
+        let before = longest(&rules);
+        assert!(before >= Duration::from_secs(600));
+        let day = Value::Span(crate::units::Span::from_seconds(80_000.0));
+        let idle = rules.rule_mut("idle").unwrap();
+        assert!(idle.set("duration", day));
+        assert_eq!(longest(&rules), Duration::from_secs(80_000));
+        let idle = rules.rule_mut("idle").unwrap();
+        assert!(idle.set("enabled", Value::Flag(false)));
+        assert!(longest(&rules) < Duration::from_secs(80_000));
+    }
+}

@@ -1,0 +1,280 @@
+//! The store: a ring of recordings in a directory, for as long as a machine is worth remembering.
+//!
+//! [`StoreWriter`] keeps it within an age and a size; [`Store`] reads what is there. A segment is a
+//! `.jsonl.zst` file named by the time of its first snapshot, a row of zstd frames each of which is
+//! whole and carries a checksum: so a crash tears at most the last frame of the last segment, a
+//! reader sees all but the last seconds, and `--replay` and `zstd` read any segment as it is.
+//!
+//! Reader and writer never wait for each other. The writer only appends, begins segments and removes
+//! the oldest; a reader takes a segment that is gone, or that ends within a frame while it is being
+//! written, for what it is. Nothing here knows what a snapshot means beyond its time; where the store
+//! is and how far back anybody looks is for `cli::store`.
+
+mod ring;
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Cursor, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use zstd::zstd_safe::find_frame_compressed_size;
+
+pub use ring::{Access, Limits, StoreWriter};
+
+use super::{Damage, Error, Flaw, Reader};
+use crate::model::snapshot::Host;
+use crate::model::{Snapshot, Time};
+use crate::units::MIB;
+
+/// What a segment's name ends with.
+const SUFFIX: &str = ".jsonl.zst";
+/// The last millisecond that a segment can be named by: where calendars of four digits end.
+const LAST_NAMEABLE: i64 = 253_402_207_199_999;
+/// To find the latest snapshot, so many segments are tried: the last may be torn, or just begun.
+const SEGMENTS_TRIED: usize = 4;
+/// No segment is larger by far; of a file that is, the beginning is looked at.
+const SEGMENT_LIMIT: u64 = 256 * MIB;
+
+/// A file of the store.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Segment {
+    /// By its name; its first snapshot is not older, unless the clock was set back.
+    start: Time,
+    path: PathBuf,
+    bytes: u64,
+}
+
+/// What is in a store, as its directory was when it was opened.
+#[derive(Clone, Debug)]
+pub struct Store {
+    folder: PathBuf,
+    segments: Vec<Segment>,
+}
+
+/// The latest snapshot of a store.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Latest {
+    /// When it was taken.
+    pub time: Time,
+    /// On which machine, and in which boot of it.
+    pub host: Host,
+    /// Seconds since the one before it; `None` where that could not be read beside it.
+    pub interval_seconds: Option<f64>,
+}
+
+impl Store {
+    /// Lists the segments in a directory; other files in it are none of ours. Needs no lock and
+    /// writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, no directory, or not ours to read.
+    pub fn open(folder: &Path) -> Result<Self, Error> {
+        match list(folder) {
+            Ok(segments) => Ok(Self {
+                folder: folder.to_owned(),
+                segments,
+            }),
+            Err(cause) => Err(Error::StoreUnreadable {
+                folder: folder.to_owned(),
+                cause,
+            }),
+        }
+    }
+
+    /// The directory.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Leaves out the oldest segments until the rest is no larger, as compressed, than `bytes`; the
+    /// newest always stays. Says whether any was left out. No file is removed.
+    pub fn keep_newest(&mut self, bytes: u64) -> bool {
+        let mut total = 0;
+        let kept = self.segments.iter().rev().take_while(|segment| {
+            let first = total == 0;
+            total += segment.bytes;
+            first || total <= bytes
+        });
+        let left_out = self.segments.len() - kept.count();
+        self.segments.drain(..left_out);
+        left_out > 0
+    }
+
+    /// The latest snapshot that is written whole; `None` where there is none. Costs the reading of
+    /// one segment and the decoding of its end.
+    pub fn latest(&self) -> Option<Latest> {
+        self.segments
+            .iter()
+            .rev()
+            .take(SEGMENTS_TRIED)
+            .find_map(|segment| latest_of(&segment.path))
+    }
+
+    /// The snapshots from `time` on, in the order in which they were written, which is that of time
+    /// unless the clock was set back. Files are opened one by one, as they are reached.
+    ///
+    /// An error is about one segment, and the iteration goes on behind it.
+    pub fn since(&self, time: Time) -> Since {
+        // A segment is over when the next one begins.
+        let over = |next: &Segment| next.start <= time;
+        let skip = self.segments.iter().skip(1).take_while(|next| over(next));
+        Since {
+            time,
+            segments: self.segments[skip.count()..].to_vec().into(),
+            reader: None,
+        }
+    }
+}
+
+/// Yields the snapshots of a store; see [`Store::since`].
+#[derive(Debug)]
+pub struct Since {
+    time: Time,
+    segments: VecDeque<Segment>,
+    reader: Option<Reader>,
+}
+
+impl Since {
+    /// What to say of a segment that has been read to its end. The newest one may just be growing.
+    fn judge(&self, name: &str, first: Option<&Damage>, count: u64) -> Option<Error> {
+        let damage = first?;
+        let grows = self.segments.is_empty()
+            && matches!(damage.flaw, Flaw::TornCompression | Flaw::TornLine);
+        (!grows).then(|| Error::Damaged {
+            name: name.to_owned(),
+            damage: damage.clone(),
+            more: count.saturating_sub(1),
+        })
+    }
+}
+
+impl Iterator for Since {
+    type Item = Result<Snapshot, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let Some(reader) = &mut self.reader else {
+                let path = self.segments.pop_front()?.path;
+                match open(&path) {
+                    Ok(reader) => self.reader = reader,
+                    Err(error) => return Some(Err(error)),
+                }
+                continue;
+            };
+            match reader.next() {
+                Some(Ok(snapshot)) if snapshot.time < self.time => {}
+                Some(Ok(snapshot)) => return Some(Ok(snapshot)),
+                // Nothing in it, for the reason that the damage tells if there is one.
+                None | Some(Err(Error::Empty { .. })) => {
+                    let reader = self.reader.take()?;
+                    let (first, count) = (reader.damage().first(), reader.damage_count());
+                    if let Some(error) = self.judge(reader.name(), first, count) {
+                        return Some(Err(error));
+                    }
+                }
+                Some(Err(error)) => {
+                    self.reader = None;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}
+
+/// The segments of a directory, oldest first.
+fn list(folder: &Path) -> io::Result<Vec<Segment>> {
+    let mut segments = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let Some(start) = entry.file_name().to_str().and_then(start_of) else {
+            continue;
+        };
+        // Of the entry itself, not of what a link leads to; gone already is gone.
+        match entry.metadata() {
+            Ok(metadata) if metadata.is_file() => segments.push(Segment {
+                start,
+                path: entry.path(),
+                bytes: metadata.len(),
+            }),
+            _ => {}
+        }
+    }
+    segments.sort_by_key(|segment| segment.start);
+    Ok(segments)
+}
+
+/// `20261121T130500.123Z.jsonl.zst`; names sort as their times do.
+fn name_of(start: Time) -> String {
+    let nameable = start.unix_milliseconds().clamp(0, LAST_NAMEABLE);
+    let mut name = Time::from_unix_milliseconds(nameable).to_string();
+    name.retain(|c| c != '-' && c != ':');
+    name + SUFFIX
+}
+
+/// The time that a segment is named by; `None` where it is no segment's name.
+fn start_of(name: &str) -> Option<Time> {
+    let text = name.strip_suffix(SUFFIX)?;
+    let start: Time = text.parse().ok()?;
+    (name_of(start) == name).then_some(start)
+}
+
+/// Opens a segment without following a link or waiting for a pipe; `None` where it is gone.
+fn open(path: &Path) -> Result<Option<Reader>, Error> {
+    let name = path.display().to_string();
+    match open_file(path) {
+        Ok(file) => Reader::from_read(file, name).map(Some),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(Error::Open { name, cause }),
+    }
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::ErrorKind::InvalidInput.into())
+    }
+}
+
+/// The latest whole snapshot of a segment. Of the frames only the last two are decoded.
+fn latest_of(path: &Path) -> Option<Latest> {
+    let mut bytes = Vec::new();
+    let file = open_file(path).ok()?;
+    file.take(SEGMENT_LIMIT).read_to_end(&mut bytes).ok()?;
+    let (mut before, mut last, mut end) = (0, 0, 0);
+    while let Ok(length @ 1..) = find_frame_compressed_size(&bytes[end..]) {
+        (before, last) = (last, end);
+        end += length;
+    }
+    let snapshots_of = |from: usize| -> Vec<Snapshot> {
+        let frames = Cursor::new(bytes[from..end].to_vec());
+        Reader::from_read(frames, "")
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok)
+            .collect()
+    };
+    let mut snapshots = snapshots_of(last);
+    if snapshots.len() < 2 {
+        snapshots = snapshots_of(before);
+    }
+    let latest = snapshots.pop()?;
+    Some(Latest {
+        time: latest.time,
+        host: latest.host,
+        interval_seconds: snapshots
+            .last()
+            .map(|previous| latest.time.seconds_since(previous.time)),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,388 @@
+//! Writes a store: appends frames, begins segments, and removes the oldest by age and by size.
+
+use std::collections::VecDeque;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, OFlags};
+use zstd::bulk::Compressor;
+use zstd::zstd_safe::CParameter;
+
+use super::{Segment, list, name_of};
+use crate::model::{Snapshot, Time};
+use crate::recording::Error;
+use crate::units::MIB;
+
+/// Whoever writes holds the lock of this file, and its pid stands in it.
+const LOCK: &str = "lock";
+/// Snapshots wait so long to be compressed together, and no longer.
+const FRAME_MILLISECONDS: i64 = 10_000;
+/// Or until they are so many bytes of text.
+const FRAME_BYTES: usize = 256 << 10;
+/// A segment spans no more than this.
+const SEGMENT_MILLISECONDS: i64 = 600_000;
+/// Nor is it larger, compressed.
+const SEGMENT_BYTES: u64 = 16 * MIB;
+/// The ring has at least so many segments, so that what is removed at once is a small part of it.
+const SEGMENTS: u32 = 8;
+/// What cannot be written waits for a later try, up to this much text.
+const MOST_PENDING: usize = 4 << 20;
+/// zstd's own default: three times as small as its fastest, and still cheap.
+const LEVEL: i32 = 3;
+
+/// How much a store keeps. The segment that is being written stays, whatever they say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// A segment is removed when all of it is older than this, by the time of the latest snapshot.
+    pub max_age: Duration,
+    /// The oldest segment is removed when all together would be larger than this.
+    pub max_bytes: u64,
+}
+
+impl Limits {
+    fn segment_milliseconds(self) -> i64 {
+        let share = (self.max_age / SEGMENTS).as_millis();
+        i64::try_from(share).map_or(SEGMENT_MILLISECONDS, |share| {
+            share.min(SEGMENT_MILLISECONDS)
+        })
+    }
+
+    fn segment_bytes(self) -> u64 {
+        (self.max_bytes / u64::from(SEGMENTS)).min(SEGMENT_BYTES)
+    }
+}
+
+/// Who may read what is created. The process's umask can only narrow it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// The owner only.
+    Owner,
+    /// Everybody.
+    Everyone,
+}
+
+impl Access {
+    fn folder_mode(self) -> u32 {
+        match self {
+            Self::Owner => 0o700,
+            Self::Everyone => 0o755,
+        }
+    }
+
+    fn file_mode(self) -> u32 {
+        self.folder_mode() & 0o666
+    }
+}
+
+/// Writes snapshots to a store, the only one that does.
+///
+/// A failed write leaves whole frames behind, and what could not be written is tried again with the
+/// next snapshot.
+pub struct StoreWriter {
+    folder: PathBuf,
+    limits: Limits,
+    access: Access,
+    /// Held, never used.
+    _lock: File,
+    compressor: Compressor<'static>,
+    /// All that there are, oldest first; the last one is `current`, where that is there.
+    segments: VecDeque<Segment>,
+    current: Option<Current>,
+    pending: Pending,
+    last: Option<Time>,
+    interval: i64,
+    lost: u64,
+}
+
+/// The segment that is being written.
+struct Current {
+    file: File,
+    /// Of its first snapshot. Its name may say a later time.
+    first: Time,
+}
+
+/// Lines that wait to become a frame.
+#[derive(Default)]
+struct Pending {
+    text: Vec<u8>,
+    snapshots: u64,
+    first: Option<Time>,
+}
+
+impl StoreWriter {
+    /// Takes the store in a directory, which is created where it is missing. What an earlier writer
+    /// left there stays as it is, torn or not; a segment of its own is begun.
+    ///
+    /// # Errors
+    ///
+    /// What is no directory or not ours to write, and [`Error::StoreBusy`] where another writer has
+    /// it.
+    pub fn open(folder: &Path, limits: Limits, access: Access) -> Result<Self, Error> {
+        let failed = |cause| Error::StoreUnwritable {
+            folder: folder.to_owned(),
+            cause,
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(access.folder_mode())
+            .create(folder)
+            .map_err(failed)?;
+        let lock = lock(folder, access)?;
+        let mut compressor = Compressor::new(LEVEL).map_err(failed)?;
+        compressor
+            .set_parameter(CParameter::ChecksumFlag(true))
+            .map_err(failed)?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            limits,
+            access,
+            _lock: lock,
+            compressor,
+            segments: list(folder).map_err(failed)?.into(),
+            current: None,
+            pending: Pending::default(),
+            last: None,
+            interval: 0,
+            lost: 0,
+        })
+    }
+
+    /// The directory.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Snapshots that were given up, because nothing could be written for too long.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Whether snapshots wait to be written.
+    pub fn is_behind(&self) -> bool {
+        self.pending.snapshots > 0
+    }
+
+    /// Takes in a snapshot. It is in the file with the frame that it belongs to, some ten seconds
+    /// later at most; the first one is there at once.
+    ///
+    /// # Errors
+    ///
+    /// Where a frame was due and could not be written, though old segments were removed where the
+    /// disk was full. It waits for the next call.
+    pub fn write(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let before = self.pending.text.len();
+        if let Err(error) = serde_json::to_writer(&mut self.pending.text, snapshot) {
+            self.pending.text.truncate(before);
+            return Err(self.failed(error.into()));
+        }
+        self.pending.text.push(b'\n');
+        self.pending.snapshots += 1;
+        let first = *self.pending.first.get_or_insert(snapshot.time);
+        if let Some(last) = self.last.replace(snapshot.time) {
+            self.interval = (snapshot.time - last).max(0);
+        }
+        // Whether the next one would come too late to wait for.
+        let waits = (snapshot.time - first).saturating_add(self.interval);
+        let due = self.current.is_none()
+            || self.pending.text.len() >= FRAME_BYTES
+            || waits >= FRAME_MILLISECONDS;
+        if due { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes what waits.
+    ///
+    /// # Errors
+    ///
+    /// As [`StoreWriter::write`].
+    pub fn flush(&mut self) -> Result<(), Error> {
+        let Some(first) = self.pending.first else {
+            return Ok(());
+        };
+        let result = match self.compressor.compress(&self.pending.text) {
+            Ok(frame) => self.append(&frame, first),
+            Err(cause) => Err(cause),
+        };
+        if let Err(cause) = result {
+            if self.pending.text.len() > MOST_PENDING {
+                self.lost += self.pending.snapshots;
+                self.pending = Pending::default();
+            }
+            return Err(self.failed(cause));
+        }
+        self.pending = Pending::default();
+        Ok(())
+    }
+
+    fn failed(&self, cause: io::Error) -> Error {
+        Error::StoreWrite {
+            folder: self.folder.clone(),
+            cause,
+        }
+    }
+
+    /// Appends a frame whose first snapshot was taken at `first`, whatever room has to be made.
+    fn append(&mut self, frame: &[u8], first: Time) -> io::Result<()> {
+        let bytes = frame.len() as u64;
+        self.end_segment_before(first, bytes);
+        loop {
+            let Err(cause) = self.try_append(frame, first) else {
+                return Ok(());
+            };
+            let try_again = match cause.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => self.remove_oldest(),
+                // A limit on the size of a file leaves room in another one.
+                io::ErrorKind::FileTooLarge => self.current.take().is_some(),
+                _ => false,
+            };
+            if !try_again {
+                return Err(cause);
+            }
+        }
+    }
+
+    fn try_append(&mut self, frame: &[u8], first: Time) -> io::Result<()> {
+        if self.current.is_none() {
+            self.begin(first)?;
+        }
+        self.make_room(frame.len() as u64);
+        let (Some(current), Some(segment)) = (&mut self.current, self.segments.back_mut()) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let Err(cause) = current.file.write_all(frame) else {
+            segment.bytes += frame.len() as u64;
+            return Ok(());
+        };
+        // A segment that nothing could be written to would be a file without a frame.
+        if segment.bytes == 0 && fs::remove_file(&segment.path).is_ok() {
+            self.segments.pop_back();
+            self.current = None;
+        } else if current.file.set_len(segment.bytes).is_err() {
+            // Torn; what follows goes into another one.
+            self.current = None;
+        }
+        Err(cause)
+    }
+
+    /// Ends the segment at hand if a frame does not belong into it any more.
+    fn end_segment_before(&mut self, first: Time, bytes: u64) {
+        let (Some(current), Some(segment)) = (&self.current, self.segments.back()) else {
+            return;
+        };
+        let span = first - current.first;
+        let full = span < 0
+            || span >= self.limits.segment_milliseconds()
+            || segment.bytes + bytes > self.limits.segment_bytes();
+        if full {
+            self.current = None;
+        }
+    }
+
+    /// Begins a segment. Its name sorts behind all others, also where the clock was set back.
+    fn begin(&mut self, first: Time) -> io::Result<()> {
+        // Others may have removed some.
+        self.segments = list(&self.folder)?.into();
+        let after = self
+            .segments
+            .back()
+            .map(|latest| Time::from_unix_milliseconds(latest.start.unix_milliseconds() + 1));
+        let start = after.map_or(first, |after| first.max(after));
+        let path = self.folder.join(name_of(start));
+        let file = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .mode(self.access.file_mode())
+            .open(&path)?;
+        self.segments.push_back(Segment {
+            start,
+            path,
+            bytes: 0,
+        });
+        self.current = Some(Current { file, first });
+        Ok(())
+    }
+
+    /// Removes the oldest segments until `bytes` more are within the limits.
+    fn make_room(&mut self, bytes: u64) {
+        loop {
+            let total: u64 = self.segments.iter().map(|segment| segment.bytes).sum();
+            let small_enough = total.saturating_add(bytes) <= self.limits.max_bytes;
+            if (small_enough && !self.oldest_is_outdated()) || !self.remove_oldest() {
+                return;
+            }
+        }
+    }
+
+    fn oldest_is_outdated(&self) -> bool {
+        let (Some(now), Some(oldest)) = (self.last, self.segments.front()) else {
+            return false;
+        };
+        // It was over when the next one began, or when its time was up: a store may have rested.
+        let longest = oldest.start.unix_milliseconds() + SEGMENT_MILLISECONDS;
+        let longest = Time::from_unix_milliseconds(longest + FRAME_MILLISECONDS);
+        let end = self.segments.get(1).map_or(longest, |next| next.start);
+        now.seconds_since(end.min(longest)) > self.limits.max_age.as_secs_f64()
+    }
+
+    /// Removes the oldest segment, unless it is the one at hand; `false` where nothing was removed.
+    fn remove_oldest(&mut self) -> bool {
+        let is_current = self.current.is_some() && self.segments.len() == 1;
+        let Some(oldest) = self.segments.front().filter(|_| !is_current) else {
+            return false;
+        };
+        let removed = match fs::remove_file(&oldest.path) {
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+            Ok(()) => true,
+        };
+        if removed {
+            self.segments.pop_front();
+        }
+        removed
+    }
+}
+
+impl std::fmt::Debug for StoreWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoreWriter")
+            .field("folder", &self.folder)
+            .field("limits", &self.limits)
+            .field("segments", &self.segments)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Takes the lock of a store, and says in its file who has it.
+fn lock(folder: &Path, access: Access) -> Result<File, Error> {
+    let failed = |cause| Error::StoreUnwritable {
+        folder: folder.to_owned(),
+        cause,
+    };
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(access.file_mode())
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(folder.join(LOCK))
+        .map_err(failed)?;
+    // A file system without locks has to do without this guard.
+    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+        == Err(rustix::io::Errno::WOULDBLOCK)
+    {
+        let mut text = String::new();
+        let read = (&mut file).take(16).read_to_string(&mut text);
+        return Err(Error::StoreBusy {
+            folder: folder.to_owned(),
+            pid: read.ok().and_then(|_| text.trim().parse().ok()),
+        });
+    }
+    // Who has it is a courtesy: that it could not be written, on a full disk say, is no reason to end.
+    let _ = file
+        .set_len(0)
+        .and_then(|()| writeln!(file, "{}", process::id()));
+    Ok(file)
+}
