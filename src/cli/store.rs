@@ -21,7 +21,7 @@ use crate::recording::store::{Access, Latest, Store};
 use crate::rules::setting::Value;
 use crate::rules::{Engine, Settings};
 use crate::source::live::Live;
-use crate::units::{Bytes, MIB};
+use crate::units::{Bytes, MIB, Span};
 
 /// The service's store, and that of root.
 const SYSTEM: &str = "/var/lib/gpumem/store";
@@ -184,21 +184,23 @@ pub(super) fn feed(engine: &mut Engine, live: &Live, ask: Ask<'_>) -> Result<Fed
         }
     };
     let now = live.now();
-    let Some((mut store, latest)) = choose(ask.global, live.host(), now, complain)? else {
+    let Some((store, latest)) = choose(ask.global, live.host(), now, complain)? else {
         return Ok(Fed::default());
     };
-    if store.keep_newest(ask.most_bytes) {
+    let needed = ask.needed.as_secs_f64();
+    let reach = REACH_SECONDS.max(needed + MARGIN_SECONDS);
+    let mut stored = store.since(now.plus_seconds(-reach));
+    if stored.keep_newest(ask.most_bytes) {
         complain(&format!(
-            "the store {} is large; only its newest {} are judged",
+            "the store {} is large; of the last {} only the newest {} are judged",
             store.folder().display(),
+            Span::from_seconds(reach),
             Bytes(ask.most_bytes)
         ));
     }
-    let needed = ask.needed.as_secs_f64();
-    let reach = REACH_SECONDS.max(needed + MARGIN_SECONDS);
     let mut fed = Fed::default();
     let mut complaints = 0;
-    for item in store.since(now.plus_seconds(-reach)) {
+    for item in stored {
         match item {
             // What a recorder adds meanwhile is seen by the machine's own snapshots, too.
             Ok(snapshot) if snapshot.time < now && same_machine(&snapshot.host, live.host()) => {

@@ -89,20 +89,6 @@ impl Store {
         &self.folder
     }
 
-    /// Leaves out the oldest segments until the rest is no larger, as compressed, than `bytes`; the
-    /// newest always stays. Says whether any was left out. No file is removed.
-    pub fn keep_newest(&mut self, bytes: u64) -> bool {
-        let mut total = 0;
-        let kept = self.segments.iter().rev().take_while(|segment| {
-            let first = total == 0;
-            total += segment.bytes;
-            first || total <= bytes
-        });
-        let left_out = self.segments.len() - kept.count();
-        self.segments.drain(..left_out);
-        left_out > 0
-    }
-
     /// The latest snapshot that is written whole; `None` where there is none. Costs the reading of
     /// one segment and the decoding of its end.
     pub fn latest(&self) -> Option<Latest> {
@@ -138,6 +124,20 @@ pub struct Since {
 }
 
 impl Since {
+    /// Before the first snapshot: leaves out the oldest segments until the rest is no larger, as
+    /// compressed, than `bytes`; the newest one always stays. Says whether any was left out.
+    pub fn keep_newest(&mut self, bytes: u64) -> bool {
+        let mut total = 0;
+        let kept = self.segments.iter().rev().take_while(|segment| {
+            let newest = total == 0;
+            total += segment.bytes;
+            newest || total <= bytes
+        });
+        let left_out = self.segments.len() - kept.count();
+        self.segments.drain(..left_out);
+        left_out > 0
+    }
+
     /// What to say of a segment that has been read to its end. The newest one may just be growing.
     fn judge(&self, name: &str, first: Option<&Damage>, count: u64) -> Option<Error> {
         let damage = first?;

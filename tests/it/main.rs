@@ -17,5 +17,6 @@ mod live;
 mod machine;
 mod pty;
 mod recordings;
+mod store;
 mod support;
 mod tidy;

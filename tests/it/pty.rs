@@ -438,3 +438,41 @@ fn keys_answer_and_healthy_gpus_go_on_while_one_hangs() {
     assert_eq!(terminal.end().code(), Some(0));
     terminal.assert_restored();
 }
+
+#[test]
+fn the_stored_history_is_there_with_the_first_sample() {
+    if support::find("setsid", "util-linux").is_none() {
+        return;
+    }
+    let child = Running::sleep();
+    let gpu = Gpu::default().process(Process::compute(child.pid(), 20 * GIB));
+    let machine = Machine::new(&Scene::new().gpu(gpu));
+    machine.configure("[rules.idle]\nduration = \"2500ms\"\n");
+    let folder = machine.path("store");
+    let folder = folder.to_str().unwrap();
+    let recorded = machine.run(&[
+        "record",
+        "--store",
+        "--store-dir",
+        folder,
+        "--interval",
+        "100ms",
+        "--duration",
+        "4s",
+    ]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    // A second sample does not come.
+    let watch = ["watch", "--interval", "1h", "--store-dir", folder];
+    let mut terminal = Terminal::start(&[], &machine.command(&watch), 40, 160);
+    terminal.wait_for("idle process", |text| text.contains("without using it"));
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+
+    let command = machine.command(&[&watch[..], &["--no-store"]].concat());
+    let mut terminal = Terminal::start(&[], &command, 40, 160);
+    let text = terminal.wait_for("process", |text| text.contains("sleep 600"));
+    assert!(!text.contains("without using it"), "{text}");
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.assert_restored();
+}

@@ -27,7 +27,7 @@ pub fn gpumem() -> &'static str {
     env!("CARGO_BIN_EXE_gpumem")
 }
 
-/// An environment without this machine's configuration, locale and NVML.
+/// An environment without this machine's configuration, history, locale and NVML.
 pub fn clean_environment(command: &mut Command) {
     let nowhere = env!("CARGO_TARGET_TMPDIR");
     for name in [
@@ -42,7 +42,9 @@ pub fn clean_environment(command: &mut Command) {
     command
         .env("HOME", nowhere)
         .env("XDG_CONFIG_HOME", nowhere)
-        .env("XDG_STATE_HOME", nowhere);
+        .env("XDG_STATE_HOME", nowhere)
+        // Or a recorder's history of this machine would be root's.
+        .env("STATE_DIRECTORY", nowhere);
     command.env("LC_ALL", "C.UTF-8");
 }
 

@@ -374,16 +374,16 @@ fn the_latest_snapshot_is_found_without_reading_all() {
 fn the_newest_part_is_kept_by_size() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path(), DAY, (0..5).map(|n| 600 * n));
-    let all = Store::open(folder.path()).unwrap();
-    let one = all.segments[0].bytes;
+    let store = Store::open(folder.path()).unwrap();
+    let one = store.segments[0].bytes;
     for (bytes, first) in [(u64::MAX, 0), (3 * one + one / 2, 1200), (0, 2400)] {
-        let mut store = all.clone();
-        assert_eq!(store.keep_newest(bytes), first > 0);
-        let oldest = store.since(time(0)).next().unwrap().unwrap();
-        assert_eq!(oldest.time, time(first), "{bytes}");
+        let mut since = store.since(time(0));
+        assert_eq!(since.keep_newest(bytes), first > 0);
+        assert_eq!(since.next().unwrap().unwrap(), at(first), "{bytes}");
     }
-    let mut none = Store::open(&folder.path().join("..")).unwrap();
-    assert!(!none.keep_newest(0));
+    // What is not asked for does not count.
+    assert!(!store.since(time(1800)).keep_newest(2 * one + one / 2));
+    assert!(!store.since(time(9999)).keep_newest(0));
 }
 
 #[test]

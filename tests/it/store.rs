@@ -1,0 +1,453 @@
+//! The history that outlives a command: `record --store` with real processes on the mock driver, and
+//! what `check` makes of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use gpumem::model::Snapshot;
+use gpumem::recording::Reader;
+use gpumem::recording::store::{Access, Limits, Store, StoreWriter};
+use mock_nvml::scene::{Gpu, Process, Scene};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::support::{self, Output, wait_until};
+
+/// Longer than any look in these tests: only the store can decide it.
+const RULE: &str = "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2500ms\"\n";
+
+/// A machine with a rule that a look of 200 ms cannot decide.
+fn machine(scene: &Scene) -> Machine {
+    let machine = Machine::new(scene);
+    machine.configure(RULE);
+    machine
+}
+
+fn store(machine: &Machine) -> String {
+    machine.path("store").to_str().unwrap().to_owned()
+}
+
+/// `record --store` at a pace at which a test sees something.
+fn record(machine: &Machine, more: &[&str]) -> Output {
+    let folder = store(machine);
+    let arguments = [
+        "record",
+        "--store",
+        "--store-dir",
+        &folder,
+        "--interval",
+        "100ms",
+    ];
+    machine.run(&[&arguments[..], more].concat())
+}
+
+fn start_recorder(machine: &Machine, interval: &str) -> Child {
+    let folder = store(machine);
+    let arguments = [
+        "record",
+        "--store",
+        "--store-dir",
+        &folder,
+        "--interval",
+        interval,
+    ];
+    let mut command = machine.command(&arguments);
+    command.stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// A check of the idle rule alone, by a short look and what is stored.
+fn check(machine: &Machine, more: &[&str]) -> Output {
+    let folder = store(machine);
+    let arguments = [
+        "check",
+        "--json",
+        "--rule",
+        "idle",
+        "--window",
+        "200ms",
+        "--interval",
+        "100ms",
+        "--store-dir",
+        &folder,
+    ];
+    machine.run(&[&arguments[..], more].concat())
+}
+
+fn accused(output: &Output) -> Vec<u64> {
+    let verdict = output.json();
+    let findings = verdict["findings"].as_array().unwrap().iter();
+    let standing = findings.filter(|finding| finding["resolved_at"].is_null());
+    let mut pids: Vec<u64> = standing
+        .map(|finding| finding["process"]["pid"].as_u64().unwrap())
+        .collect();
+    pids.sort_unstable();
+    pids
+}
+
+fn segments(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    let mut paths: Vec<PathBuf> = entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "zst"))
+        .collect();
+    paths.sort();
+    paths
+}
+
+fn bytes(folder: &Path) -> u64 {
+    let sizes = segments(folder).into_iter();
+    sizes.map(|path| fs::metadata(path).unwrap().len()).sum()
+}
+
+fn snapshots(folder: &Path) -> Vec<Snapshot> {
+    let read = |path: PathBuf| Reader::open(&path).unwrap().map(Result::unwrap);
+    segments(folder).into_iter().flat_map(read).collect()
+}
+
+/// A store of the same snapshots, changed.
+fn rewrite(folder: &Path, change: impl Fn(&mut Snapshot)) {
+    let stored = snapshots(folder);
+    fs::remove_dir_all(folder).unwrap();
+    let limits = Limits {
+        max_age: Duration::from_secs(86_400),
+        max_bytes: 1 << 30,
+    };
+    let mut writer = StoreWriter::open(folder, limits, Access::Owner).unwrap();
+    for mut snapshot in stored {
+        change(&mut snapshot);
+        writer.write(&snapshot).unwrap();
+    }
+    writer.flush().unwrap();
+}
+
+#[test]
+fn what_is_stored_decides_at_once() {
+    let (idle, busy) = (Running::sleep(), Running::sleep());
+    let gpu = Gpu::default()
+        .utilization(80, 10)
+        .process(Process::compute(idle.pid(), 20 * GIB))
+        .process(Process::compute(busy.pid(), 20 * GIB).sm(80));
+    let machine = machine(&Scene::new().gpu(gpu));
+    let recorded = record(&machine, &["--duration", "4s"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+
+    let verdict = check(&machine, &[]);
+    assert_eq!(
+        (verdict.code, verdict.stderr.as_str()),
+        (1, ""),
+        "{verdict:?}"
+    );
+    assert_eq!(accused(&verdict), [u64::from(idle.pid())]);
+    let json = verdict.json();
+    assert!(json["window_seconds"].as_f64() > Some(3.0), "{json}");
+    assert!(
+        json["findings"][0]["duration_seconds"].as_f64() > Some(3.0),
+        "{json}"
+    );
+    assert_eq!(json["undecided"], json!([]));
+    assert_eq!(json["errors"], json!([]));
+
+    // Without it, the look is too short.
+    let without = check(&machine, &["--no-store"]);
+    assert_eq!(
+        (without.code, accused(&without)),
+        (0, vec![]),
+        "{without:?}"
+    );
+    assert_eq!(without.json()["undecided"][0]["rule"], "idle");
+
+    // As the store is fresh, the default is one look and not half a minute.
+    let folder = store(&machine);
+    let recorded = record(&machine, &["--duration", "500ms"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    let before = machine.counts();
+    let looked = machine.run(&["check", "--rule", "idle", "--store-dir", &folder]);
+    assert_eq!(looked.code, 1, "{looked:?}");
+    let name = ("nvmlDeviceGetMemoryInfo_v2".to_owned(), Some(0));
+    let samples = machine.counts()[&name] - before[&name];
+    assert!((1..=3).contains(&samples), "{samples}");
+}
+
+#[test]
+fn every_snapshot_is_in_the_store_when_a_signal_ends_it() {
+    let child = Running::sleep();
+    let machine = machine(&one_gpu(&[child.pid()]));
+    let folder = machine.path("store");
+    let mut written = 0;
+    for signal in [Signal::TERM, Signal::INT] {
+        let recorder = start_recorder(&machine, "50ms");
+        let before = segments(&folder).len();
+        wait_until("it records", || segments(&folder).len() > before);
+        std::thread::sleep(Duration::from_millis(300));
+        kill_process(Pid::from_child(&recorder), signal).unwrap();
+        let output = recorder.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        let told = String::from_utf8(output.stderr).unwrap();
+        let end = format!(" to the store {}\n", folder.display());
+        let count = told.strip_prefix("gpumem: recorded ").unwrap();
+        let count = count.strip_suffix(&end).unwrap().split(' ').next().unwrap();
+        written += count.parse::<usize>().unwrap();
+        let stored = snapshots(&folder);
+        assert_eq!(stored.len(), written);
+        assert!(stored.iter().all(|it| it.process(child.pid()).is_some()));
+    }
+    assert!(written > 6, "{written}");
+    // Each file is a recording of its own, for gpumem and for zstd.
+    let segment = segments(&folder).remove(0);
+    let replayed = support::run(&["ps", "--replay", segment.to_str().unwrap()]);
+    assert!(replayed.stdout.contains("sleep 600"), "{replayed:?}");
+    if let Some(zstd) = support::find("zstd", "zstd") {
+        let tested = support::finish(std::process::Command::new(zstd).arg("-t").arg(&segment));
+        assert_eq!(tested.code, 0, "{tested:?}");
+    }
+}
+
+#[test]
+fn a_recorder_that_is_killed_leaves_a_store_that_says_nothing_false() {
+    // Many, so that a frame is full in no time.
+    let children: Vec<Running> = (0..60).map(|_| Running::sleep()).collect();
+    let pids: Vec<u32> = children.iter().map(Running::pid).collect();
+    let machine = machine(&one_gpu(&pids));
+    let folder = machine.path("store");
+    let mut recorder = start_recorder(&machine, "50ms");
+    let span = || {
+        let times: Vec<_> = snapshots_so_far(&folder);
+        times
+            .first()
+            .zip(times.last())
+            .map_or(0, |(first, last)| last - first)
+    };
+    wait_until("it has recorded enough", || {
+        // Meanwhile others read; nothing of it is damage to them.
+        let output = check(&machine, &[]);
+        assert_eq!(
+            output.stderr.replace(&no_snapshot(&folder), ""),
+            "",
+            "{output:?}"
+        );
+        span() > 3500
+    });
+    recorder.kill().unwrap();
+    recorder.wait().unwrap();
+
+    let mut children = children;
+    let gone = children.pop().unwrap().pid();
+    machine.play(&one_gpu(&pids[..59]));
+    let output = check(&machine, &[]);
+    assert_eq!(output.code, 1, "{output:?}");
+    let accused = accused(&output);
+    assert_eq!(accused.len(), 59);
+    assert!(!accused.contains(&u64::from(gone)), "it is no more");
+
+    // The next recorder goes on beside what was left.
+    let before = segments(&folder);
+    let recorded = record(&machine, &["--duration", "300ms"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    assert_eq!(segments(&folder).len(), before.len() + 1);
+}
+
+/// What check says of a store in which there is nothing yet.
+fn no_snapshot(folder: &Path) -> String {
+    format!(
+        "gpumem: the store {} holds no snapshot of this boot\n",
+        folder.display()
+    )
+}
+
+/// Milliseconds of all that a reader sees now.
+fn snapshots_so_far(folder: &Path) -> Vec<i64> {
+    let Ok(store) = Store::open(folder) else {
+        return Vec::new();
+    };
+    let epoch = gpumem::model::Time::default();
+    let snapshots = store.since(epoch).map(Result::unwrap);
+    snapshots
+        .map(|snapshot| snapshot.time.unix_milliseconds())
+        .collect()
+}
+
+#[test]
+fn a_store_has_one_recorder() {
+    let machine = machine(&one_gpu(&[]));
+    let folder = machine.path("store");
+    let mut first = start_recorder(&machine, "100ms");
+    wait_until("it records", || !segments(&folder).is_empty());
+    let second = record(&machine, &["--duration", "1s"]);
+    assert_eq!(second.code, 3, "{second:?}");
+    let pid = format!("the gpumem with pid {} is recording to it", first.id());
+    assert!(second.stderr.contains(&pid), "{second:?}");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let third = record(&machine, &["--duration", "200ms"]);
+    assert_eq!(third.code, 0, "{third:?}");
+}
+
+#[test]
+fn the_ring_stays_within_its_size() {
+    let children: Vec<Running> = (0..60).map(|_| Running::sleep()).collect();
+    let pids: Vec<u32> = children.iter().map(Running::pid).collect();
+    let machine = machine(&one_gpu(&pids));
+    let folder = machine.path("store");
+    let recorded = record(&machine, &["--duration", "500ms", "--store-size", "1MiB"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    // What a former recorder left counts, too, and goes first.
+    for day in 10..20 {
+        let old = folder.join(format!("202001{day}T000000.000Z.jsonl.zst"));
+        fs::write(old, vec![0; 300_000]).unwrap();
+    }
+    let recorded = record(
+        &machine,
+        &[
+            "--duration",
+            "500ms",
+            "--store-size",
+            "1MiB",
+            "--store-age",
+            "10000d",
+        ],
+    );
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    assert!(bytes(&folder) <= 1 << 20, "{}", bytes(&folder));
+    let names = segments(&folder);
+    assert!(names.len() == 5, "{names:?}");
+    assert!(
+        names[0].ends_with("20200117T000000.000Z.jsonl.zst"),
+        "{names:?}"
+    );
+    let recorded = record(&machine, &["--duration", "300ms"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    assert_eq!(segments(&folder).len(), 3, "by age, too");
+}
+
+#[test]
+fn a_history_that_is_not_of_this_machine_or_of_another_time_is_not_used() {
+    let child = Running::sleep();
+    let machine = machine(&one_gpu(&[child.pid()]));
+    let folder = machine.path("store");
+    record(&machine, &["--duration", "4s"]);
+    assert_eq!(accused(&check(&machine, &[])), [u64::from(child.pid())]);
+
+    let changes: [(fn(&mut Snapshot), &str); 3] = [
+        (
+            |snapshot| snapshot.host.boot_id = Some("another".into()),
+            "holds no snapshot of this boot",
+        ),
+        (
+            |snapshot| snapshot.host.hostname = Some("another".into()),
+            "holds no snapshot of this boot",
+        ),
+        (
+            |snapshot| snapshot.time = snapshot.time.plus_seconds(3600.0),
+            "is to come",
+        ),
+    ];
+    for (change, said) in changes {
+        let kept = snapshots(&folder);
+        rewrite(&folder, change);
+        let output = check(&machine, &[]);
+        assert_eq!((output.code, accused(&output)), (0, vec![]), "{output:?}");
+        assert!(output.stderr.contains(said), "{output:?}");
+        assert_eq!(output.json()["undecided"][0]["rule"], "idle");
+        let quiet = machine.run(&[
+            "check",
+            "--quiet",
+            "--rule",
+            "idle",
+            "--window",
+            "0s",
+            "--store-dir",
+            &store(&machine),
+        ]);
+        assert_eq!((quiet.code, quiet.stderr.as_str()), (0, ""));
+        // As it was.
+        let next = std::cell::RefCell::new(kept.into_iter());
+        rewrite(&folder, |snapshot| {
+            *snapshot = next.borrow_mut().next().unwrap()
+        });
+    }
+}
+
+#[test]
+fn damage_is_said_and_stepped_over() {
+    let child = Running::sleep();
+    let machine = machine(&one_gpu(&[child.pid()]));
+    let folder = machine.path("store");
+    record(&machine, &["--duration", "300ms"]);
+    let torn = segments(&folder).remove(0);
+    let length = fs::metadata(&torn).unwrap().len();
+    fs::File::options()
+        .write(true)
+        .open(&torn)
+        .unwrap()
+        .set_len(length - 60)
+        .unwrap();
+    fs::write(folder.join("20200101T000000.000Z.jsonl.zst"), "garbage").unwrap();
+    fs::write(folder.join("README"), "not a segment").unwrap();
+    record(&machine, &["--duration", "4s"]);
+    let before = fs::read_dir(&folder).unwrap().count();
+    let output = check(&machine, &[]);
+    assert_eq!(accused(&output), [u64::from(child.pid())]);
+    assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+    assert!(output.stderr.contains("torn compressed data"), "{output:?}");
+    assert_eq!(
+        fs::read_dir(&folder).unwrap().count(),
+        before,
+        "a reader writes nothing"
+    );
+}
+
+#[test]
+fn what_cannot_be_a_store_is_wrong_usage() {
+    let machine = machine(&one_gpu(&[]));
+    fs::write(machine.path("store"), "a file").unwrap();
+    let file = store(&machine);
+    let none = machine.path("none").to_str().unwrap().to_owned();
+    for (arguments, hint) in [
+        (
+            &["record", "--store", "--store-dir", &file][..],
+            "--store-dir",
+        ),
+        (&["check", "--store-dir", &file], "not a directory"),
+        (&["check", "--store-dir", &none], "gpumem record --store"),
+        (&["record", "--store", "x.jsonl"], "cannot be used with"),
+        (&["record", "--store", "--keep", "3"], "cannot be used with"),
+        (&["record", "--store-age", "2h"], "--store"),
+        (&["record", "--store", "--store-age", "5s"], "24h"),
+        (&["record", "--store", "--store-size", "4KiB"], "256MiB"),
+    ] {
+        let output = machine.run(arguments);
+        assert_eq!(output.code, 2, "{arguments:?}: {output:?}");
+        assert!(output.stderr.contains(hint), "{arguments:?}: {output:?}");
+    }
+    // Where none was named there need not be any.
+    let silent = machine.run(&["check", "--window", "0s"]);
+    assert_eq!((silent.code, silent.stderr.as_str()), (0, ""));
+}
+
+#[test]
+fn the_service_and_the_configuration_are_heard() {
+    let machine = machine(&one_gpu(&[]));
+    let recorder = |machine: &Machine| {
+        let mut command = machine.command(&["record", "--store", "--duration", "600ms"]);
+        command.env("STATE_DIRECTORY", machine.path("state"));
+        support::finish(&mut command)
+    };
+    let folder = machine.path("state/store");
+    let once = recorder(&machine);
+    assert_eq!(once.code, 0, "{once:?}");
+    assert!(
+        once.stderr.contains("recorded 1 snapshot to"),
+        "5 s by default: {once:?}"
+    );
+    machine.configure("[sample]\ninterval = \"100ms\"\n");
+    let often = recorder(&machine);
+    assert_eq!(often.code, 0, "{often:?}");
+    assert!(snapshots(&folder).len() >= 4, "{often:?}");
+    let mut command = machine.command(&["check", "--json", "--window", "0s"]);
+    command.env("STATE_DIRECTORY", machine.path("state"));
+    let verdict = support::finish(&mut command).json();
+    assert!(verdict["window_seconds"].as_f64() > Some(0.3), "{verdict}");
+}
