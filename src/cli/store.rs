@@ -55,7 +55,7 @@ struct Places<'a> {
 
 impl Places<'_> {
     /// The one place that was chosen for this run, by a person or by the service manager.
-    fn chosen(&self) -> Option<PathBuf> {
+    fn chosen(self) -> Option<PathBuf> {
         let service = || {
             // systemd separates several by colons; the first one is ours.
             let first = self.state_directory?.to_str()?.split(':').next()?;
@@ -65,7 +65,7 @@ impl Places<'_> {
     }
 
     /// The user's own.
-    fn own(&self) -> Option<PathBuf> {
+    fn own(self) -> Option<PathBuf> {
         if self.is_root {
             return Some(SYSTEM.into());
         }
@@ -74,11 +74,11 @@ impl Places<'_> {
             .map(|folder| folder.join(USER))
     }
 
-    fn to_write(&self) -> Option<PathBuf> {
+    fn to_write(self) -> Option<PathBuf> {
         self.chosen().or_else(|| self.own())
     }
 
-    fn to_read(&self) -> Vec<PathBuf> {
+    fn to_read(self) -> Vec<PathBuf> {
         if let Some(chosen) = self.chosen() {
             return vec![chosen];
         }
@@ -408,7 +408,7 @@ mod tests {
         let mut rules = Settings::default();
         let before = longest(&rules);
         assert!(before >= Duration::from_secs(600));
-        let day = Value::Span(crate::units::Span::from_seconds(80_000.0));
+        let day = Value::Span(Span::from_seconds(80_000.0));
         let idle = rules.rule_mut("idle").unwrap();
         assert!(idle.set("duration", day));
         assert_eq!(longest(&rules), Duration::from_secs(80_000));

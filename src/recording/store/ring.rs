@@ -131,7 +131,7 @@ impl StoreWriter {
             .mode(access.folder_mode())
             .create(folder)
             .map_err(failed)?;
-        let lock = lock(folder, access)?;
+        let lock = lock(folder)?;
         let mut compressor = Compressor::new(LEVEL).map_err(failed)?;
         compressor
             .set_parameter(CParameter::ChecksumFlag(true))
@@ -355,7 +355,7 @@ impl std::fmt::Debug for StoreWriter {
 }
 
 /// Takes the lock of a store, and says in its file who has it.
-fn lock(folder: &Path, access: Access) -> Result<File, Error> {
+fn lock(folder: &Path) -> Result<File, Error> {
     let failed = |cause| Error::StoreUnwritable {
         folder: folder.to_owned(),
         cause,
@@ -365,7 +365,8 @@ fn lock(folder: &Path, access: Access) -> Result<File, Error> {
         .write(true)
         .create(true)
         .truncate(false)
-        .mode(access.file_mode())
+        // Who may open it, if only to read, may take it: nobody else shall keep a writer out.
+        .mode(Access::Owner.file_mode())
         .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(folder.join(LOCK))
         .map_err(failed)?;

@@ -417,6 +417,11 @@ fn only_who_may_can_read_it() {
         assert_eq!(mode(&folder) & !folder_mode, 0);
         assert_eq!(mode(&segments(&folder)[0]) & !file_mode, 0);
         assert_eq!(mode(&folder) & 0o700, 0o700);
+        assert_eq!(
+            mode(&folder.join("lock")) & !0o600,
+            0,
+            "nobody else can lock it"
+        );
     }
 }
 
@@ -453,7 +458,7 @@ fn on_a_full_disk_it_goes_on_at_the_cost_of_the_oldest() {
 
     // Somebody else takes all that there is: the oldest go, then it waits for better times.
     let ballast = folder.path().join("ballast");
-    let mut file = fs::File::create(&ballast).unwrap();
+    let mut file = File::create(&ballast).unwrap();
     let error = loop {
         while io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
         let written = writer.write(&at(second));
