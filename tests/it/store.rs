@@ -330,7 +330,8 @@ fn a_history_that_is_not_of_this_machine_or_of_another_time_is_not_used() {
     record(&machine, &["--duration", "4s"]);
     assert_eq!(accused(&check(&machine, &[])), [u64::from(child.pid())]);
 
-    let changes: [(fn(&mut Snapshot), &str); 3] = [
+    type Change = fn(&mut Snapshot);
+    let changes: [(Change, &str); 3] = [
         (
             |snapshot| snapshot.host.boot_id = Some("another".into()),
             "holds no snapshot of this boot",
@@ -365,7 +366,7 @@ fn a_history_that_is_not_of_this_machine_or_of_another_time_is_not_used() {
         // As it was.
         let next = std::cell::RefCell::new(kept.into_iter());
         rewrite(&folder, |snapshot| {
-            *snapshot = next.borrow_mut().next().unwrap()
+            *snapshot = next.borrow_mut().next().unwrap();
         });
     }
 }
