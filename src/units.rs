@@ -73,6 +73,50 @@ impl FromStr for Bytes {
     }
 }
 
+/// A size, or a share of a whole; typed as `8GiB`, `512MiB` or `90%`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Amount {
+    /// So many bytes.
+    Size(Bytes),
+    /// So many percent of the whole, 0 to 100.
+    Share(f64),
+}
+
+impl Amount {
+    /// In bytes, of a whole of `total`; rounded down, so that a limit is not stretched.
+    pub fn of(self, total: u64) -> u64 {
+        match self {
+            Self::Size(bytes) => bytes.0,
+            Self::Share(percent) => (total as f64 * percent / 100.0) as u64,
+        }
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Size(bytes) => bytes.fmt(f),
+            Self::Share(percent) => f.pad(&format!("{percent}%")),
+        }
+    }
+}
+
+impl FromStr for Amount {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let error = || ParseError {
+            text: text.to_owned(),
+            what: "a size or a share from 0% to 100%",
+            examples: "8GiB, 512MiB or 90%",
+        };
+        match split(text) {
+            Some((percent, "%")) if percent <= 100.0 => Ok(Self::Share(percent)),
+            _ => text.parse().map(Self::Size).map_err(|_| error()),
+        }
+    }
+}
+
 /// Splits `1.5GiB` into its number and its unit.
 fn split(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
@@ -198,6 +242,27 @@ mod tests {
         ] {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn amounts_are_sizes_or_shares() {
+        for (text, bytes) in [
+            ("500MiB", 500 * MIB),
+            ("0", 0),
+            ("0%", 0),
+            ("12.5%", 10 * GIB),
+            ("90 %", 72 * GIB),
+            ("100%", 80 * GIB),
+        ] {
+            let amount: Amount = text.parse().unwrap();
+            assert_eq!(amount.of(80 * GIB), bytes, "{text}");
+        }
+        assert_eq!("33%".parse::<Amount>().unwrap().of(10), 3, "rounded down");
+        for text in ["", "%", "101%", "-1%", "8GB", "NaN%", "1e1%", "50%%"] {
+            let error = text.parse::<Amount>().unwrap_err().to_string();
+            assert!(error.ends_with("write 8GiB, 512MiB or 90%"), "{error}");
+        }
+        assert_eq!("90%".parse::<Amount>().unwrap().to_string(), "90%");
     }
 
     #[test]

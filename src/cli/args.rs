@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
 
-use crate::model::Severity;
+use crate::model::{Kind, Severity};
 use crate::report::processes::Sort;
-use crate::units::{Bytes, Span};
+use crate::units::{Amount, Bytes, Span};
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done, and nothing found
-  1  a finding at or above --fail-on (check)
+  1  check: a finding at or above --fail-on, a limit exceeded, or memory not free in time
   2  wrong usage or configuration
   3  could not measure: no driver, or a GPU that cannot be read and nothing found";
 
@@ -91,6 +91,7 @@ pub enum Command {
     Watch(Watch),
     Record(Record),
     Config(Config),
+    Schema(Schema),
     Completions(Completions),
     Man(Man),
 }
@@ -177,13 +178,19 @@ impl ValueEnum for Sort {
 /// Judge by the rules whether GPU memory is wasted; the exit code is the verdict
 ///
 /// Samples this machine for --window, or judges a whole recording with --replay, and reports what
-/// is so at the end of it. A rule that could not be decided, because it needs a longer history or
-/// the driver does not tell enough, is listed as undecided and accuses nobody. Where `gpumem record
-/// --store` runs, what it has stored is judged with what is sampled now, and one short look decides.
+/// is so at the end of it, the worst first. A rule that could not be decided, because it needs a
+/// longer history or the driver does not tell enough, is listed as undecided and accuses nobody.
+/// Where `gpumem record --store` runs, what it has stored is judged with what is sampled now, and one
+/// short look decides.
+///
+/// With --max-used or --max-unattributed a GPU that exceeds the limit fails the check too; where
+/// the value is not known, the check could not measure (3). With --wait-free the question is
+/// whether the memory became free in time: 0 if so, 1 if not. Findings are then listed, and count
+/// for the exit code only where --fail-on is given.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Check {
-    /// Print the verdict as JSON (gpumem.check/1)
+    /// Print the verdict as JSON (gpumem.check/1): one document, also where the check fails
     #[arg(long)]
     pub json: bool,
 
@@ -196,13 +203,55 @@ pub struct Check {
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub interval: Option<Span>,
 
-    /// The least severity that makes the exit code 1
-    #[arg(long, value_name = "SEVERITY", default_value = "warning")]
-    pub fail_on: Severity,
+    /// The least severity that makes the exit code 1 [default: warning; with --wait-free none]
+    #[arg(long, value_name = "SEVERITY")]
+    pub fail_on: Option<Severity>,
 
     /// Judge by these rules only
     #[arg(long, value_name = "RULE", value_delimiter = ',')]
     pub rule: Vec<String>,
+
+    /// Judge by rules of these kinds only
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub kind: Vec<Kind>,
+
+    /// Only what is about these GPUs, by index or UUID; the others may be unreadable
+    #[arg(long, value_name = "GPU", value_delimiter = ',')]
+    pub gpu: Vec<String>,
+
+    /// Only what is about processes of these users, by name or uid
+    #[arg(long, value_name = "USER", value_delimiter = ',')]
+    pub user: Vec<String>,
+
+    /// Fail where a GPU uses more than this at the end
+    ///
+    /// A size (500MiB) or a share of the GPU's memory (90%). What driver and firmware reserve is not
+    /// used memory; but drivers that do not tell it apart (before R510) count it as used.
+    #[arg(long, value_name = "SIZE|PERCENT")]
+    pub max_used: Option<Amount>,
+
+    /// Fail where more than this is used by no process that NVML lists, at the end
+    ///
+    /// As --max-used. It is known only in the host's pid namespace, without MIG, and where the
+    /// memory of every listed process is.
+    #[arg(long, value_name = "SIZE|PERCENT")]
+    pub max_unattributed: Option<Amount>,
+
+    /// Wait until so much memory is free on that GPU, or on any one (of --gpu); then exit with 0
+    ///
+    /// Given several times, all have to be free at once, each judged by itself. With --replay or
+    /// --demo, time is the recording's.
+    #[arg(long, value_name = "SIZE[:GPU]", conflicts_with = "window")]
+    pub wait_free: Vec<WaitFree>,
+
+    /// How long --wait-free waits; then exit with 1
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "5m",
+        requires = "wait_free"
+    )]
+    pub timeout: Span,
 
     /// Print nothing: the exit code is the answer
     #[arg(short, long, conflicts_with = "json")]
@@ -215,6 +264,44 @@ pub struct Check {
     /// Where snapshots come from.
     #[command(flatten)]
     pub recorded: Recorded,
+}
+
+/// How much memory is to be free, and where: `8GiB`, `8GiB:1`, `8GiB:GPU-…`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WaitFree {
+    /// How much.
+    pub size: Bytes,
+    /// Index or UUID; `None` is any one GPU.
+    pub gpu: Option<String>,
+}
+
+impl std::str::FromStr for WaitFree {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (size, gpu) = match text.split_once(':') {
+            Some((_, "")) => return Err("no GPU follows the colon; write 8GiB:0 or 8GiB".into()),
+            Some((size, gpu)) => (size, Some(gpu.to_owned())),
+            None => (text, None),
+        };
+        let size: Bytes = size
+            .parse()
+            .map_err(|error: crate::units::ParseError| error.to_string())?;
+        if size.0 == 0 {
+            return Err("0 bytes are always free; write 8GiB or 8GiB:0".into());
+        }
+        Ok(Self { size, gpu })
+    }
+}
+
+impl ValueEnum for Kind {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name()))
+    }
 }
 
 impl ValueEnum for Severity {
@@ -348,6 +435,26 @@ pub enum ConfigAction {
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: Option<PathBuf>,
     },
+}
+
+/// Print the JSON Schema of what gpumem writes
+///
+/// Draft 2020-12. A reader of either format ignores fields that it does not know, and takes null for
+/// absent: what is not known is never 0.
+#[derive(Args, Debug)]
+pub struct Schema {
+    /// Which format
+    #[arg(value_name = "FORMAT")]
+    pub name: SchemaName,
+}
+
+/// A published format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum SchemaName {
+    /// What check --json prints (gpumem.check/1)
+    Check,
+    /// What ps --json prints, and each line of a recording (gpumem.snapshot/1)
+    Snapshot,
 }
 
 /// Print the completion script of a shell

@@ -1,18 +1,29 @@
 //! `gpumem check`: judge by the rules; the exit code is the verdict.
+//!
+//! Here snapshots are fetched and the report is printed, one JSON document also on failure. What
+//! they come to is in `gate`, the limits on a GPU's memory in `limit`, waiting for free memory in
+//! `wait`, and what a signal does in `interrupt`.
 
+mod gate;
+mod interrupt;
+mod limit;
+mod wait;
+
+use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::args::{Check, Global};
+use clap::CommandFactory as _;
+
+use self::gate::{Gate, Progress};
+use super::args::{Check, Cli, Global};
 use super::exit::Exit;
-use super::{complain, config, live, print, recorded, store, style, unreadable, warn_of_damage};
-use crate::history::Resets;
-use crate::model::finding::Finding;
-use crate::model::snapshot::ReadError;
-use crate::model::{Severity, Snapshot, Time};
-use crate::report::check::{Counts, Report, SCHEMA, Status};
-use crate::rules::Engine;
-use crate::source::Source;
+use super::{Misuse, complain, config, live, print, recorded, style, warn_of_damage};
+use crate::model::Kind;
+use crate::report::check::{Report, Status};
+use crate::rules::Settings;
+use crate::source::Source as _;
 use crate::source::replay::Pace;
 use crate::units::Span;
 
@@ -21,55 +32,32 @@ const WINDOW: Span = Span(Duration::from_secs(30));
 /// And where the stored history leaves only the present to be seen.
 const LOOK: Span = Span(Duration::from_secs(2));
 
-/// What has been judged so far.
-struct Judged {
-    engine: Engine,
-    /// The longest time that a rule asks for.
-    needed: Duration,
-    first: Option<Time>,
-    last: Option<Last>,
-}
-
-/// What a verdict needs of the last snapshot; not all of it, while the next one is being taken.
-struct Last {
-    time: Time,
-    gpus: usize,
-    errors: Vec<ReadError>,
-    unreadable: bool,
-}
-
-impl Judged {
-    fn observe(&mut self, snapshot: Snapshot) {
-        self.engine.observe(&snapshot);
-        self.first.get_or_insert(snapshot.time);
-        self.last = Some(Last {
-            time: snapshot.time,
-            gpus: snapshot.gpus.len(),
-            unreadable: unreadable(&snapshot),
-            errors: snapshot.errors,
-        });
-    }
-}
-
 pub(super) fn run(args: &Check, global: &Global) -> anyhow::Result<Exit> {
-    let config = config::load(global)?;
-    let mut settings = config.rules.clone();
-    settings.select(&args.rule)?;
-    let interval = args.interval.unwrap_or(config.sample.interval);
-    let mut judged = Judged {
-        needed: store::longest(&settings),
-        engine: Engine::new(settings),
-        first: None,
-        last: None,
+    let prepared = prepare(args, global).and_then(|(gate, interval)| {
+        interrupt::report_on_signal(&gate, args.json, args.quiet)?;
+        Ok((gate, interval))
+    });
+    let (gate, interval) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            if args.json {
+                print(&Report::failed(&format!("{error:#}")).to_json()?)?;
+            }
+            return Err(error);
+        }
     };
-    let outcome = observe(args, global, interval.0, &mut judged);
-    let report = conclude(&judged, args.fail_on, outcome.as_ref().err());
+    let outcome = observe(args, global, interval, &gate);
+    let failure = outcome.as_ref().err().map(|error| format!("{error:#}"));
+    let (report, gpus) = {
+        let mut gate = lock(&gate);
+        gate.conclude();
+        (gate.report(failure.as_deref()), gate.gpus())
+    };
     if args.json {
         print(&report.to_json()?)?;
     }
     outcome?;
     if !args.json && !args.quiet {
-        let gpus = judged.last.as_ref().map_or(0, |last| last.gpus);
         print(&report.to_text(gpus, style(global.color)))?;
     }
     Ok(match report.status {
@@ -79,119 +67,113 @@ pub(super) fn run(args: &Check, global: &Global) -> anyhow::Result<Exit> {
     })
 }
 
+/// What is asked, and the interval between samples.
+fn prepare(args: &Check, global: &Global) -> anyhow::Result<(Arc<Mutex<Gate>>, Duration)> {
+    let config = config::load(global)?;
+    let mut settings = config.rules.clone();
+    choose(&mut settings, &args.rule, &args.kind)?;
+    let interval = args.interval.unwrap_or(config.sample.interval);
+    Ok((Arc::new(Mutex::new(Gate::new(args, settings))), interval.0))
+}
+
+/// Keeps the rules that have one of the names and one of the kinds; none given means any.
+fn choose(settings: &mut Settings, names: &[String], kinds: &[Kind]) -> anyhow::Result<()> {
+    settings.select(names)?;
+    if kinds.is_empty() {
+        return Ok(());
+    }
+    let of_kind = |kind: &Kind| {
+        let rules = settings.rules().iter();
+        let names = rules.filter(|rule| rule.kind() == *kind);
+        names.map(|rule| Arc::clone(rule.name())).collect()
+    };
+    let mut chosen: Vec<Arc<str>> = Vec::new();
+    for kind in kinds {
+        let rules: Vec<Arc<str>> = of_kind(kind);
+        if rules.is_empty() {
+            let among = if names.is_empty() { "" } else { " of --rule" };
+            return Err(Misuse(format!("--kind {kind}: no rule{among} is of this kind")).into());
+        }
+        chosen.extend(rules);
+    }
+    settings.select(&chosen)?;
+    Ok(())
+}
+
 fn observe(
     args: &Check,
     global: &Global,
     interval: Duration,
-    judged: &mut Judged,
+    gate: &Mutex<Gate>,
 ) -> anyhow::Result<()> {
     if let Some(mut replay) = recorded(&args.recorded, Pace::AsFast)? {
         while let Some(snapshot) = replay.next()? {
-            judged.observe(snapshot);
+            let mut gate = lock(gate);
+            if gate.is_too_late(snapshot.time) || gate.observe(snapshot) == Progress::Answered {
+                break;
+            }
         }
         if !args.quiet {
             warn_of_damage(&replay);
         }
-        return Ok(());
+        return lock(gate).prove_gpus().map_err(Into::into);
     }
+    let asked = if args.wait_free.is_empty() {
+        args.window
+    } else {
+        Some(args.timeout)
+    };
     let mut live = live(
         global,
-        args.window.map_or(interval, |window| {
-            interval.min(window.0.max(Duration::from_millis(10)))
+        asked.map_or(interval, |asked| {
+            interval.min(asked.0.max(Duration::from_millis(10)))
         }),
     )?;
     // The stored history, where there is one, decides what a look at the machine cannot.
-    let ask = store::Ask {
-        global,
-        stored: args.stored,
-        needed: judged.needed,
-        most_bytes: store::MOST_FOR_CHECK,
-        quiet: args.quiet,
-    };
-    let fed = store::feed(&mut judged.engine, &live, ask)?;
-    judged.first = fed.first;
-    let default = if fed.suffices { LOOK } else { WINDOW };
-    let window = args.window.unwrap_or(default);
+    let fed = lock(gate).feed(&live, args, global)?;
+    let patience = asked.unwrap_or(if fed.suffices { LOOK } else { WINDOW });
     if !args.quiet && !args.json && io::stderr().is_terminal() {
-        complain(&format!("sampling for {window} (--window)"));
+        complain(&lock(gate).purpose(patience));
     }
-    let mut begun = None;
+    let mut first = None;
     while let Some(snapshot) = live.next()? {
         let time = snapshot.time;
-        judged.observe(snapshot);
-        let begun = *begun.get_or_insert(time);
+        let mut gate = lock(gate);
+        let progress = gate.observe(snapshot);
+        gate.prove_gpus()?;
+        let seconds = time.seconds_since(*first.get_or_insert(time));
         // Half an interval: the last sample is due at the end of the window, or a little after it.
-        if time.seconds_since(begun) + interval.as_secs_f64() / 2.0 >= window.seconds() {
+        let is_last = seconds + interval.as_secs_f64() / 2.0 >= patience.seconds();
+        if progress == Progress::Answered || is_last {
             break;
         }
     }
     Ok(())
 }
 
-fn conclude(judged: &Judged, fail_on: Severity, failure: Option<&anyhow::Error>) -> Report {
-    let engine = &judged.engine;
-    let mut findings: Vec<Finding> = engine.findings().to_vec();
-    findings.extend(engine.resolved().iter().cloned());
-    let fails = engine
-        .findings()
-        .iter()
-        .any(|finding| finding.severity >= fail_on);
-    let mut errors = judged
-        .last
-        .as_ref()
-        .map_or_else(Vec::new, |last| last.errors.clone());
-    if judged.last.as_ref().is_some_and(|last| last.gpus == 0) {
-        errors.push(ReadError {
-            gpu: None,
-            call: "nvmlDeviceGetCount_v2".into(),
-            error: "the driver reports no GPU: there is nothing to judge".into(),
-        });
-    }
-    errors.extend(forgotten(engine.history().resets()));
-    if let Some(failure) = failure {
-        errors.push(ReadError {
-            gpu: None,
-            call: "check".into(),
-            error: format!("{failure:#}").into(),
-        });
-    }
-    let blind = failure.is_some() || judged.last.as_ref().is_none_or(|last| last.unreadable);
-    let status = match (failure, fails, blind) {
-        (Some(_), ..) => Status::Error,
-        (None, true, _) => Status::Findings,
-        (None, false, true) => Status::Error,
-        (None, false, false) => Status::Ok,
-    };
-    let time = judged.last.as_ref().map(|last| last.time);
-    Report {
-        schema: SCHEMA,
-        time,
-        window_seconds: judged
-            .first
-            .zip(time)
-            .map_or(0.0, |(first, last)| last.seconds_since(first)),
-        status,
-        counts: Counts::of(&findings),
-        findings,
-        undecided: engine.undecided(),
-        errors,
-    }
+/// What a panic left is still true.
+fn lock(gate: &Mutex<Gate>) -> MutexGuard<'_, Gate> {
+    gate.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What made the history start afresh: nothing before it counts.
-fn forgotten(resets: Resets) -> Vec<ReadError> {
-    [
-        (resets.slept, "the machine was suspended"),
-        (resets.other_boot, "another boot or another host followed"),
-        (resets.clock_went_back, "the clock went back"),
-        (resets.gap, "an hour or more passed without a snapshot"),
-    ]
-    .into_iter()
-    .filter(|(times, _)| *times > 0)
-    .map(|(times, why)| ReadError {
-        gpu: None,
-        call: "history".into(),
-        error: format!("{why} ({times}×); the history before it was dropped").into(),
-    })
-    .collect()
+/// Arguments that could not be parsed: who asked `check` for JSON gets a document nevertheless.
+pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item = OsString>) {
+    let arguments: Vec<OsString> = arguments.skip(1).take_while(|word| word != "--").collect();
+    let cli = Cli::command();
+    let is_command = |word: &&OsString| cli.get_subcommands().any(|c| **word == *c.get_name());
+    let is_check = arguments
+        .iter()
+        .find(is_command)
+        .is_some_and(|word| word == "check");
+    if !is_check || !arguments.iter().any(|word| word == "--json") {
+        return;
+    }
+    let message = error.render().to_string();
+    // The usage and the hints after the first paragraph are for people.
+    let first = message.split("\n\n").next().unwrap_or_default();
+    let first = first.strip_prefix("error: ").unwrap_or(first);
+    if let Ok(json) = Report::failed(first.trim_end()).to_json() {
+        // Standard error has the message too, should standard output be closed.
+        let _ = print(&json);
+    }
 }

@@ -9,7 +9,7 @@ use crate::{config, recording, rules, source, watch};
 pub enum Exit {
     /// 0: done, and nothing found.
     Clean,
-    /// 1: a finding at or above `--fail-on`.
+    /// 1: a finding at or above `--fail-on`, a limit exceeded, or memory not free in time.
     Findings,
     /// 2: wrong usage or configuration.
     Usage,

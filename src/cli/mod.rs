@@ -10,6 +10,8 @@ pub mod exit;
 pub mod generate;
 mod ps;
 mod record;
+mod schema;
+mod selection;
 mod store;
 mod version;
 mod watch;
@@ -39,12 +41,11 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // To standard error, or standard output for --help; if that is closed, so be it.
             let _ = error.print();
-            return if error.use_stderr() {
-                Exit::Usage
-            } else {
-                Exit::Clean
+            if !error.use_stderr() {
+                return Exit::Clean.into();
             }
-            .into();
+            check::report_misuse(&error, std::env::args_os());
+            return Exit::Usage.into();
         }
     };
     match run(cli) {
@@ -66,6 +67,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Watch(args)) => watch::run(&args, global),
         Some(Command::Record(args)) => record::run(&args, global),
         Some(Command::Config(args)) => config::run(&args, global),
+        Some(Command::Schema(args)) => schema::run(&args),
         Some(Command::Completions(args)) => {
             print(&generate::completions(args.shell)).map(|()| Exit::Clean)
         }

@@ -1,6 +1,7 @@
 //! The verdict of `gpumem check`: as JSON, and for people with the worst first.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -73,11 +74,88 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// Rules that could not be decided.
     pub undecided: Vec<Undecided>,
+    /// The limits that were asked for, on each GPU.
+    pub limits: Vec<LimitVerdict>,
+    /// What was waited for; empty without `--wait-free`.
+    pub wait: Vec<WaitVerdict>,
     /// What could not be read.
     pub errors: Vec<ReadError>,
 }
 
+/// A limit that a GPU may be held to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Limit {
+    /// On the GPU's used memory.
+    MaxUsed,
+    /// On what of it no listed process holds.
+    MaxUnattributed,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::MaxUsed => "max-used",
+            Self::MaxUnattributed => "max-unattributed",
+        })
+    }
+}
+
+/// What a GPU came to, against a limit, in the last snapshot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct LimitVerdict {
+    /// Which limit.
+    pub limit: Limit,
+    /// The GPU's index.
+    pub gpu: u32,
+    /// Its UUID.
+    pub uuid: Option<Arc<str>>,
+    /// The most that it may be; unknown for a share of an unknown whole.
+    pub limit_bytes: Option<u64>,
+    /// What it is.
+    pub actual_bytes: Option<u64>,
+    /// Whether that is more; unknown where either is.
+    pub exceeded: Option<bool>,
+}
+
+/// What became of waiting for free memory.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct WaitVerdict {
+    /// The GPU that has it, or that came nearest; `None` where nothing is known of any.
+    pub gpu: Option<u32>,
+    /// Its UUID.
+    pub uuid: Option<Arc<str>>,
+    /// What it has free, or had at most where that was never enough.
+    pub free_bytes: Option<u64>,
+    /// What was to be free.
+    pub wanted_bytes: u64,
+    /// Whether so much was free in the last snapshot.
+    pub satisfied: bool,
+    /// From the first snapshot to the last.
+    pub waited_seconds: f64,
+}
+
 impl Report {
+    /// The report of a check that came to nothing, because of this.
+    pub fn failed(error: &str) -> Self {
+        Self {
+            schema: SCHEMA,
+            time: None,
+            window_seconds: 0.0,
+            status: Status::Error,
+            counts: Counts::default(),
+            findings: Vec::new(),
+            undecided: Vec::new(),
+            limits: Vec::new(),
+            wait: Vec::new(),
+            errors: vec![ReadError {
+                gpu: None,
+                call: "check".into(),
+                error: error.into(),
+            }],
+        }
+    }
+
     /// The JSON document, one line a field's nesting, with a newline at its end.
     ///
     /// # Errors
@@ -95,7 +173,7 @@ impl Report {
         out
     }
 
-    fn text(&self, out: &mut String, gpus: usize, style: Style) -> std::fmt::Result {
+    fn text(&self, out: &mut String, gpus: usize, style: Style) -> fmt::Result {
         let lasting = self
             .findings
             .iter()
@@ -105,6 +183,7 @@ impl Report {
         }
         let ceased =
             self.findings.len() - self.counts.info - self.counts.warning - self.counts.critical;
+        self.write_gate(out)?;
         for undecided in &self.undecided {
             writeln!(
                 out,
@@ -131,6 +210,14 @@ impl Report {
                 found.push(format!("{count} {severity}"));
             }
         }
+        let exceeded = self.exceeded().count();
+        if exceeded > 0 {
+            let s = if exceeded == 1 { "" } else { "s" };
+            found.push(format!("{exceeded} limit{s} exceeded"));
+        }
+        if self.wait.iter().any(|wait| !wait.satisfied) {
+            found.push("not free in time".to_owned());
+        }
         let found = if found.is_empty() {
             "no findings".to_owned()
         } else {
@@ -155,7 +242,52 @@ impl Report {
     }
 }
 
-fn write_finding(out: &mut String, finding: &Finding, style: Style) -> std::fmt::Result {
+impl Report {
+    fn exceeded(&self) -> impl Iterator<Item = &LimitVerdict> {
+        let exceeded = |verdict: &&LimitVerdict| verdict.exceeded == Some(true);
+        self.limits.iter().filter(exceeded)
+    }
+
+    /// What the limits and the wait came to, a line each; a limit that is kept is not worth one.
+    fn write_gate(&self, out: &mut String) -> fmt::Result {
+        for verdict in self.exceeded() {
+            let bytes = |bytes: Option<u64>| Bytes(bytes.unwrap_or_default());
+            let what = match verdict.limit {
+                Limit::MaxUsed => "in use",
+                Limit::MaxUnattributed => "in use by no process that NVML lists",
+            };
+            writeln!(
+                out,
+                "limit: GPU {}: {} {what}, more than {} (--{})",
+                verdict.gpu,
+                bytes(verdict.actual_bytes),
+                bytes(verdict.limit_bytes),
+                verdict.limit,
+            )?;
+        }
+        for wait in &self.wait {
+            let wanted = Bytes(wait.wanted_bytes);
+            let waited = Span::from_seconds(wait.waited_seconds);
+            match (wait.gpu, wait.free_bytes.map(Bytes)) {
+                (Some(gpu), Some(free)) if wait.satisfied => writeln!(
+                    out,
+                    "free: GPU {gpu}: {free} of {wanted} wanted, after {waited}"
+                ),
+                (Some(gpu), Some(free)) => writeln!(
+                    out,
+                    "not free: {wanted} wanted, waited {waited}; the most was {free} on GPU {gpu}"
+                ),
+                _ => writeln!(
+                    out,
+                    "not free: {wanted} wanted, waited {waited}; nothing is known of it"
+                ),
+            }?;
+        }
+        Ok(())
+    }
+}
+
+fn write_finding(out: &mut String, finding: &Finding, style: Style) -> fmt::Result {
     write!(
         out,
         "{}: {}",

@@ -2,11 +2,13 @@
 //!
 //! Each takes what was observed or concluded and writes it out; none knows where it came from.
 //! [`processes`] is `gpumem ps` for people, [`check`] the verdict for people and as JSON, [`table`]
-//! aligns columns by their width on a terminal, [`escape`] makes hostile text harmless.
+//! aligns columns by their width on a terminal, [`escape`] makes hostile text harmless, [`schema`] is
+//! what is written, as JSON Schema.
 
 pub mod check;
 pub mod escape;
 pub mod evidence;
 pub mod processes;
+pub mod schema;
 pub mod style;
 pub mod table;

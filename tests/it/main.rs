@@ -11,6 +11,7 @@
 mod cli;
 mod corpus;
 mod demo;
+mod gate;
 mod generated;
 mod hardware;
 mod live;

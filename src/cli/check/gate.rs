@@ -1,0 +1,344 @@
+//! What the snapshots come to: findings, limits and the wait, as one report with one status.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::limit;
+use super::wait::Wait;
+use crate::cli::args::{Check, Global};
+use crate::cli::selection::{Selection, names, no_such_gpu};
+use crate::cli::store::{self, Fed};
+use crate::cli::{Misuse, unreadable};
+use crate::history::Resets;
+use crate::model::finding::{Finding, FindingGpu, FindingProcess};
+use crate::model::snapshot::ReadError;
+use crate::model::{Gpu, Identity, Severity, Snapshot, Time};
+use crate::recording;
+use crate::report::check::{Counts, Limit, LimitVerdict, Report, SCHEMA, Status};
+use crate::rules::{Engine, Settings};
+use crate::source::live::Live;
+use crate::units::{Amount, Span};
+
+/// What is asked of a machine, and what is known so far.
+#[derive(Debug)]
+pub(super) struct Gate {
+    selection: Selection,
+    fail_on: Option<Severity>,
+    limits: Vec<(Limit, Amount)>,
+    wait: Option<Wait>,
+    engine: Engine,
+    /// The longest time that a rule asks for.
+    needed: Duration,
+    first: Option<Time>,
+    last: Option<Last>,
+    /// Those accused whose owner was asked for.
+    owned: HashSet<Identity>,
+    /// Every GPU seen so far: its index and UUID.
+    known: Vec<Gpu>,
+    in_vain: Option<String>,
+    concluded: bool,
+}
+
+/// What a verdict needs of the last snapshot; not all of it, while the next one is being taken.
+#[derive(Debug)]
+struct Last {
+    time: Time,
+    /// Those that were asked for.
+    gpus: usize,
+    /// Which of `--gpu` it lacks.
+    missing: Vec<String>,
+    errors: Vec<ReadError>,
+    unreadable: bool,
+    limits: Vec<LimitVerdict>,
+}
+
+/// Whether to go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Progress {
+    /// More snapshots may change the answer.
+    Open,
+    /// What was waited for is there, or never will be.
+    Answered,
+}
+
+impl Gate {
+    pub(super) fn new(args: &Check, settings: Settings) -> Self {
+        let limits = [
+            (Limit::MaxUsed, args.max_used),
+            (Limit::MaxUnattributed, args.max_unattributed),
+        ];
+        let asked = |(limit, amount): (Limit, Option<Amount>)| amount.map(|amount| (limit, amount));
+        let wait = !args.wait_free.is_empty();
+        Self {
+            selection: Selection {
+                gpus: args.gpu.clone(),
+                users: args.user.clone(),
+            },
+            // Who waits for memory asks about the memory.
+            fail_on: args.fail_on.or((!wait).then_some(Severity::Warning)),
+            limits: limits.into_iter().filter_map(asked).collect(),
+            wait: wait.then(|| Wait::new(&args.wait_free, args.timeout)),
+            needed: store::longest(&settings),
+            engine: Engine::new(settings),
+            first: None,
+            last: None,
+            owned: HashSet::new(),
+            known: Vec::new(),
+            in_vain: None,
+            concluded: false,
+        }
+    }
+
+    /// What is being done for so long, for people.
+    pub(super) fn purpose(&self, patience: Span) -> String {
+        match &self.wait {
+            Some(wait) => format!("waiting for {wait}, up to {patience} (--timeout)"),
+            None => format!("sampling for {patience} (--window)"),
+        }
+    }
+
+    /// Whether a snapshot of this time comes after the end of the wait.
+    pub(super) fn is_too_late(&self, time: Time) -> bool {
+        self.wait
+            .as_ref()
+            .is_some_and(|wait| wait.is_too_late(time))
+    }
+
+    /// Takes in what is stored of the past: the rules judge by it, and it answers nothing else.
+    ///
+    /// # Errors
+    ///
+    /// A store was named that cannot be read.
+    pub(super) fn feed(
+        &mut self,
+        live: &Live,
+        args: &Check,
+        global: &Global,
+    ) -> Result<Fed, recording::Error> {
+        let ask = store::Ask {
+            global,
+            stored: args.stored,
+            needed: self.needed,
+            most_bytes: store::MOST_FOR_CHECK,
+            quiet: args.quiet,
+        };
+        let fed = store::feed(&mut self.engine, live, ask)?;
+        self.first = fed.first;
+        Ok(fed)
+    }
+
+    /// Takes in the next snapshot.
+    pub(super) fn observe(&mut self, mut snapshot: Snapshot) -> Progress {
+        self.engine.observe(&snapshot);
+        self.note_owned(&snapshot);
+        // The rules saw all of it: what a process does on one GPU excuses it on another.
+        self.note_gpus(&snapshot.gpus);
+        self.selection.retain_gpus(&mut snapshot);
+        let lacks = |wanted: &&String| !snapshot.gpus.iter().any(|gpu| names(wanted, gpu));
+        let missing = self.selection.gpus.iter().filter(lacks).cloned().collect();
+        let mut progress = Progress::Open;
+        if let Some(wait) = &mut self.wait {
+            wait.observe(snapshot.time, &snapshot.gpus);
+            self.in_vain = wait.in_vain(&snapshot.gpus);
+            if wait.is_satisfied() || self.in_vain.is_some() {
+                progress = Progress::Answered;
+            }
+        }
+        let (limits, unknown) = limit::judge(&self.limits, &snapshot);
+        let unreadable = unreadable(&snapshot);
+        let mut errors = snapshot.errors;
+        errors.extend(unknown);
+        self.first.get_or_insert(snapshot.time);
+        self.last = Some(Last {
+            time: snapshot.time,
+            gpus: snapshot.gpus.len(),
+            missing,
+            errors,
+            unreadable,
+            limits,
+        });
+        progress
+    }
+
+    /// A finding carries its owner's name; a uid has to be asked of the snapshot.
+    fn note_owned(&mut self, snapshot: &Snapshot) {
+        if self.selection.users.is_empty() {
+            return;
+        }
+        for accused in self
+            .engine
+            .findings()
+            .iter()
+            .filter_map(|f| f.process.as_ref())
+        {
+            let process = snapshot.process(accused.pid);
+            if process.is_some_and(|process| self.selection.has_owner(process)) {
+                self.owned.insert(accused.identity);
+            }
+        }
+    }
+
+    fn note_gpus(&mut self, gpus: &[Gpu]) {
+        for gpu in gpus {
+            let is_it = |known: &Gpu| known.index == gpu.index && known.uuid == gpu.uuid;
+            if !self.known.iter().any(is_it) {
+                self.known.push(Gpu {
+                    index: gpu.index,
+                    uuid: gpu.uuid.clone(),
+                    ..Gpu::default()
+                });
+            }
+        }
+    }
+
+    /// Whether the GPUs that were named exist, once there is a machine to ask.
+    ///
+    /// # Errors
+    ///
+    /// One was named that was never seen.
+    pub(super) fn prove_gpus(&self) -> Result<(), Misuse> {
+        if self.known.is_empty() {
+            return Ok(());
+        }
+        let exists = |wanted: &str, gpus: &[Gpu]| gpus.iter().any(|gpu| names(wanted, gpu));
+        for wanted in &self.selection.gpus {
+            if !exists(wanted, &self.known) {
+                return Err(no_such_gpu(&format!("--gpu {wanted}"), &self.known));
+            }
+        }
+        let is_asked = |gpu: &&Gpu| self.selection.has_gpu(gpu.index, gpu.uuid.as_deref());
+        let asked: Vec<Gpu> = self.known.iter().filter(is_asked).cloned().collect();
+        let waited_for = self.wait.iter().flat_map(Wait::named_gpus);
+        for wanted in waited_for {
+            if !exists(wanted, &asked) {
+                return Err(no_such_gpu(&format!("--wait-free SIZE:{wanted}"), &asked));
+            }
+        }
+        Ok(())
+    }
+
+    /// No snapshot follows, and the report is about to be printed.
+    pub(super) fn conclude(&mut self) {
+        self.concluded = true;
+    }
+
+    pub(super) fn is_concluded(&self) -> bool {
+        self.concluded
+    }
+
+    /// How many GPUs the last snapshot has, of those asked for.
+    pub(super) fn gpus(&self) -> usize {
+        self.last.as_ref().map_or(0, |last| last.gpus)
+    }
+
+    /// What is known so far; with a `failure` it is an error, whatever it is.
+    pub(super) fn report(&self, failure: Option<&str>) -> Report {
+        let engine = &self.engine;
+        let all = engine.findings().iter().chain(engine.resolved());
+        let findings: Vec<Finding> = all.filter(|f| self.concerns(f)).cloned().collect();
+        let limits = self
+            .last
+            .as_ref()
+            .map_or_else(Vec::new, |last| last.limits.clone());
+        let wait = self.wait.as_ref().map_or_else(Vec::new, Wait::verdicts);
+        let time = self.last.as_ref().map(|last| last.time);
+        Report {
+            schema: SCHEMA,
+            time,
+            window_seconds: self
+                .first
+                .zip(time)
+                .map_or(0.0, |(first, last)| last.seconds_since(first)),
+            status: self.status(&findings, failure.is_some()),
+            counts: Counts::of(&findings),
+            findings,
+            undecided: engine.undecided(),
+            limits,
+            wait,
+            errors: self.errors(failure),
+        }
+    }
+
+    fn status(&self, findings: &[Finding], failed: bool) -> Status {
+        let Some(last) = self.last.as_ref().filter(|_| !failed) else {
+            return Status::Error;
+        };
+        let lasts = |finding: &&Finding| finding.resolved_at.is_none();
+        let mut lasting = findings.iter().filter(lasts);
+        let found = lasting.any(|finding| self.fail_on.is_some_and(|on| finding.severity >= on));
+        let exceeded = last.limits.iter().any(|v| v.exceeded == Some(true));
+        let unknown = last.limits.iter().any(|v| v.exceeded.is_none());
+        let in_vain = self.wait.as_ref().is_some_and(|wait| !wait.is_satisfied());
+        let never_known = self.wait.as_ref().is_some_and(Wait::is_blind);
+        // Where nobody asked for findings, a GPU on which none can be seen hides nothing.
+        let unreadable = self.fail_on.is_some() && (last.unreadable || !last.missing.is_empty());
+        if found || exceeded || (in_vain && !never_known) {
+            Status::Findings
+        } else if unknown || in_vain || unreadable || last.gpus == 0 {
+            Status::Error
+        } else {
+            Status::Ok
+        }
+    }
+
+    /// Whether a finding is about a GPU and a user that were asked for.
+    fn concerns(&self, finding: &Finding) -> bool {
+        let Selection { gpus, users } = &self.selection;
+        let on_gpu = |gpu: &FindingGpu| self.selection.has_gpu(gpu.index, gpu.uuid.as_deref());
+        let is_owned = |process: &FindingProcess| {
+            let name = process.user.as_deref();
+            self.owned.contains(&process.identity) || users.iter().any(|user| Some(&**user) == name)
+        };
+        (gpus.is_empty() || finding.gpus.iter().any(on_gpu))
+            && (users.is_empty() || finding.process.as_ref().is_some_and(is_owned))
+    }
+
+    fn errors(&self, failure: Option<&str>) -> Vec<ReadError> {
+        let error = |call: &str, error: &str| ReadError {
+            gpu: None,
+            call: call.into(),
+            error: error.into(),
+        };
+        let mut errors = Vec::new();
+        if let Some(last) = &self.last {
+            errors.clone_from(&last.errors);
+            for wanted in &last.missing {
+                let gone = format!("{wanted} was there, and is not in the last snapshot");
+                errors.push(error("--gpu", &gone));
+            }
+            if self.known.is_empty() {
+                errors.push(error(
+                    "nvmlDeviceGetCount_v2",
+                    "the driver reports no GPU: there is nothing to judge",
+                ));
+            }
+        }
+        errors.extend(self.in_vain.iter().map(|why| error("--wait-free", why)));
+        errors.extend(forgotten(self.engine.history().resets()));
+        errors.extend(failure.map(|why| error("check", why)));
+        errors
+    }
+}
+
+/// What made the history start afresh: nothing before it counts.
+fn forgotten(resets: Resets) -> Vec<ReadError> {
+    [
+        (resets.slept, "the machine was suspended"),
+        (resets.other_boot, "another boot or another host followed"),
+        (resets.clock_went_back, "the clock went back"),
+        (resets.gap, "an hour or more passed without a snapshot"),
+    ]
+    .into_iter()
+    .filter(|(times, _)| *times > 0)
+    .map(|(times, why)| format!("{why} ({times}×); the history before it was dropped"))
+    .chain((resets.strays > 0).then(|| {
+        let strays = resets.strays;
+        format!("snapshots that came after a later one were passed over ({strays}×)")
+    }))
+    .map(|error| ReadError {
+        gpu: None,
+        call: "history".into(),
+        error: error.into(),
+    })
+    .collect()
+}

@@ -1,0 +1,171 @@
+//! `--max-used` and `--max-unattributed`: what a GPU comes to at the end, against what it may.
+//!
+//! What is not known exceeds nothing and passes nothing: it is an error, and the check is blind.
+
+use crate::model::snapshot::{Memory, PidNamespace, ReadError};
+use crate::model::{Gpu, Snapshot};
+use crate::report::check::{Limit, LimitVerdict};
+use crate::units::Amount;
+
+/// Each limit on each GPU, and why some could not be judged.
+pub(super) fn judge(
+    limits: &[(Limit, Amount)],
+    snapshot: &Snapshot,
+) -> (Vec<LimitVerdict>, Vec<ReadError>) {
+    let mut verdicts = Vec::new();
+    let mut errors = Vec::new();
+    for gpu in &snapshot.gpus {
+        for &(limit, amount) in limits {
+            let actual = match limit {
+                Limit::MaxUsed => used(gpu).map(|memory| memory.used_bytes),
+                Limit::MaxUnattributed => unattributed(gpu, snapshot.host.pid_namespace),
+            };
+            if let Err(why) = actual {
+                errors.push(ReadError {
+                    gpu: Some(gpu.index),
+                    call: format!("--{limit}").into(),
+                    error: why.into(),
+                });
+            }
+            let actual_bytes = actual.ok();
+            let limit_bytes = match (amount, gpu.memory) {
+                (Amount::Size(bytes), _) => Some(bytes.0),
+                (Amount::Share(_), memory) => memory.map(|memory| amount.of(memory.total_bytes)),
+            };
+            verdicts.push(LimitVerdict {
+                limit,
+                gpu: gpu.index,
+                uuid: gpu.uuid.clone(),
+                limit_bytes,
+                actual_bytes,
+                exceeded: actual_bytes
+                    .zip(limit_bytes)
+                    .map(|(actual, limit)| actual > limit),
+            });
+        }
+    }
+    (verdicts, errors)
+}
+
+fn used(gpu: &Gpu) -> Result<Memory, &'static str> {
+    if gpu.stale_seconds.is_some() {
+        return Err("the driver does not answer for it, and what it said last is old");
+    }
+    gpu.memory.ok_or("its memory could not be read")
+}
+
+fn unattributed(gpu: &Gpu, namespace: Option<PidNamespace>) -> Result<u64, &'static str> {
+    let memory = used(gpu)?;
+    if namespace != Some(PidNamespace::Host) {
+        return Err(
+            "NVML lists every process only in the host's pid namespace; run gpumem on the host",
+        );
+    }
+    if gpu.mig_mode == Some(true) {
+        return Err("under MIG the memory of processes is not told against the GPU's");
+    }
+    if gpu.processes.is_none() {
+        return Err("its list of processes could not be read");
+    }
+    let attributed = gpu
+        .process_bytes()
+        .ok_or("the memory of a process on it is not known")?;
+    Ok(memory.used_bytes.saturating_sub(attributed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{GpuProcess, Time};
+    use crate::units::{Bytes, GIB};
+
+    fn machine(gpu: Gpu) -> Snapshot {
+        let mut snapshot = Snapshot::new(Time::default());
+        snapshot.host.pid_namespace = Some(PidNamespace::Host);
+        snapshot.gpus = vec![gpu];
+        snapshot
+    }
+
+    /// 80 GiB, of which 50 are used and a process holds `used_bytes`.
+    fn gpu(used_bytes: Option<u64>) -> Gpu {
+        Gpu {
+            memory: Some(Memory {
+                total_bytes: 80 * GIB,
+                reserved_bytes: Some(GIB),
+                used_bytes: 50 * GIB,
+                free_bytes: 29 * GIB,
+            }),
+            processes: Some(vec![GpuProcess {
+                pid: 7,
+                used_bytes,
+                ..GpuProcess::default()
+            }]),
+            ..Gpu::default()
+        }
+    }
+
+    fn one(limit: Limit, amount: Amount, snapshot: &Snapshot) -> (Option<u64>, Option<bool>) {
+        let (verdicts, errors) = judge(&[(limit, amount)], snapshot);
+        assert_eq!(errors.is_empty(), verdicts[0].exceeded.is_some());
+        (verdicts[0].actual_bytes, verdicts[0].exceeded)
+    }
+
+    #[test]
+    fn exactly_the_limit_is_within_it() {
+        let snapshot = machine(gpu(Some(49 * GIB)));
+        for (amount, exceeded) in [
+            (Amount::Size(Bytes(50 * GIB)), false),
+            (Amount::Size(Bytes(50 * GIB - 1)), true),
+            (Amount::Share(62.5), false),
+            (Amount::Share(62.4), true),
+        ] {
+            let found = one(Limit::MaxUsed, amount, &snapshot);
+            assert_eq!(found, (Some(50 * GIB), Some(exceeded)), "{amount}");
+        }
+        let gib = Amount::Size(Bytes(GIB));
+        assert_eq!(
+            one(Limit::MaxUnattributed, gib, &snapshot),
+            (Some(GIB), Some(false))
+        );
+        // Processes may allocate between the two reads.
+        let racing = machine(gpu(Some(51 * GIB)));
+        assert_eq!(
+            one(Limit::MaxUnattributed, gib, &racing),
+            (Some(0), Some(false))
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_neither_passes_nor_exceeds() {
+        let size = Amount::Size(Bytes(GIB));
+        let whole = gpu(Some(GIB));
+        let changed = |change: fn(&mut Gpu)| {
+            let mut gpu = whole.clone();
+            change(&mut gpu);
+            machine(gpu)
+        };
+        let blind = (None, None);
+        for snapshot in [
+            changed(|gpu| gpu.memory = None),
+            changed(|gpu| gpu.stale_seconds = Some(9.0)),
+        ] {
+            assert_eq!(one(Limit::MaxUsed, size, &snapshot), blind);
+            assert_eq!(one(Limit::MaxUsed, Amount::Share(50.0), &snapshot), blind);
+            assert_eq!(one(Limit::MaxUnattributed, size, &snapshot), blind);
+        }
+        let mut container = machine(whole.clone());
+        container.host.pid_namespace = Some(PidNamespace::Container);
+        let mut unknown = machine(whole.clone());
+        unknown.host.pid_namespace = None;
+        for snapshot in [
+            container,
+            unknown,
+            machine(gpu(None)),
+            changed(|gpu| gpu.processes = None),
+            changed(|gpu| gpu.mig_mode = Some(true)),
+        ] {
+            assert_eq!(one(Limit::MaxUnattributed, size, &snapshot), blind);
+            assert_ne!(one(Limit::MaxUsed, size, &snapshot), blind);
+        }
+    }
+}

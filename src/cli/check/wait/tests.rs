@@ -1,0 +1,112 @@
+//! What is free, by hand-made GPUs and a clock of their own.
+
+use super::*;
+use crate::model::snapshot::Memory;
+use crate::units::GIB;
+
+/// GPUs of 80 GiB with so many GiB free; `None` is a lost one.
+fn gpus(free: &[Option<u64>]) -> Vec<Gpu> {
+    let gpu = |(index, free): (usize, &Option<u64>)| Gpu {
+        index: u32::try_from(index).unwrap(),
+        memory: free.map(|free| Memory {
+            total_bytes: 80 * GIB,
+            reserved_bytes: None,
+            used_bytes: (80 - free) * GIB,
+            free_bytes: free * GIB,
+        }),
+        ..Gpu::default()
+    };
+    free.iter().enumerate().map(gpu).collect()
+}
+
+fn wait(wanted: &[&str], timeout: f64) -> Wait {
+    let wanted: Vec<WaitFree> = wanted.iter().map(|text| text.parse().unwrap()).collect();
+    Wait::new(&wanted, Span::from_seconds(timeout))
+}
+
+fn at(seconds: f64) -> Time {
+    Time::default().plus_seconds(seconds)
+}
+
+#[test]
+fn it_is_satisfied_by_any_gpu_or_by_the_one_named() {
+    let mut any = wait(&["8GiB"], 60.0);
+    any.observe(at(0.0), &gpus(&[Some(3), Some(7)]));
+    assert!(!any.is_satisfied());
+    assert_eq!(any.verdicts()[0].free_bytes, Some(7 * GIB));
+    any.observe(at(5.0), &gpus(&[Some(3), Some(8)]));
+    assert!(any.is_satisfied(), "exactly so much is enough");
+    let verdict = &any.verdicts()[0];
+    assert_eq!((verdict.gpu, verdict.waited_seconds), (Some(1), 5.0));
+
+    let mut named = wait(&["8GiB:0"], 60.0);
+    named.observe(at(0.0), &gpus(&[Some(3), Some(8)]));
+    assert!(!named.is_satisfied());
+    assert_eq!(named.verdicts()[0].gpu, Some(0));
+}
+
+#[test]
+fn several_have_to_be_free_at_once_and_the_best_is_remembered() {
+    let mut both = wait(&["8GiB:0", "8GiB:1"], 60.0);
+    both.observe(at(0.0), &gpus(&[Some(9), Some(0)]));
+    both.observe(at(1.0), &gpus(&[Some(1), Some(9)]));
+    assert!(!both.is_satisfied());
+    let verdicts = both.verdicts();
+    assert_eq!(
+        (verdicts[0].satisfied, verdicts[0].free_bytes),
+        (false, Some(9 * GIB))
+    );
+    assert!(verdicts[1].satisfied);
+    both.observe(at(2.0), &gpus(&[Some(8), Some(8)]));
+    assert!(both.is_satisfied());
+}
+
+#[test]
+fn what_is_lost_or_stale_is_unknown_and_never_enough() {
+    let mut lost = wait(&["8GiB:0"], 60.0);
+    lost.observe(at(0.0), &gpus(&[None, Some(80)]));
+    assert!(!lost.is_satisfied() && lost.is_blind());
+    let mut stale = gpus(&[Some(80)]);
+    stale[0].stale_seconds = Some(3.0);
+    lost.observe(at(1.0), &stale);
+    assert!(!lost.is_satisfied() && lost.is_blind());
+    lost.observe(at(2.0), &gpus(&[Some(2)]));
+    assert!(!lost.is_satisfied() && !lost.is_blind());
+}
+
+#[test]
+fn time_is_the_snapshots_and_a_clock_that_went_back_has_not_waited() {
+    let mut wait = wait(&["8GiB"], 60.0);
+    assert!(!wait.is_too_late(at(1e9)), "the first is never late");
+    wait.observe(at(1000.0), &gpus(&[Some(0)]));
+    assert!(!wait.is_too_late(at(1060.0)) && wait.is_too_late(at(1060.1)));
+    wait.observe(at(1050.0), &gpus(&[Some(0)]));
+    wait.observe(at(10.0), &gpus(&[Some(0)]));
+    assert!(!wait.is_too_late(at(20.0)) && wait.is_too_late(at(20.1)));
+    assert_eq!(wait.verdicts()[0].waited_seconds, 50.0);
+}
+
+#[test]
+fn more_than_there_is_is_waited_for_in_vain() {
+    let some = gpus(&[Some(1), Some(2)]);
+    assert!(wait(&["80GiB"], 1.0).in_vain(&some).is_none());
+    let why = wait(&["8GiB", "81GiB:1"], 1.0).in_vain(&some).unwrap();
+    assert_eq!(
+        why,
+        "GPU 1 does not have 81.0 GiB of memory: it cannot become free"
+    );
+    assert!(wait(&["81GiB"], 1.0).in_vain(&some).is_some());
+    let unknown = gpus(&[Some(1), None]);
+    assert!(wait(&["81GiB"], 1.0).in_vain(&unknown).is_none());
+    assert!(wait(&["81GiB"], 1.0).in_vain(&[]).is_none());
+}
+
+#[test]
+fn it_says_what_is_waited_for() {
+    let wait = wait(&["8GiB", "512MiB:1", "1GiB:GPU-x"], 1.0);
+    assert_eq!(wait.named_gpus().collect::<Vec<_>>(), ["1", "GPU-x"]);
+    assert_eq!(
+        wait.to_string(),
+        "8.0 GiB free on any GPU and 512.0 MiB free on GPU 1 and 1.0 GiB free on GPU-x"
+    );
+}

@@ -1,0 +1,9 @@
+//! The formats that gpumem writes, as JSON Schema (draft 2020-12).
+//!
+//! The files beside this one are written by hand, because what a field means stands in no type;
+//! `tests/it/schema.rs` proves that they name exactly the fields that are written.
+
+/// `gpumem.check/1`: what `check --json` prints.
+pub const CHECK: &str = include_str!("schema/check.json");
+/// `gpumem.snapshot/1`: what `ps --json` prints, and each line of a recording.
+pub const SNAPSHOT: &str = include_str!("schema/snapshot.json");
