@@ -19,5 +19,6 @@ mod machine;
 mod pty;
 mod recordings;
 mod store;
+mod schema;
 mod support;
 mod tidy;
