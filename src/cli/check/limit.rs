@@ -62,7 +62,7 @@ fn unattributed(gpu: &Gpu, namespace: Option<PidNamespace>) -> Result<u64, &'sta
         );
     }
     if gpu.mig_mode == Some(true) {
-        return Err("under MIG the memory of processes is not told against the GPU's");
+        return Err("under MIG it is not known what the processes hold of the whole GPU");
     }
     if gpu.processes.is_none() {
         return Err("its list of processes could not be read");
