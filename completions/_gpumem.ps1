@@ -35,6 +35,7 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
             [CompletionResult]::new('watch', 'watch', [CompletionResultType]::ParameterValue, 'Watch GPUs, processes and findings live on the terminal')
             [CompletionResult]::new('record', 'record', [CompletionResultType]::ParameterValue, 'Record what is observed, a JSON snapshot a line')
             [CompletionResult]::new('config', 'config', [CompletionResultType]::ParameterValue, 'Show or prove the configuration')
+            [CompletionResult]::new('schema', 'schema', [CompletionResultType]::ParameterValue, 'Print the JSON Schema of what gpumem writes')
             [CompletionResult]::new('completions', 'completions', [CompletionResultType]::ParameterValue, 'Print the completion script of a shell')
             [CompletionResult]::new('man', 'man', [CompletionResultType]::ParameterValue, 'Print a manual page')
             break
@@ -58,15 +59,22 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
         'gpumem;check' {
             [CompletionResult]::new('--window', '--window', [CompletionResultType]::ParameterName, 'How long to sample this machine [default: 30s, or 2s where the stored history reaches far enough back for every rule]')
             [CompletionResult]::new('--interval', '--interval', [CompletionResultType]::ParameterName, 'Time between samples [default: 1s, or the configuration''s]')
-            [CompletionResult]::new('--fail-on', '--fail-on', [CompletionResultType]::ParameterName, 'The least severity that makes the exit code 1')
+            [CompletionResult]::new('--fail-on', '--fail-on', [CompletionResultType]::ParameterName, 'The least severity that makes the exit code 1 [default: warning; with --wait-free none]')
             [CompletionResult]::new('--rule', '--rule', [CompletionResultType]::ParameterName, 'Judge by these rules only')
+            [CompletionResult]::new('--kind', '--kind', [CompletionResultType]::ParameterName, 'Judge by rules of these kinds only')
+            [CompletionResult]::new('--gpu', '--gpu', [CompletionResultType]::ParameterName, 'Only what is about these GPUs, by index or UUID; the others may be unreadable')
+            [CompletionResult]::new('--user', '--user', [CompletionResultType]::ParameterName, 'Only what is about processes of these users, by name or uid')
+            [CompletionResult]::new('--max-used', '--max-used', [CompletionResultType]::ParameterName, 'Fail where a GPU uses more than this at the end')
+            [CompletionResult]::new('--max-unattributed', '--max-unattributed', [CompletionResultType]::ParameterName, 'Fail where more than this is used by no process that NVML lists, at the end')
+            [CompletionResult]::new('--wait-free', '--wait-free', [CompletionResultType]::ParameterName, 'Wait until so much memory is free on that GPU, or on any one (of --gpu); then exit with 0')
+            [CompletionResult]::new('--timeout', '--timeout', [CompletionResultType]::ParameterName, 'How long --wait-free waits; then exit with 1')
             [CompletionResult]::new('--replay', '--replay', [CompletionResultType]::ParameterName, 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine')
             [CompletionResult]::new('--nvml-library', '--nvml-library', [CompletionResultType]::ParameterName, 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1')
             [CompletionResult]::new('--nvml-timeout', '--nvml-timeout', [CompletionResultType]::ParameterName, 'How long one GPU may take to answer; then it is shown as stale and the others go on')
             [CompletionResult]::new('--config', '--config', [CompletionResultType]::ParameterName, 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use colour; NO_COLOR is honoured')
             [CompletionResult]::new('--store-dir', '--store-dir', [CompletionResultType]::ParameterName, 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store')
-            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print the verdict as JSON (gpumem.check/1)')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print the verdict as JSON (gpumem.check/1): one document, also where the check fails')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print nothing: the exit code is the answer')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print nothing: the exit code is the answer')
             [CompletionResult]::new('--no-store', '--no-store', [CompletionResultType]::ParameterName, 'Do not use the history that `gpumem record --store` keeps')
@@ -142,6 +150,16 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
             break
         }
         'gpumem;config;check' {
+            [CompletionResult]::new('--nvml-library', '--nvml-library', [CompletionResultType]::ParameterName, 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1')
+            [CompletionResult]::new('--nvml-timeout', '--nvml-timeout', [CompletionResultType]::ParameterName, 'How long one GPU may take to answer; then it is shown as stale and the others go on')
+            [CompletionResult]::new('--config', '--config', [CompletionResultType]::ParameterName, 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml')
+            [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use colour; NO_COLOR is honoured')
+            [CompletionResult]::new('--store-dir', '--store-dir', [CompletionResultType]::ParameterName, 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            break
+        }
+        'gpumem;schema' {
             [CompletionResult]::new('--nvml-library', '--nvml-library', [CompletionResultType]::ParameterName, 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1')
             [CompletionResult]::new('--nvml-timeout', '--nvml-timeout', [CompletionResultType]::ParameterName, 'How long one GPU may take to answer; then it is shown as stale and the others go on')
             [CompletionResult]::new('--config', '--config', [CompletionResultType]::ParameterName, 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml')

@@ -32,6 +32,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand watch 'Watch GPUs, processes and findings live on the terminal'
             cand record 'Record what is observed, a JSON snapshot a line'
             cand config 'Show or prove the configuration'
+            cand schema 'Print the JSON Schema of what gpumem writes'
             cand completions 'Print the completion script of a shell'
             cand man 'Print a manual page'
         }
@@ -53,15 +54,22 @@ set edit:completion:arg-completer[gpumem] = {|@words|
         &'gpumem;check'= {
             cand --window 'How long to sample this machine [default: 30s, or 2s where the stored history reaches far enough back for every rule]'
             cand --interval 'Time between samples [default: 1s, or the configuration''s]'
-            cand --fail-on 'The least severity that makes the exit code 1'
+            cand --fail-on 'The least severity that makes the exit code 1 [default: warning; with --wait-free none]'
             cand --rule 'Judge by these rules only'
+            cand --kind 'Judge by rules of these kinds only'
+            cand --gpu 'Only what is about these GPUs, by index or UUID; the others may be unreadable'
+            cand --user 'Only what is about processes of these users, by name or uid'
+            cand --max-used 'Fail where a GPU uses more than this at the end'
+            cand --max-unattributed 'Fail where more than this is used by no process that NVML lists, at the end'
+            cand --wait-free 'Wait until so much memory is free on that GPU, or on any one (of --gpu); then exit with 0'
+            cand --timeout 'How long --wait-free waits; then exit with 1'
             cand --replay 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine'
             cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
             cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
             cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
             cand --color 'When to use colour; NO_COLOR is honoured'
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
-            cand --json 'Print the verdict as JSON (gpumem.check/1)'
+            cand --json 'Print the verdict as JSON (gpumem.check/1): one document, also where the check fails'
             cand -q 'Print nothing: the exit code is the answer'
             cand --quiet 'Print nothing: the exit code is the answer'
             cand --no-store 'Do not use the history that `gpumem record --store` keeps'
@@ -131,6 +139,15 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --help 'Print help (see more with ''--help'')'
         }
         &'gpumem;config;check'= {
+            cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
+            cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
+            cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
+            cand --color 'When to use colour; NO_COLOR is honoured'
+            cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'gpumem;schema'= {
             cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
             cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
             cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'

@@ -38,6 +38,7 @@ complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "check" -d 'Judge by t
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "watch" -d 'Watch GPUs, processes and findings live on the terminal'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "record" -d 'Record what is observed, a JSON snapshot a line'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "config" -d 'Show or prove the configuration'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "schema" -d 'Print the JSON Schema of what gpumem writes'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "completions" -d 'Print the completion script of a shell'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "man" -d 'Print a manual page'
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l gpu -d 'Only these GPUs, by index or UUID' -r
@@ -64,10 +65,28 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l demo -d 'Use the re
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l window -d 'How long to sample this machine [default: 30s, or 2s where the stored history reaches far enough back for every rule]' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l fail-on -d 'The least severity that makes the exit code 1' -r -f -a "info\t'Anything found'
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l fail-on -d 'The least severity that makes the exit code 1 [default: warning; with --wait-free none]' -r -f -a "info\t'Anything found'
 warning\t'Memory is wasted'
 critical\t'Work is in danger'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l rule -d 'Judge by these rules only' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l kind -d 'Judge by rules of these kinds only' -r -f -a "dead\t''
+stuck\t''
+orphan\t''
+stopped\t''
+hung\t''
+leak\t''
+idle\t''
+server-idle\t''
+stray-context\t''
+hoard\t''
+unattributed\t''
+pressure\t''"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l gpu -d 'Only what is about these GPUs, by index or UUID; the others may be unreadable' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l user -d 'Only what is about processes of these users, by name or uid' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-used -d 'Fail where a GPU uses more than this at the end' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-unattributed -d 'Fail where more than this is used by no process that NVML lists, at the end' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l wait-free -d 'Wait until so much memory is free on that GPU, or on any one (of --gpu); then exit with 0' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l timeout -d 'How long --wait-free waits; then exit with 1' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
@@ -76,7 +95,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l color -d 'When t
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l json -d 'Print the verdict as JSON (gpumem.check/1)'
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l json -d 'Print the verdict as JSON (gpumem.check/1): one document, also where the check fails'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s q -l quiet -d 'Print nothing: the exit code is the answer'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
@@ -145,6 +164,14 @@ always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
