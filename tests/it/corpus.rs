@@ -1,82 +1,91 @@
 //! Every recording of the corpus is judged as its labels say.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gpumem::model::finding::{Action, Finding};
-use gpumem::model::{Kind, Severity, Snapshot};
+use gpumem::model::Snapshot;
 use gpumem::rules::{Engine, Settings};
 use serde_json::Value;
+
+use crate::scenarios::judge;
+use crate::scenarios::scenario::Labels;
+use crate::support::run;
 
 fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/corpus")
 }
 
-fn judge(file: &str) -> (Engine, Snapshot) {
-    let mut engine = Engine::new(Settings::default());
-    let mut last = None;
-    for line in fs::read_to_string(corpus().join(file)).unwrap().lines() {
-        let snapshot: Snapshot = serde_json::from_str(line).unwrap();
-        engine.observe(&snapshot);
-        last = Some(snapshot);
-    }
-    (engine, last.unwrap())
+fn snapshots(file: &str) -> Vec<Snapshot> {
+    let text = fs::read_to_string(corpus().join(file)).unwrap();
+    let read = |line| serde_json::from_str(line).unwrap();
+    text.lines().map(read).collect()
 }
 
-/// The pids that a list of labels names for a kind.
-fn pids(labels: &Value, kind: &str) -> BTreeSet<u64> {
-    labels
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|label| label["kind"] == kind)
-        .map(|label| label["process"].as_u64().unwrap())
-        .collect()
+/// The entries of the labels, one a recording.
+fn traces() -> Vec<Value> {
+    let text = fs::read_to_string(corpus().join("labels.json")).unwrap();
+    let labels: Value = serde_json::from_str(&text).unwrap();
+    labels["traces"].as_array().unwrap().clone()
 }
 
 #[test]
-fn the_idle_are_found_and_nobody_else() {
-    let labels = fs::read_to_string(corpus().join("labels.json")).unwrap();
-    let labels: Value = serde_json::from_str(&labels).unwrap();
-    let traces = labels["traces"].as_array().unwrap();
-    let mut expected_in_all = 0;
-    for trace in traces {
+fn the_guilty_are_found_and_nobody_else() {
+    let mut failures = Vec::new();
+    let traces = traces();
+    for trace in &traces {
         let file = trace["file"].as_str().unwrap();
-        let (engine, last) = judge(file);
-        let idle: Vec<&Finding> = engine
-            .findings()
-            .iter()
-            .filter(|finding| finding.kind == Kind::Idle)
-            .collect();
-        let found: BTreeSet<u64> = idle
-            .iter()
-            .map(|finding| finding.process.as_ref().unwrap().pid.into())
-            .collect();
-        let expected = pids(&trace["expected"], "idle");
-        let allowed = pids(&trace["allowed"], "idle");
-        expected_in_all += expected.len();
-        assert!(expected.is_subset(&found), "{file}: {expected:?} missed");
-        assert!(
-            found
-                .iter()
-                .all(|pid| expected.contains(pid) || allowed.contains(pid)),
-            "{file}: {found:?} accused"
-        );
-        for finding in idle {
-            assert_eq!(finding.severity, Severity::Warning);
-            assert!(finding.since <= last.time && finding.duration_seconds >= 600.0);
-            let pid = finding.process.as_ref().unwrap().pid.to_string();
-            assert!(
-                trace["kill_ok"][&pid] == true || !finding.actions.contains(&Action::Terminate),
-                "{file}: offers to end {pid}"
-            );
+        let found = judge::in_process(&snapshots(file));
+        for complaint in judge::complaints(&Labels::read(trace), &found) {
+            failures.push(format!("{file}: {complaint}; found {found:?}"));
         }
     }
-    assert!(
-        expected_in_all >= 2 && traces.len() >= 14,
-        "the labels are there"
-    );
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(traces.len() >= 14, "the labels are there");
+}
+
+#[test]
+fn a_finding_names_the_start_and_the_gpus_of_its_process() {
+    let mut compared = 0;
+    for trace in traces() {
+        let file = trace["file"].as_str().unwrap();
+        let path = corpus().join(file);
+        let output = run(&["check", "--replay", path.to_str().unwrap(), "--json"]);
+        let report = output.json();
+        let findings = report["findings"].as_array().unwrap();
+        let lasting = || {
+            findings
+                .iter()
+                .filter(|finding| finding["resolved_at"].is_null())
+        };
+        let is_grave = |finding: &Value| finding["severity"] != "info";
+        assert_eq!(
+            output.code,
+            i32::from(lasting().any(is_grave)),
+            "{file}: {output:?}"
+        );
+        for label in trace["expected"].as_array().unwrap() {
+            let is_it = |finding: &&Value| {
+                finding["kind"] == label["kind"] && finding["process"]["pid"] == label["process"]
+            };
+            // That it is there at all is the other test's to say.
+            let Some(finding) = lasting().find(is_it).filter(|_| label["process"].is_u64()) else {
+                continue;
+            };
+            assert_eq!(
+                finding["process"]["start_time"], label["start_time"],
+                "{file}"
+            );
+            let gpus = finding["gpus"].as_array().unwrap().iter();
+            let indexes: Vec<&Value> = gpus.map(|gpu| &gpu["index"]).collect();
+            assert_eq!(
+                indexes,
+                label["gpus"].as_array().unwrap().iter().collect::<Vec<_>>(),
+                "{file}"
+            );
+            compared += 1;
+        }
+    }
+    assert!(compared >= 2, "{compared} findings compared");
 }
 
 #[test]
@@ -92,8 +101,13 @@ fn half_an_hour_and_more_leaves_nothing_undecided_but_what_is_unknown() {
             &["GPU 0 lists process 3456528, and who that is cannot be told for certain"],
         ),
     ] {
-        let undecided = judge(file).0.undecided();
-        let found: Vec<&str> = undecided.iter().map(|doubt| &*doubt.reason).collect();
+        let mut engine = Engine::new(Settings::default());
+        for snapshot in snapshots(file) {
+            engine.observe(&snapshot);
+        }
+        let undecided = engine.undecided();
+        let of_idle = undecided.iter().filter(|doubt| &*doubt.rule == "idle");
+        let found: Vec<&str> = of_idle.map(|doubt| &*doubt.reason).collect();
         assert_eq!(found, reasons, "{file}");
     }
 }

@@ -1,0 +1,221 @@
+//! Processes that outlived the job that started them.
+
+use gpumem::model::Process;
+use gpumem::model::snapshot::ProcessType;
+
+use super::super::doing::{gone, resting, working};
+use super::super::people::{self, argv, child, trainer};
+use super::super::stage::{MIB, Stage};
+use super::{Family, family};
+
+/// What else a workless orphan with memory may be called.
+const ALSO: &[&str] = &["idle"];
+
+/// A trainer that is killed at `death`, and workers that then sleep for ever.
+fn killed(s: &mut Stage, death: f64, adopter: u32, workers: usize, small: Option<u64>) {
+    let (parent, bytes) = (trainer(&mut s.random), s.gib(3.0, 14.0));
+    for _ in 0..workers {
+        let worker = child(&mut s.random, &parent);
+        let pid = s.act(worker, move |t, _| {
+            let rests = resting(small.unwrap_or(0));
+            let rests = if small.is_none() {
+                rests.unknown_bytes()
+            } else {
+                rests
+            };
+            if t < death {
+                rests.cpu(80.0)
+            } else {
+                rests.cpu(0.0).adopted_by(adopter)
+            }
+        });
+        s.accuse("orphan", pid, ALSO);
+    }
+    s.act(
+        parent,
+        move |t, _| if t < death { working(bytes) } else { gone() },
+    );
+}
+
+/// When the job died: long enough ago to be called an orphan.
+fn death(s: &mut Stage) -> f64 {
+    let least = 145.0 + 4.0 * s.interval();
+    s.before_end(least, least + 900.0)
+}
+
+pub const FAMILIES: &[Family] = &[
+    family(
+        "orphan_dataloader_workers",
+        "The trainer was killed; its DataLoader workers live on, adopted by init.",
+        |s| {
+            let (death, workers) = (death(s), s.random.whole(1, 4) as usize);
+            killed(s, death, 1, workers, None);
+        },
+    ),
+    family(
+        "orphan_workers_with_contexts",
+        "The workers that live on have a small context each.",
+        |s| {
+            let (death, bytes) = (death(s), s.random.whole(150, 300) * 2 * MIB);
+            killed(s, death, 1, 2, Some(bytes));
+        },
+    ),
+    family(
+        "orphan_under_a_users_systemd",
+        "The user's systemd has adopted the workers.",
+        |s| {
+            let (death, adopter) = (death(s), s.random.whole(1_000, 3_000) as u32);
+            killed(s, death, adopter, 2, None);
+        },
+    ),
+    family(
+        "orphan_ranks",
+        "The launcher was killed; its ranks wait for each other without work.",
+        |s| {
+            s.gpus(2);
+            let (death, bytes) = (death(s), s.gib(4.0, 14.0));
+            let launcher = people::someone(&mut s.random, "torchrun --nproc_per_node 2 train.py");
+            for gpu in 0..2 {
+                let rank = child(&mut s.random, &launcher);
+                let pid = s.act_on(rank, &[gpu], ProcessType::Compute, move |t, _| {
+                    if t < death {
+                        working(bytes)
+                    } else {
+                        resting(bytes).adopted_by(1)
+                    }
+                });
+                s.accuse("orphan", pid, ALSO);
+            }
+        },
+    ),
+    family(
+        "orphan_on_a_shared_gpu",
+        "A worker that was left behind shares the GPU with somebody's training.",
+        |s| {
+            let (other, held) = (trainer(&mut s.random), s.gib(2.0, 5.0));
+            s.act(other, move |_, _| working(held));
+            let death = death(s);
+            killed(s, death, 1, 1, Some(400 * MIB));
+        },
+    ),
+    family(
+        "orphan_by_the_device",
+        "The driver does not tell processes apart, and the GPU shows no use.",
+        |s| {
+            s.machine.tells_processes_apart = false;
+            let death = death(s);
+            killed(s, death, 1, 2, Some(600 * MIB));
+        },
+    ),
+    family(
+        "orphan_since_before",
+        "The orphans were there before anybody looked.",
+        |s| {
+            s.minutes(10.0, 30.0);
+            killed(s, -1.0, 1, 3, None);
+        },
+    ),
+    family(
+        "orphan_hidden",
+        "NVML lists nobody; an orphan has the device file of a GPU with memory in use open.",
+        |s| {
+            let (parent, bytes, death) = (trainer(&mut s.random), s.gib(3.0, 14.0), death(s));
+            let worker = child(&mut s.random, &parent);
+            let pid = s.act(worker, move |t, _| {
+                let rests = resting(0).unlisted();
+                if t < death {
+                    rests.cpu(70.0)
+                } else {
+                    rests.cpu(0.0).adopted_by(1)
+                }
+            });
+            s.act(
+                parent,
+                move |t, _| if t < death { working(bytes) } else { gone() },
+            );
+            let gpu = s.gpu;
+            s.hide(gpu, move |t| if t < death { 0 } else { bytes });
+            s.accuse("orphan", pid, &[]);
+            s.accuse_gpu(gpu);
+        },
+    ),
+    family(
+        "orphan_engine_core",
+        "vLLM's API server was killed, and its engine keeps the model.",
+        |s| {
+            let words = "python -m vllm.entrypoints.openai.api_server --model m --port 8000";
+            let server = people::server(&mut s.random, words, Some("vllm"));
+            let (bytes, death) = (s.share(0.5, 0.88), death(s));
+            let engine = child(&mut s.random, &server);
+            let engine = Process {
+                command: argv("VLLM::EngineCore"),
+                ..engine
+            };
+            let pid = s.act(engine, move |t, _| {
+                if t < death {
+                    working(bytes).sm(30.0)
+                } else {
+                    resting(bytes).adopted_by(1)
+                }
+            });
+            s.act(server, move |t, _| {
+                if t < death {
+                    resting(0).cpu(20.0).unlisted()
+                } else {
+                    gone()
+                }
+            });
+            s.accuse("orphan", pid, ALSO);
+        },
+    ),
+    family(
+        "orphan_after_its_work",
+        "A job that nohup kept has finished, and its process does not end.",
+        |s| {
+            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 14.0), s.long_idle());
+            let group = s.random.whole(3_000, 400_000) as u32;
+            let process = Process {
+                process_group: Some(group),
+                session: Some(group),
+                terminal: None,
+                ..process
+            };
+            let pid = s.act(process, move |t, _| {
+                if t < stop {
+                    working(bytes).adopted_by(1)
+                } else {
+                    resting(bytes).adopted_by(1)
+                }
+            });
+            s.accuse("orphan", pid, ALSO);
+        },
+    ),
+    family(
+        "orphan_of_a_dead_parent_that_is_listed",
+        "NVML lists the killed trainer, whose memory its workers keep.",
+        |s| {
+            let (parent, bytes, death) = (trainer(&mut s.random), s.gib(3.0, 14.0), death(s));
+            for _ in 0..2 {
+                let worker = child(&mut s.random, &parent);
+                let pid = s.act(worker, move |t, _| {
+                    let rests = resting(0).unlisted();
+                    if t < death {
+                        rests.cpu(70.0)
+                    } else {
+                        rests.cpu(0.0).adopted_by(1)
+                    }
+                });
+                // Nothing on the GPU is unattributed: the dead pid has it.
+                s.allow(pid, &["orphan"]);
+            }
+            let dead = s.act(parent, move |t, _| {
+                if t < death {
+                    working(bytes)
+                } else {
+                    resting(bytes).missing()
+                }
+            });
+            s.accuse("dead", dead, &["idle", "orphan"]);
+        },
+    ),
+];

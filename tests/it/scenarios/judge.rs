@@ -1,0 +1,157 @@
+//! Holds what gpumem finds against the labels of a scenario.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use gpumem::model::Snapshot;
+use gpumem::rules::{Engine, Settings};
+use serde_json::Value;
+
+use super::SCORED;
+use super::scenario::{Labels, Scenario, Subject};
+
+/// A finding of severity warning or worse that lasts at the end, as a check tells it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Found {
+    pub kind: String,
+    pub subject: Subject,
+    pub severity: String,
+    /// Whether an action is offered by default that ends the process.
+    pub ends_it: bool,
+}
+
+impl Found {
+    /// Reads a finding of `check --json`; `None` where it has ceased.
+    fn read(finding: &Value) -> Option<Self> {
+        if !finding["resolved_at"].is_null() {
+            return None;
+        }
+        let subject = match finding["process"]["pid"].as_u64() {
+            Some(pid) => Subject::Process(pid as u32),
+            None => Subject::Gpu(finding["gpus"][0]["index"].as_u64()? as u32),
+        };
+        let actions = finding["actions"].as_array().into_iter().flatten();
+        Some(Self {
+            kind: finding["kind"].as_str()?.to_owned(),
+            subject,
+            severity: finding["severity"].as_str()?.to_owned(),
+            ends_it: actions
+                .filter_map(Value::as_str)
+                .any(|action| matches!(action, "terminate" | "jupyter-shutdown")),
+        })
+    }
+}
+
+/// What the engine finds after the last snapshot, all severities.
+pub fn in_process(snapshots: &[Snapshot]) -> Vec<Found> {
+    let mut engine = Engine::new(Settings::default());
+    for snapshot in snapshots {
+        engine.observe(snapshot);
+    }
+    let findings = serde_json::to_value(engine.findings()).unwrap();
+    from_json(&findings)
+}
+
+/// What a list of findings in `check --json` says.
+pub fn from_json(findings: &Value) -> Vec<Found> {
+    findings
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Found::read)
+        .collect()
+}
+
+/// The kinds that there is a rule for.
+fn known_kinds() -> BTreeSet<String> {
+    let entries = gpumem::rules::catalogue();
+    entries.iter().map(|entry| entry.kind.to_string()).collect()
+}
+
+/// What is wrong with what was found; empty where it is right.
+pub fn complaints(labels: &Labels, found: &[Found]) -> Vec<String> {
+    let known = known_kinds();
+    let grave = || found.iter().filter(|found| found.severity != "info");
+    let mut complaints = Vec::new();
+    let expected = labels.expected.iter();
+    // To be deleted, with `known_kinds`, when every scored kind has its rule.
+    let expected = expected.filter(|(kind, _)| known.contains(*kind));
+    for (kind, subject) in expected {
+        let is_right = |found: &&Found| {
+            let is_severe = labels
+                .severity
+                .is_none_or(|severity| severity == found.severity);
+            found.kind == *kind && found.subject == *subject && is_severe
+        };
+        if grave().filter(is_right).count() == 0 {
+            complaints.push(format!("missed: {kind} of {subject}"));
+        }
+    }
+    for found in grave() {
+        let is_it =
+            |(kind, subject): &(&str, Subject)| found.kind == *kind && found.subject == *subject;
+        // A kind that is not scored turns the exit status all the same.
+        if !labels.expected.iter().chain(&labels.allowed).any(is_it) {
+            let scored = if SCORED.contains(&&*found.kind) {
+                ""
+            } else {
+                " (not scored, but it fails a check)"
+            };
+            complaints.push(format!(
+                "accused: {} of {}{scored}",
+                found.kind, found.subject
+            ));
+        }
+    }
+    for found in found.iter().filter(|found| found.ends_it) {
+        if let Subject::Process(pid) = found.subject
+            && labels.kill_ok.get(&pid) != Some(&true)
+        {
+            complaints.push(format!(
+                "offers to end {}, called {}",
+                found.subject, found.kind
+            ));
+        }
+    }
+    complaints
+}
+
+/// The lines of a failure that let somebody look at it.
+pub fn report(scenario: &Scenario, found: &[Found], complaints: &[String]) -> String {
+    let list = |verdicts: &[(&'static str, Subject)]| {
+        let words: Vec<String> = verdicts
+            .iter()
+            .map(|(kind, who)| format!("{kind} of {who}"))
+            .collect();
+        if words.is_empty() {
+            "nothing".to_owned()
+        } else {
+            words.join(", ")
+        }
+    };
+    let found: Vec<String> = found
+        .iter()
+        .map(|found| format!("{} of {} ({})", found.kind, found.subject, found.severity))
+        .collect();
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "{} seed {}: {}",
+        scenario.family,
+        scenario.seed,
+        complaints.join("; ")
+    );
+    let _ = writeln!(text, "    {}", scenario.story);
+    let _ = writeln!(
+        text,
+        "    expected {}; allowed {}; found {}",
+        list(&scenario.labels.expected),
+        list(&scenario.labels.allowed),
+        if found.is_empty() {
+            "nothing".to_owned()
+        } else {
+            found.join(", ")
+        }
+    );
+    text
+}

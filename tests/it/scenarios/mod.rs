@@ -1,0 +1,258 @@
+//! Labelled recordings of a made-up world, and what gpumem must find in them.
+//!
+//! [`families`] tells the stories, each with other numbers for each seed; [`stage`] plays one and gives
+//! a recording with its labels in the corpus's form; [`audit`] checks the labels against the corpus's table
+//! of thresholds; [`judge`] holds what gpumem finds against them.
+//!
+//! `GPUMEM_SCENARIO_SEEDS=7,8` chooses the seeds, `GPUMEM_SCENARIO_FAMILY=leak_` the families whose names
+//! begin so, and `GPUMEM_SCENARIOS_OUT=FOLDER` writes what is chosen as files for `check --replay`.
+
+mod audit;
+mod bystanders;
+mod doing;
+mod families;
+pub mod judge;
+mod machine;
+mod people;
+mod random;
+pub mod scenario;
+mod stage;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::{env, fs};
+
+use scenario::{Labels, Scenario};
+
+use crate::support::run;
+
+/// The kinds that labels speak of.
+const SCORED: &[&str] = &[
+    "idle",
+    "leak",
+    "orphan",
+    "stopped",
+    "dead",
+    "stuck",
+    "hung",
+    "unattributed",
+];
+
+/// The seeds of development; CI brings others.
+const SEEDS: &[u64] = &[1, 2, 3, 4];
+
+fn seeds() -> Vec<u64> {
+    let given = env::var("GPUMEM_SCENARIO_SEEDS").unwrap_or_default();
+    if given.is_empty() {
+        return SEEDS.to_vec();
+    }
+    let number = |word: &str| {
+        word.trim()
+            .parse()
+            .expect("GPUMEM_SCENARIO_SEEDS holds numbers with commas between")
+    };
+    given.split(',').map(number).collect()
+}
+
+fn chosen() -> Vec<families::Family> {
+    let prefix = env::var("GPUMEM_SCENARIO_FAMILY").unwrap_or_default();
+    let mut chosen = families::all();
+    chosen.retain(|family| family.name.starts_with(&prefix));
+    assert!(
+        !chosen.is_empty(),
+        "no family's name begins with {prefix:?}"
+    );
+    chosen
+}
+
+fn play() -> impl Iterator<Item = Scenario> {
+    let seeds = seeds();
+    chosen()
+        .into_iter()
+        .flat_map(move |family| seeds.clone().into_iter().map(move |seed| family.play(seed)))
+}
+
+/// How to get the files of a failure.
+const HOW: &str = "GPUMEM_SCENARIO_SEEDS=SEED GPUMEM_SCENARIO_FAMILY=NAME GPUMEM_SCENARIOS_OUT=FOLDER \
+    cargo test --test it scenarios writes the recording, for gpumem check --replay";
+
+#[test]
+fn every_guilty_one_is_found_and_nobody_else() {
+    let mut failures = Vec::new();
+    let mut scores: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for scenario in play() {
+        let found = judge::in_process(&scenario.snapshots);
+        let complaints = judge::complaints(&scenario.labels, &found);
+        let score = scores.entry(scenario.family).or_default();
+        score.0 += usize::from(complaints.is_empty());
+        score.1 += 1;
+        if !complaints.is_empty() {
+            failures.push(judge::report(&scenario, &found, &complaints));
+        }
+    }
+    let right: usize = scores.values().map(|(right, _)| right).sum();
+    let all: usize = scores.values().map(|(_, all)| all).sum();
+    let table: String = scores
+        .iter()
+        .filter(|(_, (right, all))| right < all)
+        .map(|(family, (right, all))| format!("  {right} of {all} right: {family}\n"))
+        .collect();
+    assert!(
+        failures.is_empty(),
+        "{right} of {all} scenarios are right\n{table}\n{}\n{HOW}",
+        failures.join("\n")
+    );
+}
+
+#[test]
+fn the_labels_stand_clear_of_every_threshold() {
+    let complaints: Vec<String> = play()
+        .flat_map(|scenario| {
+            let of = format!("{} seed {}", scenario.family, scenario.seed);
+            let complaints = audit::complaints(&scenario);
+            complaints
+                .into_iter()
+                .map(move |complaint| format!("{of}: {complaint}"))
+        })
+        .collect();
+    assert!(complaints.is_empty(), "{}\n{HOW}", complaints.join("\n"));
+}
+
+#[test]
+fn there_are_enough_families_of_every_sort() {
+    let families = families::all();
+    let names: BTreeSet<&str> = families.iter().map(|family| family.name).collect();
+    assert_eq!(names.len(), families.len(), "every name is unique");
+    let mut guilty: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut innocent = 0;
+    for family in &families {
+        let scenario = family.play(1);
+        innocent += usize::from(scenario.labels.expected.is_empty());
+        for (kind, _) in scenario.labels.expected {
+            guilty.entry(kind).or_default().insert(family.name);
+        }
+    }
+    for kind in SCORED {
+        let count = guilty.get(kind).map_or(0, BTreeSet::len);
+        assert!(count >= 3, "{kind} has {count} families");
+    }
+    assert!(innocent >= 40, "{innocent} families without any guilty one");
+}
+
+#[test]
+fn a_seed_tells_the_same_story_twice_and_another_one_another() {
+    // All of them are set on the same stage; a fifth of them is enough.
+    for family in families::all().into_iter().step_by(5) {
+        let story = family.play(5).to_jsonl();
+        assert!(
+            story == family.play(5).to_jsonl(),
+            "{} differs from itself",
+            family.name
+        );
+        assert!(
+            story != family.play(6).to_jsonl(),
+            "{} does not vary",
+            family.name
+        );
+    }
+}
+
+#[test]
+fn a_recording_reads_back_as_it_was_written() {
+    for family in families::all().into_iter().step_by(3) {
+        let scenario = family.play(9);
+        let lines = scenario.to_jsonl();
+        let read: Vec<gpumem::model::Snapshot> = lines
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert!(read == scenario.snapshots, "{}", family.name);
+        let count = read.len();
+        assert!(
+            (20..=800).contains(&count),
+            "{}: {count} snapshots",
+            family.name
+        );
+    }
+}
+
+/// Families that go through the binary: a variant of each kind, and innocents of every sort.
+const THROUGH_THE_BINARY: &[&str] = &[
+    "idle_notebook_after_training",
+    "leak_linear",
+    "orphan_dataloader_workers",
+    "stopped_in_a_terminal",
+    "dead_zombie",
+    "stuck_in_the_driver",
+    "hung_single",
+    "unattributed_hidden_holder",
+    "steady_training",
+    "vllm_never_used",
+    "nohup_active",
+    "slept_for_an_hour",
+    "doubled_and_disordered",
+    "empty_container",
+];
+
+#[test]
+fn the_binary_says_the_same_and_exits_by_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let seed = seeds()[0];
+    let mut failures = String::new();
+    for name in THROUGH_THE_BINARY {
+        let families = families::all();
+        let family = families
+            .iter()
+            .find(|family| family.name == *name)
+            .expect(name);
+        let scenario = family.play(seed);
+        let file = folder.path().join(scenario.file());
+        fs::write(&file, scenario.to_jsonl()).unwrap();
+        let output = run(&["check", "--replay", file.to_str().unwrap(), "--json"]);
+        let found = judge::from_json(&output.json()["findings"]);
+        let mut complaints = judge::complaints(&scenario.labels, &found);
+        let in_process = judge::in_process(&scenario.snapshots);
+        if BTreeSet::from_iter(&found) != BTreeSet::from_iter(&in_process) {
+            complaints.push(format!("the engine finds {in_process:?}"));
+        }
+        let is_grave = found.iter().any(|found| found.severity != "info");
+        if output.code != i32::from(is_grave) {
+            complaints.push(format!("exits with {}: {}", output.code, output.stderr));
+        }
+        if !complaints.is_empty() {
+            failures += &judge::report(&scenario, &found, &complaints);
+        }
+    }
+    assert!(failures.is_empty(), "{failures}\n{HOW}");
+}
+
+#[test]
+fn recordings_are_written_where_they_are_asked_for() {
+    let asked = env::var_os("GPUMEM_SCENARIOS_OUT");
+    let own = tempfile::tempdir().unwrap();
+    let folder = asked.as_deref().map_or(own.path(), Path::new);
+    let scenarios: Vec<Scenario> = if asked.is_some() {
+        play().collect()
+    } else {
+        families::all()
+            .iter()
+            .take(2)
+            .map(|family| family.play(1))
+            .collect()
+    };
+    scenario::write_all(folder, &scenarios);
+    let labels = fs::read_to_string(folder.join("labels.json")).unwrap();
+    let labels: serde_json::Value = serde_json::from_str(&labels).unwrap();
+    let traces = labels["traces"].as_array().unwrap();
+    assert_eq!(traces.len(), scenarios.len());
+    for (trace, scenario) in traces.iter().zip(&scenarios) {
+        let text = fs::read_to_string(folder.join(trace["file"].as_str().unwrap())).unwrap();
+        assert_eq!(trace["snapshots"], text.lines().count());
+        let read = Labels::read(trace);
+        let wrote = &scenario.labels;
+        assert_eq!(
+            (&read.expected, &read.allowed, &read.kill_ok),
+            (&wrote.expected, &wrote.allowed, &wrote.kill_ok)
+        );
+    }
+}

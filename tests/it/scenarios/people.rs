@@ -1,0 +1,171 @@
+//! Who runs on a machine: processes with their owners and command lines, before they do anything.
+
+use std::sync::Arc;
+
+use gpumem::model::Process;
+use gpumem::model::snapshot::{Container, Jupyter, Slurm};
+
+use super::random::Random;
+
+const USERS: &[(&str, u32)] = &[
+    ("alice", 1001),
+    ("bao", 1002),
+    ("chidi", 1003),
+    ("dora", 1004),
+    ("emre", 1005),
+    ("fatima", 1006),
+    ("goran", 1007),
+    ("hana", 1008),
+];
+
+const SCRIPTS: &[&str] = &[
+    "train.py",
+    "main.py",
+    "finetune.py",
+    "train_ddp.py",
+    "src/fit.py",
+    "diffusion/train_unet.py",
+    "experiments/resnet.py",
+    "pretrain_gpt.py",
+];
+
+const PYTHONS: &[&str] = &["/usr/bin/python3.11", "/opt/conda/bin/python3.10"];
+
+const NOTEBOOKS: &[&str] = &[
+    "course/hw4.ipynb",
+    "Untitled7.ipynb",
+    "thesis/ablation.ipynb",
+];
+
+/// Makes an argv.
+pub fn argv(words: &str) -> Option<Arc<[Arc<str>]>> {
+    Some(words.split(' ').map(Arc::from).collect())
+}
+
+/// A process of some user with an age of hours; `start_time` is filled in on the stage.
+pub fn someone(random: &mut Random, words: &str) -> Process {
+    let (user, uid) = random.pick(USERS);
+    let pid = random.whole(3_000, 4_190_000) as u32;
+    let has_terminal = random.chance(0.4);
+    let parent = random.whole(2_000, 4_190_000) as u32;
+    Process {
+        pid,
+        ppid: Some(parent),
+        process_group: Some(pid),
+        session: Some(if has_terminal { parent } else { pid }),
+        parent_is_reaper: Some(false),
+        group_leader_alive: Some(true),
+        session_leader_alive: Some(true),
+        uid: Some(uid),
+        user: Some(user.into()),
+        command: argv(words),
+        executable: Some(random.pick(PYTHONS).into()),
+        rss_bytes: Some(random.whole(1 << 30, 9 << 30)),
+        threads: Some(random.pick(&[27, 38, 52, 74, 113])),
+        terminal: has_terminal.then(|| format!("pts/{}", random.whole(0, 20)).into()),
+        listening: Some(false),
+        framework: Some("pytorch".into()),
+        ..Process::default()
+    }
+}
+
+/// Someone who trains a network.
+pub fn trainer(random: &mut Random) -> Process {
+    let script = random.pick(SCRIPTS);
+    let config = random.hex(4);
+    let seed = random.whole(1, 99);
+    let words = format!("python {script} --config configs/{config}.yaml --seed {seed}");
+    someone(random, &words)
+}
+
+/// A notebook kernel; what its server says of it is filled in by what it does.
+pub fn notebook(random: &mut Random) -> Process {
+    let kernel = random.uuid();
+    let process = trainer(random);
+    let user = process.user.clone().unwrap_or_default();
+    let file = format!("/home/{user}/.local/share/jupyter/runtime/kernel-{kernel}.json");
+    Process {
+        session: Some(process.pid),
+        terminal: None,
+        listening: Some(true),
+        command: argv(&format!(
+            "/opt/conda/bin/python3 -m ipykernel_launcher -f {file}"
+        )),
+        jupyter: Some(Arc::new(Jupyter {
+            kernel_id: Some(kernel.into()),
+            connection_file: Some(file.into()),
+            server_url: Some("http://127.0.0.1:8888/".into()),
+            notebook_path: Some(random.pick(NOTEBOOKS).into()),
+            connections: Some(0),
+            ..Jupyter::default()
+        })),
+        ..process
+    }
+}
+
+/// An inference server that listens.
+pub fn server(random: &mut Random, words: &str, framework: Option<&str>) -> Process {
+    Process {
+        terminal: None,
+        listening: Some(true),
+        framework: framework.map(Arc::from),
+        ..someone(random, words)
+    }
+}
+
+/// A child of another process, in its group and session.
+pub fn child(random: &mut Random, parent: &Process) -> Process {
+    Process {
+        pid: random.whole(3_000, 4_190_000) as u32,
+        ppid: Some(parent.pid),
+        process_group: Some(parent.pid),
+        session: parent.session,
+        listening: Some(false),
+        threads: Some(3),
+        ..parent.clone()
+    }
+}
+
+/// A service of systemd.
+pub fn daemon(random: &mut Random, words: &str, unit: &str) -> Process {
+    let process = someone(random, words);
+    let program = words.split(' ').next().unwrap_or_default();
+    Process {
+        ppid: Some(1),
+        session: Some(process.pid),
+        parent_is_reaper: Some(true),
+        uid: Some(0),
+        user: Some("root".into()),
+        executable: Some(program.into()),
+        rss_bytes: Some(2 << 20),
+        threads: Some(1),
+        terminal: None,
+        framework: None,
+        systemd_unit: Some(unit.into()),
+        ..process
+    }
+}
+
+/// Puts a process into a container.
+pub fn contain(random: &mut Random, process: Process) -> Process {
+    Process {
+        container: Some(Arc::new(Container {
+            runtime: Some(random.pick(&["docker", "containerd", "podman"]).into()),
+            id: Some(random.hex(64).into()),
+        })),
+        terminal: None,
+        ..process
+    }
+}
+
+/// Puts a process into a Slurm job.
+pub fn submit(random: &mut Random, process: Process) -> Process {
+    Process {
+        slurm: Some(Arc::new(Slurm {
+            job_id: Some(random.whole(10_000, 999_999).to_string().into()),
+            step_id: Some("batch".into()),
+        })),
+        terminal: None,
+        ..process
+    }
+}

@@ -1,0 +1,64 @@
+//! Numbers that look random and are the same for the same seed, on every machine.
+
+/// A generator of pseudo-random numbers (splitmix64).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The sequence of a seed, another one for each family.
+    pub fn new(family: &str, seed: u64) -> Self {
+        // FNV-1a: the standard library's hash may change with its version.
+        let name = family
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        Self(name ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// From `low` to below `high`.
+    pub fn range(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A whole number from `low` to `high`, both included.
+    pub fn whole(&mut self, low: u64, high: u64) -> u64 {
+        low + self.bits() % (high - low + 1)
+    }
+
+    /// `true` this often.
+    pub fn chance(&mut self, share: f64) -> bool {
+        self.range(0.0, 1.0) < share
+    }
+
+    /// One of these.
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[(self.bits() % of.len() as u64) as usize]
+    }
+
+    /// Around 0, nearly always within three times `spread`.
+    pub fn noise(&mut self, spread: f64) -> f64 {
+        (0..4).map(|_| self.range(-1.0, 1.0)).sum::<f64>() * spread * 0.87
+    }
+
+    /// This many hexadecimal digits.
+    pub fn hex(&mut self, digits: usize) -> String {
+        (0..digits)
+            .map(|_| char::from(b"0123456789abcdef"[(self.bits() % 16) as usize]))
+            .collect()
+    }
+
+    /// A UUID's 36 characters.
+    pub fn uuid(&mut self) -> String {
+        [8, 4, 4, 4, 12].map(|digits| self.hex(digits)).join("-")
+    }
+}

@@ -1,0 +1,174 @@
+//! A labelled recording, in memory and as the files that the corpus consists of.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use gpumem::model::Snapshot;
+use serde_json::{Value, json};
+
+use super::SCORED;
+
+/// Whom a finding is about.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Subject {
+    Process(u32),
+    Gpu(u32),
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process(pid) => write!(f, "process {pid}"),
+            Self::Gpu(index) => write!(f, "GPU {index}"),
+        }
+    }
+}
+
+/// A finding, as far as labels go.
+pub type Verdict = (&'static str, Subject);
+
+/// What should be found after the last snapshot.
+#[derive(Clone, Debug, Default)]
+pub struct Labels {
+    /// Every one of these.
+    pub expected: Vec<Verdict>,
+    /// Neither right nor wrong.
+    pub allowed: Vec<Verdict>,
+    /// Whether a reaper may end a process by default; whoever is not here may not be ended.
+    pub kill_ok: BTreeMap<u32, bool>,
+    /// The severity that the expected findings have, where that is asked for.
+    pub severity: Option<&'static str>,
+    /// Inference servers, whose waiting is not idleness.
+    pub servers: Vec<u32>,
+    /// Kinds that the table's words would accuse here, though not its spirit: told by other evidence.
+    pub beyond_the_letter: Vec<&'static str>,
+}
+
+impl Labels {
+    /// Reads an entry of `labels.json`.
+    pub fn read(entry: &Value) -> Self {
+        let list = |key: &str| -> Vec<Verdict> {
+            let labels = entry[key].as_array().unwrap();
+            labels.iter().map(verdict).collect()
+        };
+        let kill_ok = entry["kill_ok"].as_object().unwrap();
+        let severities = entry["expected"].as_array().unwrap().iter();
+        let is_critical = |label: &Value| label["severity"] == "critical";
+        Self {
+            expected: list("expected"),
+            allowed: list("allowed"),
+            kill_ok: kill_ok
+                .iter()
+                .map(|(pid, may)| (pid.parse().unwrap(), may.as_bool().unwrap()))
+                .collect(),
+            severity: severities.clone().any(is_critical).then_some("critical"),
+            ..Self::default()
+        }
+    }
+}
+
+fn verdict(label: &Value) -> Verdict {
+    let kind = SCORED.iter().find(|kind| label["kind"] == **kind);
+    let subject = match (label["process"].as_u64(), label["gpu"].as_u64()) {
+        (Some(pid), _) => Subject::Process(pid as u32),
+        (None, gpu) => Subject::Gpu(gpu.unwrap() as u32),
+    };
+    (kind.expect("a kind that is scored"), subject)
+}
+
+/// A labelled recording.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub family: &'static str,
+    pub seed: u64,
+    pub story: &'static str,
+    pub interval_seconds: f64,
+    pub model: &'static str,
+    pub labels: Labels,
+    pub snapshots: Vec<Snapshot>,
+}
+
+impl Scenario {
+    /// The recording, a snapshot a line.
+    pub fn to_jsonl(&self) -> String {
+        let mut text = String::new();
+        for snapshot in &self.snapshots {
+            text += &serde_json::to_string(snapshot).unwrap();
+            text.push('\n');
+        }
+        text
+    }
+
+    /// The name of its file.
+    pub fn file(&self) -> String {
+        format!("{}-{}.jsonl", self.family, self.seed)
+    }
+
+    /// Its entry in `labels.json`.
+    pub fn entry(&self) -> Value {
+        let list = |verdicts: &[Verdict]| -> Vec<Value> {
+            verdicts
+                .iter()
+                .map(|verdict| self.label(*verdict))
+                .collect()
+        };
+        let times = self.snapshots.iter().map(|snapshot| snapshot.time);
+        let (first, last) = (times.clone().min().unwrap(), times.max().unwrap());
+        json!({
+            "file": self.file(),
+            "family": self.family,
+            "seed": self.seed.to_string(),
+            "description": self.story,
+            "interval_seconds": self.interval_seconds,
+            "duration_seconds": last.seconds_since(first),
+            "gpus": self.snapshots.last().unwrap().gpus.len(),
+            "gpu_model": self.model,
+            "expected": list(&self.labels.expected),
+            "allowed": list(&self.labels.allowed),
+            "kill_ok": self.labels.kill_ok,
+            "snapshots": self.snapshots.len(),
+        })
+    }
+
+    fn label(&self, (kind, subject): Verdict) -> Value {
+        let mut label = match subject {
+            Subject::Gpu(index) => json!({"kind": kind, "gpu": index}),
+            Subject::Process(pid) => {
+                let last = self.snapshots.last().unwrap();
+                let has_row = |rows: &Vec<_>| {
+                    rows.iter()
+                        .any(|row: &gpumem::model::GpuProcess| row.pid == pid)
+                };
+                let gpus: Vec<u32> = last
+                    .gpus
+                    .iter()
+                    .filter(|gpu| gpu.processes.as_ref().is_some_and(has_row))
+                    .map(|gpu| gpu.index)
+                    .collect();
+                let start = last.process(pid).and_then(|process| process.start_time);
+                json!({"kind": kind, "process": pid, "start_time": start, "gpus": gpus})
+            }
+        };
+        if let Some(severity) = self.labels.severity {
+            label["severity"] = severity.into();
+        }
+        label
+    }
+}
+
+/// Writes recordings and their `labels.json` into a folder, as the corpus has them.
+pub fn write_all(folder: &Path, scenarios: &[Scenario]) {
+    fs::create_dir_all(folder).unwrap();
+    for scenario in scenarios {
+        fs::write(folder.join(scenario.file()), scenario.to_jsonl()).unwrap();
+    }
+    let labels = json!({
+        "schema": "gpumem.corpus-labels/1",
+        "scored_kinds": SCORED,
+        "traces": scenarios.iter().map(Scenario::entry).collect::<Vec<_>>(),
+    });
+    let text = serde_json::to_string_pretty(&labels).unwrap();
+    fs::write(folder.join("labels.json"), text + "\n").unwrap();
+}
