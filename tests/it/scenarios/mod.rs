@@ -119,6 +119,40 @@ fn the_labels_stand_clear_of_every_threshold() {
 }
 
 #[test]
+fn a_wrong_verdict_is_complained_of() {
+    let families = families::all();
+    let family = families
+        .iter()
+        .find(|family| family.name == "idle_shared_gpu");
+    let scenario = family.expect("the family").play(1);
+    let found = judge::in_process(&scenario.snapshots);
+    let of = |found: &[judge::Found]| judge::complaints(&scenario.labels, found).join("; ");
+    assert_eq!(of(&found), "");
+    assert!(of(&[]).starts_with("missed: idle of process"));
+    let innocent = scenario.labels.kill_ok.iter().find(|(_, may)| !**may);
+    let mut wrong = found[0].clone();
+    wrong.subject = scenario::Subject::Process(*innocent.expect("somebody innocent").0);
+    let complaints = of(&[found[0].clone(), wrong]);
+    assert!(
+        complaints.starts_with("accused: idle of process") && complaints.contains("offers to end")
+    );
+}
+
+#[test]
+fn a_wrong_label_is_complained_of() {
+    let families = families::all();
+    let family = families
+        .iter()
+        .find(|family| family.name == "stopped_in_a_terminal");
+    let mut scenario = family.expect("the family").play(1);
+    assert_eq!(audit::complaints(&scenario), [""; 0]);
+    let expected = std::mem::take(&mut scenario.labels.expected);
+    assert!(audit::complaints(&scenario)[0].contains("close, and not in the labels"));
+    scenario.labels.expected = vec![("stuck", expected[0].1), expected[0]];
+    assert!(audit::complaints(&scenario)[0].contains("is not clear"));
+}
+
+#[test]
 fn there_are_enough_families_of_every_sort() {
     let families = families::all();
     let names: BTreeSet<&str> = families.iter().map(|family| family.name).collect();

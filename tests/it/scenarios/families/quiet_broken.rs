@@ -404,4 +404,20 @@ pub const FAMILIES: &[Family] = &[
             s.labels.beyond_the_letter.push("idle");
         },
     ),
+    family(
+        "unattributed_and_gone",
+        "GiB that nobody had for ten minutes came back.",
+        |s| {
+            s.minutes(30.0, 50.0);
+            works(s);
+            let (gpu, at) = (s.gpu, s.before_end(100.0, 500.0));
+            s.hide(gpu, move |t| {
+                if (at - 600.0..at).contains(&t) {
+                    3 * GIB
+                } else {
+                    0
+                }
+            });
+        },
+    ),
 ];

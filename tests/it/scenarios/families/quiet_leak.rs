@@ -271,4 +271,34 @@ pub const FAMILIES: &[Family] = &[
             s.accuse("idle", pid, &["leak"]);
         },
     ),
+    family(
+        "grew_and_was_freed",
+        "It grew for most of the time, and then gave all of it back.",
+        |s| {
+            s.minutes(50.0, 80.0);
+            let (base, rise, at) = (
+                part(s, 0.1, 0.3),
+                part(s, 0.1, 0.4),
+                s.before_end(400.0, 900.0),
+            );
+            moves(s, move |t, _| {
+                base + if t < at { rise * t / at } else { 0.0 }
+            });
+        },
+    ),
+    family("leaker_that_left", "It grew until it ended.", |s| {
+        s.minutes(50.0, 80.0);
+        let (process, bytes, at) = (
+            trainer(&mut s.random),
+            s.gib(4.0, 12.0),
+            s.before_end(100.0, 900.0),
+        );
+        s.act(process, move |t, _| {
+            if t < at {
+                working((bytes as f64 * (0.2 + 0.8 * t / at)) as u64)
+            } else {
+                gone()
+            }
+        });
+    }),
 ];

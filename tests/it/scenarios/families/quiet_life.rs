@@ -406,4 +406,139 @@ pub const FAMILIES: &[Family] = &[
             s.allow(pid, &["orphan"]);
         },
     ),
+    family(
+        "freed_some_minutes_ago",
+        "It rests, and gave a part of its memory back minutes ago.",
+        |s| {
+            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(4.0, 12.0), s.long_idle());
+            let freed = s.before_end(120.0, 450.0);
+            let pid = s.act(process, move |t, _| {
+                if t < stop {
+                    working(bytes)
+                } else {
+                    resting(if t < freed { bytes } else { bytes / 4 * 2 })
+                }
+            });
+            // By the table it is idle; who frees memory is at work.
+            s.allow(pid, &["idle"]);
+            s.labels.kill_ok.insert(pid, true);
+        },
+    ),
+    family(
+        "stopped_for_long_and_resumed",
+        "Stopped for twenty minutes, and at work again.",
+        |s| {
+            s.minutes(40.0, 60.0);
+            let (process, bytes, at) = (
+                trainer(&mut s.random),
+                s.gib(2.0, 12.0),
+                s.before_end(100.0, 500.0),
+            );
+            s.act(process, move |t, _| {
+                if (at - 1200.0..at).contains(&t) {
+                    resting(bytes).state('T')
+                } else {
+                    working(bytes)
+                }
+            });
+        },
+    ),
+    family(
+        "stuck_and_saved",
+        "In the driver for ten minutes, and at work again.",
+        |s| {
+            s.minutes(40.0, 60.0);
+            let (process, bytes, at) = (
+                trainer(&mut s.random),
+                s.gib(2.0, 12.0),
+                s.before_end(100.0, 500.0),
+            );
+            s.act(process, move |t, _| {
+                if (at - 600.0..at).contains(&t) {
+                    resting(bytes).state('D')
+                } else {
+                    working(bytes)
+                }
+            });
+        },
+    ),
+    family(
+        "zombie_that_was_reaped",
+        "A zombie for ten minutes, until its parent looked.",
+        |s| {
+            s.minutes(40.0, 60.0);
+            let (process, bytes, at) = (
+                trainer(&mut s.random),
+                s.gib(2.0, 12.0),
+                s.before_end(100.0, 500.0),
+            );
+            s.act(process, move |t, _| {
+                if t < at - 600.0 {
+                    working(bytes)
+                } else if t < at {
+                    resting(bytes).state('Z')
+                } else {
+                    gone()
+                }
+            });
+        },
+    ),
+    family(
+        "orphans_that_left",
+        "Workers outlived their trainer for ten minutes, and are gone.",
+        |s| {
+            s.minutes(40.0, 60.0);
+            let (parent, bytes, at) = (
+                trainer(&mut s.random),
+                s.gib(2.0, 12.0),
+                s.before_end(100.0, 500.0),
+            );
+            for _ in 0..2 {
+                let worker = child(&mut s.random, &parent);
+                s.act(worker, move |t, _| {
+                    let rests = resting(0).unknown_bytes();
+                    if t < at - 600.0 {
+                        rests.cpu(70.0)
+                    } else if t < at {
+                        rests.adopted_by(1)
+                    } else {
+                        gone()
+                    }
+                });
+            }
+            s.act(parent, move |t, _| {
+                if t < at - 600.0 {
+                    working(bytes)
+                } else {
+                    gone()
+                }
+            });
+        },
+    ),
+    family(
+        "orphaned_just_now",
+        "Its shell was closed a minute ago; until then it used the GPU.",
+        |s| {
+            s.minutes(15.0, 30.0);
+            s.every(10.0);
+            let (process, bytes, at) = (
+                trainer(&mut s.random),
+                s.gib(2.0, 12.0),
+                s.before_end(30.0, 85.0),
+            );
+            let group = s.random.whole(3_000, 400_000) as u32;
+            let process = Process {
+                process_group: Some(group),
+                session: Some(group),
+                ..process
+            };
+            s.act(process, move |t, _| {
+                if t < at {
+                    working(bytes)
+                } else {
+                    resting(bytes).adopted_by(1)
+                }
+            });
+        },
+    ),
 ];

@@ -517,4 +517,40 @@ pub const FAMILIES: &[Family] = &[
             });
         },
     ),
+    family(
+        "hung_and_recovered",
+        "A collective waited for fifteen minutes for a slow rank, and went on.",
+        |s| {
+            s.minutes(45.0, 60.0);
+            let (process, bytes, at) = (
+                trainer(&mut s.random),
+                s.gib(2.0, 12.0),
+                s.before_end(100.0, 500.0),
+            );
+            s.act(process, move |t, _| {
+                if (at - 900.0..at).contains(&t) {
+                    working(bytes).sm(100.0).load(0.1).traffic(0.0)
+                } else {
+                    working(bytes).sm(95.0)
+                }
+            });
+        },
+    ),
+    family(
+        "preallocated_and_hardly_used",
+        "JAX took most of the GPU at its first operation, and uses little of it.",
+        |s| {
+            let (mut process, bytes) = (trainer(&mut s.random), s.share(0.75, 0.92));
+            process.framework = Some("jax".into());
+            s.act(process, move |_, _| working(bytes).sm(6.0).cpu(30.0));
+        },
+    ),
+    family(
+        "nearly_full_and_busy",
+        "It fills the GPU nearly to the last, and works.",
+        |s| {
+            let (process, bytes) = (trainer(&mut s.random), s.share(0.95, 0.96));
+            s.act(process, move |_, _| working(bytes).sm(96.0));
+        },
+    ),
 ];
