@@ -280,7 +280,7 @@ pub const FAMILIES: &[Family] = &[
             let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 20.0), s.long_idle());
             let pid = stops(s, process, bytes, stop);
             s.edit(|snapshots, _| {
-                for snapshot in snapshots.iter_mut().skip(5).step_by(31) {
+                for snapshot in snapshots.iter_mut().rev().skip(3).step_by(31) {
                     for row in snapshot
                         .gpus
                         .iter_mut()
