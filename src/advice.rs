@@ -74,6 +74,39 @@ const INSIDE: &[(&str, Line)] = &[
     ),
 ];
 
+/// What keeps a framework from reserving all there is when it starts the next time.
+const AT_START: &[(&str, Line)] = &[
+    (
+        "tensorflow",
+        Line {
+            text: "at its next start: TF_FORCE_GPU_ALLOW_GROWTH=true, so that it takes what it needs",
+            source: "tensorflow.org: guide, limiting GPU memory growth",
+        },
+    ),
+    (
+        "jax",
+        Line {
+            text: "at its next start: XLA_PYTHON_CLIENT_PREALLOCATE=false, or \
+                   XLA_CLIENT_MEM_FRACTION=.30 for three tenths of the GPU",
+            source: "docs.jax.dev: GPU memory allocation",
+        },
+    ),
+    (
+        "vllm",
+        Line {
+            text: "at its next start: a lower --gpu-memory-utilization than 0.9",
+            source: "docs.vllm.ai: engine arguments",
+        },
+    ),
+    (
+        "sglang",
+        Line {
+            text: "at its next start: a lower --mem-fraction-static",
+            source: "docs.sglang.ai: server arguments",
+        },
+    ),
+];
+
 /// Under Jupyter the server restarts a kernel that is merely killed, and loses the notebook's state
 /// all the same.
 const KERNEL: Line = Line {
@@ -109,6 +142,15 @@ pub fn lines(process: &Process) -> Vec<Line> {
         .into_iter()
         .chain([if is_notebook { KERNEL } else { END }])
         .collect()
+}
+
+/// What makes this process reserve less when it starts the next time, where its framework is known.
+pub fn at_start(process: &Process) -> Option<Line> {
+    let framework = process.framework.as_deref();
+    AT_START
+        .iter()
+        .find(|(name, _)| Some(*name) == framework)
+        .map(|(_, line)| *line)
 }
 
 #[cfg(test)]

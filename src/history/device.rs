@@ -1,9 +1,11 @@
-//! A GPU over time.
+//! A GPU over time: what it draws, how full it is, and how much of that is nobody's.
 
 use std::sync::Arc;
 
 use super::Moment;
-use crate::model::{Gpu, Time};
+use super::draw::{Alone, Draw, Lull, Work};
+use super::stretch::{Floors, Stretch};
+use crate::model::{Gpu, Identity, Time};
 
 /// A GPU that has been seen.
 #[derive(Clone, Debug)]
@@ -12,6 +14,13 @@ pub struct Device {
     index: u32,
     /// When its process list was last read.
     listed_at: Option<Time>,
+    /// All of its memory, as it was last told; 0 before it was.
+    total_bytes: u64,
+    draw: Draw,
+    /// Memory in use that no listed process holds.
+    unattributed: Floors,
+    /// How far from free its memory is: the highest number there is, less what is free.
+    filled: Floors,
 }
 
 impl Device {
@@ -20,6 +29,10 @@ impl Device {
             uuid: gpu.uuid.clone(),
             index: gpu.index,
             listed_at: None,
+            total_bytes: 0,
+            draw: Draw::default(),
+            unattributed: Floors::default(),
+            filled: Floors::default(),
         }
     }
 
@@ -33,12 +46,29 @@ impl Device {
     }
 
     /// Takes in what a snapshot says of the GPU; `is_listed` where it answered and its processes are
-    /// known.
-    pub(super) fn observe(&mut self, gpu: &Gpu, moment: Moment, is_listed: bool) {
+    /// known, `alone` where one of them was alone at work.
+    pub(super) fn observe(
+        &mut self,
+        gpu: &Gpu,
+        moment: Moment,
+        is_listed: bool,
+        alone: Option<Alone>,
+    ) {
         self.index = gpu.index;
         if is_listed {
             self.listed_at = Some(moment.time);
         }
+        self.draw.observe(gpu, alone, moment);
+        // What a GPU that does not answer had in use is no news.
+        let memory = gpu.memory.filter(|_| gpu.stale_seconds.is_none());
+        self.total_bytes = memory.map_or(self.total_bytes, |memory| memory.total_bytes);
+        // Memory that several processes share is counted twice: never less than nothing.
+        let unattributed = memory
+            .zip(gpu.process_bytes())
+            .map(|(memory, listed)| memory.used_bytes.saturating_sub(listed));
+        self.unattributed.observe(unattributed, moment);
+        let filled = memory.map(|memory| u64::MAX - memory.free_bytes);
+        self.filled.observe(filled, moment);
     }
 
     /// `"GPU-…"`.
@@ -55,4 +85,38 @@ impl Device {
     pub fn listed_at(&self) -> Option<Time> {
         self.listed_at
     }
+
+    /// All of its memory, as it was last told; `None` before it was.
+    pub fn total_bytes(&self) -> Option<u64> {
+        (self.total_bytes > 0).then_some(self.total_bytes)
+    }
+
+    /// Since when at least so much memory has been in use that no listed process holds.
+    pub fn unattributed(&self, least_bytes: u64) -> Option<Stretch> {
+        self.unattributed.at_least(least_bytes)
+    }
+
+    /// Since when less than this has been free.
+    pub fn fuller_than(&self, free_bytes: u64) -> Option<Stretch> {
+        let most_free = free_bytes.checked_sub(1)?;
+        self.filled.at_least(u64::MAX - most_free)
+    }
+
+    /// The time of full use at a fraction of the power, where there is one.
+    pub fn lull(&self) -> Option<&Lull> {
+        self.draw.lull()
+    }
+
+    /// What it drew while a process was alone at work, where enough was seen of that.
+    pub fn work(&self, who: Identity) -> Option<&Work> {
+        self.draw.work(who)
+    }
+
+    /// Who was alone at work on it at the last snapshot.
+    pub fn alone(&self) -> Option<Identity> {
+        self.draw.alone()
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,19 +1,25 @@
 //! What has been seen so far: a bounded window of points per process and GPU, with running statistics.
 //!
 //! [`History::observe`] takes a snapshot and keeps what rules ask for: since when a process has not
-//! used a GPU and how well that is covered ([`Run`]), what CPU it used ([`cpu`]). It knows gaps: a few missing samples neither prove nor break anything, a
-//! longer one ends a run, and a machine that slept or a clock that was set back starts everything
+//! used a GPU and how well that is covered ([`Run`]), what CPU it used ([`cpu`]), since when it holds the
+//! same ([`Plateau`]); of a GPU what it draws ([`Lull`]), and since when it is full or has memory in use
+//! that is nobody's ([`Stretch`]). It knows gaps: a few missing samples neither prove nor break anything,
+//! a longer one ends a run, and a machine that slept or a clock that was set back starts everything
 //! afresh ([`Reset`]).
 //!
 //! It never asks a clock, reads no file, and judges nobody; that is [`crate::rules`]. Memory is bounded
 //! per process (8 KiB) and per process and GPU (1 KiB), and a row costs the same however long it has
 //! been watched.
 
+mod average;
 pub mod cpu;
 mod device;
+pub mod draw;
 mod interval;
+mod plateau;
 mod process;
 mod row;
+mod stretch;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -21,10 +27,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::model::{Gpu, GpuProcess, Identity, Snapshot, Time};
+pub use average::Average;
 pub use device::Device;
+use draw::Alone;
+pub use draw::{Lull, Work};
 use interval::Interval;
+pub use plateau::Plateau;
 pub use process::ProcessHistory;
 pub use row::{Began, Row, Run, Use, Witness};
+pub use stretch::Stretch;
 
 /// A minute or three intervals, whichever is longer, may pass without evidence and change nothing.
 const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;
@@ -92,6 +103,18 @@ struct Moment {
     interval: i64,
     /// Milliseconds that may pass without evidence.
     allowed_gap: i64,
+}
+
+impl Moment {
+    /// How much of the milliseconds since the sample before a sample vouches for: an interval, with
+    /// some lateness.
+    fn vouched(self, gap: i64) -> i64 {
+        if gap <= self.interval + self.interval / 2 {
+            gap
+        } else {
+            gap.min(self.interval)
+        }
+    }
 }
 
 /// What has been seen so far, bounded.
@@ -230,12 +253,19 @@ impl History {
                 .as_ref()
                 .filter(|_| gpu.stale_seconds.is_none())
             else {
-                self.devices[device].observe(gpu, moment, false);
+                self.devices[device].observe(gpu, moment, false, None);
                 continue;
             };
             // A row that appears while the list was being read began just now; any other may be old.
             let was_listed = previous.is_some() && self.devices[device].listed_at() == previous;
-            self.devices[device].observe(gpu, moment, true);
+            let alone = draw::alone(gpu, rows).and_then(|row| {
+                let process = self.processes.get(&row.pid)?;
+                (process.last_seen() == moment.time).then(|| Alone {
+                    who: process.identity(),
+                    sm_percent: row.sm_percent,
+                })
+            });
+            self.devices[device].observe(gpu, moment, true, alone);
             for (at, row) in rows.iter().enumerate() {
                 match self.processes.get_mut(&row.pid) {
                     Some(process) if process.last_seen() == moment.time => {
@@ -304,6 +334,11 @@ impl History {
                     .iter()
                     .any(|row| self.devices[row.device()].listed_at() != self.last)
         })
+    }
+
+    /// The GPU that a row is of.
+    pub fn device_of(&self, row: &Row) -> &Device {
+        &self.devices[row.device()]
     }
 
     /// NVML's index of the GPU that a row is of.

@@ -1,5 +1,6 @@
 //! A process on one GPU (under MIG, on one instance) over time: its memory, and its run without use.
 
+use super::plateau::Plateau;
 use super::{BRIDGED_GAP_MILLISECONDS, Moment};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Time};
@@ -127,6 +128,7 @@ pub struct Row {
     run: Option<Run>,
     /// CPU seconds of the process at the end of the run.
     cpu_at_until: Option<f64>,
+    plateau: Option<Plateau>,
     first_seen: Time,
     last_seen: Time,
 }
@@ -150,6 +152,7 @@ impl Row {
             },
             run: None,
             cpu_at_until: None,
+            plateau: None,
             first_seen: time,
             last_seen: time,
         }
@@ -180,6 +183,7 @@ impl Row {
         if let Some(bytes) = row.used_bytes {
             self.note_movement(bytes, moment.time);
         }
+        self.plateau = Plateau::observe(self.plateau, gpu, row, moment);
         self.last_use = Use::of(gpu, row);
         match self.last_use {
             Use::Used => self.end(Began::Witnessed, moment.time),
@@ -272,6 +276,11 @@ impl Row {
         self.device as usize
     }
 
+    /// Whether it is on an instance of the GPU (MIG).
+    pub fn is_of_instance(&self) -> bool {
+        self.gpu_instance.is_some()
+    }
+
     /// Which of NVML's process lists it was last on.
     pub fn kind(&self) -> ProcessType {
         self.kind
@@ -285,6 +294,11 @@ impl Row {
     /// When memory was last seen to come or go, by 64 MiB or more.
     pub fn moved_at(&self) -> Option<Time> {
         self.moved_at
+    }
+
+    /// The time in which what is held stays the same, as far as it was seen.
+    pub fn plateau(&self) -> Option<&Plateau> {
+        self.plateau.as_ref()
     }
 
     /// What the last snapshot said about use.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::model::snapshot::ProcessType;
+use crate::model::snapshot::{Memory, ProcessType};
 use crate::model::{Gpu, GpuProcess, Process, Snapshot, Time};
 
 /// A machine; change `now` as you like between two steps.
@@ -58,6 +58,23 @@ impl Scene {
                 ..GpuProcess::default()
             });
         }
+    }
+
+    /// Sets what a GPU has in use, of all that it has; the driver reserves nothing.
+    pub(crate) fn memory(&mut self, gpu: u32, used_bytes: u64, total_bytes: u64) {
+        self.gpu(gpu).memory = Some(Memory {
+            total_bytes,
+            reserved_bytes: Some(0),
+            used_bytes,
+            free_bytes: total_bytes - used_bytes,
+        });
+    }
+
+    /// A process uses a GPU, which draws power for it alone.
+    pub(crate) fn draws(&mut self, gpu: u32, pid: u32, percent: u32, watts: f64) {
+        self.row(gpu, pid).sm_percent = Some(percent);
+        self.gpu(gpu).gpu_percent = Some(percent);
+        self.gpu(gpu).power_watts = Some(watts);
     }
 
     pub(crate) fn gpu(&mut self, index: u32) -> &mut Gpu {

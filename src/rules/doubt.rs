@@ -71,6 +71,13 @@ pub enum Doubt {
         /// What is missing: `power`, `memory`.
         what: &'static str,
     },
+    /// Whether the pids are the host's own.
+    NoNamespace,
+    /// What a process held when it started was not seen.
+    StartUnseen {
+        /// The process.
+        pid: u32,
+    },
 }
 
 impl Doubt {
@@ -104,6 +111,10 @@ impl Doubt {
             Self::Stale { gpu, seconds } => format!("GPU {gpu} has not answered for {seconds}"),
             Self::NoList { gpu } => format!("the process list of GPU {gpu} could not be read"),
             Self::NoReading { gpu, what } => format!("the {what} of GPU {gpu} is not known"),
+            Self::NoNamespace => "whether the pids are the host's own is not known".to_owned(),
+            Self::StartUnseen { pid } => {
+                format!("what process {pid} held when it started was not seen")
+            }
         }
     }
 }

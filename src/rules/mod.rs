@@ -11,13 +11,17 @@
 
 pub mod doubt;
 mod engine;
+pub mod hoard;
+pub mod hung;
 pub mod idle;
+pub mod pressure;
 
 pub mod rule;
 pub mod scope;
 mod server;
 pub mod setting;
 mod subject;
+pub mod unattributed;
 
 pub use engine::Engine;
 use rule::{Rule, SettingValue, Tuned};
@@ -28,7 +32,13 @@ use setting::Value;
 
 /// Every kind of rule, with its defaults.
 fn kinds() -> Vec<Box<dyn Rule>> {
-    vec![Box::new(Tuned::<idle::Settings>::default())]
+    vec![
+        Box::new(Tuned::<idle::Settings>::default()),
+        Box::new(Tuned::<hung::Settings>::default()),
+        Box::new(Tuned::<hoard::Settings>::default()),
+        Box::new(Tuned::<unattributed::Settings>::default()),
+        Box::new(Tuned::<pressure::Settings>::default()),
+    ]
 }
 
 /// A kind of rule as the manual describes it.
@@ -153,9 +163,13 @@ mod tests {
         settings.select::<&str>(&[]).unwrap();
         assert_eq!(settings, Settings::default());
         let error = settings.select(&["idel"]).unwrap_err();
+        let names: Vec<&str> = settings.rules().iter().map(|rule| &**rule.name()).collect();
         assert_eq!(
             error.to_string(),
-            "there is no rule \"idel\"; the rules are: idle"
+            format!(
+                "there is no rule \"idel\"; the rules are: {}",
+                names.join(", ")
+            )
         );
         let idle = settings.rule_mut("idle").unwrap();
         assert!(idle.set("enabled", Value::Flag(false)));
@@ -163,6 +177,7 @@ mod tests {
             !idle.set("enabled", Value::Percent(1.0)) && !idle.set("nothing", Value::Flag(true))
         );
         settings.select(&["idle"]).unwrap();
-        assert_eq!(settings, Settings::default());
+        assert_eq!(settings.rules().len(), 1);
+        assert!(settings.rules()[0].is_run());
     }
 }

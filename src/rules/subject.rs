@@ -35,10 +35,6 @@ pub(super) fn id(rule: &str, gpus: &[FindingGpu], process: &Process) -> Arc<str>
 }
 
 /// `rule:uuid`, of a finding about a GPU.
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the kinds that are about a GPU follow")
-)]
 pub(super) fn id_on(rule: &str, gpu: &Gpu) -> Arc<str> {
     match &gpu.uuid {
         Some(uuid) => format!("{rule}:{uuid}").into(),

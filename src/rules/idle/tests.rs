@@ -20,6 +20,12 @@ fn scene() -> Scene {
     scene
 }
 
+fn only_idle() -> AllSettings {
+    let mut settings = AllSettings::default();
+    settings.select(&["idle"]).unwrap();
+    settings
+}
+
 fn judge_with(settings: AllSettings, scene: &mut Scene, seconds: f64) -> Engine {
     let mut engine = Engine::new(settings);
     scene.play(seconds, |snapshot| engine.observe(snapshot));
@@ -27,7 +33,7 @@ fn judge_with(settings: AllSettings, scene: &mut Scene, seconds: f64) -> Engine 
 }
 
 fn judge(scene: &mut Scene, seconds: f64) -> Engine {
-    judge_with(AllSettings::default(), scene, seconds)
+    judge_with(only_idle(), scene, seconds)
 }
 
 fn reasons(engine: &Engine) -> Vec<String> {
@@ -404,7 +410,7 @@ fn samples_with_holes_are_no_proof() {
     let mut scene = scene();
     scene.process(PID).cpu_percent = Some(10.0);
     scene.gpu(0).gpu_percent = None;
-    let mut engine = Engine::new(AllSettings::default());
+    let mut engine = Engine::new(only_idle());
     for sample in 0..100 {
         scene.row(0, PID).sm_percent = (sample % 3 == 0).then_some(0);
         engine.observe(scene.step());
@@ -495,7 +501,7 @@ fn findings_are_sorted_worst_first_and_end_with_their_process() {
     scene.holder(1, &[0], 2 * GIB);
     scene.holder(2, &[0], 30 * GIB);
     scene.holder(3, &[0], 3 * GIB);
-    let mut settings = AllSettings::default();
+    let mut settings = only_idle();
     let idle = settings.rule_mut("idle").unwrap();
     let third = Scope {
         command: Some("*third*".into()),
@@ -525,7 +531,7 @@ fn findings_are_sorted_worst_first_and_end_with_their_process() {
 #[test]
 fn what_has_ceased_is_kept_in_bounded_number_latest_first() {
     let mut scene = Scene::new(1, 10.0);
-    let mut engine = Engine::new(AllSettings::default());
+    let mut engine = Engine::new(only_idle());
     for round in 0..3 {
         for pid in 1..=100 {
             scene.holder(round * 100 + pid, &[0], GIB);
@@ -596,7 +602,7 @@ fn an_override_switches_the_rule_off_for_one_and_on_for_another() {
         (scope, vec![("enabled", Value::Flag(enabled))])
     };
     for (base, override_, found) in [(true, on(0, false), 2), (false, on(0, true), 1)] {
-        let mut settings = AllSettings::default();
+        let mut settings = only_idle();
         let idle = settings.rule_mut("idle").unwrap();
         idle.set("enabled", Value::Flag(base));
         idle.add_override(override_.0, override_.1);
@@ -608,7 +614,7 @@ fn an_override_switches_the_rule_off_for_one_and_on_for_another() {
             .collect();
         assert_eq!(pids, [found]);
     }
-    let mut settings = AllSettings::default();
+    let mut settings = only_idle();
     settings
         .rule_mut("idle")
         .unwrap()
@@ -629,7 +635,7 @@ fn hostile_names_are_bounded_in_the_message() {
 fn whatever_comes_in_whatever_order_a_finding_is_one_of_its_kind() {
     let mut found = 0;
     for seed in 1..=200 {
-        let mut engine = Engine::new(AllSettings::default());
+        let mut engine = Engine::new(only_idle());
         disorder(seed, 100, |snapshot| {
             engine.observe(snapshot);
             found += engine.findings().len();

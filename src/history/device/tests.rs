@@ -1,0 +1,87 @@
+//! What a GPU is told to have in use, on scenes made by hand.
+
+use crate::history::History;
+use crate::history::testing::Scene;
+use crate::units::GIB;
+
+fn watched(change: impl Fn(&mut Scene, usize)) -> (Scene, History) {
+    let mut scene = Scene::new(1, 10.0);
+    scene.holder(7, &[0], 20 * GIB);
+    scene.memory(0, 30 * GIB, 80 * GIB);
+    let mut history = History::default();
+    for step in 0..20 {
+        change(&mut scene, step);
+        history.observe(scene.step());
+    }
+    (scene, history)
+}
+
+#[test]
+fn unattributed_is_what_no_row_holds() {
+    let (scene, history) = watched(|_, _| {});
+    let device = history.device(&scene.now.gpus[0]).unwrap();
+    let stretch = device.unattributed(10 * GIB).unwrap();
+    assert_eq!((stretch.samples, stretch.seconds()), (20, 190.0));
+    assert_eq!(device.unattributed(10 * GIB + 1), None);
+    assert_eq!(device.total_bytes(), Some(80 * GIB));
+}
+
+#[test]
+fn fuller_than_is_less_than_that_free() {
+    let (scene, history) = watched(|_, _| {});
+    let device = history.device(&scene.now.gpus[0]).unwrap();
+    assert_eq!(device.fuller_than(50 * GIB), None);
+    assert_eq!(device.fuller_than(50 * GIB + 1).unwrap().samples, 20);
+    assert_eq!(device.fuller_than(0), None);
+    assert!(device.fuller_than(u64::MAX).is_some());
+}
+
+#[test]
+fn what_a_gpu_said_before_it_fell_silent_is_no_news() {
+    let (scene, history) = watched(|scene, step| {
+        scene.gpu(0).stale_seconds = (step >= 10).then_some(5.0);
+    });
+    let device = history.device(&scene.now.gpus[0]).unwrap();
+    assert_eq!(device.unattributed(GIB), None);
+    assert_eq!(device.fuller_than(u64::MAX), None);
+}
+
+#[test]
+fn the_lull_and_the_work_are_of_the_one_who_is_alone() {
+    let (mut scene, mut history) = watched(|scene, _| scene.draws(0, 7, 97, 300.0));
+    let who = scene.process(7).identity();
+    let device = history.device(&scene.now.gpus[0]).unwrap();
+    assert_eq!((device.alone(), device.lull()), (Some(who), None));
+    assert_eq!(device.work(who).unwrap().power.mean(), Some(300.0));
+    scene.draws(0, 7, 99, 60.0);
+    history.observe(scene.step());
+    history.observe(scene.step());
+    let device = history.device(&scene.now.gpus[0]).unwrap();
+    let lull = device.lull().unwrap();
+    assert_eq!((lull.who, lull.samples, lull.seconds()), (who, 2, 10.0));
+    assert_eq!(device.work(who).unwrap().power.mean(), Some(300.0));
+}
+
+#[test]
+fn of_many_who_were_alone_the_last_are_remembered() {
+    let mut scene = Scene::new(1, 60.0);
+    let mut history = History::default();
+    for pid in 1..30 {
+        scene.now.processes.clear();
+        scene.rows(0).clear();
+        scene.holder(pid, &[0], GIB);
+        scene.draws(0, pid, 97, 300.0);
+        scene.play(600.0, |snapshot| {
+            history.observe(snapshot);
+        });
+        scene.step();
+    }
+    let device = history.device(&scene.now.gpus[0]).unwrap();
+    let known = (1..30).filter(|pid| {
+        let mut other = scene.clone();
+        other.now.processes.clear();
+        other.holder(*pid, &[], 0);
+        device.work(other.process(*pid).identity()).is_some()
+    });
+    assert_eq!(known.collect::<Vec<_>>(), (22..30).collect::<Vec<_>>());
+}

@@ -1,0 +1,129 @@
+//! A time throughout which what a process holds stays the same, and how much it used the GPU meanwhile.
+//!
+//! A framework that reserves a GPU's memory does so in one go and never again; the plateau that follows
+//! is what tells it from memory that was needed.
+
+use super::Moment;
+use super::average::Average;
+use crate::model::{Gpu, GpuProcess, Time};
+
+/// The highest and the lowest of a plateau differ by less than this share of the highest: libraries
+/// that are loaded later, a context that grows.
+const TOLERANCE: f64 = 0.04;
+
+/// A time throughout which what a process holds on a GPU stays the same.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Plateau {
+    /// The first sample of it.
+    pub since: Time,
+    /// The last one.
+    pub until: Time,
+    /// The least that was held.
+    pub least_bytes: u64,
+    /// The most.
+    pub most_bytes: u64,
+    /// How many samples there are.
+    pub samples: u64,
+    /// SM utilization of the process; of the GPU, which is no less, where the driver tells no better.
+    pub sm_percent: Average,
+    /// Memory utilization, likewise.
+    pub memory_percent: Average,
+}
+
+impl Plateau {
+    /// From `since` to `until`.
+    pub fn seconds(&self) -> f64 {
+        self.until.seconds_since(self.since)
+    }
+
+    /// The plateau after a row of a GPU that answered: the same, a new one, or none where what is held
+    /// has not been known for longer than a gap may be.
+    pub(super) fn observe(
+        known: Option<Self>,
+        gpu: &Gpu,
+        row: &GpuProcess,
+        moment: Moment,
+    ) -> Option<Self> {
+        let known = known.filter(|plateau| moment.time - plateau.until <= moment.allowed_gap);
+        let Some(bytes) = row.used_bytes else {
+            return known;
+        };
+        let new = Self {
+            since: moment.time,
+            until: moment.time,
+            least_bytes: bytes,
+            most_bytes: bytes,
+            samples: 0,
+            sm_percent: Average::default(),
+            memory_percent: Average::default(),
+        };
+        let mut plateau = known.map_or(new, |plateau| Self {
+            least_bytes: plateau.least_bytes.min(bytes),
+            most_bytes: plateau.most_bytes.max(bytes),
+            until: moment.time,
+            ..plateau
+        });
+        let spread = (plateau.most_bytes - plateau.least_bytes) as f64;
+        if spread >= plateau.most_bytes as f64 * TOLERANCE && spread > 0.0 {
+            plateau = new;
+        }
+        plateau.samples += 1;
+        let sm = row.sm_percent.or(gpu.gpu_percent);
+        let memory = row.memory_percent.or(gpu.memory_percent);
+        plateau.sm_percent.push(sm.map(f64::from));
+        plateau.memory_percent.push(memory.map(f64::from));
+        Some(plateau)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::MIB;
+
+    fn of(samples: &[(i64, Option<u64>)]) -> Option<Plateau> {
+        let mut plateau = None;
+        for (seconds, bytes) in samples {
+            let moment = Moment {
+                time: Time::from_unix_milliseconds(seconds * 1000),
+                interval: 10_000,
+                allowed_gap: 60_000,
+            };
+            let row = GpuProcess {
+                used_bytes: bytes.map(|mebibytes| mebibytes * MIB),
+                sm_percent: Some(30),
+                ..GpuProcess::default()
+            };
+            plateau = Plateau::observe(plateau, &Gpu::default(), &row, moment);
+        }
+        plateau
+    }
+
+    #[test]
+    fn it_begins_anew_when_what_is_held_changes() {
+        let length = |samples| of(samples).map(|plateau| (plateau.seconds(), plateau.samples));
+        assert_eq!(
+            length(&[(0, Some(1000)), (10, Some(1030))]),
+            Some((10.0, 2))
+        );
+        assert_eq!(
+            length(&[(0, Some(1000)), (10, Some(1030)), (20, Some(985))]),
+            Some((0.0, 1)),
+            "it creeps"
+        );
+        assert_eq!(length(&[(0, Some(0)), (10, Some(0))]), Some((10.0, 2)));
+        assert_eq!(
+            length(&[(0, Some(10)), (10, None), (60, Some(10))]),
+            Some((60.0, 2))
+        );
+        assert_eq!(length(&[(0, Some(10)), (61, Some(10))]), Some((0.0, 1)));
+        assert_eq!(length(&[(0, Some(10)), (61, None)]), None);
+    }
+
+    #[test]
+    fn its_use_is_averaged_where_it_is_known() {
+        let plateau = of(&[(0, Some(1)), (10, Some(1))]).unwrap();
+        assert_eq!(plateau.sm_percent.mean(), Some(30.0));
+        assert_eq!(plateau.memory_percent.mean(), None);
+    }
+}

@@ -1,0 +1,302 @@
+//! `hoard`: a process reserved nearly a whole GPU when it started, and uses little of it.
+//!
+//! Frameworks that allocate in advance (TensorFlow, JAX) take what there is, however small the model: the
+//! number that NVML shows says nothing of what is needed, and nobody else can use the GPU. It is told by
+//! what it holds, which has not changed since its first minutes, and by how little the process computes
+//! and moves. An inference server does this by design, and is exempt, and so are graphics and the
+//! instances of MIG. One that is not used at all is `idle` too, and this stays as evidence.
+//!
+//! That it was there from the start has to be seen, unless the framework is one that never allocates
+//! otherwise. It begins below the settings, and ends when the use is a quarter above them.
+
+use super::doubt::Doubt;
+use super::rule::{Judge, Seen, Tuned, Verdicts};
+use super::setting::{Field, Setting};
+use super::{server, subject};
+use crate::advice;
+use crate::history::{Plateau, ProcessHistory, Row};
+use crate::model::evidence::{Evidence, HoardEvidence};
+use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
+use crate::model::snapshot::ProcessType;
+use crate::model::{Process, Time};
+use crate::units::Span;
+
+/// What was reserved later than this after the start was not reserved at the start.
+const FIRST_SECONDS: f64 = 600.0;
+/// The share of the samples of which the use has to be known.
+const LEAST_KNOWN: f64 = 0.9;
+/// Fewer samples are a coincidence.
+const LEAST_SAMPLES: u64 = 3;
+/// Frameworks that reserve in advance unless they are told not to.
+const IN_ADVANCE: &[&str] = &["tensorflow", "jax"];
+
+/// What the rule is tuned by.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Settings {
+    /// Whether the rule is run.
+    pub enabled: bool,
+    /// In percent of the GPU's memory; less is not nearly all of it. JAX takes 75.
+    pub min_memory_share: f64,
+    /// Mean utilization of SM and of memory below this is little use.
+    pub max_use_percent: f64,
+    /// For how long.
+    pub duration: Span,
+    /// How bad it is.
+    pub severity: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            min_memory_share: 70.0,
+            max_use_percent: 20.0,
+            duration: Span::from_seconds(1800.0),
+            severity: Severity::Info,
+        }
+    }
+}
+
+impl Judge for Settings {
+    const KIND: Kind = Kind::Hoard;
+    const MEANING: &'static str =
+        "a process reserved nearly a whole GPU when it started and uses little of it";
+    const SETTINGS: &'static [Setting<Self>] = &[
+        Setting {
+            name: "enabled",
+            meaning: "whether the rule is run",
+            field: Field::Flag(|settings| &mut settings.enabled),
+        },
+        Setting {
+            name: "min_memory_share",
+            meaning: "less than this, in percent of the GPU's memory, is ignored",
+            field: Field::Percent(|settings| &mut settings.min_memory_share),
+        },
+        Setting {
+            name: "max_use_percent",
+            meaning: "with this mean use of its cores or its memory, or more, the GPU is used",
+            field: Field::Percent(|settings| &mut settings.max_use_percent),
+        },
+        Setting {
+            name: "duration",
+            meaning: "how long it has to be so",
+            field: Field::Span(|settings| &mut settings.duration),
+        },
+        Setting {
+            name: "severity",
+            meaning: "how bad a finding is: info, warning or critical",
+            field: Field::Severity(|settings| &mut settings.severity),
+        },
+    ];
+
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn contradiction(&self) -> Option<String> {
+        [
+            ("min_memory_share", self.min_memory_share),
+            ("max_use_percent", self.max_use_percent),
+        ]
+        .into_iter()
+        .find(|(_, percent)| *percent > 100.0)
+        .map(|(name, percent)| format!("{name} is {percent}, and no share is above 100"))
+    }
+
+    fn process(
+        rule: &Tuned<Self>,
+        seen: Seen<'_>,
+        process: &Process,
+        known: &ProcessHistory,
+        verdicts: &mut Verdicts,
+    ) {
+        let mut found: Vec<Hoard> = Vec::new();
+        for row in known.rows() {
+            // Nearly every row ends at what it holds; half a GPU is the least that anybody could mean.
+            let device = seen.history.device_of(row);
+            let (Some(plateau), Some(total)) = (row.plateau(), device.total_bytes()) else {
+                continue;
+            };
+            let share = plateau.least_bytes as f64 / total as f64;
+            if share < rule.settings().min_memory_share.min(50.0) / 100.0 || is_exempt(row) {
+                continue;
+            }
+            let Some(settings) = rule.settings_for(&seen.whom(process, row)) else {
+                continue;
+            };
+            let judged = Judged {
+                rule,
+                seen,
+                process,
+                row,
+                plateau,
+                settings: &settings,
+                share,
+            };
+            found.extend(judged.answer(verdicts));
+        }
+        if let Some(finding) = finding(rule, process, found) {
+            verdicts.find(finding);
+        }
+    }
+}
+
+fn is_exempt(row: &Row) -> bool {
+    row.kind() == ProcessType::Graphics || row.is_of_instance()
+}
+
+/// A GPU that a process hoards.
+struct Hoard {
+    gpu: FindingGpu,
+    severity: Severity,
+    evidence: HoardEvidence,
+    since: Time,
+    until: Time,
+}
+
+/// A process on a GPU of which it may hold nearly all.
+struct Judged<'a> {
+    rule: &'a Tuned<Settings>,
+    seen: Seen<'a>,
+    process: &'a Process,
+    row: &'a Row,
+    plateau: &'a Plateau,
+    settings: &'a Settings,
+    share: f64,
+}
+
+impl Judged<'_> {
+    fn answer(&self, verdicts: &mut Verdicts) -> Option<Hoard> {
+        let (plateau, settings) = (self.plateau, self.settings);
+        let gpu = self.seen.history.gpu_index(self.row);
+        if self.share < settings.min_memory_share / 100.0 {
+            return None;
+        }
+        let stands = self
+            .seen
+            .standing(self.rule.name(), self.process.identity())
+            .is_some_and(|finding| finding.gpus.iter().any(|on| on.index == gpu));
+        let bound = settings.max_use_percent * if stands { 1.25 } else { 1.0 };
+        let (sm, memory) = (plateau.sm_percent.mean(), plateau.memory_percent.mean());
+        let most = sm.into_iter().chain(memory).reduce(f64::max);
+        if most.is_some_and(|percent| percent >= bound)
+            || server::serves(self.process, self.seen.snapshot)
+        {
+            return None;
+        }
+        let from_start = self.is_from_start();
+        if from_start == Some(false) {
+            return None;
+        }
+        let seconds = settings.duration.seconds();
+        if plateau.seconds() < seconds || plateau.samples < LEAST_SAMPLES {
+            if sm.is_some() && from_start.is_some() {
+                verdicts.expect(Pending {
+                    rule: self.rule.name().clone(),
+                    kind: Kind::Hoard,
+                    pid: Some(self.process.pid),
+                    gpu,
+                    since: plateau.since,
+                    due: plateau.since.plus_seconds(seconds),
+                });
+            }
+            return None;
+        }
+        if (plateau.sm_percent.count() as f64) < plateau.samples as f64 * LEAST_KNOWN {
+            verdicts.doubt(Doubt::NoUtilization { gpu });
+            return None;
+        }
+        if from_start.is_none() {
+            verdicts.doubt(Doubt::StartUnseen {
+                pid: self.process.pid,
+            });
+            return None;
+        }
+        Some(Hoard {
+            gpu: FindingGpu {
+                index: gpu,
+                uuid: self.seen.history.gpu_uuid(self.row).cloned(),
+                used_bytes: self.row.used_bytes(),
+            },
+            severity: settings.severity,
+            evidence: HoardEvidence {
+                first_bytes: plateau.least_bytes,
+                share: self.share,
+                memory_percent_mean: memory,
+                sm_percent_mean: sm,
+                samples: plateau.samples,
+            },
+            since: plateau.since,
+            until: plateau.until,
+        })
+    }
+
+    /// Whether it holds this from its start; `None` where that was not seen.
+    fn is_from_start(&self) -> Option<bool> {
+        let is_soon_after = |start| self.plateau.since.seconds_since(start) <= FIRST_SECONDS;
+        let framework = self.process.framework.as_deref();
+        if framework.is_some_and(|name| IN_ADVANCE.contains(&name)) {
+            return Some(true);
+        }
+        let began_on_gpu = self.row.first_seen();
+        if Some(began_on_gpu) > self.seen.history.first_time() {
+            return Some(is_soon_after(began_on_gpu));
+        }
+        match self.process.start_time {
+            Some(start) if is_soon_after(start) => Some(true),
+            // It changed before our eyes.
+            _ if self.plateau.since > began_on_gpu => Some(false),
+            _ => None,
+        }
+    }
+}
+
+/// Makes one finding of the GPUs that a process hoards.
+fn finding(rule: &Tuned<Settings>, process: &Process, mut found: Vec<Hoard>) -> Option<Finding> {
+    found.sort_by_key(|hoard| hoard.gpu.index);
+    let severity = found.iter().map(|hoard| hoard.severity).max()?;
+    let since = found.iter().map(|hoard| hoard.since).max()?;
+    let until = found.iter().map(|hoard| hoard.until).max()?;
+    // The numbers of the GPU that is used most.
+    let sm = |hoard: &&Hoard| hoard.evidence.sm_percent_mean.unwrap_or_default();
+    let evidence = found.iter().max_by(|a, b| sm(a).total_cmp(&sm(b)))?;
+    let evidence = evidence.evidence.clone();
+    let gpus: Vec<FindingGpu> = found.into_iter().map(|hoard| hoard.gpu).collect();
+    let bytes = gpus
+        .iter()
+        .try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?)));
+    let duration_seconds = until.seconds_since(since);
+    let message = format!(
+        "{} ({}) reserved {:.0}% of {} when it started and has used {:.0}% of its time there in {}",
+        subject::name(process),
+        process.pid,
+        evidence.share * 100.0,
+        subject::gpus(&gpus),
+        evidence.sm_percent_mean.unwrap_or_default(),
+        Span::from_seconds(duration_seconds),
+    );
+    Some(Finding {
+        id: subject::id(rule.name(), &gpus, process),
+        rule: rule.name().clone(),
+        kind: Kind::Hoard,
+        severity,
+        since,
+        duration_seconds,
+        resolved_at: None,
+        gpus,
+        process: Some(subject::process(process)),
+        memory_bytes: bytes,
+        evidence: Evidence::Hoard(evidence),
+        message,
+        advice: advice::at_start(process)
+            .into_iter()
+            .chain(advice::lines(process))
+            .map(|line| line.text.to_owned())
+            .collect(),
+        actions: vec![Action::Notify],
+        also: Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

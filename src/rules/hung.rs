@@ -1,0 +1,391 @@
+//! `hung`: a GPU reports full use for one process while its power has fallen to a fraction of what it
+//! drew before, when the same process was alone at work there: a deadlocked collective, a kernel that
+//! spins.
+//!
+//! It is accused only by comparison with itself: it was seen alone at work on that GPU for some minutes,
+//! and alone it keeps the GPU in full use now. Where others work on the GPU, nobody's share of the power
+//! is known and the rule says nothing; who merely holds memory there does not count.
+//!
+//! Not hung, whatever the power:
+//!
+//! - memory traffic goes on: lighter kernels than before are work;
+//! - the power limit was lowered beneath what it drew, and it draws much of that;
+//! - the GPU is hot and its clock fell, or the clock is far below what it was: it was slowed down;
+//! - a kernel that was light from the start: nothing has fallen. A process that hung before it was first
+//!   seen cannot be told from one.
+//!
+//! It begins at the settings, and ends where the use falls below 90 % or the power rises above half of
+//! what it was. Nothing is offered that would end the process: only its owner knows what it waits for.
+
+use super::doubt::Doubt;
+use super::rule::{Judge, Seen, Tuned, Verdicts};
+use super::setting::{Field, Setting};
+use super::subject;
+use crate::history::draw::{FULL_PERCENT, LEAST_WORK_SECONDS, LOW_SHARE};
+use crate::history::{Device, Lull, ProcessHistory, Work};
+use crate::model::evidence::{Evidence, HungEvidence};
+use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
+use crate::model::{Gpu, Process, Time};
+use crate::units::Span;
+
+/// The share of the time that samples have to cover.
+const LEAST_COVERAGE: f64 = 0.9;
+/// Fewer samples are a coincidence.
+const LEAST_SAMPLES: u64 = 3;
+/// Less memory traffic than this, in percent of the time, is what waiting makes.
+const TRACE_OF_TRAFFIC: f64 = 3.0;
+/// A kernel under a power limit draws this share of it, or more.
+const SHARE_OF_LIMIT: f64 = 0.6;
+/// From here on GPUs slow down for heat.
+const HOT_CELSIUS: f64 = 80.0;
+/// A hot GPU with a clock below this share of before is slowed down.
+const SLOWED_SHARE: f64 = 0.9;
+/// Any GPU with a clock below this share of before is: waiting in a kernel keeps the clock up.
+const HELD_SHARE: f64 = 0.6;
+/// Books the work of others as its own.
+const MPS_SERVER: &str = "nvidia-cuda-mps-server";
+
+/// What the rule is tuned by.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Settings {
+    /// Whether the rule is run.
+    pub enabled: bool,
+    /// A GPU in full use reports this utilization on the mean, or more.
+    pub min_utilization: f64,
+    /// The mean power, in percent of the mean before, has to be less.
+    pub max_power_share: f64,
+    /// For how long.
+    pub duration: Span,
+    /// How bad it is.
+    pub severity: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            min_utilization: 95.0,
+            max_power_share: 40.0,
+            duration: Span::from_seconds(600.0),
+            severity: Severity::Warning,
+        }
+    }
+}
+
+impl Judge for Settings {
+    const KIND: Kind = Kind::Hung;
+    const MEANING: &'static str = "a GPU reports full use by a process while its power has fallen to \
+                                   a fraction of what it drew before for the same process";
+    const SETTINGS: &'static [Setting<Self>] = &[
+        Setting {
+            name: "enabled",
+            meaning: "whether the rule is run",
+            field: Field::Flag(|settings| &mut settings.enabled),
+        },
+        Setting {
+            name: "min_utilization",
+            meaning: "the mean utilization of the GPU that counts as full use, in percent (90 to 100)",
+            field: Field::Percent(|settings| &mut settings.min_utilization),
+        },
+        Setting {
+            name: "max_power_share",
+            meaning: "the mean power is less than this, in percent of the mean before (up to 50)",
+            field: Field::Percent(|settings| &mut settings.max_power_share),
+        },
+        Setting {
+            name: "duration",
+            meaning: "how long it has to be so",
+            field: Field::Span(|settings| &mut settings.duration),
+        },
+        Setting {
+            name: "severity",
+            meaning: "how bad a finding is: info, warning or critical",
+            field: Field::Severity(|settings| &mut settings.severity),
+        },
+    ];
+
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn contradiction(&self) -> Option<String> {
+        if !(FULL_PERCENT..=100.0).contains(&self.min_utilization) {
+            return Some(format!(
+                "min_utilization is {}, and full use is from {FULL_PERCENT} to 100; write a number \
+                 between them",
+                self.min_utilization
+            ));
+        }
+        let most = LOW_SHARE * 100.0;
+        (self.max_power_share > most).then(|| {
+            format!(
+                "max_power_share is {}, and above {most} a GPU is at work; write {most} or less",
+                self.max_power_share
+            )
+        })
+    }
+
+    fn process(
+        rule: &Tuned<Self>,
+        seen: Seen<'_>,
+        process: &Process,
+        known: &ProcessHistory,
+        verdicts: &mut Verdicts,
+    ) {
+        if let Some(finding) = judge_process(rule, seen, process, known, verdicts) {
+            verdicts.find(finding);
+        }
+    }
+
+    fn gpu(
+        rule: &Tuned<Self>,
+        seen: Seen<'_>,
+        gpu: &Gpu,
+        device: &Device,
+        verdicts: &mut Verdicts,
+    ) {
+        // Of a GPU that answers, in full use by one process alone.
+        let (Some(who), Some(percent)) = (device.alone(), gpu.gpu_percent) else {
+            return;
+        };
+        if f64::from(percent) < FULL_PERCENT {
+            return;
+        }
+        let process = seen.snapshot.process(who.pid);
+        let Some(settings) = rule.settings_for(&seen.whom_on(process, gpu)) else {
+            return;
+        };
+        if f64::from(percent) < settings.min_utilization {
+            return;
+        }
+        let span = seen.history.span_seconds();
+        if gpu.power_watts.is_none() {
+            verdicts.doubt(Doubt::NoReading {
+                gpu: gpu.index,
+                what: "power",
+            });
+        } else if device.work(who).is_none() && span < LEAST_WORK_SECONDS {
+            verdicts.doubt(Doubt::ShortHistory {
+                needed: LEAST_WORK_SECONDS + settings.duration.seconds(),
+                seen: span,
+            });
+        }
+    }
+}
+
+/// A GPU on which a process is hung.
+struct HungOn {
+    gpu: FindingGpu,
+    settings: Settings,
+    evidence: HungEvidence,
+    since: Time,
+    until: Time,
+}
+
+fn judge_process(
+    rule: &Tuned<Settings>,
+    seen: Seen<'_>,
+    process: &Process,
+    known: &ProcessHistory,
+    verdicts: &mut Verdicts,
+) -> Option<Finding> {
+    let mut hung: Vec<HungOn> = Vec::new();
+    for row in known.rows() {
+        let device = seen.history.device_of(row);
+        // Nearly every row ends here.
+        let Some(lull) = device.lull().filter(|lull| lull.who == known.identity()) else {
+            continue;
+        };
+        // A recording may list a process twice on a GPU.
+        if hung.iter().any(|on| on.gpu.index == device.index()) || is_mps_server(process) {
+            continue;
+        }
+        let Some(work) = device.work(lull.who) else {
+            continue;
+        };
+        let Some(settings) = rule.settings_for(&seen.whom(process, row)) else {
+            continue;
+        };
+        let stands = seen
+            .standing(rule.name(), known.identity())
+            .is_some_and(|finding| finding.gpus.iter().any(|on| on.index == device.index()));
+        let Some(evidence) = evidence(lull, work, &settings, stands) else {
+            continue;
+        };
+        if lull.seconds() < settings.duration.seconds() {
+            verdicts.expect(Pending {
+                rule: rule.name().clone(),
+                kind: Kind::Hung,
+                pid: Some(process.pid),
+                gpu: device.index(),
+                since: lull.since,
+                due: lull.since.plus_seconds(settings.duration.seconds()),
+            });
+        } else if lull.coverage() < LEAST_COVERAGE || lull.samples < LEAST_SAMPLES {
+            verdicts.doubt(Doubt::Gaps {
+                gpu: device.index(),
+                covered: lull.coverage(),
+                samples: lull.samples,
+                least_covered: LEAST_COVERAGE,
+                least_samples: LEAST_SAMPLES,
+            });
+        } else {
+            hung.push(HungOn {
+                gpu: FindingGpu {
+                    index: device.index(),
+                    uuid: device.uuid().cloned(),
+                    used_bytes: row.used_bytes(),
+                },
+                settings: *settings,
+                evidence,
+                since: lull.since,
+                until: lull.until,
+            });
+        }
+    }
+    finding(rule, process, hung)
+}
+
+fn is_mps_server(process: &Process) -> bool {
+    let command = process.command.as_deref().unwrap_or_default();
+    command
+        .first()
+        .is_some_and(|program| subject::file_name(program) == MPS_SERVER)
+}
+
+/// What says that a process is hung on a GPU; `None` where something else explains the fall. What
+/// `stands` has met the settings already, and lasts as long as the history's wider bounds hold.
+fn evidence(lull: &Lull, work: &Work, settings: &Settings, stands: bool) -> Option<HungEvidence> {
+    let (now, before) = (lull.power.mean()?, work.power.mean()?);
+    let is_full = lull.gpu_percent.mean()? >= settings.min_utilization;
+    let is_low = now < before * settings.max_power_share / 100.0;
+    if !(stands || is_full && is_low) {
+        return None;
+    }
+    let (traffic, traffic_before) = (lull.memory.mean(), work.memory.mean());
+    if moves_data(traffic, traffic_before, settings) || is_capped(lull, before) {
+        return None;
+    }
+    if is_slowed_down(lull, work) {
+        return None;
+    }
+    Some(HungEvidence {
+        gpu_percent_min: lull.gpu_percent_min,
+        power_watts_mean: now,
+        power_watts_before: before,
+        memory_percent_mean: traffic,
+        memory_percent_before: traffic_before,
+        samples: lull.samples,
+    })
+}
+
+/// Whether memory traffic has not fallen as the power has.
+fn moves_data(now: Option<f64>, before: Option<f64>, settings: &Settings) -> bool {
+    now.zip(before).is_some_and(|(now, before)| {
+        now >= TRACE_OF_TRAFFIC && now >= before * settings.max_power_share / 100.0
+    })
+}
+
+/// Whether the power limit no longer allows what was drawn before, and much of it is drawn.
+fn is_capped(lull: &Lull, before: f64) -> bool {
+    lull.power_limit
+        .zip(lull.power.mean())
+        .is_some_and(|(limit, now)| limit < before && now >= limit * SHARE_OF_LIMIT)
+}
+
+/// Whether heat, or somebody who set the clock, has slowed the GPU down.
+fn is_slowed_down(lull: &Lull, work: &Work) -> bool {
+    let share = lull
+        .clock
+        .mean()
+        .zip(work.clock.mean())
+        .map(|(now, before)| now / before);
+    let is_hot = lull
+        .temperature
+        .mean()
+        .is_some_and(|degrees| degrees >= HOT_CELSIUS);
+    // Unknown is no proof that it was not slowed down.
+    share.is_some_and(|share| share < HELD_SHARE)
+        || is_hot && share.is_none_or(|share| share < SLOWED_SHARE)
+}
+
+/// Makes one finding of the GPUs on which a process is hung.
+fn finding(rule: &Tuned<Settings>, process: &Process, mut hung: Vec<HungOn>) -> Option<Finding> {
+    let severity = hung.iter().map(|on| on.settings.severity).max()?;
+    let since = hung.iter().map(|on| on.since).max()?;
+    let until = hung.iter().map(|on| on.until).max()?;
+    hung.sort_by_key(|on| on.gpu.index);
+    // The numbers of the GPU on which they say least.
+    let share = |it: &HungEvidence| it.power_watts_mean / it.power_watts_before;
+    let evidence = hung.iter().map(|on| &on.evidence);
+    let evidence = evidence
+        .max_by(|a, b| share(a).total_cmp(&share(b)))?
+        .clone();
+    let gpus: Vec<FindingGpu> = hung.into_iter().map(|on| on.gpu).collect();
+    let duration_seconds = until.seconds_since(since);
+    let message = format!(
+        "{} ({}) has kept {} at {}% or more for {} at {:.0} W{}, and drew {:.0} W before",
+        subject::name(process),
+        process.pid,
+        subject::gpus(&gpus),
+        evidence.gpu_percent_min,
+        Span::from_seconds(duration_seconds),
+        evidence.power_watts_mean,
+        if gpus.len() == 1 { "" } else { " each" },
+        evidence.power_watts_before,
+    );
+    Some(Finding {
+        id: subject::id(rule.name(), &gpus, process),
+        rule: rule.name().clone(),
+        kind: Kind::Hung,
+        severity,
+        since,
+        duration_seconds,
+        resolved_at: None,
+        memory_bytes: gpus
+            .iter()
+            .try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?))),
+        gpus,
+        process: Some(subject::process(process)),
+        evidence: Evidence::Hung(evidence),
+        message,
+        advice: advice(process),
+        actions: vec![Action::Notify],
+        also: Vec::new(),
+    })
+}
+
+/// What to look at before it is ended: afterwards there is nothing to see.
+fn advice(process: &Process) -> Vec<String> {
+    let pid = process.pid;
+    let program = process.executable.as_deref().or_else(|| {
+        let command = process.command.as_deref()?;
+        command.first().map(|program| &**program)
+    });
+    let is_python = process.jupyter.is_some()
+        || program.is_some_and(|program| subject::file_name(program).starts_with("python"));
+    let mut lines = vec![
+        if is_python {
+            format!("see what it waits for: `py-spy dump --pid {pid}`, as its owner or as root")
+        } else {
+            format!("see what it waits for: `gdb -p {pid} -batch -ex 'thread apply all bt'`")
+        },
+        "in a distributed job look at every rank: one that is gone or late keeps the others waiting"
+            .to_owned(),
+    ];
+    if process.framework.as_deref() == Some("pytorch") {
+        lines.push(
+            "at the next start: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 \
+             write down which collective each rank was in, NCCL_DEBUG=INFO how NCCL was set up"
+                .to_owned(),
+        );
+    }
+    lines.push(
+        "end it when that is written down: what it did since its last checkpoint is lost"
+            .to_owned(),
+    );
+    lines
+}
+
+#[cfg(test)]
+mod tests;

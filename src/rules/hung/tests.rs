@@ -1,0 +1,415 @@
+//! Each clause of the rule, on scenes made by hand.
+
+use super::*;
+use crate::history::testing::{Scene, disorder};
+use crate::model::GpuProcess;
+use crate::model::snapshot::ProcessType;
+use crate::rules::setting::Value;
+use crate::rules::{Engine, Settings as AllSettings};
+use crate::units::GIB;
+
+const PID: u32 = 4242;
+const OTHER: u32 = 77;
+
+fn only_hung() -> AllSettings {
+    let mut settings = AllSettings::default();
+    settings.select(&["hung"]).unwrap();
+    settings
+}
+
+/// `python train.py` alone on GPU 0, at 340 W of 400 and 40 % memory traffic; a sample every 30 s.
+fn scene() -> Scene {
+    let mut scene = Scene::new(2, 30.0);
+    scene.holder(PID, &[0], 20 * GIB);
+    work(&mut scene, 0);
+    scene
+}
+
+fn work(scene: &mut Scene, gpu: u32) {
+    scene.draws(gpu, PID, 97, 340.0);
+    let gpu = scene.gpu(gpu);
+    gpu.memory_percent = Some(40);
+    gpu.power_limit_watts = Some(400.0);
+    gpu.sm_clock_mhz = Some(1650);
+    gpu.temperature_celsius = Some(70);
+}
+
+fn hang(scene: &mut Scene, gpu: u32) {
+    scene.draws(gpu, PID, 100, 90.0);
+    let gpu = scene.gpu(gpu);
+    gpu.memory_percent = Some(0);
+    gpu.sm_clock_mhz = Some(1430);
+    gpu.temperature_celsius = Some(40);
+}
+
+fn play(scene: &mut Scene, engine: &mut Engine, seconds: f64) {
+    let end = scene.now.time.plus_seconds(seconds);
+    while scene.now.time < end {
+        engine.observe(scene.step());
+    }
+}
+
+fn worked(seconds: f64) -> (Scene, Engine) {
+    let mut scene = scene();
+    let mut engine = Engine::new(only_hung());
+    play(&mut scene, &mut engine, seconds);
+    (scene, engine)
+}
+
+/// What is found after twenty minutes of work and as many as `change` leaves behind.
+fn found_after(change: impl FnOnce(&mut Scene)) -> usize {
+    let (mut scene, mut engine) = worked(1200.0);
+    hang(&mut scene, 0);
+    change(&mut scene);
+    play(&mut scene, &mut engine, 1200.0);
+    assert_eq!(engine.undecided(), []);
+    engine.findings().len()
+}
+
+fn reasons(engine: &Engine) -> Vec<String> {
+    let undecided = engine.undecided().into_iter();
+    undecided.map(|undecided| undecided.reason).collect()
+}
+
+#[test]
+fn it_is_found_after_the_duration_and_says_what_it_rests_on() {
+    let (mut scene, mut engine) = worked(1200.0);
+    assert_eq!((engine.findings().len(), engine.pending().len()), (0, 0));
+    hang(&mut scene, 0);
+    let since = scene.now.time.plus_seconds(30.0);
+    play(&mut scene, &mut engine, 600.0);
+    assert_eq!(engine.findings(), []);
+    let [pending] = engine.pending() else {
+        panic!("{:?}", engine.pending())
+    };
+    assert_eq!(
+        (pending.pid, pending.gpu, pending.since),
+        (Some(PID), 0, since)
+    );
+    assert_eq!(pending.due, since.plus_seconds(600.0));
+    play(&mut scene, &mut engine, 30.0);
+    let [finding] = engine.findings() else {
+        panic!("{:?}", engine.findings())
+    };
+    assert_eq!(&*finding.id, "hung:GPU-0:4242:424200");
+    assert_eq!((finding.since, finding.duration_seconds), (since, 600.0));
+    assert_eq!(
+        (finding.severity, &*finding.actions, finding.memory_bytes),
+        (Severity::Warning, &[Action::Notify][..], Some(20 * GIB))
+    );
+    assert_eq!(
+        finding.message,
+        "python train.py (4242) has kept GPU 0 at 100% or more for 10m 00s at 90 W, and drew 340 W before"
+    );
+    assert_eq!(
+        finding.evidence,
+        Evidence::Hung(HungEvidence {
+            gpu_percent_min: 100,
+            power_watts_mean: 90.0,
+            power_watts_before: 340.0,
+            memory_percent_mean: Some(0.0),
+            memory_percent_before: Some(40.0),
+            samples: 21,
+        })
+    );
+    assert!(finding.advice[0].contains("py-spy dump --pid 4242"));
+    assert_eq!((engine.pending(), &*engine.undecided()), (&[][..], &[][..]));
+
+    // It stays for as long as it hangs, however long, and goes with the first sample of work.
+    play(&mut scene, &mut engine, 7200.0);
+    assert_eq!(engine.findings()[0].since, since);
+    work(&mut scene, 0);
+    engine.observe(scene.step());
+    assert_eq!((engine.findings().len(), engine.resolved().len()), (0, 1));
+}
+
+#[test]
+fn the_power_and_the_use_have_to_be_beyond_the_thresholds() {
+    for (percent, watts, found) in [
+        (100, 134.0, 1),
+        (100, 138.0, 0),
+        (95, 90.0, 1),
+        (94, 90.0, 0),
+        (80, 90.0, 0),
+    ] {
+        let count = found_after(|scene| scene.draws(0, PID, percent, watts));
+        assert_eq!(count, found, "{percent}% {watts} W");
+    }
+}
+
+#[test]
+fn a_kernel_that_was_light_from_the_start_is_none() {
+    let mut scene = scene();
+    hang(&mut scene, 0);
+    let mut engine = Engine::new(only_hung());
+    play(&mut scene, &mut engine, 7200.0);
+    assert_eq!(
+        (engine.findings(), &*engine.undecided()),
+        (&[][..], &[][..])
+    );
+}
+
+#[test]
+fn a_minute_of_heavy_work_is_nothing_to_compare_with() {
+    for (seconds, found) in [(60.0, 0), (300.0, 1)] {
+        let (mut scene, mut engine) = worked(seconds);
+        hang(&mut scene, 0);
+        play(&mut scene, &mut engine, 1200.0);
+        assert_eq!(engine.findings().len(), found, "{seconds}");
+    }
+}
+
+#[test]
+fn memory_traffic_that_goes_on_is_work() {
+    for (traffic, found) in [(Some(0), 1), (Some(12), 1), (Some(20), 0), (None, 1)] {
+        let count = found_after(|scene| scene.gpu(0).memory_percent = traffic);
+        assert_eq!(count, found, "{traffic:?}");
+    }
+}
+
+#[test]
+fn a_power_limit_beneath_what_it_drew_explains_the_fall() {
+    for (limit, found) in [
+        (Some(100.0), 0),
+        (Some(140.0), 0),
+        (Some(300.0), 1),
+        (None, 1),
+    ] {
+        let count = found_after(|scene| scene.gpu(0).power_limit_watts = limit);
+        assert_eq!(count, found, "{limit:?}");
+    }
+}
+
+#[test]
+fn a_gpu_that_was_slowed_down_is_none() {
+    for (clock, degrees, found) in [
+        (Some(1430), Some(40), 1),
+        (Some(1200), Some(90), 0),
+        (None, Some(90), 0),
+        (Some(1600), Some(90), 1),
+        (Some(600), Some(60), 0),
+        (None, None, 1),
+    ] {
+        let count = found_after(|scene| {
+            scene.gpu(0).sm_clock_mhz = clock;
+            scene.gpu(0).temperature_celsius = degrees;
+        });
+        assert_eq!(count, found, "{clock:?} MHz, {degrees:?} degrees");
+    }
+}
+
+#[test]
+fn who_merely_holds_memory_does_not_share_and_who_works_does() {
+    let share = |scene: &mut Scene, percent| {
+        scene.holder(OTHER, &[0], GIB);
+        scene.row(0, OTHER).sm_percent = percent;
+    };
+    assert_eq!(found_after(|scene| share(scene, Some(0))), 1);
+    assert_eq!(found_after(|scene| share(scene, Some(30))), 0);
+    assert_eq!(found_after(|scene| share(scene, None)), 0, "it may work");
+    // A desktop draws its windows.
+    for (percent, found) in [(None, 1), (Some(5), 1), (Some(40), 0)] {
+        let count = found_after(|scene| {
+            share(scene, percent);
+            scene.row(0, OTHER).kind = ProcessType::Graphics;
+        });
+        assert_eq!(count, found, "{percent:?}");
+    }
+}
+
+#[test]
+fn when_the_heavy_one_of_two_goes_the_light_one_is_not_accused() {
+    let mut scene = scene();
+    scene.holder(OTHER, &[0], GIB);
+    scene.row(0, OTHER).sm_percent = Some(60);
+    let mut engine = Engine::new(only_hung());
+    play(&mut scene, &mut engine, 1800.0);
+    scene.now.processes.retain(|process| process.pid != OTHER);
+    scene.rows(0).retain(|row| row.pid != OTHER);
+    hang(&mut scene, 0);
+    play(&mut scene, &mut engine, 3600.0);
+    assert_eq!(
+        (engine.findings(), &*engine.undecided()),
+        (&[][..], &[][..])
+    );
+}
+
+#[test]
+fn what_another_drew_before_is_not_its_past() {
+    let (mut scene, mut engine) = worked(1800.0);
+    scene.process(PID).start_ticks = Some(1);
+    hang(&mut scene, 0);
+    play(&mut scene, &mut engine, 3600.0);
+    assert_eq!(engine.findings(), []);
+}
+
+#[test]
+fn without_utilization_of_processes_the_only_one_listed_is_the_one() {
+    for (others, found) in [(0, 1), (1, 0)] {
+        let mut scene = scene();
+        for _ in 0..others {
+            scene.holder(OTHER, &[0], GIB);
+        }
+        let unknown = |scene: &mut Scene| {
+            for row in scene.rows(0) {
+                (row.sm_percent, row.memory_percent) = (None, None);
+            }
+        };
+        let mut engine = Engine::new(only_hung());
+        unknown(&mut scene);
+        play(&mut scene, &mut engine, 1200.0);
+        hang(&mut scene, 0);
+        unknown(&mut scene);
+        play(&mut scene, &mut engine, 1200.0);
+        assert_eq!(engine.findings().len(), found);
+    }
+}
+
+#[test]
+fn the_server_of_mps_is_never_the_one() {
+    let count = found_after(|scene| {
+        scene.process(PID).command = Some(["/usr/bin/nvidia-cuda-mps-server".into()].into());
+    });
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn an_mps_client_may_be_at_work_whatever_its_numbers_say() {
+    let count = found_after(|scene| {
+        scene.holder(OTHER, &[0], GIB);
+        scene.row(0, OTHER).kind = ProcessType::Mps;
+    });
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn one_finding_for_a_process_over_all_the_gpus_on_which_it_hangs() {
+    let mut scene = Scene::new(3, 30.0);
+    scene.holder(PID, &[2, 0, 1], 20 * GIB);
+    (0..3).for_each(|gpu| work(&mut scene, gpu));
+    let mut engine = Engine::new(only_hung());
+    play(&mut scene, &mut engine, 600.0);
+    hang(&mut scene, 0);
+    hang(&mut scene, 2);
+    play(&mut scene, &mut engine, 660.0);
+    let [finding] = engine.findings() else {
+        panic!("{:?}", engine.findings())
+    };
+    let indices: Vec<u32> = finding.gpus.iter().map(|gpu| gpu.index).collect();
+    assert_eq!(
+        (indices, finding.memory_bytes),
+        (vec![0, 2], Some(40 * GIB))
+    );
+    assert!(
+        finding
+            .message
+            .contains("has kept GPUs 0 and 2 at 100% or more for 10m 30s at 90 W each"),
+        "{}",
+        finding.message
+    );
+}
+
+#[test]
+fn a_few_missing_samples_change_nothing_and_many_are_a_doubt_or_the_end() {
+    let forget: [fn(&mut Scene); 4] = [
+        |scene| scene.gpu(0).power_watts = None,
+        |scene| scene.gpu(0).gpu_percent = None,
+        |scene| scene.gpu(0).processes = None,
+        |scene| scene.gpu(0).stale_seconds = Some(9.0),
+    ];
+    for forget in forget {
+        for (missing, found) in [(1, 1), (4, 0)] {
+            let (mut scene, mut engine) = worked(1200.0);
+            hang(&mut scene, 0);
+            play(&mut scene, &mut engine, 570.0);
+            let known = scene.now.gpus[0].clone();
+            forget(&mut scene);
+            play(&mut scene, &mut engine, f64::from(missing) * 30.0);
+            scene.now.gpus[0] = known;
+            play(&mut scene, &mut engine, 90.0);
+            assert_eq!(engine.findings().len(), found, "{missing}");
+        }
+    }
+    // Every second sample.
+    let (mut scene, mut engine) = worked(1200.0);
+    hang(&mut scene, 0);
+    for sample in 0..60 {
+        scene.gpu(0).power_watts = (sample % 2 == 0).then_some(90.0);
+        engine.observe(scene.step());
+    }
+    assert_eq!(engine.findings(), []);
+    assert!(reasons(&engine)[0].starts_with("30 samples cover 50 % of the time on GPU 0"));
+}
+
+#[test]
+fn a_short_history_and_an_unknown_power_are_doubted_only_in_full_use() {
+    let (mut scene, mut engine) = worked(90.0);
+    assert_eq!(reasons(&engine), ["needs 780 s of history, has 60 s"]);
+    scene.draws(0, PID, 60, 200.0);
+    engine.observe(scene.step());
+    assert_eq!(reasons(&engine), [""; 0]);
+    work(&mut scene, 0);
+    scene.gpu(0).power_watts = None;
+    engine.observe(scene.step());
+    assert_eq!(reasons(&engine), ["the power of GPU 0 is not known"]);
+    scene.rows(0).clear();
+    engine.observe(scene.step());
+    assert_eq!(reasons(&engine), [""; 0]);
+}
+
+#[test]
+fn an_unknown_process_is_never_named() {
+    let count = found_after(|scene| {
+        scene.process(PID).start_ticks = None;
+        scene.process(PID).start_time = None;
+    });
+    assert_eq!(count, 0);
+    let row = GpuProcess {
+        pid: 999,
+        sm_percent: Some(90),
+        ..GpuProcess::default()
+    };
+    assert_eq!(found_after(|scene| scene.rows(0).push(row)), 0);
+}
+
+#[test]
+fn settings_outside_of_what_is_watched_contradict() {
+    for (utilization, share, is_wrong) in [
+        (95.0, 40.0, false),
+        (90.0, 50.0, false),
+        (89.0, 40.0, true),
+        (101.0, 40.0, true),
+        (95.0, 51.0, true),
+    ] {
+        let settings = Settings {
+            min_utilization: utilization,
+            max_power_share: share,
+            ..Settings::default()
+        };
+        assert_eq!(settings.contradiction().is_some(), is_wrong, "{settings:?}");
+    }
+    let mut settings = only_hung();
+    let rule = settings.rule_mut("hung").unwrap();
+    rule.set("max_power_share", Value::Percent(20.0));
+    let (mut scene, mut engine) = (scene(), Engine::new(settings));
+    play(&mut scene, &mut engine, 600.0);
+    hang(&mut scene, 0);
+    play(&mut scene, &mut engine, 1200.0);
+    assert_eq!(engine.findings(), []);
+}
+
+#[test]
+fn no_disorder_of_snapshots_panics() {
+    for seed in 1..=100 {
+        let mut engine = Engine::new(only_hung());
+        disorder(seed, 100, |snapshot| {
+            let mut snapshot = snapshot.clone();
+            for gpu in &mut snapshot.gpus {
+                gpu.gpu_percent = Some(100);
+                let second = snapshot.time.unix_milliseconds() / 100_000;
+                gpu.power_watts = Some(if second % 20 < 10 { 300.0 } else { 50.0 });
+            }
+            engine.observe(&snapshot);
+        });
+    }
+}

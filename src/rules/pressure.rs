@@ -1,0 +1,197 @@
+//! `pressure`: a GPU has less free memory than a threshold.
+//!
+//! A full GPU is no fault: TensorFlow, JAX and vLLM reserve all of it and train and serve well. So it
+//! is worth a word (`info`) and no more. Whether the next allocation fails is known only to who knows what
+//! will be asked for; `min_free_warning` is theirs to set, and nothing is less than its default of 0.
+//!
+//! Not under MIG, where an instance is what may be full, and not where the GPU's memory is the system's
+//! too. It begins below the threshold, and ends at five quarters of it.
+
+use super::doubt::Doubt;
+use super::rule::{Judge, Seen, Tuned, Verdicts};
+use super::setting::{Field, Setting};
+use super::subject;
+use super::unattributed::{is_shared_out, is_unified};
+use crate::history::{Device, Stretch};
+use crate::model::Gpu;
+use crate::model::evidence::{Evidence, PressureEvidence};
+use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
+use crate::units::{Bytes, MIB, Span};
+
+/// A coincidence has fewer samples.
+const LEAST_SAMPLES: u64 = 2;
+
+/// What the rule is tuned by.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Settings {
+    /// Whether the rule is run.
+    pub enabled: bool,
+    /// Less free memory than this is found.
+    pub min_free: Bytes,
+    /// Less than this is a warning.
+    pub min_free_warning: Bytes,
+    /// For how long.
+    pub duration: Span,
+    /// How bad it is above the second threshold.
+    pub severity: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            min_free: Bytes(512 * MIB),
+            min_free_warning: Bytes(0),
+            duration: Span::from_seconds(60.0),
+            severity: Severity::Info,
+        }
+    }
+}
+
+impl Judge for Settings {
+    const KIND: Kind = Kind::Pressure;
+    const MEANING: &'static str = "a GPU has little memory left";
+    const SETTINGS: &'static [Setting<Self>] = &[
+        Setting {
+            name: "enabled",
+            meaning: "whether the rule is run",
+            field: Field::Flag(|settings| &mut settings.enabled),
+        },
+        Setting {
+            name: "min_free",
+            meaning: "less free memory than this is found",
+            field: Field::Bytes(|settings| &mut settings.min_free),
+        },
+        Setting {
+            name: "min_free_warning",
+            meaning: "less than this is a warning; 0B is never",
+            field: Field::Bytes(|settings| &mut settings.min_free_warning),
+        },
+        Setting {
+            name: "duration",
+            meaning: "how long it has to be so",
+            field: Field::Span(|settings| &mut settings.duration),
+        },
+        Setting {
+            name: "severity",
+            meaning: "how bad it is above the second threshold: info, warning or critical",
+            field: Field::Severity(|settings| &mut settings.severity),
+        },
+    ];
+
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn contradiction(&self) -> Option<String> {
+        (self.min_free_warning > self.min_free).then(|| {
+            format!(
+                "min_free_warning ({}) is above min_free ({}): nothing would be found before it is a \
+                 warning; write less",
+                self.min_free_warning, self.min_free
+            )
+        })
+    }
+
+    fn gpu(
+        rule: &Tuned<Self>,
+        seen: Seen<'_>,
+        gpu: &Gpu,
+        device: &Device,
+        verdicts: &mut Verdicts,
+    ) {
+        if is_shared_out(gpu) || is_unified(gpu) || gpu.stale_seconds.is_some() {
+            return;
+        }
+        let Some(settings) = rule.settings_for(&seen.whom_on(None, gpu)) else {
+            return;
+        };
+        if gpu.memory.is_none() && gpu.processes.as_ref().is_some_and(|rows| !rows.is_empty()) {
+            verdicts.doubt(Doubt::NoReading {
+                gpu: gpu.index,
+                what: "memory",
+            });
+        }
+        let standing = seen.standing_on(rule.name(), gpu);
+        let seconds = settings.duration.seconds();
+        let lasts =
+            |stretch: &Stretch| stretch.seconds() >= seconds && stretch.samples >= LEAST_SAMPLES;
+        let ends_at = |free: u64| free.saturating_add(free / 4);
+        let bound = match standing {
+            Some(_) => ends_at(settings.min_free.0),
+            None => settings.min_free.0,
+        };
+        let Some(stretch) = device.fuller_than(bound) else {
+            return;
+        };
+        let since = standing.map_or(stretch.since, |finding| finding.since);
+        if standing.is_none() && !lasts(&stretch) {
+            verdicts.expect(Pending {
+                rule: rule.name().clone(),
+                kind: Kind::Pressure,
+                pid: None,
+                gpu: gpu.index,
+                since,
+                due: since.plus_seconds(seconds),
+            });
+            return;
+        }
+        let Some(memory) = gpu.memory else {
+            // What it was last stands as long as a gap may be.
+            if let Some(standing) = standing {
+                verdicts.find(standing.clone());
+            }
+            return;
+        };
+        let second = settings.min_free_warning.0;
+        let warns = match standing {
+            Some(finding) if finding.severity >= Severity::Warning => {
+                device.fuller_than(ends_at(second)).is_some()
+            }
+            _ => device.fuller_than(second).as_ref().is_some_and(lasts),
+        };
+        let duration_seconds = stretch.until.seconds_since(since);
+        verdicts.find(Finding {
+            id: subject::id_on(rule.name(), gpu),
+            rule: rule.name().clone(),
+            kind: Kind::Pressure,
+            severity: if warns {
+                settings.severity.max(Severity::Warning)
+            } else {
+                settings.severity
+            },
+            since,
+            duration_seconds,
+            resolved_at: None,
+            gpus: vec![FindingGpu {
+                index: gpu.index,
+                uuid: gpu.uuid.clone(),
+                used_bytes: Some(memory.used_bytes),
+            }],
+            process: None,
+            memory_bytes: None,
+            evidence: Evidence::Pressure(PressureEvidence {
+                free_bytes: memory.free_bytes,
+                total_bytes: memory.total_bytes,
+                samples: stretch.samples,
+            }),
+            message: format!(
+                "GPU {} has {} of {} free, and has had little for {}",
+                gpu.index,
+                Bytes(memory.free_bytes),
+                Bytes(memory.total_bytes),
+                Span::from_seconds(duration_seconds),
+            ),
+            advice: vec![format!(
+                "`gpumem ps --gpu {}` shows who holds it; where a framework reserves all of it at its \
+                 start, this is how it works",
+                gpu.index
+            )],
+            actions: vec![Action::Notify],
+            also: Vec::new(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! Each clause of the rule, on scenes made by hand.
+
+use super::*;
+use crate::history::testing::Scene;
+use crate::rules::setting::Value;
+use crate::rules::{Engine, Settings as AllSettings};
+use crate::units::GIB;
+
+const PID: u32 = 4242;
+const TOTAL: u64 = 80 * GIB;
+
+fn only_pressure() -> AllSettings {
+    let mut settings = AllSettings::default();
+    settings.select(&["pressure"]).unwrap();
+    settings
+}
+
+fn scene(free: u64) -> Scene {
+    let mut scene = Scene::new(2, 10.0);
+    scene.holder(PID, &[0], 20 * GIB);
+    scene.memory(0, TOTAL - free, TOTAL);
+    scene.memory(1, 0, TOTAL);
+    scene
+}
+
+fn judge_with(settings: AllSettings, scene: &mut Scene, seconds: f64) -> Engine {
+    let mut engine = Engine::new(settings);
+    scene.play(seconds, |snapshot| engine.observe(snapshot));
+    engine
+}
+
+fn judge(scene: &mut Scene, seconds: f64) -> Engine {
+    judge_with(only_pressure(), scene, seconds)
+}
+
+#[test]
+fn it_is_found_after_the_duration_as_a_word_only() {
+    let mut scene = scene(300 * MIB);
+    let start = scene.now.time;
+    let mut engine = judge(&mut scene, 50.0);
+    assert_eq!(engine.findings(), []);
+    assert_eq!(engine.pending()[0].due, start.plus_seconds(60.0));
+    engine.observe(scene.step());
+    let [finding] = engine.findings() else {
+        panic!("{:?}", engine.findings())
+    };
+    assert_eq!(&*finding.id, "pressure:GPU-0");
+    assert_eq!((finding.severity, finding.since), (Severity::Info, start));
+    assert_eq!(
+        finding.message,
+        "GPU 0 has 300.0 MiB of 80.0 GiB free, and has had little for 1m 00s"
+    );
+    assert_eq!(
+        finding.evidence,
+        Evidence::Pressure(PressureEvidence {
+            free_bytes: 300 * MIB,
+            total_bytes: TOTAL,
+            samples: 7,
+        })
+    );
+    assert_eq!(
+        (finding.actions.as_slice(), &finding.process),
+        (&[Action::Notify][..], &None)
+    );
+}
+
+#[test]
+fn the_threshold_is_not_in_it() {
+    for (free, found) in [(0, 1), (512 * MIB - 1, 1), (512 * MIB, 0)] {
+        let engine = judge(&mut scene(free), 600.0);
+        assert_eq!(engine.findings().len(), found, "{free}");
+        assert_eq!(engine.undecided(), []);
+    }
+}
+
+#[test]
+fn even_the_fullest_gpu_is_no_warning_unless_somebody_says_so() {
+    assert_eq!(
+        judge(&mut scene(0), 600.0).findings()[0].severity,
+        Severity::Info
+    );
+    let warns = |free| {
+        let mut settings = only_pressure();
+        let rule = settings.rule_mut("pressure").unwrap();
+        rule.set("min_free_warning", Value::Bytes(Bytes(128 * MIB)));
+        judge_with(settings, &mut scene(free), 600.0).findings()[0].severity
+    };
+    assert_eq!(warns(127 * MIB), Severity::Warning);
+    assert_eq!(warns(128 * MIB), Severity::Info);
+}
+
+#[test]
+fn a_warning_above_the_first_threshold_contradicts() {
+    for (first, second, is_wrong) in [(512, 0, false), (512, 512, false), (512, 513, true)] {
+        let settings = Settings {
+            min_free: Bytes(first * MIB),
+            min_free_warning: Bytes(second * MIB),
+            ..Settings::default()
+        };
+        assert_eq!(settings.contradiction().is_some(), is_wrong, "{second}");
+    }
+}
+
+#[test]
+fn nothing_flickers_at_either_threshold() {
+    let mut settings = only_pressure();
+    let rule = settings.rule_mut("pressure").unwrap();
+    rule.set("min_free_warning", Value::Bytes(Bytes(100 * MIB)));
+    let mut scene = scene(99 * MIB);
+    let mut engine = judge_with(settings, &mut scene, 60.0);
+    let mut severity_at = |free: u64| {
+        scene.memory(0, TOTAL - free * MIB, TOTAL);
+        engine.observe(scene.step());
+        engine.findings().first().map(|finding| finding.severity)
+    };
+    for free in [110, 99, 124] {
+        assert_eq!(severity_at(free), Some(Severity::Warning), "{free}");
+    }
+    for free in [125, 110, 511, 520, 639] {
+        assert_eq!(severity_at(free), Some(Severity::Info), "{free}");
+    }
+    assert_eq!(severity_at(640), None);
+    assert_eq!(severity_at(520), None);
+    assert_eq!(engine.resolved().len(), 1);
+}
+
+#[test]
+fn instances_and_memory_of_the_system_are_not_judged() {
+    let forbid: [fn(&mut Scene); 3] = [
+        |scene| scene.gpu(0).mig_mode = Some(true),
+        |scene| scene.gpu(0).name = Some("NVIDIA GB10".into()),
+        |scene| scene.gpu(0).stale_seconds = Some(1.0),
+    ];
+    for forbid in forbid {
+        let mut scene = scene(0);
+        forbid(&mut scene);
+        let engine = judge(&mut scene, 600.0);
+        assert_eq!(
+            (engine.findings(), &*engine.undecided()),
+            (&[][..], &[][..])
+        );
+    }
+}
+
+#[test]
+fn memory_that_is_not_known_is_doubted_and_stands_for_a_moment() {
+    let mut scene = scene(0);
+    let mut engine = judge(&mut scene, 60.0);
+    scene.gpu(0).memory = None;
+    scene.gpu(1).memory = None;
+    engine.observe(scene.step());
+    assert_eq!((engine.findings().len(), engine.undecided().len()), (1, 1));
+    assert_eq!(
+        engine.undecided()[0].reason,
+        "the memory of GPU 0 is not known"
+    );
+    scene.play(120.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(engine.findings(), []);
+}

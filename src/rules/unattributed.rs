@@ -1,0 +1,375 @@
+//! `unattributed`: a GPU has memory in use that no process which NVML lists on it accounts for.
+//!
+//! A worker that outlived the process whose context it inherited, a client of another pid namespace,
+//! managed memory (`cudaMallocManaged`), which NVML puts down to nobody. It says how much, and which
+//! processes hold the GPU's device file without being listed on it.
+//!
+//! It is found only where the difference means something: among the host's own pids, with the list and
+//! every figure in it known. Not under MIG, where figures are per instance; not where the GPU's memory is
+//! the system's too (Grace, GB10, Jetson: the kernel puts pages there that outlive every process); not in
+//! WSL, which lists no process of Windows. A listed pid that is dead still accounts for its memory.
+//!
+//! It begins at the threshold and ends below three quarters of it.
+
+use super::doubt::Doubt;
+use super::rule::{Judge, Seen, Tuned, Verdicts};
+use super::setting::{Field, Setting};
+use super::subject;
+use crate::history::Device;
+use crate::model::evidence::{Evidence, Holder, UnattributedEvidence};
+use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
+use crate::model::snapshot::{Memory, PidNamespace};
+use crate::model::{Gpu, Process, Snapshot, Time};
+use crate::units::{Bytes, GIB, Span};
+
+/// What used memory may include of what the driver reserves, where it does not tell that apart (memory
+/// info v1): an idle GPU then shows 300 to 900 MiB.
+const RESERVED_ALLOWANCE_BYTES: u64 = GIB;
+/// A coincidence has fewer samples.
+const LEAST_SAMPLES: u64 = 2;
+/// More holders than this are not listed.
+const MOST_HOLDERS: usize = 16;
+/// More holders than this are counted, not named, in the sentence.
+const MOST_NAMED: usize = 3;
+
+/// Programs that hold device files to read counters, and no memory.
+const MONITORS: &[&str] = &[
+    "nvidia-persistenced",
+    "nv-hostengine",
+    "dcgm-exporter",
+    "dcgmi",
+    "nvidia-smi",
+    "nvtop",
+    "nvitop",
+    "gpustat",
+    "gpumem",
+];
+
+/// Names of GPUs whose memory is part of the system's.
+const UNIFIED: &[&str] = &[
+    "GH200", "GB200", "GB300", "GB10", "Grace", "Orin", "Thor", "Xavier", "Tegra",
+];
+
+/// What the rule is tuned by.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Settings {
+    /// Whether the rule is run.
+    pub enabled: bool,
+    /// Less memory than this is what contexts and the driver round off.
+    pub min_memory: Bytes,
+    /// For how long.
+    pub duration: Span,
+    /// How bad it is.
+    pub severity: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            min_memory: Bytes(GIB),
+            duration: Span::from_seconds(60.0),
+            severity: Severity::Warning,
+        }
+    }
+}
+
+impl Judge for Settings {
+    const KIND: Kind = Kind::Unattributed;
+    const MEANING: &'static str =
+        "a GPU has memory in use that no process listed on it accounts for";
+    const SETTINGS: &'static [Setting<Self>] = &[
+        Setting {
+            name: "enabled",
+            meaning: "whether the rule is run",
+            field: Field::Flag(|settings| &mut settings.enabled),
+        },
+        Setting {
+            name: "min_memory",
+            meaning: "less memory than this that nobody accounts for is ignored",
+            field: Field::Bytes(|settings| &mut settings.min_memory),
+        },
+        Setting {
+            name: "duration",
+            meaning: "how long it has to be so",
+            field: Field::Span(|settings| &mut settings.duration),
+        },
+        Setting {
+            name: "severity",
+            meaning: "how bad a finding is: info, warning or critical",
+            field: Field::Severity(|settings| &mut settings.severity),
+        },
+    ];
+
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn gpu(
+        rule: &Tuned<Self>,
+        seen: Seen<'_>,
+        gpu: &Gpu,
+        device: &Device,
+        verdicts: &mut Verdicts,
+    ) {
+        let host = &seen.snapshot.host;
+        // In a container it is normal: NVML lists what is visible there.
+        if host.pid_namespace == Some(PidNamespace::Container) || has_no_answer(seen.snapshot, gpu)
+        {
+            return;
+        }
+        let Some(settings) = rule.settings_for(&seen.whom_on(None, gpu)) else {
+            return;
+        };
+        let threshold = threshold(gpu.memory, &settings);
+        if let Some(doubt) = doubt(gpu, threshold) {
+            verdicts.doubt(doubt);
+        }
+        let standing = seen.standing_on(rule.name(), gpu);
+        let ends_at = threshold - threshold / 4;
+        let least = if standing.is_some() {
+            ends_at
+        } else {
+            threshold
+        };
+        let Some(stretch) = device.unattributed(least) else {
+            return;
+        };
+        if host.pid_namespace.is_none() {
+            verdicts.doubt(Doubt::NoNamespace);
+            return;
+        }
+        let since = standing.map_or(stretch.since, |finding| finding.since);
+        if standing.is_none()
+            && (stretch.seconds() < settings.duration.seconds() || stretch.samples < LEAST_SAMPLES)
+        {
+            verdicts.expect(Pending {
+                rule: rule.name().clone(),
+                kind: Kind::Unattributed,
+                pid: None,
+                gpu: gpu.index,
+                since,
+                due: since.plus_seconds(settings.duration.seconds()),
+            });
+            return;
+        }
+        let duration_seconds = stretch.until.seconds_since(since);
+        let samples = stretch.samples;
+        match evidence(seen.snapshot, gpu, samples) {
+            Some(evidence) => verdicts.find(finding(
+                rule,
+                settings.severity,
+                gpu,
+                evidence,
+                (since, duration_seconds),
+            )),
+            // It is not known this time; what it was last stands as long as a gap may be.
+            None => {
+                if let Some(standing) = standing {
+                    verdicts.find(standing.clone());
+                }
+            }
+        }
+    }
+}
+
+/// Where the difference says nothing, or a GPU that does not answer says nothing new.
+fn has_no_answer(snapshot: &Snapshot, gpu: &Gpu) -> bool {
+    let is_wsl = snapshot
+        .host
+        .kernel
+        .as_deref()
+        .is_some_and(|kernel| kernel.to_ascii_lowercase().contains("microsoft"));
+    is_wsl || is_shared_out(gpu) || is_unified(gpu) || gpu.stale_seconds.is_some()
+}
+
+/// Whether the GPU is divided into instances.
+pub(super) fn is_shared_out(gpu: &Gpu) -> bool {
+    gpu.mig_mode == Some(true) || !gpu.mig_devices.is_empty()
+}
+
+/// Whether the GPU's memory is part of the system's.
+pub(super) fn is_unified(gpu: &Gpu) -> bool {
+    gpu.name
+        .as_deref()
+        .is_some_and(|name| UNIFIED.iter().any(|part| name.contains(part)))
+}
+
+/// How much has to be unaccounted for.
+fn threshold(memory: Option<Memory>, settings: &Settings) -> u64 {
+    let reserved_is_apart = memory.is_none_or(|memory| memory.reserved_bytes.is_some());
+    let allowance = if reserved_is_apart {
+        0
+    } else {
+        RESERVED_ALLOWANCE_BYTES
+    };
+    // None at all would be true of every GPU.
+    settings.min_memory.0.max(1).saturating_add(allowance)
+}
+
+/// Why it cannot be told how much is unaccounted for, where that could be so much.
+fn doubt(gpu: &Gpu, threshold: u64) -> Option<Doubt> {
+    let index = gpu.index;
+    let Some(rows) = &gpu.processes else {
+        let may_be = gpu
+            .memory
+            .is_none_or(|memory| memory.used_bytes >= threshold);
+        return may_be.then_some(Doubt::NoList { gpu: index });
+    };
+    let Some(memory) = gpu.memory else {
+        return (!rows.is_empty()).then_some(Doubt::NoReading {
+            gpu: index,
+            what: "memory",
+        });
+    };
+    let unknown = rows.iter().find(|row| row.used_bytes.is_none())?;
+    let listed = rows
+        .iter()
+        .filter_map(|row| row.used_bytes)
+        .fold(0, u64::saturating_add);
+    (memory.used_bytes.saturating_sub(listed) >= threshold).then_some(Doubt::NoMemory {
+        pid: unknown.pid,
+        gpu: index,
+    })
+}
+
+fn evidence(snapshot: &Snapshot, gpu: &Gpu, samples: u64) -> Option<UnattributedEvidence> {
+    let (memory, attributed) = (gpu.memory?, gpu.process_bytes()?);
+    Some(UnattributedEvidence {
+        used_bytes: memory.used_bytes,
+        attributed_bytes: attributed,
+        unattributed_bytes: memory.used_bytes.saturating_sub(attributed),
+        listed: gpu.processes.as_ref().map_or(0, Vec::len) as u64,
+        samples,
+        holders: holders(snapshot, gpu),
+    })
+}
+
+/// `/dev/nvidiaN` of the GPU.
+fn device_file(gpu: &Gpu) -> String {
+    format!("/dev/nvidia{}", gpu.minor_number.unwrap_or(gpu.index))
+}
+
+/// Who holds the GPU's device file and is not listed on it, the lowest pid first.
+fn holders(snapshot: &Snapshot, gpu: &Gpu) -> Vec<Holder> {
+    let file = device_file(gpu);
+    let rows = gpu.processes.as_deref().unwrap_or_default();
+    let holds = |process: &&Process| {
+        process
+            .gpu_files
+            .as_deref()
+            .is_some_and(|files| files.iter().any(|held| **held == *file))
+            && !rows.iter().any(|row| row.pid == process.pid)
+            && !is_monitor(process)
+    };
+    let mut holders: Vec<&Process> = snapshot.processes.iter().filter(holds).collect();
+    holders.sort_by_key(|process| process.pid);
+    holders.dedup_by_key(|process| process.pid);
+    holders
+        .into_iter()
+        .take(MOST_HOLDERS)
+        .map(|process| Holder {
+            pid: process.pid,
+            user: process.user.clone(),
+            name: subject::name(process),
+        })
+        .collect()
+}
+
+fn is_monitor(process: &Process) -> bool {
+    let command = process.command.as_deref().unwrap_or_default();
+    // `python3 /usr/bin/nvitop`: the script's name tells.
+    let names = process
+        .executable
+        .iter()
+        .chain(command.iter().take(2))
+        .map(|path| subject::file_name(path));
+    let mut names = names.chain(process.comm.as_deref());
+    names.any(|name| MONITORS.contains(&name))
+}
+
+fn finding(
+    rule: &Tuned<Settings>,
+    severity: Severity,
+    gpu: &Gpu,
+    evidence: UnattributedEvidence,
+    (since, duration_seconds): (Time, f64),
+) -> Finding {
+    let bytes = evidence.unattributed_bytes;
+    let mut message = format!(
+        "GPU {} has had {} in use for {} that no listed process accounts for",
+        gpu.index,
+        Bytes(bytes),
+        Span::from_seconds(duration_seconds),
+    );
+    if !evidence.holders.is_empty() {
+        let holders = named(&evidence.holders);
+        message.push_str(&format!("; {} is open in {holders}", device_file(gpu)));
+    }
+    Finding {
+        id: subject::id_on(rule.name(), gpu),
+        rule: rule.name().clone(),
+        kind: Kind::Unattributed,
+        severity,
+        since,
+        duration_seconds,
+        resolved_at: None,
+        gpus: vec![FindingGpu {
+            index: gpu.index,
+            uuid: gpu.uuid.clone(),
+            used_bytes: Some(bytes),
+        }],
+        process: None,
+        memory_bytes: Some(bytes),
+        advice: advice(gpu, &evidence),
+        evidence: Evidence::Unattributed(evidence),
+        message,
+        actions: vec![Action::Notify],
+        also: Vec::new(),
+    }
+}
+
+/// `a (1), b (2) and 3 others`.
+fn named(holders: &[Holder]) -> String {
+    let name = |holder: &Holder| format!("{} ({})", holder.name, holder.pid);
+    let names: Vec<String> = holders.iter().take(MOST_NAMED).map(name).collect();
+    match holders.len().saturating_sub(MOST_NAMED) {
+        0 => names.join(", "),
+        1 => format!("{} and 1 other", names.join(", ")),
+        others => format!("{} and {others} others", names.join(", ")),
+    }
+}
+
+fn advice(gpu: &Gpu, evidence: &UnattributedEvidence) -> Vec<String> {
+    let file = device_file(gpu);
+    let mut lines = Vec::new();
+    if evidence.holders.is_empty() {
+        lines.push(format!(
+            "as root, `fuser -v {file}` lists every process that has it open; other users' are not \
+             shown otherwise"
+        ));
+    } else {
+        lines.push(format!(
+            "ask the owner of each process that has {file} open: the memory is free when the one that \
+             holds it ends"
+        ));
+    }
+    if evidence.listed > 0 {
+        lines.push(
+            "memory that a listed process manages with cudaMallocManaged is put down to nobody: it goes \
+             when that process does"
+                .to_owned(),
+        );
+    }
+    if evidence.holders.is_empty() {
+        lines.push(format!(
+            "where nobody has it open the driver has kept it: `nvidia-smi --gpu-reset -i {}` once the \
+             GPU is unused",
+            gpu.index
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,268 @@
+//! Each clause of the rule, on scenes made by hand.
+
+use super::*;
+use crate::history::testing::Scene;
+use crate::model::GpuProcess;
+use crate::model::snapshot::MigDevice;
+use crate::rules::{Engine, Settings as AllSettings};
+use crate::units::MIB;
+
+const PID: u32 = 4242;
+const TOTAL: u64 = 80 * GIB;
+
+fn only_unattributed() -> AllSettings {
+    let mut settings = AllSettings::default();
+    settings.select(&["unattributed"]).unwrap();
+    settings
+}
+
+/// Two GPUs, a trainer with 20 GiB on the first of them, and `hidden` bytes more in use there.
+fn scene(hidden: u64) -> Scene {
+    let mut scene = Scene::new(2, 10.0);
+    scene.now.host.pid_namespace = Some(PidNamespace::Host);
+    scene.holder(PID, &[0], 20 * GIB);
+    scene.memory(0, 20 * GIB + hidden, TOTAL);
+    scene.memory(1, 0, TOTAL);
+    scene
+}
+
+fn judge(scene: &mut Scene, seconds: f64) -> Engine {
+    let mut engine = Engine::new(only_unattributed());
+    scene.play(seconds, |snapshot| engine.observe(snapshot));
+    engine
+}
+
+fn reasons(engine: &Engine) -> Vec<String> {
+    let undecided = engine.undecided().into_iter();
+    undecided.map(|undecided| undecided.reason).collect()
+}
+
+#[track_caller]
+fn assert_clean(engine: &Engine) {
+    assert_eq!(engine.findings(), [], "accused");
+    assert_eq!(engine.pending(), [], "pending");
+    assert_eq!(reasons(engine), [""; 0], "undecided");
+}
+
+#[test]
+fn it_is_found_after_the_duration_and_says_what_it_rests_on() {
+    let mut scene = scene(11 * GIB);
+    let start = scene.now.time;
+    scene.holder(7, &[], 0);
+    scene.process(7).gpu_files = Some(["/dev/nvidiactl".into(), "/dev/nvidia0".into()].into());
+    let mut engine = judge(&mut scene, 50.0);
+    assert_eq!(engine.findings(), []);
+    assert_eq!(
+        (
+            engine.pending()[0].gpu,
+            engine.pending()[0].pid,
+            engine.pending()[0].due
+        ),
+        (0, None, start.plus_seconds(60.0))
+    );
+    scene.play(10.0, |snapshot| engine.observe(snapshot));
+    let [finding] = engine.findings() else {
+        panic!("{:?}", engine.findings())
+    };
+    assert_eq!(&*finding.id, "unattributed:GPU-0");
+    assert_eq!((finding.since, finding.duration_seconds), (start, 60.0));
+    assert_eq!(finding.process, None);
+    assert_eq!(
+        (finding.severity, finding.memory_bytes, &*finding.actions),
+        (Severity::Warning, Some(11 * GIB), &[Action::Notify][..])
+    );
+    assert_eq!(
+        finding.message,
+        "GPU 0 has had 11.0 GiB in use for 1m 00s that no listed process accounts for; \
+         /dev/nvidia0 is open in python train.py (7)"
+    );
+    let holder = Holder {
+        pid: 7,
+        user: Some("ann".into()),
+        name: "python train.py".to_owned(),
+    };
+    assert_eq!(
+        finding.evidence,
+        Evidence::Unattributed(UnattributedEvidence {
+            used_bytes: 31 * GIB,
+            attributed_bytes: 20 * GIB,
+            unattributed_bytes: 11 * GIB,
+            listed: 1,
+            samples: 7,
+            holders: vec![holder],
+        })
+    );
+    assert_eq!((engine.pending(), &*engine.undecided()), (&[][..], &[][..]));
+}
+
+#[test]
+fn what_contexts_and_the_driver_round_off_is_none() {
+    assert_clean(&judge(&mut scene(GIB - 1), 600.0));
+    assert_eq!(judge(&mut scene(GIB), 600.0).findings().len(), 1);
+    // Shared memory is counted twice.
+    let mut twice = scene(0);
+    twice.memory(0, 3 * GIB, TOTAL);
+    assert_clean(&judge(&mut twice, 600.0));
+}
+
+#[test]
+fn where_used_includes_what_the_driver_reserves_more_is_needed() {
+    for (hidden, found) in [(1900 * MIB, 0), (2100 * MIB, 1)] {
+        let mut scene = scene(hidden);
+        scene.gpu(0).memory.as_mut().unwrap().reserved_bytes = None;
+        assert_eq!(judge(&mut scene, 600.0).findings().len(), found, "{hidden}");
+    }
+}
+
+#[test]
+fn only_where_the_difference_means_something() {
+    let forbid: [fn(&mut Scene); 6] = [
+        |scene| scene.now.host.pid_namespace = Some(PidNamespace::Container),
+        |scene| scene.gpu(0).mig_mode = Some(true),
+        |scene| scene.gpu(0).mig_devices = vec![MigDevice::default()],
+        |scene| scene.gpu(0).name = Some("NVIDIA GH200 480GB".into()),
+        |scene| scene.now.host.kernel = Some("5.15.1-microsoft-standard-WSL2".into()),
+        |scene| scene.gpu(0).stale_seconds = Some(5.0),
+    ];
+    for forbid in forbid {
+        let mut scene = scene(11 * GIB);
+        forbid(&mut scene);
+        assert_clean(&judge(&mut scene, 600.0));
+    }
+}
+
+#[test]
+fn what_is_not_known_is_doubted_where_it_matters() {
+    let forget: [(fn(&mut Scene), &str); 4] = [
+        (
+            |scene| scene.now.host.pid_namespace = None,
+            "whether the pids are the host's own is not known",
+        ),
+        (
+            |scene| scene.gpu(0).processes = None,
+            "the process list of GPU 0 could not be read",
+        ),
+        (
+            |scene| scene.row(0, PID).used_bytes = None,
+            "the driver does not tell what process 4242 holds on GPU 0",
+        ),
+        (
+            |scene| scene.gpu(0).memory = None,
+            "the memory of GPU 0 is not known",
+        ),
+    ];
+    for (forget, reason) in forget {
+        let mut unknown = scene(11 * GIB);
+        forget(&mut unknown);
+        let engine = judge(&mut unknown, 600.0);
+        assert_eq!(
+            (engine.findings(), reasons(&engine)),
+            (&[][..], vec![reason.to_owned()])
+        );
+    }
+    let mut small = scene(0);
+    small.now.host.pid_namespace = None;
+    small.memory(1, 0, TOTAL);
+    small.gpu(1).processes = None;
+    small.memory(0, 900 * MIB, TOTAL);
+    small.row(0, PID).used_bytes = None;
+    assert_clean(&judge(&mut small, 600.0));
+}
+
+#[test]
+fn a_pid_that_nobody_knows_accounts_for_its_memory() {
+    let mut scene = scene(11 * GIB);
+    scene.rows(0).push(GpuProcess {
+        pid: 999,
+        used_bytes: Some(11 * GIB),
+        ..GpuProcess::default()
+    });
+    assert_clean(&judge(&mut scene, 600.0));
+}
+
+#[test]
+fn a_spike_is_none_and_nothing_flickers_at_the_threshold() {
+    let mut scene = scene(0);
+    let mut engine = Engine::new(only_unattributed());
+    for step in 0..97 {
+        let hidden = if step % 6 == 0 { 0 } else { 5 * GIB };
+        scene.memory(0, 20 * GIB + hidden, TOTAL);
+        engine.observe(scene.step());
+        assert_eq!(engine.findings(), []);
+    }
+    scene.memory(0, 21 * GIB, TOTAL);
+    let since = scene.now.time.plus_seconds(10.0);
+    scene.step();
+    scene.play(60.0, |snapshot| engine.observe(snapshot));
+    for step in 0..100 {
+        let hidden = if step % 2 == 0 { 800 * MIB } else { 1100 * MIB };
+        scene.memory(0, 20 * GIB + hidden, TOTAL);
+        engine.observe(scene.step());
+        assert_eq!(engine.findings().len(), 1, "{step}");
+        assert_eq!(engine.findings()[0].since, since);
+    }
+    scene.memory(0, 20 * GIB + 700 * MIB, TOTAL);
+    engine.observe(scene.step());
+    assert_eq!((engine.findings().len(), engine.resolved().len()), (0, 1));
+}
+
+#[test]
+fn what_cannot_be_read_for_a_moment_stands() {
+    let forget: [fn(&mut Scene); 3] = [
+        |scene| scene.gpu(0).processes = None,
+        |scene| scene.row(0, PID).used_bytes = None,
+        |scene| scene.gpu(0).memory = None,
+    ];
+    for forget in forget {
+        let mut scene = scene(11 * GIB);
+        let mut engine = judge(&mut scene, 120.0);
+        let since = engine.findings()[0].since;
+        let known = scene.now.gpus[0].clone();
+        forget(&mut scene);
+        engine.observe(scene.step());
+        engine.observe(scene.step());
+        assert_eq!((engine.findings().len(), engine.undecided().len()), (1, 1));
+        scene.now.gpus[0] = known;
+        engine.observe(scene.step());
+        assert_eq!(
+            (engine.findings()[0].since, engine.undecided().len()),
+            (since, 0)
+        );
+    }
+}
+
+#[test]
+fn monitors_and_the_listed_hold_the_file_and_not_the_memory() {
+    let mut scene = scene(11 * GIB);
+    scene.gpu(0).minor_number = Some(3);
+    let file = |number: u32| Some([format!("/dev/nvidia{number}").into()].into());
+    for (pid, command, held) in [
+        (1, "/usr/bin/nvidia-persistenced", 3),
+        (2, "python3 /usr/bin/nvitop", 3),
+        (3, "gpumem watch", 3),
+        (4, "python other.py", 0),
+        (5, "python mine.py", 3),
+        (6, "python more.py", 3),
+        (8, "python most.py", 3),
+        (9, "python last.py", 3),
+    ] {
+        scene.holder(pid, &[], 0);
+        scene.process(pid).command = Some(command.split(' ').map(Into::into).collect());
+        scene.process(pid).gpu_files = file(held);
+    }
+    scene.process(PID).gpu_files = file(3);
+    let engine = judge(&mut scene, 60.0);
+    let message = &engine.findings()[0].message;
+    assert!(
+        message.ends_with(
+            "; /dev/nvidia3 is open in python mine.py (5), python more.py (6), python most.py (8) \
+             and 1 other"
+        ),
+        "{message}"
+    );
+    for process in &mut scene.now.processes {
+        process.gpu_files = None;
+    }
+    let engine = judge(&mut scene, 60.0);
+    assert!(engine.findings()[0].advice[0].contains("`fuser -v /dev/nvidia3`"));
+}
