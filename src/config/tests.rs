@@ -185,14 +185,6 @@ fn a_mistake_is_told_with_file_line_key_and_what_is_allowed() {
             "config.toml:1: override: is to be a list of tables; begin each with [[override]]",
         ),
         (
-            "\n[[override]]\nuser = \"ann\"",
-            "config.toml:2: override: names no rule; add rule = NAME, one of: idle",
-        ),
-        (
-            "[[override]]\nrule = \"idl\"",
-            "config.toml:2: override.rule: \"idl\" is no rule; did you mean \"idle\"?; the rules are: idle",
-        ),
-        (
             "[[override]]\nrule = \"idle\"\nduration = \"1h\"",
             "config.toml:1: override: is for nobody in particular; add one of user, command, gpu, \
              framework, or write the settings under [rules.idle]",
@@ -220,9 +212,23 @@ fn a_mistake_is_told_with_file_line_key_and_what_is_allowed() {
         assert_eq!(refused(text), message);
     }
     // The rules that there are follow.
-    let message = refused("\n[rules.idel]");
-    let start = "config.toml:2: rules.idel: is not known; did you mean \"idle\"?; allowed: idle";
-    assert!(message.starts_with(start), "{message}");
+    for (text, start) in [
+        (
+            "\n[rules.idel]",
+            "config.toml:2: rules.idel: is not known; did you mean \"idle\"?; allowed: idle",
+        ),
+        (
+            "\n[[override]]\nuser = \"ann\"",
+            "config.toml:2: override: names no rule; add rule = NAME, one of: idle",
+        ),
+        (
+            "[[override]]\nrule = \"idl\"",
+            "config.toml:2: override.rule: \"idl\" is no rule; did you mean \"idle\"?; the rules are: idle",
+        ),
+    ] {
+        let message = refused(text);
+        assert!(message.starts_with(start), "{message}");
+    }
 }
 
 #[test]

@@ -16,6 +16,12 @@ impl Average {
         }
     }
 
+    /// Takes in all that another one took in.
+    pub(super) fn add(&mut self, other: Self) {
+        self.sum += other.sum;
+        self.count += other.count;
+    }
+
     /// `None` where nothing is known.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)

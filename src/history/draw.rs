@@ -145,8 +145,8 @@ impl Draw {
             .lull
             .as_ref()
             .is_some_and(|lull| !self.is_low(lull.who, percent, power));
-        if is_over {
-            self.lull = None;
+        if is_over && let Some(lull) = self.lull.take() {
+            self.count_as_work(&lull);
         }
         let Some(alone) = alone else {
             return;
@@ -190,6 +190,15 @@ impl Draw {
         work.memory.push(gpu.memory_percent.map(f64::from));
         work.clock.push(gpu.sm_clock_mhz.map(f64::from));
         self.works.push(work);
+    }
+
+    /// A lull that came to its end by itself was lighter work, which is to be expected again.
+    fn count_as_work(&mut self, lull: &Lull) {
+        if let Some(work) = self.works.iter_mut().find(|work| work.who == lull.who) {
+            work.power.add(lull.power);
+            work.memory.add(lull.memory);
+            work.clock.add(lull.clock);
+        }
     }
 
     fn extend_lull(&mut self, gpu: &Gpu, who: Identity, (percent, power): (u32, f64), now: Moment) {

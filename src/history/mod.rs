@@ -130,6 +130,7 @@ pub struct History {
     interval: Interval,
     resets: Resets,
     devices: Vec<Device>,
+    has_lull: bool,
     /// By pid; the identity inside tells a number that was handed out again.
     // Boxed: a map keeps room for more entries than it has.
     processes: HashMap<u32, Box<ProcessHistory>>,
@@ -171,6 +172,7 @@ impl History {
         self.observe_processes(snapshot, moment);
         self.observe_rows(snapshot, moment, previous);
         self.observe_what_is_missing(moment);
+        self.has_lull = self.devices.iter().any(|device| device.lull().is_some());
         true
     }
 
@@ -334,6 +336,11 @@ impl History {
                     .iter()
                     .any(|row| self.devices[row.device()].listed_at() != self.last)
         })
+    }
+
+    /// Whether any GPU is in a lull.
+    pub fn has_lull(&self) -> bool {
+        self.has_lull
     }
 
     /// The GPU that a row is of.

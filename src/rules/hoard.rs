@@ -69,7 +69,7 @@ impl Judge for Settings {
         },
         Setting {
             name: "min_memory_share",
-            meaning: "less than this, in percent of the GPU's memory, is ignored",
+            meaning: "less than this, in percent of the GPU's memory, is ignored (50 to 100)",
             field: Field::Percent(|settings| &mut settings.min_memory_share),
         },
         Setting {
@@ -94,13 +94,19 @@ impl Judge for Settings {
     }
 
     fn contradiction(&self) -> Option<String> {
-        [
-            ("min_memory_share", self.min_memory_share),
-            ("max_use_percent", self.max_use_percent),
-        ]
-        .into_iter()
-        .find(|(_, percent)| *percent > 100.0)
-        .map(|(name, percent)| format!("{name} is {percent}, and no share is above 100"))
+        if !(50.0..=100.0).contains(&self.min_memory_share) {
+            return Some(format!(
+                "min_memory_share is {}, and nearly a whole GPU is from 50 to 100; write a number \
+                 between them",
+                self.min_memory_share
+            ));
+        }
+        (self.max_use_percent > 100.0).then(|| {
+            format!(
+                "max_use_percent is {}, and no use is above 100; write 100 or less",
+                self.max_use_percent
+            )
+        })
     }
 
     fn process(
@@ -112,15 +118,18 @@ impl Judge for Settings {
     ) {
         let mut found: Vec<Hoard> = Vec::new();
         for row in known.rows() {
-            // Nearly every row ends at what it holds; half a GPU is the least that anybody could mean.
-            let device = seen.history.device_of(row);
-            let (Some(plateau), Some(total)) = (row.plateau(), device.total_bytes()) else {
+            // Nearly every row ends here: less than half a GPU is nearly all of it for nobody.
+            let total = seen.history.device_of(row).total_bytes();
+            let (Some(held), Some(total)) = (row.used_bytes(), total) else {
+                continue;
+            };
+            if held < total / 2 {
+                continue;
+            }
+            let Some(plateau) = row.plateau().filter(|_| !is_exempt(row)) else {
                 continue;
             };
             let share = plateau.least_bytes as f64 / total as f64;
-            if share < rule.settings().min_memory_share.min(50.0) / 100.0 || is_exempt(row) {
-                continue;
-            }
             let Some(settings) = rule.settings_for(&seen.whom(process, row)) else {
                 continue;
             };

@@ -132,7 +132,10 @@ impl Judge for Settings {
         known: &ProcessHistory,
         verdicts: &mut Verdicts,
     ) {
-        if let Some(finding) = judge_process(rule, seen, process, known, verdicts) {
+        // There hardly ever is one.
+        if seen.history.has_lull()
+            && let Some(finding) = judge_process(rule, seen, process, known, verdicts)
+        {
             verdicts.find(finding);
         }
     }
@@ -192,7 +195,6 @@ fn judge_process(
     let mut hung: Vec<HungOn> = Vec::new();
     for row in known.rows() {
         let device = seen.history.device_of(row);
-        // Nearly every row ends here.
         let Some(lull) = device.lull().filter(|lull| lull.who == known.identity()) else {
             continue;
         };
@@ -324,11 +326,16 @@ fn finding(rule: &Tuned<Settings>, process: &Process, mut hung: Vec<HungOn>) -> 
     let gpus: Vec<FindingGpu> = hung.into_iter().map(|on| on.gpu).collect();
     let duration_seconds = until.seconds_since(since);
     let message = format!(
-        "{} ({}) has kept {} at {}% or more for {} at {:.0} W{}, and drew {:.0} W before",
+        "{} ({}) has kept {} at {}%{} for {} at {:.0} W{}, and drew {:.0} W before",
         subject::name(process),
         process.pid,
         subject::gpus(&gpus),
         evidence.gpu_percent_min,
+        if evidence.gpu_percent_min < 100 {
+            " or more"
+        } else {
+            ""
+        },
         Span::from_seconds(duration_seconds),
         evidence.power_watts_mean,
         if gpus.len() == 1 { "" } else { " each" },

@@ -31,12 +31,22 @@ impl<'a> Seen<'a> {
     /// What the rule of this name found in a process at the last snapshot. A finding ends at a lower
     /// threshold than it begins, so that nothing flickers.
     pub fn standing(self, rule: &Arc<str>, process: Identity) -> Option<&'a Finding> {
-        self.standing.of_process(rule, process)
+        self.standing
+            .of_process(rule, process)
+            .filter(|finding| self.is_remembered(finding))
     }
 
     /// What the rule of this name found on a GPU at the last snapshot.
     pub fn standing_on(self, rule: &Arc<str>, gpu: &Gpu) -> Option<&'a Finding> {
-        self.standing.of_gpu(rule, gpu)
+        self.standing
+            .of_gpu(rule, gpu)
+            .filter(|finding| self.is_remembered(finding))
+    }
+
+    /// Whether the history reaches back to when it began; else it is of another boot, of before the
+    /// machine slept, or of a clock that was set.
+    fn is_remembered(self, finding: &Finding) -> bool {
+        self.history.first_time() <= Some(finding.since) && finding.since <= self.snapshot.time
     }
 
     /// A process on the GPU of a row, as a scope asks for it.

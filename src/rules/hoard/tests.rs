@@ -187,6 +187,7 @@ fn shares_above_all_contradict() {
     for (share, use_percent, is_wrong) in [
         (100.0, 20.0, false),
         (101.0, 20.0, true),
+        (49.0, 20.0, true),
         (70.0, 200.0, true),
     ] {
         let settings = Settings {

@@ -99,7 +99,7 @@ fn it_is_found_after_the_duration_and_says_what_it_rests_on() {
     );
     assert_eq!(
         finding.message,
-        "python train.py (4242) has kept GPU 0 at 100% or more for 10m 00s at 90 W, and drew 340 W before"
+        "python train.py (4242) has kept GPU 0 at 100% for 10m 00s at 90 W, and drew 340 W before"
     );
     assert_eq!(
         finding.evidence,
@@ -157,6 +157,23 @@ fn a_minute_of_heavy_work_is_nothing_to_compare_with() {
         play(&mut scene, &mut engine, 1200.0);
         assert_eq!(engine.findings().len(), found, "{seconds}");
     }
+}
+
+#[test]
+fn lighter_work_that_came_and_went_is_expected_again() {
+    let (mut scene, mut engine) = worked(600.0);
+    scene.gpu(0).memory_percent = None;
+    for _ in 0..6 {
+        scene.draws(0, PID, 100, 100.0);
+        play(&mut scene, &mut engine, 540.0);
+        work(&mut scene, 0);
+        play(&mut scene, &mut engine, 540.0);
+    }
+    // The mean is now about 230 W, of which 100 W are more than two fifths.
+    hang(&mut scene, 0);
+    scene.draws(0, PID, 100, 100.0);
+    play(&mut scene, &mut engine, 3600.0);
+    assert_eq!(engine.findings(), []);
 }
 
 #[test]
@@ -303,7 +320,7 @@ fn one_finding_for_a_process_over_all_the_gpus_on_which_it_hangs() {
     assert!(
         finding
             .message
-            .contains("has kept GPUs 0 and 2 at 100% or more for 10m 30s at 90 W each"),
+            .contains("has kept GPUs 0 and 2 at 100% for 10m 30s at 90 W each"),
         "{}",
         finding.message
     );

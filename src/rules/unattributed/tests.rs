@@ -133,9 +133,9 @@ fn only_where_the_difference_means_something() {
 
 #[test]
 fn what_is_not_known_is_doubted_where_it_matters() {
-    let forget: [(fn(&mut Scene), &str); 4] = [
+    for (forget, reason) in [
         (
-            |scene| scene.now.host.pid_namespace = None,
+            (|scene| scene.now.host.pid_namespace = None) as fn(&mut Scene),
             "whether the pids are the host's own is not known",
         ),
         (
@@ -150,8 +150,7 @@ fn what_is_not_known_is_doubted_where_it_matters() {
             |scene| scene.gpu(0).memory = None,
             "the memory of GPU 0 is not known",
         ),
-    ];
-    for (forget, reason) in forget {
+    ] {
         let mut unknown = scene(11 * GIB);
         forget(&mut unknown);
         let engine = judge(&mut unknown, 600.0);
@@ -265,4 +264,16 @@ fn monitors_and_the_listed_hold_the_file_and_not_the_memory() {
     }
     let engine = judge(&mut scene, 60.0);
     assert!(engine.findings()[0].advice[0].contains("`fuser -v /dev/nvidia3`"));
+}
+
+#[test]
+fn after_another_boot_it_begins_anew() {
+    let mut scene = scene(11 * GIB);
+    let mut engine = judge(&mut scene, 120.0);
+    scene.now.host.boot_id = Some("boot-2".into());
+    engine.observe(scene.step());
+    assert_eq!((engine.findings().len(), engine.resolved().len()), (0, 1));
+    let since = scene.now.time;
+    scene.play(60.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(engine.findings()[0].since, since);
 }
