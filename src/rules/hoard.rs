@@ -200,14 +200,15 @@ impl Judged<'_> {
         let seconds = settings.duration.seconds();
         if plateau.seconds() < seconds || plateau.samples < LEAST_SAMPLES {
             if sm.is_some() && from_start.is_some() {
-                verdicts.expect(Pending {
+                let pending = Pending {
                     rule: self.rule.name().clone(),
                     kind: Kind::Hoard,
                     pid: Some(self.process.pid),
                     gpu,
                     since: plateau.since,
                     due: plateau.since.plus_seconds(seconds),
-                });
+                };
+                self.seen.expect(pending, verdicts);
             }
             return None;
         }

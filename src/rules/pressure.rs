@@ -126,14 +126,15 @@ impl Judge for Settings {
         };
         let since = standing.map_or(stretch.since, |finding| finding.since);
         if standing.is_none() && !lasts(&stretch) {
-            verdicts.expect(Pending {
+            let pending = Pending {
                 rule: rule.name().clone(),
                 kind: Kind::Pressure,
                 pid: None,
                 gpu: gpu.index,
                 since,
                 due: since.plus_seconds(seconds),
-            });
+            };
+            seen.expect(pending, verdicts);
             return;
         }
         let Some(memory) = gpu.memory else {

@@ -49,6 +49,18 @@ impl<'a> Seen<'a> {
         self.history.first_time() <= Some(finding.since) && finding.since <= self.snapshot.time
     }
 
+    /// It will be so if nothing changes; where it may have begun before the history did, that it is not
+    /// so yet cannot be told either.
+    pub fn expect(self, pending: Pending, verdicts: &mut Verdicts) {
+        if Some(pending.since) <= self.history.first_time() {
+            verdicts.doubt(Doubt::ShortHistory {
+                needed: pending.due.seconds_since(pending.since),
+                seen: self.snapshot.time.seconds_since(pending.since),
+            });
+        }
+        verdicts.expect(pending);
+    }
+
     /// A process on the GPU of a row, as a scope asks for it.
     pub fn whom(self, process: &'a Process, row: &Row) -> Whom<'a> {
         Whom {

@@ -143,14 +143,15 @@ impl Judge for Settings {
         if standing.is_none()
             && (stretch.seconds() < settings.duration.seconds() || stretch.samples < LEAST_SAMPLES)
         {
-            verdicts.expect(Pending {
+            let pending = Pending {
                 rule: rule.name().clone(),
                 kind: Kind::Unattributed,
                 pid: None,
                 gpu: gpu.index,
                 since,
                 due: since.plus_seconds(settings.duration.seconds()),
-            });
+            };
+            seen.expect(pending, verdicts);
             return;
         }
         let duration_seconds = stretch.until.seconds_since(since);

@@ -60,6 +60,7 @@ fn it_is_found_after_the_duration_and_says_what_it_rests_on() {
         ),
         (0, None, start.plus_seconds(60.0))
     );
+    assert_eq!(reasons(&engine), ["needs 60 s of history, has 50 s"]);
     scene.play(10.0, |snapshot| engine.observe(snapshot));
     let [finding] = engine.findings() else {
         panic!("{:?}", engine.findings())
@@ -191,7 +192,12 @@ fn a_spike_is_none_and_nothing_flickers_at_the_threshold() {
     }
     scene.memory(0, 21 * GIB, TOTAL);
     let since = scene.now.time.plus_seconds(10.0);
-    scene.step();
+    engine.observe(scene.step());
+    assert_eq!(
+        (engine.pending().len(), reasons(&engine).len()),
+        (1, 0),
+        "seen to begin"
+    );
     scene.play(60.0, |snapshot| engine.observe(snapshot));
     for step in 0..100 {
         let hidden = if step % 2 == 0 { 800 * MIB } else { 1100 * MIB };
