@@ -170,6 +170,20 @@ impl From<&Finding> for Also {
     }
 }
 
+/// A finding that an exemption of the configuration keeps from being reported and acted upon.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Kept {
+    /// What would be reported.
+    pub finding: Finding,
+    /// Why it is not, as the configuration says.
+    pub reason: Arc<str>,
+    /// Until when; `null` where that is not limited.
+    pub until: Option<Time>,
+    /// Whether the exemption is known to be for it; `false` where something that it asks for is not
+    /// known, and protects.
+    pub certain: bool,
+}
+
 /// A GPU in a finding.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct FindingGpu {

@@ -6,15 +6,18 @@
 //!
 //! Several that are so of one process are one accusation: the worst, and of equals the one about
 //! which something has to be done first. The others stay as its evidence, and come forward when it goes.
+//!
+//! What an exemption keeps is no accusation and nobody's evidence; it is listed apart.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Settings;
+use super::keep::{self, Exempts};
 use super::rule::{Seen, Verdicts};
 use crate::history::History;
-use crate::model::finding::{Also, Finding, Pending, Undecided};
+use crate::model::finding::{Action, Also, Finding, Kept, Pending, Undecided};
 use crate::model::{Gpu, Identity, Snapshot};
 
 /// How many findings that have ceased are kept.
@@ -104,6 +107,7 @@ impl Engine {
     /// What stands now: each finding of before lasts, cannot be seen, or has ceased.
     fn carry_over(&mut self, mut found: Vec<Finding>, snapshot: &Snapshot) {
         let before = std::mem::take(&mut self.standing);
+        let kept_before = before.kept.clone();
         let mut subjects: HashSet<Subject> = HashSet::with_capacity(found.len());
         found.retain_mut(|finding| {
             let subject = Subject::of(finding);
@@ -126,7 +130,40 @@ impl Engine {
                 self.resolved.insert(0, finding);
             }
         }
-        self.standing = Standing::new(found);
+        let (open, kept) = self.exempt(found, &kept_before, snapshot);
+        self.standing = Standing::new(open, kept);
+    }
+
+    /// Parts what is to be reported from what an exemption keeps.
+    fn exempt(
+        &self,
+        found: Vec<Finding>,
+        kept_before: &[Kept],
+        snapshot: &Snapshot,
+    ) -> (Vec<Finding>, Vec<Kept>) {
+        if self.settings.keeps().is_empty() {
+            return (found, Vec::new());
+        }
+        let (mut open, mut kept) = (Vec::new(), Vec::new());
+        for mut finding in found {
+            match keep::exempts(self.settings.keeps(), &finding, snapshot) {
+                Exempts::No => open.push(finding),
+                Exempts::InPart => {
+                    // To end it would end what is exempt as well.
+                    finding.actions.retain(|action| *action == Action::Notify);
+                    open.push(finding);
+                }
+                Exempts::Wholly(exemption) => kept.push(exemption.of(finding)),
+                // What it was when it was last seen it still is.
+                Exempts::Unseen => {
+                    match kept_before.iter().find(|it| it.finding.id == finding.id) {
+                        Some(before) => kept.push(before.clone()),
+                        None => open.push(finding),
+                    }
+                }
+            }
+        }
+        (open, kept)
     }
 
     /// Whether what a finding is about may be there all the same: its GPU did not answer.
@@ -145,6 +182,18 @@ impl Engine {
     /// What is so now, worst first.
     pub fn findings(&self) -> &[Finding] {
         &self.standing.accusations
+    }
+
+    /// What is so and is not reported, because the configuration exempts it.
+    pub fn kept(&self) -> &[Kept] {
+        &self.standing.kept
+    }
+
+    /// What each rule finds now, whether it is an accusation, evidence of one, or kept.
+    pub fn standing(&self) -> impl Iterator<Item = &Finding> {
+        let standing = &self.standing;
+        let open = standing.accusations.iter().chain(&standing.subordinate);
+        open.chain(standing.kept.iter().map(|kept| &kept.finding))
     }
 
     /// What was so and has ceased, latest first; bounded in number.
@@ -174,6 +223,8 @@ pub(super) struct Standing {
     accusations: Vec<Finding>,
     /// What an accusation of the same process stands before.
     subordinate: Vec<Finding>,
+    /// What an exemption keeps from being an accusation.
+    kept: Vec<Kept>,
     places: HashMap<Subject, Place>,
 }
 
@@ -181,11 +232,12 @@ pub(super) struct Standing {
 enum Place {
     Accusation(usize),
     Subordinate(usize),
+    Kept(usize),
 }
 
 impl Standing {
     /// Puts findings into their order; no two are of the same subject.
-    fn new(mut findings: Vec<Finding>) -> Self {
+    fn new(mut findings: Vec<Finding>, kept: Vec<Kept>) -> Self {
         findings.sort_by_key(|finding| (Reverse(finding.severity), finding.kind));
         let mut first: HashSet<Identity> = HashSet::with_capacity(findings.len());
         let (mut accusations, mut subordinate) = (Vec::with_capacity(findings.len()), Vec::new());
@@ -212,10 +264,15 @@ impl Standing {
             places: HashMap::with_capacity(accusations.len() + subordinate.len()),
             accusations,
             subordinate,
+            kept,
         };
         for (place, finding) in standing.accusations.iter().enumerate() {
             let place = Place::Accusation(place);
             standing.places.insert(Subject::of(finding), place);
+        }
+        for (place, kept) in standing.kept.iter().enumerate() {
+            let place = Place::Kept(place);
+            standing.places.insert(Subject::of(&kept.finding), place);
         }
         standing.attach();
         standing
@@ -245,13 +302,16 @@ impl Standing {
     /// Every finding, and whether it was an accusation.
     fn into_findings(self) -> impl Iterator<Item = (Finding, bool)> {
         let accusations = self.accusations.into_iter().map(|finding| (finding, true));
-        accusations.chain(self.subordinate.into_iter().map(|finding| (finding, false)))
+        let kept = self.kept.into_iter().map(|kept| kept.finding);
+        let others = self.subordinate.into_iter().chain(kept);
+        accusations.chain(others.map(|finding| (finding, false)))
     }
 
     fn get(&self, subject: &Subject) -> Option<&Finding> {
         match self.places.get(subject)? {
             Place::Accusation(place) => self.accusations.get(*place),
             Place::Subordinate(place) => self.subordinate.get(*place),
+            Place::Kept(place) => self.kept.get(*place).map(|kept| &kept.finding),
         }
     }
 

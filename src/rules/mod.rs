@@ -3,8 +3,9 @@
 //! A kind is one file: its settings with their units and defaults, a pure function from what was seen
 //! of a process or a GPU to findings, and its tests; and one line in `kinds` below. What it is made of is
 //! in [`rule`], how its settings are written in [`setting`], whom a rule or an override is for in
-//! [`scope`], why it may be undecided in [`doubt`]. [`Engine`] feeds snapshots to the history, asks every
-//! rule, and makes one accusation of what several say of one process.
+//! [`scope`], whom none is to accuse in [`keep`], why a rule may be undecided in [`doubt`]. [`Engine`]
+//! feeds snapshots to the history, asks every rule, and makes one accusation of what several say of one
+//! process.
 //!
 //! A rule accuses only on evidence: what is unknown makes it undecided, which is said. Nothing here
 //! asks a clock, reads a file or acts.
@@ -12,10 +13,11 @@
 pub mod doubt;
 mod engine;
 pub mod hoard;
+pub mod hours;
 pub mod hung;
 pub mod idle;
+pub mod keep;
 pub mod pressure;
-
 pub mod rule;
 pub mod scope;
 mod server;
@@ -24,6 +26,7 @@ mod subject;
 pub mod unattributed;
 
 pub use engine::Engine;
+use keep::Keep;
 use rule::{Rule, SettingValue, Tuned};
 
 use crate::model::Kind;
@@ -77,15 +80,19 @@ pub fn catalogue() -> Vec<Entry> {
     kinds().into_iter().map(describe).collect()
 }
 
-/// Every rule, with its settings.
+/// Every rule, with its settings, and whom none of them is to accuse.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
     rules: Vec<Box<dyn Rule>>,
+    keeps: Vec<Keep>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { rules: kinds() }
+        Self {
+            rules: kinds(),
+            keeps: Vec::new(),
+        }
     }
 }
 
@@ -108,9 +115,25 @@ impl Settings {
         self.rules.push(rule);
     }
 
+    /// The exemptions, in their order.
+    pub fn keeps(&self) -> &[Keep] {
+        &self.keeps
+    }
+
+    /// Adds an exemption.
+    pub fn add_keep(&mut self, keep: Keep) {
+        self.keeps.push(keep);
+    }
+
     /// A rule, to change it.
     pub fn rule_mut(&mut self, name: &str) -> Option<&mut Box<dyn Rule>> {
         self.rules.iter_mut().find(|rule| &**rule.name() == name)
+    }
+
+    /// Puts a rule in the place of all that there are.
+    #[cfg(test)]
+    pub(crate) fn replace(&mut self, rule: Box<dyn Rule>) {
+        self.rules = vec![rule];
     }
 
     /// Keeps the named rules only, and runs them also where they are switched off: who asks for a rule

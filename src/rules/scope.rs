@@ -1,24 +1,59 @@
-//! Whom an override is for.
+//! Whom a rule, an override or an exemption is for.
+//!
+//! A scope answers yes, no or unknown. What is unknown accuses nobody: a rule and an override are for
+//! those who are known to fit. What an exemption makes of it is in [`keep`](super::keep).
 
 use std::fmt;
 use std::sync::Arc;
 
+use super::hours::Hours;
 use crate::model::{Process, Time};
+use crate::units::Bytes;
 
 /// So much of a command line is compared.
 const LONGEST_COMMAND: usize = 4096;
+/// So many digits of a container's id name it; fewer are hardly meant as one.
+pub const SHORTEST_CONTAINER_ID: usize = 12;
 
-/// Whom an override is for: everything named has to fit.
+/// Whom a rule, an override or an exemption is for: everything named has to fit. In a pattern `*` stands
+/// for any text.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Scope {
-    /// The owner's name.
+    /// The owner's name or uid.
     pub user: Option<Arc<str>>,
-    /// The whole command line, arguments joined by spaces; `*` stands for any text.
+    /// A pattern of the whole command line, arguments joined by spaces.
     pub command: Option<Arc<str>>,
     /// The GPU.
     pub gpu: Option<GpuName>,
     /// `pytorch`, `tensorflow` …, as a snapshot names it.
     pub framework: Option<Arc<str>>,
+    /// A pattern of the container's runtime or id, or the first digits of its id.
+    pub container: Option<Arc<str>>,
+    /// A pattern of the notebook's path.
+    pub notebook: Option<Arc<str>>,
+    /// It holds more than this on the GPU.
+    pub memory_above: Option<Bytes>,
+    /// It holds less than this on the GPU.
+    pub memory_below: Option<Bytes>,
+    /// At these hours.
+    pub hours: Option<Hours>,
+}
+
+/// Whether a scope is for somebody.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fit {
+    /// Everything named fits.
+    Yes,
+    /// Something named does not.
+    No,
+    /// What is known fits, and something named is not known.
+    Unknown,
+}
+
+impl From<bool> for Fit {
+    fn from(fits: bool) -> Self {
+        if fits { Self::Yes } else { Self::No }
+    }
 }
 
 /// A GPU by its index or its uuid.
@@ -40,27 +75,197 @@ impl fmt::Display for GpuName {
 }
 
 impl Scope {
-    /// Whether it names nobody, and so would be for everybody.
+    /// Whether it names nobody, and so is for everybody.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether it is for this one. What is not known fits nothing.
+    /// What of it only a process can be asked, by its key; a finding about a GPU never fits it.
+    pub fn asks_of_processes(&self) -> Option<&'static str> {
+        [
+            ("user", self.user.is_some()),
+            ("command", self.command.is_some()),
+            ("framework", self.framework.is_some()),
+            ("container", self.container.is_some()),
+            ("notebook", self.notebook.is_some()),
+            ("memory_above", self.memory_above.is_some()),
+            ("memory_below", self.memory_below.is_some()),
+        ]
+        .into_iter()
+        .find_map(|(key, asks)| asks.then_some(key))
+    }
+
+    /// Whether it is known to be for this one.
     pub fn fits(&self, whom: &Whom<'_>) -> bool {
-        let is = |wanted: &Option<Arc<str>>, known: fn(&Process) -> Option<&Arc<str>>| {
-            wanted.is_none() || wanted.as_ref() == whom.process.and_then(known)
-        };
-        is(&self.user, |process| process.user.as_ref())
-            && is(&self.framework, |process| process.framework.as_ref())
-            && self.gpu.as_ref().is_none_or(|gpu| match gpu {
-                GpuName::Index(wanted) => *wanted == whom.index,
-                GpuName::Uuid(wanted) => Some(&**wanted) == whom.uuid,
-            })
-            && self.command.as_ref().is_none_or(|pattern| {
-                whom.process
-                    .and_then(command_line)
-                    .is_some_and(|line| matches(pattern, &line))
-            })
+        self.answer(whom) == Fit::Yes
+    }
+
+    /// Whether it is for this one.
+    pub fn answer(&self, whom: &Whom<'_>) -> Fit {
+        // The cheapest first.
+        let parts: [fn(&Self, &Whom<'_>) -> Fit; 8] = [
+            Self::gpu_fits,
+            Self::memory_fits,
+            Self::user_fits,
+            Self::framework_fits,
+            Self::container_fits,
+            Self::notebook_fits,
+            Self::hours_fit,
+            Self::command_fits,
+        ];
+        let mut answer = Fit::Yes;
+        for part in parts {
+            match part(self, whom) {
+                Fit::Yes => {}
+                Fit::Unknown => answer = Fit::Unknown,
+                Fit::No => return Fit::No,
+            }
+        }
+        answer
+    }
+
+    fn gpu_fits(&self, whom: &Whom<'_>) -> Fit {
+        match (&self.gpu, whom.uuid) {
+            (None, _) => Fit::Yes,
+            (Some(GpuName::Index(wanted)), _) => (*wanted == whom.index).into(),
+            (Some(GpuName::Uuid(wanted)), Some(uuid)) => (**wanted == *uuid).into(),
+            (Some(GpuName::Uuid(_)), None) => Fit::Unknown,
+        }
+    }
+
+    fn memory_fits(&self, whom: &Whom<'_>) -> Fit {
+        if self.memory_above.is_none() && self.memory_below.is_none() {
+            return Fit::Yes;
+        }
+        match (whom.process, whom.held_bytes) {
+            (None, _) => Fit::No,
+            (_, None) => Fit::Unknown,
+            (_, Some(held)) => {
+                let is_above = self.memory_above.is_none_or(|bytes| held > bytes.0);
+                let is_below = self.memory_below.is_none_or(|bytes| held < bytes.0);
+                (is_above && is_below).into()
+            }
+        }
+    }
+
+    fn user_fits(&self, whom: &Whom<'_>) -> Fit {
+        of_process(self.user.as_deref(), whom, |wanted, process| {
+            let wanted_uid: Option<u32> = wanted.parse().ok();
+            match (&process.user, process.uid) {
+                (Some(user), _) if **user == *wanted => Fit::Yes,
+                (_, Some(uid)) if wanted_uid.is_some() => (wanted_uid == Some(uid)).into(),
+                (Some(_), _) if wanted_uid.is_none() => Fit::No,
+                _ => Fit::Unknown,
+            }
+        })
+    }
+
+    fn framework_fits(&self, whom: &Whom<'_>) -> Fit {
+        of_process(self.framework.as_deref(), whom, |wanted, process| {
+            match &process.framework {
+                Some(framework) => (**framework == *wanted).into(),
+                // Whose descriptors may be read, its libraries were read as well: it has none.
+                None if process.gpu_files.is_some() => Fit::No,
+                None => Fit::Unknown,
+            }
+        })
+    }
+
+    fn container_fits(&self, whom: &Whom<'_>) -> Fit {
+        of_process(self.container.as_deref(), whom, |wanted, process| {
+            // Anybody may read in which container a process is; where none is told, it is in none.
+            let Some(container) = &process.container else {
+                return Fit::No;
+            };
+            let is_runtime = |runtime: &Arc<str>| matches(wanted, runtime);
+            let is_id = |id: &Arc<str>| {
+                matches(wanted, id)
+                    || (is_container_id(wanted)
+                        && wanted.len() >= SHORTEST_CONTAINER_ID
+                        && id.starts_with(wanted))
+            };
+            if container.runtime.as_ref().is_some_and(is_runtime)
+                || container.id.as_ref().is_some_and(is_id)
+            {
+                Fit::Yes
+            } else if container.runtime.is_none() || container.id.is_none() {
+                Fit::Unknown
+            } else {
+                Fit::No
+            }
+        })
+    }
+
+    fn notebook_fits(&self, whom: &Whom<'_>) -> Fit {
+        of_process(self.notebook.as_deref(), whom, |wanted, process| {
+            match &process.jupyter {
+                Some(jupyter) => match &jupyter.notebook_path {
+                    Some(path) => matches(wanted, path).into(),
+                    None => Fit::Unknown,
+                },
+                // A kernel is told by its command line.
+                None if process.command.is_some() => Fit::No,
+                None => Fit::Unknown,
+            }
+        })
+    }
+
+    fn hours_fit(&self, whom: &Whom<'_>) -> Fit {
+        let hours = self.hours.as_ref();
+        hours.is_none_or(|hours| hours.hold(whom.time)).into()
+    }
+
+    fn command_fits(&self, whom: &Whom<'_>) -> Fit {
+        of_process(self.command.as_deref(), whom, |wanted, process| {
+            command_line(process).map_or(Fit::Unknown, |line| matches(wanted, &line).into())
+        })
+    }
+}
+
+/// What is wanted of a process fits no GPU.
+fn of_process(
+    wanted: Option<&str>,
+    whom: &Whom<'_>,
+    fits: impl FnOnce(&str, &Process) -> Fit,
+) -> Fit {
+    match (wanted, whom.process) {
+        (None, _) => Fit::Yes,
+        (Some(_), None) => Fit::No,
+        (Some(wanted), Some(process)) => fits(wanted, process),
+    }
+}
+
+/// Whether a text can only be meant as digits of a container's id.
+pub fn is_container_id(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+impl fmt::Display for Scope {
+    /// In words, in a line: `user "ann", GPU 0, 22:00-06:00`; names are quoted and escaped.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [
+            ("user", &self.user),
+            ("command", &self.command),
+            ("framework", &self.framework),
+            ("container", &self.container),
+            ("notebook", &self.notebook),
+        ];
+        let mut words: Vec<String> = names
+            .iter()
+            .filter_map(|(key, name)| name.as_ref().map(|name| format!("{key} {name:?}")))
+            .collect();
+        match &self.gpu {
+            Some(GpuName::Index(index)) => words.push(format!("GPU {index}")),
+            Some(GpuName::Uuid(uuid)) => words.push(format!("GPU {uuid:?}")),
+            None => {}
+        }
+        words.extend(self.memory_above.map(|bytes| format!("above {bytes}")));
+        words.extend(self.memory_below.map(|bytes| format!("below {bytes}")));
+        words.extend(self.hours.as_ref().map(ToString::to_string));
+        if words.is_empty() {
+            words.push("everybody".to_owned());
+        }
+        f.write_str(&words.join(", "))
     }
 }
 
@@ -203,6 +408,146 @@ mod tests {
             ..Scope::default()
         };
         assert!(!any_command.fits(&nobody));
+    }
+
+    #[test]
+    fn what_is_not_known_is_neither_yes_nor_no() {
+        use crate::model::snapshot::{Container, Jupyter};
+        use crate::units::GIB;
+        let docker = Container {
+            runtime: Some("docker".into()),
+            id: Some("3f2a9c0d11e2aabb".into()),
+        };
+        let notebook = |path: Option<&str>| Jupyter {
+            notebook_path: path.map(Arc::from),
+            ..Jupyter::default()
+        };
+        let known = Process {
+            user: Some("ann".into()),
+            uid: Some(1000),
+            command: Some(["python".into()].into()),
+            gpu_files: Some([].into()),
+            container: Some(Arc::new(docker.clone())),
+            jupyter: Some(Arc::new(notebook(Some("course/hw4.ipynb")))),
+            ..Process::default()
+        };
+        let hidden = Process {
+            container: Some(Arc::new(Container { id: None, ..docker })),
+            jupyter: Some(Arc::new(notebook(None))),
+            ..Process::default()
+        };
+        let plain = Process {
+            uid: Some(1000),
+            command: Some(["python".into()].into()),
+            ..Process::default()
+        };
+        let scope = |change: fn(&mut Scope)| {
+            let mut scope = Scope::default();
+            change(&mut scope);
+            scope
+        };
+        use Fit::{No, Unknown, Yes};
+        // Who it is for, then: a process of which all is known, one of which little is, one in no
+        // container and no notebook, and a GPU.
+        for (scope, expected) in [
+            (scope(|_| {}), [Yes, Yes, Yes, Yes]),
+            (
+                scope(|it| it.user = Some("ann".into())),
+                [Yes, Unknown, Unknown, No],
+            ),
+            (
+                scope(|it| it.user = Some("bob".into())),
+                [No, Unknown, Unknown, No],
+            ),
+            (
+                scope(|it| it.user = Some("1000".into())),
+                [Yes, Unknown, Yes, No],
+            ),
+            (
+                scope(|it| it.user = Some("1001".into())),
+                [No, Unknown, No, No],
+            ),
+            (
+                scope(|it| it.framework = Some("jax".into())),
+                [No, Unknown, Unknown, No],
+            ),
+            (
+                scope(|it| it.container = Some("docker".into())),
+                [Yes, Yes, No, No],
+            ),
+            (
+                scope(|it| it.container = Some("3f2a9c0d11e2".into())),
+                [Yes, Unknown, No, No],
+            ),
+            (
+                scope(|it| it.container = Some("3f2a9c0d11e3".into())),
+                [No, Unknown, No, No],
+            ),
+            (
+                scope(|it| it.container = Some("*".into())),
+                [Yes, Yes, No, No],
+            ),
+            (
+                scope(|it| it.notebook = Some("course/*".into())),
+                [Yes, Unknown, No, No],
+            ),
+            (
+                scope(|it| it.notebook = Some("thesis/*".into())),
+                [No, Unknown, No, No],
+            ),
+            (
+                scope(|it| it.command = Some("py*".into())),
+                [Yes, Unknown, Yes, No],
+            ),
+            (
+                scope(|it| it.memory_above = Some(Bytes(GIB))),
+                [Yes, Unknown, No, No],
+            ),
+            (
+                scope(|it| it.memory_below = Some(Bytes(GIB))),
+                [No, Unknown, No, No],
+            ),
+            (
+                scope(|it| it.gpu = Some(GpuName::Index(3))),
+                [Yes, Yes, Yes, Yes],
+            ),
+            (
+                scope(|it| it.gpu = Some(GpuName::Uuid("GPU-3".into()))),
+                [Yes, Unknown, Yes, Yes],
+            ),
+        ] {
+            let whom = |process, uuid, held_bytes| Whom {
+                process,
+                index: 3,
+                uuid,
+                held_bytes,
+                time: Time::default(),
+            };
+            let answers = [
+                whom(Some(&known), Some("GPU-3"), Some(2 * GIB)),
+                whom(Some(&hidden), None, None),
+                whom(Some(&plain), Some("GPU-3"), Some(GIB)),
+                whom(None, Some("GPU-3"), None),
+            ];
+            assert_eq!(answers.map(|whom| scope.answer(&whom)), expected, "{scope}");
+            assert!(
+                answers
+                    .iter()
+                    .all(|whom| scope.fits(whom) == (scope.answer(whom) == Yes))
+            );
+        }
+    }
+
+    #[test]
+    fn a_scope_is_shown_in_a_line_whatever_is_in_it() {
+        let scope = Scope {
+            user: Some("ann\n".into()),
+            gpu: Some(GpuName::Index(0)),
+            memory_above: Some(Bytes(8 << 30)),
+            ..Scope::default()
+        };
+        assert_eq!(scope.to_string(), "user \"ann\\n\", GPU 0, above 8.0 GiB");
+        assert_eq!(Scope::default().to_string(), "everybody");
     }
 
     #[test]

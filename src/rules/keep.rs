@@ -1,0 +1,192 @@
+//! Whom no rule is to accuse: an exemption, with a reason and perhaps an end.
+//!
+//! An exemption protects, so what is unknown counts for it: where its scope asks for an owner and the
+//! owner of a process is not known, the process is kept. That holds for processes that could be ended;
+//! one that nobody knows for certain never is, and has to be known to fit. By whose clock it ends: the
+//! snapshot's.
+
+use std::sync::Arc;
+
+use super::scope::{Fit, Scope, Whom};
+use crate::model::finding::{Finding, Kept, Kind};
+use crate::model::{Process, Snapshot, Time};
+
+/// An exemption.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Keep {
+    /// Whom it is for; never empty.
+    pub scope: Scope,
+    /// Why, for those who read the report.
+    pub reason: Arc<str>,
+    /// From then on it has no effect; `None` where it never ends.
+    pub until: Option<Time>,
+    /// Only from findings of these kinds and of the rules below; where both are empty, from all.
+    pub kinds: Vec<Kind>,
+    /// Only from findings of these rules and of the kinds above.
+    pub rules: Vec<Arc<str>>,
+}
+
+impl Keep {
+    /// Whether it has ended by this time.
+    pub fn is_expired(&self, time: Time) -> bool {
+        self.until.is_some_and(|until| time >= until)
+    }
+
+    fn is_from(&self, finding: &Finding) -> bool {
+        (self.kinds.is_empty() && self.rules.is_empty())
+            || self.kinds.contains(&finding.kind)
+            || self.rules.contains(&finding.rule)
+    }
+
+    /// Whether it is for a process or a GPU, `None` where its scope does not fit; whether it is known.
+    fn protects(&self, whom: &Whom<'_>) -> Option<bool> {
+        let could_be_ended = |process: &Process| process.identity().is_certain();
+        match self.scope.answer(whom) {
+            Fit::Yes => Some(true),
+            Fit::Unknown if whom.process.is_some_and(could_be_ended) => Some(false),
+            Fit::Unknown | Fit::No => None,
+        }
+    }
+}
+
+/// An exemption that is for a finding.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Exemption<'a> {
+    keep: &'a Keep,
+    certain: bool,
+}
+
+impl Exemption<'_> {
+    /// The finding as it is listed.
+    pub(super) fn of(self, finding: Finding) -> Kept {
+        Kept {
+            finding,
+            reason: Arc::clone(&self.keep.reason),
+            until: self.keep.until,
+            certain: self.certain,
+        }
+    }
+}
+
+/// Whether a finding is to be reported.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Exempts<'a> {
+    /// It is.
+    No,
+    /// It is, but its process is exempt on another GPU, or on some of those that it is about.
+    InPart,
+    /// It is not.
+    Wholly(Exemption<'a>),
+    /// The snapshot does not show the process: what was said of it before still holds.
+    Unseen,
+}
+
+/// Whether one of the exemptions is for a finding; of several the first, and rather a certain one.
+pub(super) fn exempts<'a>(
+    keeps: &'a [Keep],
+    finding: &Finding,
+    snapshot: &Snapshot,
+) -> Exempts<'a> {
+    let mut keeps = keeps
+        .iter()
+        .filter(|keep| !keep.is_expired(snapshot.time) && keep.is_from(finding))
+        .peekable();
+    if keeps.peek().is_none() {
+        return Exempts::No;
+    }
+    let mut process = None;
+    if let Some(accused) = &finding.process {
+        process = snapshot.process(accused.pid);
+        if process.is_none_or(|process| process.identity() != accused.identity) {
+            return Exempts::Unseen;
+        }
+    }
+    let places = places(finding, process, snapshot);
+    let (mut whole, mut in_part) = (None, false);
+    for keep in keeps {
+        let answers = || {
+            places
+                .iter()
+                .map(|(is_accused, whom)| (*is_accused, keep.protects(whom)))
+        };
+        in_part |= answers().any(|(_, answer)| answer.is_some());
+        let accused = answers().filter_map(|(is_accused, answer)| is_accused.then_some(answer));
+        // Known to fit everywhere, fits as far as is known, or does not fit somewhere.
+        let certain = accused.fold(Some(true), |all, answer| Some(all? && answer?));
+        match certain {
+            Some(true) => {
+                return Exempts::Wholly(Exemption {
+                    keep,
+                    certain: true,
+                });
+            }
+            Some(false) if whole.is_none() => {
+                whole = Some(Exemption {
+                    keep,
+                    certain: false,
+                });
+            }
+            _ => {}
+        }
+    }
+    match whole {
+        Some(exemption) => Exempts::Wholly(exemption),
+        None if in_part => Exempts::InPart,
+        None => Exempts::No,
+    }
+}
+
+/// Where a finding's process is, or its GPUs: whether the finding is about that place, and the place as
+/// a scope asks for it.
+fn places<'a>(
+    finding: &'a Finding,
+    process: Option<&'a Process>,
+    snapshot: &'a Snapshot,
+) -> Vec<(bool, Whom<'a>)> {
+    let mut places: Vec<(bool, Whom<'_>)> = finding
+        .gpus
+        .iter()
+        .map(|gpu| {
+            let whom = Whom {
+                process,
+                index: gpu.index,
+                uuid: gpu.uuid.as_deref(),
+                held_bytes: gpu.used_bytes,
+                time: snapshot.time,
+            };
+            (true, whom)
+        })
+        .collect();
+    let Some(process) = process else {
+        return places;
+    };
+    for gpu in &snapshot.gpus {
+        let is_accused = finding.gpus.iter().any(|on| on.index == gpu.index);
+        let rows = gpu.processes.iter().flatten();
+        for row in rows.filter(|row| row.pid == process.pid && !is_accused) {
+            let whom = Whom {
+                process: Some(process),
+                index: gpu.index,
+                uuid: gpu.uuid.as_deref(),
+                held_bytes: row.used_bytes,
+                time: snapshot.time,
+            };
+            // A finding about no GPU in particular is about all that its process is on.
+            places.push((finding.gpus.is_empty(), whom));
+        }
+    }
+    if places.is_empty() {
+        let nowhere = Whom {
+            process: Some(process),
+            index: u32::MAX,
+            uuid: None,
+            held_bytes: None,
+            time: snapshot.time,
+        };
+        places.push((true, nowhere));
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! Whom an exemption is for, and what becomes of a finding that it is for.
+
+use super::*;
+use crate::model::evidence::{Evidence, StoppedEvidence};
+use crate::model::finding::{Action, FindingGpu, FindingProcess, Severity};
+use crate::model::{Gpu, GpuProcess};
+use crate::rules::scope::GpuName;
+
+fn at(text: &str) -> Time {
+    text.parse().unwrap()
+}
+
+fn keep(scope: Scope) -> Keep {
+    Keep {
+        scope,
+        reason: "nightly benchmark".into(),
+        until: None,
+        kinds: Vec::new(),
+        rules: Vec::new(),
+    }
+}
+
+fn user(name: &str) -> Scope {
+    Scope {
+        user: Some(name.into()),
+        ..Scope::default()
+    }
+}
+
+fn gpu(index: u32) -> Scope {
+    Scope {
+        gpu: Some(GpuName::Index(index)),
+        ..Scope::default()
+    }
+}
+
+/// A process of ann's that is on GPUs 0 and 1.
+fn process() -> Process {
+    Process {
+        pid: 42,
+        start_ticks: Some(1000),
+        user: Some("ann".into()),
+        uid: Some(1000),
+        command: Some(["python".into(), "train.py".into()].into()),
+        ..Process::default()
+    }
+}
+
+fn snapshot(process: Process) -> Snapshot {
+    let mut snapshot = Snapshot::new(at("2026-11-21T12:00:00Z"));
+    snapshot.gpus = (0..3)
+        .map(|index| Gpu {
+            index,
+            processes: Some(if index < 2 {
+                vec![GpuProcess {
+                    pid: process.pid,
+                    used_bytes: Some(1 << 30),
+                    ..GpuProcess::default()
+                }]
+            } else {
+                Vec::new()
+            }),
+            ..Gpu::default()
+        })
+        .collect();
+    snapshot.processes = vec![process];
+    snapshot
+}
+
+/// A finding about the snapshot's process on these GPUs; about the GPUs where it has none.
+fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
+    let process = snapshot.processes.first();
+    Finding {
+        id: "nap:0".into(),
+        rule: "nap".into(),
+        kind: Kind::Stopped,
+        severity: Severity::Warning,
+        since: snapshot.time,
+        duration_seconds: 0.0,
+        resolved_at: None,
+        gpus: gpus
+            .iter()
+            .map(|index| FindingGpu {
+                index: *index,
+                uuid: None,
+                used_bytes: Some(1 << 30),
+            })
+            .collect(),
+        process: process.map(|process| FindingProcess {
+            pid: process.pid,
+            start_ticks: process.start_ticks,
+            start_time: None,
+            user: process.user.clone(),
+            command: process.command.clone(),
+            identity: process.identity(),
+        }),
+        memory_bytes: None,
+        evidence: Evidence::Stopped(StoppedEvidence {
+            state: 'T',
+            samples: 1,
+            terminal: None,
+        }),
+        message: String::new(),
+        advice: Vec::new(),
+        actions: vec![Action::Notify, Action::Terminate],
+        also: Vec::new(),
+    }
+}
+
+/// What becomes of a finding: `kept`, `kept?` where it is not certain, `part`, `unseen` or `no`.
+fn outcome(keeps: &[Keep], process: Process, gpus: &[u32]) -> &'static str {
+    let snapshot = snapshot(process);
+    name(exempts(keeps, &finding(&snapshot, gpus), &snapshot))
+}
+
+fn name(exempts: Exempts<'_>) -> &'static str {
+    match exempts {
+        Exempts::No => "no",
+        Exempts::InPart => "part",
+        Exempts::Unseen => "unseen",
+        Exempts::Wholly(exemption) if exemption.certain => "kept",
+        Exempts::Wholly(_) => "kept?",
+    }
+}
+
+#[test]
+fn it_is_for_those_whom_it_names_and_for_nobody_else() {
+    for (scope, expected) in [
+        (user("ann"), "kept"),
+        (user("1000"), "kept"),
+        (user("bob"), "no"),
+        (user("1001"), "no"),
+    ] {
+        assert_eq!(
+            outcome(&[keep(scope.clone())], process(), &[0]),
+            expected,
+            "{scope}"
+        );
+    }
+    assert_eq!(outcome(&[], process(), &[0]), "no");
+    assert_eq!(
+        outcome(&[keep(user("bob")), keep(user("ann"))], process(), &[0]),
+        "kept"
+    );
+}
+
+#[test]
+fn what_is_not_known_protects_a_process_that_could_be_ended() {
+    let ann = [keep(user("ann"))];
+    let somebody = Process {
+        user: None,
+        uid: None,
+        ..process()
+    };
+    assert_eq!(outcome(&ann, somebody.clone(), &[0]), "kept?");
+    // Of several exemptions the certain one is named.
+    let certain = keep(gpu(0));
+    assert_eq!(
+        outcome(&[ann[0].clone(), certain], somebody.clone(), &[0]),
+        "kept"
+    );
+    // Nobody is never ended: that it is listed is said.
+    let nobody = Process {
+        start_ticks: None,
+        ..somebody
+    };
+    assert_eq!(outcome(&ann, nobody, &[0]), "no");
+    // What is known not to fit is no protection, whatever else is unknown.
+    let both = Scope {
+        gpu: Some(GpuName::Index(2)),
+        ..user("ann")
+    };
+    let unknown_user = Process {
+        user: None,
+        uid: None,
+        ..process()
+    };
+    assert_eq!(outcome(&[keep(both)], unknown_user, &[0]), "no");
+}
+
+#[test]
+fn an_exemption_for_a_gpu_spares_what_is_on_it_and_nothing_that_would_end_it_is_offered() {
+    let gpu_0 = [keep(gpu(0))];
+    assert_eq!(outcome(&gpu_0, process(), &[0]), "kept");
+    assert_eq!(outcome(&gpu_0, process(), &[0, 1]), "part");
+    assert_eq!(
+        outcome(&gpu_0, process(), &[1]),
+        "part",
+        "it is on GPU 0 as well"
+    );
+    assert_eq!(outcome(&[keep(gpu(2))], process(), &[0, 1]), "no");
+    assert_eq!(
+        outcome(&gpu_0, process(), &[]),
+        "part",
+        "on both of its GPUs"
+    );
+}
+
+#[test]
+fn a_finding_about_a_gpu_is_exempt_by_its_gpu_and_never_by_a_process() {
+    let mut snapshot = snapshot(process());
+    snapshot.processes.clear();
+    let about = finding(&snapshot, &[1]);
+    for (scope, expected) in [(gpu(1), "kept"), (gpu(0), "no"), (user("ann"), "no")] {
+        let keeps = [keep(scope)];
+        assert_eq!(name(exempts(&keeps, &about, &snapshot)), expected);
+    }
+}
+
+#[test]
+fn it_ends_by_the_clock_of_the_snapshot() {
+    let until = |text: &str| Keep {
+        until: Some(at(text)),
+        ..keep(user("ann"))
+    };
+    let ended = until("2026-11-21T12:00:00Z");
+    assert!(ended.is_expired(at("2026-11-21T12:00:00Z")));
+    assert_eq!(outcome(&[ended], process(), &[0]), "no");
+    assert_eq!(
+        outcome(&[until("2026-11-21T12:00:00.001Z")], process(), &[0]),
+        "kept"
+    );
+}
+
+#[test]
+fn it_may_be_from_some_kinds_and_rules_only() {
+    let from = |kinds: &[Kind], rules: &[&str]| Keep {
+        kinds: kinds.to_vec(),
+        rules: rules.iter().map(|rule| Arc::from(*rule)).collect(),
+        ..keep(user("ann"))
+    };
+    for (keep, expected) in [
+        (from(&[Kind::Stopped], &[]), "kept"),
+        (from(&[Kind::Idle], &[]), "no"),
+        (from(&[], &["nap"]), "kept"),
+        (from(&[], &["idle"]), "no"),
+        (from(&[Kind::Idle], &["nap"]), "kept"),
+    ] {
+        assert_eq!(outcome(&[keep], process(), &[0]), expected);
+    }
+}
+
+#[test]
+fn a_process_that_the_snapshot_does_not_show_is_as_it_was() {
+    let mut snapshot = snapshot(process());
+    let about = finding(&snapshot, &[0]);
+    snapshot.processes[0].start_ticks = Some(2000);
+    let keeps = [keep(user("bob"))];
+    assert_eq!(name(exempts(&keeps, &about, &snapshot)), "unseen");
+}
