@@ -2,11 +2,14 @@
 //!
 //! Layers, each setting by setting over the one before: the defaults, `/etc/gpumem/config.toml`, the
 //! user's `config.toml`; or the defaults and the one file that was named. `[[override]]`s of all layers
-//! are applied in their order, every one that fits, so that the later wins. An error names file, line
-//! and key and what is allowed. What the rules' settings are is in [`crate::rules`]; reading in
-//! `read`, writing in `write`.
+//! are applied in their order, every one that fits, so that the later wins. A `[[rule]]` starts from what
+//! is in force for its kind where it is read: the defaults, the layers before, and its own file. A
+//! `[[keep]]` of any layer exempts. An error names file, line and key and what is allowed. What the rules'
+//! settings are is in [`crate::rules`]; reading is in `read`, `entry` and `scope`, writing in `write`.
 
+mod entry;
 mod read;
+mod scope;
 mod write;
 
 use std::collections::BTreeMap;

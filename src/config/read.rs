@@ -1,30 +1,28 @@
 //! Reads one file over what is in force, and says what is wrong with it.
 //!
 //! The tables are walked by hand rather than by serde: every key has its place in the file, and what
-//! is allowed there is known only to the rules.
+//! is allowed there is known only to the rules. Here are the tables that stand once in a file, and what
+//! all reading shares; the entries of which there may be many are in [`entry`](super::entry).
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::{Config, Error};
+use super::{Config, Error, entry};
 use crate::rules::Settings;
 use crate::rules::rule::SettingValue;
-use crate::rules::scope::{GpuName, Scope};
 use crate::rules::setting::{Value, Written, whole_milliseconds};
 use crate::units::Span;
 
-const TOP: &[&str] = &["sample", "rules", "override"];
+const TOP: &[&str] = &["sample", "rules", "rule", "override", "keep"];
 const SAMPLE: &[&str] = &["interval"];
-const SCOPE: &[&str] = &["user", "command", "gpu", "framework"];
 /// Sampling faster than this is a load, slower shows nothing.
 const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
 
-type Key<'a> = Spanned<DeString<'a>>;
-type Entry<'a> = Spanned<DeValue<'a>>;
+pub(super) type Key<'a> = Spanned<DeString<'a>>;
+pub(super) type Entry<'a> = Spanned<DeValue<'a>>;
 
 /// Reads `text`, the content of `path`, over `config`.
 pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), Error> {
@@ -39,12 +37,23 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
             message: error.message().lines().collect::<Vec<_>>().join("; "),
         }
     })?;
-    for (key, value) in in_order(document.get_ref()) {
-        match &**key.get_ref() {
-            "sample" => sample(config, &file, file.table("sample", value)?)?,
-            "rules" => rules(config, &file, file.table("rules", value)?)?,
-            "override" => overrides(config, &file, value)?,
-            _ => return Err(file.unknown(key, "", TOP.iter().copied())),
+    let document = in_order(document.get_ref());
+    if let Some((key, _)) = document
+        .iter()
+        .find(|(key, _)| !TOP.contains(&&**key.get_ref()))
+    {
+        return Err(file.unknown(key, "", TOP.iter().copied()));
+    }
+    // Wherever they stand: a rule starts from what is in force for its kind, an override changes rules,
+    // and an exemption names them.
+    for name in TOP {
+        let Some((_, value)) = document.iter().find(|(key, _)| key.get_ref() == name) else {
+            continue;
+        };
+        match *name {
+            "sample" => sample(config, &file, file.table(name, value)?)?,
+            "rules" => rules(config, &file, file.table(name, value)?)?,
+            _ => entry::all(config, &file, name, value)?,
         }
     }
     Ok(())
@@ -81,11 +90,13 @@ fn sample(config: &mut Config, file: &File<'_>, table: &DeTable<'_>) -> Result<(
 fn rules(config: &mut Config, file: &File<'_>, table: &DeTable<'_>) -> Result<(), Error> {
     for (key, value) in in_order(table) {
         let name = &**key.get_ref();
-        let known = settings_of(&config.rules, name)
-            .ok_or_else(|| file.unknown(key, "rules.", rule_names(&config.rules)))?;
+        let known = settings_of_kind(&config.rules, name)
+            .ok_or_else(|| file.unknown(key, "rules.", kind_names(&config.rules)))?;
         let prefix = format!("rules.{name}");
+        let mut last = key.span();
         for (key, value) in in_order(file.table(&prefix, value)?) {
-            let (setting, value) = file.setting(&prefix, &known, key, value)?;
+            let (setting, value) = file.setting(&prefix, &[], &known, key, value)?;
+            last = key.span();
             if let Some(rule) = config.rules.rule_mut(name) {
                 rule.set(setting, value);
             }
@@ -93,84 +104,16 @@ fn rules(config: &mut Config, file: &File<'_>, table: &DeTable<'_>) -> Result<()
                 .origins
                 .insert(format!("{prefix}.{setting}"), file.origin(key.span()));
         }
-    }
-    Ok(())
-}
-
-fn overrides(config: &mut Config, file: &File<'_>, value: &Entry<'_>) -> Result<(), Error> {
-    let not_tables = |span| {
-        let message = "is to be a list of tables; begin each with [[override]]";
-        file.wrong(span, "override", message.to_owned())
-    };
-    let list = value
-        .get_ref()
-        .as_array()
-        .ok_or_else(|| not_tables(value.span()))?;
-    for entry in list.iter() {
-        let table = entry
-            .get_ref()
-            .as_table()
-            .ok_or_else(|| not_tables(entry.span()))?;
-        add_override(config, file, entry.span(), table)?;
-    }
-    Ok(())
-}
-
-fn add_override(
-    config: &mut Config,
-    file: &File<'_>,
-    span: Range<usize>,
-    table: &DeTable<'_>,
-) -> Result<(), Error> {
-    let names = || rule_names(&config.rules).collect::<Vec<_>>().join(", ");
-    let Some(rule) = table.get("rule") else {
-        let message = format!("names no rule; add rule = NAME, one of: {}", names());
-        return Err(file.wrong(span, "override", message));
-    };
-    let name = rule.get_ref().as_str().unwrap_or_default();
-    let Some(known) = settings_of(&config.rules, name) else {
-        let written = written(rule.get_ref());
-        let hint = near(name, rule_names(&config.rules));
-        let message = format!("{written} is no rule{hint}; the rules are: {}", names());
-        return Err(file.wrong(rule.span(), "override.rule", message));
-    };
-    let mut scope = Scope::default();
-    let mut changes: Vec<(&'static str, Value)> = Vec::new();
-    for (key, value) in in_order(table) {
-        match &**key.get_ref() {
-            "rule" => {}
-            "user" => scope.user = Some(file.name("user", value)?),
-            "command" => scope.command = Some(file.name("command", value)?),
-            "framework" => scope.framework = Some(file.name("framework", value)?),
-            "gpu" => scope.gpu = Some(file.gpu(value)?),
-            _ => changes.push(file.setting("override", &known, key, value)?),
+        let rule = config.rules.rule_mut(name);
+        if let Some(message) = rule.and_then(|rule| rule.contradiction()) {
+            return Err(file.wrong(last, &prefix, message));
         }
-    }
-    if scope.is_empty() {
-        let message = format!(
-            "is for nobody in particular; add one of {}, or write the settings under [rules.{name}]",
-            SCOPE.join(", ")
-        );
-        return Err(file.wrong(span, "override", message));
-    }
-    if changes.is_empty() {
-        let settings: Vec<&str> = known.iter().map(|setting| setting.name).collect();
-        let message = format!("changes nothing; add one of {}", settings.join(", "));
-        return Err(file.wrong(span, "override", message));
-    }
-    let name = name.to_owned();
-    if let Some(rule) = config.rules.rule_mut(&name) {
-        let place = rule.overrides().len();
-        rule.add_override(scope, changes);
-        config
-            .origins
-            .insert(format!("override.{name}.{place}"), file.origin(span));
     }
     Ok(())
 }
 
 /// A file that is being read.
-struct File<'a> {
+pub(super) struct File<'a> {
     text: &'a str,
     path: &'a Path,
 }
@@ -184,11 +127,11 @@ impl File<'_> {
         (line, before[start..].chars().count() + 1)
     }
 
-    fn origin(&self, span: Range<usize>) -> String {
+    pub(super) fn origin(&self, span: Range<usize>) -> String {
         format!("{}:{}", self.path.display(), self.place(span.start).0)
     }
 
-    fn wrong(&self, span: Range<usize>, key: &str, message: String) -> Error {
+    pub(super) fn wrong(&self, span: Range<usize>, key: &str, message: String) -> Error {
         Error::Wrong {
             path: self.path.to_owned(),
             line: self.place(span.start).0,
@@ -197,7 +140,7 @@ impl File<'_> {
         }
     }
 
-    fn unknown<'k>(
+    pub(super) fn unknown<'k>(
         &self,
         key: &Key<'_>,
         prefix: &str,
@@ -217,21 +160,19 @@ impl File<'_> {
         })
     }
 
-    /// A setting of a rule and its value.
-    fn setting(
+    /// A setting of a rule and its value, in a table that allows the `others` as well.
+    pub(super) fn setting(
         &self,
         prefix: &str,
+        others: &[&'static str],
         known: &[SettingValue],
         key: &Key<'_>,
         value: &Entry<'_>,
     ) -> Result<(&'static str, Value), Error> {
         let name = &**key.get_ref();
         let Some(setting) = known.iter().find(|setting| setting.name == name) else {
-            let scope: &[&str] = if prefix == "override" { SCOPE } else { &[] };
-            let names = scope
-                .iter()
-                .copied()
-                .chain(known.iter().map(|setting| setting.name));
+            let settings = known.iter().map(|setting| setting.name);
+            let names = others.iter().copied().chain(settings);
             return Err(self.unknown(key, &format!("{prefix}."), names));
         };
         let value_of = setting.form.read(written(value.get_ref()));
@@ -239,55 +180,33 @@ impl File<'_> {
             .map_err(|message| self.wrong(value.span(), &format!("{prefix}.{name}"), message))?;
         Ok((setting.name, value))
     }
-
-    fn name(&self, key: &str, value: &Entry<'_>) -> Result<Arc<str>, Error> {
-        match value.get_ref().as_str() {
-            Some(text) if !text.is_empty() => Ok(text.into()),
-            _ => {
-                let written = written(value.get_ref());
-                let message = format!("{written} is not allowed; write a name in quotes");
-                Err(self.wrong(value.span(), &format!("override.{key}"), message))
-            }
-        }
-    }
-
-    fn gpu(&self, value: &Entry<'_>) -> Result<GpuName, Error> {
-        let written = written(value.get_ref());
-        let name = match written {
-            Written::Number(number)
-                if number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number) =>
-            {
-                Some(GpuName::Index(number as u32))
-            }
-            Written::Text(text) if text.starts_with("GPU-") => Some(GpuName::Uuid(text.into())),
-            _ => None,
-        };
-        name.ok_or_else(|| {
-            let message = format!(
-                "{written} is not allowed; write an index such as 0 or a uuid such as \"GPU-89d1f0e5-…\""
-            );
-            self.wrong(value.span(), "override.gpu", message)
-        })
-    }
 }
 
-fn settings_of(rules: &Settings, name: &str) -> Option<Vec<SettingValue>> {
+/// The settings of the rule that is a kind's own.
+pub(super) fn settings_of_kind(rules: &Settings, name: &str) -> Option<Vec<SettingValue>> {
+    let is_kind = kind_names(rules).any(|kind| kind == name);
     let rule = rules.rules().iter().find(|rule| &**rule.name() == name)?;
-    Some(rule.settings())
+    is_kind.then(|| rule.settings())
 }
 
-fn rule_names(rules: &Settings) -> impl Iterator<Item = &str> {
+/// The kinds of rules, each of which has a rule of its own name.
+pub(super) fn kind_names(rules: &Settings) -> impl Iterator<Item = &'static str> {
+    let rules = rules.rules().iter();
+    rules.filter_map(|rule| Some(rule.kind().name()).filter(|kind| **rule.name() == **kind))
+}
+
+pub(super) fn rule_names(rules: &Settings) -> impl Iterator<Item = &str> {
     rules.rules().iter().map(|rule| &**rule.name())
 }
 
 /// As it stands in the file: of two mistakes the first is told.
-fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<(&'t Key<'i>, &'t Entry<'i>)> {
+pub(super) fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<(&'t Key<'i>, &'t Entry<'i>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries
 }
 
-fn written<'v>(value: &'v DeValue<'_>) -> Written<'v> {
+pub(super) fn written<'v>(value: &'v DeValue<'_>) -> Written<'v> {
     let number = |number: Option<f64>| number.map_or(Written::Other("number"), Written::Number);
     match value {
         DeValue::String(text) => Written::Text(text),
@@ -305,7 +224,7 @@ fn written<'v>(value: &'v DeValue<'_>) -> Written<'v> {
 }
 
 /// `; did you mean "duration"?`, where a known name is a typing error away.
-fn near<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
+pub(super) fn near<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
     known
         .map(|known| (distance(name, known), known))
         .filter(|(distance, known)| *distance <= 2 && *distance < known.len())

@@ -89,6 +89,7 @@ fn everything_that_may_be_written_is_read() {
             command: Some("python *train*".into()),
             framework: Some("pytorch".into()),
             gpu: Some(GpuName::Index(3)),
+            ..Scope::default()
         },
         vec![
             ("duration", Value::Span(Span::from_seconds(7_200.0))),
@@ -150,8 +151,9 @@ fn a_mistake_is_told_with_file_line_key_and_what_is_allowed() {
              enabled, min_memory, duration, max_cpu_percent, severity",
         ),
         (
-            "rule = 1",
-            "config.toml:1: rule: is not known; did you mean \"rules\"?; allowed: sample, rules, override",
+            "ruls = 1",
+            "config.toml:1: ruls: is not known; did you mean \"rule\"?; allowed: sample, rules, rule, \
+             override, keep",
         ),
         (
             "[sample]\nx = 1",
@@ -187,7 +189,7 @@ fn a_mistake_is_told_with_file_line_key_and_what_is_allowed() {
         (
             "[[override]]\nrule = \"idle\"\nduration = \"1h\"",
             "config.toml:1: override: is for nobody in particular; add one of user, command, gpu, \
-             framework, or write the settings under [rules.idle]",
+             framework, container, notebook, memory_above, memory_below, time, days, timezone, or write the settings under [rules.idle]",
         ),
         (
             "[[override]]\nrule = \"idle\"\nuser = \"ann\"",
@@ -197,7 +199,8 @@ fn a_mistake_is_told_with_file_line_key_and_what_is_allowed() {
         (
             "[[override]]\nrule = \"idle\"\nusr = \"ann\"",
             "config.toml:3: override.usr: is not known; did you mean \"user\"?; allowed: user, command, \
-             gpu, framework, enabled, min_memory, duration, max_cpu_percent, severity",
+             gpu, framework, container, notebook, memory_above, memory_below, time, days, timezone, \
+             enabled, min_memory, duration, max_cpu_percent, severity",
         ),
         (
             "[[override]]\nrule = \"idle\"\nuser = \"\"",
@@ -353,3 +356,5 @@ fn the_chosen_file_stands_alone_and_relative_folders_are_ignored() {
     );
     assert_eq!(listed(None, Some(""), Some("h")), [system]);
 }
+
+mod entries;

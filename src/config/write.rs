@@ -3,8 +3,10 @@
 use std::fmt::{self, Write as _};
 
 use super::Config;
+use crate::rules::hours::DAYS;
+use crate::rules::keep::Keep;
 use crate::rules::rule::{Override, Rule};
-use crate::rules::scope::GpuName;
+use crate::rules::scope::{GpuName, Scope};
 use crate::rules::setting::Value;
 
 pub(super) fn document(config: &Config) -> String {
@@ -23,18 +25,30 @@ fn write_all(config: &Config, out: &mut String) -> fmt::Result {
     let interval = Value::Span(config.sample.interval);
     let origin = origin(config, "sample.interval");
     writeln!(out, "interval = {interval} # {origin}")?;
-    for rule in config.rules.rules() {
-        write_rule(config, &**rule, out)?;
+    let is_named = |rule: &dyn Rule| **rule.name() != *rule.kind().name();
+    let (named, kinds): (Vec<_>, Vec<_>) = config
+        .rules
+        .rules()
+        .iter()
+        .partition(|rule| is_named(&***rule));
+    for rule in &kinds {
+        write_kind(config, &***rule, out)?;
     }
-    for rule in config.rules.rules() {
+    for rule in &named {
+        write_named(config, &***rule, out)?;
+    }
+    for rule in kinds.iter().chain(&named) {
         for (place, change) in rule.overrides().iter().enumerate() {
-            write_override(config, &**rule, place, change, out)?;
+            write_override(config, &***rule, place, change, out)?;
         }
+    }
+    for (place, keep) in config.rules.keeps().iter().enumerate() {
+        write_keep(config, place, keep, out)?;
     }
     Ok(())
 }
 
-fn write_rule(config: &Config, rule: &dyn Rule, out: &mut String) -> fmt::Result {
+fn write_kind(config: &Config, rule: &dyn Rule, out: &mut String) -> fmt::Result {
     let name = rule.name();
     writeln!(out, "\n# {}\n[rules.{name}]", rule.meaning())?;
     for setting in rule.settings() {
@@ -50,6 +64,18 @@ fn write_rule(config: &Config, rule: &dyn Rule, out: &mut String) -> fmt::Result
     Ok(())
 }
 
+fn write_named(config: &Config, rule: &dyn Rule, out: &mut String) -> fmt::Result {
+    let name = rule.name();
+    let origin = origin(config, &format!("rule.{name}"));
+    writeln!(out, "\n[[rule]] # {origin}\nname = {}", quoted(name))?;
+    writeln!(out, "kind = {}", quoted(rule.kind().name()))?;
+    write_scope(rule.scope(), out)?;
+    for setting in rule.settings() {
+        writeln!(out, "{} = {}", setting.name, setting.value)?;
+    }
+    Ok(())
+}
+
 fn write_override(
     config: &Config,
     rule: &dyn Rule,
@@ -60,10 +86,37 @@ fn write_override(
     let name = rule.name();
     let origin = origin(config, &format!("override.{name}.{place}"));
     writeln!(out, "\n[[override]] # {origin}\nrule = {}", quoted(name))?;
+    write_scope(scope, out)?;
+    for (setting, value) in changes {
+        writeln!(out, "{setting} = {value}")?;
+    }
+    Ok(())
+}
+
+fn write_keep(config: &Config, place: usize, keep: &Keep, out: &mut String) -> fmt::Result {
+    let origin = origin(config, &format!("keep.{place}"));
+    writeln!(
+        out,
+        "\n[[keep]] # {origin}\nreason = {}",
+        quoted(&keep.reason)
+    )?;
+    if let Some(until) = keep.until {
+        writeln!(out, "until = {until}")?;
+    }
+    let kinds: Vec<&str> = keep.kinds.iter().map(|kind| kind.name()).collect();
+    let rules: Vec<&str> = keep.rules.iter().map(|rule| &**rule).collect();
+    write_list("kinds", &kinds, out)?;
+    write_list("rules", &rules, out)?;
+    write_scope(&keep.scope, out)
+}
+
+fn write_scope(scope: &Scope, out: &mut String) -> fmt::Result {
     for (key, value) in [
         ("user", &scope.user),
         ("command", &scope.command),
         ("framework", &scope.framework),
+        ("container", &scope.container),
+        ("notebook", &scope.notebook),
     ] {
         if let Some(value) = value {
             writeln!(out, "{key} = {}", quoted(value))?;
@@ -74,10 +127,38 @@ fn write_override(
         Some(GpuName::Uuid(uuid)) => writeln!(out, "gpu = {}", quoted(uuid))?,
         None => {}
     }
-    for (setting, value) in changes {
-        writeln!(out, "{setting} = {value}")?;
+    for (key, bytes) in [
+        ("memory_above", scope.memory_above),
+        ("memory_below", scope.memory_below),
+    ] {
+        if let Some(bytes) = bytes {
+            writeln!(out, "{key} = {}", Value::Bytes(bytes))?;
+        }
     }
-    Ok(())
+    let Some(hours) = &scope.hours else {
+        return Ok(());
+    };
+    if let Some(stretch) = hours.stretch {
+        writeln!(out, "time = \"{stretch}\"")?;
+        write_list("days", &hours.day_names(), out)?;
+    } else {
+        // Without a stretch the days are what there is, all seven of them too.
+        let named = DAYS.iter().zip(hours.days);
+        let days: Vec<&str> = named.filter_map(|(day, is)| is.then_some(*day)).collect();
+        write_list("days", &days, out)?;
+    }
+    match hours.zone.name() {
+        Some(zone) => writeln!(out, "timezone = {}", quoted(zone)),
+        None => Ok(()),
+    }
+}
+
+fn write_list(key: &str, names: &[&str], out: &mut String) -> fmt::Result {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+    writeln!(out, "{key} = [{}]", names.join(", "))
 }
 
 /// Where a value comes from; a path may hold what a comment may not.

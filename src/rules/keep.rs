@@ -110,9 +110,9 @@ pub(super) fn exempts<'a>(
                 .map(|(is_accused, whom)| (*is_accused, keep.protects(whom)))
         };
         in_part |= answers().any(|(_, answer)| answer.is_some());
-        let accused = answers().filter_map(|(is_accused, answer)| is_accused.then_some(answer));
+        let mut accused = answers().filter_map(|(is_accused, answer)| is_accused.then_some(answer));
         // Known to fit everywhere, fits as far as is known, or does not fit somewhere.
-        let certain = accused.fold(Some(true), |all, answer| Some(all? && answer?));
+        let certain = accused.try_fold(true, |all, answer| Some(all && answer?));
         match certain {
             Some(true) => {
                 return Exempts::Wholly(Exemption {

@@ -1,0 +1,405 @@
+//! Named rules, scopes and exemptions: what is read, what is refused, and that it reads back.
+
+use super::*;
+use crate::model::{Kind, Severity, Time};
+use crate::rules::hours::{Hours, Stretch, Zone};
+use crate::rules::rule::{Judge, Rule};
+use crate::rules::setting::{Field, Setting};
+use crate::units::GIB;
+
+const ENTRIES: &str = r#"
+[[keep]]
+user = "ann"
+gpu = 1
+reason = "nightly \"benchmark\"\n日本"
+until = 2026-12-31T18:00:00+01:00
+kinds = ["idle"]
+rules = ["idle-notebooks", "idle"]
+
+[[keep]]
+days = ["sat", "sun"]
+timezone = "UTC"
+reason = "maintenance"
+
+[[rule]]
+name = "idle-notebooks"
+kind = "idle"
+notebook = "course/*"
+container = "docker"
+memory_above = "4GiB"
+memory_below = "40GiB"
+time = "22:00-6:00"
+days = ["mon", "fri"]
+timezone = "UTC"
+duration = "2h"
+severity = "critical"
+
+[[rule]]
+name = "everybody"
+kind = "idle"
+enabled = false
+
+[[override]]
+rule = "idle-notebooks"
+user = 1000
+duration = "3h"
+
+[rules.idle]
+enabled = false
+max_cpu_percent = 12.5
+"#;
+
+fn rule<'c>(config: &'c Config, name: &str) -> &'c dyn Rule {
+    let mut rules = config.rules.rules().iter();
+    &**rules.find(|rule| &**rule.name() == name).unwrap()
+}
+
+fn value(rule: &dyn Rule, name: &str) -> Value {
+    let settings = rule.settings();
+    settings.iter().find(|it| it.name == name).unwrap().value
+}
+
+#[test]
+fn a_named_rule_starts_from_its_kind_and_has_a_scope() {
+    let config = parse(ENTRIES).unwrap();
+    let notebooks = rule(&config, "idle-notebooks");
+    assert_eq!(notebooks.kind(), Kind::Idle);
+    let scope = Scope {
+        notebook: Some("course/*".into()),
+        container: Some("docker".into()),
+        memory_above: Some(Bytes(4 * GIB)),
+        memory_below: Some(Bytes(40 * GIB)),
+        hours: Some(Hours {
+            stretch: Stretch::read("22:00-06:00"),
+            days: [true, false, false, false, true, false, false],
+            zone: Zone::named("UTC").unwrap(),
+        }),
+        ..Scope::default()
+    };
+    assert_eq!(*notebooks.scope(), scope);
+    for (name, expected) in [
+        ("enabled", Value::Flag(true)),
+        ("duration", Value::Span(Span::from_seconds(7200.0))),
+        ("severity", Value::Severity(Severity::Critical)),
+        ("max_cpu_percent", Value::Percent(12.5)),
+        ("min_memory", Value::Bytes(Bytes(GIB))),
+    ] {
+        assert_eq!(value(notebooks, name), expected, "{name}");
+    }
+    let [(whom, _)] = notebooks.overrides() else {
+        panic!("{notebooks:?}");
+    };
+    assert_eq!(whom.user.as_deref(), Some("1000"));
+    let everybody = rule(&config, "everybody");
+    assert!(everybody.scope().is_empty() && !everybody.is_run());
+    assert_eq!(value(rule(&config, "idle"), "enabled"), Value::Flag(false));
+}
+
+#[test]
+fn an_exemption_has_a_scope_a_reason_and_perhaps_an_end() {
+    let config = parse(ENTRIES).unwrap();
+    let [ann, weekend] = config.rules.keeps() else {
+        panic!("{config:?}");
+    };
+    assert_eq!(ann.scope.user.as_deref(), Some("ann"));
+    assert_eq!(ann.scope.gpu, Some(GpuName::Index(1)));
+    assert_eq!(&*ann.reason, "nightly \"benchmark\"\n日本");
+    assert_eq!(ann.until, Some("2026-12-31T17:00:00Z".parse().unwrap()));
+    assert_eq!(ann.kinds, [Kind::Idle]);
+    let rules: Vec<&str> = ann.rules.iter().map(|rule| &**rule).collect();
+    assert_eq!(rules, ["idle-notebooks", "idle"]);
+    let hours = weekend.scope.hours.as_ref().unwrap();
+    assert_eq!(hours.day_names(), ["sat", "sun"]);
+    assert_eq!((weekend.until, weekend.kinds.len()), (None, 0));
+}
+
+#[test]
+fn entries_in_force_read_back_as_the_same() {
+    let all_days = "[[rule]]\nname = \"x\"\nkind = \"idle\"\ntimezone = \"UTC\"\ndays = [\"mon\", \"tue\", \
+         \"wed\", \"thu\", \"fri\", \"sat\", \"sun\"]";
+    for text in [ENTRIES, all_days] {
+        let config = parse(text).unwrap();
+        let written = config.to_toml();
+        assert_eq!(parse(&written).unwrap(), config, "{written}");
+    }
+    let written = parse(ENTRIES).unwrap().to_toml();
+    for line in [
+        "[[rule]] # config.toml:15\nname = \"idle-notebooks\"\n",
+        "[[keep]] # config.toml:2\n",
+        "until = 2026-12-31T17:00:00.000Z\n",
+        "time = \"22:00-06:00\"\ndays = [\"mon\", \"fri\"]\n",
+    ] {
+        assert!(written.contains(line), "{line}: {written}");
+    }
+}
+
+#[test]
+fn an_exemption_lasts_to_the_end_of_the_day_that_is_named() {
+    let until = |written: &str| -> Option<Time> {
+        let text = format!(
+            "[[keep]]\nuser = \"ann\"\nreason = \"x\"\ntimezone = \"UTC\"\nuntil = {written}"
+        );
+        parse(&text).unwrap().rules.keeps()[0].until
+    };
+    for (written, expected) in [
+        ("2026-12-31", "2027-01-01T00:00:00Z"),
+        ("2026-12-31T18:00:00", "2026-12-31T18:00:00Z"),
+        ("2026-12-31 18:00:00", "2026-12-31T18:00:00Z"),
+        ("2026-12-31T18:00:00-02:00", "2026-12-31T20:00:00Z"),
+        ("\"2026-12-31\"", "2027-01-01T00:00:00Z"),
+        // Long past: it has no effect, and that is no mistake.
+        ("1999-12-31T00:00:00Z", "1999-12-31T00:00:00Z"),
+    ] {
+        assert_eq!(until(written), Some(expected.parse().unwrap()), "{written}");
+    }
+}
+
+#[test]
+fn a_mistake_in_an_entry_is_told_with_its_line_and_key() {
+    let rule = |rest: &str| format!("[[rule]]\nname = \"x\"\nkind = \"idle\"\n{rest}");
+    let keep = |rest: &str| format!("[[keep]]\nuser = \"ann\"\nreason = \"x\"\n{rest}");
+    for (text, start) in [
+        (
+            "rule = 1".to_owned(),
+            "1: rule: is to be a list of tables; begin each with [[rule]]",
+        ),
+        (
+            "[[rule]]\nkind = \"idle\"".to_owned(),
+            "1: rule: has no name; add name = NAME",
+        ),
+        (
+            "[[rule]]\nname = \"x\"".to_owned(),
+            "1: rule: has no kind; add kind = KIND, one of: ",
+        ),
+        (
+            "[[rule]]\nname = \"x\"\nkind = \"idel\"".to_owned(),
+            "3: rule.kind: \"idel\" is no kind; did you mean \"idle\"?; the kinds are: ",
+        ),
+        (
+            "[[rule]]\nname = \"idle\"\nkind = \"idle\"".to_owned(),
+            "2: rule.name: \"idle\" is a kind, whose own rule is set under [rules.idle]",
+        ),
+        (
+            "[[rule]]\nname = \"Idle Ones\"\nkind = \"idle\"".to_owned(),
+            "2: rule.name: \"Idle Ones\" is not allowed; write a name of the letters a-z",
+        ),
+        (
+            format!("{}\n{}", rule(""), rule("")),
+            "6: rule.name: there is a rule \"x\" already, at config.toml:1; write another name",
+        ),
+        (
+            rule("duratoin = \"1m\""),
+            "4: rule.duratoin: is not known; did you mean \"duration\"?; allowed: name, kind, user, ",
+        ),
+        (
+            rule("duration = \"2d\""),
+            "4: rule.duration: \"2d\" is not allowed; write a duration",
+        ),
+        (
+            rule("time = \"25:00-3\""),
+            "4: rule.time: \"25:00-3\" is not allowed; write two different times of day",
+        ),
+        (
+            rule("days = [\"mon\", \"monday\"]"),
+            "4: rule.days: \"monday\" is not allowed; write one of",
+        ),
+        (
+            rule("days = []"),
+            "4: rule.days: is empty; write a list of days",
+        ),
+        (
+            rule("days = \"mon\""),
+            "4: rule.days: \"mon\" is not allowed; write a list of days",
+        ),
+        (
+            rule("time = \"22:00-06:00\"\ntimezone = \"Mars/Olympus\""),
+            "5: rule.timezone: \"Mars/Olympus\" is no time zone of this machine",
+        ),
+        (
+            rule("timezone = \"UTC\""),
+            "4: rule.timezone: says nothing without time or days",
+        ),
+        (
+            rule("memory_above = \"8GiB\"\nmemory_below = \"8GiB\""),
+            "1: rule: nobody holds more than memory_above and less than memory_below",
+        ),
+        (
+            rule("memory_above = 8"),
+            "4: rule.memory_above: 8 is not allowed; write a size",
+        ),
+        (
+            rule("container = \"3f2a\""),
+            "4: rule.container: \"3f2a\" is too short for an id; write at least 12 digits",
+        ),
+        (
+            rule("user = -1"),
+            "4: rule.user: -1 is not allowed; write a name in quotes or a uid",
+        ),
+        (
+            "[[keep]]\nreason = \"x\"".to_owned(),
+            "1: keep: is for nobody in particular; add one of user",
+        ),
+        (
+            "[[keep]]\nreason = \"x\"\nuntil = 2026-12-31\ntimezone = \"UTC\"".to_owned(),
+            "1: keep: is for nobody in particular",
+        ),
+        (
+            "[[keep]]\nuser = \"ann\"".to_owned(),
+            "1: keep: gives no reason; add reason =",
+        ),
+        (
+            "[[keep]]\nuser = \"ann\"\nreason = \" \"".to_owned(),
+            "3: keep.reason: \" \" is not allowed; write why it is exempt",
+        ),
+        (
+            keep("until = \"soon\""),
+            "4: keep.until: \"soon\" is not allowed; write a date",
+        ),
+        (
+            keep("until = 12:00:00"),
+            "4: keep.until: the date is not allowed; write a date",
+        ),
+        (
+            keep("kinds = [\"idl\"]"),
+            "4: keep.kinds: \"idl\" is no kind; did you mean \"idle\"?",
+        ),
+        (
+            keep("rules = [\"idl\"]"),
+            "4: keep.rules: \"idl\" is no rule; did you mean \"idle\"?",
+        ),
+        (
+            keep("kinds = []"),
+            "4: keep.kinds: is empty; write a list of kinds",
+        ),
+        (
+            keep("reasn = \"x\""),
+            "4: keep.reasn: is not known; did you mean \"reason\"?",
+        ),
+        (
+            keep("duration = \"1h\""),
+            "4: keep.duration: is not known; allowed: user, ",
+        ),
+    ] {
+        let error = refused(&text);
+        assert!(
+            error.starts_with(&format!("config.toml:{start}")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn no_setting_is_called_as_a_key_of_an_entry() {
+    for entry in crate::rules::catalogue() {
+        for setting in entry.settings {
+            let taken = scope::KEYS.contains(&setting.name)
+                || ["name", "kind", "rule"].contains(&setting.name);
+            assert!(!taken, "{}: {}", entry.name, setting.name);
+        }
+    }
+}
+
+/// A kind about GPUs whose two settings may contradict each other.
+#[derive(Clone, PartialEq, Debug)]
+struct Band {
+    enabled: bool,
+    low: Bytes,
+    high: Bytes,
+}
+
+impl Default for Band {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            low: Bytes(GIB),
+            high: Bytes(2 * GIB),
+        }
+    }
+}
+
+impl Judge for Band {
+    const KIND: Kind = Kind::Pressure;
+    const MEANING: &'static str = "a GPU has little memory left";
+    const SETTINGS: &'static [Setting<Self>] = &[
+        Setting {
+            name: "enabled",
+            meaning: "whether the rule is run",
+            field: Field::Flag(|settings| &mut settings.enabled),
+        },
+        Setting {
+            name: "low",
+            meaning: "the lower bound",
+            field: Field::Bytes(|settings| &mut settings.low),
+        },
+        Setting {
+            name: "high",
+            meaning: "the upper bound",
+            field: Field::Bytes(|settings| &mut settings.high),
+        },
+    ];
+
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn contradiction(&self) -> Option<String> {
+        (self.low.0 >= self.high.0)
+            .then(|| "low is not below high; make high the larger".to_owned())
+    }
+}
+
+/// Reads with the kind `pressure` being a [`Band`] and nothing else.
+fn parse_band(text: &str) -> Result<Config, Error> {
+    let mut config = Config::default();
+    config.rules.replace(Box::new(Tuned::<Band>::default()));
+    read::layer(&mut config, text, Path::new("config.toml"))?;
+    Ok(config)
+}
+
+#[test]
+fn thresholds_that_contradict_each_other_are_told_where_they_meet() {
+    let told = "low is not below high; make high the larger";
+    let rule = "name = \"x\"\nkind = \"pressure\"";
+    for (text, place) in [
+        (
+            "[rules.pressure]\nenabled = true\nlow = \"3GiB\"".to_owned(),
+            "3: rules.pressure",
+        ),
+        (
+            "[rules.pressure]\nhigh = \"512MiB\"".to_owned(),
+            "2: rules.pressure",
+        ),
+        (format!("\n[[rule]]\n{rule}\nlow = \"2GiB\""), "2: rule"),
+        (
+            "[[override]]\nrule = \"pressure\"\ngpu = 0\nlow = \"3GiB\"".to_owned(),
+            "1: override",
+        ),
+    ] {
+        let error = parse_band(&text).unwrap_err().to_string();
+        assert_eq!(error, format!("config.toml:{place}: {told}"));
+    }
+    parse_band("[rules.pressure]\nlow = \"3GiB\"\nhigh = \"4GiB\"").unwrap();
+}
+
+#[test]
+fn a_rule_about_gpus_can_be_asked_about_no_process() {
+    let named = "[[rule]]\nname = \"x\"\nkind = \"pressure\"\n";
+    let change = "[[override]]\nrule = \"pressure\"\nlow = \"512MiB\"\n";
+    let keep = "[[keep]]\nreason = \"x\"\nkinds = [\"pressure\"]\n";
+    for (entry, prefix) in [(named, "rule"), (change, "override"), (keep, "keep")] {
+        for (key, scope) in [
+            ("user", "user = \"ann\""),
+            ("memory_above", "memory_above = \"1GiB\""),
+        ] {
+            let error = parse_band(&format!("{entry}{scope}"))
+                .unwrap_err()
+                .to_string();
+            let start = format!("config.toml:1: {prefix}.{key}: pressure is about a GPU");
+            assert!(error.starts_with(&start), "{error}");
+        }
+        parse_band(&format!(
+            "{entry}gpu = 0\ntime = \"22:00-06:00\"\ntimezone = \"UTC\""
+        ))
+        .unwrap();
+    }
+}
