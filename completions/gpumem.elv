@@ -31,7 +31,8 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand check 'Judge by the rules whether GPU memory is wasted; the exit code is the verdict'
             cand watch 'Watch GPUs, processes and findings live on the terminal'
             cand record 'Record what is observed, a JSON snapshot a line'
-            cand config 'Show or prove the configuration'
+            cand rules 'List the rules: what each finds, its settings, their values and what they mean'
+            cand config 'Show, prove or try the configuration'
             cand schema 'Print the JSON Schema of what gpumem writes'
             cand completions 'Print the completion script of a shell'
             cand man 'Print a manual page'
@@ -108,6 +109,16 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
+        &'gpumem;rules'= {
+            cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
+            cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
+            cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
+            cand --color 'When to use colour; NO_COLOR is honoured'
+            cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
+            cand --json 'Print them as JSON (gpumem.rules/1)'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
         &'gpumem;config'= {
             cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
             cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
@@ -119,6 +130,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand show 'Print the configuration in force, defaults included, as TOML'
             cand path 'Print where configuration is looked for, and which files there are'
             cand check 'Prove a file, or the configuration in force: an error names file, line and key'
+            cand test 'Say what each rule would have found in a recording, and when'
         }
         &'gpumem;config;show'= {
             cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
@@ -144,6 +156,18 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
             cand --color 'When to use colour; NO_COLOR is honoured'
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'gpumem;config;test'= {
+            cand --replay 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine'
+            cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
+            cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
+            cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
+            cand --color 'When to use colour; NO_COLOR is honoured'
+            cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
+            cand --json 'Print it as JSON (gpumem.test/1)'
+            cand --demo 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }

@@ -90,6 +90,7 @@ pub enum Command {
     Check(Check),
     Watch(Watch),
     Record(Record),
+    Rules(Rules),
     Config(Config),
     Schema(Schema),
     Completions(Completions),
@@ -413,7 +414,35 @@ pub struct Record {
     pub store_size: Bytes,
 }
 
-/// Show or prove the configuration
+/// List the rules: what each finds, its settings, their values and what they mean
+///
+/// The values are those in force; where one is not the default, the default stands beside it.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES)]
+pub struct Rules {
+    /// Only this rule, or those of this kind
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// Print them as JSON (gpumem.rules/1)
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Show, prove or try the configuration
+///
+/// It holds [rules.KIND] tables with the settings that `gpumem rules` lists, and entries of which there
+/// may be many: [[rule]], another rule of a kind, with a name, settings and a scope of its own, which
+/// starts from what is in force for its kind and is for everybody where it has no scope; [[override]],
+/// other settings of a rule for some; [[keep]], whom no rule accuses, with a reason and perhaps an end
+/// (until), for all kinds and rules or for some. Where an exemption asks for what is not known of a
+/// process, it protects it; a rule or an override never fits what is not known.
+///
+/// A scope is made of: user (name or uid), command and notebook (patterns, * stands for any text), gpu
+/// (index or UUID), framework, container (runtime, a pattern, or 12 digits of the id or more),
+/// memory_above and memory_below (what the process holds on the GPU), time ("22:00-06:00"), days
+/// (["mon", "fri"]: those on which the time begins), timezone (this machine's where it is left out). All
+/// of it has to fit.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Config {
@@ -434,6 +463,19 @@ pub enum ConfigAction {
         /// The file to prove
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: Option<PathBuf>,
+    },
+    /// Say what each rule would have found in a recording, and when
+    ///
+    /// Every finding of every rule, those that an exemption keeps as well; the exit code says
+    /// nothing about them.
+    Test {
+        /// Print it as JSON (gpumem.test/1)
+        #[arg(long)]
+        json: bool,
+
+        /// The recording.
+        #[command(flatten)]
+        recorded: Recorded,
     },
 }
 

@@ -1,12 +1,17 @@
-//! `gpumem config`: show, find or prove the configuration.
+//! `gpumem config`: show, find or prove the configuration. Trying it is in [`trial`](super::trial).
 
 use std::env;
 use std::path::PathBuf;
 
 use super::args::{Config as Args, ConfigAction, Global};
 use super::exit::Exit;
-use super::print;
+use super::{print, trial};
 use crate::config::{self, Config};
+use crate::model::Time;
+use crate::report::escape::escape;
+use crate::rules::keep::Keep;
+use crate::rules::rule::Rule;
+use crate::rules::setting::Value;
 
 pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     match &args.action {
@@ -20,17 +25,83 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
             print(&text)?;
         }
         ConfigAction::Check { file: Some(file) } => {
-            config::load_file(file)?;
-            print(&format!("{}: ok\n", file.display()))?;
+            let config = config::load_file(file)?;
+            print(&proved(std::slice::from_ref(file), &config, now()))?;
         }
         ConfigAction::Check { file: None } => {
-            load(global)?;
-            for path in paths(global).iter().filter(|path| path.exists()) {
-                print(&format!("{}: ok\n", path.display()))?;
-            }
+            let config = load(global)?;
+            let mut files = paths(global);
+            files.retain(|path| path.exists());
+            print(&proved(&files, &config, now()))?;
         }
+        ConfigAction::Test { json, recorded } => trial::run(*json, recorded, global)?,
     }
     Ok(Exit::Clean)
+}
+
+/// The files that are in order, and a line for each rule and exemption that they come to.
+fn proved(files: &[PathBuf], config: &Config, now: Time) -> String {
+    let mut text = String::new();
+    for file in files {
+        text.push_str(&format!("{}: ok\n", escape(&file.display().to_string())));
+    }
+    for rule in config.rules.rules() {
+        text.push_str(&format!("  rule {}\n", rule_line(&**rule)));
+    }
+    for keep in config.rules.keeps() {
+        text.push_str(&format!("  keep {}\n", keep_line(keep, now)));
+    }
+    text
+}
+
+fn rule_line(rule: &dyn Rule) -> String {
+    let mut words = Vec::new();
+    if **rule.name() != *rule.kind().name() {
+        words.push(rule.kind().to_string());
+        words.push(format!("for {}", rule.scope()));
+    }
+    let severity = rule
+        .settings()
+        .into_iter()
+        .find_map(|setting| match setting.value {
+            Value::Severity(severity) => Some(severity.to_string()),
+            _ => None,
+        });
+    words.extend(severity);
+    match rule.overrides().len() {
+        0 => {}
+        1 => words.push("1 override".to_owned()),
+        count => words.push(format!("{count} overrides")),
+    }
+    if !rule.is_run() {
+        words.push("switched off".to_owned());
+    }
+    format!("{}: {}", rule.name(), words.join("; "))
+}
+
+fn keep_line(keep: &Keep, now: Time) -> String {
+    let mut words = vec![keep.scope.to_string()];
+    let kinds = keep.kinds.iter().map(ToString::to_string);
+    let names: Vec<String> = kinds
+        .chain(keep.rules.iter().map(ToString::to_string))
+        .collect();
+    if !names.is_empty() {
+        words.push(format!("only from {}", names.join(", ")));
+    }
+    match keep.until {
+        Some(until) if keep.is_expired(now) => {
+            words.push(format!("expired at {until}, without effect"));
+        }
+        Some(until) => words.push(format!("until {until}")),
+        None => {}
+    }
+    words.push(escape(&keep.reason).to_string());
+    words.join("; ")
+}
+
+/// To say which exemptions have expired; judging goes by the snapshots' time.
+fn now() -> Time {
+    Time::from_unix_milliseconds(jiff::Timestamp::now().as_millisecond())
 }
 
 /// The configuration in force.

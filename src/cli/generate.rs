@@ -5,6 +5,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 use super::args::Cli;
+use super::rules;
 
 /// The shells that completions are committed for, and their files.
 pub const SHELLS: [(Shell, &str); 5] = [
@@ -75,6 +76,7 @@ fn command_names() -> Vec<String> {
 
 fn render(command: clap::Command, see_also: &[String]) -> String {
     let manual = format!("gpumem {}", env!("CARGO_PKG_VERSION"));
+    let is_rules = command.get_display_name() == Some("gpumem-rules");
     // The release's month is not in the page, so that it does not change with the day it is made.
     let man = Man::new(command)
         .date("")
@@ -84,6 +86,9 @@ fn render(command: clap::Command, see_also: &[String]) -> String {
     // Writing to a Vec cannot fail.
     let _ = man.render(&mut page);
     let mut page = String::from_utf8_lossy(&page).into_owned();
+    if is_rules {
+        page.push_str(&format!(".SH RULES\n.nf\n{}.fi\n", roff(&rules::manual())));
+    }
     page.push_str(".SH \"SEE ALSO\"\n");
     let references: Vec<_> = see_also
         .iter()
@@ -92,4 +97,17 @@ fn render(command: clap::Command, see_also: &[String]) -> String {
     page.push_str(&references.join(", "));
     page.push('\n');
     page
+}
+
+/// Text as it is, whatever in it roff would take for a request or an escape.
+fn roff(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        if line.starts_with(['.', '\'']) {
+            out.push_str("\\&");
+        }
+        out.push_str(&line.replace('\\', "\\e").replace('-', "\\-"));
+        out.push('\n');
+    }
+    out
 }

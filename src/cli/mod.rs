@@ -10,9 +10,11 @@ pub mod exit;
 pub mod generate;
 mod ps;
 mod record;
+mod rules;
 mod schema;
 mod selection;
 mod store;
+mod trial;
 mod version;
 mod watch;
 
@@ -66,6 +68,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Check(args)) => check::run(&args, global),
         Some(Command::Watch(args)) => watch::run(&args, global),
         Some(Command::Record(args)) => record::run(&args, global),
+        Some(Command::Rules(args)) => rules::run(&args, global),
         Some(Command::Config(args)) => config::run(&args, global),
         Some(Command::Schema(args)) => schema::run(&args),
         Some(Command::Completions(args)) => {

@@ -9,6 +9,7 @@
 )]
 
 mod cli;
+mod configured;
 mod corpus;
 mod demo;
 mod gate;

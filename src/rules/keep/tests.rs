@@ -1,10 +1,12 @@
 //! Whom an exemption is for, and what becomes of a finding that it is for.
 
 use super::*;
+use crate::history::testing::Scene;
 use crate::model::evidence::{Evidence, StoppedEvidence};
 use crate::model::finding::{Action, FindingGpu, FindingProcess, Severity};
 use crate::model::{Gpu, GpuProcess};
 use crate::rules::scope::GpuName;
+use crate::rules::{Engine, Settings};
 
 fn at(text: &str) -> Time {
     text.parse().unwrap()
@@ -247,4 +249,60 @@ fn a_process_that_the_snapshot_does_not_show_is_as_it_was() {
     snapshot.processes[0].start_ticks = Some(2000);
     let keeps = [keep(user("bob"))];
     assert_eq!(name(exempts(&keeps, &about, &snapshot)), "unseen");
+}
+
+/// An engine with this exemption, after twenty minutes in which a process that holds memory on two GPUs
+/// used neither, and its scene.
+fn judged(scope: Scope) -> (Engine, Scene) {
+    let mut scene = Scene::new(2, 10.0);
+    scene.holder(7, &[0, 1], 20 << 30);
+    scene.process(7).user = Some("ann".into());
+    let mut settings = Settings::default();
+    settings.select(&["idle"]).unwrap();
+    settings.add_keep(keep(scope));
+    let mut engine = Engine::new(settings);
+    scene.play(1200.0, |snapshot| engine.observe(snapshot));
+    (engine, scene)
+}
+
+#[test]
+fn what_is_kept_is_listed_with_its_reason_and_accused_by_nobody() {
+    let (mut engine, mut scene) = judged(user("ann"));
+    assert_eq!((engine.findings().len(), engine.resolved().len()), (0, 0));
+    let [kept] = engine.kept() else {
+        panic!("{:?}", engine.kept());
+    };
+    assert_eq!((&*kept.reason, kept.certain), ("nightly benchmark", true));
+    assert_eq!(kept.finding.process.as_ref().map(|it| it.pid), Some(7));
+    assert_eq!(engine.standing().count(), 1);
+    // It ends as quietly.
+    for gpu in [0, 1] {
+        scene.row(gpu, 7).sm_percent = Some(90);
+    }
+    engine.observe(scene.step());
+    assert_eq!((engine.kept().len(), engine.resolved().len()), (0, 0));
+}
+
+#[test]
+fn of_what_is_kept_in_part_only_its_owner_is_told() {
+    let (engine, _) = judged(gpu(0));
+    let [finding] = engine.findings() else {
+        panic!("{:?}", engine.findings());
+    };
+    assert_eq!(finding.actions, [Action::Notify]);
+    let (engine, _) = judged(gpu(7));
+    assert!(engine.findings()[0].actions.contains(&Action::Terminate));
+}
+
+#[test]
+fn what_is_kept_stays_so_while_its_gpus_do_not_answer() {
+    let (mut engine, mut scene) = judged(user("ann"));
+    for index in [0, 1] {
+        let gpu = scene.gpu(index);
+        gpu.stale_seconds = Some(10.0);
+        gpu.processes = None;
+    }
+    scene.now.processes.clear();
+    engine.observe(scene.step());
+    assert_eq!((engine.findings().len(), engine.kept().len()), (0, 1));
 }

@@ -1,0 +1,152 @@
+//! `gpumem rules`: what each rule finds, its settings, their values and what they mean.
+//!
+//! The manual page's list is made here too, of the defaults.
+
+use serde::Serialize;
+
+use super::args::{Global, Rules as Args};
+use super::exit::Exit;
+use super::{Misuse, config, print};
+use crate::model::Kind;
+use crate::rules::Settings;
+use crate::rules::rule::{Rule, SettingValue};
+
+/// The `schema` that this version writes.
+const SCHEMA: &str = "gpumem.rules/1";
+
+/// The document that `--json` prints.
+#[derive(Serialize)]
+struct Document {
+    schema: &'static str,
+    rules: Vec<Listed>,
+}
+
+/// A rule.
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    kind: Kind,
+    meaning: &'static str,
+    /// Whom it is for, in words; `null` where it is for everybody.
+    scope: Option<String>,
+    settings: Vec<ListedSetting>,
+    /// How many overrides change it for some.
+    overrides: usize,
+}
+
+/// A setting, its values as TOML writes them, which is JSON as well.
+#[derive(Serialize)]
+struct ListedSetting {
+    name: &'static str,
+    meaning: &'static str,
+    value: serde_json::Value,
+    default: serde_json::Value,
+}
+
+pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
+    let config = config::load(global)?;
+    let chosen = choose(&config.rules, args.name.as_deref())?;
+    if args.json {
+        let document = Document {
+            schema: SCHEMA,
+            rules: chosen.into_iter().map(listed).collect::<Result<_, _>>()?,
+        };
+        print(&(serde_json::to_string_pretty(&document)? + "\n"))?;
+    } else {
+        print(&text(&chosen))?;
+    }
+    Ok(Exit::Clean)
+}
+
+/// The rules as they are without any configuration, for the manual.
+pub(super) fn manual() -> String {
+    let defaults = Settings::default();
+    let rules: Vec<&dyn Rule> = defaults.rules().iter().map(|rule| &**rule).collect();
+    text(&rules)
+}
+
+/// All rules, or the one of this name, or those of this kind.
+fn choose<'r>(rules: &'r Settings, name: Option<&str>) -> Result<Vec<&'r dyn Rule>, Misuse> {
+    let all = rules.rules().iter().map(|rule| &**rule);
+    let Some(name) = name else {
+        return Ok(all.collect());
+    };
+    let is_chosen = |rule: &&dyn Rule| **rule.name() == *name || rule.kind().name() == name;
+    let chosen: Vec<&dyn Rule> = all.clone().filter(is_chosen).collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = all.map(|rule| &**rule.name()).collect();
+        return Err(Misuse(format!(
+            "there is no rule {name:?}; the rules are: {}",
+            names.join(", ")
+        )));
+    }
+    Ok(chosen)
+}
+
+fn text(rules: &[&dyn Rule]) -> String {
+    let mut text = String::new();
+    for (place, rule) in rules.iter().enumerate() {
+        if place > 0 {
+            text.push('\n');
+        }
+        text.push_str(rule.name());
+        if **rule.name() != *rule.kind().name() {
+            text.push_str(&format!(" ({}, for {})", rule.kind(), rule.scope()));
+        }
+        text.push_str(&format!("\n  {}\n", rule.meaning()));
+        for (setting, default) in with_defaults(*rule) {
+            let (name, value) = (setting.name, setting.value);
+            let beside = if value == default.value {
+                String::new()
+            } else {
+                format!(" (default {})", default.value)
+            };
+            text.push_str(&format!(
+                "\n  {name} = {value}{beside}\n      {}\n",
+                setting.meaning
+            ));
+        }
+        match rule.overrides().len() {
+            0 => {}
+            1 => text.push_str("\n  1 override for some; see gpumem config show\n"),
+            count => {
+                text.push_str(&format!(
+                    "\n  {count} overrides for some; see gpumem config show\n"
+                ));
+            }
+        }
+    }
+    text
+}
+
+fn listed(rule: &dyn Rule) -> Result<Listed, serde_json::Error> {
+    let raw = |setting: SettingValue| serde_json::from_str(&setting.value.to_string());
+    let settings = with_defaults(rule).into_iter().map(|(setting, default)| {
+        Ok(ListedSetting {
+            name: setting.name,
+            meaning: setting.meaning,
+            value: raw(setting)?,
+            default: raw(default)?,
+        })
+    });
+    Ok(Listed {
+        name: rule.name().to_string(),
+        kind: rule.kind(),
+        meaning: rule.meaning(),
+        scope: (!rule.scope().is_empty()).then(|| rule.scope().to_string()),
+        settings: settings.collect::<Result<_, _>>()?,
+        overrides: rule.overrides().len(),
+    })
+}
+
+/// The settings of a rule, each with the default of its kind.
+fn with_defaults(rule: &dyn Rule) -> Vec<(SettingValue, SettingValue)> {
+    let catalogue = crate::rules::catalogue();
+    let kind = catalogue.iter().find(|entry| entry.kind == rule.kind());
+    let default = |setting: SettingValue| {
+        let mut defaults = kind.into_iter().flat_map(|entry| &entry.settings);
+        let default = defaults.find(|default| default.name == setting.name);
+        (setting, default.copied().unwrap_or(setting))
+    };
+    rule.settings().into_iter().map(default).collect()
+}

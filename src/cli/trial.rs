@@ -1,0 +1,297 @@
+//! `gpumem config test`: what each rule would have found in a recording, and when.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::args::{Global, Recorded};
+use super::{Misuse, config, print, recorded, warn_of_damage};
+use crate::model::finding::{Finding, Kept, Kind};
+use crate::model::{Severity, Snapshot, Time};
+use crate::report::escape::escape;
+use crate::rules::{Engine, Settings};
+use crate::source::Source as _;
+use crate::source::replay::Pace;
+use crate::units::Span;
+
+/// The `schema` that this version writes.
+const SCHEMA: &str = "gpumem.test/1";
+
+pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Result<()> {
+    let config = config::load(global)?;
+    let Some(mut replay) = recorded(from, Pace::AsFast)? else {
+        let message = "config test needs a recording: add --replay FILE, or --demo";
+        return Err(Misuse(message.to_owned()).into());
+    };
+    let mut trial = Trial::new(config.rules);
+    while let Some(snapshot) = replay.next()? {
+        trial.observe(&snapshot);
+    }
+    warn_of_damage(&replay);
+    let outcome = trial.conclude();
+    if json {
+        print(&(serde_json::to_string_pretty(&outcome)? + "\n"))
+    } else {
+        print(&outcome.to_text())
+    }
+}
+
+/// What the trial came to: the document that `--json` prints.
+#[derive(Serialize)]
+struct Outcome {
+    schema: &'static str,
+    /// The recording's first and last snapshot; `null` where it has none.
+    from: Option<Time>,
+    to: Option<Time>,
+    /// In the order in which they happened.
+    events: Vec<Event>,
+    /// In the order of the rules.
+    rules: Vec<Summary>,
+}
+
+/// A finding began, or was over.
+#[derive(Clone, Serialize)]
+struct Event {
+    /// The snapshot that showed it.
+    time: Time,
+    event: Change,
+    rule: Arc<str>,
+    kind: Kind,
+    severity: Severity,
+    id: Arc<str>,
+    pid: Option<u32>,
+    gpus: Vec<u32>,
+    /// When the state began, before the rule's duration.
+    since: Time,
+    /// From then to this event.
+    duration_seconds: f64,
+    message: String,
+    /// Why an exemption keeps it; `null` where none does.
+    kept: Option<Arc<str>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Change {
+    Began,
+    Ended,
+}
+
+/// What a rule found in all.
+#[derive(Serialize)]
+struct Summary {
+    rule: Arc<str>,
+    kind: Kind,
+    enabled: bool,
+    findings: usize,
+    /// How many of them an exemption kept.
+    kept: usize,
+    /// How many of them last at the end.
+    lasting: usize,
+    /// When the first was found.
+    first: Option<Time>,
+    /// All of them together, each from when its state began.
+    total_seconds: f64,
+    /// Why it could not be decided at the end.
+    undecided: Vec<String>,
+}
+
+/// A trial while the recording is read.
+struct Trial {
+    engine: Engine,
+    summaries: Vec<Summary>,
+    first: Option<Time>,
+    last: Option<Time>,
+    /// What stands, by rule and id, as it began.
+    standing: HashMap<(Arc<str>, Arc<str>), Event>,
+    events: Vec<Event>,
+}
+
+impl Trial {
+    fn new(settings: Settings) -> Self {
+        let summaries = settings.rules().iter().map(|rule| Summary {
+            rule: Arc::clone(rule.name()),
+            kind: rule.kind(),
+            enabled: rule.is_run(),
+            findings: 0,
+            kept: 0,
+            lasting: 0,
+            first: None,
+            total_seconds: 0.0,
+            undecided: Vec::new(),
+        });
+        Self {
+            summaries: summaries.collect(),
+            engine: Engine::new(settings),
+            first: None,
+            last: None,
+            standing: HashMap::new(),
+            events: Vec::new(),
+        }
+    }
+
+    fn observe(&mut self, snapshot: &Snapshot) {
+        self.engine.observe(snapshot);
+        self.first.get_or_insert(snapshot.time);
+        self.last = Some(snapshot.time);
+        let mut stands = HashSet::new();
+        let mut began = Vec::new();
+        for finding in self.engine.standing() {
+            let key = (Arc::clone(&finding.rule), Arc::clone(&finding.id));
+            if !self.standing.contains_key(&key) {
+                let event = began_at(snapshot.time, finding, self.engine.kept());
+                began.push((key.clone(), event));
+            }
+            stands.insert(key);
+        }
+        let over = |event: &Event| Event {
+            time: snapshot.time,
+            event: Change::Ended,
+            duration_seconds: snapshot.time.seconds_since(event.since),
+            ..event.clone()
+        };
+        let mut ended: Vec<Event> = self
+            .standing
+            .extract_if(|key, _| !stands.contains(key))
+            .map(|(_, event)| over(&event))
+            .collect();
+        ended.sort_by(|a, b| (&a.rule, &a.id).cmp(&(&b.rule, &b.id)));
+        for event in &ended {
+            if let Some(summary) = self.summary(&event.rule) {
+                summary.total_seconds += event.duration_seconds;
+            }
+        }
+        self.events.extend(ended);
+        began.sort_by(|(a, _), (b, _)| a.cmp(b));
+        for (key, event) in began {
+            if let Some(summary) = self.summary(&event.rule) {
+                summary.findings += 1;
+                summary.kept += usize::from(event.kept.is_some());
+                summary.first.get_or_insert(event.time);
+            }
+            self.events.push(event.clone());
+            self.standing.insert(key, event);
+        }
+    }
+
+    fn summary(&mut self, rule: &Arc<str>) -> Option<&mut Summary> {
+        self.summaries
+            .iter_mut()
+            .find(|summary| summary.rule == *rule)
+    }
+
+    fn conclude(mut self) -> Outcome {
+        let lasting: Vec<Event> = self.standing.values().cloned().collect();
+        for event in lasting {
+            let end = self.last.unwrap_or(event.since);
+            if let Some(summary) = self.summary(&event.rule) {
+                summary.lasting += 1;
+                summary.total_seconds += end.seconds_since(event.since);
+            }
+        }
+        for undecided in self.engine.undecided() {
+            if let Some(summary) = self.summary(&undecided.rule) {
+                summary.undecided.push(undecided.reason);
+            }
+        }
+        Outcome {
+            schema: SCHEMA,
+            from: self.first,
+            to: self.last,
+            events: self.events,
+            rules: self.summaries,
+        }
+    }
+}
+
+fn began_at(time: Time, finding: &Finding, kept: &[Kept]) -> Event {
+    let is_this = |kept: &&Kept| kept.finding.rule == finding.rule && kept.finding.id == finding.id;
+    let kept = kept.iter().find(is_this);
+    Event {
+        time,
+        event: Change::Began,
+        rule: Arc::clone(&finding.rule),
+        kind: finding.kind,
+        severity: finding.severity,
+        id: Arc::clone(&finding.id),
+        pid: finding.process.as_ref().map(|process| process.pid),
+        gpus: finding.gpus.iter().map(|gpu| gpu.index).collect(),
+        since: finding.since,
+        duration_seconds: time.seconds_since(finding.since),
+        message: finding.message.clone(),
+        kept: kept.map(|kept| Arc::clone(&kept.reason)),
+    }
+}
+
+impl Outcome {
+    fn to_text(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        for event in &self.events {
+            event.write(out)?;
+        }
+        if !self.events.is_empty() {
+            writeln!(out)?;
+        }
+        for rule in &self.rules {
+            rule.write(out)?;
+        }
+        match self.from.zip(self.to) {
+            Some((from, to)) => {
+                let span = Span::from_seconds(to.seconds_since(from));
+                writeln!(out, "judged {span} from {from} to {to}")
+            }
+            None => writeln!(out, "the recording holds no snapshot"),
+        }
+    }
+}
+
+impl Event {
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        let span = Span::from_seconds(self.duration_seconds);
+        let (time, rule, message) = (self.time, &self.rule, escape(&self.message));
+        match self.event {
+            Change::Began => {
+                writeln!(out, "{time} began {} {rule}: {message}", self.severity)?;
+                match &self.kept {
+                    Some(reason) => writeln!(out, "    not reported: {}", escape(reason)),
+                    None => Ok(()),
+                }
+            }
+            Change::Ended => writeln!(out, "{time} ended {rule} after {span}: {message}"),
+        }
+    }
+}
+
+impl Summary {
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        let mut words = match self.findings {
+            _ if !self.enabled => vec!["switched off".to_owned()],
+            0 => vec!["nothing".to_owned()],
+            1 => vec!["1 finding".to_owned()],
+            count => vec![format!("{count} findings")],
+        };
+        if self.kept > 0 {
+            words.push(format!("{} of them not reported", self.kept));
+        }
+        if let Some(first) = self.first {
+            words.push(format!("first at {first}"));
+            words.push(format!("{} in all", Span::from_seconds(self.total_seconds)));
+        }
+        if self.lasting > 0 {
+            words.push(format!("{} still so at the end", self.lasting));
+        }
+        writeln!(out, "{}: {}", self.rule, words.join(", "))?;
+        for reason in &self.undecided {
+            writeln!(out, "    undecided: {}", escape(reason))?;
+        }
+        Ok(())
+    }
+}

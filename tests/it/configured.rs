@@ -1,0 +1,251 @@
+//! Named rules and exemptions through the binary: proved, shown, tried, and judged by.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::{Output, run};
+
+const NOTEBOOK: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/data/corpus/idle_notebook_after_training-101.jsonl"
+);
+
+/// Runs gpumem under this configuration.
+fn under(toml: &str, arguments: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.toml");
+    fs::write(&path, toml).unwrap();
+    run(&[arguments, &["--config", path.to_str().unwrap()]].concat())
+}
+
+fn check(toml: &str) -> Output {
+    under(toml, &["check", "--json", "--replay", NOTEBOOK])
+}
+
+/// The rules of the findings that last.
+fn found(output: &Output) -> Vec<String> {
+    let document = output.json();
+    let findings = document["findings"].as_array().unwrap();
+    let lasting = findings.iter().filter(|it| it["resolved_at"].is_null());
+    lasting
+        .map(|it| it["rule"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn a_named_rule_accuses_under_its_own_name_and_only_whom_it_is_for() {
+    let off = "[rules.idle]\nenabled = false\n";
+    let named = |scope: &str| format!("{off}[[rule]]\nname = \"naps\"\nkind = \"idle\"\n{scope}\n");
+    for scope in [
+        "",
+        "user = \"dora\"",
+        "notebook = \"*.ipynb\"",
+        "framework = \"pytorch\"",
+        "memory_above = \"1GiB\"",
+        "time = \"00:00-24:00\"\ntimezone = \"UTC\"",
+    ] {
+        let output = check(&named(scope));
+        assert_eq!(output.code, 1, "{scope}: {output:?}");
+        assert_eq!(found(&output), ["naps"], "{scope}");
+    }
+    for scope in [
+        "user = \"ann\"",
+        "notebook = \"elsewhere/*\"",
+        "framework = \"jax\"",
+        "memory_above = \"1TiB\"",
+        "container = \"docker\"",
+        "gpu = 7",
+        "duration = \"5h\"",
+    ] {
+        let output = check(&named(scope));
+        assert_eq!(
+            (output.code, found(&output).len()),
+            (0, 0),
+            "{scope}: {output:?}"
+        );
+    }
+    let selected = under(
+        &named(""),
+        &["check", "--json", "--replay", NOTEBOOK, "--rule", "naps"],
+    );
+    assert_eq!(found(&selected), ["naps"]);
+}
+
+#[test]
+fn an_exemption_spares_whom_it_is_for_until_it_ends() {
+    let keep = |rest: &str| format!("[[keep]]\nreason = \"thesis week\"\n{rest}\n");
+    for (rest, code) in [
+        ("user = \"dora\"", 0),
+        ("user = \"ann\"", 1),
+        ("user = \"dora\"\nkinds = [\"idle\"]", 0),
+        // By the clock of the recording, which is of 2025 or later, not of this machine.
+        ("user = \"dora\"\nuntil = 2020-01-01T00:00:00Z", 1),
+        ("user = \"dora\"\nuntil = 2099-01-01T00:00:00Z", 0),
+        ("container = \"docker\"", 1),
+    ] {
+        let output = check(&keep(rest));
+        assert_eq!(output.code, code, "{rest}: {output:?}");
+        assert_eq!(found(&output).len(), code as usize, "{rest}");
+    }
+}
+
+#[test]
+fn a_proof_says_what_the_file_comes_to() {
+    let toml = "[rules.idle]\nenabled = false\n\
+         [[rule]]\nname = \"naps\"\nkind = \"idle\"\ngpu = 0\nseverity = \"critical\"\n\
+         [[override]]\nrule = \"naps\"\nuser = \"ann\"\nduration = \"2h\"\n\
+         [[keep]]\nuser = \"ann\"\nreason = \"old \\u001b[31m\"\nuntil = 2020-01-01T00:00:00Z\n\
+         [[keep]]\nuser = \"ben\"\nreason = \"thesis\"\nrules = [\"naps\"]\nuntil = 2999-01-01T00:00:00Z\n";
+    let proved = under(toml, &["config", "check"]);
+    assert_eq!((proved.code, proved.stderr.as_str()), (0, ""), "{proved:?}");
+    for line in [
+        "  rule idle: warning; switched off",
+        "  rule naps: idle; for GPU 0; critical; 1 override",
+        "  keep user \"ann\"; expired at 2020-01-01T00:00:00.000Z, without effect; old \\e[31m",
+        "  keep user \"ben\"; only from naps; until 2999-01-01T00:00:00.000Z; thesis",
+    ] {
+        assert!(
+            proved.stdout.lines().any(|it| it == line),
+            "{line}: {}",
+            proved.stdout
+        );
+    }
+    let shown = under(toml, &["config", "show"]);
+    let again = under(&shown.stdout, &["config", "check"]);
+    let rest = |output: &Output| output.stdout.split_once('\n').unwrap().1.to_owned();
+    assert_eq!(rest(&again), rest(&proved));
+}
+
+#[test]
+fn a_trial_says_what_each_rule_would_have_found_and_when() {
+    let toml = "[[rule]]\nname = \"long-naps\"\nkind = \"idle\"\nduration = \"5h\"\n\
+         [[rule]]\nname = \"dora-naps\"\nkind = \"idle\"\nuser = \"dora\"\nseverity = \"critical\"\n\
+         [[rule]]\nname = \"off\"\nkind = \"idle\"\nenabled = false\n\
+         [[keep]]\nuser = \"dora\"\nrules = [\"dora-naps\"]\nreason = \"thesis week\"\n";
+    let arguments = ["config", "test", "--replay", NOTEBOOK];
+    let output = under(toml, &[&arguments[..], &["--json"]].concat());
+    assert_eq!(output.code, 0, "{output:?}");
+    let document = output.json();
+    assert_eq!(document["schema"], "gpumem.test/1");
+    let events = document["events"].as_array().unwrap();
+    let of =
+        |rule: &str| -> Vec<&Value> { events.iter().filter(|it| it["rule"] == rule).collect() };
+    let [began] = of("idle")[..] else {
+        panic!("{document}")
+    };
+    assert_eq!(
+        (&began["event"], &began["kept"]),
+        (&"began".into(), &Value::Null)
+    );
+    assert!(began["duration_seconds"].as_f64().unwrap() >= 600.0);
+    let [kept] = of("dora-naps")[..] else {
+        panic!("{document}")
+    };
+    assert_eq!(kept["kept"], "thesis week");
+    assert_eq!(kept["time"], began["time"]);
+    let summary = |rule: &str| {
+        let rules = document["rules"].as_array().unwrap();
+        rules.iter().find(|it| it["rule"] == rule).unwrap().clone()
+    };
+    let idle = summary("idle");
+    assert_eq!(
+        (&idle["findings"], &idle["lasting"], &idle["first"]),
+        (&1.into(), &1.into(), &began["time"])
+    );
+    assert!(idle["total_seconds"].as_f64() > began["duration_seconds"].as_f64());
+    let long = summary("long-naps");
+    assert_eq!(long["findings"], 0);
+    assert!(!summary("off")["enabled"].as_bool().unwrap());
+
+    let text = under(toml, &arguments).stdout;
+    for part in [
+        " began warning idle: ",
+        " began critical dora-naps: ",
+        "\n    not reported: thesis week\n",
+        "\nlong-naps: nothing\n",
+        "\noff: switched off\n",
+        "\ndora-naps: 1 finding, 1 of them not reported, first at ",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let without = run(&["config", "test"]);
+    assert_eq!(without.code, 2);
+    assert!(
+        without.stderr.contains("--replay FILE, or --demo"),
+        "{without:?}"
+    );
+    assert_eq!(run(&["config", "test", "--demo"]).code, 0);
+}
+
+#[test]
+fn what_ends_in_a_recording_is_told_when() {
+    // A duration that the process of the other recording idles for before it goes.
+    let recording = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/data/corpus/pid_reuse-100.jsonl"
+    );
+    let toml = "[rules.idle]\nduration = \"5m\"\n";
+    let output = under(toml, &["config", "test", "--json", "--replay", recording]);
+    let document = output.json();
+    let events: Vec<&str> = document["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["event"].as_str().unwrap())
+        .collect();
+    assert!(events.starts_with(&["began", "ended"]), "{document}");
+    let [began, ended] = [&document["events"][0], &document["events"][1]];
+    assert_eq!(
+        (&began["id"], &began["since"]),
+        (&ended["id"], &ended["since"])
+    );
+    assert!(ended["time"].as_str() > began["time"].as_str());
+}
+
+#[test]
+fn the_rules_are_listed_with_what_is_in_force() {
+    let listed = run(&["rules"]);
+    assert_eq!(listed.code, 0, "{listed:?}");
+    assert!(
+        listed
+            .stdout
+            .contains("  duration = \"10m\"\n      how long"),
+        "{listed:?}"
+    );
+    let toml = "[rules.idle]\nduration = \"20m\"\n\
+         [[rule]]\nname = \"naps\"\nkind = \"idle\"\nuser = \"ann\"\nmax_cpu_percent = 5\n";
+    let listed = under(toml, &["rules"]).stdout;
+    for part in [
+        "\n  duration = \"20m\" (default \"10m\")\n",
+        "\nnaps (idle, for user \"ann\")\n",
+        "\n  max_cpu_percent = 5 (default 20)\n",
+    ] {
+        assert!(listed.contains(part), "{part}: {listed}");
+    }
+    let document = under(toml, &["rules", "naps", "--json"]).json();
+    let rules = document["rules"].as_array().unwrap();
+    assert_eq!(
+        (rules.len(), &rules[0]["scope"]),
+        (1, &"user \"ann\"".into())
+    );
+    let settings = rules[0]["settings"].as_array().unwrap();
+    let cpu = settings
+        .iter()
+        .find(|it| it["name"] == "max_cpu_percent")
+        .unwrap();
+    assert_eq!(
+        (cpu["value"].as_f64(), cpu["default"].as_f64()),
+        (Some(5.0), Some(20.0))
+    );
+    let unknown = run(&["rules", "idel"]);
+    assert_eq!(unknown.code, 2);
+    assert!(
+        unknown.stderr.contains("there is no rule \"idel\""),
+        "{unknown:?}"
+    );
+    // The manual page holds the very same list.
+    let page = run(&["man", "rules"]).stdout;
+    let plain = page.replace("\\-", "-");
+    assert!(plain.contains(&run(&["rules"]).stdout), "{page}");
+}
