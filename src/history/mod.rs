@@ -15,10 +15,13 @@ mod average;
 pub mod cpu;
 mod device;
 pub mod draw;
+mod ghost;
+mod hidden;
 mod interval;
 mod plateau;
 mod process;
 mod row;
+mod streak;
 mod stretch;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -26,15 +29,19 @@ pub(crate) mod testing;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::model::{Gpu, GpuProcess, Identity, Snapshot, Time};
+use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Time};
 pub use average::Average;
 pub use device::Device;
 use draw::Alone;
 pub use draw::{Lull, Work};
+pub use ghost::Ghost;
+use ghost::Ghosts;
+pub use hidden::Hidden;
 use interval::Interval;
 pub use plateau::Plateau;
 pub use process::ProcessHistory;
 pub use row::{Began, Row, Run, Use, Witness};
+pub use streak::Streak;
 pub use stretch::Stretch;
 
 /// A minute or three intervals, whichever is longer, may pass without evidence and change nothing.
@@ -117,6 +124,15 @@ impl Moment {
     }
 }
 
+/// The places in a snapshot of a row whose process is not known for certain.
+#[derive(Clone, Copy, Debug)]
+struct Nobody {
+    gpu: usize,
+    row: usize,
+    /// What the snapshot has of the process all the same.
+    process: Option<usize>,
+}
+
 /// What has been seen so far, bounded.
 #[derive(Debug, Default)]
 pub struct History {
@@ -134,8 +150,9 @@ pub struct History {
     /// By pid; the identity inside tells a number that was handed out again.
     // Boxed: a map keeps room for more entries than it has.
     processes: HashMap<u32, Box<ProcessHistory>>,
-    /// The places of the last snapshot's rows, by GPU and row, whose process is not known for certain.
-    nobodies: Vec<(usize, usize)>,
+    /// The last snapshot's rows whose process is not known for certain.
+    nobodies: Vec<Nobody>,
+    ghosts: Ghosts,
 }
 
 impl History {
@@ -171,6 +188,7 @@ impl History {
         };
         self.observe_processes(snapshot, moment);
         self.observe_rows(snapshot, moment, previous);
+        self.observe_hidden(snapshot, moment);
         self.observe_what_is_missing(moment);
         self.has_lull = self.devices.iter().any(|device| device.lull().is_some());
         true
@@ -245,6 +263,8 @@ impl History {
 
     fn observe_rows(&mut self, snapshot: &Snapshot, moment: Moment, previous: Option<Time>) {
         self.nobodies.clear();
+        // Seldom needed: nearly every row's process is known for certain.
+        let mut places: Option<HashMap<u32, usize>> = None;
         for (place, gpu) in snapshot.gpus.iter().enumerate() {
             let Some(device) = self.remember_device(gpu, place) else {
                 continue;
@@ -273,8 +293,58 @@ impl History {
                     Some(process) if process.last_seen() == moment.time => {
                         process.observe_row(device, gpu, row, moment, was_listed);
                     }
-                    _ => self.nobodies.push((place, at)),
+                    _ => {
+                        let places = places.get_or_insert_with(|| places_by_pid(snapshot));
+                        let nobody = Nobody {
+                            gpu: place,
+                            row: at,
+                            process: places.get(&row.pid).copied(),
+                        };
+                        let process = nobody.process.map(|place| &snapshot.processes[place]);
+                        self.ghosts
+                            .observe(device, row.pid, process, moment, was_listed);
+                        self.nobodies.push(nobody);
+                    }
                 }
+            }
+        }
+    }
+
+    /// Looks for GPUs on which an abandoned process may hold memory without being listed.
+    fn observe_hidden(&mut self, snapshot: &Snapshot, moment: Moment) {
+        // By the places of the GPUs; only worked out where there is somebody to ask for.
+        let mut unexplained: Option<Vec<Option<bool>>> = None;
+        for process in &snapshot.processes {
+            let Some(known) = self.processes.get_mut(&process.pid).filter(|known| {
+                known.abandoned().is_some() && known.identity() == process.identity()
+            }) else {
+                continue;
+            };
+            let unexplained = unexplained
+                .get_or_insert_with(|| snapshot.gpus.iter().map(hidden::is_unexplained).collect());
+            for (place, gpu) in snapshot.gpus.iter().enumerate() {
+                let Some(device) = self.devices.iter().position(|device| device.is(gpu)) else {
+                    continue;
+                };
+                let is_listed = known.rows().iter().any(|row| row.device() == device);
+                let holds_file = hidden::holds_file(process, gpu);
+                if is_listed || holds_file == Some(false) {
+                    known.observe_hidden(device, gpu, Some(false), moment);
+                    continue;
+                }
+                // What is booked on the leader that is gone is held by who outlived it.
+                let leader_is_listed = self.nobodies.iter().any(|nobody| {
+                    let rows = snapshot.gpus[nobody.gpu].processes.as_deref();
+                    let row = rows.and_then(|rows| rows.get(nobody.row));
+                    nobody.gpu == place && row.map(|row| row.pid) == process.process_group
+                });
+                let is_unexplained = if leader_is_listed {
+                    Some(true)
+                } else {
+                    unexplained[place]
+                };
+                let holds = holds_file.and(is_unexplained);
+                known.observe_hidden(device, gpu, holds, moment);
             }
         }
     }
@@ -299,6 +369,12 @@ impl History {
         let is_listed = |device: usize| devices[device].listed_at() == Some(moment.time);
         self.processes
             .retain(|_, process| process.observe_what_is_missing(moment, is_listed));
+        let processes = &self.processes;
+        self.ghosts.forget(moment, |pid| {
+            processes
+                .get(&pid)
+                .is_some_and(|process| process.last_seen() == moment.time)
+        });
     }
 
     /// What is known of a process; `None` where it was never seen, or has been gone for a while.
@@ -315,15 +391,27 @@ impl History {
     }
 
     /// The rows of the last snapshot, which this has to be, whose process is not known for certain:
-    /// /proc does not know the pid, or what it knows is not believed.
+    /// /proc does not know the pid, or what it knows is not believed; with what the snapshot has of the
+    /// process all the same.
     pub fn nobodies<'s>(
         &self,
         snapshot: &'s Snapshot,
-    ) -> impl Iterator<Item = (&'s Gpu, &'s GpuProcess)> {
-        self.nobodies.iter().filter_map(|(gpu, row)| {
-            let gpu = snapshot.gpus.get(*gpu)?;
-            Some((gpu, gpu.processes.as_ref()?.get(*row)?))
+    ) -> impl Iterator<Item = (&'s Gpu, &'s GpuProcess, Option<&'s Process>)> {
+        self.nobodies.iter().filter_map(|nobody| {
+            let gpu = snapshot.gpus.get(nobody.gpu)?;
+            let row = gpu.processes.as_ref()?.get(nobody.row)?;
+            let process = nobody
+                .process
+                .and_then(|place| snapshot.processes.get(place));
+            Some((gpu, row, process))
         })
+    }
+
+    /// What is known of a pid that a GPU lists and that is no living process; `None` where it is one, or
+    /// where that cannot be told.
+    pub fn ghost(&self, gpu: &Gpu, pid: u32) -> Option<&Ghost> {
+        let device = self.devices.iter().position(|device| device.is(gpu))?;
+        self.ghosts.get(device, pid)
     }
 
     /// Whether a process that the last snapshot does not show may be there all the same: a GPU that
@@ -346,6 +434,12 @@ impl History {
     /// The GPU that a row is of.
     pub fn device_of(&self, row: &Row) -> &Device {
         &self.devices[row.device()]
+    }
+
+    /// The GPU of the last snapshot, which this has to be, on which a process is hidden.
+    pub fn hidden_gpu<'s>(&self, hidden: &Hidden, snapshot: &'s Snapshot) -> Option<&'s Gpu> {
+        let device = &self.devices[hidden.device()];
+        snapshot.gpus.iter().find(|gpu| device.is(gpu))
     }
 
     /// NVML's index of the GPU that a row is of.
@@ -411,6 +505,12 @@ impl History {
     pub fn resets(&self) -> Resets {
         self.resets
     }
+}
+
+fn places_by_pid(snapshot: &Snapshot) -> HashMap<u32, usize> {
+    let places = snapshot.processes.iter().enumerate();
+    // Of two of the same number the first counts, as in `Snapshot::process`.
+    places.rev().map(|(place, it)| (it.pid, place)).collect()
 }
 
 #[cfg(test)]

@@ -1,12 +1,19 @@
-//! What is known of one process over time: its CPU use, whether it was stopped, its rows on GPUs.
+//! What is known of one process over time: its state, its CPU use, whether it outlived its job, its rows
+//! on GPUs.
 
 use super::cpu::Cpu;
-use super::row::Row;
+use super::hidden::{self, Hidden};
+use super::row::{Began, Row};
+use super::streak::{Clause, Streak};
 use super::{BRIDGED_GAP_MILLISECONDS, Moment};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Time};
 
 /// A row per GPU, and under MIG per instance: no process has more.
 const MOST_ROWS: usize = 256;
+/// CPU seconds that two ticks of a scheduler put on any process.
+const TICKS_OF_CPU: f64 = 0.02;
+/// The share of a core that the threads of a process use which does nothing.
+const TRACE_OF_CPU: f64 = 0.01;
 
 /// What is known of one process.
 #[derive(Clone, Debug)]
@@ -14,10 +21,22 @@ pub struct ProcessHistory {
     identity: Identity,
     first_seen: Time,
     last_seen: Time,
-    state: Option<(char, Time)>,
+    state: Option<(char, Streak)>,
     resumed_at: Option<Time>,
     cpu: Cpu,
+    still: Option<Still>,
+    abandoned: Clause,
     rows: Vec<Row>,
+    hidden: Vec<Hidden>,
+}
+
+/// A time in which a process used no CPU, but for a trace.
+#[derive(Clone, Copy, Debug)]
+struct Still {
+    since: Time,
+    until: Time,
+    /// CPU seconds at `until`.
+    total: f64,
 }
 
 impl ProcessHistory {
@@ -29,7 +48,10 @@ impl ProcessHistory {
             state: None,
             resumed_at: None,
             cpu: Cpu::default(),
+            still: None,
+            abandoned: Clause::default(),
             rows: Vec::new(),
+            hidden: Vec::new(),
         }
     }
 
@@ -41,18 +63,70 @@ impl ProcessHistory {
             process.cpu_percent,
             moment.allowed_gap,
         );
-        let Some(state) = process.state else {
-            return;
-        };
-        match self.state {
-            Some((known, _)) if known == state => {}
+        let is_bridged = self.observe_stillness(moment);
+        let lost_parent = process.parent_is_reaper;
+        let lost_leader = process.group_leader_alive.map(|is_alive| !is_alive);
+        self.abandoned
+            .observe(both(lost_parent, lost_leader), moment);
+        if self.abandoned.streak().is_none() {
+            self.hidden = Vec::new();
+        }
+        if let Some(state) = process.state {
+            self.observe_state(state, moment, is_bridged);
+        }
+    }
+
+    fn observe_state(&mut self, state: char, moment: Moment, is_bridged: bool) {
+        match &mut self.state {
+            Some((known, streak)) if *known == state => streak.extend(moment, is_bridged),
             before => {
                 if before.is_some_and(|(known, _)| is_stopped(known)) && !is_stopped(state) {
                     self.resumed_at = Some(moment.time);
                 }
-                self.state = Some((state, moment.time));
+                let is_witnessed =
+                    before.is_some_and(|(_, it)| moment.time - it.until <= moment.allowed_gap);
+                let began = if is_witnessed {
+                    Began::Witnessed
+                } else {
+                    Began::Unwitnessed
+                };
+                *before = Some((state, Streak::new(moment.time, began)));
             }
         }
+    }
+
+    /// Takes in the CPU seconds. `true` where they vouch for the time since they were last known, in
+    /// which nothing can have gone on that a CPU is needed for.
+    fn observe_stillness(&mut self, moment: Moment) -> bool {
+        let Some(total) = self.cpu.total_at(moment.time) else {
+            return false;
+        };
+        let stood = self.still.filter(|still| {
+            let gap = moment.time - still.until;
+            let trace = TICKS_OF_CPU + TRACE_OF_CPU * gap as f64 / 1000.0;
+            gap < BRIDGED_GAP_MILLISECONDS && (0.0..=trace).contains(&(total - still.total))
+        });
+        self.still = Some(Still {
+            since: stood.map_or(moment.time, |still| still.since),
+            until: moment.time,
+            total,
+        });
+        stood.is_some()
+    }
+
+    /// Takes in what a snapshot says of a GPU whose device file it holds open, not being listed there.
+    pub(super) fn observe_hidden(
+        &mut self,
+        device: usize,
+        gpu: &Gpu,
+        is_unexplained: Option<bool>,
+        moment: Moment,
+    ) {
+        let is_still = self
+            .still
+            .is_some_and(|it| it.until == moment.time && it.since < moment.time);
+        let holds = both(is_unexplained, hidden::is_unused(gpu, is_still));
+        hidden::observe(&mut self.hidden, device, holds, moment);
     }
 
     pub(super) fn observe_row(
@@ -122,9 +196,28 @@ impl ProcessHistory {
         self.last_seen
     }
 
-    /// Its state as in /proc, and since when every sample showed that one; `None` while unknown.
-    pub fn state(&self) -> Option<(char, Time)> {
+    /// Its state as in /proc, and the time throughout which every sample showed that one; `None` while
+    /// unknown.
+    pub fn state(&self) -> Option<(char, Streak)> {
         self.state
+    }
+
+    /// Since when its CPU seconds have not advanced by more than a trace from sample to sample; `None`
+    /// where the last snapshot did not tell them.
+    pub fn still_since(&self) -> Option<Time> {
+        self.still
+            .filter(|still| still.until == self.last_seen)
+            .map(|still| still.since)
+    }
+
+    /// Since when its parent has been gone (a reaper adopted it) and the leader of its process group too.
+    pub fn abandoned(&self) -> Option<&Streak> {
+        self.abandoned.streak()
+    }
+
+    /// The GPUs whose device file it holds open without being listed; only of an abandoned process.
+    pub fn hidden(&self) -> &[Hidden] {
+        &self.hidden
     }
 
     /// When it was last seen running again after it had been stopped by a signal or a debugger.
@@ -143,6 +236,15 @@ impl ProcessHistory {
     }
 }
 
+/// Whether both are so; a known no outweighs what is not known.
+fn both(one: Option<bool>, other: Option<bool>) -> Option<bool> {
+    match (one, other) {
+        (Some(false), _) | (_, Some(false)) => Some(false),
+        (Some(true), Some(true)) => Some(true),
+        _ => None,
+    }
+}
+
 /// Whether a state is that of a process stopped by a signal or a terminal (`T`) or a debugger (`t`).
 fn is_stopped(state: char) -> bool {
     matches!(state, 'T' | 't')
@@ -152,6 +254,9 @@ fn is_stopped(state: char) -> bool {
 impl ProcessHistory {
     /// Bytes held, by capacity.
     pub(super) fn size(&self) -> usize {
-        size_of::<Self>() + self.cpu.size() + self.rows.capacity() * size_of::<Row>()
+        size_of::<Self>()
+            + self.cpu.size()
+            + self.rows.capacity() * size_of::<Row>()
+            + self.hidden.capacity() * size_of::<Hidden>()
     }
 }

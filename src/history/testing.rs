@@ -77,6 +77,17 @@ impl Scene {
         self.gpu(gpu).power_watts = Some(watts);
     }
 
+    /// Adds `python train.py` as [`holder`](Self::holder) does, adopted by init, its group's leader gone.
+    pub(crate) fn orphan(&mut self, pid: u32, gpus: &[u32], bytes: u64) {
+        self.holder(pid, gpus, bytes);
+        let process = self.process(pid);
+        process.ppid = Some(1);
+        process.process_group = Some(pid - 1);
+        process.parent_is_reaper = Some(true);
+        process.group_leader_alive = Some(false);
+        process.session_leader_alive = Some(false);
+    }
+
     pub(crate) fn gpu(&mut self, index: u32) -> &mut Gpu {
         &mut self.now.gpus[index as usize]
     }

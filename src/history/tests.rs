@@ -341,10 +341,8 @@ fn a_stop_and_its_end_are_known() {
     scene.process(PID).state = None;
     history.observe(scene.step());
     let identity = scene.process(PID).identity();
-    assert_eq!(
-        history.process(identity).unwrap().state(),
-        Some(('T', stopped_at))
-    );
+    let (state, streak) = history.process(identity).unwrap().state().unwrap();
+    assert_eq!((state, streak.since, streak.samples), ('T', stopped_at, 1));
     scene.process(PID).state = Some('R');
     history.observe(scene.step());
     let process = history.process(identity).unwrap();
@@ -387,6 +385,59 @@ fn a_thousand_processes_on_sixteen_gpus_stay_small() {
     assert!(per_row < 1024, "{per_row} bytes a row");
     // Every process on every GPU at once.
     assert!(size + 15_000 * per_row < 40 << 20);
+}
+
+#[test]
+fn ghosts_are_bounded_and_forgotten_with_their_rows() {
+    let mut scene = Scene::new(1, 10.0);
+    for pid in 1..6_000 {
+        scene.now.processes.push(Process {
+            pid,
+            ..Process::default()
+        });
+        scene.rows(0).push(GpuProcess {
+            pid,
+            ..GpuProcess::default()
+        });
+    }
+    let mut history = History::default();
+    scene.play(30.0, |snapshot| {
+        history.observe(snapshot);
+    });
+    assert_eq!(history.ghosts.len(), 4_096);
+    let ghost = history.ghost(&scene.now.gpus[0], 1).unwrap();
+    assert_eq!((ghost.streak.samples, ghost.streak.seconds()), (4, 30.0));
+    assert_eq!(
+        (ghost.state, ghost.streak.began),
+        (None, Began::Unwitnessed)
+    );
+    scene.rows(0).clear();
+    scene.step();
+    scene.play(60.0, |snapshot| {
+        history.observe(snapshot);
+    });
+    assert_eq!(history.ghosts.len(), 0);
+}
+
+#[test]
+fn cpu_seconds_that_stand_still_are_known_from_when_they_do() {
+    let (mut scene, mut history) = watched(50.0);
+    let identity = scene.process(PID).identity();
+    let still = |history: &History| history.process(identity).unwrap().still_since();
+    assert_eq!(still(&history), history.first_time());
+    scene.process(PID).cpu_percent = Some(5.0);
+    history.observe(scene.step());
+    assert_eq!(still(&history), Some(scene.now.time));
+    scene.process(PID).cpu_percent = Some(0.5);
+    let since = scene.now.time;
+    scene.play(50.0, |snapshot| {
+        history.observe(snapshot);
+    });
+    assert_eq!(still(&history), Some(since));
+    scene.process(PID).cpu_seconds = None;
+    scene.process(PID).cpu_percent = None;
+    history.observe(scene.step());
+    assert_eq!(still(&history), None);
 }
 
 #[test]

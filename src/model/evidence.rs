@@ -66,6 +66,8 @@ pub struct OrphanEvidence {
     pub session_leader_alive: Option<bool>,
     /// How long no use of a GPU was seen.
     pub unused_seconds: f64,
+    /// Mean CPU use over the rule's duration; one core is 100.
+    pub cpu_percent_mean: Option<f64>,
     /// Samples in which it was so.
     pub samples: u64,
     /// Whether NVML lists it; else it holds a device file of a GPU that has unattributed memory.

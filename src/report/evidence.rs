@@ -90,6 +90,9 @@ fn of_orphan(orphan: &OrphanEvidence) -> String {
         ", no use of a GPU for {unused} in {}",
         samples(orphan.samples)
     );
+    if let Some(cpu) = orphan.cpu_percent_mean {
+        let _ = write!(words, ", CPU {cpu:.1}%");
+    }
     if !orphan.listed {
         words.push_str(", not listed by NVML");
     }

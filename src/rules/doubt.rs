@@ -38,6 +38,11 @@ pub enum Doubt {
         /// The process.
         pid: u32,
     },
+    /// Whether the job that started a process is gone is not known.
+    NoParentage {
+        /// The process.
+        pid: u32,
+    },
     /// What a process holds is not known.
     NoMemory {
         /// The process.
@@ -102,6 +107,9 @@ impl Doubt {
                 least_covered * 100.0
             ),
             Self::NoCpu { pid } => format!("the CPU use of process {pid} is not known"),
+            Self::NoParentage { pid } => {
+                format!("whether process {pid} outlived its job cannot be told")
+            }
             Self::NoMemory { pid, gpu } => {
                 format!("the driver does not tell what process {pid} holds on GPU {gpu}")
             }

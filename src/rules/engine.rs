@@ -81,8 +81,7 @@ impl Engine {
                 }
             }
         }
-        for (gpu, row) in self.history.nobodies(snapshot) {
-            let process = snapshot.process(row.pid);
+        for (gpu, row, process) in self.history.nobodies(snapshot) {
             for (place, rule) in rules() {
                 verdicts.rule = place;
                 rule.nobody(seen, gpu, row, process, &mut verdicts);

@@ -17,12 +17,14 @@
 //!
 //! One finding for a process, over all the GPUs on which it is idle. Where it is at work on another GPU,
 //! nothing is offered that would end it.
+//!
+//! [`judge`] is also the judgement of [`server_idle`](super::server_idle).
 
 use super::doubt::Doubt;
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::scope::Whom;
 use super::setting::{Field, Setting};
-use super::{server, subject};
+use super::{server, stuck, subject};
 use crate::advice;
 use crate::history::{Began, Device, ProcessHistory, Row, Use};
 use crate::model::evidence::{Evidence, IdleEvidence};
@@ -39,8 +41,6 @@ const LEAST_SAMPLES: u64 = 3;
 const LEAST_CPU_SHARE: f64 = 0.75;
 /// CPU use that was not told for longer than this is unknown.
 const OLDEST_CPU_SECONDS: f64 = 60.0;
-/// In uninterruptible sleep for this long, a process is stuck rather than idle.
-const STUCK_SECONDS: f64 = 120.0;
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -66,6 +66,32 @@ impl Default for Settings {
             max_cpu_percent: 20.0,
             severity: Severity::Warning,
         }
+    }
+}
+
+/// Who is idle by the same measure, under two kinds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Whose {
+    /// Of processes that do not serve.
+    Worker,
+    /// Of inference servers, for which waiting is work.
+    Server,
+}
+
+/// A kind that asks whether a process is idle.
+pub(super) trait Idleness: Judge {
+    /// Whom it asks it of.
+    const WHOSE: Whose;
+
+    /// What it is tuned by.
+    fn thresholds(&self) -> Settings;
+}
+
+impl Idleness for Settings {
+    const WHOSE: Whose = Whose::Worker;
+
+    fn thresholds(&self) -> Settings {
+        *self
     }
 }
 
@@ -112,7 +138,7 @@ impl Judge for Settings {
         known: &ProcessHistory,
         verdicts: &mut Verdicts,
     ) {
-        if let Some(finding) = judge_process(rule, seen, process, known, verdicts) {
+        if let Some(finding) = judge(rule, seen, process, known, verdicts) {
             verdicts.find(finding);
         }
     }
@@ -171,8 +197,9 @@ struct IdleOn<'a> {
     until: Time,
 }
 
-fn judge_process(
-    rule: &Tuned<Settings>,
+/// Whether a process is idle on any of its GPUs.
+pub(super) fn judge<S: Idleness>(
+    rule: &Tuned<S>,
     seen: Seen<'_>,
     process: &Process,
     known: &ProcessHistory,
@@ -188,13 +215,14 @@ fn judge_process(
         let Some(settings) = rule.settings_for(&seen.whom(process, row)) else {
             continue;
         };
+        let settings = settings.thresholds();
         if row
             .used_bytes()
             .is_some_and(|bytes| bytes < settings.min_memory.0)
         {
             continue;
         }
-        if *is_exempt.get_or_insert_with(|| is_never_idle(seen, process, known)) {
+        if *is_exempt.get_or_insert_with(|| is_never_idle(seen, process, known, S::WHOSE)) {
             return None;
         }
         let candidate = Candidate {
@@ -203,14 +231,14 @@ fn judge_process(
             known,
             row,
             index: seen.history.gpu_index(row),
-            settings: *settings,
+            settings,
         };
         match candidate.judge() {
             Answer::No => {}
             Answer::Unknown(doubt) => verdicts.doubt(doubt),
             Answer::NotYet { since } => verdicts.expect(Pending {
                 rule: rule.name().clone(),
-                kind: Kind::Idle,
+                kind: S::KIND,
                 pid: Some(process.pid),
                 gpu: candidate.index,
                 since,
@@ -239,15 +267,12 @@ fn judge_process(
 }
 
 /// What needs no history to be told: see the module's documentation.
-fn is_never_idle(seen: Seen<'_>, process: &Process, known: &ProcessHistory) -> bool {
+fn is_never_idle(seen: Seen<'_>, process: &Process, known: &ProcessHistory, whose: Whose) -> bool {
     let kernel = process.jupyter.as_ref();
     let is_busy = kernel.and_then(|kernel| kernel.execution_state.as_deref()) == Some("busy");
-    let cannot_run = known.state().is_some_and(|(state, since)| match state {
-        'T' | 't' | 'Z' | 'X' => true,
-        'D' => seen.snapshot.time.seconds_since(since) >= STUCK_SECONDS,
-        _ => false,
-    });
-    is_busy || cannot_run || server::serves(process, seen.snapshot)
+    let is_stopped = matches!(known.state(), Some(('T' | 't', _)));
+    let cannot_run = is_stopped || stuck::is_beyond_signals(seen, known);
+    is_busy || cannot_run || server::serves(process, seen.snapshot) != (whose == Whose::Server)
 }
 
 /// A process on a GPU that may be idle there.
@@ -368,8 +393,8 @@ impl Candidate<'_> {
 }
 
 /// Makes one finding of the GPUs on which a process is idle.
-fn finding(
-    rule: &Tuned<Settings>,
+fn finding<S: Idleness>(
+    rule: &Tuned<S>,
     process: &Process,
     known: &ProcessHistory,
     idle: Vec<IdleOn<'_>>,
@@ -386,7 +411,7 @@ fn finding(
                 .run()
                 .is_none_or(|run| run.seconds() < worst.settings.duration.seconds())
     });
-    let gpus = by_gpu(idle);
+    let gpus = subject::by_gpu(idle.into_iter().map(|on| on.gpu));
     let bytes = gpus.iter().filter_map(|gpu| gpu.used_bytes).sum();
     let duration_seconds = until.seconds_since(since);
     let message = format!(
@@ -401,7 +426,7 @@ fn finding(
     Some(Finding {
         id: subject::id(rule.name(), &gpus, process),
         rule: rule.name().clone(),
-        kind: Kind::Idle,
+        kind: S::KIND,
         severity,
         since,
         duration_seconds,
@@ -415,25 +440,13 @@ fn finding(
             .iter()
             .map(|line| line.text.to_owned())
             .collect(),
-        actions: actions(process, works_elsewhere),
+        actions: if works_elsewhere || S::WHOSE == Whose::Server {
+            vec![Action::Notify]
+        } else {
+            actions(process)
+        },
         also: Vec::new(),
     })
-}
-
-/// One entry a GPU, the lowest first: under MIG a process may have several rows on one.
-fn by_gpu(idle: Vec<IdleOn<'_>>) -> Vec<FindingGpu> {
-    let mut gpus: Vec<FindingGpu> = Vec::with_capacity(idle.len());
-    for on in idle {
-        match gpus.iter_mut().find(|gpu| gpu.index == on.gpu.index) {
-            Some(gpu) => {
-                let sum = gpu.used_bytes.zip(on.gpu.used_bytes);
-                gpu.used_bytes = sum.map(|(a, b)| a.saturating_add(b));
-            }
-            None => gpus.push(on.gpu),
-        }
-    }
-    gpus.sort_by_key(|gpu| gpu.index);
-    gpus
 }
 
 /// What holds of both: what the device had to vouch for, the lower coverage, the fewer samples.
@@ -447,11 +460,8 @@ fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
     }
 }
 
-fn actions(process: &Process, works_elsewhere: bool) -> Vec<Action> {
+fn actions(process: &Process) -> Vec<Action> {
     let mut actions = vec![Action::Notify];
-    if works_elsewhere {
-        return actions;
-    }
     let kernel = process.jupyter.as_ref();
     if kernel.is_some_and(|kernel| kernel.kernel_id.is_some()) {
         actions.push(Action::JupyterShutdown);

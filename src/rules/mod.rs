@@ -10,6 +10,7 @@
 //! A rule accuses only on evidence: what is unknown makes it undecided, which is said. Nothing here
 //! asks a clock, reads a file or acts.
 
+pub mod dead;
 pub mod doubt;
 mod engine;
 pub mod hoard;
@@ -17,12 +18,21 @@ pub mod hours;
 pub mod hung;
 pub mod idle;
 pub mod keep;
+mod known;
+mod lasting;
+pub mod orphan;
 pub mod pressure;
 pub mod rule;
 pub mod scope;
 mod server;
+pub mod server_idle;
 pub mod setting;
+pub mod stopped;
+pub mod stray_context;
+pub mod stuck;
 mod subject;
+#[cfg(test)]
+mod testing;
 pub mod unattributed;
 
 pub use engine::Engine;
@@ -36,8 +46,14 @@ use setting::Value;
 /// Every kind of rule, with its defaults.
 fn kinds() -> Vec<Box<dyn Rule>> {
     vec![
-        Box::new(Tuned::<idle::Settings>::default()),
+        Box::new(Tuned::<dead::Settings>::default()),
+        Box::new(Tuned::<stuck::Settings>::default()),
+        Box::new(Tuned::<orphan::Settings>::default()),
+        Box::new(Tuned::<stopped::Settings>::default()),
         Box::new(Tuned::<hung::Settings>::default()),
+        Box::new(Tuned::<idle::Settings>::default()),
+        Box::new(Tuned::<server_idle::Settings>::default()),
+        Box::new(Tuned::<stray_context::Settings>::default()),
         Box::new(Tuned::<hoard::Settings>::default()),
         Box::new(Tuned::<unattributed::Settings>::default()),
         Box::new(Tuned::<pressure::Settings>::default()),
@@ -200,7 +216,9 @@ mod tests {
             !idle.set("enabled", Value::Percent(1.0)) && !idle.set("nothing", Value::Flag(true))
         );
         settings.select(&["idle"]).unwrap();
-        assert_eq!(settings.rules().len(), 1);
-        assert!(settings.rules()[0].is_run());
+        let [idle] = settings.rules() else {
+            panic!("{settings:?}")
+        };
+        assert!(&**idle.name() == "idle" && idle.is_run());
     }
 }

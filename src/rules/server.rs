@@ -78,6 +78,10 @@ pub(super) fn serves(process: &Process, snapshot: &Snapshot) -> bool {
     }
     let may_listen = |process: &Process| process.listening != Some(false);
     if is_worker(process) {
+        // Whom it worked for is gone, and with it whoever could ask.
+        if process.parent_is_reaper == Some(true) && process.group_leader_alive == Some(false) {
+            return false;
+        }
         let parent = process.ppid.and_then(|ppid| snapshot.process(ppid));
         return parent.is_none_or(may_listen);
     }
@@ -251,6 +255,13 @@ mod tests {
         assert!(serves(&worker, &snapshot));
         snapshot.processes[0].listening = Some(false);
         assert!(!serves(&worker, &snapshot), "an offline batch");
+
+        let abandoned = Process {
+            parent_is_reaper: Some(true),
+            group_leader_alive: Some(false),
+            ..worker.clone()
+        };
+        assert!(!alone(&abandoned), "its server was killed");
 
         let helper = Process {
             framework: Some("vllm".into()),

@@ -9,6 +9,7 @@ use unicode_width::UnicodeWidthChar as _;
 
 use crate::model::finding::{FindingGpu, FindingProcess};
 use crate::model::{Gpu, Process, Start};
+use crate::units::Bytes;
 
 /// A name in a sentence is no longer than this many columns.
 const LONGEST_NAME: usize = 60;
@@ -64,6 +65,36 @@ pub(super) fn gpus(gpus: &[FindingGpu]) -> String {
         None => "no GPU".to_owned(),
         Some((only, [])) => format!("GPU {only}"),
         Some((last, others)) => format!("GPUs {} and {last}", others.join(", ")),
+    }
+}
+
+/// One entry a GPU, the lowest first: under MIG a process may have several rows on one.
+pub(super) fn by_gpu(rows: impl Iterator<Item = FindingGpu>) -> Vec<FindingGpu> {
+    let mut gpus: Vec<FindingGpu> = Vec::with_capacity(rows.size_hint().1.unwrap_or(0));
+    for on in rows {
+        match gpus.iter_mut().find(|gpu| gpu.index == on.index) {
+            Some(gpu) => {
+                let sum = gpu.used_bytes.zip(on.used_bytes);
+                gpu.used_bytes = sum.map(|(a, b)| a.saturating_add(b));
+            }
+            None => gpus.push(on),
+        }
+    }
+    gpus.sort_by_key(|gpu| gpu.index);
+    gpus
+}
+
+/// What a process holds on all of them; `None` where that is not known of one.
+pub(super) fn sum(gpus: &[FindingGpu]) -> Option<u64> {
+    gpus.iter()
+        .try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?)))
+}
+
+/// `20.0 GiB on GPU 0`, `memory on GPU 0` where it is not known how much.
+pub(super) fn held(gpus_held: &[FindingGpu]) -> String {
+    match sum(gpus_held) {
+        Some(bytes) => format!("{} on {}", Bytes(bytes), gpus(gpus_held)),
+        None => format!("memory on {}", gpus(gpus_held)),
     }
 }
 

@@ -399,6 +399,7 @@ fn evidence(kind: Kind) -> Evidence {
             process_group: Some(7),
             session_leader_alive: Some(false),
             unused_seconds: 130.0,
+            cpu_percent_mean: Some(0.1),
             samples,
             listed: true,
             gpu_files: Some(vec!["/dev/nvidia0".into()]),

@@ -290,7 +290,7 @@ fn a_mistake_in_an_entry_is_told_with_its_line_and_key() {
 
 #[test]
 fn no_setting_is_called_as_a_key_of_an_entry() {
-    for entry in crate::rules::catalogue() {
+    for entry in rules::catalogue() {
         for setting in entry.settings {
             let taken = scope::KEYS.contains(&setting.name)
                 || ["name", "kind", "rule"].contains(&setting.name);

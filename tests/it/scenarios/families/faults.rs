@@ -116,7 +116,7 @@ pub const FAMILIES: &[Family] = &[
                     resting(bytes).state('T').adopted_by(1)
                 }
             });
-            s.accuse("stopped", pid, &["idle", "orphan"]);
+            s.accuse("orphan", pid, &["idle", "stopped"]);
             s.labels.kill_ok.insert(pid, true);
         },
     ),

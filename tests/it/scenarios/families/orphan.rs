@@ -205,8 +205,10 @@ pub const FAMILIES: &[Family] = &[
                         rests.cpu(0.0).adopted_by(1)
                     }
                 });
-                // Nothing on the GPU is unattributed: the dead pid has it.
+                // By the letter nothing on the GPU is unattributed: the dead pid has it. But it is
+                // theirs, and goes with them.
                 s.allow(pid, &["orphan"]);
+                s.labels.kill_ok.insert(pid, true);
             }
             let dead = s.act(parent, move |t, _| {
                 if t < death {

@@ -1,0 +1,83 @@
+//! Rows of processes that are none any more: the pid is not in /proc, or is a zombie that cannot be told
+//! for certain.
+//!
+//! A zombie that is known for certain has a [`ProcessHistory`](super::ProcessHistory) like any other.
+
+use std::collections::HashMap;
+
+use super::Moment;
+use super::row::Began;
+use super::streak::Streak;
+use crate::model::Process;
+
+/// More rows of nobody than this are not watched.
+const MOST_GHOSTS: usize = 4096;
+
+/// A pid that NVML lists on a GPU while there is no living process of that number.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Ghost {
+    /// Since when every list that was read showed it so.
+    pub streak: Streak,
+    /// `Z` or `X`; `None` where /proc does not know the pid.
+    pub state: Option<char>,
+}
+
+/// The ghosts, by the place of their GPU and their pid.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ghosts(HashMap<(usize, u32), Ghost>);
+
+impl Ghosts {
+    /// Takes in a row of nobody; `was_listed` where the list before this one was read too.
+    pub(super) fn observe(
+        &mut self,
+        device: usize,
+        pid: u32,
+        process: Option<&Process>,
+        moment: Moment,
+        was_listed: bool,
+    ) {
+        let Some(state) = process.and_then(ghostly) else {
+            self.0.remove(&(device, pid));
+            return;
+        };
+        if let Some(known) = self.0.get_mut(&(device, pid)) {
+            known.streak.extend(moment, false);
+            known.state = state;
+        } else if self.0.len() < MOST_GHOSTS {
+            let began = if was_listed {
+                Began::Witnessed
+            } else {
+                Began::Unwitnessed
+            };
+            let streak = Streak::new(moment.time, began);
+            self.0.insert((device, pid), Ghost { streak, state });
+        }
+    }
+
+    /// Forgets those whose pid is somebody (`is_somebody`), and those that were not listed for longer
+    /// than a gap may be.
+    pub(super) fn forget(&mut self, moment: Moment, is_somebody: impl Fn(u32) -> bool) {
+        self.0.retain(|(_, pid), ghost| {
+            moment.time - ghost.streak.until <= moment.allowed_gap && !is_somebody(*pid)
+        });
+    }
+
+    pub(super) fn get(&self, device: usize, pid: u32) -> Option<&Ghost> {
+        self.0.get(&(device, pid))
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// The state of a process that is none any more: `Some(None)` where /proc does not know it. One that
+/// was looked up and not believed has a reason, and may well be alive.
+fn ghostly(process: &Process) -> Option<Option<char>> {
+    match process.state {
+        Some('Z' | 'X') => Some(process.state),
+        Some(_) => None,
+        None => (process.unresolved.is_none() && !process.identity().is_certain()).then_some(None),
+    }
+}

@@ -1,0 +1,139 @@
+//! Since when something has been so without a break, and in how many samples.
+
+use super::Moment;
+use super::row::Began;
+use crate::model::Time;
+
+/// A time throughout which every sample that told showed the same.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Streak {
+    /// The first sample of it.
+    pub since: Time,
+    /// The last one.
+    pub until: Time,
+    /// How many there are.
+    pub samples: u64,
+    /// Whether the samples before it showed otherwise, or its beginning was not seen.
+    pub began: Began,
+}
+
+impl Streak {
+    pub(super) fn new(time: Time, began: Began) -> Self {
+        Self {
+            since: time,
+            until: time,
+            samples: 1,
+            began,
+        }
+    }
+
+    /// Takes in another sample that shows the same. After a gap it begins anew, unless something else
+    /// vouches for the time between (`is_bridged`).
+    pub(super) fn extend(&mut self, moment: Moment, is_bridged: bool) {
+        let gap = moment.time - self.until;
+        if gap > moment.allowed_gap && !is_bridged {
+            *self = Self::new(moment.time, Began::Unwitnessed);
+        } else if gap > 0 {
+            self.until = moment.time;
+            self.samples += 1;
+        }
+    }
+
+    /// From `since` to `until`.
+    pub fn seconds(&self) -> f64 {
+        self.until.seconds_since(self.since)
+    }
+}
+
+/// Something that is so, is not so, or is not told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Clause {
+    streak: Option<Streak>,
+    denied_at: Option<Time>,
+}
+
+impl Clause {
+    /// Takes in a sample; what is not told (`None`) neither proves nor breaks anything for a while.
+    pub(super) fn observe(&mut self, holds: Option<bool>, moment: Moment) {
+        match (holds, &mut self.streak) {
+            (Some(true), Some(streak)) => streak.extend(moment, false),
+            (Some(true), None) => {
+                let is_witnessed = self
+                    .denied_at
+                    .is_some_and(|at| moment.time - at <= moment.allowed_gap);
+                self.streak = Some(Streak::new(
+                    moment.time,
+                    if is_witnessed {
+                        Began::Witnessed
+                    } else {
+                        Began::Unwitnessed
+                    },
+                ));
+            }
+            (Some(false), _) => {
+                self.streak = None;
+                self.denied_at = Some(moment.time);
+            }
+            (None, Some(streak)) if moment.time - streak.until > moment.allowed_gap => {
+                self.streak = None;
+            }
+            (None, _) => {}
+        }
+    }
+
+    pub(super) fn streak(&self) -> Option<&Streak> {
+        self.streak.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Moment {
+        Moment {
+            time: Time::from_unix_milliseconds(seconds * 1000),
+            interval: 10_000,
+            allowed_gap: 60_000,
+        }
+    }
+
+    #[test]
+    fn what_is_not_told_breaks_nothing_for_a_minute() {
+        let mut clause = Clause::default();
+        for (seconds, holds) in [
+            (0, Some(false)),
+            (10, Some(true)),
+            (20, None),
+            (70, Some(true)),
+        ] {
+            clause.observe(holds, at(seconds));
+        }
+        let streak = *clause.streak().unwrap();
+        assert_eq!((streak.seconds(), streak.samples), (60.0, 2));
+        assert_eq!(streak.began, Began::Witnessed);
+        clause.observe(None, at(131));
+        assert_eq!(clause.streak(), None);
+        clause.observe(Some(true), at(140));
+        assert_eq!(clause.streak().unwrap().began, Began::Unwitnessed);
+    }
+
+    #[test]
+    fn a_gap_or_one_sample_that_denies_it_begins_it_anew() {
+        let mut clause = Clause::default();
+        clause.observe(Some(true), at(0));
+        clause.observe(Some(true), at(61));
+        let streak = *clause.streak().unwrap();
+        assert_eq!((streak.since, streak.samples), (at(61).time, 1));
+        clause.observe(Some(false), at(70));
+        clause.observe(Some(true), at(80));
+        assert_eq!(clause.streak().unwrap().began, Began::Witnessed);
+        // The same sample twice is one.
+        clause.observe(Some(true), at(80));
+        assert_eq!(clause.streak().unwrap().samples, 1);
+
+        let mut streak = Streak::new(at(0).time, Began::Witnessed);
+        streak.extend(at(500), true);
+        assert_eq!((streak.seconds(), streak.samples), (500.0, 2));
+    }
+}

@@ -1,0 +1,262 @@
+//! `dead`: NVML lists a process that is none any more.
+//!
+//! Either it is defunct (`Z`, `X`), or /proc does not know its pid. Memory that is still booked on it is
+//! held by somebody else: a worker that was forked from it and keeps its device files open, or the
+//! driver. It is accused only when several samples in a row show it, over longer than a process takes to
+//! exit.
+//!
+//! Never dead:
+//!
+//! - a pid that /proc does not know where the pids are not the host's, because the number is another
+//!   namespace's; where that is not known it is undecided;
+//! - a pid whose process was found and not believed: the number may be a stranger's by now, and who
+//!   had it may be anywhere;
+//! - a pid that the snapshot says nothing of;
+//! - a process that leaves NVML's list as it exits.
+//!
+//! There is nothing to end: it is only told.
+
+use super::doubt::Doubt;
+use super::lasting::{About, Says, held, is_listed, wait};
+use super::rule::{Judge, Seen, Tuned, Verdicts};
+use super::scope::Whom;
+use super::setting::{Field, Setting};
+use super::subject;
+use crate::history::{Ghost, ProcessHistory, Row, Streak};
+use crate::model::evidence::{DeadEvidence, Evidence};
+use crate::model::finding::{Action, Finding, FindingGpu, Kind, Severity};
+use crate::model::snapshot::PidNamespace;
+use crate::model::{Gpu, GpuProcess, Process};
+use crate::units::Span;
+
+/// One sample may have been taken while it exited.
+const LEAST_SAMPLES: u64 = 2;
+
+/// What the rule is tuned by.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Settings {
+    /// Whether the rule is run.
+    pub enabled: bool,
+    /// How long it has to be dead; a process that exits is listed for a while.
+    pub duration: Span,
+    /// How bad it is.
+    pub severity: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            duration: Span::from_seconds(30.0),
+            severity: Severity::Critical,
+        }
+    }
+}
+
+impl Judge for Settings {
+    const KIND: Kind = Kind::Dead;
+    const MEANING: &'static str = "the driver lists a process that is defunct or does not exist";
+    const SETTINGS: &'static [Setting<Self>] = &[
+        Setting {
+            name: "enabled",
+            meaning: "whether the rule is run",
+            field: Field::Flag(|settings| &mut settings.enabled),
+        },
+        Setting {
+            name: "duration",
+            meaning: "how long it has to be dead; one that exits is listed for a while",
+            field: Field::Span(|settings| &mut settings.duration),
+        },
+        Setting {
+            name: "severity",
+            meaning: "how bad a finding is: info, warning or critical",
+            field: Field::Severity(|settings| &mut settings.severity),
+        },
+    ];
+
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn process(
+        rule: &Tuned<Self>,
+        seen: Seen<'_>,
+        process: &Process,
+        known: &ProcessHistory,
+        verdicts: &mut Verdicts,
+    ) {
+        let Some((state @ ('Z' | 'X'), streak)) = known.state() else {
+            return;
+        };
+        let counts = |_: &Self, row: &Row| is_listed(rule, seen, process, row);
+        let Some(held) = held(rule, seen, process, known, |it| it.severity, counts) else {
+            return;
+        };
+        let death = Death {
+            rule,
+            process,
+            settings: held.settings,
+            gpus: held.gpus,
+            state: Some(state),
+            streak,
+        };
+        death.judge(verdicts);
+    }
+
+    fn nobody(
+        rule: &Tuned<Self>,
+        seen: Seen<'_>,
+        gpu: &Gpu,
+        row: &GpuProcess,
+        process: Option<&Process>,
+        verdicts: &mut Verdicts,
+    ) {
+        let (Some(ghost), Some(process)) = (seen.history.ghost(gpu, row.pid), process) else {
+            return;
+        };
+        let whom = Whom {
+            held_bytes: row.used_bytes,
+            ..seen.whom_on(Some(process), gpu)
+        };
+        let Some(settings) = rule.settings_for(&whom) else {
+            return;
+        };
+        if ghost.state.is_none() {
+            match seen.snapshot.host.pid_namespace {
+                Some(PidNamespace::Host) => {}
+                Some(PidNamespace::Container) => return,
+                None => {
+                    verdicts.doubt(Doubt::Nobody {
+                        pid: row.pid,
+                        gpu: gpu.index,
+                    });
+                    return;
+                }
+            }
+        }
+        let Some((gpus, ghost)) = everywhere(seen, gpu, row, *ghost) else {
+            return;
+        };
+        let death = Death {
+            rule,
+            process,
+            settings: settings.into_owned(),
+            gpus,
+            state: ghost.state,
+            streak: ghost.streak,
+        };
+        death.judge(verdicts);
+    }
+}
+
+/// The GPUs that list a pid of nobody, and how long the longest of them has; `None` where an earlier row
+/// has told it all.
+fn everywhere(
+    seen: Seen<'_>,
+    gpu: &Gpu,
+    row: &GpuProcess,
+    ghost: Ghost,
+) -> Option<(Vec<FindingGpu>, Ghost)> {
+    let mut longest = ghost;
+    let mut gpus = Vec::new();
+    for other in seen.snapshot.gpus.iter() {
+        let rows = other.processes.as_deref().unwrap_or_default();
+        for listed in rows.iter().filter(|listed| listed.pid == row.pid) {
+            let Some(known) = seen.history.ghost(other, row.pid) else {
+                continue;
+            };
+            if gpus.is_empty() && !(std::ptr::eq(other, gpu) && std::ptr::eq(listed, row)) {
+                return None;
+            }
+            if known.streak.since < longest.streak.since {
+                longest = *known;
+            }
+            gpus.push(FindingGpu {
+                index: other.index,
+                uuid: other.uuid.clone(),
+                used_bytes: listed.used_bytes,
+            });
+        }
+    }
+    (!gpus.is_empty()).then(|| (subject::by_gpu(gpus.into_iter()), longest))
+}
+
+/// A process that may be dead.
+struct Death<'a> {
+    rule: &'a Tuned<Settings>,
+    process: &'a Process,
+    settings: Settings,
+    gpus: Vec<FindingGpu>,
+    state: Option<char>,
+    streak: Streak,
+}
+
+impl Death<'_> {
+    fn judge(self, verdicts: &mut Verdicts) {
+        let needed = self.settings.duration.seconds();
+        let streak = self.streak;
+        if streak.seconds() < needed || streak.samples < LEAST_SAMPLES {
+            let gpu = self.gpus[0].index;
+            wait(self.rule, self.process, gpu, &streak, needed, verdicts);
+            return;
+        }
+        verdicts.find(self.finding());
+    }
+
+    fn finding(self) -> Finding {
+        let about = About {
+            rule: self.rule,
+            process: self.process,
+            severity: self.settings.severity,
+            gpus: self.gpus,
+            since: self.streak.since,
+            until: self.streak.until,
+        };
+        let held = subject::held(&about.gpus);
+        let span = Span::from_seconds(about.seconds());
+        let message = match self.state {
+            Some(_) => format!(
+                "{} is defunct and is still listed with {held} after {span}",
+                about.name()
+            ),
+            None => format!(
+                "process {} does not exist any more and is still listed with {held} after {span}",
+                self.process.pid
+            ),
+        };
+        let advice = advice(self.process, self.state, &about.gpus);
+        about.finding(Says {
+            evidence: Evidence::Dead(DeadEvidence {
+                state: self.state,
+                samples: self.streak.samples,
+            }),
+            message,
+            advice,
+            actions: vec![Action::Notify],
+        })
+    }
+}
+
+fn advice(process: &Process, state: Option<char>, gpus: &[FindingGpu]) -> Vec<String> {
+    let mut advice = Vec::new();
+    if let (Some(_), Some(parent)) = (state, process.ppid) {
+        advice.push(format!(
+            "a defunct process goes when its parent ({parent}) takes note of it or ends; where threads \
+             of it live on, the driver is still closing its files"
+        ));
+    }
+    advice.push(
+        "see who still holds it: `fuser -v /dev/nvidia*` as root; end the workers that it left behind"
+            .to_owned(),
+    );
+    for gpu in gpus {
+        advice.push(format!(
+            "where nobody uses GPU {0} any more: `nvidia-smi --gpu-reset -i {0}`",
+            gpu.index
+        ));
+    }
+    advice
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! Each clause of the rule, on scenes made by hand.
+
+use super::*;
+use crate::history::testing::Scene;
+use crate::rules::Engine;
+use crate::rules::testing::{PID, assert_clean, count, judge, only, reasons};
+use crate::units::GIB;
+
+/// `python train.py` on these GPUs of two, on the host.
+fn alive(gpus: &[u32]) -> Scene {
+    let mut scene = Scene::new(2, 10.0);
+    scene.now.host.pid_namespace = Some(PidNamespace::Host);
+    scene.holder(PID, gpus, 20 * GIB);
+    scene
+}
+
+/// The same a minute later, when /proc does not know it any more.
+fn gone(gpus: &[u32], seconds: f64) -> (Scene, Engine) {
+    let mut scene = alive(gpus);
+    let mut engine = judge(&mut scene, 60.0);
+    vanish(&mut scene);
+    scene.step();
+    scene.play(seconds, |snapshot| engine.observe(snapshot));
+    (scene, engine)
+}
+
+fn vanish(scene: &mut Scene) {
+    *scene.process(PID) = Process {
+        pid: PID,
+        ..Process::default()
+    };
+}
+
+#[test]
+fn a_pid_that_does_not_exist_is_found_after_the_duration() {
+    let (mut scene, mut engine) = gone(&[0], 20.0);
+    assert_clean(&engine, Kind::Dead);
+    assert_eq!(engine.pending()[0].kind, Kind::Dead);
+    let since = scene.now.time.plus_seconds(-20.0);
+    engine.observe(scene.step());
+    let finding = only(&engine, Kind::Dead);
+    assert_eq!(&*finding.id, "dead:GPU-0:4242:");
+    assert_eq!(finding.severity, Severity::Critical);
+    assert_eq!((finding.since, finding.duration_seconds), (since, 30.0));
+    assert_eq!(finding.memory_bytes, Some(20 * GIB));
+    assert_eq!(finding.process.as_ref().unwrap().start_time, None);
+    assert_eq!(
+        finding.message,
+        "process 4242 does not exist any more and is still listed with 20.0 GiB on GPU 0 after 30s"
+    );
+    assert_eq!(
+        finding.evidence,
+        Evidence::Dead(DeadEvidence {
+            state: None,
+            samples: 4,
+        })
+    );
+    assert_eq!(finding.actions, [Action::Notify]);
+}
+
+#[test]
+fn a_zombie_is_found_and_its_parent_named() {
+    for state in ['Z', 'X'] {
+        let mut scene = alive(&[0]);
+        let mut engine = judge(&mut scene, 60.0);
+        scene.process(PID).state = Some(state);
+        scene.process(PID).ppid = Some(77);
+        scene.step();
+        scene.play(20.0, |snapshot| engine.observe(snapshot));
+        assert_clean(&engine, Kind::Dead);
+        engine.observe(scene.step());
+        let finding = only(&engine, Kind::Dead);
+        assert!(
+            finding
+                .message
+                .starts_with("python train.py (4242) is defunct")
+        );
+        assert!(finding.advice[0].contains("parent (77)"));
+        assert_eq!(finding.actions, [Action::Notify]);
+    }
+}
+
+#[test]
+fn a_zombie_is_found_whose_start_is_not_known() {
+    let mut scene = alive(&[0]);
+    vanish(&mut scene);
+    scene.process(PID).state = Some('Z');
+    // A zombie needs no namespace.
+    scene.now.host.pid_namespace = None;
+    let engine = judge(&mut scene, 60.0);
+    let evidence = &only(&engine, Kind::Dead).evidence;
+    assert!(matches!(evidence, Evidence::Dead(dead) if dead.state == Some('Z')));
+}
+
+#[test]
+fn who_leaves_the_list_in_time_exited() {
+    let (mut scene, mut engine) = gone(&[0], 20.0);
+    scene.rows(0).clear();
+    scene.now.processes.clear();
+    scene.play(60.0, |snapshot| engine.observe(snapshot));
+    assert_clean(&engine, Kind::Dead);
+
+    let mut scene = alive(&[0]);
+    scene.process(PID).state = Some('Z');
+    let mut engine = judge(&mut scene, 20.0);
+    scene.rows(0).clear();
+    scene.play(60.0, |snapshot| engine.observe(snapshot));
+    assert_clean(&engine, Kind::Dead);
+}
+
+#[test]
+fn a_finding_ends_with_its_row() {
+    let (mut scene, mut engine) = gone(&[0], 60.0);
+    assert_eq!(count(&engine, Kind::Dead), 1);
+    scene.rows(0).clear();
+    engine.observe(scene.step());
+    assert_clean(&engine, Kind::Dead);
+    assert_eq!(engine.resolved()[0].resolved_at, Some(scene.now.time));
+}
+
+#[test]
+fn a_gpu_that_does_not_answer_ends_nothing() {
+    let (mut scene, mut engine) = gone(&[0], 60.0);
+    scene.gpu(0).stale_seconds = Some(5.0);
+    engine.observe(scene.step());
+    assert_eq!(count(&engine, Kind::Dead), 1);
+
+    let mut scene = alive(&[0]);
+    scene.process(PID).state = Some('Z');
+    let mut engine = judge(&mut scene, 60.0);
+    scene.gpu(0).stale_seconds = Some(5.0);
+    engine.observe(scene.step());
+    assert_eq!(count(&engine, Kind::Dead), 1);
+}
+
+#[test]
+fn a_number_of_another_namespace_is_nobody_to_accuse() {
+    let (_, doubted) = (
+        PID,
+        "GPU 0 lists process 4242, and who that is cannot be told for certain",
+    );
+    for (namespace, expected) in [(Some(PidNamespace::Container), &[][..]), (None, &[doubted])] {
+        let mut scene = alive(&[0]);
+        vanish(&mut scene);
+        scene.now.host.pid_namespace = namespace;
+        let engine = judge(&mut scene, 300.0);
+        assert_eq!(count(&engine, Kind::Dead), 0);
+        assert_eq!(reasons(&engine, Kind::Dead), expected);
+    }
+}
+
+#[test]
+fn who_was_found_and_not_believed_or_not_looked_up_is_not_dead() {
+    for change in [
+        (|scene| scene.process(PID).unresolved = Some("started after".into())) as fn(&mut Scene),
+        |scene| scene.now.processes.clear(),
+        |scene| scene.process(PID).state = Some('S'),
+    ] {
+        let mut scene = alive(&[0]);
+        vanish(&mut scene);
+        change(&mut scene);
+        assert_clean(&judge(&mut scene, 300.0), Kind::Dead);
+    }
+}
+
+#[test]
+fn the_living_are_not_dead() {
+    for state in ['R', 'S', 'D', 'T', 't', 'I'] {
+        let mut scene = alive(&[0]);
+        scene.process(PID).state = Some(state);
+        assert_clean(&judge(&mut scene, 300.0), Kind::Dead);
+    }
+}
+
+#[test]
+fn a_new_process_of_the_number_ends_the_ghost() {
+    let (mut scene, mut engine) = gone(&[0], 60.0);
+    scene.now.processes.clear();
+    scene.rows(0).clear();
+    scene.holder(PID, &[0], GIB);
+    engine.observe(scene.step());
+    assert_clean(&engine, Kind::Dead);
+    vanish(&mut scene);
+    scene.step();
+    scene.play(20.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(count(&engine, Kind::Dead), 0, "its clock starts afresh");
+}
+
+#[test]
+fn one_finding_for_a_pid_over_all_its_gpus_and_instances() {
+    let (mut scene, _) = gone(&[0, 1], 0.0);
+    let mut instance = *scene.row(0, PID);
+    scene.row(0, PID).gpu_instance_id = Some(1);
+    instance.gpu_instance_id = Some(2);
+    scene.rows(0).push(instance);
+    let engine = judge(&mut scene, 60.0);
+    let finding = only(&engine, Kind::Dead);
+    let held: Vec<_> = finding.gpus.iter().map(|gpu| gpu.used_bytes).collect();
+    assert_eq!(held, [Some(40 * GIB), Some(20 * GIB)]);
+    assert_eq!(finding.memory_bytes, Some(60 * GIB));
+    assert!(matches!(&finding.evidence, Evidence::Dead(dead) if dead.samples == 7));
+}
+
+#[test]
+fn a_history_that_begins_with_it_is_undecided_for_the_duration() {
+    let mut scene = alive(&[0]);
+    vanish(&mut scene);
+    scene.row(0, PID).used_bytes = None;
+    let mut engine = judge(&mut scene, 20.0);
+    assert_eq!(
+        reasons(&engine, Kind::Dead),
+        ["needs 30 s of history, has 20 s"]
+    );
+    engine.observe(scene.step());
+    let finding = only(&engine, Kind::Dead);
+    assert!(finding.message.contains("listed with memory on GPU 0"));
+    assert_eq!(finding.memory_bytes, None);
+}
+
+#[test]
+fn one_late_sample_is_not_enough() {
+    let mut scene = alive(&[0]);
+    let mut engine = judge(&mut scene, 60.0);
+    vanish(&mut scene);
+    engine.observe(scene.pass(300.0));
+    assert_eq!(count(&engine, Kind::Dead), 0);
+    engine.observe(scene.pass(10.0));
+    assert_eq!(count(&engine, Kind::Dead), 0);
+    engine.observe(scene.pass(20.0));
+    assert_eq!(count(&engine, Kind::Dead), 1);
+}

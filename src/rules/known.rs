@@ -1,0 +1,153 @@
+//! Programs that hold a GPU open and are no job: monitors, the driver's own daemons, displays.
+//!
+//! A guess that protects, by the name of the program file, else by what the process calls itself.
+//! Names are compared whole: a part of a name is somebody else's.
+
+use super::subject::{file_name, is_interpreter};
+use crate::model::Process;
+
+/// What watches GPUs or serves the driver. They open device files and hold no memory of their own.
+const MONITORS: &[&str] = &[
+    "nvidia-persistenced",
+    "nvidia-smi",
+    "nv-hostengine",
+    "dcgm",
+    "dcgmi",
+    "dcgm-exporter",
+    "nvidia-fabricmanager",
+    "nv-fabricmanager",
+    "nvidia-imex",
+    "nvidia-powerd",
+    "nvidia-topologyd",
+    "nvidia-device-plugin",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nvidia_gpu_exporter",
+    "nvtop",
+    "nvitop",
+    "nviwatch",
+    "nvidia-settings",
+    "gpustat",
+    "gpumem",
+    "btop",
+    "all-smi",
+    "gpud",
+    "netdata",
+    "telegraf",
+    "prometheus-node-exporter",
+    "node_exporter",
+];
+
+/// What draws a desktop.
+const DISPLAYS: &[&str] = &[
+    "Xorg",
+    "X",
+    "Xwayland",
+    "Xvfb",
+    "Xvnc",
+    "gnome-shell",
+    "gnome-remote-desktop-daemon",
+    "mutter",
+    "kwin_x11",
+    "kwin_wayland",
+    "plasmashell",
+    "sway",
+    "weston",
+    "Hyprland",
+    "cinnamon",
+    "xfwm4",
+    "gdm-x-session",
+    "gdm-wayland-session",
+    "sddm",
+    "sddm-greeter",
+    "lightdm",
+    "cosmic-comp",
+];
+
+/// The kernel keeps so many bytes of a short name.
+const COMM_BYTES: usize = 15;
+
+/// Whether the process watches GPUs or is a daemon of the driver.
+pub(super) fn is_monitor(process: &Process) -> bool {
+    is_one_of(process, MONITORS)
+}
+
+/// Whether the process draws a desktop.
+pub(super) fn is_display(process: &Process) -> bool {
+    is_one_of(process, DISPLAYS)
+}
+
+fn is_one_of(process: &Process, names: &[&str]) -> bool {
+    let command = process.command.as_deref().unwrap_or_default();
+    let file = process.executable.as_deref().map(|path| {
+        // What an update has replaced goes on under its old name.
+        file_name(path.strip_suffix(" (deleted)").unwrap_or(path))
+    });
+    let own_name = command.first().map(|program| file_name(program));
+    // The interpreter is nobody; the script is.
+    let script = own_name
+        .filter(|program| is_interpreter(program))
+        .and_then(|_| command.iter().skip(1).find(|it| !it.starts_with('-')))
+        .map(|script| file_name(script));
+    let is_named = |name: Option<&str>| name.is_some_and(|name| names.contains(&name));
+    if is_named(file) || is_named(own_name) || is_named(script) {
+        return true;
+    }
+    command.is_empty()
+        && process.comm.as_deref().is_some_and(|comm| {
+            names
+                .iter()
+                .any(|name| name.get(..COMM_BYTES).unwrap_or(name) == comm)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn of(command: &[&str], executable: Option<&str>, comm: Option<&str>) -> Process {
+        Process {
+            command: Some(command.iter().map(|it| Arc::from(*it)).collect()),
+            executable: executable.map(Arc::from),
+            comm: comm.map(Arc::from),
+            ..Process::default()
+        }
+    }
+
+    #[test]
+    fn monitors_are_known_by_file_name_script_or_short_name() {
+        for process in [
+            of(&["/usr/bin/nvidia-persistenced", "--user", "x"], None, None),
+            of(&["watcher"], Some("/usr/bin/nvtop"), None),
+            of(&["x"], Some("/usr/bin/nv-hostengine (deleted)"), None),
+            of(
+                &["python3", "-u", "/home/ann/.local/bin/nvitop"],
+                None,
+                None,
+            ),
+            of(&[], None, Some("nvidia-persiste")),
+        ] {
+            assert!(is_monitor(&process) && !is_display(&process), "{process:?}");
+        }
+        let display = of(&["/usr/lib/xorg/Xorg", ":0"], None, None);
+        assert!(is_display(&display) && !is_monitor(&display));
+    }
+
+    #[test]
+    fn a_part_of_a_name_or_an_argument_is_nobody() {
+        for process in [
+            of(&["nvtop2"], None, None),
+            of(&["python", "train.py", "nvtop"], None, None),
+            of(&["python", "nvtop_like.py"], Some("/usr/bin/python3"), None),
+            of(&["train"], None, Some("nvtop")),
+            of(&[], None, None),
+            Process::default(),
+        ] {
+            assert!(
+                !is_monitor(&process) && !is_display(&process),
+                "{process:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! `orphan`: a process outlived the job that started it and keeps memory on a GPU.
+//!
+//! A DataLoader worker whose trainer was killed, say: adopted by a reaper, the leader of its process group
+//! gone, waiting for work that will not come. It is accused only where all of this is known and lasted
+//! together for the duration:
+//!
+//! - its parent is a reaper, and the leader of its process group is gone;
+//! - it did not use any GPU on which it is listed, by the driver's samples of it, else by those of the
+//!   whole GPU; or, where it is not listed, it holds the device file of a GPU whose memory the list does
+//!   not explain (at least 1 GiB of it, or what is booked on the leader that is gone), and that nobody
+//!   uses, or only others while its own CPU seconds stand still;
+//! - it did little on the CPU. That is more than the word asks for: a job under `nohup` whose shell is
+//!   gone looks just the same while it prepares its data, and an orphan that spins is found by its owner.
+//!
+//! Never an orphan:
+//!
+//! - who leads its own process group, as what is started by `nohup`, `setsid`, tmux or a notebook server
+//!   does;
+//! - monitors, the driver's daemons, displays ([`known`](super::known)), and graphics;
+//! - a service of systemd (a daemon forks twice and so loses parent and leader), though not what runs
+//!   in a user's own session;
+//! - an inference server that listens, and those that work for one;
+//! - a notebook kernel that is busy, connected or lately active;
+//! - who cannot be ended (`Z`, `X`, long in `D`) or is held by a debugger (`t`).
+//!
+//! One that is stopped (`T`) is an orphan too, and nothing is offered that would end it.
+
+use super::doubt::Doubt;
+use super::lasting::{About, Says, expect, on};
+use super::rule::{Judge, Seen, Tuned, Verdicts};
+use super::setting::{Field, Setting};
+use super::{known, server, stuck, subject};
+use crate::advice;
+use crate::history::{Began, ProcessHistory, Use};
+use crate::model::evidence::{Evidence, OrphanEvidence};
+use crate::model::finding::{Action, FindingGpu, Kind, Severity};
+use crate::model::snapshot::{PidNamespace, ProcessType};
+use crate::model::{Process, Time};
+use crate::units::Span;
+
+/// Fewer samples are a coincidence.
+const LEAST_SAMPLES: u64 = 3;
+/// The share of the duration over which CPU use has to be known.
+const LEAST_CPU_SHARE: f64 = 0.75;
+
+/// What the rule is tuned by.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Settings {
+    /// Whether the rule is run.
+    pub enabled: bool,
+    /// How long without job and without use.
+    pub duration: Span,
+    /// With this mean CPU use or more over the duration, it is at work; one core is 100.
+    pub max_cpu_percent: f64,
+    /// How bad it is.
+    pub severity: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            duration: Span::from_seconds(120.0),
+            max_cpu_percent: 20.0,
+            severity: Severity::Warning,
+        }
+    }
+}
+
+impl Judge for Settings {
+    const KIND: Kind = Kind::Orphan;
+    const MEANING: &'static str =
+        "a process on a GPU outlived the job that started it and does not use the GPU";
+    const SETTINGS: &'static [Setting<Self>] = &[
+        Setting {
+            name: "enabled",
+            meaning: "whether the rule is run",
+            field: Field::Flag(|settings| &mut settings.enabled),
+        },
+        Setting {
+            name: "duration",
+            meaning: "how long its job has to be gone and the GPU unused",
+            field: Field::Span(|settings| &mut settings.duration),
+        },
+        Setting {
+            name: "max_cpu_percent",
+            meaning: "with this mean CPU use or more meanwhile it is at work (one core is 100)",
+            field: Field::Percent(|settings| &mut settings.max_cpu_percent),
+        },
+        Setting {
+            name: "severity",
+            meaning: "how bad a finding is: info, warning or critical",
+            field: Field::Severity(|settings| &mut settings.severity),
+        },
+    ];
+
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn process(
+        rule: &Tuned<Self>,
+        seen: Seen<'_>,
+        process: &Process,
+        known: &ProcessHistory,
+        verdicts: &mut Verdicts,
+    ) {
+        // Cheapest first: nearly everybody has a parent or leads its own group.
+        let parentage = match (process.parent_is_reaper, process.group_leader_alive) {
+            (Some(false), _) | (_, Some(true)) | (None, None) => return,
+            (Some(true), Some(false)) => known.abandoned(),
+            _ => None,
+        };
+        let Some(unused) = unused(rule, seen, process, known, verdicts) else {
+            return;
+        };
+        let settings = unused.settings;
+        if is_never_orphan(seen, process, known, settings.duration.seconds()) {
+            return;
+        }
+        let needed = settings.duration.seconds();
+        let Some(parentage) = parentage else {
+            if unused.seconds() >= needed {
+                verdicts.doubt(Doubt::NoParentage { pid: process.pid });
+            }
+            return;
+        };
+        let since = unused.since.max(parentage.since);
+        let until = unused.until.min(parentage.until);
+        let seconds = until.seconds_since(since);
+        let samples = unused.samples.min(parentage.samples);
+        if seconds < needed || samples < LEAST_SAMPLES {
+            let is_witnessed = if parentage.since >= unused.since {
+                parentage.began == Began::Witnessed
+            } else {
+                unused.began == Began::Witnessed
+            };
+            if is_witnessed {
+                let gpu = unused.gpus[0].index;
+                expect(rule, process, gpu, since, needed, verdicts);
+            } else {
+                verdicts.doubt(Doubt::ShortHistory {
+                    needed,
+                    seen: seconds.max(0.0),
+                });
+            }
+            return;
+        }
+        let mean = known
+            .cpu()
+            .mean(needed)
+            .filter(|mean| mean.seconds >= needed * LEAST_CPU_SHARE);
+        let Some(mean) = mean else {
+            verdicts.doubt(Doubt::NoCpu { pid: process.pid });
+            return;
+        };
+        if mean.percent >= settings.max_cpu_percent {
+            return;
+        }
+        let about = About {
+            rule,
+            process,
+            severity: settings.severity,
+            gpus: unused.gpus,
+            since,
+            until,
+        };
+        let span = Span::from_seconds(about.seconds());
+        let message = if unused.is_listed {
+            format!(
+                "{} outlived the job that started it and has held {} without using a GPU for {span}",
+                about.name(),
+                subject::held(&about.gpus),
+            )
+        } else {
+            format!(
+                "{} outlived the job that started it and holds {} open, whose memory no listed \
+                 process accounts for, without using a GPU for {span}",
+                about.name(),
+                subject::gpus(&about.gpus),
+            )
+        };
+        let evidence = OrphanEvidence {
+            ppid: process.ppid,
+            process_group: process.process_group,
+            session_leader_alive: process.session_leader_alive,
+            unused_seconds: unused.until.seconds_since(unused.since),
+            cpu_percent_mean: Some(mean.percent),
+            samples,
+            listed: unused.is_listed,
+            gpu_files: process.gpu_files.as_ref().map(|files| files.to_vec()),
+        };
+        let is_stopped = process.state == Some('T');
+        verdicts.find(about.finding(Says {
+            evidence: Evidence::Orphan(evidence),
+            message,
+            advice: lines(process),
+            actions: if is_stopped {
+                vec![Action::Notify]
+            } else {
+                vec![Action::Notify, Action::Terminate]
+            },
+        }));
+    }
+}
+
+/// The GPUs that a process holds something on, and the time in which it used none of them.
+struct Unused {
+    settings: Settings,
+    gpus: Vec<FindingGpu>,
+    is_listed: bool,
+    since: Time,
+    until: Time,
+    began: Began,
+    samples: u64,
+}
+
+impl Unused {
+    fn seconds(&self) -> f64 {
+        self.until.seconds_since(self.since)
+    }
+
+    /// Takes in another GPU: it was unused since the last use of any.
+    fn add(&mut self, gpu: FindingGpu, (since, until): (Time, Time), began: Began, samples: u64) {
+        self.gpus.push(gpu);
+        if since > self.since || self.gpus.len() == 1 {
+            (self.since, self.began) = (since, began);
+        }
+        self.until = self.until.max(until);
+        self.samples = self.samples.min(samples);
+    }
+}
+
+/// `None` where it uses a GPU or holds none, or where that cannot be told, which is then said.
+fn unused(
+    rule: &Tuned<Settings>,
+    seen: Seen<'_>,
+    process: &Process,
+    known: &ProcessHistory,
+    verdicts: &mut Verdicts,
+) -> Option<Unused> {
+    let mut unused = Unused {
+        settings: *rule.settings(),
+        gpus: Vec::new(),
+        is_listed: false,
+        since: known.first_seen(),
+        until: known.first_seen(),
+        began: Began::Unwitnessed,
+        samples: u64::MAX,
+    };
+    let mut untold = None;
+    for row in known.rows() {
+        if row.last_use() == Use::Used {
+            return None;
+        }
+        let graphics = row.kind() == ProcessType::Graphics;
+        let Some(settings) = rule
+            .settings_for(&seen.whom(process, row))
+            .filter(|_| !graphics)
+        else {
+            continue;
+        };
+        let Some(run) = row.run() else {
+            untold = Some(seen.history.gpu_index(row));
+            continue;
+        };
+        unused.settings = *settings;
+        unused.is_listed = true;
+        unused.add(
+            on(seen, row),
+            (run.since, run.until),
+            run.began,
+            run.samples,
+        );
+    }
+    if let Some(gpu) = untold {
+        let lasted = known
+            .abandoned()
+            .is_some_and(|it| it.seconds() >= unused.settings.duration.seconds());
+        if lasted && !is_never_orphan(seen, process, known, 0.0) {
+            verdicts.doubt(Doubt::NoUtilization { gpu });
+        }
+        return None;
+    }
+    let is_host = seen.snapshot.host.pid_namespace == Some(PidNamespace::Host);
+    for hidden in known.hidden().iter().filter(|_| is_host) {
+        let Some(streak) = hidden.streak() else {
+            continue;
+        };
+        let Some(gpu) = seen.history.hidden_gpu(hidden, seen.snapshot) else {
+            continue;
+        };
+        let Some(settings) = rule.settings_for(&seen.whom_on(Some(process), gpu)) else {
+            continue;
+        };
+        // Beside a row, what is hidden elsewhere adds a GPU, and takes no time away.
+        if unused.is_listed && streak.seconds() < settings.duration.seconds() {
+            continue;
+        }
+        let gpu = FindingGpu {
+            index: gpu.index,
+            uuid: gpu.uuid.clone(),
+            used_bytes: None,
+        };
+        unused.settings = *settings;
+        unused.add(
+            gpu,
+            (streak.since, streak.until),
+            streak.began,
+            streak.samples,
+        );
+    }
+    if unused.gpus.is_empty() {
+        return None;
+    }
+    unused.gpus = subject::by_gpu(unused.gpus.into_iter());
+    Some(unused)
+}
+
+/// What the numbers do not count against: see the module's documentation.
+fn is_never_orphan(seen: Seen<'_>, process: &Process, known: &ProcessHistory, needed: f64) -> bool {
+    let is_traced = matches!(known.state(), Some(('t', _)));
+    let is_service = process.systemd_unit.as_deref().is_some_and(|unit| {
+        // The unit of a user's systemd holds all that the user runs.
+        unit.ends_with(".service") && !unit.starts_with("user@")
+    });
+    let is_active = process.jupyter.as_ref().is_some_and(|kernel| {
+        kernel.execution_state.as_deref() == Some("busy")
+            || kernel.connections.is_some_and(|count| count > 0)
+            || kernel
+                .last_activity
+                .is_some_and(|at| seen.snapshot.time.seconds_since(at) < needed)
+    });
+    is_traced
+        || is_service
+        || is_active
+        || stuck::is_beyond_signals(seen, known)
+        || known::is_monitor(process)
+        || known::is_display(process)
+        || server::serves(process, seen.snapshot)
+}
+
+fn lines(process: &Process) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(group) = process.process_group {
+        lines.push(format!(
+            "see what is left of its job: `pgrep -a -g {group}`; end it \
+             together: `pkill -TERM -g {group}`"
+        ));
+    }
+    // Nobody is there any more to type anything into it: only the last way, its end, is left.
+    let end = advice::lines(process)
+        .last()
+        .map(|line| line.text.to_owned());
+    lines.extend(end);
+    lines
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,431 @@
+//! Each clause of the rule, on scenes made by hand.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::history::testing::Scene;
+use crate::model::GpuProcess;
+use crate::model::snapshot::{Jupyter, Memory, MigDevice};
+use crate::rules::Engine;
+use crate::rules::setting::Value;
+use crate::rules::testing::{PID, assert_clean, count, judge, judge_with, only, reasons};
+use crate::units::{GIB, MIB};
+
+/// A worker with 2 GiB on GPU 0 that has been adopted, and a sample every 10 s.
+fn orphan() -> Scene {
+    let mut scene = Scene::new(2, 10.0);
+    scene.now.host.pid_namespace = Some(PidNamespace::Host);
+    scene.orphan(PID, &[0], 2 * GIB);
+    scene
+}
+
+/// The same worker with its job alive and at work for a minute, then killed.
+fn orphaned(seconds: f64) -> (Scene, Engine) {
+    let mut scene = orphan();
+    let process = scene.process(PID);
+    (process.parent_is_reaper, process.group_leader_alive) = (Some(false), Some(true));
+    let mut engine = judge(&mut scene, 60.0);
+    let process = scene.process(PID);
+    (process.parent_is_reaper, process.group_leader_alive) = (Some(true), Some(false));
+    scene.step();
+    scene.play(seconds, |snapshot| engine.observe(snapshot));
+    (scene, engine)
+}
+
+/// A worker that NVML does not list, with GPU 0's file open; 10 GiB there are nobody's.
+fn hidden() -> Scene {
+    let mut scene = orphan();
+    scene.rows(0).clear();
+    scene.gpu(0).minor_number = Some(5);
+    scene.gpu(0).memory = Some(Memory {
+        total_bytes: 80 * GIB,
+        reserved_bytes: Some(600 * MIB),
+        used_bytes: 10 * GIB,
+        free_bytes: 69 * GIB,
+    });
+    let files = [
+        "/dev/nvidiactl".into(),
+        "/dev/nvidia-uvm".into(),
+        "/dev/nvidia5".into(),
+    ];
+    scene.process(PID).gpu_files = Some(files.into());
+    scene
+}
+
+#[test]
+fn it_is_found_when_its_job_has_been_gone_for_the_duration() {
+    let (mut scene, mut engine) = orphaned(110.0);
+    assert_clean(&engine, Kind::Orphan);
+    let pending = engine.pending().iter().find(|it| it.kind == Kind::Orphan);
+    assert_eq!(pending.unwrap().pid, Some(PID));
+    let since = scene.now.time.plus_seconds(-110.0);
+    engine.observe(scene.step());
+    let finding = only(&engine, Kind::Orphan);
+    assert_eq!(&*finding.id, "orphan:GPU-0:4242:424200");
+    assert_eq!(finding.severity, Severity::Warning);
+    assert_eq!((finding.since, finding.duration_seconds), (since, 120.0));
+    assert_eq!(finding.memory_bytes, Some(2 * GIB));
+    assert_eq!(
+        finding.message,
+        "python train.py (4242) outlived the job that started it and has held 2.0 GiB on GPU 0 \
+         without using a GPU for 2m 00s"
+    );
+    assert_eq!(
+        finding.evidence,
+        Evidence::Orphan(OrphanEvidence {
+            ppid: Some(1),
+            process_group: Some(4241),
+            session_leader_alive: Some(false),
+            unused_seconds: 190.0,
+            cpu_percent_mean: Some(0.0),
+            samples: 13,
+            listed: true,
+            gpu_files: None,
+        })
+    );
+    assert_eq!(finding.actions, [Action::Notify, Action::Terminate]);
+    assert!(finding.advice[0].contains("pgrep -a -g 4241"));
+    assert_eq!(reasons(&engine, Kind::Orphan), [""; 0]);
+}
+
+#[test]
+fn memory_that_the_driver_does_not_tell_is_memory() {
+    for bytes in [None, Some(0)] {
+        let mut scene = orphan();
+        scene.row(0, PID).used_bytes = bytes;
+        assert_eq!(count(&judge(&mut scene, 130.0), Kind::Orphan), 1);
+    }
+}
+
+#[test]
+fn who_has_a_parent_or_a_leader_or_is_at_work_is_no_orphan() {
+    for change in [
+        (|scene| scene.process(PID).parent_is_reaper = Some(false)) as fn(&mut Scene),
+        |scene| scene.process(PID).group_leader_alive = Some(true),
+        |scene| scene.row(0, PID).sm_percent = Some(1),
+        |scene| scene.row(0, PID).memory_percent = Some(1),
+        |scene| scene.row(0, PID).encoder_percent = Some(1),
+        |scene| scene.process(PID).cpu_percent = Some(20.0),
+        |scene| scene.process(PID).cpu_percent = Some(150.0),
+        |scene| scene.rows(0).clear(),
+        |scene| scene.row(0, PID).kind = ProcessType::Graphics,
+        |scene| {
+            scene.process(PID).parent_is_reaper = None;
+            scene.process(PID).group_leader_alive = None;
+        },
+        |scene| {
+            let process = scene.process(PID);
+            (process.start_ticks, process.start_time) = (None, None);
+        },
+    ] {
+        let mut scene = orphan();
+        change(&mut scene);
+        assert_clean(&judge(&mut scene, 400.0), Kind::Orphan);
+    }
+}
+
+#[test]
+fn who_works_on_another_gpu_is_no_orphan() {
+    let mut scene = Scene::new(2, 10.0);
+    scene.orphan(PID, &[0, 1], GIB);
+    scene.row(1, PID).sm_percent = Some(50);
+    assert_clean(&judge(&mut scene, 400.0), Kind::Orphan);
+    scene.row(1, PID).sm_percent = Some(0);
+    let engine = judge(&mut scene, 400.0);
+    assert_eq!(only(&engine, Kind::Orphan).memory_bytes, Some(2 * GIB));
+}
+
+#[test]
+fn those_whom_it_is_not_about_are_left_alone() {
+    for change in [
+        (|scene| scene.process(PID).executable = Some("/usr/bin/nvidia-persistenced".into()))
+            as fn(&mut Scene),
+        |scene| scene.process(PID).executable = Some("/usr/bin/nvidia-cuda-mps-server".into()),
+        |scene| scene.process(PID).executable = Some("/usr/lib/xorg/Xorg".into()),
+        |scene| scene.process(PID).systemd_unit = Some("inference.service".into()),
+        |scene| {
+            scene.process(PID).framework = Some("vllm".into());
+            scene.process(PID).listening = Some(true);
+        },
+        |scene| scene.process(PID).state = Some('Z'),
+        |scene| scene.process(PID).state = Some('t'),
+        |scene| kernel(scene, |kernel| kernel.execution_state = Some("busy".into())),
+        |scene| kernel(scene, |kernel| kernel.connections = Some(1)),
+        |scene| {
+            let soon = scene.now.time.plus_seconds(350.0);
+            kernel(scene, |kernel| kernel.last_activity = Some(soon));
+        },
+    ] {
+        let mut scene = orphan();
+        change(&mut scene);
+        assert_clean(&judge(&mut scene, 400.0), Kind::Orphan);
+    }
+    for change in [
+        (|scene| scene.process(PID).systemd_unit = Some("user@1000.service".into()))
+            as fn(&mut Scene),
+        |scene| scene.process(PID).systemd_unit = Some("session-3.scope".into()),
+        |scene| kernel(scene, |_| ()),
+    ] {
+        let mut scene = orphan();
+        change(&mut scene);
+        assert_eq!(count(&judge(&mut scene, 400.0), Kind::Orphan), 1);
+    }
+}
+
+fn kernel(scene: &mut Scene, change: impl Fn(&mut Jupyter)) {
+    let mut jupyter = Jupyter::default();
+    change(&mut jupyter);
+    scene.process(PID).jupyter = Some(Arc::new(jupyter));
+}
+
+#[test]
+fn who_is_stuck_is_no_orphan_and_who_reads_a_disk_is() {
+    let (mut scene, mut engine) = orphaned(130.0);
+    scene.process(PID).state = Some('D');
+    engine.observe(scene.step());
+    assert_eq!(count(&engine, Kind::Orphan), 1);
+    scene.play(130.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(count(&engine, Kind::Orphan), 0);
+    assert_eq!(engine.findings()[0].kind, Kind::Stuck);
+}
+
+#[test]
+fn a_stopped_orphan_is_one_accusation_and_is_not_ended() {
+    let mut scene = orphan();
+    scene.process(PID).state = Some('T');
+    let engine = judge(&mut scene, 700.0);
+    let finding = only(&engine, Kind::Orphan);
+    assert_eq!(engine.findings().len(), 1);
+    let also: Vec<Kind> = finding.also.iter().map(|also| also.kind).collect();
+    assert_eq!(also, [Kind::Stopped]);
+    assert_eq!(finding.actions, [Action::Notify]);
+}
+
+#[test]
+fn an_idle_orphan_is_one_accusation_with_idle_as_its_evidence() {
+    let mut scene = orphan();
+    let engine = judge(&mut scene, 700.0);
+    let finding = only(&engine, Kind::Orphan);
+    assert_eq!(engine.findings().len(), 1);
+    let also: Vec<Kind> = finding.also.iter().map(|also| also.kind).collect();
+    assert_eq!(also, [Kind::Idle]);
+}
+
+#[test]
+fn every_clause_has_to_hold_without_a_break() {
+    for change in [
+        (|scene| scene.process(PID).parent_is_reaper = Some(false)) as fn(&mut Scene),
+        |scene| scene.process(PID).group_leader_alive = Some(true),
+        |scene| scene.row(0, PID).sm_percent = Some(5),
+    ] {
+        let (mut scene, mut engine) = orphaned(300.0);
+        let whole = scene.clone();
+        change(&mut scene);
+        engine.observe(scene.step());
+        assert_clean(&engine, Kind::Orphan);
+        let now = scene.now.time;
+        scene = whole;
+        scene.now.time = now;
+        scene.step();
+        scene.play(110.0, |snapshot| engine.observe(snapshot));
+        assert_eq!(count(&engine, Kind::Orphan), 0);
+        engine.observe(scene.step());
+        assert_eq!(count(&engine, Kind::Orphan), 1);
+    }
+}
+
+#[test]
+fn what_is_missing_for_a_minute_breaks_nothing() {
+    let (mut scene, mut engine) = orphaned(60.0);
+    let whole = scene.clone();
+    scene.process(PID).parent_is_reaper = None;
+    scene.gpu(0).processes = None;
+    for _ in 0..4 {
+        engine.observe(scene.step());
+    }
+    scene.process(PID).parent_is_reaper = Some(true);
+    scene
+        .gpu(0)
+        .processes
+        .clone_from(&whole.now.gpus[0].processes);
+    scene.step();
+    scene.play(10.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(count(&engine, Kind::Orphan), 1);
+}
+
+#[test]
+fn one_unknown_is_a_doubt_where_all_else_holds() {
+    let doubt = "whether process 4242 outlived its job cannot be told";
+    for (change, reason) in [
+        (
+            (|scene| scene.process(PID).group_leader_alive = None) as fn(&mut Scene),
+            doubt,
+        ),
+        (|scene| scene.process(PID).parent_is_reaper = None, doubt),
+        (
+            |scene| {
+                scene.process(PID).cpu_percent = None;
+                scene.process(PID).cpu_seconds = None;
+            },
+            "the CPU use of process 4242 is not known",
+        ),
+        (
+            |scene| {
+                scene.row(0, PID).sm_percent = None;
+                scene.gpu(0).gpu_percent = Some(40);
+            },
+            "the driver gives no per-process utilization on GPU 0",
+        ),
+        (
+            |scene| {
+                scene.row(0, PID).sm_percent = None;
+                scene.gpu(0).gpu_percent = None;
+            },
+            "the driver gives no per-process utilization on GPU 0",
+        ),
+    ] {
+        let mut scene = orphan();
+        change(&mut scene);
+        let engine = judge(&mut scene, 200.0);
+        assert_eq!(count(&engine, Kind::Orphan), 0);
+        assert_eq!(reasons(&engine, Kind::Orphan), [reason]);
+    }
+    let mut scene = orphan();
+    scene.row(0, PID).sm_percent = None;
+    let engine = judge(&mut scene, 200.0);
+    assert_eq!(count(&engine, Kind::Orphan), 1, "nobody used the GPU");
+}
+
+#[test]
+fn a_history_that_begins_with_it_is_undecided_for_the_duration() {
+    let engine = judge(&mut orphan(), 60.0);
+    assert_eq!(count(&engine, Kind::Orphan), 0);
+    assert_eq!(
+        reasons(&engine, Kind::Orphan),
+        ["needs 120 s of history, has 60 s"]
+    );
+}
+
+#[test]
+fn one_that_is_not_listed_is_known_by_its_file() {
+    let mut scene = hidden();
+    let mut engine = judge(&mut scene, 110.0);
+    assert_eq!(count(&engine, Kind::Orphan), 0);
+    engine.observe(scene.step());
+    let finding = only(&engine, Kind::Orphan);
+    assert_eq!(finding.gpus[0].index, 0);
+    assert_eq!(finding.memory_bytes, None);
+    assert!(matches!(&finding.evidence, Evidence::Orphan(orphan) if !orphan.listed));
+    assert_eq!(
+        finding.message,
+        "python train.py (4242) outlived the job that started it and holds GPU 0 open, whose \
+         memory no listed process accounts for, without using a GPU for 2m 00s"
+    );
+    assert_eq!(finding.actions, [Action::Notify, Action::Terminate]);
+}
+
+#[test]
+fn a_file_proves_nothing_where_the_memory_is_explained_or_the_gpu_may_be_used() {
+    for change in [
+        (|scene| scene.gpu(0).memory.as_mut().unwrap().used_bytes = GIB - 1) as fn(&mut Scene),
+        |scene| scene.gpu(0).memory = None,
+        |scene| {
+            let row = GpuProcess {
+                pid: 7,
+                used_bytes: Some(9 * GIB + 1),
+                ..GpuProcess::default()
+            };
+            scene.rows(0).push(row);
+        },
+        |scene| {
+            let row = GpuProcess {
+                pid: 7,
+                used_bytes: None,
+                ..GpuProcess::default()
+            };
+            scene.rows(0).push(row);
+        },
+        |scene| scene.gpu(0).processes = None,
+        |scene| scene.gpu(0).mig_mode = Some(true),
+        |scene| scene.gpu(0).mig_devices = vec![MigDevice::default()],
+        |scene| scene.gpu(0).gpu_percent = Some(1),
+        |scene| scene.gpu(0).gpu_percent = None,
+        |scene| scene.gpu(0).minor_number = Some(4),
+        |scene| scene.gpu(0).stale_seconds = Some(1.0),
+        |scene| scene.process(PID).gpu_files = None,
+        |scene| scene.process(PID).gpu_files = Some(["/dev/nvidiactl".into()].into()),
+        |scene| scene.now.host.pid_namespace = None,
+        |scene| scene.now.host.pid_namespace = Some(PidNamespace::Container),
+        |scene| scene.process(PID).group_leader_alive = Some(true),
+        |scene| scene.process(PID).cpu_percent = Some(30.0),
+        // What the driver reserves is in it, and not told.
+        |scene| {
+            let memory = scene.gpu(0).memory.as_mut().unwrap();
+            (memory.reserved_bytes, memory.used_bytes) = (None, 2 * GIB);
+        },
+    ] {
+        let mut scene = hidden();
+        change(&mut scene);
+        assert_eq!(
+            count(&judge(&mut scene, 400.0), Kind::Orphan),
+            0,
+            "{:?}",
+            scene.now
+        );
+    }
+    let mut scene = hidden();
+    scene.gpu(0).memory.as_mut().unwrap().reserved_bytes = None;
+    assert_eq!(count(&judge(&mut scene, 400.0), Kind::Orphan), 1);
+}
+
+#[test]
+fn on_a_gpu_that_others_use_only_who_does_nothing_at_all_is_hidden() {
+    for (percent, found) in [(0.0, 1), (5.0, 0)] {
+        let mut scene = hidden();
+        scene.holder(7, &[0], GIB);
+        scene.row(0, 7).sm_percent = Some(90);
+        scene.gpu(0).gpu_percent = Some(90);
+        scene.process(PID).cpu_percent = Some(percent);
+        let engine = judge(&mut scene, 400.0);
+        assert_eq!(count(&engine, Kind::Orphan), found, "{percent} %");
+    }
+}
+
+#[test]
+fn what_is_booked_on_the_leader_that_is_gone_is_held_by_its_workers() {
+    let mut scene = hidden();
+    scene.now.processes.push(Process {
+        pid: PID - 1,
+        ..Process::default()
+    });
+    scene.rows(0).push(GpuProcess {
+        pid: PID - 1,
+        used_bytes: Some(10 * GIB),
+        sm_percent: Some(0),
+        ..GpuProcess::default()
+    });
+    let engine = judge(&mut scene, 200.0);
+    assert_eq!(count(&engine, Kind::Orphan), 1);
+    assert_eq!(count(&engine, Kind::Dead), 1);
+    // Of another group's leader that says nothing.
+    scene.process(PID).process_group = Some(9);
+    assert_eq!(count(&judge(&mut scene, 200.0), Kind::Orphan), 0);
+}
+
+#[test]
+fn the_settings_are_heeded() {
+    let span = |seconds| Value::Span(Span::from_seconds(seconds));
+    for (name, value, found) in [
+        ("duration", span(60.0), 1),
+        ("duration", span(300.0), 0),
+        ("enabled", Value::Flag(false), 0),
+    ] {
+        let engine = judge_with("orphan", name, value, &mut orphan(), 130.0);
+        assert_eq!(count(&engine, Kind::Orphan), found, "{name}");
+    }
+    let mut scene = orphan();
+    scene.process(PID).cpu_percent = Some(50.0);
+    let percent = Value::Percent(60.0);
+    let engine = judge_with("orphan", "max_cpu_percent", percent, &mut scene, 130.0);
+    assert_eq!(count(&engine, Kind::Orphan), 1);
+}

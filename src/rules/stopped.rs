@@ -1,0 +1,152 @@
+//! `stopped`: a process is stopped by a signal or a terminal (`T`) while it holds memory on a GPU.
+//!
+//! Ctrl-Z, a shell that gave it no terminal to read from, or `kill -STOP`. Every sample of the duration
+//! has to show it; one that does not begins the time anew.
+//!
+//! Never stopped: a process that a debugger holds (`t`), which is somebody's work; one that holds nothing
+//! on a GPU, or graphics only. Nothing is offered that would end it: who stopped it means to go on, an
+//! owner or a scheduler.
+
+use super::lasting::{About, Says, held, wait};
+use super::rule::{Judge, Seen, Tuned, Verdicts};
+use super::setting::{Field, Setting};
+use super::subject;
+use crate::history::{ProcessHistory, Row};
+use crate::model::Process;
+use crate::model::evidence::{Evidence, StoppedEvidence};
+use crate::model::finding::{Action, Kind, Severity};
+use crate::model::snapshot::ProcessType;
+use crate::units::{Bytes, Span};
+
+/// What the rule is tuned by.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Settings {
+    /// Whether the rule is run.
+    pub enabled: bool,
+    /// Less memory than this on a GPU is not worth a word; 0 for any memory at all.
+    pub min_memory: Bytes,
+    /// How long stopped.
+    pub duration: Span,
+    /// How bad it is.
+    pub severity: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            min_memory: Bytes(0),
+            duration: Span::from_seconds(120.0),
+            severity: Severity::Warning,
+        }
+    }
+}
+
+impl Judge for Settings {
+    const KIND: Kind = Kind::Stopped;
+    const MEANING: &'static str =
+        "a process that holds memory on a GPU has been stopped by a signal or a terminal";
+    const SETTINGS: &'static [Setting<Self>] = &[
+        Setting {
+            name: "enabled",
+            meaning: "whether the rule is run",
+            field: Field::Flag(|settings| &mut settings.enabled),
+        },
+        Setting {
+            name: "min_memory",
+            meaning: "less memory than this on a GPU is ignored (0 for any at all)",
+            field: Field::Bytes(|settings| &mut settings.min_memory),
+        },
+        Setting {
+            name: "duration",
+            meaning: "how long it has to be stopped",
+            field: Field::Span(|settings| &mut settings.duration),
+        },
+        Setting {
+            name: "severity",
+            meaning: "how bad a finding is: info, warning or critical",
+            field: Field::Severity(|settings| &mut settings.severity),
+        },
+    ];
+
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn process(
+        rule: &Tuned<Self>,
+        seen: Seen<'_>,
+        process: &Process,
+        known: &ProcessHistory,
+        verdicts: &mut Verdicts,
+    ) {
+        let Some(('T', streak)) = known.state() else {
+            return;
+        };
+        let Some(held) = held(rule, seen, process, known, |it| it.severity, Self::counts) else {
+            return;
+        };
+        let needed = held.settings.duration.seconds();
+        if streak.seconds() < needed {
+            wait(rule, process, held.gpus[0].index, &streak, needed, verdicts);
+            return;
+        }
+        let about = About {
+            rule,
+            process,
+            severity: held.settings.severity,
+            gpus: held.gpus,
+            since: streak.since,
+            until: streak.until,
+        };
+        let message = format!(
+            "{} has been stopped for {} and holds {}",
+            about.name(),
+            Span::from_seconds(about.seconds()),
+            subject::held(&about.gpus),
+        );
+        verdicts.find(about.finding(Says {
+            evidence: Evidence::Stopped(StoppedEvidence {
+                state: 'T',
+                samples: streak.samples,
+                terminal: process.terminal.clone(),
+            }),
+            message,
+            advice: advice(process),
+            actions: vec![Action::Notify],
+        }));
+    }
+}
+
+impl Settings {
+    /// Whether memory is held in a row; what the driver does not tell is held.
+    fn counts(&self, row: &Row) -> bool {
+        row.kind() != ProcessType::Graphics
+            && row
+                .used_bytes()
+                .is_none_or(|bytes| bytes > 0 && bytes >= self.min_memory.0)
+    }
+}
+
+fn advice(process: &Process) -> Vec<String> {
+    let pid = process.pid;
+    let mut advice = Vec::new();
+    if let Some(job) = process.slurm.as_ref().and_then(|it| it.job_id.as_ref()) {
+        advice.push(format!(
+            "where Slurm suspended its job: `scontrol resume {job}`"
+        ));
+    }
+    advice.push(match &process.terminal {
+        Some(terminal) => {
+            format!("let it go on: `fg` in its shell on {terminal}, or `kill -CONT {pid}`")
+        }
+        None => format!("let it go on: `kill -CONT {pid}`"),
+    });
+    advice.push(format!(
+        "or end it: `kill -TERM {pid}; kill -CONT {pid}` (stopped, it does not take the first)"
+    ));
+    advice
+}
+
+#[cfg(test)]
+mod tests;

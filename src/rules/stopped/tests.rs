@@ -1,0 +1,138 @@
+//! Each clause of the rule, on scenes made by hand.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::history::testing::Scene;
+use crate::model::snapshot::Slurm;
+use crate::rules::setting::Value;
+use crate::rules::testing::{PID, assert_clean, count, judge, judge_with, only, reasons};
+use crate::units::GIB;
+
+/// `python train.py` that works on GPU 0 for a minute, and is stopped then; a sample every 10 s.
+fn stopped(seconds: f64) -> (Scene, crate::rules::Engine) {
+    let mut scene = Scene::new(1, 10.0);
+    scene.holder(PID, &[0], 20 * GIB);
+    scene.process(PID).terminal = Some("pts/3".into());
+    let mut engine = judge(&mut scene, 60.0);
+    scene.process(PID).state = Some('T');
+    scene.step();
+    scene.play(seconds, |snapshot| engine.observe(snapshot));
+    (scene, engine)
+}
+
+#[test]
+fn it_is_found_after_the_duration_and_never_ended() {
+    let (mut scene, mut engine) = stopped(110.0);
+    assert_clean(&engine, Kind::Stopped);
+    assert_eq!(engine.pending()[0].kind, Kind::Stopped);
+    engine.observe(scene.step());
+    let finding = only(&engine, Kind::Stopped);
+    assert_eq!(finding.severity, Severity::Warning);
+    assert_eq!(finding.duration_seconds, 120.0);
+    assert_eq!(
+        finding.message,
+        "python train.py (4242) has been stopped for 2m 00s and holds 20.0 GiB on GPU 0"
+    );
+    assert_eq!(
+        finding.evidence,
+        Evidence::Stopped(StoppedEvidence {
+            state: 'T',
+            samples: 13,
+            terminal: Some("pts/3".into()),
+        })
+    );
+    assert_eq!(finding.actions, [Action::Notify]);
+    assert!(finding.advice[0].contains("fg") && finding.advice[1].contains("kill -CONT 4242"));
+    assert_eq!(engine.pending(), []);
+}
+
+#[test]
+fn one_sample_that_runs_ends_it() {
+    let (mut scene, mut engine) = stopped(300.0);
+    scene.process(PID).state = Some('S');
+    engine.observe(scene.step());
+    assert_clean(&engine, Kind::Stopped);
+    assert!(engine.resolved()[0].resolved_at.is_some());
+    scene.process(PID).state = Some('T');
+    scene.step();
+    scene.play(110.0, |snapshot| engine.observe(snapshot));
+    assert_clean(&engine, Kind::Stopped);
+}
+
+#[test]
+fn a_history_that_begins_while_it_is_stopped_is_undecided_until_it_is_long_enough() {
+    let mut scene = Scene::new(1, 10.0);
+    scene.holder(PID, &[0], GIB);
+    scene.process(PID).state = Some('T');
+    let mut engine = judge(&mut scene, 50.0);
+    assert_eq!(
+        reasons(&engine, Kind::Stopped),
+        ["needs 120 s of history, has 50 s"]
+    );
+    scene.play(80.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(count(&engine, Kind::Stopped), 1);
+}
+
+#[test]
+fn a_gap_ends_it_unless_the_cpu_seconds_vouch_for_it() {
+    for (cpu_known, found) in [(true, 1), (false, 0)] {
+        let (mut scene, mut engine) = stopped(100.0);
+        if !cpu_known {
+            scene.process(PID).cpu_seconds = None;
+            scene.process(PID).cpu_percent = None;
+        }
+        engine.observe(scene.pass(300.0));
+        assert_eq!(count(&engine, Kind::Stopped), found, "{cpu_known}");
+    }
+}
+
+#[test]
+fn who_is_traced_or_holds_nothing_is_not_stopped() {
+    for (change, found) in [
+        ((|_| ()) as fn(&mut Scene), 1),
+        (|scene| scene.process(PID).state = Some('t'), 0),
+        (|scene| scene.process(PID).state = Some('S'), 0),
+        (|scene| scene.process(PID).state = None, 0),
+        (|scene| scene.row(0, PID).used_bytes = Some(0), 0),
+        (|scene| scene.row(0, PID).used_bytes = Some(1), 1),
+        (|scene| scene.row(0, PID).used_bytes = None, 1),
+        (|scene| scene.row(0, PID).kind = ProcessType::Graphics, 0),
+        (|scene| scene.rows(0).clear(), 0),
+        (
+            |scene| {
+                let process = scene.process(PID);
+                (process.start_ticks, process.start_time) = (None, None);
+            },
+            0,
+        ),
+    ] {
+        let mut scene = Scene::new(1, 10.0);
+        scene.holder(PID, &[0], GIB);
+        scene.process(PID).state = Some('T');
+        change(&mut scene);
+        let engine = judge(&mut scene, 200.0);
+        assert_eq!(count(&engine, Kind::Stopped), found, "{:?}", scene.now);
+        assert_eq!(reasons(&engine, Kind::Stopped), [""; 0]);
+    }
+}
+
+#[test]
+fn settings_and_slurm_change_what_is_said() {
+    let mut scene = Scene::new(1, 10.0);
+    scene.holder(PID, &[0], GIB);
+    scene.process(PID).state = Some('T');
+    scene.process(PID).slurm = Some(Arc::new(Slurm {
+        job_id: Some("77".into()),
+        ..Slurm::default()
+    }));
+    let least = Value::Bytes(Bytes(2 * GIB));
+    let engine = judge_with("stopped", "min_memory", least, &mut scene, 200.0);
+    assert_clean(&engine, Kind::Stopped);
+    let long = Value::Span(Span::from_seconds(600.0));
+    let engine = judge_with("stopped", "duration", long, &mut scene, 200.0);
+    assert_eq!(count(&engine, Kind::Stopped), 0);
+    let engine = judge(&mut scene, 200.0);
+    let advice = &only(&engine, Kind::Stopped).advice;
+    assert!(advice[0].contains("scontrol resume 77"), "{advice:?}");
+}

@@ -1,0 +1,159 @@
+//! `stuck`: a process holds memory on a GPU and is in uninterruptible sleep (`D`), sample after sample.
+//!
+//! It waits inside the kernel, nearly always in a driver, and no signal reaches it. It is accused only
+//! where every sample of the duration shows `D` (one that does not ends it), there are enough of them,
+//! and its CPU seconds stood still meanwhile: who reads a slow disk is in `D` whenever somebody looks, and
+//! gets on in between. Where CPU seconds are not known, more samples have to do.
+//!
+//! Never stuck: a process that holds nothing on a GPU; one that is in `D` for a moment; one whose CPU
+//! seconds advance. Nothing is offered that would end it, because nothing does.
+
+use super::lasting::{About, Says, held, wait};
+use super::rule::{Judge, Seen, Tuned, Verdicts};
+use super::setting::{Field, Setting};
+use super::subject;
+use crate::history::{Began, ProcessHistory, Row, Streak};
+use crate::model::Process;
+use crate::model::evidence::{Evidence, StuckEvidence};
+use crate::model::finding::{Action, Kind, Severity};
+use crate::units::Span;
+
+/// Fewer samples are a coincidence, though the CPU seconds stood still.
+const LEAST_SAMPLES: u64 = 3;
+/// Fewer are one where the CPU seconds are not known.
+const LEAST_SAMPLES_WITHOUT_CPU: u64 = 5;
+/// In uninterruptible sleep for this long, a process is out of the reach of signals.
+const BEYOND_SIGNALS_SECONDS: f64 = 120.0;
+
+/// What the rule is tuned by.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Settings {
+    /// Whether the rule is run.
+    pub enabled: bool,
+    /// How long in uninterruptible sleep.
+    pub duration: Span,
+    /// How bad it is.
+    pub severity: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            duration: Span::from_seconds(120.0),
+            severity: Severity::Critical,
+        }
+    }
+}
+
+impl Judge for Settings {
+    const KIND: Kind = Kind::Stuck;
+    const MEANING: &'static str =
+        "a process that holds memory on a GPU has been in uninterruptible sleep for the duration";
+    const SETTINGS: &'static [Setting<Self>] = &[
+        Setting {
+            name: "enabled",
+            meaning: "whether the rule is run",
+            field: Field::Flag(|settings| &mut settings.enabled),
+        },
+        Setting {
+            name: "duration",
+            meaning: "how long every sample has to show it in uninterruptible sleep",
+            field: Field::Span(|settings| &mut settings.duration),
+        },
+        Setting {
+            name: "severity",
+            meaning: "how bad a finding is: info, warning or critical",
+            field: Field::Severity(|settings| &mut settings.severity),
+        },
+    ];
+
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn process(
+        rule: &Tuned<Self>,
+        seen: Seen<'_>,
+        process: &Process,
+        known: &ProcessHistory,
+        verdicts: &mut Verdicts,
+    ) {
+        let Some(('D', streak)) = known.state() else {
+            return;
+        };
+        let counts = |_: &Self, row: &Row| row.used_bytes() != Some(0);
+        let Some(held) = held(rule, seen, process, known, |it| it.severity, counts) else {
+            return;
+        };
+        let streak = while_still(streak, known);
+        let needed = held.settings.duration.seconds();
+        let least_samples = match known.still_since() {
+            Some(_) => LEAST_SAMPLES,
+            None => LEAST_SAMPLES_WITHOUT_CPU,
+        };
+        if streak.seconds() < needed || streak.samples < least_samples {
+            wait(rule, process, held.gpus[0].index, &streak, needed, verdicts);
+            return;
+        }
+        let about = About {
+            rule,
+            process,
+            severity: held.settings.severity,
+            gpus: held.gpus,
+            since: streak.since,
+            until: streak.until,
+        };
+        let message = format!(
+            "{} holds {} and has been in uninterruptible sleep for {}: no signal reaches it",
+            about.name(),
+            subject::held(&about.gpus),
+            Span::from_seconds(about.seconds()),
+        );
+        verdicts.find(about.finding(Says {
+            evidence: Evidence::Stuck(StuckEvidence {
+                state: 'D',
+                samples: streak.samples,
+            }),
+            message,
+            advice: advice(process.pid),
+            actions: vec![Action::Notify],
+        }));
+    }
+}
+
+/// The part of the time in `D` in which its CPU seconds stood still, where they are known.
+fn while_still(streak: Streak, known: &ProcessHistory) -> Streak {
+    match known.still_since() {
+        // The CPU seconds of its first sample in `D` are those that it used before.
+        Some(since) if since > streak.since => Streak {
+            since,
+            began: Began::Witnessed,
+            ..streak
+        },
+        _ => streak,
+    }
+}
+
+/// Whether no signal reaches a process: it is dead, or has been in uninterruptible sleep for long.
+pub(super) fn is_beyond_signals(seen: Seen<'_>, known: &ProcessHistory) -> bool {
+    known.state().is_some_and(|(state, streak)| match state {
+        'Z' | 'X' => true,
+        'D' => seen.snapshot.time.seconds_since(streak.since) >= BEYOND_SIGNALS_SECONDS,
+        _ => false,
+    })
+}
+
+fn advice(pid: u32) -> Vec<String> {
+    vec![
+        format!("see what it waits for: `ps -o pid,stat,wchan:32,comm -p {pid}`"),
+        "killing it does nothing before the kernel lets go of it; do not wait for it in a script"
+            .to_owned(),
+        "look for errors of the driver: `dmesg | grep -i -e xid -e nvrm`; where nothing else brings \
+         it back, reboot"
+            .to_owned(),
+    ]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+//! Each clause of the rule, on scenes made by hand.
+
+use super::*;
+use crate::history::testing::Scene;
+use crate::rules::Engine;
+use crate::rules::testing::{PID, assert_clean, count, judge, only, reasons};
+use crate::units::GIB;
+
+/// `python train.py` that hangs in the driver after a minute; a sample every `interval` seconds.
+fn stuck(interval: f64, seconds: f64) -> (Scene, Engine) {
+    let mut scene = Scene::new(1, interval);
+    scene.holder(PID, &[0], 20 * GIB);
+    let mut engine = judge(&mut scene, 60.0);
+    scene.process(PID).state = Some('D');
+    scene.step();
+    scene.play(seconds, |snapshot| engine.observe(snapshot));
+    (scene, engine)
+}
+
+#[test]
+fn it_is_found_after_the_duration_and_nothing_is_done() {
+    let (mut scene, mut engine) = stuck(10.0, 110.0);
+    assert_clean(&engine, Kind::Stuck);
+    assert_eq!(engine.pending()[0].kind, Kind::Stuck);
+    engine.observe(scene.step());
+    let finding = only(&engine, Kind::Stuck);
+    assert_eq!(finding.severity, Severity::Critical);
+    assert_eq!(
+        (finding.duration_seconds, finding.memory_bytes),
+        (120.0, Some(20 * GIB))
+    );
+    assert_eq!(
+        finding.message,
+        "python train.py (4242) holds 20.0 GiB on GPU 0 and has been in uninterruptible sleep for \
+         2m 00s: no signal reaches it"
+    );
+    assert_eq!(
+        finding.evidence,
+        Evidence::Stuck(StuckEvidence {
+            state: 'D',
+            samples: 13
+        })
+    );
+    assert_eq!(finding.actions, [Action::Notify]);
+}
+
+#[test]
+fn one_sample_out_of_it_ends_it() {
+    for state in ['S', 'R'] {
+        let (mut scene, mut engine) = stuck(10.0, 300.0);
+        scene.process(PID).state = Some(state);
+        engine.observe(scene.step());
+        assert_clean(&engine, Kind::Stuck);
+        scene.process(PID).state = Some('D');
+        scene.step();
+        scene.play(110.0, |snapshot| engine.observe(snapshot));
+        assert_eq!(count(&engine, Kind::Stuck), 0);
+    }
+}
+
+#[test]
+fn who_gets_on_between_samples_reads_a_disk() {
+    for (percent, found) in [(0.0, 1), (0.5, 1), (3.0, 0), (90.0, 0)] {
+        let mut scene = Scene::new(1, 60.0);
+        scene.holder(PID, &[0], GIB);
+        scene.process(PID).state = Some('D');
+        scene.process(PID).cpu_percent = Some(percent);
+        let engine = judge(&mut scene, 1_200.0);
+        assert_eq!(count(&engine, Kind::Stuck), found, "{percent} %");
+    }
+    // It begins when the CPU seconds stop, not when it was first seen in D.
+    let mut scene = Scene::new(1, 10.0);
+    scene.holder(PID, &[0], GIB);
+    scene.process(PID).state = Some('D');
+    scene.process(PID).cpu_percent = Some(40.0);
+    let mut engine = judge(&mut scene, 300.0);
+    let stops = scene.now.time;
+    scene.process(PID).cpu_percent = Some(0.0);
+    scene.step();
+    scene.play(200.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(only(&engine, Kind::Stuck).since, stops);
+}
+
+#[test]
+fn without_cpu_seconds_more_samples_have_to_do() {
+    for (interval, seconds, found) in [
+        (60.0, 120.0, 0),
+        (60.0, 180.0, 0),
+        (60.0, 240.0, 1),
+        (30.0, 120.0, 1),
+    ] {
+        let mut scene = Scene::new(1, interval);
+        scene.holder(PID, &[0], GIB);
+        scene.process(PID).state = Some('D');
+        scene.process(PID).cpu_percent = None;
+        scene.process(PID).cpu_seconds = None;
+        let engine = judge(&mut scene, seconds);
+        assert_eq!(count(&engine, Kind::Stuck), found, "{interval} {seconds}");
+    }
+}
+
+#[test]
+fn who_holds_nothing_or_is_not_known_for_certain_is_not_stuck() {
+    for (change, found) in [
+        ((|_| ()) as fn(&mut Scene), 1),
+        (|scene| scene.row(0, PID).used_bytes = None, 1),
+        (|scene| scene.row(0, PID).used_bytes = Some(0), 0),
+        (|scene| scene.rows(0).clear(), 0),
+        (|scene| scene.process(PID).state = Some('S'), 0),
+        (
+            |scene| {
+                let process = scene.process(PID);
+                (process.start_ticks, process.start_time) = (None, None);
+            },
+            0,
+        ),
+    ] {
+        let mut scene = Scene::new(1, 10.0);
+        scene.holder(PID, &[0], GIB);
+        scene.process(PID).state = Some('D');
+        change(&mut scene);
+        let engine = judge(&mut scene, 200.0);
+        assert_eq!(count(&engine, Kind::Stuck), found);
+        assert_eq!(reasons(&engine, Kind::Stuck), [""; 0]);
+    }
+}
+
+#[test]
+fn a_gap_longer_than_its_cpu_seconds_vouch_for_begins_it_anew() {
+    let (mut scene, mut engine) = stuck(10.0, 100.0);
+    engine.observe(scene.pass(700.0));
+    assert_eq!(count(&engine, Kind::Stuck), 0);
+    assert_eq!(
+        reasons(&engine, Kind::Stuck),
+        ["needs 120 s of history, has 0 s"]
+    );
+}

@@ -1,0 +1,69 @@
+//! What the tests of the kinds share: judging a scene, and looking at what came of it.
+
+use super::setting::Value;
+use super::{Engine, Settings};
+use crate::history::testing::Scene;
+use crate::model::finding::{Finding, Kind};
+
+/// The process that the tests are about.
+pub(super) const PID: u32 = 4242;
+
+/// Judges the next `seconds` of a scene with every rule as it is by default.
+pub(super) fn judge(scene: &mut Scene, seconds: f64) -> Engine {
+    let mut engine = Engine::new(Settings::default());
+    scene.play(seconds, |snapshot| engine.observe(snapshot));
+    engine
+}
+
+/// As [`judge`], with one setting changed.
+pub(super) fn judge_with(
+    rule: &str,
+    setting: &str,
+    value: Value,
+    scene: &mut Scene,
+    seconds: f64,
+) -> Engine {
+    let mut settings = Settings::default();
+    assert!(settings.rule_mut(rule).unwrap().set(setting, value));
+    let mut engine = Engine::new(settings);
+    scene.play(seconds, |snapshot| engine.observe(snapshot));
+    engine
+}
+
+/// The findings of a kind, also those that stay as the evidence of another.
+pub(super) fn count(engine: &Engine, kind: Kind) -> usize {
+    let findings = engine.findings().iter();
+    findings
+        .map(|finding| {
+            usize::from(finding.kind == kind)
+                + finding.also.iter().filter(|also| also.kind == kind).count()
+        })
+        .sum()
+}
+
+/// The only finding of a kind.
+#[track_caller]
+pub(super) fn only(engine: &Engine, kind: Kind) -> &Finding {
+    let of_kind = engine.findings().iter().filter(|it| it.kind == kind);
+    let found: Vec<&Finding> = of_kind.collect();
+    let [finding] = found[..] else {
+        panic!("{:?}", engine.findings())
+    };
+    finding
+}
+
+/// Why a kind is undecided.
+pub(super) fn reasons(engine: &Engine, kind: Kind) -> Vec<String> {
+    let undecided = engine.undecided().into_iter();
+    undecided
+        .filter(|it| *it.rule == *kind.name())
+        .map(|it| it.reason)
+        .collect()
+}
+
+/// Neither found nor undecided.
+#[track_caller]
+pub(super) fn assert_clean(engine: &Engine, kind: Kind) {
+    assert_eq!(count(engine, kind), 0, "{:?}", engine.findings());
+    assert_eq!(reasons(engine, kind), [""; 0]);
+}
