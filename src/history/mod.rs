@@ -8,7 +8,7 @@
 //! afresh ([`Reset`]).
 //!
 //! It never asks a clock, reads no file, and judges nobody; that is [`crate::rules`]. Memory is bounded
-//! per process (8 KiB) and per process and GPU (1 KiB), and a row costs the same however long it has
+//! per process (8 KiB) and per process and GPU (3 KiB), and a row costs the same however long it has
 //! been watched.
 
 mod average;
@@ -16,6 +16,7 @@ pub mod cpu;
 mod device;
 pub mod draw;
 mod ghost;
+pub mod growth;
 mod hidden;
 mod interval;
 mod plateau;

@@ -1,5 +1,6 @@
 //! A process on one GPU (under MIG, on one instance) over time: its memory, and its run without use.
 
+use super::growth::Growth;
 use super::plateau::Plateau;
 use super::{BRIDGED_GAP_MILLISECONDS, Moment};
 use crate::model::snapshot::ProcessType;
@@ -117,6 +118,7 @@ pub struct Row {
     kind: ProcessType,
     /// What was held, and when the driver last told it.
     used: Option<(u64, Time)>,
+    growth: Growth,
     /// What was held when it last came to rest, and when it last moved away from there.
     settled: Option<u64>,
     moved_at: Option<Time>,
@@ -141,6 +143,7 @@ impl Row {
             compute_instance: row.compute_instance_id,
             kind: row.kind,
             used: None,
+            growth: Growth::default(),
             settled: None,
             moved_at: None,
             last_use: Use::Unknown,
@@ -173,6 +176,8 @@ impl Row {
     ) {
         self.last_seen = moment.time;
         self.kind = row.kind;
+        self.growth
+            .observe(moment.time, row.used_bytes, moment.allowed_gap);
         match (row.used_bytes, self.used) {
             (Some(bytes), _) => self.used = Some((bytes, moment.time)),
             (None, Some((_, told_at))) if moment.time - told_at > moment.allowed_gap => {
@@ -299,6 +304,11 @@ impl Row {
     /// The time in which what is held stays the same, as far as it was seen.
     pub fn plateau(&self) -> Option<&Plateau> {
         self.plateau.as_ref()
+    }
+
+    /// Whether what it holds grows.
+    pub fn growth(&self) -> &Growth {
+        &self.growth
     }
 
     /// What the last snapshot said about use.

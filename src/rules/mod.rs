@@ -20,6 +20,7 @@ pub mod idle;
 pub mod keep;
 mod known;
 mod lasting;
+pub mod leak;
 pub mod orphan;
 pub mod pressure;
 pub mod rule;
@@ -51,6 +52,7 @@ fn kinds() -> Vec<Box<dyn Rule>> {
         Box::new(Tuned::<orphan::Settings>::default()),
         Box::new(Tuned::<stopped::Settings>::default()),
         Box::new(Tuned::<hung::Settings>::default()),
+        Box::new(Tuned::<leak::Settings>::default()),
         Box::new(Tuned::<idle::Settings>::default()),
         Box::new(Tuned::<server_idle::Settings>::default()),
         Box::new(Tuned::<stray_context::Settings>::default()),

@@ -21,6 +21,7 @@ mod pty;
 mod recordings;
 mod scenarios;
 mod schema;
+mod series;
 mod store;
 mod support;
 mod tidy;

@@ -62,21 +62,11 @@ pub fn from_json(findings: &Value) -> Vec<Found> {
         .collect()
 }
 
-/// The kinds that there is a rule for.
-fn known_kinds() -> BTreeSet<String> {
-    let entries = gpumem::rules::catalogue();
-    entries.iter().map(|entry| entry.kind.to_string()).collect()
-}
-
 /// What is wrong with what was found; empty where it is right.
 pub fn complaints(labels: &Labels, found: &[Found]) -> Vec<String> {
-    let known = known_kinds();
     let grave = || found.iter().filter(|found| found.severity != "info");
     let mut complaints = Vec::new();
-    let expected = labels.expected.iter();
-    // To be deleted, with `known_kinds`, when every scored kind has its rule.
-    let expected = expected.filter(|(kind, _)| known.contains(*kind));
-    for (kind, subject) in expected {
+    for (kind, subject) in &labels.expected {
         let is_right = |found: &&Found| {
             let is_severe = labels
                 .severity

@@ -1,0 +1,365 @@
+//! A test a family of curves: what grows, what only looks like it, and what nobody may send.
+
+use super::*;
+use crate::units::MIB;
+
+const DEMAND: Demand = Demand {
+    bytes: 256 * MIB,
+    seconds: 900.0,
+};
+const BASE: f64 = 8000.0;
+
+/// xorshift: the same numbers in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn share(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+fn instant(seconds: f64) -> Time {
+    Time::from_unix_milliseconds(1_763_706_000_000).plus_seconds(seconds)
+}
+
+/// What came of a curve.
+struct Played {
+    growth: Growth,
+    /// Minutes at which it was called a leak, and at which it no longer was.
+    turns: Vec<f64>,
+}
+
+impl Played {
+    fn is_leak(&self) -> bool {
+        self.turns.len() % 2 == 1
+    }
+
+    fn trend(&self) -> Trend {
+        match self.growth.verdict(&DEMAND) {
+            Verdict::Leak(trend) => trend,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Feeds MiB over minutes; NaN is not known.
+fn play(interval: f64, minutes: f64, mut curve: impl FnMut(f64) -> f64) -> Played {
+    let mut growth = Growth::default();
+    let mut turns = Vec::new();
+    let mut seconds = 0.0;
+    while seconds <= minutes * 60.0 {
+        let value = curve(seconds / 60.0);
+        let bytes = value.is_finite().then_some((value * MIB as f64) as u64);
+        growth.observe(
+            instant(seconds),
+            bytes,
+            60_000.max((interval * 3000.0) as i64),
+        );
+        let is_leak = matches!(growth.verdict(&DEMAND), Verdict::Leak(_));
+        if is_leak != (turns.len() % 2 == 1) {
+            turns.push(seconds / 60.0);
+        }
+        seconds += interval;
+    }
+    Played { growth, turns }
+}
+
+/// Whether all intervals agree that it is a leak in the end, found once and not lost again.
+#[track_caller]
+fn assert_leak(minutes: f64, curve: impl Fn(f64) -> f64) {
+    for interval in [1.0, 10.0, 30.0, 60.0] {
+        let turns = play(interval, minutes, &curve).turns;
+        assert_eq!(turns.len(), 1, "every {interval} s: {turns:?}");
+    }
+}
+
+/// Whether nobody is ever accused.
+#[track_caller]
+fn assert_never(minutes: f64, curve: impl Fn(f64) -> f64) {
+    for interval in [1.0, 10.0, 30.0, 60.0] {
+        let turns = play(interval, minutes, &curve).turns;
+        assert_eq!(turns, [0.0; 0], "every {interval} s");
+    }
+}
+
+/// Whether nobody is accused in the end.
+#[track_caller]
+fn assert_over(minutes: f64, curve: impl Fn(f64) -> f64) {
+    for interval in [1.0, 10.0, 30.0, 60.0] {
+        let played = play(interval, minutes, &curve);
+        assert!(!played.is_leak(), "every {interval} s: {:?}", played.turns);
+        assert!(played.turns.len() <= 2, "flickers: {:?}", played.turns);
+    }
+}
+
+/// In steps of whole allocations.
+fn steps(value: f64, size: f64) -> f64 {
+    (value / size).floor() * size
+}
+
+#[test]
+fn a_steady_leak_is_found_at_any_rate() {
+    assert_leak(20.0, |t| BASE + steps(15.0 * t, 2.0));
+    assert_leak(21.0, |t| BASE + steps(16.0 * t, 20.0));
+    assert_leak(66.0, |t| BASE + 310.0 * t);
+    assert_leak(80.0, |t| BASE + steps(5.0 * t, 2.0));
+    assert_leak(240.0, |t| BASE + steps(1.5 * t, 2.0));
+}
+
+#[test]
+fn its_trend_says_since_when_and_how_fast() {
+    let played = play(10.0, 105.0, |t| {
+        BASE + steps(20.0 * (t - 60.0).max(0.0), 2.0)
+    });
+    let trend = played.trend();
+    let minutes = trend.since.seconds_since(instant(0.0)) / 60.0;
+    assert!((56.0..=63.0).contains(&minutes), "since minute {minutes}");
+    let per_minute = trend.bytes_per_second * 60.0 / MIB as f64;
+    assert!(
+        (18.0..=22.0).contains(&per_minute),
+        "{per_minute} MiB a minute"
+    );
+    assert!(trend.bytes_per_second_low <= trend.bytes_per_second);
+    assert!(trend.bytes_per_second_high >= trend.bytes_per_second);
+    assert!(trend.bytes_per_second_low > 0.8 * trend.bytes_per_second);
+    let grown = trend.grown_bytes / MIB;
+    assert!((800..=910).contains(&grown), "{grown} MiB");
+    assert!(
+        trend.growing_share > 0.8 && trend.falls_share < 0.05,
+        "{trend:?}"
+    );
+    assert!((240..=300).contains(&trend.samples), "{}", trend.samples);
+}
+
+#[test]
+fn it_is_growing_before_it_is_a_leak_and_too_short_before_that() {
+    let mut growth = Growth::default();
+    let mut observe = |from: u32, to: u32| {
+        for second in (from..to).step_by(10) {
+            let bytes = 8 * 1024 * MIB + u64::from(second) * MIB / 5;
+            growth.observe(instant(f64::from(second)), Some(bytes), 60_000);
+        }
+        growth.verdict(&DEMAND)
+    };
+    assert_eq!(observe(0, 60), Verdict::Not);
+    assert!(matches!(observe(60, 800), Verdict::TooShort { .. }));
+    assert!(matches!(observe(800, 1000), Verdict::Growing(_)));
+    assert!(matches!(observe(1000, 1600), Verdict::Leak(_)));
+}
+
+#[test]
+fn a_leak_is_found_whatever_was_before() {
+    assert_leak(110.0, |t| BASE + steps(20.0 * (t - 80.0).max(0.0), 2.0));
+    // A model is loaded in four pieces; another batch size; a spike.
+    assert_leak(30.0, |t| 500.0 + 3000.0 * t.floor().min(4.0) + 20.0 * t);
+    assert_leak(50.0, |t| BASE + 4000.0 * f64::from(t > 20.0) + 20.0 * t);
+    assert_leak(50.0, |t| {
+        BASE + 4000.0 * f64::from(t > 12.0 && t < 13.0) + 20.0 * t
+    });
+}
+
+#[test]
+fn a_leak_is_found_under_what_comes_and_goes() {
+    // Evaluation every ten minutes; a sawtooth; noise.
+    assert_leak(60.0, |t| {
+        BASE + 15.0 * t + 3000.0 * f64::from(t % 10.0 < 2.0)
+    });
+    assert_leak(80.0, |t| BASE + 15.0 * t + 2000.0 * (t / 8.0).fract());
+    for seed in 1..20 {
+        let mut random = Random(seed * 0x9E37_79B9);
+        let played = play(5.0, 45.0, |t| BASE + 20.0 * t + 60.0 * random.share());
+        assert_eq!(played.turns.len(), 1, "seed {seed}: {:?}", played.turns);
+    }
+}
+
+#[test]
+fn epochs_that_keep_something_are_a_leak_from_the_fourth_on() {
+    assert_leak(75.0, |t| BASE + 254.0 * (t / 12.0).floor());
+    assert_leak(110.0, |t| BASE + 254.0 * (t / 20.0).floor());
+    assert_never(55.0, |t| BASE + 254.0 * (t / 20.0).floor());
+}
+
+#[test]
+fn a_leak_may_speed_up() {
+    assert_leak(60.0, |t| BASE + t * t);
+}
+
+#[test]
+fn missing_samples_and_a_gap_of_minutes_hide_no_leak() {
+    assert_leak(40.0, |t| {
+        if (t * 7.3).fract() < 0.15 {
+            f64::NAN
+        } else {
+            BASE + 20.0 * t
+        }
+    });
+    assert_leak(40.0, |t| {
+        if t > 12.0 && t < 17.0 {
+            f64::NAN
+        } else {
+            BASE + 20.0 * t
+        }
+    });
+}
+
+#[test]
+fn what_nobody_saw_grow_proves_nothing() {
+    // Five samples that rise, and forty minutes of darkness between each two.
+    let mut growth = Growth::default();
+    for visit in 0..5u64 {
+        for sample in 0..6u64 {
+            let seconds = (visit * 2400 + sample * 10) as f64;
+            growth.observe(instant(seconds), Some((8000 + visit * 400) * MIB), 60_000);
+        }
+        assert!(!matches!(growth.verdict(&DEMAND), Verdict::Leak(_)));
+    }
+}
+
+#[test]
+fn warming_up_is_no_leak() {
+    assert_never(60.0, |t| BASE + 1500.0 * (t / 2.0).floor().min(5.0));
+    assert_never(60.0, |t| {
+        BASE + [400.0, 1800.0, 2500.0, 2700.0, 3500.0, 3600.0][((t / 3.0) as usize).min(5)]
+    });
+    for minutes in [1.0, 3.0, 5.0, 10.0] {
+        assert_never(90.0, |t| BASE + 6000.0 * (1.0 - (-t / minutes).exp()));
+    }
+}
+
+#[test]
+fn what_settles_down_slowly_is_let_go() {
+    for minutes in [15.0, 20.0, 30.0, 60.0] {
+        assert_over(4.0 * minutes, |t| {
+            BASE + 6000.0 * (1.0 - (-t / minutes).exp())
+        });
+    }
+}
+
+#[test]
+fn what_has_filled_up_or_stopped_is_let_go() {
+    for minutes in [10.0, 20.0, 40.0] {
+        assert_over(minutes * 1.75, |t| BASE + 4000.0 * (t / minutes).min(1.0));
+        assert_over(20.0 + minutes * 2.0, |t| {
+            BASE + 20.0 * (t - 20.0).clamp(0.0, minutes)
+        });
+    }
+}
+
+#[test]
+fn what_was_given_back_is_let_go_at_once() {
+    let played = play(
+        10.0,
+        40.5,
+        |t| if t < 40.0 { BASE + 30.0 * t } else { BASE },
+    );
+    assert_eq!(played.turns.len(), 2, "{:?}", played.turns);
+}
+
+#[test]
+fn equal_peaks_are_no_leak_at_any_period() {
+    for period in [1.0, 3.0, 5.0, 10.0] {
+        assert_never(120.0, |t| BASE + 5000.0 * (t / period).fract());
+        assert_never(120.0, |t| {
+            BASE + 5000.0 * ((t / period).fract() * 1.6 - 0.3).clamp(0.0, 1.0)
+        });
+    }
+}
+
+#[test]
+fn a_slow_climb_is_believed_once() {
+    // The first climb cannot be told from a leak; the ones after it can.
+    for period in [20.0, 30.0, 40.0] {
+        for interval in [1.0, 30.0] {
+            let played = play(interval, period * 6.0, |t| {
+                BASE + 5000.0 * (t / period).fract()
+            });
+            let last = played.turns.last().copied().unwrap_or(0.0);
+            assert!(last <= period + 1.0, "{period}: {:?}", played.turns);
+        }
+    }
+}
+
+#[test]
+fn spikes_shifts_and_a_few_steps_are_no_leak() {
+    assert_never(90.0, |t| BASE + 5000.0 * f64::from(t % 23.0 > 21.5));
+    assert_never(90.0, |t| {
+        BASE + 900.0 * f64::from(t > 15.0) + 2000.0 * f64::from(t > 40.0)
+    });
+    assert_never(90.0, |t| {
+        BASE + 600.0 * (f64::from(t > 9.0) + f64::from(t > 31.0) + f64::from(t > 55.0))
+    });
+    assert_never(120.0, |t| BASE + 9000.0 * f64::from(t % 30.0 < 18.0));
+    assert_never(60.0, |_| 70_000.0);
+}
+
+#[test]
+fn shapes_that_change_are_no_leak() {
+    for seed in 1..40 {
+        let mut random = Random(seed * 0x9E37_79B9);
+        let played = play(10.0, 90.0, |_| BASE + 9000.0 * random.share());
+        assert_eq!(played.turns, [0.0; 0], "seed {seed}");
+    }
+}
+
+#[test]
+fn what_stands_still_costs_a_few_words_and_what_moves_a_bounded_number() {
+    let still = play(1.0, 600.0, |t| BASE + (t % 2.0));
+    assert!(still.growth.moved.is_none());
+    assert!(size_of::<Growth>() <= 64, "{}", size_of::<Growth>());
+    let mut random = Random(7);
+    let wild = play(1.0, 600.0, |_| 30_000.0 * random.share());
+    let outline = wild.growth.moved.unwrap();
+    assert!(outline.buckets.capacity() <= MOST_BUCKETS);
+    let bytes = size_of::<Outline>() + outline.buckets.capacity() * size_of::<Bucket>();
+    assert!(bytes <= 1536, "{bytes}");
+}
+
+#[test]
+fn old_buckets_are_wide_and_young_ones_narrow() {
+    let outline = play(5.0, 900.0, |t| BASE + 3.0 * t).growth.moved.unwrap();
+    for pair in outline.buckets.windows(2) {
+        let (width, age) = (pair[1].start - pair[0].start, outline.now - pair[0].start);
+        assert!(
+            width <= 2 * BUCKET_SECONDS + age / 8,
+            "{width} s at age {age} s"
+        );
+    }
+}
+
+#[test]
+fn no_input_panics_or_grows_without_bound() {
+    for seed in 1..60 {
+        let mut random = Random(seed * 0x9E37_79B9);
+        let mut growth = Growth::default();
+        let mut milliseconds = 0i64;
+        for _ in 0..2000 {
+            milliseconds = match random.next() % 40 {
+                0 => random.next() as i64,
+                1 => milliseconds.saturating_sub(random.next() as i64 % 1_000_000),
+                2 => milliseconds.saturating_add(random.next() as i64 % 100_000_000),
+                _ => milliseconds.saturating_add((random.next() % 60_000) as i64),
+            };
+            let bytes = match random.next() % 8 {
+                0 => None,
+                1 => Some(random.next()),
+                2 => Some(u64::MAX),
+                _ => Some(random.next() % (80 << 30)),
+            };
+            let gap = random.next() as i64 % 100_000;
+            growth.observe(Time::from_unix_milliseconds(milliseconds), bytes, gap);
+            growth.verdict(&DEMAND);
+            let buckets = growth
+                .moved
+                .as_ref()
+                .map_or(0, |outline| outline.buckets.len());
+            assert!(buckets <= MOST_BUCKETS);
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! `leak`: what a process holds on a GPU grows and does not level off.
+//!
+//! Whether it grows is told by [`crate::history::growth`]: by the floor of its memory, over a quarter of an
+//! hour at least. The forecast divides what the whole GPU has free by that rate, and by the bounds of the
+//! rate; there is none where what is free is not known, or the rate may as well be 0.
+//!
+//! Never a leak: rows of type graphics (a desktop has as much as is on the screen), and what a GPU has in
+//! use as a whole. Nothing is offered that ends a process: to lose a training that leaks is for its owner
+//! to choose.
+//!
+//! One finding for a process, over all the GPUs on which it leaks; evidence and forecast are those of the
+//! one that is full first.
+
+use super::doubt::Doubt;
+use super::rule::{Judge, Seen, Tuned};
+use super::setting::{Field, Setting};
+use super::{rule::Verdicts, subject};
+use crate::history::growth::{Demand, Trend, Verdict};
+use crate::history::{Device, ProcessHistory, Row};
+use crate::model::evidence::{Evidence, LeakEvidence};
+use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
+use crate::model::snapshot::ProcessType;
+use crate::model::{Gpu, Process};
+use crate::units::{Bytes, MIB, Span};
+
+/// A forecast beyond this is a number without a meaning.
+const LONGEST_FORECAST_SECONDS: f64 = 30.0 * 86_400.0;
+
+/// What the rule is tuned by.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Settings {
+    /// Whether the rule is run.
+    pub enabled: bool,
+    /// Less growth than this is not worth a word.
+    pub min_growth: Bytes,
+    /// How long it has to have grown; a quarter of an hour at least, whatever this says.
+    pub window: Span,
+    /// A forecast nearer than this makes it critical.
+    pub out_of_memory_within: Span,
+    /// How bad it is otherwise.
+    pub severity: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            min_growth: Bytes(256 * MIB),
+            window: Span::from_seconds(900.0),
+            out_of_memory_within: Span::from_seconds(1800.0),
+            severity: Severity::Warning,
+        }
+    }
+}
+
+impl Judge for Settings {
+    const KIND: Kind = Kind::Leak;
+    const MEANING: &'static str =
+        "what a process holds on a GPU grows throughout the window and does not level off";
+    const SETTINGS: &'static [Setting<Self>] = &[
+        Setting {
+            name: "enabled",
+            meaning: "whether the rule is run",
+            field: Field::Flag(|settings| &mut settings.enabled),
+        },
+        Setting {
+            name: "min_growth",
+            meaning: "less growth than this is ignored; jumps do not count",
+            field: Field::Bytes(|settings| &mut settings.min_growth),
+        },
+        Setting {
+            name: "window",
+            meaning: "how long it has to have grown; less than 15m is taken for 15m",
+            field: Field::Span(|settings| &mut settings.window),
+        },
+        Setting {
+            name: "out_of_memory_within",
+            meaning: "critical where the GPU will be full sooner than this at the rate of growth",
+            field: Field::Span(|settings| &mut settings.out_of_memory_within),
+        },
+        Setting {
+            name: "severity",
+            meaning: "how bad a finding is otherwise: info, warning or critical",
+            field: Field::Severity(|settings| &mut settings.severity),
+        },
+    ];
+
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn process(
+        rule: &Tuned<Self>,
+        seen: Seen<'_>,
+        process: &Process,
+        known: &ProcessHistory,
+        verdicts: &mut Verdicts,
+    ) {
+        let mut leaks = Vec::new();
+        for row in known.rows() {
+            if row.kind() != ProcessType::Graphics {
+                leaks.extend(judge(rule, seen, process, row, verdicts));
+            }
+        }
+        if let Some(finding) = finding(rule, seen, process, leaks) {
+            verdicts.find(finding);
+        }
+    }
+
+    fn gpu(
+        rule: &Tuned<Self>,
+        seen: Seen<'_>,
+        gpu: &Gpu,
+        _known: &Device,
+        verdicts: &mut Verdicts,
+    ) {
+        let silent = match (gpu.stale_seconds, &gpu.processes) {
+            (Some(seconds), _) => Doubt::Stale {
+                gpu: gpu.index,
+                seconds: Span::from_seconds(seconds),
+            },
+            (None, None) => Doubt::NoList { gpu: gpu.index },
+            (None, Some(_)) => return,
+        };
+        if rule.settings_for(&seen.whom_on(None, gpu)).is_some() {
+            verdicts.doubt(silent);
+        }
+    }
+}
+
+/// A GPU on which a process leaks.
+struct LeakOn {
+    gpu: FindingGpu,
+    trend: Trend,
+    forecast: Option<Forecast>,
+    free_bytes: Option<u64>,
+    severity: Severity,
+}
+
+/// Seconds until a GPU is full.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Forecast {
+    seconds: f64,
+    soonest: f64,
+    latest: f64,
+}
+
+impl Forecast {
+    /// `None` where the growth may as well be none, or is so slow that nobody can tell.
+    fn of(trend: &Trend, free_bytes: u64) -> Option<Self> {
+        let until_full = |rate: f64| free_bytes as f64 / rate;
+        let forecast = Self {
+            seconds: until_full(trend.bytes_per_second),
+            soonest: until_full(trend.bytes_per_second_high),
+            latest: until_full(trend.bytes_per_second_low),
+        };
+        (trend.bytes_per_second_low > 0.0 && forecast.latest <= LONGEST_FORECAST_SECONDS)
+            .then_some(forecast)
+    }
+}
+
+fn judge(
+    rule: &Tuned<Settings>,
+    seen: Seen<'_>,
+    process: &Process,
+    row: &Row,
+    verdicts: &mut Verdicts,
+) -> Option<LeakOn> {
+    let index = seen.history.gpu_index(row);
+    let Some(bytes) = row.used_bytes() else {
+        let is_shown = row.last_seen() == seen.snapshot.time;
+        if is_shown && rule.settings_for(&seen.whom(process, row)).is_some() {
+            verdicts.doubt(Doubt::NoMemory {
+                pid: process.pid,
+                gpu: index,
+            });
+        }
+        return None;
+    };
+    // Nearly every row ends here, before its settings are looked up.
+    if !row.growth().has_moved() {
+        return None;
+    }
+    let settings = rule.settings_for(&seen.whom(process, row))?;
+    let demand = Demand {
+        bytes: settings.min_growth.0,
+        seconds: settings.window.seconds(),
+    };
+    let trend = match row.growth().verdict(&demand) {
+        Verdict::Leak(trend) => trend,
+        Verdict::Growing(trend) => {
+            verdicts.expect(pending(rule, process, index, &settings, &trend));
+            return None;
+        }
+        Verdict::TooShort { seconds, needed } => {
+            verdicts.doubt(Doubt::ShortHistory {
+                needed,
+                seen: seconds,
+            });
+            return None;
+        }
+        Verdict::Not => return None,
+    };
+    let uuid = seen.history.gpu_uuid(row);
+    let free_bytes = seen
+        .snapshot
+        .gpus
+        .iter()
+        .find(|gpu| gpu.index == index && gpu.stale_seconds.is_none())
+        .and_then(|gpu| Some(gpu.memory.as_ref()?.free_bytes));
+    let forecast = free_bytes.and_then(|free| Forecast::of(&trend, free));
+    let is_near =
+        forecast.is_some_and(|forecast| forecast.seconds < settings.out_of_memory_within.seconds());
+    Some(LeakOn {
+        gpu: FindingGpu {
+            index,
+            uuid: uuid.cloned(),
+            used_bytes: Some(bytes),
+        },
+        trend,
+        forecast,
+        free_bytes,
+        severity: if is_near {
+            Severity::Critical
+        } else {
+            settings.severity
+        },
+    })
+}
+
+/// Growth that will be enough, if it goes on as it is.
+fn pending(
+    rule: &Tuned<Settings>,
+    process: &Process,
+    gpu: u32,
+    settings: &Settings,
+    trend: &Trend,
+) -> Pending {
+    let seconds_for_bytes = settings.min_growth.0 as f64 / trend.bytes_per_second.max(1.0);
+    let seconds = seconds_for_bytes
+        .max(settings.window.seconds())
+        .min(LONGEST_FORECAST_SECONDS);
+    Pending {
+        rule: rule.name().clone(),
+        kind: Kind::Leak,
+        pid: Some(process.pid),
+        gpu,
+        since: trend.since,
+        due: trend.since.plus_seconds(seconds),
+    }
+}
+
+/// Makes one finding of the GPUs on which a process leaks.
+fn finding(
+    rule: &Tuned<Settings>,
+    seen: Seen<'_>,
+    process: &Process,
+    leaks: Vec<LeakOn>,
+) -> Option<Finding> {
+    let severity = leaks.iter().map(|on| on.severity).max()?;
+    let since = leaks.iter().map(|on| on.trend.since).min()?;
+    let until_full = |on: &LeakOn| on.forecast.map_or(f64::INFINITY, |it| it.seconds);
+    let first = leaks.iter().min_by(|a, b| {
+        let by_forecast = until_full(a).total_cmp(&until_full(b));
+        by_forecast.then(b.trend.grown_bytes.cmp(&a.trend.grown_bytes))
+    })?;
+    let evidence = evidence(first);
+    let message = message(
+        process,
+        first,
+        &leaks,
+        seen.snapshot.time.seconds_since(since),
+    );
+    let mut gpus: Vec<FindingGpu> = leaks.into_iter().map(|on| on.gpu).collect();
+    gpus.sort_by_key(|gpu| gpu.index);
+    gpus.dedup_by(|next, gpu| {
+        let same = next.index == gpu.index;
+        if same {
+            let sum = gpu.used_bytes.zip(next.used_bytes);
+            gpu.used_bytes = sum.map(|(a, b)| a.saturating_add(b));
+        }
+        same
+    });
+    Some(Finding {
+        id: subject::id(rule.name(), &gpus, process),
+        rule: rule.name().clone(),
+        kind: Kind::Leak,
+        severity,
+        since,
+        duration_seconds: seen.snapshot.time.seconds_since(since),
+        resolved_at: None,
+        memory_bytes: gpus
+            .iter()
+            .try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?))),
+        gpus,
+        process: Some(subject::process(process)),
+        evidence: Evidence::Leak(evidence),
+        message,
+        advice: advice(process),
+        actions: vec![Action::Notify],
+        also: Vec::new(),
+    })
+}
+
+fn evidence(on: &LeakOn) -> LeakEvidence {
+    let trend = &on.trend;
+    LeakEvidence {
+        bytes_per_second: trend.bytes_per_second,
+        bytes_per_second_low: trend.bytes_per_second_low,
+        bytes_per_second_high: trend.bytes_per_second_high,
+        span_seconds: trend.span_seconds,
+        samples: trend.samples,
+        grown_bytes: trend.grown_bytes,
+        growing_share: trend.growing_share,
+        free_bytes: on.free_bytes,
+        out_of_memory_seconds: on.forecast.map(|forecast| forecast.seconds),
+        out_of_memory_seconds_low: on.forecast.map(|forecast| forecast.soonest),
+        out_of_memory_seconds_high: on.forecast.map(|forecast| forecast.latest),
+    }
+}
+
+fn message(process: &Process, first: &LeakOn, leaks: &[LeakOn], seconds: f64) -> String {
+    let others = match leaks.len() - 1 {
+        0 => String::new(),
+        1 => " (and on one more)".to_owned(),
+        more => format!(" (and on {more} more)"),
+    };
+    let mut message = format!(
+        "{} ({}) grows by {} a minute on GPU {}{others} since {}: {} in all",
+        subject::name(process),
+        process.pid,
+        Bytes((first.trend.bytes_per_second * 60.0) as u64),
+        first.gpu.index,
+        Span::from_seconds(seconds),
+        Bytes(first.trend.grown_bytes),
+    );
+    if let Some(forecast) = first.forecast {
+        message += &format!(
+            ", out of memory in about {} ({} to {}) at this rate",
+            Span::from_seconds(forecast.seconds),
+            Span::from_seconds(forecast.soonest),
+            Span::from_seconds(forecast.latest),
+        );
+    }
+    message
+}
+
+/// Where to look; what gives memory back (`crate::advice`) does not stop a leak.
+fn advice(process: &Process) -> Vec<String> {
+    let lines: &[&str] = match process.framework.as_deref() {
+        Some("pytorch") => &[
+            "keep numbers, not tensors: `total += loss.item()`; a tensor that is kept keeps its graph",
+            "compare `torch.cuda.memory_summary()` between two epochs: where allocated memory grows, \
+             something is kept; where only reserved memory does, it is fragmentation or new shapes",
+        ],
+        Some("tensorflow") => {
+            &["build models and datasets once, not in the loop: each one stays in the process"]
+        }
+        Some("jax") => {
+            &["keep numbers, not arrays (`float(loss)`); `jax.live_arrays()` lists what is kept"]
+        }
+        _ => &["find what is kept from one step to the next: results, caches, sessions"],
+    };
+    lines.iter().map(|line| (*line).to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests;

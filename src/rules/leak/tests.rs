@@ -1,0 +1,238 @@
+//! What the rule makes of growth, on scenes made by hand; the curves are in `history::growth`.
+
+use super::*;
+use crate::history::testing::{Scene, disorder};
+use crate::model::snapshot::Memory;
+use crate::rules::{Engine, Settings as AllSettings};
+use crate::units::GIB;
+
+const PID: u32 = 4242;
+
+/// `python train.py` that holds 8 GiB on GPU 0 of two, with 72 GiB free, and a sample every 10 s.
+fn scene() -> Scene {
+    let mut scene = Scene::new(2, 10.0);
+    scene.holder(PID, &[0], 8 * GIB);
+    scene.row(0, PID).sm_percent = Some(90);
+    for gpu in &mut scene.now.gpus {
+        gpu.memory = Some(Memory {
+            total_bytes: 80 * GIB,
+            reserved_bytes: None,
+            used_bytes: 8 * GIB,
+            free_bytes: 72 * GIB,
+        });
+    }
+    scene
+}
+
+/// Lets minutes pass, in which the process grows on a GPU by so much a minute, and all that is from the
+/// GPU's free memory.
+fn grow(scene: &mut Scene, engine: &mut Engine, gpu: u32, minutes: u64, by: u64) {
+    for _ in 0..minutes * 6 {
+        scene.step();
+        let used = scene.row(gpu, PID).used_bytes.unwrap_or(0) + by / 6;
+        scene.row(gpu, PID).used_bytes = Some(used);
+        if let Some(memory) = &mut scene.gpu(gpu).memory {
+            memory.used_bytes = used;
+            memory.free_bytes = memory.total_bytes.saturating_sub(used);
+        }
+        engine.observe(&scene.now);
+    }
+}
+
+fn engine() -> Engine {
+    let mut settings = AllSettings::default();
+    settings.select(&["leak"]).unwrap();
+    Engine::new(settings)
+}
+
+fn only(engine: &Engine) -> &Finding {
+    match engine.findings() {
+        [finding] => finding,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn evidence_of(finding: &Finding) -> &LeakEvidence {
+    match &finding.evidence {
+        Evidence::Leak(evidence) => evidence,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn it_is_found_and_says_how_fast_since_when_and_until_when() {
+    let (mut scene, mut engine) = (scene(), engine());
+    let start = scene.now.time;
+    grow(&mut scene, &mut engine, 0, 14, 60 * MIB);
+    assert_eq!(engine.findings(), []);
+    grow(&mut scene, &mut engine, 0, 16, 60 * MIB);
+    let finding = only(&engine);
+    assert_eq!(&*finding.id, "leak:GPU-0:4242:424200");
+    assert_eq!(
+        (finding.kind, finding.severity),
+        (Kind::Leak, Severity::Warning)
+    );
+    assert!(finding.since.seconds_since(start) < 60.0);
+    assert_eq!(finding.actions, [Action::Notify]);
+    assert!(
+        finding
+            .message
+            .starts_with("python train.py (4242) grows by 6")
+            && finding.message.ends_with("at this rate"),
+        "{}",
+        finding.message
+    );
+    let evidence = evidence_of(finding);
+    let seconds = evidence.out_of_memory_seconds.unwrap();
+    // 70.2 GiB are free: 1198 minutes.
+    assert!((68_000.0..76_000.0).contains(&seconds), "{seconds}");
+    assert!(evidence.out_of_memory_seconds_low.unwrap() <= seconds);
+    assert!(evidence.out_of_memory_seconds_high.unwrap() >= seconds);
+    assert!(evidence.growing_share > 0.9 && evidence.samples >= 150);
+    assert!(!finding.advice.is_empty());
+}
+
+#[test]
+fn a_gpu_that_is_full_soon_makes_it_critical() {
+    let (mut scene, mut engine) = (scene(), engine());
+    grow(&mut scene, &mut engine, 0, 30, 2 * GIB);
+    let finding = only(&engine);
+    assert_eq!(finding.severity, Severity::Critical);
+    assert!(evidence_of(finding).out_of_memory_seconds.unwrap() < 1800.0);
+}
+
+#[test]
+fn without_the_free_memory_there_is_no_forecast() {
+    let (mut scene, mut engine) = (scene(), engine());
+    scene.gpu(0).memory = None;
+    grow(&mut scene, &mut engine, 0, 30, 2 * GIB);
+    let finding = only(&engine);
+    assert_eq!(finding.severity, Severity::Warning);
+    assert_eq!(evidence_of(finding).out_of_memory_seconds, None);
+    assert!(finding.message.ends_with(" in all"), "{}", finding.message);
+}
+
+#[test]
+fn growth_that_may_as_well_be_none_has_no_forecast() {
+    let trend = |low| Trend {
+        since: crate::model::Time::default(),
+        bytes_per_second: 1e6,
+        bytes_per_second_low: low,
+        bytes_per_second_high: 2e6,
+        span_seconds: 900.0,
+        samples: 90,
+        grown_bytes: GIB,
+        growing_share: 1.0,
+        falls_share: 0.0,
+    };
+    assert_eq!(Forecast::of(&trend(0.0), GIB), None);
+    assert_eq!(Forecast::of(&trend(1.0), 80 * GIB), None);
+    let forecast = Forecast::of(&trend(5e5), GIB).unwrap();
+    assert!(forecast.soonest < forecast.seconds && forecast.seconds < forecast.latest);
+}
+
+#[test]
+fn the_thresholds_are_the_settings() {
+    let mut settings = AllSettings::default();
+    settings.select(&["leak"]).unwrap();
+    let leak = settings.rule_mut("leak").unwrap();
+    assert!(leak.set(
+        "min_growth",
+        crate::rules::setting::Value::Bytes(Bytes(2 * GIB))
+    ));
+    let (mut scene, mut engine) = (scene(), Engine::new(settings));
+    grow(&mut scene, &mut engine, 0, 30, 60 * MIB);
+    assert_eq!(engine.findings(), []);
+    assert_eq!(engine.pending().len(), 1);
+    grow(&mut scene, &mut engine, 0, 10, 60 * MIB);
+    only(&engine);
+}
+
+#[test]
+fn a_desktop_and_what_the_driver_does_not_tell_are_never_accused() {
+    let (mut desktop, mut engine) = (scene(), engine());
+    desktop.row(0, PID).kind = ProcessType::Graphics;
+    grow(&mut desktop, &mut engine, 0, 40, 100 * MIB);
+    assert_eq!(engine.findings(), []);
+    assert_eq!(engine.undecided(), []);
+
+    let mut unknown = scene();
+    unknown.row(0, PID).used_bytes = None;
+    let mut engine = self::engine();
+    unknown.play(1200.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(engine.findings(), []);
+    assert_eq!(
+        engine.undecided()[0].reason,
+        "the driver does not tell what process 4242 holds on GPU 0"
+    );
+}
+
+#[test]
+fn growth_that_levels_off_is_resolved_and_stays_so() {
+    let (mut scene, mut engine) = (scene(), engine());
+    grow(&mut scene, &mut engine, 0, 30, 60 * MIB);
+    only(&engine);
+    grow(&mut scene, &mut engine, 0, 20, 0);
+    assert_eq!(engine.findings(), []);
+    assert_eq!(engine.resolved().len(), 1);
+    grow(&mut scene, &mut engine, 0, 60, 0);
+    assert_eq!((engine.findings().len(), engine.resolved().len()), (0, 1));
+}
+
+#[test]
+fn a_restart_is_a_new_process() {
+    let (mut scene, mut engine) = (scene(), engine());
+    for run in 0..6 {
+        scene.process(PID).start_ticks = Some(1000 + run);
+        scene.row(0, PID).used_bytes = Some((8 + run) * GIB);
+        grow(&mut scene, &mut engine, 0, 8, 0);
+    }
+    assert_eq!(engine.findings(), []);
+}
+
+#[test]
+fn one_finding_names_all_gpus_on_which_it_leaks() {
+    let mut scene = scene();
+    let row = *scene.row(0, PID);
+    scene.rows(1).push(row);
+    let mut engine = engine();
+    for _ in 0..180 {
+        scene.step();
+        for gpu in 0..2 {
+            let used = scene.row(gpu, PID).used_bytes.unwrap() + u64::from(gpu + 1) * 10 * MIB;
+            scene.row(gpu, PID).used_bytes = Some(used);
+        }
+        engine.observe(&scene.now);
+    }
+    let finding = only(&engine);
+    assert_eq!(finding.gpus.len(), 2);
+    assert!(
+        finding
+            .message
+            .contains("a minute on GPU 1 (and on one more)"),
+        "{}",
+        finding.message
+    );
+}
+
+#[test]
+fn advice_fits_the_framework() {
+    let of = |framework: Option<&str>| {
+        advice(&Process {
+            framework: framework.map(Into::into),
+            ..Process::default()
+        })
+    };
+    assert!(of(Some("pytorch"))[0].contains("loss.item()"));
+    for framework in [None, Some("tensorflow"), Some("jax"), Some("vllm")] {
+        assert!(!of(framework).is_empty());
+    }
+}
+
+#[test]
+fn disorder_never_panics() {
+    for seed in 1..20 {
+        let mut engine = engine();
+        disorder(seed, 300, |snapshot| engine.observe(snapshot));
+    }
+}
