@@ -144,7 +144,7 @@ _gpumem() {
                     return 0
                     ;;
                 --kind)
-                    COMPREPLY=($(compgen -W "dead stuck orphan stopped hung leak idle server-idle stray-context hoard unattributed pressure" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "dead stuck orphan stopped hung idle leak server-idle stray-context hoard unattributed pressure" -- "${cur}"))
                     return 0
                     ;;
                 --gpu)

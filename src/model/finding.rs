@@ -46,10 +46,10 @@ pub enum Kind {
     Stopped,
     /// Full use is reported while power has fallen to a fraction of what it was.
     Hung,
-    /// Grows and does not level off.
-    Leak,
     /// Holds memory and has not used the GPU for the rule's duration.
     Idle,
+    /// Grows and does not level off.
+    Leak,
     /// As idle, but it is an inference server that waits for requests.
     ServerIdle,
     /// Holds a small context on a GPU while it works on another.
@@ -70,8 +70,8 @@ impl Kind {
         Self::Orphan,
         Self::Stopped,
         Self::Hung,
-        Self::Leak,
         Self::Idle,
+        Self::Leak,
         Self::ServerIdle,
         Self::StrayContext,
         Self::Hoard,
@@ -87,8 +87,8 @@ impl Kind {
             Self::Orphan => "orphan",
             Self::Stopped => "stopped",
             Self::Hung => "hung",
-            Self::Leak => "leak",
             Self::Idle => "idle",
+            Self::Leak => "leak",
             Self::ServerIdle => "server-idle",
             Self::StrayContext => "stray-context",
             Self::Hoard => "hoard",

@@ -1,6 +1,5 @@
 //! Holds what gpumem finds against the labels of a scenario.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use gpumem::model::Snapshot;
