@@ -12,7 +12,8 @@
 //! - lasting: the last third rises nearly as fast as the whole, nothing is given back between sixths,
 //!   and what went before did not rise faster all along (then it is settling down);
 //! - new: where the process has climbed as slowly to the same height before and come down, the climb
-//!   proves nothing, and only the valleys before it are judged.
+//!   proves nothing, and only the valleys before it are judged;
+//! - more than the samples may miss the bottom of a valley by.
 //!
 //! Growth once found stays found through a pause or a peak of some minutes, and ends when its last third
 //! lags, or half of it is given back. What goes down from bucket to bucket nearly as much as up has to pass
@@ -156,6 +157,39 @@ struct Outline {
     steady: Option<Steady>,
     first: Time,
     now: u32,
+    grain: Grain,
+}
+
+/// How far the samples may miss the bottom of a valley: by as much as is gained or lost from one sample
+/// to the next at it. Where teeth and samples beat, the least of each tooth creeps up without any growth,
+/// and never by more.
+#[derive(Clone, Copy, Debug, Default)]
+struct Grain {
+    before: Option<u32>,
+    /// What was lost from the sample before to the last one.
+    lost: u32,
+    /// Mean over the last valleys.
+    mean: u32,
+}
+
+impl Grain {
+    fn observe(&mut self, value: u32) {
+        let Some(before) = self.before.replace(value) else {
+            return;
+        };
+        let lost = std::mem::take(&mut self.lost);
+        if value < before {
+            self.lost = before - value;
+        } else if lost > 0 {
+            // A flat bottom is not missed.
+            let side = lost.min(value - before);
+            self.mean = if self.mean == 0 {
+                side
+            } else {
+                self.mean - self.mean / 4 + side / 4
+            };
+        }
+    }
 }
 
 /// Steady growth, as last judged.
@@ -216,6 +250,7 @@ impl Growth {
                 steady: None,
                 first,
                 now: seconds(last, first),
+                grain: Grain::default(),
             };
             outline.observe(sample, hole);
             self.moved = Some(Box::new(outline));
@@ -263,6 +298,10 @@ impl Outline {
 
     fn observe(&mut self, sample: Bucket, hole: Option<u32>) {
         self.now = sample.start;
+        if hole.is_some() {
+            self.grain.before = None;
+        }
+        self.grain.observe(sample.low);
         let is_closed = if let Some(since) = hole {
             self.push(Bucket::hole(since));
             self.push(sample);
@@ -354,7 +393,9 @@ impl Outline {
         let gates = if self.steady.is_some() { &KEEP } else { &FIRE };
         let mut length = self.now.min(LONGEST_SECONDS);
         let window = loop {
-            if let Some(window) = view.judge(self.now - length, gates) {
+            if let Some(window) = view.judge(self.now - length, gates)
+                && window.counted >= f64::from(self.grain.mean)
+            {
                 break window;
             }
             length = length / 9 * 8;

@@ -273,6 +273,16 @@ fn equal_peaks_are_no_leak_at_any_period() {
 }
 
 #[test]
+fn teeth_that_beat_with_the_samples_are_no_leak() {
+    // The sample at the bottom comes 0.8 s later from tooth to tooth.
+    for (interval, period) in [(20.0, 339.2), (15.0, 149.6), (30.0, 299.0), (10.0, 119.9)] {
+        let period = period / 60.0;
+        let played = play(interval, 120.0, |t| BASE + 15_000.0 * (t % period) / period);
+        assert_eq!(played.turns, [0.0; 0], "every {interval} s, {period} min");
+    }
+}
+
+#[test]
 fn a_slow_climb_is_believed_once() {
     // The first climb cannot be told from a leak; the ones after it can.
     for period in [20.0, 30.0, 40.0] {

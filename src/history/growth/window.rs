@@ -93,7 +93,7 @@ pub(super) struct Window {
     pub(super) start: u32,
     pub(super) end: u32,
     /// What all slots count for.
-    counted: f64,
+    pub(super) counted: f64,
 }
 
 pub(super) struct View<'a> {
