@@ -114,10 +114,10 @@ impl Machine {
                 minor_number: Some(index),
                 uuid: Some(format!("GPU-{index}").into()),
                 memory: Some(Memory {
-                    total_bytes: 100_000 * GIB,
+                    total_bytes: 20_000 * GIB,
                     reserved_bytes: Some(GIB),
-                    used_bytes: 90_000 * GIB,
-                    free_bytes: 9_999 * GIB,
+                    used_bytes: 8_000 * GIB,
+                    free_bytes: 11_999 * GIB,
                 }),
                 power_watts: Some(400.0),
                 power_limit_watts: Some(700.0),

@@ -40,7 +40,7 @@ use ghost::Ghosts;
 pub use hidden::Hidden;
 use interval::Interval;
 pub use plateau::Plateau;
-pub use process::ProcessHistory;
+pub use process::{Glance, ProcessHistory};
 pub use row::{Began, Row, Run, Use, Witness};
 pub use streak::Streak;
 pub use stretch::Stretch;

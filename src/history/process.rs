@@ -3,7 +3,7 @@
 
 use super::cpu::Cpu;
 use super::hidden::{self, Hidden};
-use super::row::{Began, Row};
+use super::row::{Began, Row, Use};
 use super::streak::{Clause, Streak};
 use super::{BRIDGED_GAP_MILLISECONDS, Moment};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Time};
@@ -27,7 +27,25 @@ pub struct ProcessHistory {
     still: Option<Still>,
     abandoned: Clause,
     rows: Vec<Row>,
+    /// How many rows the last snapshot showed, and the place after the last of them: a snapshot's order
+    /// is nearly always that of the one before.
+    shown_rows: usize,
+    next_row: usize,
+    glance: Glance,
     hidden: Vec<Hidden>,
+}
+
+/// What of all rows of a process tells a rule that it need not look at any.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Glance {
+    /// The last snapshot showed use on all of them.
+    pub uses_all: bool,
+    /// The memory of one has moved at some time.
+    pub has_moved: bool,
+    /// The last snapshot did not tell what one of them holds.
+    pub is_untold: bool,
+    /// One of them holds half of its GPU or more.
+    pub holds_half: bool,
 }
 
 /// A time in which a process used no CPU, but for a trace.
@@ -51,12 +69,21 @@ impl ProcessHistory {
             still: None,
             abandoned: Clause::default(),
             rows: Vec::new(),
+            shown_rows: 0,
+            next_row: 0,
+            glance: Glance::default(),
             hidden: Vec::new(),
         }
     }
 
     pub(super) fn observe(&mut self, process: &Process, moment: Moment) {
         self.last_seen = moment.time;
+        (self.shown_rows, self.next_row) = (0, 0);
+        self.glance = Glance {
+            uses_all: true,
+            has_moved: self.glance.has_moved,
+            ..Glance::default()
+        };
         self.cpu.observe(
             moment.time,
             process.cpu_seconds,
@@ -138,20 +165,47 @@ impl ProcessHistory {
         was_listed: bool,
     ) {
         let cpu_total = self.cpu.total_at(moment.time);
-        let known = match self.rows.iter().position(|known| known.is(device, row)) {
-            Some(known) => known,
-            None if self.rows.len() < MOST_ROWS => {
-                // Most processes are on one GPU, and never get a second row.
-                self.rows.reserve_exact(1);
-                // The process appeared with its row, or the row in a list that was being read: either
-                // way its beginning was seen.
-                self.rows
-                    .push(Row::new(device, row, moment.time, was_listed));
-                self.rows.len() - 1
-            }
-            None => return,
+        let Some(place) = self.place(device, row, moment, was_listed) else {
+            return;
         };
-        self.rows[known].observe(gpu, row, moment, cpu_total);
+        self.next_row = place + 1;
+        let known = &mut self.rows[place];
+        known.observe(gpu, row, moment, cpu_total);
+        let total = gpu.memory.as_ref().map(|memory| memory.total_bytes);
+        let held = row.used_bytes.zip(total);
+        let glance = &mut self.glance;
+        glance.uses_all &= known.last_use() == Use::Used;
+        glance.has_moved |= known.growth().has_moved();
+        glance.is_untold |= row.used_bytes.is_none();
+        glance.holds_half |= held.is_some_and(|(held, total)| held >= total / 2);
+    }
+
+    /// The place of a row; `None` where it is one too many.
+    fn place(
+        &mut self,
+        device: usize,
+        row: &GpuProcess,
+        moment: Moment,
+        was_listed: bool,
+    ) -> Option<usize> {
+        let is_it = |known: &Row| known.is(device, row);
+        let next = Some(self.next_row).filter(|next| self.rows.get(*next).is_some_and(is_it));
+        let known = next.or_else(|| self.rows.iter().position(is_it));
+        if let Some(known) = known {
+            self.shown_rows += usize::from(self.rows[known].last_seen() != moment.time);
+            return Some(known);
+        }
+        if self.rows.len() >= MOST_ROWS {
+            return None;
+        }
+        // Most processes are on one GPU, and never get a second row.
+        self.rows.reserve_exact(1);
+        // The process appeared with its row, or the row in a list that was being read: either way its
+        // beginning was seen.
+        self.rows
+            .push(Row::new(device, row, moment.time, was_listed));
+        self.shown_rows += 1;
+        Some(self.rows.len() - 1)
     }
 
     /// Lets time pass over what this snapshot did not show; `is_listed` says whether it showed a GPU's
@@ -161,6 +215,10 @@ impl ProcessHistory {
         moment: Moment,
         is_listed: impl Fn(usize) -> bool,
     ) -> bool {
+        if self.last_seen == moment.time && self.shown_rows == self.rows.len() {
+            return true;
+        }
+        self.glance.uses_all = false;
         let cpu_total = self.cpu.total_at(moment.time);
         let mut may_be_hidden = false;
         self.rows.retain_mut(|row| {
@@ -179,6 +237,11 @@ impl ProcessHistory {
             moment.allowed_gap
         };
         gone <= keep
+    }
+
+    /// What of all its rows together a rule may ask before it looks at any.
+    pub fn glance(&self) -> Glance {
+        self.glance
     }
 
     /// Who it is.

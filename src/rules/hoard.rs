@@ -116,9 +116,12 @@ impl Judge for Settings {
         known: &ProcessHistory,
         verdicts: &mut Verdicts,
     ) {
+        // Nearly every process ends here: less than half a GPU is nearly all of it for nobody.
+        if !known.glance().holds_half {
+            return;
+        }
         let mut found: Vec<Hoard> = Vec::new();
         for row in known.rows() {
-            // Nearly every row ends here: less than half a GPU is nearly all of it for nobody.
             let total = seen.history.device_of(row).total_bytes();
             let (Some(held), Some(total)) = (row.used_bytes(), total) else {
                 continue;

@@ -96,6 +96,10 @@ impl Judge for Settings {
         known: &ProcessHistory,
         verdicts: &mut Verdicts,
     ) {
+        let glance = known.glance();
+        if !glance.has_moved && !glance.is_untold {
+            return;
+        }
         let mut leaks = Vec::new();
         for row in known.rows() {
             if row.kind() != ProcessType::Graphics {
