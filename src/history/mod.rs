@@ -125,6 +125,15 @@ impl Moment {
     }
 }
 
+/// A row that a GPU listed: small, because a thousand processes on sixteen GPUs have many.
+#[derive(Clone, Copy, Debug)]
+struct Listed {
+    pid: u32,
+    /// Places in the snapshot.
+    gpu: u32,
+    row: u32,
+}
+
 /// The places in a snapshot of a row whose process is not known for certain.
 #[derive(Clone, Copy, Debug)]
 struct Nobody {
@@ -153,6 +162,8 @@ pub struct History {
     processes: HashMap<u32, Box<ProcessHistory>>,
     /// The last snapshot's rows whose process is not known for certain.
     nobodies: Vec<Nobody>,
+    /// Room for the rows of a snapshot, kept from one to the next.
+    listed: Vec<Listed>,
     ghosts: Ghosts,
 }
 
@@ -263,11 +274,14 @@ impl History {
     }
 
     fn observe_rows(&mut self, snapshot: &Snapshot, moment: Moment, previous: Option<Time>) {
-        self.nobodies.clear();
-        // Seldom needed: nearly every row's process is known for certain.
-        let mut places: Option<HashMap<u32, usize>> = None;
+        let mut listed = std::mem::take(&mut self.listed);
+        listed.clear();
+        // By GPU: its place among those seen, and whether its list was read the last time, too.
+        let mut devices = Vec::with_capacity(snapshot.gpus.len());
         for (place, gpu) in snapshot.gpus.iter().enumerate() {
-            let Some(device) = self.remember_device(gpu, place) else {
+            let device = self.remember_device(gpu, place);
+            devices.push((device.unwrap_or_default(), false));
+            let Some(device) = device else {
                 continue;
             };
             // What a GPU that does not answer shows is what it said last: no news.
@@ -289,26 +303,66 @@ impl History {
                 })
             });
             self.devices[device].observe(gpu, moment, true, alone);
-            for (at, row) in rows.iter().enumerate() {
-                match self.processes.get_mut(&row.pid) {
-                    Some(process) if process.last_seen() == moment.time => {
+            devices[place].1 = was_listed;
+            listed.extend((0..).zip(rows).map(|(at, row)| Listed {
+                pid: row.pid,
+                gpu: place as u32,
+                row: at,
+            }));
+        }
+        if listed.len() > snapshot.processes.len() {
+            // What is known of a process lies together in memory; to go from GPU to GPU would fetch all of
+            // it once for each.
+            listed.sort_by_key(|listed| listed.pid);
+        }
+        self.observe_listed(snapshot, moment, &listed, &devices);
+        self.listed = listed;
+    }
+
+    fn observe_listed(
+        &mut self,
+        snapshot: &Snapshot,
+        moment: Moment,
+        listed: &[Listed],
+        devices: &[(usize, bool)],
+    ) {
+        self.nobodies.clear();
+        // Seldom needed: nearly every row's process is known for certain.
+        let mut places: Option<HashMap<u32, usize>> = None;
+        for of_one in listed.chunk_by(|one, next| one.pid == next.pid) {
+            let pid = of_one[0].pid;
+            let known = self.processes.get_mut(&pid);
+            if let Some(process) = known.filter(|known| known.last_seen() == moment.time) {
+                for listed in of_one {
+                    let gpu = &snapshot.gpus[listed.gpu as usize];
+                    let (device, was_listed) = devices[listed.gpu as usize];
+                    if let Some(row) = gpu
+                        .processes
+                        .as_ref()
+                        .and_then(|rows| rows.get(listed.row as usize))
+                    {
                         process.observe_row(device, gpu, row, moment, was_listed);
                     }
-                    _ => {
-                        let places = places.get_or_insert_with(|| places_by_pid(snapshot));
-                        let nobody = Nobody {
-                            gpu: place,
-                            row: at,
-                            process: places.get(&row.pid).copied(),
-                        };
-                        let process = nobody.process.map(|place| &snapshot.processes[place]);
-                        self.ghosts
-                            .observe(device, row.pid, process, moment, was_listed);
-                        self.nobodies.push(nobody);
-                    }
                 }
+                continue;
+            }
+            let places = places.get_or_insert_with(|| places_by_pid(snapshot));
+            let place = places.get(&pid).copied();
+            for listed in of_one {
+                let process = place.map(|place| &snapshot.processes[place]);
+                let (device, was_listed) = devices[listed.gpu as usize];
+                self.ghosts
+                    .observe(device, pid, process, moment, was_listed);
+                self.nobodies.push(Nobody {
+                    gpu: listed.gpu as usize,
+                    row: listed.row as usize,
+                    process: place,
+                });
             }
         }
+        // As the GPUs list them, whatever they were taken in by.
+        self.nobodies
+            .sort_unstable_by_key(|nobody| (nobody.gpu, nobody.row));
     }
 
     /// Looks for GPUs on which an abandoned process may hold memory without being listed.
