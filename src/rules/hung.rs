@@ -18,6 +18,7 @@
 //! what it was. Nothing is offered that would end the process: only its owner knows what it waits for.
 
 use super::doubt::Doubt;
+use super::lasting::{LEAST_COVERAGE, is_covered};
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::setting::{Field, Setting};
 use super::subject;
@@ -28,8 +29,6 @@ use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity
 use crate::model::{Gpu, Process, Time};
 use crate::units::Span;
 
-/// The share of the time that samples have to cover.
-const LEAST_COVERAGE: f64 = 0.9;
 /// Fewer samples are a coincidence.
 const LEAST_SAMPLES: u64 = 3;
 /// Less memory traffic than this, in percent of the time, is what waiting makes.
@@ -223,7 +222,7 @@ fn judge_process(
                 since: lull.since,
                 due: lull.since.plus_seconds(settings.duration.seconds()),
             });
-        } else if lull.coverage() < LEAST_COVERAGE || lull.samples < LEAST_SAMPLES {
+        } else if !is_covered(lull.coverage(), stands) || lull.samples < LEAST_SAMPLES {
             verdicts.doubt(Doubt::Gaps {
                 gpu: device.index(),
                 covered: lull.coverage(),

@@ -2,7 +2,7 @@
 //!
 //! It is accused only where every part is known: what it holds; that the driver saw no use of it (or,
 //! where the driver does not tell processes apart, none of the whole GPU) throughout the duration, with
-//! samples for nine tenths of it; that it did little on the CPU meanwhile, and that no memory came or
+//! samples for three quarters of it; that it did little on the CPU meanwhile, and that no memory came or
 //! went; and for a notebook that its server calls it neither busy nor lately active. A GPU that draws the
 //! power of work is not believed to be unused. What is unknown makes the rule undecided.
 //!
@@ -20,7 +20,10 @@
 //!
 //! [`judge`] is also the judgement of [`server_idle`](super::server_idle).
 
+use std::sync::Arc;
+
 use super::doubt::Doubt;
+use super::lasting::{LEAST_COVERAGE, is_covered};
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::scope::Whom;
 use super::setting::{Field, Setting};
@@ -33,8 +36,6 @@ use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process, Time};
 use crate::units::{Bytes, GIB, Span};
 
-/// The share of a run that samples have to cover.
-const LEAST_COVERAGE: f64 = 0.9;
 /// A run of fewer samples is a coincidence.
 const LEAST_SAMPLES: u64 = 3;
 /// The share of the duration over which CPU use has to be known.
@@ -229,6 +230,7 @@ pub(super) fn judge<S: Idleness>(
             return None;
         }
         let candidate = Candidate {
+            rule: rule.name(),
             seen,
             process,
             known,
@@ -280,6 +282,7 @@ fn is_never_idle(seen: Seen<'_>, process: &Process, known: &ProcessHistory, whos
 
 /// A process on a GPU that may be idle there.
 struct Candidate<'a> {
+    rule: &'a Arc<str>,
     seen: Seen<'a>,
     process: &'a Process,
     known: &'a ProcessHistory,
@@ -349,7 +352,12 @@ impl Candidate<'_> {
         if mean.percent >= self.settings.max_cpu_percent {
             return Answer::No;
         }
-        if run.coverage() < LEAST_COVERAGE || run.samples < LEAST_SAMPLES {
+        let stands = || {
+            let identity = self.known.identity();
+            self.seen.standing(self.rule, identity).is_some()
+        };
+        let is_covered = is_covered(run.coverage(), false) || is_covered(run.coverage(), stands());
+        if !is_covered || run.samples < LEAST_SAMPLES {
             return Answer::Unknown(Doubt::Gaps {
                 gpu,
                 covered: run.coverage(),

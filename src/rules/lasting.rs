@@ -8,6 +8,22 @@ use crate::model::evidence::Evidence;
 use crate::model::finding::{Action, Finding, FindingGpu, Pending, Severity};
 use crate::model::{Process, Time};
 
+/// Of a time that has to be without use, samples have to cover this share: now and then one is missing,
+/// and what was seen before and after it speaks for it.
+pub(super) const LEAST_COVERAGE: f64 = 0.75;
+/// What is found already stays so down to this share.
+const COVERAGE_TO_STAY: f64 = 0.5;
+
+/// Whether samples cover enough of a time, for what `stands` already or does not.
+pub(super) fn is_covered(coverage: f64, stands: bool) -> bool {
+    let least = if stands {
+        COVERAGE_TO_STAY
+    } else {
+        LEAST_COVERAGE
+    };
+    coverage >= least
+}
+
 /// What a process holds, of the GPUs on which a rule is for it.
 #[derive(Debug)]
 pub(super) struct Held<S> {

@@ -2,13 +2,13 @@
 //!
 //! A CUDA context of some hundred MiB that a program opens by mistake, on GPU 0 nearly always: every rank
 //! of a job has its own there, and they add up. It is told only where the use of the other GPU is seen,
-//! and none of this one for the duration, with samples for nine tenths of it.
+//! and none of this one for the duration, with samples for three quarters of it.
 //!
 //! Never stray: graphics; memory of the size of a model; a context of a process that works nowhere, which
 //! is [`idle`](super::idle)'s business. Nothing is offered that would end it: it is at work.
 
 use super::doubt::Doubt;
-use super::lasting::{About, Says, expect, on};
+use super::lasting::{About, Says, expect, is_covered, on};
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::setting::{Field, Setting};
 use super::subject;
@@ -19,8 +19,6 @@ use crate::model::finding::{Action, Kind, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::units::{Bytes, GIB, Span};
 
-/// The share of a run that samples have to cover.
-const LEAST_COVERAGE: f64 = 0.9;
 /// A run of fewer samples is a coincidence.
 const LEAST_SAMPLES: u64 = 3;
 
@@ -145,7 +143,7 @@ impl Judge for Settings {
                     pid: process.pid,
                     gpu,
                 });
-            } else if run.coverage() >= LEAST_COVERAGE && run.samples >= LEAST_SAMPLES {
+            } else if is_covered(run.coverage(), stood) && run.samples >= LEAST_SAMPLES {
                 strays.push((*settings, *run, on(seen, row)));
             }
         }

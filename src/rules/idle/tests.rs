@@ -418,7 +418,7 @@ fn samples_with_holes_are_no_proof() {
     assert_eq!(engine.findings(), []);
     assert_eq!(
         reasons(&engine),
-        ["34 samples cover 33 % of the time on GPU 0, 90 % and 3 samples are needed"]
+        ["34 samples cover 33 % of the time on GPU 0, 75 % and 3 samples are needed"]
     );
 }
 
