@@ -92,8 +92,8 @@ impl Cpu {
     }
 
     /// Mean use over the `seconds` before the last time that it was known; `None` where nothing is
-    /// known before then. The window begins at the nearest point kept: up to 8 s off in the last hour,
-    /// 3 minutes beyond it.
+    /// known before then. The window begins at the nearest point kept, rather before than after: up to
+    /// 10 s off in the last hour, 4 minutes beyond it, where samples are as frequent.
     pub fn mean(&self, seconds: f64) -> Option<Mean> {
         let now = self.known_at?;
         let start = now.plus_seconds(-seconds);
@@ -103,7 +103,11 @@ impl Cpu {
         };
         // Both tiers hold the very first point until they are full.
         let after = tier.partition_point(|point| point.time < start);
-        let distance = |point: &&Point| (point.time - start).abs();
+        // Of two that are about as near, the earlier: a window too short proves too little.
+        let distance = |point: &&Point| match point.time - start {
+            late if late > 0 => 2 * late,
+            early => -early,
+        };
         let nearest = [after.checked_sub(1), Some(after)]
             .into_iter()
             .flatten()
@@ -157,6 +161,16 @@ mod tests {
             (all.percent - 300.0).abs() < 0.1 && all.seconds > 4_790.0,
             "{all:?}"
         );
+    }
+
+    #[test]
+    fn of_two_points_as_near_the_earlier_is_taken() {
+        let mut cpu = Cpu::default();
+        for second in [0, 30, 60, 120] {
+            cpu.observe(at(second), Some(0.0), None, 60_000);
+        }
+        // At 45 s there is none.
+        assert_eq!(cpu.mean(75.0).unwrap().seconds, 90.0);
     }
 
     #[test]

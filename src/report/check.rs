@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::escape::escape;
 use super::evidence::words;
 use super::style::Style;
-use crate::model::finding::{Finding, Undecided};
+use crate::model::finding::{Finding, Kept, Pending, Undecided};
 use crate::model::snapshot::ReadError;
 use crate::model::{Severity, Time};
 use crate::units::{Bytes, Span};
@@ -72,6 +72,10 @@ pub struct Report {
     pub counts: Counts,
     /// What lasts, worst first, then what ceased within the window.
     pub findings: Vec<Finding>,
+    /// What will be a finding when its rule's duration is over, if nothing changes.
+    pub pending: Vec<Pending>,
+    /// What an exemption of the configuration keeps from being a finding.
+    pub kept: Vec<Kept>,
     /// Rules that could not be decided.
     pub undecided: Vec<Undecided>,
     /// The limits that were asked for, on each GPU.
@@ -145,6 +149,8 @@ impl Report {
             status: Status::Error,
             counts: Counts::default(),
             findings: Vec::new(),
+            pending: Vec::new(),
+            kept: Vec::new(),
             undecided: Vec::new(),
             limits: Vec::new(),
             wait: Vec::new(),
@@ -184,6 +190,9 @@ impl Report {
         let ceased =
             self.findings.len() - self.counts.info - self.counts.warning - self.counts.critical;
         self.write_gate(out)?;
+        for kept in &self.kept {
+            write_kept(out, kept)?;
+        }
         for undecided in &self.undecided {
             writeln!(
                 out,
@@ -228,6 +237,10 @@ impl Report {
         } else {
             String::new()
         };
+        let kept = match self.kept.len() {
+            0 => String::new(),
+            count => format!(", {count} kept by the configuration"),
+        };
         let span = Span::from_seconds(self.window_seconds);
         let s = if gpus == 1 { "" } else { "s" };
         let verdict = if self.status == Status::Error {
@@ -237,7 +250,7 @@ impl Report {
         };
         writeln!(
             out,
-            "{verdict}{found}{ceased} on {gpus} GPU{s}, judged on {span} of history"
+            "{verdict}{found}{ceased}{kept} on {gpus} GPU{s}, judged on {span} of history"
         )
     }
 }
@@ -285,6 +298,24 @@ impl Report {
         }
         Ok(())
     }
+}
+
+fn write_kept(out: &mut String, kept: &Kept) -> fmt::Result {
+    let finding = &kept.finding;
+    write!(
+        out,
+        "kept: {}: {} ({}",
+        escape(&finding.rule),
+        escape(&finding.message),
+        escape(&kept.reason)
+    )?;
+    if let Some(until) = kept.until {
+        write!(out, ", until {until}")?;
+    }
+    if !kept.certain {
+        write!(out, "; whether it is for this one is not known")?;
+    }
+    writeln!(out, ")")
 }
 
 fn write_finding(out: &mut String, finding: &Finding, style: Style) -> fmt::Result {

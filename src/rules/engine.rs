@@ -360,3 +360,6 @@ impl Subject {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

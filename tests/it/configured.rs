@@ -87,7 +87,21 @@ fn an_exemption_spares_whom_it_is_for_until_it_ends() {
         let output = check(&keep(rest));
         assert_eq!(output.code, code, "{rest}: {output:?}");
         assert_eq!(found(&output).len(), code as usize, "{rest}");
+        let document = output.json();
+        let kept = document["kept"].as_array().unwrap();
+        assert_eq!(kept.len(), 1 - code as usize, "{rest}");
+        for kept in kept {
+            assert_eq!(kept["reason"], "thesis week");
+            assert_eq!(kept["finding"]["kind"], "idle");
+        }
     }
+    let text = under(&keep("user = \"dora\""), &["check", "--replay", NOTEBOOK]);
+    assert!(text.stdout.starts_with("kept: idle: "), "{text:?}");
+    assert!(
+        text.stdout
+            .contains("no findings, 1 kept by the configuration on 1 GPU"),
+        "{text:?}"
+    );
 }
 
 #[test]

@@ -6,7 +6,9 @@ use std::fs;
 use std::sync::Arc;
 
 use gpumem::model::evidence::*;
-use gpumem::model::finding::{Action, Also, Finding, FindingGpu, FindingProcess, Undecided};
+use gpumem::model::finding::{
+    Action, Also, Finding, FindingGpu, FindingProcess, Kept, Pending, Undecided,
+};
 use gpumem::model::snapshot::*;
 use gpumem::model::{Identity, Kind, Severity, Start, Time};
 use gpumem::report::check::{Counts, Limit, LimitVerdict, Report, Status, WaitVerdict};
@@ -520,6 +522,23 @@ fn report() -> Value {
         status: Status::Findings,
         counts: Counts::of(&findings),
         findings,
+        pending: vec![Pending {
+            rule: "idle".into(),
+            kind: Kind::Idle,
+            pid: Some(7),
+            gpu: 0,
+            since: Time::default(),
+            due: Time::default(),
+        }],
+        kept: Kind::ALL
+            .into_iter()
+            .map(|kind| Kept {
+                finding: finding(kind),
+                reason: "the demo of next week".into(),
+                until: Some(Time::default()),
+                certain: true,
+            })
+            .collect(),
         undecided: vec![Undecided {
             rule: "leak".into(),
             reason: "needs 900 s of history, has 600 s".to_owned(),

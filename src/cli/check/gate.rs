@@ -10,7 +10,7 @@ use crate::cli::selection::{Selection, names, no_such_gpu};
 use crate::cli::store::{self, Fed};
 use crate::cli::{Misuse, unreadable};
 use crate::history::Resets;
-use crate::model::finding::{Finding, FindingGpu, FindingProcess};
+use crate::model::finding::{Finding, FindingGpu, FindingProcess, Pending};
 use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, Identity, Severity, Snapshot, Time};
 use crate::recording;
@@ -50,6 +50,8 @@ struct Last {
     errors: Vec<ReadError>,
     unreadable: bool,
     limits: Vec<LimitVerdict>,
+    /// The processes of the users that were asked for; `None` where nobody was.
+    pids: Option<HashSet<u32>>,
 }
 
 /// Whether to go on.
@@ -146,6 +148,11 @@ impl Gate {
         }
         let (limits, unknown) = limit::judge(&self.limits, &snapshot);
         let unreadable = unreadable(&snapshot);
+        let pids = (!self.selection.users.is_empty()).then(|| {
+            let processes = snapshot.processes.iter();
+            let owned = processes.filter(|process| self.selection.has_owner(process));
+            owned.map(|process| process.pid).collect()
+        });
         let mut errors = snapshot.errors;
         errors.extend(unknown);
         self.first.get_or_insert(snapshot.time);
@@ -156,6 +163,7 @@ impl Gate {
             errors,
             unreadable,
             limits,
+            pids,
         });
         progress
     }
@@ -252,11 +260,35 @@ impl Gate {
             status: self.status(&findings, failure.is_some()),
             counts: Counts::of(&findings),
             findings,
+            pending: self.pending(),
+            kept: engine
+                .kept()
+                .iter()
+                .filter(|kept| self.concerns(&kept.finding))
+                .cloned()
+                .collect(),
             undecided: engine.undecided(),
             limits,
             wait,
             errors: self.errors(failure),
         }
+    }
+
+    /// What is pending of those asked for.
+    fn pending(&self) -> Vec<Pending> {
+        let pids = self.last.as_ref().and_then(|last| last.pids.as_ref());
+        let concerns = |pending: &&Pending| {
+            let gpu = self.known.iter().find(|gpu| gpu.index == pending.gpu);
+            let uuid = gpu.and_then(|gpu| gpu.uuid.as_deref());
+            let is_owned = |pids: &HashSet<u32>| pending.pid.is_some_and(|pid| pids.contains(&pid));
+            self.selection.has_gpu(pending.gpu, uuid) && pids.is_none_or(is_owned)
+        };
+        self.engine
+            .pending()
+            .iter()
+            .filter(concerns)
+            .cloned()
+            .collect()
     }
 
     fn status(&self, findings: &[Finding], failed: bool) -> Status {

@@ -1,8 +1,9 @@
 //! Holds what gpumem finds against the labels of a scenario.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use gpumem::model::Snapshot;
+use gpumem::model::{Snapshot, Time};
 use gpumem::rules::{Engine, Settings};
 use serde_json::Value;
 
@@ -49,6 +50,48 @@ pub fn in_process(snapshots: &[Snapshot]) -> Vec<Found> {
     }
     let findings = serde_json::to_value(engine.findings()).unwrap();
     from_json(&findings)
+}
+
+/// What ended and began again within `seconds`, also behind another accusation; and what stood under
+/// two names.
+pub fn flickers(snapshots: &[Snapshot], seconds: f64) -> Vec<String> {
+    let mut engine = Engine::new(Settings::default());
+    // By rule and subject: since when it stood, its id, and when it was last seen to stand.
+    let mut known: BTreeMap<String, (String, Time)> = BTreeMap::new();
+    let mut flickers = Vec::new();
+    let mut before: Option<Time> = None;
+    for snapshot in snapshots {
+        engine.observe(snapshot);
+        if engine.history().last_time() != Some(snapshot.time) {
+            // It came too late and was passed over.
+            continue;
+        }
+        if engine.history().last_time() < before {
+            // The clock was set back: what stands again stands anew.
+            known.clear();
+        }
+        for finding in engine.standing() {
+            let pid = finding.process.as_ref().map(|process| process.identity);
+            let gpu = finding.gpus.first().map(|gpu| gpu.index);
+            let key = match pid {
+                Some(identity) => format!("{} of {identity:?}", finding.rule),
+                None => format!("{} on {gpu:?}", finding.rule),
+            };
+            let id = finding.id.to_string();
+            if let Some((known_id, at)) = known.insert(key.clone(), (id.clone(), snapshot.time)) {
+                let away = snapshot.time.seconds_since(at);
+                let ended = before.is_some_and(|before| at < before);
+                if ended && away <= seconds {
+                    flickers.push(format!("{key} was away for {away} s at {}", snapshot.time));
+                }
+                if !ended && known_id != id {
+                    flickers.push(format!("{key} was {known_id} and is {id}"));
+                }
+            }
+        }
+        before = engine.history().last_time();
+    }
+    flickers
 }
 
 /// What a list of findings in `check --json` says.

@@ -104,6 +104,19 @@ fn every_guilty_one_is_found_and_nobody_else() {
     );
 }
 
+/// What ends and begins again within the minute did neither.
+#[test]
+fn nothing_flickers() {
+    let mut flickers = Vec::new();
+    for scenario in play() {
+        let of = format!("{} seed {}", scenario.family, scenario.seed);
+        for flicker in judge::flickers(&scenario.snapshots, 60.0) {
+            flickers.push(format!("{of}: {flicker}"));
+        }
+    }
+    assert!(flickers.is_empty(), "{}\n{HOW}", flickers.join("\n"));
+}
+
 #[test]
 fn the_labels_stand_clear_of_every_threshold() {
     let complaints: Vec<String> = play()

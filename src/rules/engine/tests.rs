@@ -1,0 +1,140 @@
+//! The life of findings: pending, active, subordinate, resolved, and the same again after a restart.
+
+use super::*;
+use crate::history::testing::Scene;
+use crate::model::Kind;
+use crate::rules::testing::{PID, judge};
+use crate::units::GIB;
+
+fn idle() -> Scene {
+    let mut scene = Scene::new(1, 10.0);
+    scene.holder(PID, &[0], 20 * GIB);
+    scene
+}
+
+fn kinds(engine: &Engine) -> Vec<(Kind, Vec<Kind>)> {
+    let also = |finding: &Finding| finding.also.iter().map(|also| also.kind).collect();
+    let findings = engine.findings().iter();
+    findings
+        .map(|finding| (finding.kind, also(finding)))
+        .collect()
+}
+
+#[test]
+fn it_is_pending_then_active_then_resolved_under_one_id() {
+    let mut scene = idle();
+    // Its use is seen to end, so that it is known since when.
+    scene.row(0, PID).sm_percent = Some(90);
+    let mut engine = judge(&mut scene, 60.0);
+    assert_eq!(engine.pending(), []);
+    scene.row(0, PID).sm_percent = Some(0);
+    engine.observe(scene.step());
+    let began = scene.now.time;
+    scene.play(100.0, |snapshot| engine.observe(snapshot));
+    let [pending] = engine.pending() else {
+        panic!("{:?}", engine.pending())
+    };
+    assert_eq!(
+        (pending.kind, pending.pid, pending.gpu),
+        (Kind::Idle, Some(PID), 0)
+    );
+    assert_eq!(
+        (pending.since, pending.due),
+        (began, began.plus_seconds(600.0))
+    );
+    assert_eq!(engine.findings(), []);
+
+    scene.play(500.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(engine.pending(), []);
+    let [finding] = engine.findings() else {
+        panic!("{:?}", engine.findings())
+    };
+    let (id, since) = (Arc::clone(&finding.id), finding.since);
+    assert_eq!((since, finding.resolved_at), (began, None));
+
+    scene.row(0, PID).sm_percent = Some(5);
+    engine.observe(scene.step());
+    assert_eq!(engine.findings(), []);
+    let [resolved] = engine.resolved() else {
+        panic!("{:?}", engine.resolved())
+    };
+    assert_eq!((&resolved.id, resolved.since), (&id, began));
+    assert_eq!(resolved.resolved_at, Some(scene.now.time));
+}
+
+#[test]
+fn a_restart_finds_the_same_under_the_same_id() {
+    let mut scene = idle();
+    let mut recorded = Vec::new();
+    scene.play(1_200.0, |snapshot| recorded.push(snapshot.clone()));
+    let judge = |snapshots: &[Snapshot]| {
+        let mut engine = Engine::new(Settings::default());
+        snapshots.iter().for_each(|it| engine.observe(it));
+        engine
+            .findings()
+            .iter()
+            .map(|it| Arc::clone(&it.id))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(judge(&recorded), judge(&recorded[40..]));
+    assert_eq!(judge(&recorded).len(), 1);
+}
+
+#[test]
+fn several_of_one_process_are_one_accusation_and_the_others_come_forward_when_it_goes() {
+    let mut scene = Scene::new(1, 10.0);
+    scene.orphan(PID, &[0], 20 * GIB);
+    let mut engine = judge(&mut scene, 700.0);
+    assert_eq!(kinds(&engine), [(Kind::Orphan, vec![Kind::Idle])]);
+    let of_idle = engine.findings()[0].also[0].since;
+
+    scene.process(PID).state = Some('T');
+    scene.play(130.0, |snapshot| engine.observe(snapshot));
+    // Who is stopped is not idle; that has ceased, and was nobody's accusation.
+    assert_eq!(kinds(&engine), [(Kind::Orphan, vec![Kind::Stopped])]);
+    assert_eq!(engine.resolved(), []);
+
+    // Its job is there again, under a process group that lives: what is left is that it is stopped.
+    scene.process(PID).group_leader_alive = Some(true);
+    engine.observe(scene.step());
+    assert_eq!(kinds(&engine), [(Kind::Stopped, vec![])]);
+    let resolved: Vec<Kind> = engine.resolved().iter().map(|it| it.kind).collect();
+    assert_eq!(resolved, [Kind::Orphan]);
+    assert!(of_idle < scene.now.time);
+}
+
+#[test]
+fn the_gravest_is_the_accusation_whatever_its_kind() {
+    let mut scene = Scene::new(1, 10.0);
+    scene.orphan(PID, &[0], 20 * GIB);
+    let mut settings = Settings::default();
+    let orphan = settings.rule_mut("orphan").unwrap();
+    assert!(orphan.set(
+        "severity",
+        crate::rules::setting::Value::Severity(crate::model::Severity::Info)
+    ));
+    let mut engine = Engine::new(settings);
+    scene.play(700.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(kinds(&engine), [(Kind::Idle, vec![Kind::Orphan])]);
+}
+
+#[test]
+fn what_a_silent_gpu_hides_neither_lasts_nor_ceases() {
+    let mut scene = idle();
+    let mut engine = judge(&mut scene, 700.0);
+    let before = engine.findings().to_vec();
+    scene.gpu(0).processes = None;
+    scene.now.processes.clear();
+    engine.observe(scene.step());
+    assert_eq!(engine.findings(), before);
+    assert_eq!(engine.resolved(), []);
+}
+
+#[test]
+fn a_process_that_is_shown_twice_is_accused_once() {
+    let mut scene = idle();
+    let twin = scene.now.processes[0].clone();
+    scene.now.processes.push(twin);
+    let engine = judge(&mut scene, 700.0);
+    assert_eq!(kinds(&engine), [(Kind::Idle, vec![])]);
+}
