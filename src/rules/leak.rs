@@ -330,7 +330,7 @@ fn message(process: &Process, first: &LeakOn, leaks: &[LeakOn], seconds: f64) ->
         more => format!(" (and on {more} more)"),
     };
     let mut message = format!(
-        "{} ({}) grows by {} a minute on GPU {}{others} since {}: {} in all",
+        "{} ({}) has grown by {} a minute on GPU {}{others} for {}: {} in all",
         subject::name(process),
         process.pid,
         Bytes((first.trend.bytes_per_second * 60.0) as u64),

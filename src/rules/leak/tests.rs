@@ -77,7 +77,7 @@ fn it_is_found_and_says_how_fast_since_when_and_until_when() {
     assert!(
         finding
             .message
-            .starts_with("python train.py (4242) grows by 6")
+            .starts_with("python train.py (4242) has grown by 6")
             && finding.message.ends_with("at this rate"),
         "{}",
         finding.message

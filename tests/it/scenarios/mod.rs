@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::{env, fs};
 
+use gpumem::rules::{Engine, Settings};
 use scenario::{Labels, Scenario};
 
 use crate::support::run;
@@ -101,6 +102,56 @@ fn every_guilty_one_is_found_and_nobody_else() {
         failures.is_empty(),
         "{right} of {all} scenarios are right\n{table}\n{}\n{HOW}",
         failures.join("\n")
+    );
+}
+
+/// A recording of each kind: a family and its seed.
+const QUOTED: &[(&str, &str, u64)] = &[
+    ("dead", "dead_and_listed", 3),
+    ("stuck", "stuck_in_the_driver", 3),
+    ("orphan", "orphan_dataloader_workers", 3),
+    ("stopped", "stopped_in_a_terminal", 3),
+    ("hung", "hung_single", 3),
+    ("idle", "idle_notebook_after_training", 3),
+    ("leak", "leak_linear", 4),
+    ("server-idle", "server_that_nohup_kept", 3),
+    ("stray-context", "works_on_another_gpu", 3),
+    ("hoard", "preallocated_and_hardly_used", 3),
+    ("unattributed", "unattributed_hidden_holder", 3),
+    ("pressure", "full_to_the_last_and_busy", 3),
+];
+
+/// The README explains each kind by a line that `check` really writes.
+#[test]
+fn the_readme_quotes_a_finding_of_each_kind() {
+    let readme = include_str!("../../../README.md");
+    let families = families::all();
+    let kinds: Vec<String> = gpumem::rules::catalogue()
+        .into_iter()
+        .map(|it| it.name)
+        .collect();
+    assert!(
+        kinds
+            .iter()
+            .all(|kind| QUOTED.iter().any(|(it, ..)| it == kind))
+    );
+    let mut missing = Vec::new();
+    for (kind, name, seed) in QUOTED {
+        let family = families.iter().find(|family| family.name == *name).unwrap();
+        let scenario = family.play(*seed);
+        let mut engine = Engine::new(Settings::default());
+        scenario.snapshots.iter().for_each(|it| engine.observe(it));
+        let of_kind = engine.findings().iter().find(|it| it.kind.name() == *kind);
+        let finding = of_kind.unwrap_or_else(|| panic!("{name} has no {kind}"));
+        let line = format!("{}: {kind}: {}", finding.severity, finding.message);
+        if !readme.contains(&line) {
+            missing.push(line);
+        }
+    }
+    assert!(
+        missing.is_empty(),
+        "the README lacks:\n{}",
+        missing.join("\n")
     );
 }
 

@@ -546,6 +546,16 @@ pub const FAMILIES: &[Family] = &[
         },
     ),
     family(
+        "full_to_the_last_and_busy",
+        "It has taken all that there is but a little, and works.",
+        |s| {
+            let (process, free) = (trainer(&mut s.random), s.random.whole(60, 120) * 2 * MIB);
+            let model = &s.machine.model;
+            let bytes = model.total_bytes - model.reserved_bytes - free;
+            s.act(process, move |_, _| working(bytes).sm(96.0));
+        },
+    ),
+    family(
         "nearly_full_and_busy",
         "It fills the GPU nearly to the last, and works.",
         |s| {
