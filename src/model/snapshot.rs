@@ -22,19 +22,19 @@ pub struct Snapshot {
     /// When the sample was taken (UTC).
     pub time: Time,
     /// The machine.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub host: Host,
     /// The NVIDIA driver.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub driver: Driver,
     /// The GPUs, in NVML's index order.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub gpus: Vec<Gpu>,
     /// Each process that NVML lists on a GPU, or that holds a GPU device file open; once.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub processes: Vec<Process>,
     /// What could not be read this time; the rest of the snapshot stands.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub errors: Vec<ReadError>,
 }
 
@@ -156,7 +156,11 @@ pub struct Gpu {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minor_number: Option<u32>,
     /// Framebuffer memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "memory",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub memory: Option<Memory>,
     /// Share of time in which any kernel ran.
     #[serde(
@@ -212,7 +216,7 @@ pub struct Gpu {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_mode: Option<bool>,
     /// MIG devices.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub mig_devices: Vec<MigDevice>,
     /// Seconds since the driver last answered for this GPU; absent while it answers. Memory, power
     /// and the process list are then the last known ones; utilization is absent.
@@ -264,7 +268,11 @@ pub struct MigDevice {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Arc<str>>,
     /// The GPU instance's memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "memory",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub memory: Option<Memory>,
 }
 
@@ -295,7 +303,7 @@ pub struct GpuProcess {
     /// As NVML gives it: a hint, not a proof.
     pub pid: u32,
     /// Which process lists it was on.
-    #[serde(rename = "type", default)]
+    #[serde(rename = "type", default, deserialize_with = "or_default")]
     pub kind: ProcessType,
     /// Memory held; absent where NVML says not available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -523,6 +531,36 @@ pub struct ReadError {
     pub error: Arc<str>,
 }
 
+/// `null` is the same as absent.
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+/// What is lacking of a GPU's memory is worked out of the rest, or all of it is unknown.
+fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Memory>, D::Error> {
+    #[derive(Deserialize)]
+    struct Told {
+        total_bytes: Option<u64>,
+        reserved_bytes: Option<u64>,
+        used_bytes: Option<u64>,
+        free_bytes: Option<u64>,
+    }
+    let told: Option<Told> = Option::deserialize(deserializer)?;
+    Ok(told.and_then(|told| {
+        let total = told.total_bytes?;
+        let reserved = told.reserved_bytes.unwrap_or_default();
+        let rest = |known: u64| total.saturating_sub(reserved).saturating_sub(known);
+        Some(Memory {
+            total_bytes: total,
+            reserved_bytes: told.reserved_bytes,
+            used_bytes: told.used_bytes.or(told.free_bytes.map(rest))?,
+            free_bytes: told.free_bytes.or(told.used_bytes.map(rest))?,
+        })
+    }))
+}
+
 /// Whole numbers that another writer may have given a fraction.
 fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     struct Visitor;
@@ -659,5 +697,27 @@ mod tests {
         assert_eq!(gpu.process_bytes(), Some(12));
         gpu.processes = Some(vec![row(1, Some(5)), row(2, None)]);
         assert_eq!(gpu.process_bytes(), None);
+    }
+
+    #[test]
+    fn null_is_the_same_as_absent() {
+        let text = r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T13:35:00Z","host":null,
+            "driver":null,"processes":null,"errors":null,"gpus":[{"index":0,"mig_devices":null,
+            "memory":{"total_bytes":100,"reserved_bytes":10,"used_bytes":null,"free_bytes":60},
+            "processes":[{"pid":7,"type":null,"used_bytes":null}]},{"index":1,
+            "memory":{"total_bytes":null,"used_bytes":5}}]}"#;
+        let snapshot: Snapshot = serde_json::from_str(text).unwrap();
+        assert_eq!(snapshot.host, Host::default());
+        let gpu = &snapshot.gpus[0];
+        assert_eq!(gpu.memory.as_ref().unwrap().used_bytes, 30);
+        assert_eq!(
+            gpu.processes.as_ref().unwrap()[0].kind,
+            ProcessType::Compute
+        );
+        assert_eq!(snapshot.gpus[1].memory, None);
+        let gpus = text.replace(r#""gpus":[{"index":0"#, r#""more":[{"index":0"#);
+        let snapshot: Snapshot =
+            serde_json::from_str(&gpus.replace("\"more\"", "\"gpus\":null,\"more\"")).unwrap();
+        assert_eq!(snapshot.gpus, []);
     }
 }

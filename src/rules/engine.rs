@@ -125,6 +125,8 @@ impl Engine {
                 found.push(finding);
             } else if was_accused {
                 finding.resolved_at = Some(snapshot.time);
+                // There is nothing left to do about it.
+                finding.actions.retain(|action| *action == Action::Notify);
                 self.resolved.truncate(MOST_RESOLVED - 1);
                 self.resolved.insert(0, finding);
             }

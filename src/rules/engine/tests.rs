@@ -60,6 +60,7 @@ fn it_is_pending_then_active_then_resolved_under_one_id() {
     };
     assert_eq!((&resolved.id, resolved.since), (&id, began));
     assert_eq!(resolved.resolved_at, Some(scene.now.time));
+    assert_eq!(resolved.actions, [Action::Notify]);
 }
 
 #[test]
