@@ -69,8 +69,8 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l interval -d 'Tim
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l fail-on -d 'The least severity that makes the exit code 1 [default: warning; with --wait-free none]' -r -f -a "info\t'Anything found'
 warning\t'Memory is wasted'
 critical\t'Work is in danger'"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l rule -d 'Judge by these rules only' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l kind -d 'Judge by rules of these kinds only' -r -f -a "dead\t''
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l rule -d 'Judge by these rules only, also where they are switched off' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l kind -d 'Judge by rules of these kinds only, also where they are switched off' -r -f -a "dead\t''
 stuck\t''
 orphan\t''
 stopped\t''

@@ -208,11 +208,11 @@ pub struct Check {
     #[arg(long, value_name = "SEVERITY")]
     pub fail_on: Option<Severity>,
 
-    /// Judge by these rules only
+    /// Judge by these rules only, also where they are switched off
     #[arg(long, value_name = "RULE", value_delimiter = ',')]
     pub rule: Vec<String>,
 
-    /// Judge by rules of these kinds only
+    /// Judge by rules of these kinds only, also where they are switched off
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub kind: Vec<Kind>,
 

@@ -8,9 +8,9 @@
 //! Which settings a verdict takes is the rule's business; here stand the wider bounds within which
 //! a [`Lull`] lasts. Bounded: the last few processes that were alone on the GPU.
 
-use super::Moment;
 use super::average::Average;
 use super::row::Use;
+use super::{BRIDGED_GAP_MILLISECONDS, Moment};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
@@ -131,7 +131,7 @@ impl Draw {
     pub(super) fn observe(&mut self, gpu: &Gpu, alone: Option<Alone>, moment: Moment) {
         self.alone = alone.map(|alone| alone.who);
         self.lull
-            .take_if(|lull| moment.time - lull.until > moment.allowed_gap);
+            .take_if(|lull| moment.time - lull.until >= BRIDGED_GAP_MILLISECONDS);
         let is_watts = |watts: &f64| watts.is_finite() && *watts >= 0.0;
         let power = gpu.power_watts.filter(is_watts);
         let (Some(percent), Some(power)) = (gpu.gpu_percent, power) else {

@@ -20,6 +20,7 @@
 //!
 //! [`judge`] is also the judgement of [`server_idle`](super::server_idle).
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use super::doubt::Doubt;
@@ -211,6 +212,8 @@ pub(super) fn judge<S: Idleness>(
         return None;
     }
     let mut is_exempt = None;
+    let stands = OnceCell::new();
+    let stood = || seen.standing(rule.name(), process.identity()).is_some();
     let mut idle: Vec<IdleOn<'_>> = Vec::new();
     for row in known.rows() {
         if row.last_use() == Use::Used || row.kind() == ProcessType::Graphics {
@@ -220,10 +223,12 @@ pub(super) fn judge<S: Idleness>(
             continue;
         };
         let settings = settings.thresholds();
-        if row
-            .used_bytes()
-            .is_some_and(|bytes| bytes < settings.min_memory.0)
-        {
+        // What is found already ends at three quarters of the threshold, so that it does not flicker.
+        let least = settings.min_memory.0;
+        let is_enough = |bytes: u64| {
+            bytes >= least || (bytes >= least - least / 4 && *stands.get_or_init(stood))
+        };
+        if row.used_bytes().is_some_and(|bytes| !is_enough(bytes)) {
             continue;
         }
         if *is_exempt.get_or_insert_with(|| is_never_idle(seen, process, known, S::WHOSE)) {
@@ -349,14 +354,15 @@ impl Candidate<'_> {
                 pid: self.process.pid,
             });
         };
-        if mean.percent >= self.settings.max_cpu_percent {
-            return Answer::No;
-        }
-        let stands = || {
+        let stands = {
             let identity = self.known.identity();
             self.seen.standing(self.rule, identity).is_some()
         };
-        let is_covered = is_covered(run.coverage(), false) || is_covered(run.coverage(), stands());
+        let most = self.settings.max_cpu_percent;
+        if mean.percent >= if stands { most * 1.25 } else { most } {
+            return Answer::No;
+        }
+        let is_covered = is_covered(run.coverage(), stands);
         if !is_covered || run.samples < LEAST_SAMPLES {
             return Answer::Unknown(Doubt::Gaps {
                 gpu,

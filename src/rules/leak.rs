@@ -124,6 +124,18 @@ impl Judge for Settings {
                 seconds: Span::from_seconds(seconds),
             },
             (None, None) => Doubt::NoList { gpu: gpu.index },
+            // Nobody on it could be seen to grow yet.
+            (None, Some(rows)) if rows.iter().any(|row| row.kind != ProcessType::Graphics) => {
+                let seen_for = seen.history.span_seconds();
+                let needed = rule.settings().window.seconds();
+                if seen_for >= needed {
+                    return;
+                }
+                Doubt::ShortHistory {
+                    needed,
+                    seen: seen_for,
+                }
+            }
             (None, Some(_)) => return,
         };
         if rule.settings_for(&seen.whom_on(None, gpu)).is_some() {

@@ -342,6 +342,13 @@ fn is_never_orphan(seen: Seen<'_>, process: &Process, known: &ProcessHistory, ne
 
 fn lines(process: &Process) -> Vec<String> {
     let mut lines = Vec::new();
+    if process.state == Some('T') {
+        let pid = process.pid;
+        lines.push(format!(
+            "end it: `kill -TERM {pid}; kill -CONT {pid}` (stopped, it does not take the first)"
+        ));
+        return lines;
+    }
     if let Some(group) = process.process_group {
         lines.push(format!(
             "see what is left of its job: `pgrep -a -g {group}`; end it \

@@ -112,11 +112,12 @@ impl Judge for Settings {
                 what: "memory",
             });
         }
-        let standing = seen.standing_on(rule.name(), gpu);
         let seconds = settings.duration.seconds();
         let lasts =
             |stretch: &Stretch| stretch.seconds() >= seconds && stretch.samples >= LEAST_SAMPLES;
         let ends_at = |free: u64| free.saturating_add(free / 4);
+        let kept = device.fuller_than(ends_at(settings.min_free.0));
+        let standing = seen.lasting_on(rule.name(), gpu, kept.as_ref());
         let bound = match standing {
             Some(_) => ends_at(settings.min_free.0),
             None => settings.min_free.0,

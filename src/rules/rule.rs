@@ -12,7 +12,7 @@ use super::doubt::{Doubt, Doubts};
 use super::engine::Standing;
 use super::scope::{Scope, Whom};
 use super::setting::{Form, Setting, Value};
-use crate::history::{Device, History, ProcessHistory, Row};
+use crate::history::{Device, History, ProcessHistory, Row, Stretch};
 use crate::model::finding::{Finding, Kind, Pending};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot};
 
@@ -41,6 +41,20 @@ impl<'a> Seen<'a> {
         self.standing
             .of_gpu(rule, gpu)
             .filter(|finding| self.is_remembered(finding))
+    }
+
+    /// As [`standing_on`](Self::standing_on), where what it rests on has lasted since: across a hole in
+    /// the samples nothing does.
+    pub fn lasting_on(
+        self,
+        rule: &Arc<str>,
+        gpu: &Gpu,
+        stretch: Option<&Stretch>,
+    ) -> Option<&'a Finding> {
+        self.standing_on(rule, gpu).filter(|finding| {
+            let until = finding.since.plus_seconds(finding.duration_seconds);
+            stretch.is_some_and(|stretch| stretch.since <= until)
+        })
     }
 
     /// Whether the history reaches back to when it began; else it is of another boot, of before the

@@ -125,8 +125,8 @@ impl Judge for Settings {
         if let Some(doubt) = doubt(gpu, threshold) {
             verdicts.doubt(doubt);
         }
-        let standing = seen.standing_on(rule.name(), gpu);
         let ends_at = threshold - threshold / 4;
+        let standing = seen.lasting_on(rule.name(), gpu, device.unattributed(ends_at).as_ref());
         let least = if standing.is_some() {
             ends_at
         } else {

@@ -256,7 +256,7 @@ impl Gate {
             window_seconds: self
                 .first
                 .zip(time)
-                .map_or(0.0, |(first, last)| last.seconds_since(first)),
+                .map_or(0.0, |(first, last)| last.seconds_since(first).max(0.0)),
             status: self.status(&findings, failure.is_some()),
             counts: Counts::of(&findings),
             findings,

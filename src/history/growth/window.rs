@@ -58,6 +58,8 @@ pub(super) struct Gates {
     patience: f64,
     /// So many times faster before the window is settling down.
     settles: f64,
+    /// The share of the mean rate that the lows of the last half have to rise by.
+    pace_lately: f64,
     /// The share of the mean rate that the present one has to be.
     pub(super) slowed: f64,
 }
@@ -72,6 +74,7 @@ pub(super) const FIRE: Gates = Gates {
     silence: 3,
     patience: 10.0,
     settles: 1.3,
+    pace_lately: 0.35,
     slowed: 0.6,
 };
 
@@ -85,6 +88,7 @@ pub(super) const KEEP: Gates = Gates {
     silence: 4,
     patience: 6.0,
     settles: 2.0,
+    pace_lately: 0.15,
     slowed: 0.33,
 };
 
@@ -149,7 +153,8 @@ impl View<'_> {
             && (spread >= 5.0 || counted >= 0.5 * raw.iter().sum::<f64>())
             && self.unseen(first, last) <= length / 3
             && self.gives_back(start - (length / 2).min(start), end) <= gates.falls
-            && !self.settles(start, length, counted * gates.settles);
+            && !self.settles(start, length, counted * gates.settles)
+            && self.pace_lately(start, end, counted) >= gates.pace_lately;
         passes.then_some(Window {
             start,
             end,
@@ -239,32 +244,54 @@ impl View<'_> {
     }
 
     /// What is given back between the lows of so many parts, as a share of what is added.
-    fn falls(&self, start: u32, end: u32, parts: u64) -> f64 {
+    fn falls(&self, start: u32, end: u32, parts: usize) -> f64 {
+        let lows = self.lows(start, end, parts);
+        let (mut rises, mut falls, mut before) = (0.0, 0.0, None);
+        for low in lows[..parts].iter().copied().flatten() {
+            if let Some(before) = before.replace(low) {
+                let step: f64 = low - before;
+                rises += step.max(0.0);
+                falls += (-step).max(0.0);
+            }
+        }
+        falls / f64::max(rises, 1.0)
+    }
+
+    /// How much of its mean rate the lows of the twelfths rise by in the last half. The floor alone does
+    /// not tell: at the end it is the least of few samples, and so rises with whatever goes up and down.
+    fn pace_lately(&self, start: u32, end: u32, counted: f64) -> f64 {
+        let lows = self.lows(start, end, SLOTS);
+        let mut slopes = Vec::with_capacity(SLOTS * SLOTS / 8);
+        for from in SLOTS / 2..SLOTS {
+            for to in from + 1..SLOTS {
+                if let (Some(before), Some(after)) = (lows[from], lows[to]) {
+                    slopes.push((after - before) / (to - from) as f64);
+                }
+            }
+        }
+        slopes.sort_unstable_by(f64::total_cmp);
+        let median = slopes.get(slopes.len() / 2).copied();
+        median.unwrap_or_default() * SLOTS as f64 / counted
+    }
+
+    /// The least in each of so many parts of a stretch; `None` where nothing was seen.
+    fn lows(&self, start: u32, end: u32, parts: usize) -> [Option<f64>; SLOTS] {
         let mut lows = [u32::MAX; SLOTS];
-        let lows = &mut lows[..parts as usize];
-        let length = u64::from(end - start).max(1);
+        let (count, length) = (parts as u64, u64::from(end - start).max(1));
         for at in self.index(start)..self.floor.len {
             let bucket = &self.buckets()[at];
             if bucket.start >= end {
                 break;
             }
             let part = |time: u32| {
-                (u64::from(time.clamp(start, end) - start) * parts / length).min(parts - 1) as usize
+                (u64::from(time.clamp(start, end) - start) * count / length).min(count - 1) as usize
             };
             let until = self.end_of(at).saturating_sub(1).max(bucket.start);
             for low in &mut lows[part(bucket.start)..=part(until)] {
                 *low = (*low).min(bucket.low);
             }
         }
-        let (mut rises, mut falls, mut before) = (0.0, 0.0, None);
-        for low in lows.iter().copied().filter(|low| *low != u32::MAX) {
-            if let Some(before) = before.replace(low) {
-                let step = f64::from(low) - f64::from(before);
-                rises += step.max(0.0);
-                falls += (-step).max(0.0);
-            }
-        }
-        falls / f64::max(rises, 1.0)
+        lows.map(|low| (low != u32::MAX).then_some(f64::from(low)))
     }
 
     /// Whether it goes down nearly as much as up, from bucket to bucket.

@@ -335,7 +335,7 @@ fn a_few_missing_samples_change_nothing_and_many_are_a_doubt_or_the_end() {
         |scene| scene.gpu(0).stale_seconds = Some(9.0),
     ];
     for forget in forget {
-        for (missing, found) in [(1, 1), (4, 0)] {
+        for (missing, found) in [(1, 1), (4, 1), (12, 0), (40, 0)] {
             let (mut scene, mut engine) = worked(1200.0);
             hang(&mut scene, 0);
             play(&mut scene, &mut engine, 570.0);
