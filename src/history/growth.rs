@@ -9,15 +9,16 @@
 //! - spread: no twelfth counts for more than a quarter of the whole, so that loading a model, another
 //!   batch size, or up to three steps of any size count for nothing; the fewer twelfths rise, the longer
 //!   the window has to be;
-//! - lasting: the last third rises nearly as fast as the whole, nothing is given back between sixths,
-//!   and what went before did not rise faster all along (then it is settling down);
+//! - lasting: the last third rises nearly as fast as the whole, the lows of the last half rise as well
+//!   (the floor alone rises at its end with whatever goes up and down), nothing is given back between
+//!   sixths, and what went before did not rise faster all along (then it is settling down);
 //! - new: where the process has climbed as slowly to the same height before and come down, the climb
 //!   proves nothing, and only the valleys before it are judged;
 //! - more than the samples may miss the bottom of a valley by.
 //!
 //! Growth once found stays found through a pause or a peak of some minutes, and ends when its last third
 //! lags, or half of it is given back. What goes down from bucket to bucket nearly as much as up has to pass
-//! for a sixth of the window before it is found.
+//! for a twelfth of the window before it is found.
 //!
 //! Why not a line: on 300 curves each of 19 leaking and 18 healthy families (loads, fills, sawtooths,
 //! shapes, notebooks and so on, at samples every 1 to 60 s), and on 34 real device-level curves of 67 h:
@@ -413,7 +414,7 @@ impl Outline {
             since,
             trend,
             probation: if view.is_restless(&window) {
-                (window.end - window.start) / 6
+                (window.end - window.start) / 12
             } else {
                 0
             },

@@ -479,6 +479,10 @@ fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
 
 fn actions(process: &Process) -> Vec<Action> {
     let mut actions = vec![Action::Notify];
+    // What is in uninterruptible sleep takes no signal, and is reading or writing just now.
+    if process.state == Some('D') {
+        return actions;
+    }
     let kernel = process.jupyter.as_ref();
     if kernel.is_some_and(|kernel| kernel.kernel_id.is_some()) {
         actions.push(Action::JupyterShutdown);

@@ -21,8 +21,11 @@ const FRAMEWORKS: &[&str] = &[
 
 /// Programs that serve.
 const PROGRAMS: &[&str] = &[
+    "aphrodite",
     "bentoml",
     "daphne",
+    "fastapi",
+    "flask",
     "gunicorn",
     "hypercorn",
     "infinity_emb",
@@ -31,8 +34,12 @@ const PROGRAMS: &[&str] = &[
     "llama-server",
     "lmdeploy",
     "mlc_llm",
+    "mlflow",
     "ollama",
+    "rasa",
     "sglang",
+    "streamlit",
+    "tabby",
     "tensorflow_model_server",
     "text-embeddings-router",
     "text-generation-launcher",
@@ -44,6 +51,9 @@ const PROGRAMS: &[&str] = &[
     "uwsgi",
     "vllm",
     "waitress-serve",
+    "whisper-server",
+    "xinference-local",
+    "xinference-worker",
 ];
 
 /// Beginnings of the modules that serve (`python -m MODULE`).
@@ -55,7 +65,11 @@ const MODULES: &[&str] = &[
     "lmdeploy",
     "sglang.launch_server",
     "tensorrt_llm.commands.serve",
+    "aphrodite.endpoints",
+    "flask",
+    "streamlit",
     "text_generation_server",
+    "tritonserver",
     "uvicorn",
     "vllm.entrypoints",
 ];
@@ -159,7 +173,8 @@ fn looks_like_server(process: &Process) -> bool {
         PROGRAMS.contains(&script)
             // A script of one's own: only its name, or the port that it was given, tells.
             || script.contains("serve")
-            || script.contains("api_server")
+            || script.contains("webui")
+            || script.contains("gradio")
             || (process.listening == Some(true)
                 && arguments.iter().any(|argument| {
                     &**argument == "--port" || argument.starts_with("--port=")
@@ -202,6 +217,9 @@ mod tests {
             "/venv/bin/python /venv/bin/uvicorn app:app",
             "gunicorn -w 4 app:app",
             "python serve.py",
+            "python webui.py --share",
+            "/usr/bin/python3 /venv/bin/streamlit run app.py",
+            "python -m flask run",
             "python model_server.py",
         ] {
             assert!(alone(&process(1, command, Some(true))), "{command}");

@@ -662,3 +662,29 @@ fn whatever_comes_in_whatever_order_a_finding_is_one_of_its_kind() {
         "disorder that never comes to a finding tests nothing"
     );
 }
+
+#[test]
+fn who_waits_for_a_disk_just_now_is_offered_nothing_that_ends_it() {
+    let mut scene = scene();
+    let mut engine = judge(&mut scene, 700.0);
+    assert!(engine.findings()[0].actions.contains(&Action::Terminate));
+    scene.process(PID).state = Some('D');
+    engine.observe(scene.step());
+    assert_eq!(engine.findings()[0].actions, [Action::Notify]);
+}
+
+#[test]
+fn around_a_threshold_nothing_flickers() {
+    let mut scene = Scene::new(1, 10.0);
+    scene.holder(PID, &[0], GIB + 10 * MIB);
+    let mut engine = judge(&mut scene, 700.0);
+    for round in 0..60 {
+        scene.row(0, PID).used_bytes = Some(if round % 2 == 0 { GIB - 20 * MIB } else { GIB });
+        scene.process(PID).cpu_percent = Some(if round % 2 == 0 { 18.0 } else { 23.0 });
+        engine.observe(scene.step());
+        assert_eq!(engine.findings().len(), 1, "{round}");
+    }
+    scene.row(0, PID).used_bytes = Some(700 * MIB);
+    engine.observe(scene.step());
+    assert_eq!(engine.findings(), []);
+}
