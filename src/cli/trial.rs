@@ -104,8 +104,8 @@ struct Trial {
     summaries: Vec<Summary>,
     first: Option<Time>,
     last: Option<Time>,
-    /// What stands, by rule and id, as it began.
-    standing: HashMap<(Arc<str>, Arc<str>), Event>,
+    /// What stands, by rule, id and whether an exemption keeps it, as it began.
+    standing: HashMap<(Arc<str>, Arc<str>, bool), Event>,
     events: Vec<Event>,
 }
 
@@ -138,8 +138,12 @@ impl Trial {
         self.last = Some(snapshot.time);
         let mut stands = HashSet::new();
         let mut began = Vec::new();
+        let kept = self.engine.kept().iter();
+        let kept: HashSet<&Arc<str>> = kept.map(|kept| &kept.finding.id).collect();
         for finding in self.engine.standing() {
-            let key = (Arc::clone(&finding.rule), Arc::clone(&finding.id));
+            // What an exemption no longer keeps is reported from then on.
+            let is_kept = kept.contains(&finding.id);
+            let key = (Arc::clone(&finding.rule), Arc::clone(&finding.id), is_kept);
             if !self.standing.contains_key(&key) {
                 let event = began_at(snapshot.time, finding, self.engine.kept());
                 began.push((key.clone(), event));

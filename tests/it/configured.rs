@@ -263,3 +263,27 @@ fn the_rules_are_listed_with_what_is_in_force() {
     let plain = page.replace("\\-", "-");
     assert!(plain.contains(&run(&["rules"]).stdout), "{page}");
 }
+
+#[test]
+fn a_finding_is_reported_from_when_its_exemption_ends() {
+    let whole = run(&["config", "test", "--json", "--replay", NOTEBOOK]).json();
+    let began = whole["events"][0]["time"].as_str().unwrap().to_owned();
+    let end = whole["to"].as_str().unwrap().to_owned();
+    // By the clock of the recording: a minute before its end.
+    let minute = |time: &str| time[14..16].parse::<u32>().unwrap();
+    assert!(minute(&end) >= 1, "{end}");
+    let until = format!("{}{:02}{}", &end[..14], minute(&end) - 1, &end[16..]);
+    assert!(began < until);
+    let toml = format!("[[keep]]\nuser = \"dora\"\nreason = \"thesis\"\nuntil = {until}\n");
+    let trial = under(&toml, &["config", "test", "--json", "--replay", NOTEBOOK]).json();
+    let events: Vec<(&str, bool)> = trial["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| (it["event"].as_str().unwrap(), it["kept"].is_null()))
+        .collect();
+    assert_eq!(
+        events,
+        [("began", false), ("ended", false), ("began", true)]
+    );
+}
