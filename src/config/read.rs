@@ -18,8 +18,8 @@ use crate::units::Span;
 
 const TOP: &[&str] = &["sample", "rules", "rule", "override", "keep"];
 const SAMPLE: &[&str] = &["interval"];
-/// Sampling faster than this is a load, slower shows nothing.
-const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
+/// Sampling faster than this is a load, and slower the history takes every interval for a gap.
+const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
 
 pub(super) type Key<'a> = Spanned<DeString<'a>>;
 pub(super) type Entry<'a> = Spanned<DeValue<'a>>;
@@ -76,7 +76,7 @@ fn sample(config: &mut Config, file: &File<'_>, table: &DeTable<'_>) -> Result<(
             .ok_or_else(|| {
                 let message = format!(
                     "{written} is not allowed; write a duration such as \"1s\" or \"500ms\", from \
-                     100ms to 1h"
+                     100ms to 10m"
                 );
                 file.wrong(value.span(), name, message)
             })?;

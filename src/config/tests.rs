@@ -198,7 +198,7 @@ fn a_mistake_is_told_with_file_line_key_and_what_is_allowed() {
         (
             "[sample]\ninterval = \"1ms\"",
             "config.toml:2: sample.interval: \"1ms\" is not allowed; write a duration such as \"1s\" or \
-             \"500ms\", from 100ms to 1h",
+             \"500ms\", from 100ms to 10m",
         ),
         (
             "[override]\nrule = \"idle\"",
