@@ -21,7 +21,7 @@
 //! | [`model`] | the nouns: snapshot, finding, identity, time |
 //! | [`source`] | where snapshots come from: the live machine, a recording, the demo |
 //! | [`host`] | what Linux knows of a process |
-//! | [`recording`] | the snapshot file: writer and reader |
+//! | [`recording`] | the snapshot file: writer, reader, and the store: a bounded ring of them |
 //! | [`history`] | a bounded window of points per process and GPU |
 //! | [`rules`] | a file per kind of finding, and the engine that runs them |
 //! | [`advice`] | what gives memory back, by framework |
