@@ -432,9 +432,9 @@ pub struct Rules {
 /// Show, prove or try the configuration
 ///
 /// It holds [rules.KIND] tables with the settings that `gpumem rules` lists, and entries of which there
-/// may be many: [[rule]], another rule of a kind, with a name, settings and a scope of its own, which
-/// starts from what is in force for its kind and is for everybody where it has no scope; [[override]],
-/// other settings of a rule for some; [[keep]], whom no rule accuses, with a reason and perhaps an end
+/// may be many: `[[rule]]`, another rule of a kind, with a name, settings and a scope of its own, which
+/// starts from what is in force for its kind and is for everybody where it has no scope; `[[override]]`,
+/// other settings of a rule for some; `[[keep]]`, whom no rule accuses, with a reason and perhaps an end
 /// (until), for all kinds and rules or for some. Where an exemption asks for what is not known of a
 /// process, it protects it; a rule or an override never fits what is not known.
 ///

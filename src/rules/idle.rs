@@ -18,7 +18,7 @@
 //! One finding for a process, over all the GPUs on which it is idle. Where it is at work on another GPU,
 //! nothing is offered that would end it.
 //!
-//! [`judge`] is also the judgement of [`server_idle`](super::server_idle).
+//! `judge` is also the judgement of [`server_idle`](super::server_idle).
 
 use std::cell::OnceCell;
 use std::sync::Arc;

@@ -16,7 +16,7 @@
 //!
 //! - who leads its own process group, as what is started by `nohup`, `setsid`, tmux or a notebook server
 //!   does;
-//! - monitors, the driver's daemons, displays ([`known`](super::known)), and graphics;
+//! - monitors, the driver's daemons, displays (`rules::known`), and graphics;
 //! - a service of systemd (a daemon forks twice and so loses parent and leader), though not what runs
 //!   in a user's own session;
 //! - an inference server that listens, and those that work for one;
