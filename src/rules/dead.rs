@@ -57,21 +57,13 @@ impl Judge for Settings {
     const KIND: Kind = Kind::Dead;
     const MEANING: &'static str = "the driver lists a process that is defunct or does not exist";
     const SETTINGS: &'static [Setting<Self>] = &[
-        Setting {
-            name: "enabled",
-            meaning: "whether the rule is run",
-            field: Field::Flag(|settings| &mut settings.enabled),
-        },
+        Setting::enabled(|settings| &mut settings.enabled),
         Setting {
             name: "duration",
             meaning: "how long it has to be dead; one that exits is listed for a while",
             field: Field::Span(|settings| &mut settings.duration),
         },
-        Setting {
-            name: "severity",
-            meaning: "how bad a finding is: info, warning or critical",
-            field: Field::Severity(|settings| &mut settings.severity),
-        },
+        Setting::severity(|settings| &mut settings.severity),
     ];
 
     fn is_enabled(&self) -> bool {

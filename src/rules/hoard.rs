@@ -62,11 +62,7 @@ impl Judge for Settings {
     const MEANING: &'static str =
         "a process reserved nearly a whole GPU when it started and uses little of it";
     const SETTINGS: &'static [Setting<Self>] = &[
-        Setting {
-            name: "enabled",
-            meaning: "whether the rule is run",
-            field: Field::Flag(|settings| &mut settings.enabled),
-        },
+        Setting::enabled(|settings| &mut settings.enabled),
         Setting {
             name: "min_memory_share",
             meaning: "less than this, in percent of the GPU's memory, is ignored (50 to 100)",
@@ -82,11 +78,7 @@ impl Judge for Settings {
             meaning: "how long it has to be so",
             field: Field::Span(|settings| &mut settings.duration),
         },
-        Setting {
-            name: "severity",
-            meaning: "how bad a finding is: info, warning or critical",
-            field: Field::Severity(|settings| &mut settings.severity),
-        },
+        Setting::severity(|settings| &mut settings.severity),
     ];
 
     fn is_enabled(&self) -> bool {

@@ -76,11 +76,7 @@ impl Judge for Settings {
     const MEANING: &'static str = "a GPU reports full use by a process while its power has fallen to \
                                    a fraction of what it drew before for the same process";
     const SETTINGS: &'static [Setting<Self>] = &[
-        Setting {
-            name: "enabled",
-            meaning: "whether the rule is run",
-            field: Field::Flag(|settings| &mut settings.enabled),
-        },
+        Setting::enabled(|settings| &mut settings.enabled),
         Setting {
             name: "min_utilization",
             meaning: "the mean utilization of the GPU that counts as full use, in percent (90 to 100)",
@@ -96,11 +92,7 @@ impl Judge for Settings {
             meaning: "how long it has to be so",
             field: Field::Span(|settings| &mut settings.duration),
         },
-        Setting {
-            name: "severity",
-            meaning: "how bad a finding is: info, warning or critical",
-            field: Field::Severity(|settings| &mut settings.severity),
-        },
+        Setting::severity(|settings| &mut settings.severity),
     ];
 
     fn is_enabled(&self) -> bool {

@@ -102,11 +102,7 @@ impl Judge for Settings {
     const MEANING: &'static str =
         "a process holds memory on a GPU and has not used that GPU for the duration";
     const SETTINGS: &'static [Setting<Self>] = &[
-        Setting {
-            name: "enabled",
-            meaning: "whether the rule is run",
-            field: Field::Flag(|settings| &mut settings.enabled),
-        },
+        Setting::enabled(|settings| &mut settings.enabled),
         Setting {
             name: "min_memory",
             meaning: "less memory than this on a GPU is ignored",
@@ -122,11 +118,7 @@ impl Judge for Settings {
             meaning: "with this mean CPU use or more meanwhile it is at work (one core is 100)",
             field: Field::Percent(|settings| &mut settings.max_cpu_percent),
         },
-        Setting {
-            name: "severity",
-            meaning: "how bad a finding is: info, warning or critical",
-            field: Field::Severity(|settings| &mut settings.severity),
-        },
+        Setting::severity(|settings| &mut settings.severity),
     ];
 
     fn is_enabled(&self) -> bool {

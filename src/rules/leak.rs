@@ -58,11 +58,7 @@ impl Judge for Settings {
     const MEANING: &'static str =
         "what a process holds on a GPU grows throughout the window and does not level off";
     const SETTINGS: &'static [Setting<Self>] = &[
-        Setting {
-            name: "enabled",
-            meaning: "whether the rule is run",
-            field: Field::Flag(|settings| &mut settings.enabled),
-        },
+        Setting::enabled(|settings| &mut settings.enabled),
         Setting {
             name: "min_growth",
             meaning: "less growth than this is ignored; jumps do not count",

@@ -72,11 +72,7 @@ impl Judge for Settings {
     const MEANING: &'static str =
         "a process on a GPU outlived the job that started it and does not use the GPU";
     const SETTINGS: &'static [Setting<Self>] = &[
-        Setting {
-            name: "enabled",
-            meaning: "whether the rule is run",
-            field: Field::Flag(|settings| &mut settings.enabled),
-        },
+        Setting::enabled(|settings| &mut settings.enabled),
         Setting {
             name: "duration",
             meaning: "how long its job has to be gone and the GPU unused",
@@ -87,11 +83,7 @@ impl Judge for Settings {
             meaning: "with this mean CPU use or more meanwhile it is at work (one core is 100)",
             field: Field::Percent(|settings| &mut settings.max_cpu_percent),
         },
-        Setting {
-            name: "severity",
-            meaning: "how bad a finding is: info, warning or critical",
-            field: Field::Severity(|settings| &mut settings.severity),
-        },
+        Setting::severity(|settings| &mut settings.severity),
     ];
 
     fn is_enabled(&self) -> bool {

@@ -52,11 +52,7 @@ impl Judge for Settings {
     const KIND: Kind = Kind::Pressure;
     const MEANING: &'static str = "a GPU has little memory left";
     const SETTINGS: &'static [Setting<Self>] = &[
-        Setting {
-            name: "enabled",
-            meaning: "whether the rule is run",
-            field: Field::Flag(|settings| &mut settings.enabled),
-        },
+        Setting::enabled(|settings| &mut settings.enabled),
         Setting {
             name: "min_free",
             meaning: "less free memory than this is found",

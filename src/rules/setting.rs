@@ -35,6 +35,26 @@ pub enum Field<S> {
     Severity(fn(&mut S) -> &mut Severity),
 }
 
+impl<S> Setting<S> {
+    /// The one that every rule has first.
+    pub const fn enabled(flag: fn(&mut S) -> &mut bool) -> Self {
+        Self {
+            name: "enabled",
+            meaning: "whether the rule is run",
+            field: Field::Flag(flag),
+        }
+    }
+
+    /// How bad the rule's findings are.
+    pub const fn severity(severity: fn(&mut S) -> &mut Severity) -> Self {
+        Self {
+            name: "severity",
+            meaning: "how bad a finding is: info, warning or critical",
+            field: Field::Severity(severity),
+        }
+    }
+}
+
 impl<S: Clone> Setting<S> {
     /// What kind of value it takes.
     pub fn form(&self) -> Form {

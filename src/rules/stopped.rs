@@ -47,11 +47,7 @@ impl Judge for Settings {
     const MEANING: &'static str =
         "a process that holds memory on a GPU has been stopped by a signal or a terminal";
     const SETTINGS: &'static [Setting<Self>] = &[
-        Setting {
-            name: "enabled",
-            meaning: "whether the rule is run",
-            field: Field::Flag(|settings| &mut settings.enabled),
-        },
+        Setting::enabled(|settings| &mut settings.enabled),
         Setting {
             name: "min_memory",
             meaning: "less memory than this on a GPU is ignored (0 for any at all)",
@@ -62,11 +58,7 @@ impl Judge for Settings {
             meaning: "how long it has to be stopped",
             field: Field::Span(|settings| &mut settings.duration),
         },
-        Setting {
-            name: "severity",
-            meaning: "how bad a finding is: info, warning or critical",
-            field: Field::Severity(|settings| &mut settings.severity),
-        },
+        Setting::severity(|settings| &mut settings.severity),
     ];
 
     fn is_enabled(&self) -> bool {

@@ -51,11 +51,7 @@ impl Judge for Settings {
     const MEANING: &'static str =
         "a process holds a small context on a GPU that it does not use while it works on another";
     const SETTINGS: &'static [Setting<Self>] = &[
-        Setting {
-            name: "enabled",
-            meaning: "whether the rule is run",
-            field: Field::Flag(|settings| &mut settings.enabled),
-        },
+        Setting::enabled(|settings| &mut settings.enabled),
         Setting {
             name: "max_memory",
             meaning: "this much memory or more on a GPU is no mere context",
@@ -66,11 +62,7 @@ impl Judge for Settings {
             meaning: "how long the GPU has to be unused",
             field: Field::Span(|settings| &mut settings.duration),
         },
-        Setting {
-            name: "severity",
-            meaning: "how bad a finding is: info, warning or critical",
-            field: Field::Severity(|settings| &mut settings.severity),
-        },
+        Setting::severity(|settings| &mut settings.severity),
     ];
 
     fn is_enabled(&self) -> bool {

@@ -79,11 +79,7 @@ impl Judge for Settings {
     const MEANING: &'static str =
         "a GPU has memory in use that no process listed on it accounts for";
     const SETTINGS: &'static [Setting<Self>] = &[
-        Setting {
-            name: "enabled",
-            meaning: "whether the rule is run",
-            field: Field::Flag(|settings| &mut settings.enabled),
-        },
+        Setting::enabled(|settings| &mut settings.enabled),
         Setting {
             name: "min_memory",
             meaning: "less memory than this that nobody accounts for is ignored",
@@ -94,11 +90,7 @@ impl Judge for Settings {
             meaning: "how long it has to be so",
             field: Field::Span(|settings| &mut settings.duration),
         },
-        Setting {
-            name: "severity",
-            meaning: "how bad a finding is: info, warning or critical",
-            field: Field::Severity(|settings| &mut settings.severity),
-        },
+        Setting::severity(|settings| &mut settings.severity),
     ];
 
     fn is_enabled(&self) -> bool {
