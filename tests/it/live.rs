@@ -2,7 +2,9 @@
 //! is old, wrong, slow or gone.
 
 use std::io::{BufRead as _, BufReader};
+use std::net::TcpStream;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use mock_nvml::scene::{
@@ -105,6 +107,16 @@ fn it_shows_what_the_driver_says() {
     );
 }
 
+/// Whether the kernel of a connection file accepts connections; only then has it started.
+fn answers(connection: &Path) -> bool {
+    let text = std::fs::read_to_string(connection).unwrap_or_default();
+    let file: Value = serde_json::from_str(&text).unwrap_or_default();
+    let port = file["hb_port"]
+        .as_u64()
+        .and_then(|port| u16::try_from(port).ok());
+    port.is_some_and(|port| TcpStream::connect(("127.0.0.1", port)).is_ok())
+}
+
 #[test]
 fn it_names_real_processes_rightly() {
     let sleep = Running::sleep();
@@ -131,16 +143,27 @@ fn it_names_real_processes_rightly() {
     std::fs::write(&program, "import time\ntime.sleep(600)\n").unwrap();
     let train = Running::start(Command::new(&python).arg(&program));
     let connection = machine.path("kernel-0d7f9b2c-5a43-4a5e-9a77-4b1f6e2d9c10.json");
-    let kernel = Running::start(
+    let mut kernel = Running::start(
         Command::new(&python)
             .args(["-m", "ipykernel_launcher", "-f"])
-            .arg(&connection),
+            .arg(&connection)
+            // Nothing is left behind in the home of whoever runs the tests.
+            .env("IPYTHONDIR", machine.path("ipython")),
     );
-    wait_until("the kernel has written its connection file", || {
-        connection.exists()
+    wait_until("the kernel answers", || {
+        let ended = kernel.0.try_wait().unwrap();
+        assert_eq!(ended, None, "the kernel ended by itself");
+        answers(&connection)
     });
     machine.play(&one_gpu(&[train.pid(), kernel.pid()]));
-    let snapshot = machine.snapshot(0);
+    // While a process waits for the disk it is not asked for its memory, and argv is there.
+    let mut snapshot = machine.snapshot(0);
+    wait_until("neither reads its modules any more", || {
+        snapshot = machine.snapshot(0);
+        [train.pid(), kernel.pid()]
+            .iter()
+            .all(|pid| !snapshot.process(*pid)["command"].is_null())
+    });
     assert_eq!(
         snapshot.process(train.pid())["command"][1],
         program.to_str().unwrap()
@@ -148,11 +171,11 @@ fn it_names_real_processes_rightly() {
     let jupyter = &snapshot.process(kernel.pid())["jupyter"];
     assert_eq!(jupyter["kernel_id"], "0d7f9b2c-5a43-4a5e-9a77-4b1f6e2d9c10");
     assert_eq!(jupyter["connection_file"], connection.to_str().unwrap());
-    let text = machine.run(&["ps"]).stdout;
-    assert!(
-        text.contains("[notebook 0d7f9b2c-5a43-4a5e-9a77-4b1f6e2d9c10]"),
-        "{text}"
-    );
+    let mut text = String::new();
+    wait_until("it is named in the table, too", || {
+        text = machine.run(&["ps"]).stdout;
+        text.contains("[notebook 0d7f9b2c-5a43-4a5e-9a77-4b1f6e2d9c10]")
+    });
     assert!(text.contains("train.py"), "{text}");
 }
 
