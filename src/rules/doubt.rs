@@ -1,5 +1,6 @@
 //! Why a rule could not decide, each reason once.
 
+use crate::model::Gpu;
 use crate::units::Span;
 
 /// More reasons than this are not listed: a person reads them.
@@ -86,6 +87,18 @@ pub enum Doubt {
 }
 
 impl Doubt {
+    /// Of a GPU that does not answer, or whose process list could not be read; `None` of any other.
+    pub fn of_silent(gpu: &Gpu) -> Option<Self> {
+        match (gpu.stale_seconds, &gpu.processes) {
+            (Some(seconds), _) => Some(Self::Stale {
+                gpu: gpu.index,
+                seconds: Span::from_seconds(seconds),
+            }),
+            (None, None) => Some(Self::NoList { gpu: gpu.index }),
+            (None, Some(_)) => None,
+        }
+    }
+
     fn reason(self) -> String {
         match self {
             Self::ShortHistory { needed, seen } => {

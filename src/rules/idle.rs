@@ -144,9 +144,10 @@ impl Judge for Settings {
         _known: &Device,
         verdicts: &mut Verdicts,
     ) {
-        let is_silent = gpu.processes.is_none() || gpu.stale_seconds.is_some();
-        if is_silent && rule.settings_for(&seen.whom_on(None, gpu)).is_some() {
-            verdicts.doubt(silence(gpu));
+        if let Some(doubt) = Doubt::of_silent(gpu)
+            && rule.settings_for(&seen.whom_on(None, gpu)).is_some()
+        {
+            verdicts.doubt(doubt);
         }
     }
 
@@ -481,16 +482,6 @@ fn actions(process: &Process) -> Vec<Action> {
     }
     actions.push(Action::Terminate);
     actions
-}
-
-fn silence(gpu: &Gpu) -> Doubt {
-    match gpu.stale_seconds {
-        Some(seconds) => Doubt::Stale {
-            gpu: gpu.index,
-            seconds: Span::from_seconds(seconds),
-        },
-        None => Doubt::NoList { gpu: gpu.index },
-    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::history::{Device, ProcessHistory, Row};
 use crate::model::evidence::{Evidence, LeakEvidence};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::ProcessType;
-use crate::model::{Gpu, Process};
+use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::{Bytes, MIB, Span};
 
 /// A forecast beyond this is a number without a meaning.
@@ -114,28 +114,20 @@ impl Judge for Settings {
         _known: &Device,
         verdicts: &mut Verdicts,
     ) {
-        let silent = match (gpu.stale_seconds, &gpu.processes) {
-            (Some(seconds), _) => Doubt::Stale {
-                gpu: gpu.index,
-                seconds: Span::from_seconds(seconds),
-            },
-            (None, None) => Doubt::NoList { gpu: gpu.index },
+        let doubt = Doubt::of_silent(gpu).or_else(|| {
             // Nobody on it could be seen to grow yet.
-            (None, Some(rows)) if rows.iter().any(|row| row.kind != ProcessType::Graphics) => {
-                let seen_for = seen.history.span_seconds();
-                let needed = rule.settings().window.seconds();
-                if seen_for >= needed {
-                    return;
-                }
-                Doubt::ShortHistory {
-                    needed,
-                    seen: seen_for,
-                }
-            }
-            (None, Some(_)) => return,
-        };
-        if rule.settings_for(&seen.whom_on(None, gpu)).is_some() {
-            verdicts.doubt(silent);
+            let (needed, span) = (
+                rule.settings().window.seconds(),
+                seen.history.span_seconds(),
+            );
+            let is_somebodys = |row: &GpuProcess| row.kind != ProcessType::Graphics;
+            let is_early = span < needed && gpu.processes.iter().flatten().any(is_somebodys);
+            is_early.then_some(Doubt::ShortHistory { needed, seen: span })
+        });
+        if let Some(doubt) = doubt
+            && rule.settings_for(&seen.whom_on(None, gpu)).is_some()
+        {
+            verdicts.doubt(doubt);
         }
     }
 }

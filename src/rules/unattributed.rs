@@ -14,7 +14,7 @@
 use super::doubt::Doubt;
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::setting::{Field, Setting};
-use super::subject;
+use super::{known, subject};
 use crate::history::Device;
 use crate::model::evidence::{Evidence, Holder, UnattributedEvidence};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
@@ -31,19 +31,6 @@ const LEAST_SAMPLES: u64 = 2;
 const MOST_HOLDERS: usize = 16;
 /// More holders than this are counted, not named, in the sentence.
 const MOST_NAMED: usize = 3;
-
-/// Programs that hold device files to read counters, and no memory.
-const MONITORS: &[&str] = &[
-    "nvidia-persistenced",
-    "nv-hostengine",
-    "dcgm-exporter",
-    "dcgmi",
-    "nvidia-smi",
-    "nvtop",
-    "nvitop",
-    "gpustat",
-    "gpumem",
-];
 
 /// Names of GPUs whose memory is part of the system's.
 const UNIFIED: &[&str] = &[
@@ -253,7 +240,7 @@ fn holders(snapshot: &Snapshot, gpu: &Gpu) -> Vec<Holder> {
             .as_deref()
             .is_some_and(|files| files.iter().any(|held| **held == *file))
             && !rows.iter().any(|row| row.pid == process.pid)
-            && !is_monitor(process)
+            && !known::is_monitor(process)
     };
     let mut holders: Vec<&Process> = snapshot.processes.iter().filter(holds).collect();
     holders.sort_by_key(|process| process.pid);
@@ -267,18 +254,6 @@ fn holders(snapshot: &Snapshot, gpu: &Gpu) -> Vec<Holder> {
             name: subject::name(process),
         })
         .collect()
-}
-
-fn is_monitor(process: &Process) -> bool {
-    let command = process.command.as_deref().unwrap_or_default();
-    // `python3 /usr/bin/nvitop`: the script's name tells.
-    let names = process
-        .executable
-        .iter()
-        .chain(command.iter().take(2))
-        .map(|path| subject::file_name(path));
-    let mut names = names.chain(process.comm.as_deref());
-    names.any(|name| MONITORS.contains(&name))
 }
 
 fn finding(
