@@ -30,6 +30,7 @@ pub fn read_host(roots: &Roots) -> Host {
             .ok()
             .and_then(|link| parse_pid_namespace(link.to_str()?)),
         suspended_seconds: None,
+        unread_processes: None,
     }
 }
 

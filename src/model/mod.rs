@@ -8,11 +8,13 @@
 pub mod evidence;
 pub mod finding;
 pub mod identity;
+pub mod process;
 pub mod snapshot;
 pub mod time;
 
 pub use evidence::Evidence;
 pub use finding::{Finding, Kind, Severity};
 pub use identity::{Identity, Start};
-pub use snapshot::{Gpu, GpuProcess, Process, Snapshot};
+pub use process::Process;
+pub use snapshot::{Gpu, GpuProcess, Snapshot};
 pub use time::Time;

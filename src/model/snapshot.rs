@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::identity::{Identity, Start};
+pub use super::process::{Container, Jupyter, Kubernetes, Parent, Process, Slurm};
 use super::time::Time;
 
 /// The `schema` that this version writes.
@@ -111,6 +111,10 @@ pub struct Host {
     /// `CLOCK_MONOTONIC`). A change between two snapshots means that it slept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended_seconds: Option<u64>,
+    /// Processes whose descriptors could not be read when all were last looked through: a holder
+    /// that NVML does not list may be among them. 0 means that all were seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unread_processes: Option<u32>,
 }
 
 /// Whose pids a snapshot's pids are.
@@ -162,6 +166,13 @@ pub struct Gpu {
         skip_serializing_if = "Option::is_none"
     )]
     pub memory: Option<Memory>,
+    /// Why there is no `memory`, where that is no failure: the GPU shares the machine's memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_unavailable: Option<Arc<str>>,
+    /// Why the rows of `processes` have no `used_bytes`, or why there are none, where that is no
+    /// failure: under WSL the driver does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_memory_unavailable: Option<Arc<str>>,
     /// Share of time in which any kernel ran.
     #[serde(
         default,
@@ -255,6 +266,9 @@ pub struct Memory {
 /// A MIG device.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct MigDevice {
+    /// Its number on its GPU, as `CUDA_VISIBLE_DEVICES` and `nvidia-smi -L` count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<u32>,
     /// GPU instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_instance_id: Option<u32>,
@@ -343,180 +357,6 @@ pub struct GpuProcess {
     /// Under MIG.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_instance_id: Option<u32>,
-}
-
-/// A process, as Linux knows it. Without `start_ticks` and `start_time`, /proc does not know it (or
-/// what it knows was not believed), and it is never a target of any action.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct Process {
-    /// The process id.
-    pub pid: u32,
-    /// Clock ticks from boot to its start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub start_ticks: Option<u64>,
-    /// The same for people; moves when the clock is set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub start_time: Option<Time>,
-    /// Why the process behind this pid could not be told, in words; absent where it could.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unresolved: Option<Arc<str>>,
-    /// Parent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ppid: Option<u32>,
-    /// Process group.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub process_group: Option<u32>,
-    /// Session.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub session: Option<u32>,
-    /// The parent is pid 1 of the namespace or a child subreaper.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parent_is_reaper: Option<bool>,
-    /// A process with the process group's number exists.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub group_leader_alive: Option<bool>,
-    /// A process with the session's number exists.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub session_leader_alive: Option<bool>,
-    /// R S D T t Z X I, as in /proc; absent when the pid is not in /proc.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<char>,
-    /// Real user id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uid: Option<u32>,
-    /// Its name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<Arc<str>>,
-    /// The kernel's short name (`/proc/PID/stat`, field 2); all there is for a process without argv.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub comm: Option<Arc<str>>,
-    /// argv; bounded in length, the last one ends with `…` where it was cut.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub command: Option<Arc<[Arc<str>]>>,
-    /// `/proc/PID/exe`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub executable: Option<Arc<str>>,
-    /// Since the last snapshot; one core is 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu_percent: Option<f64>,
-    /// In total.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu_seconds: Option<f64>,
-    /// Resident host memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rss_bytes: Option<u64>,
-    /// Threads.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub threads: Option<u32>,
-    /// Controlling terminal, `"pts/3"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub terminal: Option<Arc<str>>,
-    /// Has a listening socket.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub listening: Option<bool>,
-    /// GPU device files held open; absent where its descriptors may not be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gpu_files: Option<Arc<[Arc<str>]>>,
-    /// `pytorch`, `tensorflow`, `jax` …, from the libraries mapped.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub framework: Option<Arc<str>>,
-    /// The container it runs in.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container: Option<Arc<Container>>,
-    /// The Kubernetes pod it runs in.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kubernetes: Option<Arc<Kubernetes>>,
-    /// The Slurm job it belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub slurm: Option<Arc<Slurm>>,
-    /// The systemd unit it belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub systemd_unit: Option<Arc<str>>,
-    /// The Jupyter kernel it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub jupyter: Option<Arc<Jupyter>>,
-}
-
-impl Process {
-    /// Who this is, within its boot.
-    pub fn identity(&self) -> Identity {
-        let start = match (self.start_ticks, self.start_time) {
-            (Some(ticks), _) => Start::Ticks(ticks),
-            (None, Some(time)) => Start::Time(time),
-            (None, None) => Start::Unknown,
-        };
-        Identity {
-            pid: self.pid,
-            start,
-        }
-    }
-}
-
-/// A container, as its cgroup names it.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Container {
-    /// `docker`, `containerd`, `cri-o`, `podman` …
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub runtime: Option<Arc<str>>,
-    /// 64 hexadecimal digits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub id: Option<Arc<str>>,
-}
-
-/// A Kubernetes pod, as its cgroup names it.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Kubernetes {
-    /// The pod's uid.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod_uid: Option<Arc<str>>,
-    /// Quality-of-service class.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub qos: Option<Arc<str>>,
-}
-
-/// A Slurm job and step; text, because newer Slurm's ids are not numbers.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Slurm {
-    /// The job.
-    #[serde(
-        default,
-        deserialize_with = "text_or_number",
-        skip_serializing_if = "Option::is_none"
-    )]
-    pub job_id: Option<Arc<str>>,
-    /// The step.
-    #[serde(
-        default,
-        deserialize_with = "text_or_number",
-        skip_serializing_if = "Option::is_none"
-    )]
-    pub step_id: Option<Arc<str>>,
-}
-
-/// A Jupyter kernel and what its server says of it.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Jupyter {
-    /// The kernel's id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kernel_id: Option<Arc<str>>,
-    /// Its connection file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub connection_file: Option<Arc<str>>,
-    /// Its server.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub server_url: Option<Arc<str>>,
-    /// The notebook, relative to the server's root.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub notebook_path: Option<Arc<str>>,
-    /// `idle`, `busy` …
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub execution_state: Option<Arc<str>>,
-    /// The server's last activity.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_activity: Option<Time>,
-    /// Open connections.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub connections: Option<u32>,
 }
 
 /// Something that could not be read.
@@ -608,24 +448,6 @@ fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::E
         }
     }
     deserializer.deserialize_option(Visitor)
-}
-
-/// Identifiers that older writers gave as numbers.
-fn text_or_number<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Arc<str>>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Either {
-        Text(Arc<str>),
-        Number(u64),
-    }
-    Ok(
-        Option::<Either>::deserialize(deserializer)?.map(|either| match either {
-            Either::Text(text) => text,
-            Either::Number(number) => number.to_string().into(),
-        }),
-    )
 }
 
 #[cfg(test)]

@@ -417,6 +417,7 @@ mod tests {
         let docker = Container {
             runtime: Some("docker".into()),
             id: Some("3f2a9c0d11e2aabb".into()),
+            ..Container::default()
         };
         let notebook = |path: Option<&str>| Jupyter {
             notebook_path: path.map(Arc::from),

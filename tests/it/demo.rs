@@ -318,8 +318,7 @@ fn cast() -> Vec<Actor> {
                 notebook_path: Some("thesis/fine-tune.ipynb".into()),
                 execution_state: Some("idle".into()),
                 last_activity: Some(BEGIN.plus_seconds(-48.0 * MINUTE + 31.482)),
-                connections: Some(0),
-            }));
+                connections: Some(0), ..Jupyter::default()}));
         }),
         // Healthy: epochs of eight minutes, with half a minute of validation at the end.
         Actor::new(
@@ -355,8 +354,7 @@ fn cast() -> Vec<Actor> {
             process.session = Some(412_218);
             process.slurm = Some(Arc::new(Slurm {
                 job_id: Some("48213".into()),
-                step_id: Some("0".into()),
-            }));
+                step_id: Some("0".into()), ..Slurm::default()}));
         }),
         // Evaluates, and keeps what it should let go: a mebibyte a second.
         Actor::new(
@@ -534,6 +532,7 @@ fn snapshots() -> Vec<Snapshot> {
             kernel: Some("6.8.0-87-generic".into()),
             pid_namespace: Some(PidNamespace::Host),
             suspended_seconds: Some(0),
+            ..Host::default()
         };
         snapshot.driver = Driver {
             version: Some("580.159.03".into()),

@@ -193,7 +193,10 @@ fn written(value: &Value, path: &str, fields: &mut BTreeSet<String>) {
             for (name, value) in object {
                 let path = format!("{path}.{name}");
                 fields.insert(path.clone());
-                written(value, &path, fields);
+                // Its names are data.
+                if name != "environment" {
+                    written(value, &path, fields);
+                }
             }
         }
         Value::Array(array) => {
@@ -280,6 +283,7 @@ fn snapshot() -> Snapshot {
             kernel: text("6.12"),
             pid_namespace: Some(PidNamespace::Host),
             suspended_seconds: Some(0),
+            unread_processes: Some(0),
         },
         driver: Driver {
             version: text("580"),
@@ -293,6 +297,8 @@ fn snapshot() -> Snapshot {
             pci_bus_id: text("00000000:17:00.0"),
             minor_number: Some(0),
             memory: Some(memory),
+            memory_unavailable: text("why"),
+            process_memory_unavailable: text("why"),
             gpu_percent: Some(1),
             memory_percent: Some(1),
             temperature_celsius: Some(30),
@@ -305,6 +311,7 @@ fn snapshot() -> Snapshot {
             persistence_mode: Some(true),
             mig_mode: Some(true),
             mig_devices: vec![MigDevice {
+                index: Some(0),
                 gpu_instance_id: Some(1),
                 compute_instance_id: Some(0),
                 uuid: text("MIG-0"),
@@ -336,10 +343,18 @@ fn snapshot() -> Snapshot {
             group_leader_alive: Some(true),
             session_leader_alive: Some(true),
             state: Some('S'),
+            namespace_pid: Some(1),
+            parent: Some(Arc::new(Parent {
+                pid: 1,
+                start_ticks: Some(1),
+                comm: text("torchrun"),
+                command: Some(["torchrun".into()].into()),
+            })),
             uid: Some(1000),
             user: text("ann"),
             comm: text("python"),
             command: Some(["python".into()].into()),
+            environment: Some(Arc::new([("RANK".into(), "0".into())].into())),
             executable: text("/usr/bin/python3"),
             cpu_percent: Some(100.5),
             cpu_seconds: Some(3.5),
@@ -349,23 +364,34 @@ fn snapshot() -> Snapshot {
             listening: Some(false),
             gpu_files: Some(["/dev/nvidia0".into()].into()),
             framework: text("pytorch"),
+            framework_version: text("2.9.1"),
+            cgroup: text("/system.slice/docker-0123.scope"),
             container: Some(Arc::new(Container {
                 runtime: text("docker"),
                 id: text("0123"),
+                name: text("trainer"),
             })),
             kubernetes: Some(Arc::new(Kubernetes {
                 pod_uid: text("u"),
+                pod_name: text("p"),
+                namespace: text("n"),
+                container_name: text("c"),
                 qos: text("burstable"),
             })),
             slurm: Some(Arc::new(Slurm {
                 job_id: text("12"),
                 step_id: text("batch"),
+                job_name: text("train"),
             })),
             systemd_unit: text("train.service"),
             jupyter: Some(Arc::new(Jupyter {
+                application: text("jupyter"),
                 kernel_id: text("k"),
                 connection_file: text("/run/kernel-k.json"),
                 server_url: text("http://127.0.0.1:8888/"),
+                server_pid: Some(6),
+                server_root: text("/home/ann"),
+                server_error: text("why"),
                 notebook_path: text("a.ipynb"),
                 execution_state: text("idle"),
                 last_activity: Some(Time::default()),

@@ -101,6 +101,7 @@ impl Machine {
                 kernel: Some(random.pick(KERNELS).into()),
                 pid_namespace: Some(PidNamespace::Host),
                 suspended_seconds: None,
+                ..Host::default()
             },
             driver: Driver {
                 version: Some(version.into()),

@@ -152,6 +152,7 @@ pub fn contain(random: &mut Random, process: Process) -> Process {
         container: Some(Arc::new(Container {
             runtime: Some(random.pick(&["docker", "containerd", "podman"]).into()),
             id: Some(random.hex(64).into()),
+            ..Container::default()
         })),
         terminal: None,
         ..process
@@ -164,6 +165,7 @@ pub fn submit(random: &mut Random, process: Process) -> Process {
         slurm: Some(Arc::new(Slurm {
             job_id: Some(random.whole(10_000, 999_999).to_string().into()),
             step_id: Some("batch".into()),
+            ..Slurm::default()
         })),
         terminal: None,
         ..process

@@ -79,6 +79,7 @@ pub const FAMILIES: &[Family] = &[
                     uuid: Some("MIG-5f2c1e3a-0000-5000-8000-000000000001".into()),
                     profile: Some("3g.20gb".into()),
                     memory: None,
+                    ..Default::default()
                 }];
             });
         },

@@ -1,0 +1,261 @@
+//! One process of a snapshot: what Linux knows of it, where it runs, and which notebook it is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::identity::{Identity, Start};
+use super::time::Time;
+
+/// A process, as Linux knows it. Without `start_ticks` and `start_time`, /proc does not know it (or
+/// what it knows was not believed), and it is never a target of any action.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Process {
+    /// The process id.
+    pub pid: u32,
+    /// Clock ticks from boot to its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_ticks: Option<u64>,
+    /// The same for people; moves when the clock is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// Why the process behind this pid could not be told, in words; absent where it could.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unresolved: Option<Arc<str>>,
+    /// Parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ppid: Option<u32>,
+    /// Process group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_group: Option<u32>,
+    /// Session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<u32>,
+    /// The parent is pid 1 of the namespace or a child subreaper.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_is_reaper: Option<bool>,
+    /// A process with the process group's number exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group_leader_alive: Option<bool>,
+    /// A process with the session's number exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_leader_alive: Option<bool>,
+    /// R S D T t Z X I, as in /proc; absent when the pid is not in /proc.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<char>,
+    /// Its pid in its own pid namespace, where that is another one than this snapshot's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace_pid: Option<u32>,
+    /// Who started it: its parent, unless that only adopted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Arc<Parent>>,
+    /// Real user id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Arc<str>>,
+    /// The kernel's short name (`/proc/PID/stat`, field 2); all there is for a process without argv.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comm: Option<Arc<str>>,
+    /// argv; bounded in length, the last one ends with `…` where it was cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Arc<[Arc<str>]>>,
+    /// Those of its environment variables that tell what it belongs to or how it takes memory; only
+    /// names of a fixed list, which has no secret on it. Absent where it may not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<Arc<BTreeMap<Arc<str>, Arc<str>>>>,
+    /// `/proc/PID/exe`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executable: Option<Arc<str>>,
+    /// Since the last snapshot; one core is 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<f64>,
+    /// In total.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<f64>,
+    /// Resident host memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rss_bytes: Option<u64>,
+    /// Threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
+    /// Controlling terminal, `"pts/3"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<Arc<str>>,
+    /// Has a listening socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listening: Option<bool>,
+    /// GPU device files held open; absent where its descriptors may not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_files: Option<Arc<[Arc<str>]>>,
+    /// `pytorch`, `tensorflow`, `jax` …, from the libraries mapped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub framework: Option<Arc<str>>,
+    /// Its version, where a path tells it: `"2.9.1"`, or as much of it as is told, `"2"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub framework_version: Option<Arc<str>>,
+    /// Its cgroup: the path in the unified hierarchy, or in that of memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<Arc<str>>,
+    /// The container it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Arc<Container>>,
+    /// The Kubernetes pod it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes: Option<Arc<Kubernetes>>,
+    /// The Slurm job it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slurm: Option<Arc<Slurm>>,
+    /// The systemd unit it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub systemd_unit: Option<Arc<str>>,
+    /// The Jupyter kernel it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jupyter: Option<Arc<Jupyter>>,
+}
+
+impl Process {
+    /// Who this is, within its boot.
+    pub fn identity(&self) -> Identity {
+        let start = match (self.start_ticks, self.start_time) {
+            (Some(ticks), _) => Start::Ticks(ticks),
+            (None, Some(time)) => Start::Time(time),
+            (None, None) => Start::Unknown,
+        };
+        Identity {
+            pid: self.pid,
+            start,
+        }
+    }
+}
+
+/// Who started a process.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Parent {
+    /// The process id.
+    pub pid: u32,
+    /// Clock ticks from boot to its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_ticks: Option<u64>,
+    /// The kernel's short name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comm: Option<Arc<str>>,
+    /// argv; bounded in length.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Arc<[Arc<str>]>>,
+}
+
+/// A container, as its cgroup names it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Container {
+    /// `docker`, `containerd`, `cri-o`, `podman`, `nerdctl`, `lxc` …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<Arc<str>>,
+    /// 64 hexadecimal digits; the name of one of LXC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<Arc<str>>,
+    /// What people call it, where the runtime's files may be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Arc<str>>,
+}
+
+/// A Kubernetes pod, as its cgroup names it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Kubernetes {
+    /// The pod's uid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_uid: Option<Arc<str>>,
+    /// Its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_name: Option<Arc<str>>,
+    /// Its namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<Arc<str>>,
+    /// The container's name within the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_name: Option<Arc<str>>,
+    /// Quality-of-service class: `guaranteed`, `burstable`, `besteffort`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qos: Option<Arc<str>>,
+}
+
+/// A Slurm job and step; text, because newer Slurm's ids are not numbers.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Slurm {
+    /// The job.
+    #[serde(
+        default,
+        deserialize_with = "text_or_number",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub job_id: Option<Arc<str>>,
+    /// The step.
+    #[serde(
+        default,
+        deserialize_with = "text_or_number",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub step_id: Option<Arc<str>>,
+    /// The job's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_name: Option<Arc<str>>,
+}
+
+/// A Jupyter kernel and what its server says of it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Jupyter {
+    /// What runs it: `jupyter`, `jupyterhub`, `vscode`, `papermill`, `nbconvert`, `marimo`, `colab`; `batch`
+    /// where a program without a server does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub application: Option<Arc<str>>,
+    /// The kernel's id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_id: Option<Arc<str>>,
+    /// Its connection file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection_file: Option<Arc<str>>,
+    /// Its server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_url: Option<Arc<str>>,
+    /// The server's process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_pid: Option<u32>,
+    /// The folder that the server serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_root: Option<Arc<str>>,
+    /// Why the server could not be asked, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_error: Option<Arc<str>>,
+    /// The notebook: relative to the server's root where there is one, else as it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notebook_path: Option<Arc<str>>,
+    /// `idle`, `busy` …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution_state: Option<Arc<str>>,
+    /// The server's last activity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_activity: Option<Time>,
+    /// Open connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<u32>,
+}
+
+/// Identifiers that older writers gave as numbers.
+fn text_or_number<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Arc<str>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Text(Arc<str>),
+        Number(u64),
+    }
+    Ok(
+        Option::<Either>::deserialize(deserializer)?.map(|either| match either {
+            Either::Text(text) => text,
+            Either::Number(number) => number.to_string().into(),
+        }),
+    )
+}
