@@ -3,9 +3,11 @@
 //! [`snapshot`] is what was observed at one instant and is the format of `ps --json`, `record` and
 //! `--replay`; [`finding`] is what the rules concluded from it, and
 //! [`evidence`] what that rests on; [`identity`] says when two
-//! observations are of the same process; [`time`] is an instant as all of them write it.
+//! observations are of the same process, [`family`] which processes belong together; [`time`] is an
+//! instant as all of them write it.
 
 pub mod evidence;
+pub mod family;
 pub mod finding;
 pub mod identity;
 pub mod process;

@@ -1,0 +1,593 @@
+//! What is one job, and above all what is not.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::model::snapshot::{Container, Gpu, GpuProcess, Jupyter, Slurm};
+use crate::model::{Snapshot, Time};
+
+/// A process of user 1000 in a group and a session of a shell's terminal.
+fn process(pid: u32, group: u32, session: u32) -> Process {
+    Process {
+        pid,
+        start_ticks: Some(u64::from(pid) * 10),
+        uid: Some(1000),
+        user: Some("ann".into()),
+        comm: Some("python".into()),
+        state: Some('S'),
+        process_group: Some(group),
+        session: Some(session),
+        session_leader_alive: Some(true),
+        ppid: Some(1),
+        parent_is_reaper: Some(true),
+        ..Process::default()
+    }
+}
+
+fn parent(pid: u32, comm: &str) -> Option<Arc<Parent>> {
+    Some(Arc::new(Parent {
+        pid,
+        start_ticks: Some(u64::from(pid) * 10),
+        comm: Some(comm.into()),
+        command: None,
+    }))
+}
+
+fn kernel(pid: u32) -> Process {
+    Process {
+        jupyter: Some(Arc::new(Jupyter::default())),
+        ..process(pid, pid, pid)
+    }
+}
+
+fn environment(pairs: &[(&str, &str)]) -> Option<Arc<BTreeMap<Arc<str>, Arc<str>>>> {
+    let pairs = pairs.iter();
+    Some(Arc::new(
+        pairs.map(|&(n, v)| (n.into(), v.into())).collect(),
+    ))
+}
+
+/// A torchrun worker, which leads a session of its own.
+fn rank(pid: u32, rank: &str, run: &str, port: &str, agent: Option<u32>) -> Process {
+    Process {
+        environment: environment(&[
+            ("TORCHELASTIC_RUN_ID", run),
+            ("RANK", rank),
+            ("WORLD_SIZE", "4"),
+            ("MASTER_ADDR", "localhost"),
+            ("MASTER_PORT", port),
+        ]),
+        parent: agent.and_then(|agent| parent(agent, "torchrun")),
+        ..process(pid, pid, pid)
+    }
+}
+
+fn snapshot(processes: &[Process]) -> Snapshot {
+    let mut snapshot = Snapshot::new(Time::from_unix_milliseconds(0));
+    snapshot.host.pid_namespace = Some(PidNamespace::Host);
+    snapshot.processes = processes.to_vec();
+    snapshot
+}
+
+/// The members of each family.
+fn members(processes: &[Process]) -> Vec<Vec<u32>> {
+    let families = families(&snapshot(processes));
+    families.into_iter().map(|family| family.members).collect()
+}
+
+fn ties(processes: &[Process]) -> Vec<Tie> {
+    let families = families(&snapshot(processes));
+    let all = families.into_iter().flat_map(|family| family.ties);
+    all.collect()
+}
+
+#[test]
+fn a_process_group_is_one_job() {
+    let trainer = Process {
+        parent: parent(50, "bash"),
+        ..process(100, 100, 50)
+    };
+    let worker = Process {
+        parent: parent(100, "python"),
+        ..process(101, 100, 50)
+    };
+    let processes = [trainer, worker];
+    let families = families(&snapshot(&processes));
+    let [family] = &families[..] else {
+        panic!("{families:?}")
+    };
+    assert_eq!(
+        (&*family.id, &*family.members),
+        ("family:100", &[100, 101][..])
+    );
+    assert_eq!(
+        family.ties,
+        BTreeSet::from([Tie::ProcessGroup, Tie::Parent])
+    );
+    assert_eq!(family.launcher, parent(50, "bash"));
+    assert_eq!(family.user.as_deref(), Some("ann"));
+    assert_eq!(member(&families, 101), Some(family));
+    assert_eq!(member(&families, 7), None);
+}
+
+#[test]
+fn two_jobs_of_one_shell_are_two_families() {
+    let typed = |pid| Process {
+        parent: parent(50, "bash"),
+        terminal: Some("pts/3".into()),
+        systemd_unit: Some("session-3.scope".into()),
+        cgroup: Some("/user.slice/user-1000.slice/session-3.scope".into()),
+        ..process(pid, pid, 50)
+    };
+    assert_eq!(members(&[typed(100), typed(200)]), [[100], [200]]);
+    // They stay two when the login is over: its terminal is gone then, and its leader.
+    let left = |pid| Process {
+        terminal: None,
+        session_leader_alive: Some(false),
+        parent: None,
+        ..typed(pid)
+    };
+    assert_eq!(members(&[left(100), left(200)]), [[100], [200]]);
+    // And when the shell itself holds a device file.
+    let shell = Process {
+        comm: Some("bash".into()),
+        ..process(50, 50, 50)
+    };
+    assert_eq!(
+        members(&[shell, typed(100), typed(200)]),
+        [[50], [100], [200]]
+    );
+}
+
+#[test]
+fn what_a_supervisor_keeps_up_is_not_one_job() {
+    let kept = |pid| Process {
+        parent: parent(50, "supervisord"),
+        systemd_unit: Some("supervisor.service".into()),
+        cgroup: Some("/system.slice/supervisor.service".into()),
+        ..process(pid, pid, 50)
+    };
+    assert_eq!(members(&[kept(100), kept(200)]), [[100], [200]]);
+    let main = Process {
+        parent_is_reaper: Some(true),
+        ..kept(150)
+    };
+    let main = Process {
+        session: Some(150),
+        parent: None,
+        ..main
+    };
+    assert_eq!(members(&[kept(100), main]), [[100], [150]]);
+}
+
+#[test]
+fn two_notebook_kernels_are_always_two_families() {
+    let server = |process: Process| Process {
+        parent: parent(40, "jupyter-lab"),
+        cgroup: Some("/system.slice/docker-x.scope".into()),
+        container: Some(Arc::new(Container::default())),
+        ..process
+    };
+    let (one, two) = (server(kernel(100)), server(kernel(200)));
+    assert_eq!(members(&[one.clone(), two.clone()]), [[100], [200]]);
+
+    // Even with the server among the holders, as the container's first process.
+    let first = Process {
+        namespace_pid: Some(1),
+        parent: None,
+        ..server(process(40, 40, 40))
+    };
+    let all = [first, one.clone(), two.clone()];
+    assert_eq!(members(&all), [[40], [100], [200]]);
+
+    // Even in one group and session, as an editor starts them; and their helpers stay theirs.
+    let editor = |process| Process {
+        process_group: Some(30),
+        session: Some(30),
+        ..process
+    };
+    let helper = |pid, of| Process {
+        parent: parent(of, "python"),
+        ..process(pid, 30, 30)
+    };
+    let all = [
+        editor(one),
+        editor(two),
+        helper(101, 100),
+        helper(201, 200),
+        process(300, 30, 30),
+    ];
+    assert_eq!(members(&all), [vec![100, 101], vec![200, 201], vec![300]]);
+}
+
+#[test]
+fn what_a_kernel_let_go_of_stands_alone() {
+    let helper = Process {
+        parent: parent(100, "python"),
+        ..process(101, 101, 100)
+    };
+    assert_eq!(members(&[kernel(100), helper.clone()]), [[100, 101]]);
+    let detached = Process {
+        session: Some(101),
+        ..helper
+    };
+    assert_eq!(members(&[kernel(100), detached]), [[100], [101]]);
+}
+
+#[test]
+fn different_users_are_never_one() {
+    let other = Process {
+        uid: Some(1001),
+        parent: parent(100, "python"),
+        ..process(101, 100, 100)
+    };
+    assert_eq!(
+        members(&[process(100, 100, 100), other.clone()]),
+        [[100], [101]]
+    );
+    let nobody = Process { uid: None, ..other };
+    assert_eq!(members(&[process(100, 100, 100), nobody]), [[100]]);
+    // Nor through a dead one.
+    let dead = Process {
+        pid: 90,
+        ..Process::default()
+    };
+    let one = process(100, 90, 50);
+    let two = Process {
+        uid: Some(1001),
+        ..process(101, 90, 50)
+    };
+    assert_eq!(members(&[dead, one, two]), [[90], [100], [101]]);
+}
+
+#[test]
+fn a_dead_trainer_and_its_workers_are_one() {
+    let dead = Process {
+        pid: 90,
+        ..Process::default()
+    };
+    let worker = |pid| Process {
+        gpu_files: Some(Arc::from([
+            Arc::from("/dev/nvidia0"),
+            "/dev/nvidiactl".into(),
+        ])),
+        group_leader_alive: Some(false),
+        ..process(pid, 90, 50)
+    };
+    let mut snapshot = snapshot(&[dead, worker(101), worker(102), process(103, 103, 50)]);
+    snapshot.gpus = vec![Gpu {
+        minor_number: Some(0),
+        processes: Some(vec![GpuProcess {
+            pid: 90,
+            ..GpuProcess::default()
+        }]),
+        ..Gpu::default()
+    }];
+    let found = families(&snapshot);
+    assert_eq!(found[0].members, [90, 101, 102]);
+    assert_eq!(
+        found[0].ties,
+        BTreeSet::from([Tie::ProcessGroup, Tie::GpuFiles])
+    );
+    assert_eq!(&*found[0].id, "family:90");
+    assert_eq!(found[0].user.as_deref(), Some("ann"));
+    assert_eq!(found[1].members, [103]);
+    let tree = found[0].tree(&snapshot);
+    let branch = |pid, depth| Branch { pid, depth };
+    assert_eq!(tree, [branch(90, 0), branch(101, 1), branch(102, 1)]);
+
+    // One that shares nothing but the device is not of it, and a number of which nothing is known
+    // is nobody's.
+    let Some(gpu) = snapshot.gpus.first_mut() else {
+        unreachable!()
+    };
+    gpu.minor_number = None;
+    assert_eq!(
+        families(&snapshot)[0].ties,
+        BTreeSet::from([Tie::ProcessGroup])
+    );
+    snapshot.processes[0].unresolved = Some("a pid of another pid namespace".into());
+    assert_eq!(families(&snapshot)[0].members, [101, 102]);
+    snapshot.processes[0].unresolved = None;
+    snapshot.host.pid_namespace = Some(PidNamespace::Container);
+    assert_eq!(families(&snapshot)[0].members, [101, 102]);
+}
+
+#[test]
+fn who_was_seen_to_be_started_by_the_dead_is_of_it() {
+    let dead = Process {
+        pid: 90,
+        ..Process::default()
+    };
+    let worker = Process {
+        parent: parent(90, "python"),
+        ..process(101, 70, 50)
+    };
+    assert_eq!(members(&[dead, worker.clone()]), [[90, 101]]);
+    // Later, another process may have that number; it started nobody before it was born.
+    let stranger = Process {
+        start_ticks: Some(99_999),
+        ..process(90, 90, 60)
+    };
+    assert_eq!(members(&[stranger, worker]), [[90], [101]]);
+}
+
+#[test]
+fn a_session_is_one_job_where_the_program_leads_it() {
+    let leader = process(100, 100, 100);
+    let own_group = process(101, 101, 100);
+    assert_eq!(ties(&[leader, own_group]), [Tie::Session]);
+    let daemons = [process(101, 101, 100), process(102, 102, 100)];
+    assert_eq!(members(&daemons), [[101], [102]]);
+}
+
+#[test]
+fn ranks_of_one_run_are_one() {
+    for agent in [Some(50), None] {
+        let ranks = [
+            rank(100, "0", "run-7", "29400", agent),
+            rank(101, "1", "run-7", "29400", agent),
+        ];
+        assert_eq!(members(&ranks), [[100, 101]]);
+        assert_eq!(ties(&ranks), [Tie::Run]);
+    }
+    // With their data loaders, which have their ranks.
+    let loader = |pid, of: u32| Process {
+        parent: parent(of, "python"),
+        process_group: Some(of),
+        session: Some(of),
+        ..rank(pid, "0", "run-7", "29400", None)
+    };
+    let all = [
+        rank(100, "0", "run-7", "29400", Some(50)),
+        rank(101, "1", "run-7", "29400", Some(50)),
+        loader(110, 100),
+        loader(111, 100),
+    ];
+    assert_eq!(members(&all), [[100, 101, 110, 111]]);
+    assert_eq!(
+        families(&snapshot(&all))[0].launcher,
+        parent(50, "torchrun")
+    );
+}
+
+#[test]
+fn two_runs_that_look_alike_are_two() {
+    for (one, two, why) in [
+        (
+            rank(100, "0", "none", "29500", Some(50)),
+            rank(200, "1", "none", "29500", Some(60)),
+            "the default id, two launchers",
+        ),
+        (
+            rank(100, "0", "none", "29500", None),
+            rank(200, "1", "none", "29500", None),
+            "the default id, no launcher",
+        ),
+        (
+            rank(100, "0", "100", "29400", None),
+            rank(200, "1", "100", "29401", None),
+            "an id from the manual, two ports",
+        ),
+        (
+            rank(100, "0", "run-7", "29400", None),
+            rank(200, "0", "run-7", "29400", None),
+            "a rank twice",
+        ),
+        (
+            rank(100, "3", "run-7", "29400", None),
+            rank(200, "0", "run-7", "29400", Some(60)),
+            "an orphan of the run before",
+        ),
+    ] {
+        assert_eq!(members(&[one, two]), [[100], [200]], "{why}");
+    }
+    // Two in one script: the group is not evidence for either, the launchers are.
+    let in_script = |process| Process {
+        process_group: Some(40),
+        session: Some(40),
+        ..process
+    };
+    let all = [
+        in_script(rank(100, "0", "", "29500", Some(50))),
+        in_script(rank(101, "1", "", "29500", Some(50))),
+        in_script(rank(200, "0", "", "29501", Some(60))),
+        in_script(rank(201, "1", "", "29501", Some(60))),
+    ];
+    assert_eq!(members(&all), [[100, 101], [200, 201]]);
+}
+
+#[test]
+fn mpi_slurm_and_ray_name_their_runs() {
+    let with = |pid, pairs: &[(&str, &str)], launcher: Option<u32>| Process {
+        environment: environment(pairs),
+        parent: launcher.and_then(|pid| parent(pid, "launcher")),
+        ..process(pid, pid, pid)
+    };
+    let pmix = |pid, name, rank| {
+        let pairs = [("PMIX_NAMESPACE", name), ("OMPI_COMM_WORLD_RANK", rank)];
+        with(pid, &pairs, None)
+    };
+    assert_eq!(
+        members(&[
+            pmix(100, "a@1", "0"),
+            pmix(101, "a@1", "1"),
+            pmix(102, "b@1", "1")
+        ]),
+        [vec![100, 101], vec![102]]
+    );
+    let step = |pid, step, rank| {
+        let pairs = [
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_STEP_ID", step),
+            ("SLURM_PROCID", rank),
+        ];
+        with(pid, &pairs, None)
+    };
+    assert_eq!(
+        members(&[
+            step(100, "0", "0"),
+            step(101, "0", "1"),
+            step(102, "1", "0")
+        ]),
+        [vec![100, 101], vec![102]]
+    );
+    let interactive = |pid, rank| Process {
+        terminal: Some("pts/1".into()),
+        ..step(pid, "0", rank)
+    };
+    assert_eq!(
+        members(&[interactive(100, "0"), interactive(101, "1")]),
+        [[100], [101]]
+    );
+    let ray = |pid, launcher| with(pid, &[("RAY_JOB_ID", "01000000")], launcher);
+    assert_eq!(
+        members(&[
+            ray(100, Some(50)),
+            ray(101, Some(50)),
+            ray(102, Some(60)),
+            ray(103, None)
+        ]),
+        [vec![100], vec![101], vec![102], vec![103]],
+        "with an orphan among them, nothing is certain"
+    );
+    assert_eq!(
+        members(&[ray(100, Some(50)), ray(101, Some(50))]),
+        [[100, 101]]
+    );
+    let pmi = |pid, rank, launcher| with(pid, &[("PMI_RANK", rank)], launcher);
+    assert_eq!(
+        members(&[pmi(100, "0", Some(50)), pmi(101, "1", Some(50))]),
+        [[100, 101]]
+    );
+    assert_eq!(
+        members(&[pmi(100, "0", None), pmi(101, "1", None)]),
+        [[100], [101]]
+    );
+}
+
+#[test]
+fn a_cgroup_is_one_job_where_it_was_made_for_a_member() {
+    let in_container = |pid, namespace_pid| Process {
+        container: Some(Arc::new(Container::default())),
+        cgroup: Some("/docker/0123".into()),
+        namespace_pid: Some(namespace_pid),
+        ..process(pid, pid, pid)
+    };
+    // Both were started by `docker exec`, of which nothing tells that they belong together.
+    assert_eq!(
+        members(&[in_container(100, 17), in_container(101, 18)]),
+        [[100], [101]]
+    );
+    let program = [in_container(99, 1), in_container(100, 17)];
+    assert_eq!(members(&program), [[99, 100]]);
+    assert_eq!(ties(&program), [Tie::Cgroup]);
+    let typed = Process {
+        terminal: Some("pts/0".into()),
+        ..in_container(100, 17)
+    };
+    assert_eq!(members(&[in_container(99, 1), typed]), [[99], [100]]);
+
+    let in_unit = |pid, unit: &str, reaper| Process {
+        systemd_unit: Some(unit.into()),
+        cgroup: Some(format!("/system.slice/{unit}").into()),
+        parent_is_reaper: Some(reaper),
+        ..process(pid, pid, pid)
+    };
+    let worker = |unit| in_unit(101, unit, false);
+    assert_eq!(
+        members(&[in_unit(100, "train.service", true), worker("train.service")]),
+        [[100, 101]]
+    );
+    for unit in [
+        "cron.service",
+        "ssh.service",
+        "user@1000.service",
+        "x.scope",
+    ] {
+        assert_eq!(
+            members(&[in_unit(100, unit, true), worker(unit)]),
+            [[100], [101]],
+            "{unit}"
+        );
+    }
+    // Two that may each be what the service was started with.
+    let unit = "train.service";
+    assert_eq!(
+        members(&[in_unit(100, unit, true), in_unit(101, unit, true)]),
+        [[100], [101]]
+    );
+
+    let in_step = |pid, step: &str| Process {
+        slurm: Some(Arc::new(Slurm {
+            job_id: Some("77".into()),
+            step_id: Some(step.into()),
+            job_name: None,
+        })),
+        ..process(pid, pid, pid)
+    };
+    assert_eq!(
+        members(&[in_step(100, "0"), in_step(101, "0")]),
+        [[100, 101]]
+    );
+    assert_eq!(
+        members(&[in_step(100, "0"), in_step(101, "1")]),
+        [[100], [101]]
+    );
+    for step in ["extern", "interactive"] {
+        assert_eq!(
+            members(&[in_step(100, step), in_step(101, step)]),
+            [[100], [101]],
+            "people log in there"
+        );
+    }
+}
+
+#[test]
+fn a_tree_is_in_parent_order_and_ends() {
+    let below = |pid, of| Process {
+        parent: parent(of, "python"),
+        ..process(pid, 100, 50)
+    };
+    let processes = [
+        process(100, 100, 50),
+        below(101, 100),
+        below(102, 100),
+        below(103, 101),
+    ];
+    let snapshot_of = snapshot(&processes);
+    let family = &families(&snapshot_of)[0];
+    let tree: Vec<_> = family
+        .tree(&snapshot_of)
+        .iter()
+        .map(|b| (b.pid, b.depth))
+        .collect();
+    assert_eq!(tree, [(100, 0), (101, 1), (103, 2), (102, 1)]);
+
+    // A recording may hold anything.
+    let circle = [below(100, 101), below(101, 100), below(102, 102)];
+    let snapshot_of = snapshot(&circle);
+    let family = &families(&snapshot_of)[0];
+    let tree: Vec<_> = family
+        .tree(&snapshot_of)
+        .iter()
+        .map(|b| (b.pid, b.depth))
+        .collect();
+    assert_eq!(tree, [(102, 0), (100, 0), (101, 1)]);
+}
+
+#[test]
+fn the_order_of_processes_changes_nothing() {
+    let mut processes = vec![
+        process(100, 100, 50),
+        process(101, 100, 50),
+        kernel(200),
+        process(201, 200, 200),
+        rank(300, "0", "r", "1", None),
+        rank(301, "1", "r", "1", None),
+    ];
+    let before = members(&processes);
+    assert_eq!(before, [[100, 101], [200, 201], [300, 301]]);
+    processes.reverse();
+    assert_eq!(members(&processes), before);
+}
