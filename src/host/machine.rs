@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Roots;
+use crate::model::Time;
 use crate::model::snapshot::{Host, PidNamespace};
 
 /// The number of the initial pid namespace: `PROC_PID_INIT_INO` of the kernel's
@@ -62,6 +63,12 @@ fn parse_pid_namespace(link: &str) -> Option<PidNamespace> {
     } else {
         PidNamespace::Container
     })
+}
+
+/// When the machine was booted, by the wall clock of now; `None` where that cannot be read.
+pub fn read_boot_time(roots: &Roots) -> Option<Time> {
+    let seconds = read_boot_seconds(&roots.proc)?;
+    Some(Time::from_unix_milliseconds(seconds.saturating_mul(1000)))
 }
 
 /// When the machine was booted, in seconds since the Unix epoch. It moves when the clock is set, so

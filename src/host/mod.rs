@@ -15,24 +15,45 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 
 mod cmdline;
+mod device_files;
 mod entry;
 mod folder;
 mod framework;
 mod gpu_files;
+mod kernel_module;
 mod machine;
+mod mapped;
+mod mounts;
+mod mps;
 mod notebook;
+mod pci;
+mod platform;
 mod processes;
 mod reaper;
+mod rights;
 mod stat;
 mod status;
 mod users;
 
 pub use cmdline::parse_cmdline;
+pub use device_files::{DeviceFile, minor_number, read_device_files};
 pub use framework::parse_maps;
 pub use gpu_files::{has_gpu_device_files, is_gpu_file};
-pub use machine::{Clocks, read_clocks, read_host};
+pub use kernel_module::{KernelModule, parse_module_version, read_kernel_module};
+pub use machine::{Clocks, read_boot_time, read_clocks, read_host};
+pub use mapped::{parse_mapped_file, read_own_mapped_file};
+pub use mounts::{
+    Cgroups, Hidepid, Mounts, parse_mounts, read_is_initial_cgroup_namespace, read_mounts,
+};
+pub use mps::{MpsDaemons, read_mps_daemons};
 pub use notebook::parse_kernel;
+pub use pci::{PciGpu, read_pci_gpus};
+pub use platform::{Platform, read_platform};
 pub use processes::{Processes, Sample, raise_open_file_limit};
+pub use rights::{
+    OpenFileLimit, Rights, Sight, open_file_limit, parse_can_trace, read_ptrace_scope, read_rights,
+    try_pidfd,
+};
 pub use stat::{Stat, parse_stat, read_start_ticks, terminal_name};
 pub use status::{Status, parse_status};
 

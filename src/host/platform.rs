@@ -1,0 +1,53 @@
+//! What kind of system this is, as far as the cure of a trouble depends on it: a container, Windows'
+//! Subsystem for Linux, a machine that systemd runs.
+
+use std::path::Path;
+
+/// What kind of system this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Platform {
+    /// The container's runtime, as its mark tells: `docker`, `podman`. Others leave none.
+    pub container: Option<&'static str>,
+    /// Linux under Windows, where the driver is Windows'.
+    pub is_wsl: bool,
+    /// systemd is the system's manager (sd_booted(3)).
+    pub has_systemd: bool,
+}
+
+/// Looks for the marks under `root`, and in the kernel's release.
+pub fn read_platform(root: &Path, kernel: Option<&str>) -> Platform {
+    let there = |path: &str| root.join(path).exists();
+    let container = if there(".dockerenv") {
+        Some("docker")
+    } else if there("run/.containerenv") {
+        Some("podman")
+    } else {
+        None
+    };
+    Platform {
+        container,
+        // WSL 1 writes Microsoft, WSL 2 microsoft-standard-WSL2.
+        is_wsl: kernel.is_some_and(|release| release.to_ascii_lowercase().contains("microsoft")),
+        has_systemd: there("run/systemd/system"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_tell_what_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        let read = |kernel| read_platform(root.path(), kernel);
+        assert_eq!(read(Some("6.12.8")), Platform::default());
+        assert_eq!(read(None), Platform::default());
+        assert!(read(Some("5.15.167.4-microsoft-standard-WSL2")).is_wsl);
+        std::fs::create_dir_all(root.path().join("run/systemd/system")).unwrap();
+        assert!(read(None).has_systemd);
+        std::fs::write(root.path().join("run/.containerenv"), "").unwrap();
+        assert_eq!(read(None).container, Some("podman"));
+        std::fs::write(root.path().join(".dockerenv"), "").unwrap();
+        assert_eq!(read(None).container, Some("docker"));
+    }
+}

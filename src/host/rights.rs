@@ -1,0 +1,207 @@
+//! What the kernel lets gpumem do: look into the processes of others, name a process for good, keep
+//! files open. It is tried, because capabilities, namespaces and security modules all have a say.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
+
+/// `CAP_SYS_PTRACE` (`include/uapi/linux/capability.h`).
+const CAP_SYS_PTRACE: u32 = 19;
+/// So many processes are tried until one of another user is found.
+const MOST_TRIED: usize = 4096;
+/// A status file has some 60 lines.
+const STATUS_BYTES: u64 = 16 << 10;
+
+/// What came of the attempt to see which files a process holds open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sight {
+    /// They were read.
+    Seen,
+    /// The kernel refused.
+    Refused,
+    /// There was no such process to try it on.
+    Nobody,
+}
+
+/// What gpumem may see of others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rights {
+    /// The effective user is root, in this user namespace.
+    pub is_root: bool,
+    /// The effective capabilities have `CAP_SYS_PTRACE`; `None` where that cannot be read.
+    pub can_trace: Option<bool>,
+    /// Of the first process of this pid namespace.
+    pub first: Sight,
+    /// Of a process of another user.
+    pub other_user: Sight,
+}
+
+/// Finds out by reading descriptors of others under `proc`.
+pub fn read_rights(proc: &Path) -> Rights {
+    let own = rustix::process::geteuid().as_raw();
+    Rights {
+        is_root: own == 0,
+        can_trace: read_can_trace(proc),
+        first: look_at(&proc.join("1/fd")),
+        other_user: look_at_another_users(proc, own),
+    }
+}
+
+/// Reads what the descriptors in a folder `fd` are; of those one is enough, for the kernel judges by
+/// the process.
+fn look_at(folder: &Path) -> Sight {
+    let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if refused(&error) => return Sight::Refused,
+        Err(_) => return Sight::Nobody,
+    };
+    for entry in entries.filter_map(Result::ok) {
+        match fs::read_link(entry.path()) {
+            Ok(_) => return Sight::Seen,
+            Err(error) if refused(&error) => return Sight::Refused,
+            // Closed since it was listed.
+            Err(_) => {}
+        }
+    }
+    // It holds nothing open, as the kernel's own threads do, and proves nothing.
+    Sight::Nobody
+}
+
+fn look_at_another_users(proc: &Path, own: u32) -> Sight {
+    let Ok(entries) = fs::read_dir(proc) else {
+        return Sight::Nobody;
+    };
+    entries
+        .filter_map(Result::ok)
+        .filter(|entry| {
+            let name = entry.file_name();
+            name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
+        })
+        .take(MOST_TRIED)
+        .filter(|entry| entry.metadata().is_ok_and(|metadata| metadata.uid() != own))
+        .map(|entry| look_at(&entry.path().join("fd")))
+        .find(|sight| *sight != Sight::Nobody)
+        .unwrap_or(Sight::Nobody)
+}
+
+fn read_can_trace(proc: &Path) -> Option<bool> {
+    let mut status = Vec::new();
+    File::open(proc.join("self/status"))
+        .ok()?
+        .take(STATUS_BYTES)
+        .read_to_end(&mut status)
+        .ok()?;
+    parse_can_trace(&status)
+}
+
+/// Whether the line `CapEff` of `/proc/PID/status` has `CAP_SYS_PTRACE`.
+pub fn parse_can_trace(status: &[u8]) -> Option<bool> {
+    let line = status
+        .split(|&byte| byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"CapEff:"))?;
+    let bits = u64::from_str_radix(std::str::from_utf8(line).ok()?.trim(), 16).ok()?;
+    Some(bits & (1 << CAP_SYS_PTRACE) != 0)
+}
+
+/// Yama's `ptrace_scope`, 0 to 3 (`Documentation/admin-guide/LSM/Yama.rst`); `None` where the kernel
+/// has no Yama, or does not tell.
+pub fn read_ptrace_scope(proc: &Path) -> Option<u8> {
+    let mut text = String::new();
+    File::open(proc.join("sys/kernel/yama/ptrace_scope"))
+        .ok()?
+        .take(16)
+        .read_to_string(&mut text)
+        .ok()?;
+    text.trim().parse().ok()
+}
+
+/// Opens a pidfd of this very process, and closes it.
+///
+/// # Errors
+///
+/// What the kernel says: `ENOSYS` before Linux 5.3, `EPERM` where a sandbox forbids it.
+pub fn try_pidfd() -> Result<(), Errno> {
+    pidfd_open(getpid(), PidfdFlags::empty()).map(drop)
+}
+
+/// How many files this process may have open; `None` is any number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenFileLimit {
+    /// Now.
+    pub soft: Option<u64>,
+    /// As far as it may raise that.
+    pub hard: Option<u64>,
+}
+
+/// The limit on open files (getrlimit(2), `RLIMIT_NOFILE`).
+pub fn open_file_limit() -> OpenFileLimit {
+    let limit = getrlimit(Resource::Nofile);
+    OpenFileLimit {
+        soft: limit.current,
+        hard: limit.maximum,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_capability_is_a_bit_of_a_line() {
+        let status = |bits: &str| format!("Name:\tx\nCapPrm:\t0\nCapEff:\t{bits}\nCapBnd:\t0\n");
+        for (bits, can) in [
+            ("000001ffffffffff", Some(true)),
+            ("0000000000080000", Some(true)),
+            ("00000000a80425fb", Some(false)), // what Docker gives
+            ("0000000000000000", Some(false)),
+            ("", None),
+            ("xyz", None),
+            ("1ffffffffffffffff", None),
+        ] {
+            assert_eq!(parse_can_trace(status(bits).as_bytes()), can, "{bits}");
+        }
+        assert_eq!(parse_can_trace(b""), None);
+        assert_eq!(parse_can_trace(b"CapEff:\t\xff\n"), None);
+    }
+
+    #[test]
+    fn one_descriptor_that_can_be_read_is_enough_and_none_proves_nothing() {
+        let proc = tempfile::tempdir().unwrap();
+        let folder = proc.path().join("1/fd");
+        assert_eq!(look_at(&folder), Sight::Nobody);
+        fs::create_dir_all(&folder).unwrap();
+        assert_eq!(look_at(&folder), Sight::Nobody);
+        std::os::unix::fs::symlink("/dev/null", folder.join("0")).unwrap();
+        assert_eq!(look_at(&folder), Sight::Seen);
+        let rights = read_rights(proc.path());
+        assert_eq!((rights.first, rights.can_trace), (Sight::Seen, None));
+
+        let own = fs::metadata(proc.path()).unwrap().uid();
+        assert_eq!(look_at_another_users(proc.path(), own), Sight::Nobody);
+        assert_eq!(look_at_another_users(proc.path(), own + 1), Sight::Seen);
+        fs::rename(proc.path().join("1"), proc.path().join("self")).unwrap();
+        assert_eq!(look_at_another_users(proc.path(), own + 1), Sight::Nobody);
+    }
+
+    #[test]
+    fn a_scope_is_a_small_number() {
+        let proc = tempfile::tempdir().unwrap();
+        assert_eq!(read_ptrace_scope(proc.path()), None);
+        fs::create_dir_all(proc.path().join("sys/kernel/yama")).unwrap();
+        let file = proc.path().join("sys/kernel/yama/ptrace_scope");
+        for (text, scope) in [("1\n", Some(1)), ("", None), ("300\n", None)] {
+            fs::write(&file, text).unwrap();
+            assert_eq!(read_ptrace_scope(proc.path()), scope);
+        }
+    }
+
+    #[test]
+    fn this_process_may_have_files_open() {
+        assert!(open_file_limit().soft.is_none_or(|soft| soft > 0));
+    }
+}
