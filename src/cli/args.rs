@@ -92,6 +92,7 @@ pub enum Command {
     Record(Record),
     Rules(Rules),
     Config(Config),
+    Doctor(Doctor),
     Schema(Schema),
     Completions(Completions),
     Man(Man),
@@ -479,9 +480,23 @@ pub enum ConfigAction {
     },
 }
 
+/// Say what works on this machine, what does not, and what to do about it
+///
+/// The driver and its library, device files, each GPU, what may be seen of other processes, the
+/// terminal, the configuration in force and the stored history: each is ok, limited (gpumem works, and
+/// knows less), broken, unknown or n/a, with what to type next. It changes nothing and needs neither
+/// root nor a driver. The exit code is 0 where NVML answers and one GPU at least can be read, else 3.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES)]
+pub struct Doctor {
+    /// Print it as JSON (gpumem.doctor/1)
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Print the JSON Schema of what gpumem writes
 ///
-/// Draft 2020-12. A reader of either format ignores fields that it does not know, and takes null for
+/// Draft 2020-12. A reader of any of them ignores fields that it does not know, and takes null for
 /// absent: what is not known is never 0.
 #[derive(Args, Debug)]
 pub struct Schema {
@@ -495,6 +510,8 @@ pub struct Schema {
 pub enum SchemaName {
     /// What check --json prints (gpumem.check/1)
     Check,
+    /// What doctor --json prints (gpumem.doctor/1)
+    Doctor,
     /// What ps --json prints, and each line of a recording (gpumem.snapshot/1)
     Snapshot,
 }

@@ -100,7 +100,7 @@ fn keep_line(keep: &Keep, now: Time) -> String {
 }
 
 /// To say which exemptions have expired; judging goes by the snapshots' time.
-fn now() -> Time {
+pub(super) fn now() -> Time {
     Time::from_unix_milliseconds(jiff::Timestamp::now().as_millisecond())
 }
 
@@ -109,7 +109,8 @@ pub(super) fn load(global: &Global) -> Result<Config, config::Error> {
     config::load(&paths(global), global.config.is_some())
 }
 
-fn paths(global: &Global) -> Vec<PathBuf> {
+/// Where configuration is looked for, the later over the earlier.
+pub(super) fn paths(global: &Global) -> Vec<PathBuf> {
     let (xdg, home) = (env::var_os("XDG_CONFIG_HOME"), env::var_os("HOME"));
     config::paths(global.config.as_deref(), xdg.as_deref(), home.as_deref())
 }

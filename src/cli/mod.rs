@@ -6,6 +6,7 @@
 pub mod args;
 mod check;
 mod config;
+mod doctor;
 pub mod exit;
 pub mod generate;
 mod ps;
@@ -70,6 +71,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Record(args)) => record::run(&args, global),
         Some(Command::Rules(args)) => rules::run(&args, global),
         Some(Command::Config(args)) => config::run(&args, global),
+        Some(Command::Doctor(args)) => doctor::run(&args, global),
         Some(Command::Schema(args)) => schema::run(&args),
         Some(Command::Completions(args)) => {
             print(&generate::completions(args.shell)).map(|()| Exit::Clean)

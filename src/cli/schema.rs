@@ -8,6 +8,7 @@ use crate::report::schema;
 pub(super) fn run(args: &Schema) -> anyhow::Result<Exit> {
     print(match args.name {
         SchemaName::Check => schema::CHECK,
+        SchemaName::Doctor => schema::DOCTOR,
         SchemaName::Snapshot => schema::SNAPSHOT,
     })
     .map(|()| Exit::Clean)

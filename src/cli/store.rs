@@ -275,6 +275,57 @@ fn choose(
     Ok(found)
 }
 
+/// What there is of history, for `gpumem doctor`.
+#[derive(Debug)]
+pub(super) struct Survey {
+    /// Where `record --store` would write; `None` where there is no place.
+    pub(super) to_write: Option<PathBuf>,
+    /// The directories that are read.
+    pub(super) stores: Vec<Surveyed>,
+}
+
+/// A directory that is read.
+#[derive(Debug)]
+pub(super) struct Surveyed {
+    pub(super) folder: PathBuf,
+    /// What is stored in it; an error of kind `NotFound` is no store at all.
+    pub(super) bytes: Result<u64, io::Error>,
+    /// Only its owner, this user or root, can write to it; always so for a directory that was chosen.
+    pub(super) is_trusted: bool,
+    /// Seconds since its last snapshot of this boot.
+    pub(super) age_seconds: Option<f64>,
+    /// A recorder is at work.
+    pub(super) is_fresh: bool,
+}
+
+/// Looks at the directories, and takes in nothing of them.
+pub(super) fn survey(global: &Global, host: &Host, now: Time) -> Survey {
+    let (to_write, to_read, chosen) = with_places(global, |places| {
+        let chosen = places.chosen().is_some();
+        (places.to_write(), places.to_read(), chosen)
+    });
+    let look = |folder: PathBuf| {
+        let store = Store::open(&folder);
+        let latest = store.as_ref().ok().and_then(Store::latest);
+        let latest = latest.filter(|latest| same_machine(&latest.host, host));
+        Surveyed {
+            bytes: match &store {
+                Ok(store) => Ok(store.bytes()),
+                Err(Error::StoreUnreadable { cause, .. }) => Err(cause.kind().into()),
+                Err(_) => Err(io::ErrorKind::Other.into()),
+            },
+            is_trusted: chosen || is_trusted(&folder),
+            age_seconds: latest.as_ref().map(|latest| now.seconds_since(latest.time)),
+            is_fresh: latest.is_some_and(|latest| is_fresh(&latest, now)),
+            folder,
+        }
+    };
+    Survey {
+        to_write,
+        stores: to_read.into_iter().map(look).collect(),
+    }
+}
+
 /// There need not be a store, and another user's may be closed.
 fn is_no_news(error: &io::Error) -> bool {
     matches!(

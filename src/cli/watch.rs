@@ -57,7 +57,7 @@ pub(super) fn run(args: &Watch, global: &Global) -> anyhow::Result<Exit> {
 }
 
 /// Whether the locale of the environment writes UTF-8; POSIX gives the order of the variables.
-fn locale_is_utf8() -> bool {
+pub(super) fn locale_is_utf8() -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
         .filter_map(std::env::var_os)

@@ -89,6 +89,11 @@ impl Store {
         &self.folder
     }
 
+    /// The size of all segments.
+    pub fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.bytes).sum()
+    }
+
     /// The latest snapshot that is written whole; `None` where there is none. Costs the reading of
     /// one segment and the decoding of its end.
     pub fn latest(&self) -> Option<Latest> {

@@ -5,5 +5,7 @@
 
 /// `gpumem.check/1`: what `check --json` prints.
 pub const CHECK: &str = include_str!("schema/check.json");
+/// `gpumem.doctor/1`: what `doctor --json` prints.
+pub const DOCTOR: &str = include_str!("schema/doctor.json");
 /// `gpumem.snapshot/1`: what `ps --json` prints, and each line of a recording.
 pub const SNAPSHOT: &str = include_str!("schema/snapshot.json");

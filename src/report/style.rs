@@ -1,5 +1,6 @@
 //! Colour, where the reader wants it; never the only carrier of a meaning.
 
+use super::doctor::Verdict;
 use crate::model::Severity;
 
 /// Whether and how text is coloured.
@@ -36,5 +37,17 @@ impl Style {
             Severity::Critical => "31;1",
         };
         self.paint(code, &severity.to_string())
+    }
+
+    /// What a verdict's word stands in, in its colour.
+    pub fn verdict(self, verdict: Verdict, text: &str) -> String {
+        let code = match verdict {
+            Verdict::Ok => "32",
+            Verdict::Limited => "33;1",
+            Verdict::Broken => "31;1",
+            Verdict::Unknown => "36",
+            Verdict::NotApplicable => "2",
+        };
+        self.paint(code, text)
     }
 }

@@ -77,7 +77,7 @@ impl Live {
         let now = (Instant::now(), host::read_clocks().boottime_ns);
         let mut all_known = true;
         let mut named = HashMap::with_capacity(self.named.len());
-        for SampledGpu { gpu, read_at } in gpus {
+        for SampledGpu { gpu, read_at, .. } in gpus {
             let Some(rows) = &gpu.processes else {
                 all_known = false;
                 continue;

@@ -12,6 +12,7 @@ mod cli;
 mod configured;
 mod corpus;
 mod demo;
+mod doctor;
 mod gate;
 mod generated;
 mod hardware;

@@ -12,6 +12,7 @@ use gpumem::model::finding::{
 use gpumem::model::snapshot::*;
 use gpumem::model::{Identity, Kind, Severity, Start, Time};
 use gpumem::report::check::{Counts, Limit, LimitVerdict, Report, Status, WaitVerdict};
+use gpumem::report::doctor::{self, Group, Topic, Verdict};
 use gpumem::report::schema;
 use jsonschema::Validator;
 use serde_json::{Value, json};
@@ -54,13 +55,20 @@ fn corpus() -> Vec<std::path::PathBuf> {
 
 #[test]
 fn they_are_printed_as_they_are_committed() {
-    for (name, text) in [("check", schema::CHECK), ("snapshot", schema::SNAPSHOT)] {
+    for (name, text) in [
+        ("check", schema::CHECK),
+        ("doctor", schema::DOCTOR),
+        ("snapshot", schema::SNAPSHOT),
+    ] {
         let printed = run(&["schema", name]);
         assert_eq!((printed.code, printed.stdout.as_str()), (0, text));
     }
     let unknown = run(&["schema", "findings"]);
     assert_eq!(unknown.code, 2);
-    assert!(unknown.stderr.contains("check, snapshot"), "{unknown:?}");
+    assert!(
+        unknown.stderr.contains("check, doctor, snapshot"),
+        "{unknown:?}"
+    );
 }
 
 #[test]
@@ -116,10 +124,35 @@ fn every_verdict_is_valid() {
 }
 
 #[test]
+fn every_diagnosis_is_valid() {
+    let validator = validator(schema::DOCTOR);
+    let none = run(&[
+        "doctor",
+        "--json",
+        "--nvml-library",
+        "/nonexistent/libnvidia-ml.so.1",
+    ]);
+    assert_eq!(none.code, 3, "{none:?}");
+    valid(&validator, &none.json());
+    let lost = mock_nvml::scene::Fault::error("*", 15).on(0);
+    let one_lost = one_gpu(&[])
+        .gpu(mock_nvml::scene::Gpu::default())
+        .fault(lost);
+    for scene in [one_gpu(&[7]), one_lost, one_gpu(&[]).init_error(18)] {
+        valid(
+            &validator,
+            &Machine::new(&scene).run(&["doctor", "--json"]).json(),
+        );
+    }
+    valid(&validator, &diagnosis());
+}
+
+#[test]
 fn what_is_broken_is_not_valid() {
     let snapshots = validator(schema::SNAPSHOT);
     let checks = validator(schema::CHECK);
     let (snapshot, report) = (serde_json::to_value(snapshot()).unwrap(), report());
+    let (doctors, diagnosis) = (validator(schema::DOCTOR), diagnosis());
     for (validator, whole, pointer, wrong) in [
         (&snapshots, &snapshot, "/schema", json!("gpumem.snapshot/2")),
         (&snapshots, &snapshot, "/time", json!(1_763_706_000)),
@@ -174,6 +207,13 @@ fn what_is_broken_is_not_valid() {
         (&checks, &report, "/limits/0/exceeded", json!("yes")),
         (&checks, &report, "/wait/0/satisfied", json!(null)),
         (&checks, &report, "/errors/0", json!("it failed")),
+        (&doctors, &diagnosis, "/schema", json!("gpumem.doctor/2")),
+        (&doctors, &diagnosis, "/works", json!("yes")),
+        (&doctors, &diagnosis, "/checks/0/id", json!("Two Words")),
+        (&doctors, &diagnosis, "/checks/0/verdict", json!("fine")),
+        (&doctors, &diagnosis, "/checks/0/seen", json!(null)),
+        (&doctors, &diagnosis, "/checks/0/gpus/0", json!("0")),
+        (&doctors, &diagnosis, "/checks/0/next", json!("reboot")),
     ] {
         valid(validator, whole);
         let mut broken = whole.clone();
@@ -243,6 +283,7 @@ fn they_name_exactly_the_fields_that_are_written() {
     for (text, document) in [
         (schema::SNAPSHOT, serde_json::to_value(snapshot()).unwrap()),
         (schema::CHECK, report()),
+        (schema::DOCTOR, diagnosis()),
     ] {
         let schema = schema(text);
         let (mut is, mut said) = (BTreeSet::new(), BTreeSet::new());
@@ -586,6 +627,28 @@ fn report() -> Value {
             waited_seconds: 5.0,
         }],
         errors: errors(),
+    };
+    serde_json::from_str(&report.to_json().unwrap()).unwrap()
+}
+
+/// A diagnosis in which nothing is left out.
+fn diagnosis() -> Value {
+    let check = doctor::Check {
+        id: Topic::Persistence,
+        group: Group::Gpus,
+        title: "persistence mode",
+        gpus: vec![0, 1],
+        verdict: Verdict::Limited,
+        seen: "off".to_owned(),
+        means: Some("each look takes longer".to_owned()),
+        next: vec!["nvidia-smi -pm 1".to_owned()],
+    };
+    let report = doctor::Report {
+        schema: doctor::SCHEMA,
+        version: "1.0.0",
+        works: true,
+        summary: "gpumem can do its work here".to_owned(),
+        checks: vec![check],
     };
     serde_json::from_str(&report.to_json().unwrap()).unwrap()
 }

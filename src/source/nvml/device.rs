@@ -30,6 +30,8 @@ pub(super) struct Reading {
     pub(super) driver_gone: Option<Code>,
     /// The GPU as a whole does not answer: its handle has to be looked up again.
     pub(super) lost: bool,
+    /// Whether the driver tells processes' utilization; `None` where it was not asked, or failed.
+    pub(super) process_utilization: Option<bool>,
     /// When the reading was complete.
     pub(super) completed: Instant,
 }
@@ -52,6 +54,8 @@ struct Utilization {
     peaks: HashMap<u32, Peak>,
     /// Since the last snapshot every call succeeded.
     known: bool,
+    /// Whether the driver supports the call; `None` where it was not asked, or failed otherwise.
+    supported: Option<bool>,
     asked: Option<(Instant, SystemTime)>,
 }
 
@@ -94,6 +98,7 @@ impl<'nvml> Reader<'nvml> {
                     errors: calls.errors,
                     driver_gone: Some(code).filter(|code| code.is_driver_gone()),
                     lost: true,
+                    process_utilization: None,
                     completed: Instant::now(),
                 }));
             }
@@ -162,6 +167,7 @@ impl<'nvml> Reader<'nvml> {
             errors: std::mem::take(&mut self.calls.errors),
             driver_gone,
             lost,
+            process_utilization: self.utilization.supported,
             completed: Instant::now(),
         }
     }
@@ -375,6 +381,10 @@ impl<'nvml> Reader<'nvml> {
             }
             Ok::<_, Code>(newest)
         });
+        utilization.supported = match answer {
+            Ok(_) | Err(Code::NOT_FOUND) => Some(true),
+            Err(code) => code.is_unsupported().then_some(false),
+        };
         match answer {
             Ok(newest) => utilization.last_seen = newest,
             // No process ran since: an observed 0.

@@ -161,6 +161,11 @@ impl Lane {
             .driver_gone
     }
 
+    /// Whether the driver told processes' utilization when it was last asked.
+    pub(super) fn process_utilization(&self) -> Option<bool> {
+        self.last.as_ref()?.process_utilization
+    }
+
     /// Who the GPU is, without values.
     pub(super) fn identity(&self) -> &Gpu {
         &self.identity

@@ -82,6 +82,9 @@ pub struct SampledGpu {
     pub gpu: Gpu,
     /// When NVML had answered; `None` where it never has.
     pub read_at: Option<Instant>,
+    /// Whether the driver tells processes' utilization of this GPU; `None` where it was not asked, or
+    /// failed.
+    pub process_utilization: Option<bool>,
 }
 
 /// NVML, started.
@@ -167,7 +170,11 @@ impl Nvml {
         };
         for lane in &mut self.lanes {
             let (gpu, errors, read_at) = lane.report(now);
-            sample.gpus.push(SampledGpu { gpu, read_at });
+            sample.gpus.push(SampledGpu {
+                gpu,
+                read_at,
+                process_utilization: lane.process_utilization(),
+            });
             sample.errors.extend(errors);
         }
         self.notice_departure();
@@ -258,6 +265,7 @@ impl Nvml {
                 .map(|lane| SampledGpu {
                     gpu: lane.identity().clone(),
                     read_at: None,
+                    process_utilization: None,
                 })
                 .collect(),
             errors: vec![error],

@@ -1,0 +1,221 @@
+//! `gpumem doctor`: what works here, what does not, and what to do about it.
+//!
+//! Facts come from `host` and from NVML; each file below judges some of them and asks for nothing
+//! more: [`driver`], [`gpus`], [`processes`], [`machine`], [`state`], [`terminal`]. Nothing is
+//! changed, root is not needed, and everything that can hang is waited for with a deadline.
+
+mod driver;
+mod gpus;
+mod machine;
+mod processes;
+mod state;
+mod terminal;
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::args::{Doctor, Global};
+use super::config::now;
+use super::exit::Exit;
+use super::{nvml_options, print, style};
+use crate::host::{self, Roots};
+use crate::report::doctor::{Check, Report, SCHEMA, Topic, Verdict};
+use crate::source::nvml::{self, Nvml};
+
+/// How long files are waited for that may lie on a server: configuration, store, notebooks.
+const FILES_TIMEOUT: Duration = Duration::from_secs(3);
+
+pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
+    let options = nvml_options(global)?;
+    let roots = Roots::default();
+    let machine = host::read_host(&roots);
+    let now = now();
+
+    // These are read while the driver is waited for.
+    let own = global.clone();
+    let configuration = Later::start(move || state::read_configuration(&own));
+    let (own, here) = (global.clone(), machine.clone());
+    let history = Later::start(move || state::read_history(&own, &here, now));
+    let library = options.library.clone();
+    let named = Later::start(move || library?.canonicalize().ok());
+
+    let mut nvml = Nvml::open(options.clone());
+    let sample = nvml.as_mut().ok().map(Nvml::sample);
+    let gpus = sample.as_ref().map_or(&[][..], |sample| &sample.gpus);
+    let platform = host::read_platform(Path::new("/"), machine.kernel.as_deref());
+    let driver = driver::Facts {
+        named: options.library.as_deref(),
+        opened: nvml.as_ref().map(Nvml::driver),
+        mapped: mapped(&roots, named.wait().flatten().as_deref()),
+        module: host::read_kernel_module(&roots.proc),
+        bus: host::read_pci_gpus(Path::new("/sys")),
+        devices: host::read_device_files(&roots.dev).ok(),
+        gpus: gpus.iter().map(|sampled| &sampled.gpu).collect(),
+        place: driver::Place::of(platform, machine.pid_namespace),
+    };
+
+    let mut checks = driver.checks();
+    if let Some(sample) = &sample {
+        checks.extend(gpus::checks(sample, driver.place));
+        checks.push(gpus::mps(host::read_mps_daemons(&roots.proc)));
+    }
+    let mounts = host::read_mounts(&roots.proc);
+    checks.extend(processes::checks(&processes::Facts {
+        namespace: machine.pid_namespace,
+        rights: host::read_rights(&roots.proc),
+        hidepid: mounts.and_then(|mounts| mounts.hidepid),
+        ptrace_scope: host::read_ptrace_scope(&roots.proc),
+        pidfd: host::try_pidfd(),
+        kernel: machine.kernel.as_deref(),
+    }));
+    checks.extend(machine::checks(&machine::Facts {
+        cgroups: mounts.map(|mounts| mounts.cgroups),
+        is_initial_cgroup_namespace: host::read_is_initial_cgroup_namespace(&roots.proc),
+        has_systemd: platform.has_systemd,
+        now,
+        booted: host::read_boot_time(&roots),
+        asleep_seconds: host::read_clocks().suspended_seconds(None),
+        has_boot_id: machine.boot_id.is_some(),
+        open_files: host::open_file_limit(),
+    }));
+    checks.push(Check::new(
+        Topic::Version,
+        Verdict::Ok,
+        concat!("gpumem ", env!("CARGO_PKG_VERSION")),
+    ));
+    checks.push(state::configuration(configuration.wait()));
+    checks.push(state::history(history.wait()));
+    checks.extend(terminal::checks(&terminal::read(global.color)));
+
+    let report = conclude(checks, sample.as_ref());
+    print(&if args.json {
+        report.to_json()?
+    } else {
+        report.to_text(style(global.color))
+    })?;
+    Ok(if report.works {
+        Exit::Clean
+    } else {
+        Exit::Blind
+    })
+}
+
+/// Where the library lies that was loaded: by its usual name, or the one that was named.
+fn mapped(roots: &Roots, named: Option<&Path>) -> Option<std::path::PathBuf> {
+    host::read_own_mapped_file(&roots.proc, |path| {
+        let name = path.file_name().and_then(std::ffi::OsStr::to_str);
+        match named {
+            Some(named) => path == named,
+            None => name.is_some_and(|name| name.starts_with("libnvidia-ml.so")),
+        }
+    })
+}
+
+/// Whether the main job can be done, and why not.
+fn conclude(checks: Vec<Check>, sample: Option<&nvml::Sample>) -> Report {
+    let gpus = sample.map_or(&[][..], |sample| &sample.gpus);
+    let readable = gpus.iter().filter(|it| gpus::is_readable(&it.gpu)).count();
+    let works = readable > 0;
+    let count = |verdict| checks.iter().filter(|it| it.verdict == verdict).count();
+    let summary = if works {
+        let trouble = match (count(Verdict::Broken), count(Verdict::Limited)) {
+            (0, 0) => String::new(),
+            (0, limited) => format!("; limited in {limited}, see above"),
+            (broken, 0) => format!("; broken in {broken}, see above"),
+            (broken, limited) => {
+                format!("; broken in {broken} and limited in {limited}, see above")
+            }
+        };
+        let total = gpus.len();
+        format!(
+            "gpumem can do its work here: NVML answers, {readable} of {total} GPUs can be read{trouble}"
+        )
+    } else {
+        let first = checks.iter().find(|it| it.verdict == Verdict::Broken);
+        let why = first.map_or_else(String::new, |it| format!(": {}: {}", it.title, it.seen));
+        format!("gpumem cannot do its work here{why}")
+    };
+    Report {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION"),
+        works,
+        summary,
+        checks,
+    }
+}
+
+/// Work on a thread that may hang, in the system or on a server, and is then left behind.
+struct Later<T> {
+    answer: Receiver<T>,
+    started: Instant,
+}
+
+impl<T: Send + 'static> Later<T> {
+    fn start(work: impl FnOnce() -> T + Send + 'static) -> Self {
+        let (sender, answer) = channel();
+        // Where no thread can be had, nothing is answered, which is unknown.
+        let _ = thread::Builder::new().spawn(move || {
+            let _ = sender.send(work());
+        });
+        Self {
+            answer,
+            started: Instant::now(),
+        }
+    }
+
+    /// What came of it; `None` where it takes too long.
+    fn wait(self) -> Option<T> {
+        let left = FILES_TIMEOUT.saturating_sub(self.started.elapsed());
+        self.answer.recv_timeout(left).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Gpu;
+    use crate::model::snapshot::Memory;
+
+    fn sample(readable: &[bool]) -> nvml::Sample {
+        let gpu = |&readable: &bool| nvml::SampledGpu {
+            gpu: Gpu {
+                memory: readable.then(Memory::default),
+                processes: readable.then(Vec::new),
+                ..Gpu::default()
+            },
+            read_at: None,
+            process_utilization: None,
+        };
+        nvml::Sample {
+            gpus: readable.iter().map(gpu).collect(),
+            errors: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn one_readable_gpu_is_enough() {
+        let well = conclude(Vec::new(), Some(&sample(&[true, false])));
+        assert!(well.works && well.summary.ends_with("1 of 2 GPUs can be read"));
+        let broken = |topic| Check::new(topic, Verdict::Broken, "gone");
+        let checks = vec![broken(Topic::Gpu), broken(Topic::Store)];
+        let report = conclude(checks.clone(), Some(&sample(&[true])));
+        assert!(report.works && report.summary.ends_with("; broken in 2, see above"));
+        for sample in [None, Some(&sample(&[])), Some(&sample(&[false]))] {
+            let report = conclude(checks.clone(), sample);
+            assert!(!report.works);
+            assert_eq!(
+                report.summary,
+                "gpumem cannot do its work here: answers: gone"
+            );
+        }
+    }
+
+    #[test]
+    fn work_that_ends_is_answered_and_work_that_panics_is_unknown() {
+        assert_eq!(Later::start(|| 7).wait(), Some(7));
+        let never: Later<u8> = Later::start(|| std::panic::resume_unwind(Box::new(())));
+        assert_eq!(never.wait(), None);
+    }
+}

@@ -1,0 +1,341 @@
+//! Each trouble of the driver, and whether its cure is the right one for the place.
+
+use super::*;
+
+fn file(name: &str) -> DeviceFile {
+    DeviceFile {
+        name: name.to_owned(),
+        mode: 0o666,
+        gid: 0,
+        usable: true,
+    }
+}
+
+fn files() -> Vec<DeviceFile> {
+    ["nvidia0", "nvidia1", "nvidia-uvm", "nvidiactl"]
+        .map(file)
+        .to_vec()
+}
+
+fn loaded(version: &str) -> KernelModule {
+    KernelModule::Loaded {
+        version: Some(version.into()),
+    }
+}
+
+fn on_bus(driver: Option<&str>) -> Option<Vec<PciGpu>> {
+    Some(vec![PciGpu {
+        address: "0000:17:00.0".to_owned(),
+        driver: driver.map(str::to_owned),
+    }])
+}
+
+/// A machine whose driver does not start, with everything in place.
+fn broken(error: &Error) -> Facts<'_> {
+    Facts {
+        named: None,
+        opened: Err(error),
+        mapped: None,
+        module: loaded("580.159.03"),
+        bus: on_bus(Some("nvidia")),
+        devices: Some(files()),
+        gpus: Vec::new(),
+        place: Place::Machine,
+    }
+}
+
+fn well(driver: &Driver) -> Facts<'_> {
+    Facts {
+        opened: Ok(driver),
+        ..broken(&Error::DriverNotLoaded)
+    }
+}
+
+fn driver() -> Driver {
+    Driver {
+        version: Some("580.159.03".into()),
+        ..Driver::default()
+    }
+}
+
+fn missing() -> Error {
+    Error::LibraryNotFound {
+        library: "libnvidia-ml.so.1".to_owned(),
+    }
+}
+
+/// The verdict, and everything that is said.
+fn judged(check: &Check) -> (Verdict, String) {
+    let means = check.means.clone().unwrap_or_default();
+    (
+        check.verdict,
+        format!("{}\n{means}\n{}", check.seen, check.next.join("\n")),
+    )
+}
+
+#[track_caller]
+fn says(check: &Check, verdict: Verdict, words: &[&str]) {
+    let (is, text) = judged(check);
+    assert_eq!(is, verdict, "{text}");
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in {text}");
+    }
+}
+
+#[test]
+fn a_healthy_machine_is_well() {
+    let driver = driver();
+    let facts = Facts {
+        mapped: Some("/usr/lib/libnvidia-ml.so.580.159.03".into()),
+        ..well(&driver)
+    };
+    let checks = facts.checks();
+    assert!(
+        checks.iter().all(|it| it.verdict == Verdict::Ok),
+        "{checks:?}"
+    );
+    assert_eq!(checks[0].seen, "/usr/lib/libnvidia-ml.so.580.159.03");
+    assert_eq!(checks[1].seen, "580.159.03, NVML unknown, CUDA unknown");
+    assert_eq!(checks[3].seen, "nvidia0-1, nvidia-uvm, nvidiactl");
+}
+
+#[test]
+fn a_missing_library_is_cured_where_it_is_missing() {
+    let error = missing();
+    let with = |change: fn(&mut Facts<'_>)| {
+        let mut facts = broken(&error);
+        change(&mut facts);
+        facts.library()
+    };
+    let is = Verdict::Broken;
+    says(&with(|_| {}), is, &["libnvidia-compute-580", "580.159.03"]);
+    says(
+        &with(|it| it.module = KernelModule::Loaded { version: None }),
+        is,
+        &["very version"],
+    );
+    says(
+        &with(|it| it.named = Some(Path::new("/x"))),
+        is,
+        &["--nvml-library"],
+    );
+    let no_module = |it: &mut Facts<'_>| it.module = KernelModule::Absent;
+    says(&with(no_module), is, &["ubuntu-drivers install"]);
+    says(
+        &with(|it| (it.module, it.bus) = (KernelModule::Absent, Some(Vec::new()))),
+        is,
+        &["no NVIDIA GPU on the PCI bus", "--demo"],
+    );
+    says(
+        &with(|it| (it.module, it.bus) = (KernelModule::Absent, on_bus(Some("vfio-pci")))),
+        is,
+        &["in the guest"],
+    );
+    says(
+        &with(|it| (it.module, it.bus) = (KernelModule::Absent, None)),
+        is,
+        &["lspci"],
+    );
+    says(
+        &with(|it| it.place = Place::Wsl),
+        is,
+        &["Windows", "wsl --update"],
+    );
+    says(
+        &with(|it| it.place = Place::Container(None)),
+        is,
+        &["NVIDIA_DRIVER_CAPABILITIES=compute,utility"],
+    );
+    let without = |it: &mut Facts<'_>| {
+        (it.place, it.devices) = (Place::Container(Some("docker")), Some(Vec::new()));
+    };
+    let docker = with(without);
+    says(&docker, is, &["--gpus all"]);
+    assert!(!judged(&docker).1.contains("podman"));
+    // Nothing was there to ask, which is not the driver's fault.
+    assert_eq!(broken(&error).driver().verdict, Verdict::Unknown);
+}
+
+#[test]
+fn a_driver_that_is_not_loaded_is_loaded_or_given_its_files() {
+    let error = Error::DriverNotLoaded;
+    let with = |module: KernelModule, bus, place| {
+        let facts = Facts {
+            module,
+            bus,
+            place,
+            ..broken(&error)
+        };
+        [facts.driver(), facts.kernel_module()]
+    };
+    let [driver, module] = with(KernelModule::Absent, on_bus(None), Place::Machine);
+    says(
+        &driver,
+        Verdict::Broken,
+        &["DRIVER_NOT_LOADED", "modprobe nvidia", "dkms status"],
+    );
+    says(&module, Verdict::Broken, &["not loaded"]);
+    let [driver, _] = with(
+        KernelModule::Absent,
+        on_bus(Some("nouveau")),
+        Place::Machine,
+    );
+    says(&driver, Verdict::Broken, &["nouveau"]);
+    let [driver, module] = with(loaded("1.2"), None, Place::Machine);
+    says(&driver, Verdict::Broken, &["nvidia-modprobe"]);
+    assert_eq!(module.verdict, Verdict::Ok);
+    let [driver, _] = with(loaded("1.2"), None, Place::Container(None));
+    says(
+        &driver,
+        Verdict::Broken,
+        &["--gpus all", "--device nvidia.com/gpu=all", "Kubernetes"],
+    );
+    let [driver, _] = with(KernelModule::Absent, None, Place::Container(None));
+    says(&driver, Verdict::Broken, &["on the host"]);
+    let [driver, module] = with(KernelModule::Absent, None, Place::Wsl);
+    says(&driver, Verdict::Broken, &["Windows"]);
+    assert_eq!(module.verdict, Verdict::NotApplicable);
+}
+
+#[test]
+fn two_versions_need_a_reboot_and_a_container_a_restart() {
+    let error = Error::VersionMismatch;
+    let facts = broken(&error);
+    let words = [
+        "LIB_RM_VERSION_MISMATCH",
+        "reboot",
+        "rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia",
+    ];
+    says(&facts.driver(), Verdict::Broken, &words);
+    let inside = Facts {
+        place: Place::Container(None),
+        ..broken(&error)
+    };
+    says(
+        &inside.driver(),
+        Verdict::Broken,
+        &["restart the container"],
+    );
+    // NVML may answer all the same.
+    let driver = driver();
+    let answers = Facts {
+        module: loaded("570.1"),
+        ..well(&driver)
+    };
+    says(
+        &answers.kernel_module(),
+        Verdict::Limited,
+        &["570.1", "580.159.03", "reboot"],
+    );
+}
+
+#[test]
+fn other_answers_say_where_to_look() {
+    let waited = std::time::Duration::from_secs(10);
+    let call = "nvmlInit_v2";
+    for (error, words) in [
+        (
+            Error::NoPermission,
+            &["NO_PERMISSION", "ls -l /dev/nvidia*"][..],
+        ),
+        (
+            Error::NoAnswer { call, waited },
+            &["10s", "xid", "--nvml-timeout 30s"],
+        ),
+        (
+            Error::Call {
+                call,
+                code: "NVML_ERROR_UNKNOWN".to_owned(),
+            },
+            &["nvmlInit_v2: NVML_ERROR_UNKNOWN", "nvidia-smi", "dmesg"],
+        ),
+    ] {
+        let facts = broken(&error);
+        says(&facts.driver(), Verdict::Broken, words);
+        assert_eq!(facts.library().verdict, Verdict::Ok, "it was loaded");
+    }
+    let unusable = Error::LibraryUnusable {
+        library: "/l".to_owned(),
+        reason: "file too short".to_owned(),
+    };
+    let inside = Facts {
+        place: Place::Container(None),
+        ..broken(&unusable)
+    };
+    says(
+        &inside.library(),
+        Verdict::Broken,
+        &["/l: file too short", "--gpus all"],
+    );
+    says(&broken(&unusable).library(), Verdict::Broken, &["ldconfig"]);
+}
+
+#[test]
+fn device_files_have_to_be_there_and_open() {
+    let (driver, error) = (driver(), Error::NoPermission);
+    let gpu = |index, minor| Gpu {
+        index,
+        minor_number: Some(minor),
+        ..Gpu::default()
+    };
+    let (zero, third) = (gpu(0, 0), gpu(1, 3));
+    let with = |files: Vec<DeviceFile>| Facts {
+        devices: Some(files),
+        gpus: vec![&zero],
+        ..well(&driver)
+    };
+    assert_eq!(with(files()).device_files().verdict, Verdict::Ok);
+    let no_uvm = ["nvidia0", "nvidiactl"].map(file).to_vec();
+    says(
+        &with(no_uvm).device_files(),
+        Verdict::Limited,
+        &["no nvidia-uvm", "nvidia-modprobe -u"],
+    );
+    let lacking = Facts {
+        gpus: vec![&zero, &third],
+        ..with(files())
+    };
+    says(
+        &lacking.device_files(),
+        Verdict::Limited,
+        &["none of GPU 1"],
+    );
+    says(
+        &with(Vec::new()).device_files(),
+        Verdict::Limited,
+        &["none, though NVML answers"],
+    );
+
+    let closed = |gid, mode| {
+        let mut files = files();
+        (files[0].usable, files[0].gid, files[0].mode) = (false, gid, mode);
+        files
+    };
+    says(
+        &with(closed(44, 0o660)).device_files(),
+        Verdict::Limited,
+        &["nvidia0", "the group 44"],
+    );
+    let refused = |files| Facts {
+        devices: files,
+        ..broken(&error)
+    };
+    says(
+        &refused(Some(closed(0, 0o600))).device_files(),
+        Verdict::Broken,
+        &["NVreg_DeviceFileMode"],
+    );
+    says(
+        &refused(Some(Vec::new())).device_files(),
+        Verdict::Broken,
+        &["nvidia-modprobe"],
+    );
+    let inside = Facts {
+        place: Place::Container(None),
+        ..refused(Some(Vec::new()))
+    };
+    says(&inside.device_files(), Verdict::Broken, &["given no GPU"]);
+    assert_eq!(refused(None).device_files().verdict, Verdict::Unknown);
+    // WSL's only file.
+    assert_eq!(with(vec![file("dxg")]).device_files().verdict, Verdict::Ok);
+}

@@ -1,0 +1,313 @@
+//! What each GPU tells, and what its settings keep from being told.
+
+use super::driver::{KERNEL_LOG, Place};
+use crate::host::MpsDaemons;
+use crate::model::Gpu;
+use crate::report::doctor::{Check, Topic, Verdict, merge};
+use crate::source::nvml::{Sample, SampledGpu};
+use crate::units::Bytes;
+
+/// Whether who holds this GPU's memory can be told.
+pub(super) fn is_readable(gpu: &Gpu) -> bool {
+    gpu.processes.is_some() && gpu.stale_seconds.is_none()
+}
+
+pub(super) fn checks(sample: &Sample, place: Place) -> Vec<Check> {
+    if sample.gpus.is_empty() {
+        return vec![no_gpu(sample, place)];
+    }
+    merge(sample.gpus.iter().map(|sampled| {
+        let gpu = &sampled.gpu;
+        let mut checks = vec![answers(gpu, sample)];
+        // Of a GPU that does not answer nothing else is known, and that is said.
+        if is_readable(gpu) {
+            checks.push(persistence(gpu));
+            checks.push(process_utilization(sampled));
+            checks.push(process_memory(gpu));
+            checks.push(mig(gpu));
+        }
+        (gpu.index, checks)
+    }))
+}
+
+fn no_gpu(sample: &Sample, place: Place) -> Check {
+    let error = sample.errors.first();
+    let seen = error.map_or_else(
+        || "NVML answers and lists no GPU".to_owned(),
+        |error| format!("{}: {}", error.call, error.error),
+    );
+    let check = Check::new(Topic::Gpu, Verdict::Broken, seen);
+    match place {
+        Place::Container(_) => {
+            check.next("pass GPUs in: docker run --gpus all ..., or NVIDIA_VISIBLE_DEVICES=all")
+        }
+        _ => check.next("lspci -d 10de:").next(KERNEL_LOG),
+    }
+}
+
+fn answers(gpu: &Gpu, sample: &Sample) -> Check {
+    let name = gpu.name.as_deref().unwrap_or("a GPU without a name");
+    let topic = Topic::Gpu;
+    let errors: Vec<String> = sample
+        .errors
+        .iter()
+        .filter(|error| error.gpu == Some(gpu.index))
+        .map(|error| format!("{}: {}", error.call, error.error))
+        .collect();
+    let said = |otherwise: &str| match errors.as_slice() {
+        [] => otherwise.to_owned(),
+        errors => errors.join("; "),
+    };
+    if !is_readable(gpu) {
+        return Check::new(
+            topic,
+            Verdict::Broken,
+            format!("{name}: {}", said("no answer")),
+        )
+        .means("what is on this GPU is not known, and check ends with 3 for it")
+        .next(KERNEL_LOG);
+    }
+    match (&gpu.memory, &gpu.memory_unavailable) {
+        (Some(memory), _) => {
+            let seen = format!("{name}, {}", Bytes(memory.total_bytes));
+            Check::new(topic, Verdict::Ok, seen)
+        }
+        (None, why) => {
+            let why = why
+                .as_deref()
+                .map_or_else(|| said("not told"), str::to_owned);
+            Check::new(
+                topic,
+                Verdict::Limited,
+                format!("{name}; its memory: {why}"),
+            )
+            .means("processes are judged by what each holds; free memory is not known")
+        }
+    }
+}
+
+fn persistence(gpu: &Gpu) -> Check {
+    let topic = Topic::Persistence;
+    match gpu.persistence_mode {
+        Some(true) => Check::new(topic, Verdict::Ok, "on"),
+        // 1 to 3 s: NVIDIA's driver persistence documentation.
+        Some(false) => Check::new(topic, Verdict::Limited, "off")
+            .means("while no program uses the GPU, the driver lets go of it, and each look takes 1 to 3 s")
+            .next("nvidia-smi -pm 1    (as root; on a laptop it keeps the GPU awake)"),
+        None => Check::new(topic, Verdict::NotApplicable, "not told"),
+    }
+}
+
+fn process_utilization(sampled: &SampledGpu) -> Check {
+    let topic = Topic::ProcessUtilization;
+    match sampled.process_utilization {
+        Some(true) => Check::new(topic, Verdict::Ok, "told"),
+        Some(false) if sampled.gpu.gpu_percent.is_some() => Check::new(
+            topic,
+            Verdict::Limited,
+            "not told by this driver for this GPU",
+        )
+        .means("a process counts as idle only while nobody uses the whole GPU"),
+        Some(false) => Check::new(topic, Verdict::Limited, "not told, nor the whole GPU's use")
+            .means("rules that ask for use, such as idle, are undecided on this GPU"),
+        None => Check::new(topic, Verdict::Unknown, "the call failed")
+            .means("until it answers, rules that ask for use are undecided"),
+    }
+}
+
+fn process_memory(gpu: &Gpu) -> Check {
+    let topic = Topic::ProcessMemory;
+    if let Some(why) = &gpu.process_memory_unavailable {
+        return Check::new(topic, Verdict::Limited, &**why)
+            .means("who holds how much of this GPU cannot be told");
+    }
+    let rows = gpu.processes.as_deref().unwrap_or_default();
+    let told = rows.iter().filter(|row| row.used_bytes.is_some()).count();
+    match (rows.len(), told) {
+        (0, _) => Check::new(topic, Verdict::Unknown, "no process is on it to tell by")
+            .means("run gpumem doctor again while one is"),
+        (all, told) if all == told => Check::new(topic, Verdict::Ok, "told"),
+        (_, 0) => Check::new(topic, Verdict::Limited, "not told of any process")
+            .means("who holds how much of this GPU cannot be told"),
+        (all, told) => Check::new(
+            topic,
+            Verdict::Limited,
+            format!("told of {told} of {all} processes"),
+        )
+        .means("the rest is shown as not known, never as 0"),
+    }
+}
+
+fn mig(gpu: &Gpu) -> Check {
+    match gpu.mig_mode {
+        // nvml.h: utilization is not supported while MIG is enabled.
+        Some(true) => Check::new(Topic::Mig, Verdict::Limited, "on")
+            .means("under MIG the driver tells no use: rules that ask for it are undecided"),
+        Some(false) => Check::new(Topic::Mig, Verdict::Ok, "off"),
+        None => Check::new(Topic::Mig, Verdict::NotApplicable, "this GPU has none"),
+    }
+}
+
+/// The Multi-Process Service, which is about all GPUs.
+pub(super) fn mps(daemons: Option<MpsDaemons>) -> Check {
+    let topic = Topic::Mps;
+    match daemons {
+        None => Check::new(topic, Verdict::Unknown, "processes cannot be listed"),
+        Some(MpsDaemons {
+            controls: 0,
+            servers: 0,
+        }) => Check::new(topic, Verdict::Ok, "no daemon is seen"),
+        Some(daemons) => Check::new(
+            topic,
+            Verdict::Limited,
+            format!(
+                "control daemons: {}, servers: {}",
+                daemons.controls, daemons.servers
+            ),
+        )
+        .means("the driver may count what clients do as done by their server"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::snapshot::{GpuProcess, Memory, ReadError};
+
+    fn sampled(gpu: Gpu) -> SampledGpu {
+        SampledGpu {
+            gpu,
+            read_at: None,
+            process_utilization: Some(true),
+        }
+    }
+
+    fn well() -> Gpu {
+        Gpu {
+            name: Some("H100".into()),
+            memory: Some(Memory {
+                total_bytes: 80 << 30,
+                ..Memory::default()
+            }),
+            processes: Some(Vec::new()),
+            gpu_percent: Some(0),
+            ..Gpu::default()
+        }
+    }
+
+    fn judged(topic: Topic, sample: &Sample) -> Vec<Check> {
+        let checks = checks(sample, Place::Machine);
+        checks.into_iter().filter(|it| it.id == topic).collect()
+    }
+
+    #[test]
+    fn a_lost_gpu_is_broken_and_the_others_stay() {
+        let lost = Gpu {
+            index: 1,
+            ..Gpu::default()
+        };
+        let sample = Sample {
+            gpus: vec![sampled(well()), sampled(lost)],
+            errors: vec![ReadError {
+                gpu: Some(1),
+                call: "nvmlDeviceGetUUID".into(),
+                error: "fallen off the bus".into(),
+            }],
+        };
+        let answers = judged(Topic::Gpu, &sample);
+        assert_eq!(
+            (answers[0].verdict, answers[0].gpus.as_slice()),
+            (Verdict::Ok, &[0][..])
+        );
+        assert_eq!(answers[0].seen, "H100, 80.0 GiB");
+        assert_eq!(answers[1].verdict, Verdict::Broken);
+        assert!(
+            answers[1]
+                .seen
+                .contains("nvmlDeviceGetUUID: fallen off the bus")
+        );
+        assert_eq!(judged(Topic::Mig, &sample)[0].gpus, [0]);
+    }
+
+    #[test]
+    fn stale_values_are_no_answer_and_memory_without_figures_is_a_limit() {
+        let stale = Gpu {
+            stale_seconds: Some(2.0),
+            ..well()
+        };
+        assert!(!is_readable(&stale) && is_readable(&well()));
+        let unified = Gpu {
+            memory: None,
+            memory_unavailable: Some("shares the machine's memory".into()),
+            ..well()
+        };
+        let sample = Sample {
+            gpus: vec![sampled(unified)],
+            errors: Vec::new(),
+        };
+        let check = &judged(Topic::Gpu, &sample)[0];
+        assert_eq!(check.verdict, Verdict::Limited);
+        assert!(check.seen.contains("shares the machine's memory"));
+    }
+
+    #[test]
+    fn memory_by_process_is_judged_by_those_that_are_there() {
+        let row = |used_bytes| GpuProcess {
+            used_bytes,
+            ..GpuProcess::default()
+        };
+        for (rows, verdict) in [
+            (vec![], Verdict::Unknown),
+            (vec![row(Some(0))], Verdict::Ok),
+            (vec![row(None)], Verdict::Limited),
+            (vec![row(None), row(Some(1))], Verdict::Limited),
+        ] {
+            let gpu = Gpu {
+                processes: Some(rows),
+                ..well()
+            };
+            assert_eq!(process_memory(&gpu).verdict, verdict);
+        }
+        let wsl = Gpu {
+            process_memory_unavailable: Some("WSL".into()),
+            ..well()
+        };
+        assert_eq!(process_memory(&wsl).verdict, Verdict::Limited);
+    }
+
+    #[test]
+    fn use_by_process_is_limited_where_it_is_not_supported_and_unknown_where_it_failed() {
+        let with = |process_utilization, gpu_percent| {
+            process_utilization_of(process_utilization, gpu_percent)
+        };
+        assert_eq!(with(Some(true), None).verdict, Verdict::Ok);
+        assert_eq!(with(None, Some(0)).verdict, Verdict::Unknown);
+        let (whole, none) = (with(Some(false), Some(0)), with(Some(false), None));
+        assert_eq!(
+            (whole.verdict, none.verdict),
+            (Verdict::Limited, Verdict::Limited)
+        );
+        assert_ne!(whole.means, none.means);
+    }
+
+    fn process_utilization_of(told: Option<bool>, gpu_percent: Option<u32>) -> Check {
+        let mut sampled = sampled(Gpu {
+            gpu_percent,
+            ..well()
+        });
+        sampled.process_utilization = told;
+        process_utilization(&sampled)
+    }
+
+    #[test]
+    fn no_gpu_at_all_is_broken() {
+        let sample = Sample {
+            gpus: Vec::new(),
+            errors: Vec::new(),
+        };
+        for place in [Place::Machine, Place::Container(None)] {
+            let checks = checks(&sample, place);
+            assert_eq!((checks.len(), checks[0].verdict), (1, Verdict::Broken));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The machine: cgroups, systemd, clocks, limits.
+
+use crate::host::{Cgroups, OpenFileLimit};
+use crate::model::Time;
+use crate::report::doctor::{Check, Topic, Verdict};
+use crate::units::Span;
+
+/// 2024-01-01: before it there was no gpumem, so that a clock which says so was never set.
+const FIRST_DAY: Time = Time::from_unix_milliseconds(1_704_067_200_000);
+/// One descriptor is held for each watched process, and some for the rest.
+const FEW_FILES: u64 = 1024;
+
+/// What was found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts {
+    pub(super) cgroups: Option<Cgroups>,
+    pub(super) is_initial_cgroup_namespace: Option<bool>,
+    pub(super) has_systemd: bool,
+    pub(super) now: Time,
+    pub(super) booted: Option<Time>,
+    /// Seconds of the time since then in which it slept.
+    pub(super) asleep_seconds: u64,
+    pub(super) has_boot_id: bool,
+    pub(super) open_files: OpenFileLimit,
+}
+
+pub(super) fn checks(facts: &Facts) -> Vec<Check> {
+    vec![
+        cgroups(facts),
+        systemd(facts.has_systemd),
+        clock(facts),
+        open_files(facts.open_files),
+    ]
+}
+
+fn cgroups(facts: &Facts) -> Check {
+    let topic = Topic::Cgroups;
+    let version = match facts.cgroups {
+        None => return Check::new(topic, Verdict::Unknown, "mounts cannot be read"),
+        // What a process is in stands in its own folder, whether or not they are mounted.
+        Some(Cgroups::None) => "none mounted",
+        Some(Cgroups::V1) => "version 1",
+        Some(Cgroups::V2) => "version 2",
+        Some(Cgroups::Hybrid) => "versions 1 and 2 (hybrid)",
+    };
+    match facts.is_initial_cgroup_namespace {
+        Some(true) => Check::new(topic, Verdict::Ok, version),
+        Some(false) => Check::new(topic, Verdict::Limited, format!("{version}, in a cgroup namespace"))
+            .means("paths begin at this container: in which container, pod or job a process runs may not be told")
+            .next("run gpumem on the host, or with its cgroups: docker run --cgroupns=host ..."),
+        None => Check::new(topic, Verdict::Ok, format!("{version}; this kernel has no cgroup namespaces")),
+    }
+}
+
+fn systemd(has_systemd: bool) -> Check {
+    if has_systemd {
+        Check::new(Topic::Systemd, Verdict::Ok, "runs this system")
+    } else {
+        Check::new(
+            Topic::Systemd,
+            Verdict::NotApplicable,
+            "does not run this system",
+        )
+        .means("processes are in no units; the recorder is started by other means")
+    }
+}
+
+fn clock(facts: &Facts) -> Check {
+    let topic = Topic::Clock;
+    let now = facts.now;
+    if now < FIRST_DAY {
+        return Check::new(topic, Verdict::Broken, format!("the clock says {now}"))
+            .means("recordings and exemptions with an end go by a wrong date")
+            .next("timedatectl set-ntp true    (as root), or set the clock");
+    }
+    let Some(booted) = facts.booted else {
+        return Check::new(
+            topic,
+            Verdict::Unknown,
+            format!("{now}; the time of boot cannot be read"),
+        )
+        .means("when processes started is not known");
+    };
+    if !facts.has_boot_id {
+        return Check::new(
+            topic,
+            Verdict::Limited,
+            format!("{now}; this boot has no id"),
+        )
+        .means("a stored history cannot be told from that of another boot, and is not used");
+    }
+    let mut seen = format!(
+        "{now}, up {}",
+        Span::from_seconds(now.seconds_since(booted).max(0.0))
+    );
+    if facts.asleep_seconds > 0 {
+        let asleep = Span::from_seconds(facts.asleep_seconds as f64);
+        seen.push_str(&format!(", {asleep} of it asleep"));
+    }
+    Check::new(topic, Verdict::Ok, seen)
+}
+
+fn open_files(limit: OpenFileLimit) -> Check {
+    let topic = Topic::OpenFiles;
+    let number =
+        |limit: Option<u64>| limit.map_or_else(|| "any number".to_owned(), |it| it.to_string());
+    let seen = if limit.soft == limit.hard {
+        number(limit.soft)
+    } else {
+        format!(
+            "{}, which gpumem raises to {}",
+            number(limit.soft),
+            number(limit.hard)
+        )
+    };
+    if limit.hard.is_some_and(|hard| hard < FEW_FILES) {
+        Check::new(topic, Verdict::Limited, seen)
+            .means("one is held open for each process on a GPU; with more of them gpumem is slower")
+            .next("raise the limit: ulimit -Hn 4096    (as root), or LimitNOFILE= in the unit")
+    } else {
+        Check::new(topic, Verdict::Ok, seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FACTS: Facts = Facts {
+        cgroups: Some(Cgroups::V2),
+        is_initial_cgroup_namespace: Some(true),
+        has_systemd: true,
+        now: Time::from_unix_milliseconds(1_763_706_000_000),
+        booted: Some(Time::from_unix_milliseconds(1_763_606_000_000)),
+        asleep_seconds: 0,
+        has_boot_id: true,
+        open_files: OpenFileLimit {
+            soft: Some(1024),
+            hard: None,
+        },
+    };
+
+    #[test]
+    fn a_usual_machine_is_well() {
+        let checks = checks(&FACTS);
+        assert!(
+            checks.iter().all(|it| it.verdict == Verdict::Ok),
+            "{checks:?}"
+        );
+        assert_eq!(checks[0].seen, "version 2");
+        assert!(checks[2].seen.ends_with("up 1d 03h"), "{checks:?}");
+        assert_eq!(checks[3].seen, "1024, which gpumem raises to any number");
+    }
+
+    #[test]
+    fn a_clock_that_was_never_set_is_broken() {
+        let with = |change: fn(&mut Facts)| {
+            let mut facts = FACTS;
+            change(&mut facts);
+            clock(&facts)
+        };
+        let unset = with(|it| it.now = Time::from_unix_milliseconds(86_400_000));
+        assert_eq!(unset.verdict, Verdict::Broken);
+        assert_eq!(with(|it| it.booted = None).verdict, Verdict::Unknown);
+        assert_eq!(with(|it| it.has_boot_id = false).verdict, Verdict::Limited);
+        // Set back since it was booted.
+        let back = with(|it| it.booted = Some(it.now.plus_seconds(60.0)));
+        assert!(back.seen.ends_with("up 0s"), "{back:?}");
+        let slept = with(|it| it.asleep_seconds = 7200);
+        assert!(slept.seen.ends_with(", 2h 00m of it asleep"), "{slept:?}");
+    }
+
+    #[test]
+    fn a_cgroup_namespace_and_few_files_are_limits() {
+        let inside = Facts {
+            is_initial_cgroup_namespace: Some(false),
+            ..FACTS
+        };
+        assert_eq!(cgroups(&inside).verdict, Verdict::Limited);
+        let unread = Facts {
+            cgroups: None,
+            ..FACTS
+        };
+        assert_eq!(cgroups(&unread).verdict, Verdict::Unknown);
+        let few = OpenFileLimit {
+            soft: Some(64),
+            hard: Some(64),
+        };
+        assert_eq!(open_files(few).verdict, Verdict::Limited);
+        assert_eq!(open_files(few).seen, "64");
+    }
+}

@@ -1,0 +1,396 @@
+//! What works on this machine and what does not, for `gpumem doctor`: as JSON and for people.
+//!
+//! A [`Check`] is about one [`Topic`], says what was seen, what that means for gpumem and what to do
+//! next. What is looked at, and how it is judged, is not known here.
+
+use std::fmt::{self, Write as _};
+
+use serde::{Serialize, Serializer};
+use unicode_width::UnicodeWidthStr as _;
+
+use super::escape::escape;
+use super::style::Style;
+
+/// The `schema` that this version writes.
+pub const SCHEMA: &str = "gpumem.doctor/1";
+
+/// What a check came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// gpumem works, and knows or does less for it.
+    Limited,
+    /// Something does not work for it.
+    Broken,
+    /// It could not be found out.
+    Unknown,
+    /// There is no such thing on this machine.
+    NotApplicable,
+}
+
+impl Verdict {
+    /// The word that people see.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Limited => "limited",
+            Self::Broken => "broken",
+            Self::Unknown => "unknown",
+            Self::NotApplicable => "n/a",
+        }
+    }
+
+    /// Whether something may be done about it.
+    fn is_open(self) -> bool {
+        matches!(self, Self::Limited | Self::Broken | Self::Unknown)
+    }
+}
+
+/// What belongs together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Group {
+    /// NVML, the kernel module, the device files.
+    Driver,
+    /// Each GPU.
+    Gpus,
+    /// What may be seen of processes.
+    Processes,
+    /// The machine.
+    Machine,
+    /// gpumem itself.
+    Gpumem,
+}
+
+/// What a check is about.
+#[allow(missing_docs)] // Each has its title below.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Topic {
+    Library,
+    Driver,
+    KernelModule,
+    DeviceFiles,
+    Gpu,
+    Persistence,
+    ProcessUtilization,
+    ProcessMemory,
+    Mig,
+    Mps,
+    PidNamespace,
+    Descriptors,
+    Hidepid,
+    PtraceScope,
+    Pidfd,
+    Notebooks,
+    Cgroups,
+    Systemd,
+    Clock,
+    OpenFiles,
+    Version,
+    Configuration,
+    Store,
+    Colour,
+    Screen,
+}
+
+impl Topic {
+    /// Its group, its name in JSON, and its title.
+    pub const fn names(self) -> (Group, &'static str, &'static str) {
+        use Group as G;
+        match self {
+            Self::Library => (G::Driver, "library", "NVML library"),
+            Self::Driver => (G::Driver, "driver", "driver"),
+            Self::KernelModule => (G::Driver, "kernel-module", "kernel module"),
+            Self::DeviceFiles => (G::Driver, "device-files", "device files"),
+            Self::Gpu => (G::Gpus, "gpu", "answers"),
+            Self::Persistence => (G::Gpus, "persistence", "persistence mode"),
+            Self::ProcessUtilization => (G::Gpus, "process-utilization", "use by process"),
+            Self::ProcessMemory => (G::Gpus, "process-memory", "memory by process"),
+            Self::Mig => (G::Gpus, "mig", "MIG"),
+            Self::Mps => (G::Gpus, "mps", "MPS"),
+            Self::PidNamespace => (G::Processes, "pid-namespace", "pid namespace"),
+            Self::Descriptors => (G::Processes, "descriptors", "files of others"),
+            Self::Hidepid => (G::Processes, "hidepid", "hidepid"),
+            Self::PtraceScope => (G::Processes, "ptrace-scope", "ptrace scope"),
+            Self::Pidfd => (G::Processes, "pidfd", "pidfd"),
+            Self::Notebooks => (G::Processes, "notebooks", "Jupyter servers"),
+            Self::Cgroups => (G::Machine, "cgroups", "cgroups"),
+            Self::Systemd => (G::Machine, "systemd", "systemd"),
+            Self::Clock => (G::Machine, "clock", "clock and boot"),
+            Self::OpenFiles => (G::Machine, "open-files", "open files"),
+            Self::Version => (G::Gpumem, "version", "version"),
+            Self::Configuration => (G::Gpumem, "configuration", "configuration"),
+            Self::Store => (G::Gpumem, "store", "stored history"),
+            Self::Colour => (G::Gpumem, "colour", "colour"),
+            Self::Screen => (G::Gpumem, "screen", "screen"),
+        }
+    }
+}
+
+impl Serialize for Topic {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.names().1)
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Check {
+    /// What it is about.
+    pub id: Topic,
+    /// What it belongs to.
+    pub group: Group,
+    /// What it is about, for people.
+    pub title: &'static str,
+    /// The GPUs that it is about, by NVML's index; empty where it is about none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<u32>,
+    /// What it came to.
+    pub verdict: Verdict,
+    /// What was seen.
+    pub seen: String,
+    /// What that means for gpumem.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub means: Option<String>,
+    /// What to do next: a command to type, or a sentence.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub next: Vec<String>,
+}
+
+impl Check {
+    /// A check that says what was seen.
+    pub fn new(topic: Topic, verdict: Verdict, seen: impl Into<String>) -> Self {
+        let (group, _, title) = topic.names();
+        Self {
+            id: topic,
+            group,
+            title,
+            gpus: Vec::new(),
+            verdict,
+            seen: seen.into(),
+            means: None,
+            next: Vec::new(),
+        }
+    }
+
+    /// Adds what it means.
+    #[must_use]
+    pub fn means(mut self, means: impl Into<String>) -> Self {
+        self.means = Some(means.into());
+        self
+    }
+
+    /// Adds what to do.
+    #[must_use]
+    pub fn next(mut self, next: impl Into<String>) -> Self {
+        self.next.push(next.into());
+        self
+    }
+
+    /// Whether two say the same, of whatever GPUs.
+    fn is_as(&self, other: &Self) -> bool {
+        self.id == other.id
+            && self.verdict == other.verdict
+            && self.seen == other.seen
+            && self.means == other.means
+            && self.next == other.next
+    }
+}
+
+/// The checks of each GPU as one list, by topic; GPUs of which the same is so are one check.
+pub fn merge(gpus: impl IntoIterator<Item = (u32, Vec<Check>)>) -> Vec<Check> {
+    let mut merged: Vec<Check> = Vec::new();
+    for (index, checks) in gpus {
+        for check in checks {
+            if let Some(same) = merged.iter_mut().find(|other| other.is_as(&check)) {
+                same.gpus.push(index);
+                continue;
+            }
+            let after = merged.iter().rposition(|other| other.id == check.id);
+            let at = after.map_or(merged.len(), |at| at + 1);
+            let gpus = vec![index];
+            merged.insert(at, Check { gpus, ..check });
+        }
+    }
+    merged
+}
+
+/// Numbers in order, with a hyphen for what lies between: `0-3,5`.
+pub fn ranges(numbers: &[u32]) -> String {
+    let mut out = String::new();
+    let mut rest = numbers;
+    while let Some((&first, _)) = rest.split_first() {
+        let follows = |(at, &number): (usize, &u32)| {
+            u32::try_from(at).is_ok_and(|at| first.checked_add(at) == Some(number))
+        };
+        let length = rest
+            .iter()
+            .enumerate()
+            .take_while(|&it| follows(it))
+            .count();
+        let (run, others) = rest.split_at(length);
+        if !out.is_empty() {
+            out.push(',');
+        }
+        // Writing to a String cannot fail.
+        let _ = match run {
+            [first, .., last] => write!(out, "{first}-{last}"),
+            _ => write!(out, "{first}"),
+        };
+        rest = others;
+    }
+    out
+}
+
+/// What all of it came to; its JSON is the format `gpumem.doctor/1`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Report {
+    /// Format and major version.
+    pub schema: &'static str,
+    /// gpumem's version.
+    pub version: &'static str,
+    /// NVML answers, and one GPU at least can be read.
+    pub works: bool,
+    /// The same in a sentence, and why.
+    pub summary: String,
+    /// What was looked at, by group.
+    pub checks: Vec<Check>,
+}
+
+impl Report {
+    /// The JSON document, with a newline at its end.
+    ///
+    /// # Errors
+    ///
+    /// None that can be met: the report holds no maps and no numbers that JSON lacks.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(self).map(|json| json + "\n")
+    }
+
+    /// The report for people: a line for what is well, more where something may be done, and at the
+    /// end the sentence.
+    pub fn to_text(&self, style: Style) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.text(&mut out, style);
+        out
+    }
+
+    fn text(&self, out: &mut String, style: Style) -> fmt::Result {
+        const VERDICT: usize = 7;
+        let names: Vec<String> = self.checks.iter().map(name).collect();
+        let width = names.iter().map(|name| name.width()).max().unwrap_or(0);
+        let mut group = None;
+        for (check, name) in self.checks.iter().zip(&names) {
+            if group.is_some_and(|group| group != check.group) {
+                writeln!(out)?;
+            }
+            group = Some(check.group);
+            let word = format!("{:VERDICT$}", check.verdict.word());
+            let seen = escape(&check.seen);
+            let line = format!("{name:width$}  {seen}");
+            let line = if check.verdict == Verdict::NotApplicable {
+                style.faint(&line)
+            } else {
+                line
+            };
+            writeln!(out, "{}  {line}", style.verdict(check.verdict, &word))?;
+            if !check.verdict.is_open() {
+                continue;
+            }
+            let indent = VERDICT + 2;
+            if let Some(means) = &check.means {
+                writeln!(out, "{:indent$}{}", "", escape(means))?;
+            }
+            for next in &check.next {
+                writeln!(out, "{:indent$}-> {}", "", escape(next))?;
+            }
+        }
+        writeln!(out, "\n{}", style.heading(&escape(&self.summary)))
+    }
+}
+
+/// A check's title, with the GPUs that it is about.
+fn name(check: &Check) -> String {
+    if check.gpus.is_empty() {
+        check.title.to_owned()
+    } else {
+        format!("GPU {} {}", ranges(&check.gpus), check.title)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(verdict: Verdict, seen: &str) -> Check {
+        Check::new(Topic::Persistence, verdict, seen)
+    }
+
+    #[test]
+    fn gpus_of_which_the_same_is_so_are_one_check() {
+        let gpu = |seen: &str| {
+            vec![
+                Check::new(Topic::Gpu, Verdict::Ok, seen),
+                check(Verdict::Ok, "on"),
+            ]
+        };
+        let merged = merge([(0, gpu("H100")), (1, gpu("H100")), (2, gpu("L4"))]);
+        let shown: Vec<_> = merged
+            .iter()
+            .map(|check| (name(check), check.seen.as_str()))
+            .collect();
+        let is = |name: &str, seen| (name.to_owned(), seen);
+        assert_eq!(
+            shown,
+            [
+                is("GPU 0-1 answers", "H100"),
+                is("GPU 2 answers", "L4"),
+                is("GPU 0-2 persistence mode", "on"),
+            ]
+        );
+    }
+
+    #[test]
+    fn numbers_that_follow_each_other_are_a_range() {
+        for (numbers, text) in [
+            (&[][..], ""),
+            (&[7], "7"),
+            (&[0, 1], "0-1"),
+            (&[0, 1, 2, 5, 7, 8], "0-2,5,7-8"),
+            (&[u32::MAX, 0], "4294967295,0"),
+        ] {
+            assert_eq!(ranges(numbers), text);
+        }
+    }
+
+    #[test]
+    fn what_is_well_takes_a_line_and_what_is_not_says_what_to_do() {
+        let report = Report {
+            schema: SCHEMA,
+            version: "1",
+            works: true,
+            summary: "gpumem can do its work here".to_owned(),
+            checks: vec![
+                Check::new(Topic::Library, Verdict::Ok, "found").means("not shown"),
+                check(Verdict::Limited, "off\x1b[31m")
+                    .means("slow")
+                    .next("type this"),
+            ],
+        };
+        assert_eq!(
+            report.to_text(Style::default()),
+            "ok       NVML library      found\n\
+             \n\
+             limited  persistence mode  off\\e[31m\n\
+             \u{20}        slow\n\
+             \u{20}        -> type this\n\
+             \n\
+             gpumem can do its work here\n"
+        );
+        let coloured = report.to_text(Style { color: true });
+        assert!(coloured.contains("\x1b[32mok     \x1b[0m"), "{coloured:?}");
+    }
+}

@@ -1,0 +1,409 @@
+//! `gpumem doctor` on machines that lack something: what it says, and that it never hangs or changes
+//! anything.
+
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use mock_nvml::scene::{Fault, Gpu, Process, Scene};
+use serde_json::Value;
+
+use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::support::{self, Output, find, finish, run, skip};
+
+/// No library can be there.
+const NOWHERE: &str = "/nonexistent/libnvidia-ml.so.1";
+
+/// What a diagnosis says.
+struct Diagnosis(Value);
+
+impl Diagnosis {
+    /// Runs the doctor, which has to end with `code`.
+    fn of(machine: &Machine, arguments: &[&str], code: i32) -> Self {
+        let arguments = [&["doctor", "--json"], arguments].concat();
+        Self::from(machine.run(&arguments), code)
+    }
+
+    fn from(output: Output, code: i32) -> Self {
+        assert_eq!(
+            (output.code, output.stderr.as_str()),
+            (code, ""),
+            "{output:?}"
+        );
+        let diagnosis = Self(output.json());
+        assert_eq!(diagnosis.0["works"], code == 0);
+        diagnosis
+    }
+
+    /// The checks of this id.
+    fn all(&self, id: &str) -> Vec<&Value> {
+        let checks = self.0["checks"].as_array().unwrap().iter();
+        checks.filter(|check| check["id"] == id).collect()
+    }
+
+    /// The only check of this id.
+    fn one(&self, id: &str) -> &Value {
+        let checks = self.all(id);
+        assert_eq!(checks.len(), 1, "{id} in {}", self.0);
+        checks[0]
+    }
+
+    /// Whether the only check of this id has this verdict and says these words.
+    #[track_caller]
+    fn says(&self, id: &str, verdict: &str, words: &[&str]) {
+        let check = self.one(id);
+        let text = check.to_string();
+        assert_eq!(check["verdict"], verdict, "{text}");
+        for word in words {
+            assert!(text.contains(word), "{word:?} is not in {text}");
+        }
+    }
+
+    fn summary(&self) -> &str {
+        self.0["summary"].as_str().unwrap()
+    }
+}
+
+/// A GPU on which a process holds 2 GiB.
+fn gpu(pid: u32) -> Gpu {
+    Gpu::new("NVIDIA H100 80GB HBM3")
+        .total(80 * GIB)
+        .process(Process::compute(pid, 2 * GIB))
+}
+
+#[test]
+fn a_machine_without_a_driver_is_told_so() {
+    let output = run(&["doctor", "--nvml-library", NOWHERE]);
+    assert_eq!((output.code, output.stderr.as_str()), (3, ""));
+    let first = output.stdout.lines().next().unwrap();
+    assert!(
+        first.starts_with("broken") && first.contains(NOWHERE),
+        "{first}"
+    );
+    assert!(
+        output
+            .stdout
+            .contains("-> correct the path after --nvml-library")
+    );
+    let last = output.stdout.lines().last().unwrap();
+    assert!(
+        last.starts_with("gpumem cannot do its work here: NVML library: "),
+        "{last}"
+    );
+
+    let diagnosis = Diagnosis::from(run(&["doctor", "--json", "--nvml-library", NOWHERE]), 3);
+    diagnosis.says("library", "broken", &[NOWHERE]);
+    diagnosis.says("driver", "unknown", &["not asked"]);
+    diagnosis.says("pidfd", "ok", &[]);
+    diagnosis.says("version", "ok", &[env!("CARGO_PKG_VERSION")]);
+    assert!(diagnosis.all("gpu").is_empty());
+}
+
+#[test]
+fn a_file_that_is_no_library_is_named_with_the_loaders_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("libnvidia-ml.so.1");
+    fs::write(&path, "").unwrap();
+    let path = path.to_str().unwrap();
+    let diagnosis = Diagnosis::from(run(&["doctor", "--json", "--nvml-library", path]), 3);
+    diagnosis.says("library", "broken", &[path, "file too short"]);
+}
+
+#[test]
+fn a_driver_that_answers_is_enough() {
+    let child = Running::sleep();
+    let on = Gpu {
+        persistence: Some(true),
+        mig: Some(false),
+        ..gpu(child.pid())
+    };
+    let machine = Machine::new(&Scene::new().gpu(on.clone()).gpu(on));
+    let diagnosis = Diagnosis::of(&machine, &[], 0);
+    let library = fs::canonicalize(machine.library()).unwrap();
+    diagnosis.says("library", "ok", &[library.to_str().unwrap()]);
+    diagnosis.says(
+        "driver",
+        "ok",
+        &["580.159.03", "NVML 13.580.159.03", "CUDA 13.0"],
+    );
+    for (id, seen) in [
+        ("gpu", "NVIDIA H100 80GB HBM3, 80.0 GiB"),
+        ("persistence", "on"),
+        ("process-utilization", "told"),
+        ("process-memory", "told"),
+        ("mig", "off"),
+    ] {
+        diagnosis.says(id, "ok", &[seen]);
+        assert_eq!(diagnosis.one(id)["gpus"], serde_json::json!([0, 1]), "{id}");
+    }
+    assert!(
+        diagnosis
+            .summary()
+            .contains("NVML answers, 2 of 2 GPUs can be read")
+    );
+    assert!(
+        machine
+            .run(&["doctor"])
+            .stdout
+            .contains("GPU 0-1 persistence mode")
+    );
+}
+
+#[test]
+fn a_driver_that_does_not_start_says_why_and_what_to_do() {
+    for (code, name, words) in [
+        (18, "LIB_RM_VERSION_MISMATCH", "different versions"),
+        (9, "DRIVER_NOT_LOADED", "not loaded"),
+        (4, "NO_PERMISSION", "ls -l /dev/nvidia*"),
+        (999, "NVML_ERROR_UNKNOWN", "dmesg"),
+    ] {
+        let machine = Machine::new(&one_gpu(&[]).init_error(code));
+        let diagnosis = Diagnosis::of(&machine, &[], 3);
+        diagnosis.says("library", "ok", &[]);
+        diagnosis.says("driver", "broken", &[name, words]);
+        assert!(diagnosis.one("driver")["next"][0].is_string());
+        assert!(
+            diagnosis.summary().contains(name),
+            "{}",
+            diagnosis.summary()
+        );
+    }
+}
+
+#[test]
+fn a_lost_gpu_is_broken_and_the_other_is_enough() {
+    let scene = Scene::new().gpu(gpu(7)).gpu(gpu(7));
+    let machine = Machine::new(&scene.clone().fault(Fault::error("*", 15).on(1)));
+    let diagnosis = Diagnosis::of(&machine, &[], 0);
+    let answers = diagnosis.all("gpu");
+    assert_eq!(
+        (&answers[0]["verdict"], &answers[0]["gpus"][0]),
+        (&"ok".into(), &0.into())
+    );
+    assert_eq!(
+        (&answers[1]["verdict"], &answers[1]["gpus"][0]),
+        (&"broken".into(), &1.into())
+    );
+    assert!(answers[1].to_string().contains("GPU_IS_LOST"));
+    assert!(answers[1]["next"][0].as_str().unwrap().contains("xid"));
+    assert!(diagnosis.summary().contains("1 of 2 GPUs"));
+
+    machine.play(&scene.fault(Fault::error("*", 15)));
+    Diagnosis::of(&machine, &[], 3).says("gpu", "broken", &["GPU_IS_LOST"]);
+    machine.play(&Scene::new());
+    Diagnosis::of(&machine, &[], 3).says("gpu", "broken", &["lists no GPU"]);
+}
+
+#[test]
+fn a_gpu_that_hangs_does_not_hang_the_doctor() {
+    let hang = Fault::hang("nvmlDeviceGetMemoryInfo_v2").on(0);
+    let machine = Machine::new(&Scene::new().gpu(gpu(7)).gpu(gpu(7)).fault(hang));
+    let diagnosis = Diagnosis::of(&machine, &["--nvml-timeout", "100ms"], 0);
+    let answers = diagnosis.all("gpu");
+    assert!(answers.iter().any(|check| check["verdict"] == "broken"
+        && check["gpus"][0] == 0
+        && check["seen"].as_str().unwrap().contains("no answer for")));
+}
+
+#[test]
+fn what_a_gpu_does_not_tell_is_a_limit_and_what_fails_is_unknown() {
+    let limited = Gpu {
+        persistence: Some(false),
+        mig: Some(true),
+        ..Gpu::new("L4").process(Process {
+            pid: 7,
+            used_bytes: None,
+            ..Process::default()
+        })
+    };
+    let scene = Scene::new().gpu(limited);
+    let call = "nvmlDeviceGetProcessUtilization";
+    let machine = Machine::new(&scene.clone().fault(Fault::error(call, 3)));
+    let diagnosis = Diagnosis::of(&machine, &[], 0);
+    diagnosis.says("process-utilization", "limited", &["not told"]);
+    diagnosis.says("process-memory", "limited", &["who holds how much"]);
+    diagnosis.says("persistence", "limited", &["nvidia-smi -pm 1"]);
+    diagnosis.says("mig", "limited", &["undecided"]);
+
+    machine.play(&scene.fault(Fault::error(call, 999)));
+    Diagnosis::of(&machine, &[], 0).says("process-utilization", "unknown", &["failed"]);
+    machine.play(&one_gpu(&[]));
+    let idle = Diagnosis::of(&machine, &[], 0);
+    idle.says("process-memory", "unknown", &["no process"]);
+    idle.says("mig", "not-applicable", &[]);
+}
+
+#[test]
+fn in_a_pid_namespace_pids_are_doubted() {
+    let Some(unshare) = find("unshare", "util-linux") else {
+        return;
+    };
+    let arguments = if rustix::process::geteuid().is_root() {
+        &["-pf", "--mount-proc"][..]
+    } else {
+        &["-rpf", "--mount-proc"]
+    };
+    let tried = finish(Command::new(&unshare).args(arguments).arg("true"));
+    if tried.code != 0 {
+        skip("a pid namespace", tried.stderr.trim());
+        return;
+    }
+    let machine = Machine::new(&one_gpu(&[7]));
+    let mut command = Command::new(unshare);
+    command
+        .args(arguments)
+        .args([support::gpumem(), "doctor", "--json", "--nvml-library"])
+        .arg(machine.library());
+    support::clean_environment(&mut command);
+    machine.environment(&mut command);
+    let diagnosis = Diagnosis::from(finish(&mut command), 0);
+    diagnosis.says("pid-namespace", "limited", &["--pid=host", "unattributed"]);
+    // Nobody else is in it.
+    diagnosis.says("descriptors", "ok", &["pid 1 was looked into"]);
+    let host = Diagnosis::of(&machine, &[], 0);
+    assert_ne!(
+        host.one("pid-namespace")["seen"],
+        diagnosis.one("pid-namespace")["seen"]
+    );
+}
+
+#[test]
+fn who_is_not_root_is_told_what_stays_hidden() {
+    const NOBODY: u32 = 65_534;
+    if !rustix::process::geteuid().is_root() {
+        return skip("root", "only root can become somebody else");
+    }
+    // Where nobody may go.
+    let folder = tempfile::tempdir().unwrap();
+    let open = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    open(folder.path());
+    let program = folder.path().join("gpumem");
+    fs::copy(support::gpumem(), &program).unwrap();
+    open(&program);
+    let mut command = Command::new(&program);
+    command.args(["doctor", "--json", "--nvml-library", NOWHERE]);
+    support::clean_environment(&mut command);
+    let output = finish(command.uid(NOBODY).gid(NOBODY).current_dir("/"));
+    let diagnosis = Diagnosis::from(output, 3);
+    let words = [
+        "not root, without CAP_SYS_PTRACE",
+        "refused",
+        "sudo gpumem doctor",
+    ];
+    diagnosis.says("descriptors", "limited", &words);
+}
+
+#[test]
+fn a_broken_configuration_is_a_finding_and_no_failure() {
+    let machine = Machine::new(&one_gpu(&[]));
+    Diagnosis::of(&machine, &[], 0).says("configuration", "ok", &["no file", "12 rules"]);
+    machine.configure("[[keep]]\nuser = \"ann\"\nreason = \"x\"\n[rules.idle]\nenabled = false\n");
+    let words = [
+        "gpumem/config.toml",
+        "1 of them switched off",
+        "exemptions: 1",
+    ];
+    Diagnosis::of(&machine, &[], 0).says("configuration", "ok", &words);
+    machine.configure("[rules.idle]\ndurations = \"5m\"\n");
+    let diagnosis = Diagnosis::of(&machine, &[], 0);
+    let words = ["config.toml:2: rules.idle.durations", "gpumem config check"];
+    diagnosis.says("configuration", "broken", &words);
+    assert!(diagnosis.summary().contains("broken in 1"));
+    let absent = Diagnosis::of(&machine, &["--config", "/nonexistent.toml"], 0);
+    absent.says("configuration", "broken", &["/nonexistent.toml"]);
+}
+
+#[test]
+fn files_that_hang_are_unknown_after_a_while() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let pipe = machine.path("pipe");
+    // Who opens it waits for a writer.
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let diagnosis = Diagnosis::of(&machine, &["--config", pipe.to_str().unwrap()], 0);
+    diagnosis.says("configuration", "unknown", &["no answer for 3s"]);
+}
+
+#[test]
+fn it_knows_a_recorder_and_leaves_no_trace() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let home = machine.path("home");
+    fs::create_dir(&home).unwrap();
+    let doctor = || {
+        let mut command = machine.command(&["doctor", "--json"]);
+        command.env_remove("STATE_DIRECTORY");
+        for name in ["HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"] {
+            command.env(name, &home);
+        }
+        Diagnosis::from(finish(&mut command), 0)
+    };
+    doctor();
+    assert_eq!(
+        fs::read_dir(&home).unwrap().count(),
+        0,
+        "it has changed something"
+    );
+
+    let store = machine.path("store");
+    let store = ["--store-dir", store.to_str().unwrap()];
+    let diagnosis = Diagnosis::of(&machine, &store, 0);
+    diagnosis.says("store", "limited", &["none", "gpumem record --store"]);
+    let record = [
+        "record",
+        "--store",
+        "--duration",
+        "1s",
+        "--interval",
+        "200ms",
+    ];
+    assert_eq!(machine.run(&[&record[..], &store].concat()).code, 0);
+    Diagnosis::of(&machine, &store, 0).says("store", "ok", &["a recorder is at work"]);
+}
+
+#[test]
+fn nothing_of_the_environment_reaches_the_terminal() {
+    let hostile = OsStr::from_bytes(b"\x1b[31mred\x1b]0;title\x07\n\xff.UTF-8");
+    for color in ["auto", "never"] {
+        let mut command = support::command(&["doctor", "--color", color]);
+        command.args(["--nvml-library", NOWHERE]);
+        for name in ["TERM", "COLORTERM", "LC_ALL", "LANG"] {
+            command.env(name, hostile);
+        }
+        let output = finish(&mut command);
+        assert_eq!(output.code, 3);
+        let control = |c: char| c.is_control() && c != '\n';
+        assert!(!output.stdout.contains(control), "{:?}", output.stdout);
+        assert!(
+            output.stdout.contains("LC_ALL=\\e[31mred"),
+            "{}",
+            output.stdout
+        );
+    }
+    let mut command = support::command(&["doctor", "--nvml-library", NOWHERE]);
+    let long = "x".repeat(100_000);
+    let output = finish(command.env("TERM", &long).env("LC_ALL", long + ".UTF-8"));
+    assert!(output.stdout.len() < 20_000, "a variable is shown whole");
+}
+
+#[test]
+fn colour_is_for_who_asks_for_it() {
+    let plain = run(&["doctor", "--nvml-library", NOWHERE]).stdout;
+    assert!(!plain.contains('\x1b'));
+    let coloured = run(&["doctor", "--nvml-library", NOWHERE, "--color", "always"]).stdout;
+    assert!(coloured.contains("\x1b[31;1mbroken \x1b[0m"), "{coloured}");
+}
+
+#[test]
+fn only_usage_ends_with_2() {
+    for arguments in [
+        &["doctor", "--demo"][..],
+        &["doctor", "now"],
+        &["doctor", "--nvml-timeout", "0s"],
+    ] {
+        assert_eq!(run(arguments).code, 2, "{arguments:?}");
+    }
+}
