@@ -1,12 +1,13 @@
 //! `gpumem doctor`: what works here, what does not, and what to do about it.
 //!
 //! Facts come from `host` and from NVML; each file below judges some of them and asks for nothing
-//! more: [`driver`], [`gpus`], [`processes`], [`machine`], [`state`], [`terminal`]. Nothing is
+//! more: [`driver`], [`gpus`], [`processes`], [`notebooks`], [`machine`], [`state`], [`terminal`]. Nothing is
 //! changed, root is not needed, and everything that can hang is waited for with a deadline.
 
 mod driver;
 mod gpus;
 mod machine;
+mod notebooks;
 mod processes;
 mod state;
 mod terminal;
@@ -23,6 +24,7 @@ use super::{nvml_options, print, style};
 use crate::host::{self, Roots};
 use crate::report::doctor::{Check, Report, SCHEMA, Topic, Verdict};
 use crate::source::nvml::{self, Nvml};
+use crate::units::Span;
 
 /// How long files are waited for that may lie on a server: configuration, store, notebooks.
 const FILES_TIMEOUT: Duration = Duration::from_secs(3);
@@ -38,6 +40,8 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
     let configuration = Later::start(move || state::read_configuration(&own));
     let (own, here) = (global.clone(), machine.clone());
     let history = Later::start(move || state::read_history(&own, &here, now));
+    let proc = roots.proc.clone();
+    let servers = Later::start(move || notebooks::read(&proc));
     let library = options.library.clone();
     let named = Later::start(move || library?.canonicalize().ok());
 
@@ -70,6 +74,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
         pidfd: host::try_pidfd(),
         kernel: machine.kernel.as_deref(),
     }));
+    checks.push(notebooks::check(servers.wait()));
     checks.extend(machine::checks(&machine::Facts {
         cgroups: mounts.map(|mounts| mounts.cgroups),
         is_initial_cgroup_namespace: host::read_is_initial_cgroup_namespace(&roots.proc),
@@ -100,6 +105,14 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
     } else {
         Exit::Blind
     })
+}
+
+/// Of files that do not answer.
+fn too_long(topic: Topic) -> Check {
+    let seen = format!("no answer for {}", Span(FILES_TIMEOUT));
+    Check::new(topic, Verdict::Unknown, seen)
+        .means("the file system that they lie on may hang")
+        .next("mount | grep nfs")
 }
 
 /// Where the library lies that was loaded: by its usual name, or the one that was named.

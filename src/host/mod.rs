@@ -31,6 +31,7 @@ mod platform;
 mod processes;
 mod reaper;
 mod rights;
+mod runtime_files;
 mod stat;
 mod status;
 mod users;
@@ -54,6 +55,7 @@ pub use rights::{
     OpenFileLimit, Rights, Sight, open_file_limit, parse_can_trace, read_ptrace_scope, read_rights,
     try_pidfd,
 };
+pub use runtime_files::{Address, ServerFiles, parse_address, read_server_files, runtime_folder};
 pub use stat::{Stat, parse_stat, read_start_ticks, terminal_name};
 pub use status::{Status, parse_status};
 

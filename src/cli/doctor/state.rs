@@ -48,18 +48,10 @@ pub(super) fn read_configuration(global: &Global) -> Configuration {
     }
 }
 
-/// What is read takes too long.
-fn too_long(topic: Topic) -> Check {
-    let seen = format!("no answer for {}", Span(super::FILES_TIMEOUT));
-    Check::new(topic, Verdict::Unknown, seen)
-        .means("the file system that it lies on may hang")
-        .next("df ~")
-}
-
 pub(super) fn configuration(configuration: Option<Configuration>) -> Check {
     let topic = Topic::Configuration;
     let Some(Configuration { files, outcome }) = configuration else {
-        return too_long(topic);
+        return super::too_long(topic);
     };
     let rules = match outcome {
         Ok(rules) => rules,
@@ -119,7 +111,7 @@ fn may_write(folder: &Path) -> bool {
 pub(super) fn history(history: Option<History>) -> Check {
     let topic = Topic::Store;
     let Some(History { stores, to_write }) = history else {
-        return too_long(topic);
+        return super::too_long(topic);
     };
     let describe = |store: &Surveyed| {
         let size = store.bytes.as_ref().map_or(0, |&bytes| bytes);
