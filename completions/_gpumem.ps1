@@ -36,6 +36,7 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
             [CompletionResult]::new('record', 'record', [CompletionResultType]::ParameterValue, 'Record what is observed, a JSON snapshot a line')
             [CompletionResult]::new('rules', 'rules', [CompletionResultType]::ParameterValue, 'List the rules: what each finds, its settings, their values and what they mean')
             [CompletionResult]::new('config', 'config', [CompletionResultType]::ParameterValue, 'Show, prove or try the configuration')
+            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Say what works on this machine, what does not, and what to do about it')
             [CompletionResult]::new('schema', 'schema', [CompletionResultType]::ParameterValue, 'Print the JSON Schema of what gpumem writes')
             [CompletionResult]::new('completions', 'completions', [CompletionResultType]::ParameterValue, 'Print the completion script of a shell')
             [CompletionResult]::new('man', 'man', [CompletionResultType]::ParameterValue, 'Print a manual page')
@@ -181,6 +182,17 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
             [CompletionResult]::new('--store-dir', '--store-dir', [CompletionResultType]::ParameterName, 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print it as JSON (gpumem.test/1)')
             [CompletionResult]::new('--demo', '--demo', [CompletionResultType]::ParameterName, 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            break
+        }
+        'gpumem;doctor' {
+            [CompletionResult]::new('--nvml-library', '--nvml-library', [CompletionResultType]::ParameterName, 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1')
+            [CompletionResult]::new('--nvml-timeout', '--nvml-timeout', [CompletionResultType]::ParameterName, 'How long one GPU may take to answer; then it is shown as stale and the others go on')
+            [CompletionResult]::new('--config', '--config', [CompletionResultType]::ParameterName, 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml')
+            [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use colour; NO_COLOR is honoured')
+            [CompletionResult]::new('--store-dir', '--store-dir', [CompletionResultType]::ParameterName, 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print it as JSON (gpumem.doctor/1)')
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
             [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
             break

@@ -33,6 +33,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand record 'Record what is observed, a JSON snapshot a line'
             cand rules 'List the rules: what each finds, its settings, their values and what they mean'
             cand config 'Show, prove or try the configuration'
+            cand doctor 'Say what works on this machine, what does not, and what to do about it'
             cand schema 'Print the JSON Schema of what gpumem writes'
             cand completions 'Print the completion script of a shell'
             cand man 'Print a manual page'
@@ -168,6 +169,16 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
             cand --json 'Print it as JSON (gpumem.test/1)'
             cand --demo 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'gpumem;doctor'= {
+            cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
+            cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'
+            cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
+            cand --color 'When to use colour; NO_COLOR is honoured'
+            cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
+            cand --json 'Print it as JSON (gpumem.doctor/1)'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }

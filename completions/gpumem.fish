@@ -39,6 +39,7 @@ complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "watch" -d 'Watch GPUs
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "record" -d 'Record what is observed, a JSON snapshot a line'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "rules" -d 'List the rules: what each finds, its settings, their values and what they mean'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "config" -d 'Show, prove or try the configuration'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "doctor" -d 'Say what works on this machine, what does not, and what to do about it'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "schema" -d 'Print the JSON Schema of what gpumem writes'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "completions" -d 'Print the completion script of a shell'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "man" -d 'Print a manual page'
@@ -186,6 +187,15 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_su
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l json -d 'Print it as JSON (gpumem.test/1)'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l json -d 'Print it as JSON (gpumem.doctor/1)'
+complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
