@@ -214,6 +214,8 @@ impl Surroundings {
         if stat.start_stack != 0 && entry.start_stack != stat.start_stack {
             entry.start_stack = stat.start_stack;
             entry.process.framework = None;
+            entry.process.framework_version = None;
+            entry.process.libraries = None;
             entry.maps_looks = 0;
             entry.maps_ns = 0;
             entry.owner = None;
@@ -342,8 +344,12 @@ impl Surroundings {
         }
         if due.maps {
             // What it had loaded stands where its maps may not be read any more.
-            if let Some(framework) = read_framework(folder)? {
-                set(&mut entry.process.framework, framework);
+            let process = &mut entry.process;
+            let command = process.command.as_deref().unwrap_or_default();
+            if let Some(loaded) = read_framework(folder, command)? {
+                set(&mut process.framework, loaded.framework);
+                set(&mut process.framework_version, loaded.version.as_deref());
+                set_all(&mut process.libraries, &loaded.libraries);
             }
             let again = MAPS_AGAIN_NS[entry.maps_looks.min(MAPS_AGAIN_NS.len() - 1)];
             entry.maps_ns = due_after(again, entry.process.pid, now_ns);
@@ -475,6 +481,14 @@ fn due_after(period_ns: u64, pid: u32, now_ns: u64) -> u64 {
 fn set(text: &mut Option<Arc<str>>, new: Option<&str>) {
     if text.as_deref() != new {
         *text = new.map(Arc::from);
+    }
+}
+
+/// Sets a list likewise; an empty one says nothing.
+fn set_all(list: &mut Option<Arc<[Arc<str>]>>, new: &[&str]) {
+    let old = list.as_deref().unwrap_or_default();
+    if !old.iter().map(|text| &**text).eq(new.iter().copied()) {
+        *list = (!new.is_empty()).then(|| new.iter().copied().map(Arc::from).collect());
     }
 }
 

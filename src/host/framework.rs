@@ -1,11 +1,28 @@
-//! Which framework a process has loaded, from the names of the files that it has mapped.
+//! Which framework a process has loaded, from the names of the files that it has mapped and from the
+//! name of its program.
+//!
+//! The framework of a process is the one whose allocator holds its memory, because that decides what
+//! gives the memory back: the engine that serves before the library that trains, that one before what
+//! it is built on, and CUDA itself where nothing else is known. What only launches or communicates
+//! (DeepSpeed, Ray, NCCL) allocates through one of them and is told beside it.
 //!
 //! `/proc/PID/maps` of such a process has thousands of lines; it is read in pieces, and no more is
-//! kept of it than which of the names below were seen. The table was made from the files of the
-//! packages that the projects publish; a framework built on another one stands before it.
+//! kept of it than which of the names below were seen. The files that are mapped are not looked at:
+//! they may lie on a disk that hangs. The table was made from the files of the packages that the
+//! projects publish. How a version is read off a path is in `version`, which programs are engines in
+//! `program`.
+
+mod program;
+#[cfg(test)]
+mod tests;
+mod version;
+
+use std::sync::Arc;
 
 use rustix::io;
 
+use self::program::{engine, is_deepspeed, is_ray};
+use self::version::{of_file, of_folders};
 use super::folder::{Folder, if_readable};
 
 /// How much of the maps is read; 4 MiB hold some 40 000 lines.
@@ -17,72 +34,134 @@ const PIECE_BYTES: usize = 4096;
 /// The longest line of which the end is looked at: two numbers, and a path of 4096 bytes.
 const LINE_BYTES: usize = 4352;
 
-/// A file that tells that a framework is loaded.
+/// A file that tells that something is loaded.
 struct Mark {
-    framework: &'static str,
-    /// A folder that has to be in its path, with its slashes; empty where any will do.
+    /// What it tells of: a framework, or one of [`LIBRARIES`].
+    name: &'static str,
+    /// What the folder that it is in ends with, with its slashes; empty where any will do.
     folder: &'static [u8],
     /// How its name starts; it has `.so` in it.
     prefix: &'static [u8],
     /// Builds without CUDA have it too, and prove nothing unless the driver is loaded.
     needs_driver: bool,
+    /// The number after its `.so.` is the version of what it tells of, or the start of it.
+    is_numbered: bool,
 }
 
-const fn mark(framework: &'static str, folder: &'static [u8], prefix: &'static [u8]) -> Mark {
+const fn mark(name: &'static str, folder: &'static str, prefix: &'static str) -> Mark {
     Mark {
-        framework,
-        folder,
-        prefix,
+        name,
+        folder: folder.as_bytes(),
+        prefix: prefix.as_bytes(),
         needs_driver: false,
+        is_numbered: false,
     }
 }
 
-const fn shared_mark(
-    framework: &'static str,
-    folder: &'static [u8],
-    prefix: &'static [u8],
-) -> Mark {
+const fn shared(name: &'static str, folder: &'static str, prefix: &'static str) -> Mark {
     Mark {
         needs_driver: true,
-        ..mark(framework, folder, prefix)
+        ..mark(name, folder, prefix)
+    }
+}
+
+impl Mark {
+    const fn numbered(self) -> Self {
+        Self {
+            is_numbered: true,
+            ..self
+        }
     }
 }
 
 /// The most specific first. Where two are loaded, the one that only a build with CUDA can have is the
 /// likelier to hold the memory: PyTorch stands before TensorFlow, whose files every build has.
-const MARKS: [Mark; 29] = [
-    shared_mark("vllm", b"/vllm/", b""),
-    shared_mark("sglang", b"/sgl_kernel/", b""),
-    mark("llama.cpp", b"", b"libggml-cuda"),
-    shared_mark("llama.cpp", b"", b"libllama."),
-    shared_mark("ctranslate2", b"", b"libctranslate2"),
-    mark("jax", b"", b"xla_cuda_plugin"),
-    mark("jax", b"/jax_cuda11_plugin/", b"cuda_plugin_extension"),
-    mark("jax", b"/jax_cuda12_plugin/", b"cuda_plugin_extension"),
-    mark("jax", b"/jax_cuda13_plugin/", b"cuda_plugin_extension"),
-    shared_mark("paddle", b"", b"libpaddle."),
-    shared_mark("paddle", b"", b"libphi."),
-    shared_mark("mxnet", b"", b"libmxnet."),
-    mark("pytorch", b"", b"libtorch_cuda"),
-    mark("pytorch", b"", b"libc10_cuda"),
-    shared_mark("pytorch", b"", b"libtorch_python."),
-    shared_mark("tensorflow", b"", b"libtensorflow_cc."),
-    shared_mark("tensorflow", b"", b"libtensorflow_framework."),
-    shared_mark("tensorflow", b"", b"_pywrap_tensorflow_internal."),
-    mark("rapids", b"", b"librmm."),
-    mark("rapids", b"", b"libcudf."),
-    mark("rapids", b"", b"libcuml."),
-    mark("rapids", b"", b"libcuml++."),
-    mark("onnxruntime", b"", b"libonnxruntime_providers_cuda."),
-    mark("onnxruntime", b"", b"libonnxruntime_providers_tensorrt."),
-    shared_mark("onnxruntime", b"", b"libonnxruntime.so"),
-    shared_mark("onnxruntime", b"", b"onnxruntime_pybind11_state"),
-    shared_mark("cupy", b"/cupy/_core/", b"core."),
-    shared_mark("cupy", b"/cupy/cuda/", b"memory."),
-    shared_mark("cupy", b"/cupy_backends/cuda/api/", b"runtime."),
+const MARKS: [Mark; 58] = [
+    // Engines that serve.
+    shared("vllm", "/vllm/", "_C"),
+    shared("vllm", "/vllm/", "_moe_C"),
+    shared("vllm", "/vllm/", "cumem_allocator"),
+    shared("vllm", "/vllm/vllm_flash_attn/", "_vllm_fa"),
+    shared("sglang", "/sgl_kernel/", "common_ops"),
+    shared("sglang", "/sgl_kernel/", "flash_ops"),
+    shared("sglang", "/sgl_kernel/sm90/", "common_ops"),
+    shared("sglang", "/sgl_kernel/sm100/", "common_ops"),
+    mark("tensorrt-llm", "", "libtensorrt_llm."),
+    mark("tensorrt-llm", "", "libnvinfer_plugin_tensorrt_llm."),
+    shared("triton-server", "", "libtritonserver."),
+    shared("ollama", "/ollama/", "libggml"),
+    mark("ollama", "/ollama/cuda_v11/", "libggml-cuda"),
+    mark("ollama", "/ollama/cuda_v12/", "libggml-cuda"),
+    mark("ollama", "/ollama/cuda_v13/", "libggml-cuda"),
+    mark("llama.cpp", "", "libggml-cuda"),
+    shared("llama.cpp", "", "libllama."),
+    shared("ctranslate2", "", "libctranslate2").numbered(),
+    // What trains.
+    mark("jax", "", "xla_cuda_plugin"),
+    mark("jax", "/jax_cuda11_plugin/", "cuda_plugin_extension"),
+    mark("jax", "/jax_cuda12_plugin/", "cuda_plugin_extension"),
+    mark("jax", "/jax_cuda13_plugin/", "cuda_plugin_extension"),
+    shared("paddle", "", "libpaddle."),
+    shared("paddle", "", "libphi."),
+    shared("mxnet", "", "libmxnet."),
+    mark("pytorch", "", "libtorch_cuda"),
+    mark("pytorch", "", "libc10_cuda"),
+    shared("pytorch", "", "libtorch_python."),
+    shared("tensorflow", "", "libtensorflow_cc.").numbered(),
+    shared("tensorflow", "", "libtensorflow_framework.").numbered(),
+    shared("tensorflow", "", "_pywrap_tensorflow_internal."),
+    // JAX before its plugins; every build has it.
+    shared("jax", "/jaxlib/", "xla_extension."),
+    // What computes with arrays and graphs.
+    mark("rapids", "", "librmm."),
+    mark("rapids", "", "libcudf."),
+    mark("rapids", "", "libcuml."),
+    mark("rapids", "", "libcuml++."),
+    mark("onnxruntime", "", "libonnxruntime_providers_cuda."),
+    mark("onnxruntime", "", "libonnxruntime_providers_tensorrt."),
+    shared("onnxruntime", "", "libonnxruntime.so").numbered(),
+    shared("onnxruntime", "", "onnxruntime_pybind11_state"),
+    shared("cupy", "/cupy/_core/", "core."),
+    shared("cupy", "/cupy/cuda/", "memory."),
+    shared("cupy", "/cupy_backends/cuda/api/", "runtime."),
+    shared("tensorrt", "", "libnvinfer.so").numbered(),
+    shared("numba", "/numba/", "_helperlib."),
+    shared("numba", "/numba/cuda/cext/", "_helperlib."),
+    // What anything on a GPU may have.
+    mark("cuda", "", "libcudart.").numbered(),
+    mark("cuda", "", "libcudart-").numbered(),
+    mark("cuda", "", "libcuda.so"),
+    // What takes no memory of its own to speak of.
+    mark("nccl", "", "libnccl."),
+    shared("ray", "/ray/", "_raylet."),
+    shared("deepspeed", "/deepspeed/ops/adam/", ""),
+    shared("deepspeed", "/deepspeed/ops/aio/", ""),
+    shared("deepspeed", "/fused_adam/", "fused_adam."),
+    shared("deepspeed", "/cpu_adam/", "cpu_adam."),
+    shared("deepspeed", "/fused_lamb/", "fused_lamb."),
+    shared("deepspeed", "/async_io/", "async_io."),
+    shared(
+        "deepspeed",
+        "/transformer_inference/",
+        "transformer_inference.",
+    ),
 ];
 
 const _: () = assert!(MARKS.len() < 64, "marks seen are the bits of a word");
+
+/// What is told beside a framework, in this order.
+const LIBRARIES: [&str; 3] = ["deepspeed", "nccl", "ray"];
+
+/// What a process has loaded.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Loaded {
+    /// The framework that holds its memory; `None` where it is none that is known.
+    pub framework: Option<&'static str>,
+    /// The framework's version, as far as a path tells it.
+    pub version: Option<String>,
+    /// What else it has loaded of `deepspeed`, `nccl` and `ray`.
+    pub libraries: Vec<&'static str>,
+}
 
 /// Which marks were seen so far, in lines that come in pieces.
 #[derive(Debug, Default)]
@@ -90,6 +169,8 @@ struct Seen {
     /// A bit for each of [`MARKS`].
     marks: u64,
     driver: bool,
+    /// The most that a path told of each framework's version.
+    versions: Vec<(&'static str, String)>,
     /// The start of a line whose end has not come yet.
     line: Vec<u8>,
     /// The path of the last line: a library is mapped in several parts, one after the other.
@@ -129,42 +210,80 @@ impl Seen {
 
         let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
         let slash = path.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
-        let (folders, name) = (&path[..=slash], &path[slash + 1..]);
-        if !contains(name, b".so") {
+        let (folders, name) = path.split_at(slash + 1);
+        if !name.windows(3).any(|part| part == b".so") {
             return;
         }
         self.driver |= name.starts_with(b"libcuda.so");
         for (at, mark) in MARKS.iter().enumerate() {
-            if name.starts_with(mark.prefix) && contains(folders, mark.folder) {
+            if name.starts_with(mark.prefix) && folders.ends_with(mark.folder) {
                 self.marks |= 1 << at;
+                self.version(mark, folders, name);
             }
         }
     }
 
-    fn framework(&self) -> Option<&'static str> {
-        MARKS
+    /// Keeps what this file's path tells of its framework's version, if that is the most so far.
+    fn version(&mut self, mark: &Mark, folders: &[u8], name: &[u8]) {
+        let by_name = || of_file(name).filter(|_| mark.is_numbered);
+        let Some(version) = of_folders(folders, mark.name).or_else(by_name) else {
+            return;
+        };
+        let known = self.versions.iter_mut().find(|(of, _)| *of == mark.name);
+        match known {
+            None => self.versions.push((mark.name, version)),
+            Some((_, known)) if version.len() > known.len() => *known = version,
+            Some(_) => {}
+        }
+    }
+
+    /// What the marks tell of a process with this command line.
+    fn loaded(mut self, command: &[Arc<str>]) -> Loaded {
+        let is_seen = |at: usize, mark: &Mark| {
+            self.marks & 1 << at != 0 && (self.driver || !mark.needs_driver)
+        };
+        let seen = || {
+            let marks = MARKS.iter().enumerate();
+            marks.filter(|&(at, mark)| is_seen(at, mark))
+        };
+        let mapped = seen()
+            .map(|(_, mark)| mark.name)
+            .find(|name| !LIBRARIES.contains(name));
+        // A program's name proves nothing where nothing of a GPU is loaded.
+        let framework = mapped.map(|mapped| engine(command).unwrap_or(mapped));
+        let libraries = LIBRARIES
+            .into_iter()
+            .filter(|library| {
+                seen().any(|(_, mark)| mark.name == *library)
+                    || match *library {
+                        "deepspeed" => framework.is_some() && is_deepspeed(command),
+                        "ray" => framework.is_some() && is_ray(command),
+                        _ => false,
+                    }
+            })
+            .collect();
+        let version = self
+            .versions
             .iter()
-            .enumerate()
-            .find(|(at, mark)| self.marks & 1 << at != 0 && (self.driver || !mark.needs_driver))
-            .map(|(_, mark)| mark.framework)
+            .position(|(of, _)| Some(*of) == framework)
+            .map(|at| self.versions.swap_remove(at).1);
+        Loaded {
+            framework,
+            version,
+            libraries,
+        }
     }
 }
 
-fn contains(text: &[u8], part: &[u8]) -> bool {
-    part.is_empty() || text.windows(part.len()).any(|window| window == part)
-}
-
-/// The framework that a process has loaded, by the content of `/proc/PID/maps`. `None` where it is
-/// none that is known.
-pub fn parse_maps(bytes: &[u8]) -> Option<&'static str> {
+/// What a process has loaded, by the content of its `/proc/PID/maps` and its argv, which may be empty.
+pub fn parse_maps(bytes: &[u8], command: &[Arc<str>]) -> Loaded {
     let mut seen = Seen::default();
     seen.piece(bytes);
-    seen.framework()
+    seen.loaded(command)
 }
 
-/// The framework that a process has loaded: `Some(None)` where it has none that is known, `None`
-/// where its maps may not be read.
-pub(super) fn read_framework(folder: &Folder) -> io::Result<Option<Option<&'static str>>> {
+/// What a process has loaded; `None` where its maps may not be read.
+pub(super) fn read_framework(folder: &Folder, command: &[Arc<str>]) -> io::Result<Option<Loaded>> {
     let Some(file) = if_readable(folder.file(c"maps"))? else {
         return Ok(None);
     };
@@ -181,120 +300,5 @@ pub(super) fn read_framework(folder: &Folder) -> io::Result<Option<Option<&'stat
         read += length;
         seen.piece(&piece[..length]);
     }
-    Ok(Some(seen.framework()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The maps of a process that has these files mapped.
-    fn maps(paths: &[&str]) -> Vec<u8> {
-        let mut maps =
-            b"55d0c0a00000-55d0c0a01000 r--p 00000000 08:01 1234   /usr/bin/python3.12\n\
-            7ffd1c000000-7ffd1c021000 rw-p 00000000 00:00 0   [stack]\n\
-            7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n"
-                .to_vec();
-        for path in paths {
-            for part in ["r--p 00000000", "r-xp 00001000"] {
-                maps.extend(format!("7f00-7f01 {part} 08:01 99   {path}\n").into_bytes());
-            }
-        }
-        maps
-    }
-
-    const TORCH: &str = "/v/site-packages/torch/lib/libtorch_cuda.so";
-    const DRIVER: &str = "/usr/lib/x86_64-linux-gnu/libcuda.so.580.159.03";
-
-    #[test]
-    fn each_framework_has_its_marks() {
-        for (path, framework) in [
-            (TORCH, "pytorch"),
-            ("/v/torch/lib/libc10_cuda.so (deleted)", "pytorch"),
-            ("/v/tensorflow/libtensorflow_cc.so.2", "tensorflow"),
-            ("/v/jax_plugins/xla_cuda12/xla_cuda_plugin.so", "jax"),
-            ("/v/jax_cuda12_plugin/cuda_plugin_extension.so", "jax"),
-            ("/v/cupy/_core/core.cpython-312-x86_64-linux-gnu.so", "cupy"),
-            ("/v/librmm/lib64/librmm.so", "rapids"),
-            (
-                "/v/onnxruntime/capi/libonnxruntime_providers_cuda.so",
-                "onnxruntime",
-            ),
-            ("/v/vllm/_C.abi3.so", "vllm"),
-            ("/v/sgl_kernel/sm90/common_ops.abi3.so", "sglang"),
-            ("/usr/lib/ollama/cuda_v12/libggml-cuda.so", "llama.cpp"),
-            (
-                "/v/ctranslate2.libs/libctranslate2-bc15bf3f.so.4.5.0",
-                "ctranslate2",
-            ),
-            ("/v/mxnet/libmxnet.so", "mxnet"),
-            ("/v/paddle/base/libpaddle.so", "paddle"),
-            ("/a folder/torch/lib/libtorch_cuda.so", "pytorch"),
-        ] {
-            assert_eq!(
-                parse_maps(&maps(&[path, DRIVER])),
-                Some(framework),
-                "{path}"
-            );
-        }
-    }
-
-    #[test]
-    fn the_more_specific_wins_whatever_the_order() {
-        let vllm = "/v/vllm/cumem_allocator.abi3.so";
-        let whisper = "/v/ctranslate2.libs/libctranslate2-1.so.4";
-        assert_eq!(parse_maps(&maps(&[vllm, TORCH, DRIVER])), Some("vllm"));
-        assert_eq!(parse_maps(&maps(&[DRIVER, TORCH, vllm])), Some("vllm"));
-        assert_eq!(
-            parse_maps(&maps(&[TORCH, whisper, DRIVER])),
-            Some("ctranslate2")
-        );
-    }
-
-    #[test]
-    fn what_builds_without_cuda_share_needs_the_driver() {
-        for path in [
-            "/v/tensorflow/libtensorflow_framework.so.2",
-            "/v/onnxruntime/capi/onnxruntime_pybind11_state.so",
-            "/v/torch/lib/libtorch_python.so",
-        ] {
-            assert_eq!(parse_maps(&maps(&[path])), None, "{path}");
-            assert!(parse_maps(&maps(&[path, DRIVER])).is_some(), "{path}");
-        }
-    }
-
-    #[test]
-    fn what_only_looks_like_one_is_none() {
-        for path in [
-            "/home/vllm/data.bin",
-            "/home/ann/libtorch_cuda.txt",
-            "/v/torch/lib/xlibtorch_cuda.so",
-            "/usr/lib/libc.so.6",
-            "/memfd:libtorch (deleted)",
-        ] {
-            assert_eq!(parse_maps(&maps(&[path, DRIVER])), None, "{path}");
-        }
-        assert_eq!(parse_maps(b""), None);
-        assert_eq!(parse_maps(b"\n\n/\n//\n\xff/\xff\n"), None);
-        // A line that is not over yet may go on.
-        assert_eq!(
-            parse_maps(b"7f00-7f01 r--p 0 08:01 9 /v/libtorch_cuda.so"),
-            None
-        );
-    }
-
-    #[test]
-    fn the_pieces_in_which_it_is_read_make_no_difference() {
-        let maps = maps(&[TORCH, "/v/vllm/_C.abi3.so", DRIVER]);
-        for length in 1..maps.len() {
-            let mut seen = Seen::default();
-            maps.chunks(length).for_each(|piece| seen.piece(piece));
-            assert_eq!(seen.framework(), Some("vllm"), "{length}");
-        }
-        let mut seen = Seen::default();
-        for _ in 0..100 {
-            seen.piece(&[b'/'; 4096]);
-        }
-        assert!(seen.line.len() <= LINE_BYTES);
-    }
+    Ok(Some(seen.loaded(command)))
 }

@@ -38,7 +38,7 @@ mod users;
 
 pub use cmdline::parse_cmdline;
 pub use device_files::{DeviceFile, minor_number, read_device_files};
-pub use framework::parse_maps;
+pub use framework::{Loaded, parse_maps};
 pub use gpu_files::{has_gpu_device_files, is_gpu_file};
 pub use kernel_module::{KernelModule, parse_module_version, read_kernel_module};
 pub use machine::{Clocks, read_boot_time, read_clocks, read_host};

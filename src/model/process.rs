@@ -90,12 +90,16 @@ pub struct Process {
     /// GPU device files held open; absent where its descriptors may not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_files: Option<Arc<[Arc<str>]>>,
-    /// `pytorch`, `tensorflow`, `jax` …, from the libraries mapped.
+    /// `pytorch`, `tensorflow`, `jax` …, from the libraries mapped: the one that holds its memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub framework: Option<Arc<str>>,
     /// Its version, where a path tells it: `"2.9.1"`, or as much of it as is told, `"2"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub framework_version: Option<Arc<str>>,
+    /// What it has loaded beside its framework: `deepspeed`, `nccl`, `ray`. Absent where none of them is
+    /// known to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub libraries: Option<Arc<[Arc<str>]>>,
     /// Its cgroup: the path in the unified hierarchy, or in that of memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<Arc<str>>,

@@ -12,6 +12,7 @@ const FRAMEWORKS: &[&str] = &[
     "sglang",
     "tgi",
     "triton",
+    "triton-server",
     "tritonserver",
     "tensorrt-llm",
     "lmdeploy",

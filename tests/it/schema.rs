@@ -406,6 +406,7 @@ fn snapshot() -> Snapshot {
             gpu_files: Some(["/dev/nvidia0".into()].into()),
             framework: text("pytorch"),
             framework_version: text("2.9.1"),
+            libraries: Some(["nccl".into()].into()),
             cgroup: text("/system.slice/docker-0123.scope"),
             container: Some(Arc::new(Container {
                 runtime: text("docker"),

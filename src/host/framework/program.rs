@@ -1,0 +1,108 @@
+//! Which engine a program is, by its command line, where its libraries are those of what it is built on.
+//!
+//! Only whole names count: of the program, of the script that an interpreter runs, of the module after
+//! `-m`, and the titles that workers give themselves. An argument such as a model's name tells nothing.
+
+use std::sync::Arc;
+
+/// Programs and scripts that are engines.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("vllm", "vllm"),
+    ("sglang", "sglang"),
+    ("text-generation-server", "tgi"),
+    ("text-generation-launcher", "tgi"),
+    ("tritonserver", "triton-server"),
+    ("triton_python_backend_stub", "triton-server"),
+    ("trtllm-serve", "tensorrt-llm"),
+    ("ollama", "ollama"),
+    ("llama-server", "llama.cpp"),
+];
+
+/// Packages whose modules are engines.
+const MODULES: &[(&str, &str)] = &[
+    ("vllm", "vllm"),
+    ("sglang", "sglang"),
+    ("text_generation_server", "tgi"),
+    ("tensorrt_llm", "tensorrt-llm"),
+];
+
+/// How the titles of workers start.
+const TITLES: &[(&str, &str)] = &[("VLLM::", "vllm"), ("sglang::", "sglang")];
+
+/// Options of Python that take the next argument.
+const WITH_VALUE: &[&str] = &["-W", "-X", "--check-hash-based-pycs"];
+
+/// The engine that a process with this argv is; `None` where it is none that is known.
+pub(super) fn engine(command: &[Arc<str>]) -> Option<&'static str> {
+    let title = command.first()?;
+    let titled = TITLES.iter().find(|(start, _)| title.starts_with(start));
+    if let Some((_, engine)) = titled {
+        return Some(engine);
+    }
+    match runs(command)? {
+        Runs::Program(name) => named(PROGRAMS, name),
+        Runs::Module(module) => named(MODULES, module.split('.').next()?),
+    }
+}
+
+/// Whether DeepSpeed launched it, or it was told to train with DeepSpeed.
+pub(super) fn is_deepspeed(command: &[Arc<str>]) -> bool {
+    match runs(command) {
+        Some(Runs::Program("deepspeed")) => return true,
+        Some(Runs::Module(module)) if module.starts_with("deepspeed.") => return true,
+        _ => {}
+    }
+    command.iter().any(|argument| {
+        matches!(
+            argument.split('=').next(),
+            Some("--deepspeed" | "--deepspeed_config")
+        )
+    })
+}
+
+/// Whether it is a worker of Ray by its title.
+pub(super) fn is_ray(command: &[Arc<str>]) -> bool {
+    command
+        .first()
+        .is_some_and(|title| title.starts_with("ray::"))
+}
+
+/// What a command line runs.
+enum Runs<'a> {
+    /// A program, or an interpreter's script, without its folder.
+    Program(&'a str),
+    /// A module of Python.
+    Module(&'a str),
+}
+
+fn runs(command: &[Arc<str>]) -> Option<Runs<'_>> {
+    let (program, arguments) = command.split_first()?;
+    let program = file_name(program);
+    if !program.starts_with("python") {
+        return Some(Runs::Program(program));
+    }
+    let mut arguments = arguments.iter().map(|argument| &**argument);
+    while let Some(argument) = arguments.next() {
+        match argument {
+            "-m" => return arguments.next().map(Runs::Module),
+            "-c" => return None,
+            _ if WITH_VALUE.contains(&argument) => {
+                arguments.next();
+            }
+            _ if argument.starts_with('-') => {}
+            _ => return Some(Runs::Program(file_name(argument))),
+        }
+    }
+    None
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn named(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
+    table
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, engine)| *engine)
+}

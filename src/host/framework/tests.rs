@@ -1,0 +1,335 @@
+//! Maps of processes with one framework, with several, and with what only looks like one.
+
+use super::*;
+
+/// The maps of a process that has these files mapped.
+fn maps(paths: &[&str]) -> Vec<u8> {
+    let mut maps = b"55d0c0a00000-55d0c0a01000 r--p 00000000 08:01 1234   /usr/bin/python3.12\n\
+        7ffd1c000000-7ffd1c021000 rw-p 00000000 00:00 0   [stack]\n\
+        7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n"
+        .to_vec();
+    for path in paths {
+        for part in ["r--p 00000000", "r-xp 00001000"] {
+            maps.extend(format!("7f00-7f01 {part} 08:01 99   {path}\n").into_bytes());
+        }
+    }
+    maps
+}
+
+fn command(words: &str) -> Vec<Arc<str>> {
+    words.split_whitespace().map(Arc::from).collect()
+}
+
+/// What a process with these files and this command line has loaded.
+fn loaded(paths: &[&str], words: &str) -> Loaded {
+    parse_maps(&maps(paths), &command(words))
+}
+
+fn framework(paths: &[&str]) -> Option<&'static str> {
+    loaded(paths, "python train.py").framework
+}
+
+const TORCH: &str = "/v/site-packages/torch/lib/libtorch_cuda.so";
+const DRIVER: &str = "/usr/lib/x86_64-linux-gnu/libcuda.so.580.159.03";
+const RUNTIME: &str = "/v/nvidia/cuda_runtime/lib/libcudart.so.12";
+
+#[test]
+fn each_framework_has_its_marks() {
+    for (path, expected) in [
+        (TORCH, "pytorch"),
+        ("/v/torch/lib/libc10_cuda.so (deleted)", "pytorch"),
+        ("/v/tensorflow/libtensorflow_cc.so.2", "tensorflow"),
+        ("/v/jax_plugins/xla_cuda12/xla_cuda_plugin.so", "jax"),
+        ("/v/jax_cuda12_plugin/cuda_plugin_extension.so", "jax"),
+        ("/v/jaxlib/xla_extension.so", "jax"),
+        ("/v/cupy/_core/core.cpython-312-x86_64-linux-gnu.so", "cupy"),
+        ("/v/librmm/lib64/librmm.so", "rapids"),
+        (
+            "/v/onnxruntime/capi/libonnxruntime_providers_cuda.so",
+            "onnxruntime",
+        ),
+        ("/v/vllm/_C.abi3.so", "vllm"),
+        ("/v/vllm/_C_stable_libtorch.abi3.so", "vllm"),
+        ("/v/sgl_kernel/sm90/common_ops.abi3.so", "sglang"),
+        ("/v/tensorrt_llm/libs/libtensorrt_llm.so", "tensorrt-llm"),
+        ("/opt/tritonserver/lib/libtritonserver.so", "triton-server"),
+        ("/usr/lib/ollama/cuda_v12/libggml-cuda.so", "ollama"),
+        ("/usr/local/lib/ollama/libggml-base.so", "ollama"),
+        ("/opt/llama.cpp/build/bin/libggml-cuda.so", "llama.cpp"),
+        (
+            "/v/ctranslate2.libs/libctranslate2-bc15bf3f.so.4.5.0",
+            "ctranslate2",
+        ),
+        ("/v/mxnet/libmxnet.so", "mxnet"),
+        ("/v/paddle/base/libpaddle.so", "paddle"),
+        ("/v/tensorrt_libs/libnvinfer.so.10", "tensorrt"),
+        (
+            "/v/numba/_helperlib.cpython-312-x86_64-linux-gnu.so",
+            "numba",
+        ),
+        ("/a folder/torch/lib/libtorch_cuda.so", "pytorch"),
+        (RUNTIME, "cuda"),
+        ("/v/x.libs/libcudart-9335f6a2.so.12.4.127", "cuda"),
+    ] {
+        assert_eq!(framework(&[path, DRIVER]), Some(expected), "{path}");
+    }
+}
+
+#[test]
+fn the_more_specific_wins_whatever_the_order() {
+    let vllm = "/v/vllm/cumem_allocator.abi3.so";
+    let whisper = "/v/ctranslate2.libs/libctranslate2-1.so.4";
+    let rmm = "/v/librmm/lib64/librmm.so";
+    let cupy = "/v/cupy/_core/core.cpython-312-x86_64-linux-gnu.so";
+    let numba = "/v/numba/_helperlib.cpython-312-x86_64-linux-gnu.so";
+    let triton = "/opt/tritonserver/lib/libtritonserver.so";
+    for (paths, expected) in [
+        (&[vllm, TORCH][..], "vllm"),
+        (&[TORCH, vllm], "vllm"),
+        (&[TORCH, whisper], "ctranslate2"),
+        (&[cupy, numba, rmm], "rapids"),
+        (&[numba, cupy], "cupy"),
+        (&[rmm, TORCH], "pytorch"),
+        (&["/v/jaxlib/xla_extension.so", TORCH], "pytorch"),
+        (&[TORCH, triton], "triton-server"),
+        (&[RUNTIME, numba], "numba"),
+    ] {
+        let with_driver = [paths, &[DRIVER]].concat();
+        assert_eq!(framework(&with_driver), Some(expected), "{paths:?}");
+        let reversed: Vec<_> = with_driver.into_iter().rev().collect();
+        assert_eq!(framework(&reversed), Some(expected), "{paths:?}");
+    }
+}
+
+#[test]
+fn what_builds_without_cuda_share_needs_the_driver() {
+    for path in [
+        "/v/tensorflow/libtensorflow_framework.so.2",
+        "/v/onnxruntime/capi/onnxruntime_pybind11_state.so",
+        "/v/torch/lib/libtorch_python.so",
+        "/v/numba/_helperlib.cpython-312-x86_64-linux-gnu.so",
+        "/v/jaxlib/xla_extension.so",
+    ] {
+        assert_eq!(framework(&[path]), None, "{path}");
+        assert_ne!(framework(&[path, DRIVER]), Some("cuda"), "{path}");
+    }
+}
+
+#[test]
+fn what_has_nothing_but_cuda_is_cuda() {
+    assert_eq!(framework(&[DRIVER]), Some("cuda"));
+    assert_eq!(framework(&[RUNTIME]), Some("cuda"));
+    assert_eq!(framework(&["/usr/lib/libnvidia-ml.so.1"]), None);
+    assert_eq!(framework(&["/v/libnccl.so.2"]), None);
+}
+
+#[test]
+fn what_only_looks_like_one_is_only_cuda() {
+    for path in [
+        "/home/vllm/data.bin",
+        "/home/vllm/venv/site-packages/numpy/_multiarray_umath.so",
+        "/home/ann/vllm/venv/site-packages/markupsafe/_C.so",
+        "/home/ann/libtorch_cuda.txt",
+        "/v/torch/lib/xlibtorch_cuda.so",
+        "/v/triton/_C/libtriton.so",
+        "/usr/lib/libc.so.6",
+        "/memfd:libtorch (deleted)",
+    ] {
+        assert_eq!(framework(&[path, DRIVER]), Some("cuda"), "{path}");
+        assert_eq!(framework(&[path]), None, "{path}");
+    }
+    assert_eq!(parse_maps(b"", &[]), Loaded::default());
+    assert_eq!(
+        parse_maps(b"\n\n/\n//\n\xff/\xff\n", &[]),
+        Loaded::default()
+    );
+    // A line that is not over yet may go on.
+    assert_eq!(
+        parse_maps(b"7f00-7f01 r--p 0 08:01 9 /v/libtorch_cuda.so", &[]),
+        Loaded::default()
+    );
+}
+
+#[test]
+fn an_engine_is_known_by_its_program_too() {
+    for (words, expected) in [
+        (
+            "/opt/conda/bin/python3.11 /opt/conda/bin/text-generation-server serve m",
+            "tgi",
+        ),
+        ("/usr/src/.venv/bin/text-generation-server serve m", "tgi"),
+        ("python -m text_generation_server.cli serve", "tgi"),
+        (
+            "python -u -X faulthandler -m vllm.entrypoints.openai.api_server",
+            "vllm",
+        ),
+        ("VLLM::EngineCore", "vllm"),
+        ("sglang::scheduler_TP0", "sglang"),
+        (
+            "/opt/tritonserver/backends/python/triton_python_backend_stub /m/1/model.py",
+            "triton-server",
+        ),
+        ("/usr/local/bin/ollama runner --model x", "ollama"),
+        ("python /v/bin/trtllm-serve x", "tensorrt-llm"),
+        ("python train.py --model vllm", "pytorch"),
+        ("python -m train vllm", "pytorch"),
+        ("python -c import-vllm vllm", "pytorch"),
+        ("python -W vllm train.py", "pytorch"),
+        ("python vllm.py", "pytorch"),
+        ("python", "pytorch"),
+        ("", "pytorch"),
+    ] {
+        let of = |paths: &[&str]| loaded(paths, words).framework;
+        assert_eq!(of(&[TORCH, DRIVER]), Some(expected), "{words}");
+        assert_eq!(of(&["/usr/lib/libc.so.6"]), None, "{words}");
+    }
+}
+
+#[test]
+fn launchers_and_links_stand_beside_the_framework() {
+    let nccl = "/v/nvidia/nccl/lib/libnccl.so.2";
+    let ray = "/v/ray/_raylet.so";
+    let adam = "/home/ann/.cache/torch_extensions/py311_cu121/fused_adam/fused_adam.so";
+    for (paths, words, framework, libraries) in [
+        (
+            &[TORCH, nccl, DRIVER][..],
+            "python t.py",
+            "pytorch",
+            &["nccl"][..],
+        ),
+        (
+            &[TORCH, ray, DRIVER],
+            "ray::Trainer.fit",
+            "pytorch",
+            &["ray"],
+        ),
+        (&[TORCH, DRIVER], "ray::IDLE", "pytorch", &["ray"]),
+        (
+            &[TORCH, adam, nccl, DRIVER],
+            "python t.py",
+            "pytorch",
+            &["deepspeed", "nccl"],
+        ),
+        (
+            &[TORCH, DRIVER],
+            "python t.py --deepspeed ds.json",
+            "pytorch",
+            &["deepspeed"],
+        ),
+        (
+            &[TORCH, DRIVER],
+            "python t.py --deepspeed_config=ds.json",
+            "pytorch",
+            &["deepspeed"],
+        ),
+        (&[ray, DRIVER], "ray::IDLE", "cuda", &["ray"]),
+        (&[nccl, DRIVER], "all_reduce_perf -g 8", "cuda", &["nccl"]),
+        (
+            &["/v/vllm/_C.abi3.so", TORCH, ray, DRIVER],
+            "ray::RayWorkerWrapper",
+            "vllm",
+            &["ray"],
+        ),
+        (&[TORCH, DRIVER], "python t.py --deepspeedy", "pytorch", &[]),
+    ] {
+        let loaded = loaded(paths, words);
+        assert_eq!(loaded.framework, Some(framework), "{words}");
+        assert_eq!(loaded.libraries, libraries, "{words} {paths:?}");
+    }
+    assert_eq!(loaded(&[ray], "ray::IDLE"), Loaded::default());
+}
+
+#[test]
+fn a_path_tells_a_version_where_a_tool_wrote_it() {
+    let hash = "0123456789abcdfghijklmnpqrsvwxyz";
+    let nix = format!("/nix/store/{hash}-python3.11-torch-2.1.0-lib/lib/libtorch_cuda.so");
+    let guix = format!("/gnu/store/{hash}-python-pytorch-2.1.0/lib/libtorch_cuda.so");
+    let spack =
+        format!("/opt/spack/linux-rocky9/gcc-12.2/py-torch-2.1.0-{hash}/lib/libtorch_cuda.so");
+    for (path, expected) in [
+        (&*nix, Some("2.1.0")),
+        (&guix, Some("2.1.0")),
+        (&spack, Some("2.1.0")),
+        (
+            "/v/torch-2.1.0-py3.10-linux-x86_64.egg/torch/lib/libtorch_cuda.so",
+            Some("2.1.0"),
+        ),
+        (
+            "/v/torch-2.3.0a0+git1-py3.10.egg/torch/lib/libtorch_cuda.so",
+            Some("2.3.0a0"),
+        ),
+        (
+            "/c/pkgs/pytorch-2.1.0-py3.10_cuda12.1_0/lib/libtorch_cuda.so",
+            Some("2.1.0"),
+        ),
+        (
+            "/apps/software/PyTorch/2.1.2-foss-2023a/lib/libtorch_cuda.so",
+            Some("2.1.2"),
+        ),
+        ("/v/tensorflow/libtensorflow_framework.so.2", Some("2")),
+        ("/v/tensorflow_core/libtensorflow_framework.so.1", Some("1")),
+        (
+            "/s/TensorFlow/2.13.0-foss-2023a/x/tensorflow/libtensorflow_cc.so.2",
+            Some("2.13.0"),
+        ),
+        ("/v/tensorflow/libtensorflow_framework.so", None),
+        ("/v/tensorflow/python/_pywrap_tensorflow_internal.so", None),
+        ("/o/lib/libonnxruntime.so.1.17.0", Some("1.17.0")),
+        (
+            "/v/ctranslate2.libs/libctranslate2-bc15bf3f.so.4.5.0",
+            Some("4.5.0"),
+        ),
+        (
+            "/usr/local/cuda/lib64/libcudart.so.12.4.127",
+            Some("12.4.127"),
+        ),
+        ("/v/x.libs/libcudart-9335f6a2.so.11.0", Some("11.0")),
+        (DRIVER, None),
+        (TORCH, None),
+        (
+            "/home/ann/torch-2.1-experiments/v/torch/lib/libtorch_cuda.so",
+            None,
+        ),
+        ("/home/ann/torch-2.1/v/torch/lib/libtorch_cuda.so", None),
+        ("/home/ann/pytorch/2/v/libtorch_cuda.so", None),
+        ("/home/ann/pytorch/2.1x_/v/libtorch_cuda.so", None),
+        ("/pkgs/torchvision-0.16.0-py310/lib/libtorch_cuda.so", None),
+        (
+            "/pkgs/torch-99999999999.99999999999999999999999999/libtorch_cuda.so",
+            None,
+        ),
+        ("/pkgs/torch-2..1/libtorch_cuda.so", None),
+        ("/o/lib/libonnxruntime.so.1.\u{e9}.0", None),
+        ("/o/lib/libonnxruntime.so.", None),
+    ] {
+        let loaded = loaded(&[path, DRIVER], "x");
+        assert_eq!(loaded.version.as_deref(), expected, "{path}");
+    }
+}
+
+#[test]
+fn the_version_is_that_of_the_framework_that_is_named() {
+    let paths = [
+        "/usr/local/cuda/lib64/libcudart.so.12.4.127",
+        "/v/tensorflow/libtensorflow_framework.so.2",
+        TORCH,
+        DRIVER,
+    ];
+    let loaded = loaded(&paths, "python t.py");
+    assert_eq!((loaded.framework, loaded.version), (Some("pytorch"), None));
+}
+
+#[test]
+fn the_pieces_in_which_it_is_read_make_no_difference() {
+    let maps = maps(&[TORCH, "/v/vllm/_C.abi3.so", DRIVER]);
+    for length in 1..maps.len() {
+        let mut seen = Seen::default();
+        maps.chunks(length).for_each(|piece| seen.piece(piece));
+        assert_eq!(seen.loaded(&[]).framework, Some("vllm"), "{length}");
+    }
+    let mut seen = Seen::default();
+    for _ in 0..100 {
+        seen.piece(&[b'/'; 4096]);
+    }
+    assert!(seen.line.len() <= LINE_BYTES);
+}
