@@ -1,13 +1,14 @@
 //! How each framework takes GPU memory and what returns it, as NVML sees it, in words to type.
 //!
 //! One table, a row for each framework, read by findings, by `explain` and by recipes; the rows stand
-//! in `training`, `serving` and `arrays`. What makes NVML's number fall while the process lives is
-//! kept apart from what people try in vain: `del model`, `gc.collect()`, `clear_session()` and a smaller
+//! in `training`, `serving` and `arrays`. What makes NVML's number fall while the process lives is kept
+//! apart from what people try in vain: `del model`, `gc.collect()`, `clear_session()` and a smaller
 //! batch leave it where it is, because allocators keep what they have freed, and so they are never
-//! printed under a finding. Each line names its source, and the script that measured it where one has.
+//! printed alone under a finding. Each line names its source, and the script that measured it where one
+//! has.
 //!
-//! Nothing here looks at a machine. What to type where a process runs in a container, a job, a unit or a
-//! notebook is in `place`.
+//! Nothing here looks at a machine. What ends a process where it runs in a container, a job, a unit or a
+//! notebook is in `place`. To add a framework, write its row, and its marks in `host::framework`.
 
 mod arrays;
 mod place;
@@ -18,20 +19,32 @@ mod training;
 
 use crate::model::Process;
 
-pub use place::place_lines;
+pub use place::{place_lines, quote};
 
 /// One thing to know or to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Line {
     /// The words: one line, what is to be typed in backquotes, without a full stop.
     pub text: &'static str,
-    /// Where it is documented or was seen: a host and a page, or a repository and an issue's number.
+    /// Where it is documented or was seen: a host and a page, a project and a file, or a repository and
+    /// an issue's number.
     pub source: &'static str,
     /// The script under `tests/gpu` whose run on a GPU showed it; `None` until one did.
     pub measured: Option<&'static str>,
-    /// Environment variables, each with a part of its value, any of which shows that what the line asks
-    /// for is done; an empty part means any value.
-    pub unless_set: &'static [(&'static str, &'static str)],
+    /// Of which processes it holds.
+    pub when: When,
+}
+
+/// Of which processes a line holds, by the environment that they were started with: names of variables,
+/// each with a part of its value in lower case; an empty part is any value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// Of all.
+    Always,
+    /// Not of those that have one of these, because what the line asks for is done.
+    UnlessSet(&'static [(&'static str, &'static str)]),
+    /// Of those only that have one of these.
+    OnlyIfSet(&'static [(&'static str, &'static str)]),
 }
 
 impl Line {
@@ -40,25 +53,41 @@ impl Line {
             text,
             source,
             measured: None,
-            unless_set: &[],
+            when: When::Always,
         }
     }
 
-    const fn unless_set(self, unless_set: &'static [(&'static str, &'static str)]) -> Self {
-        Self { unless_set, ..self }
+    const fn unless_set(self, settings: &'static [(&'static str, &'static str)]) -> Self {
+        Self {
+            when: When::UnlessSet(settings),
+            ..self
+        }
     }
 
-    /// Whether the process was started with what the line asks for. No where its environment may not
-    /// be read.
-    pub fn is_done(&self, process: &Process) -> bool {
-        let Some(environment) = process.environment.as_deref() else {
-            return false;
+    const fn only_if_set(self, settings: &'static [(&'static str, &'static str)]) -> Self {
+        Self {
+            when: When::OnlyIfSet(settings),
+            ..self
+        }
+    }
+
+    /// Whether the line holds of this process. Where its environment may not be read, nothing counts as
+    /// set.
+    pub fn applies(&self, process: &Process) -> bool {
+        let is_set = |settings: &[(&str, &str)]| {
+            process.environment.as_deref().is_some_and(|environment| {
+                settings.iter().any(|(variable, part)| {
+                    environment
+                        .get(*variable)
+                        .is_some_and(|value| value.to_lowercase().contains(part))
+                })
+            })
         };
-        self.unless_set.iter().any(|(variable, part)| {
-            environment
-                .get(*variable)
-                .is_some_and(|value| value.to_lowercase().contains(part))
-        })
+        match self.when {
+            When::Always => true,
+            When::UnlessSet(settings) => !is_set(settings),
+            When::OnlyIfSet(settings) => is_set(settings),
+        }
     }
 }
 
@@ -72,33 +101,83 @@ pub struct Framework {
     /// How it takes memory, and what NVML shows of that.
     pub takes: Line,
     /// What returns memory to the driver while the process lives. The first line is the whole way in
-    /// brief; those after it go into what holds memory back, gentlest first. Empty where nothing does.
+    /// brief; those after it go into what else holds memory. Empty where nothing returns it.
     pub inside: &'static [Line],
     /// What makes it take less when it starts the next time.
     pub at_start: &'static [Line],
     /// What people try that returns nothing to the driver, and what it is good for.
     pub unchanged: &'static [Line],
-    /// How to end it without loss or leftovers, where there is more to it than a signal.
+    /// How to end it without leftovers, where there is more to it than a signal.
     pub at_end: &'static [Line],
 }
 
-/// Every row: engines that serve, then what trains, then what computes with arrays.
+/// Every row: engines that serve, what trains, what computes with arrays; then what only launches or
+/// links.
 static FRAMEWORKS: &[Framework] = &[
     serving::VLLM,
+    serving::SGLANG,
+    serving::TGI,
+    serving::TRITON_SERVER,
+    serving::TENSORRT_LLM,
     serving::OLLAMA,
+    serving::LLAMA_CPP,
+    serving::CTRANSLATE2,
     training::PYTORCH,
     training::TENSORFLOW,
+    training::TENSORFLOW_1,
+    training::KERAS,
+    training::JAX,
+    training::PADDLE,
+    training::MXNET,
+    arrays::RAPIDS,
+    arrays::ONNXRUNTIME,
+    arrays::CUPY,
+    arrays::TENSORRT,
+    arrays::NUMBA,
     arrays::CUDA,
+    training::DEEPSPEED,
+    training::NCCL,
+    training::RAY,
 ];
 
-/// Usual spellings, in lower case and without what joins their words, of names that rows have.
-const SPELLINGS: &[(&str, &str)] = &[("torch", "pytorch"), ("tf", "tensorflow")];
+/// What else people call what has a row, letters and digits only.
+const SPELLINGS: &[(&str, &str)] = &[
+    ("accelerate", "pytorch"),
+    ("cudaruntime", "cuda"),
+    ("cudf", "rapids"),
+    ("cuml", "rapids"),
+    ("fasterwhisper", "ctranslate2"),
+    ("flax", "jax"),
+    ("jaxlib", "jax"),
+    ("keras3", "keras"),
+    ("lightning", "pytorch"),
+    ("llamacpppython", "llama.cpp"),
+    ("llamaserver", "llama.cpp"),
+    ("onnx", "onnxruntime"),
+    ("onnxruntimegpu", "onnxruntime"),
+    ("ort", "onnxruntime"),
+    ("pytorchlightning", "pytorch"),
+    ("rmm", "rapids"),
+    ("tensorflow115", "tensorflow1"),
+    ("textgenerationserver", "tgi"),
+    ("tf", "tensorflow"),
+    ("tf1", "tensorflow1"),
+    ("tf115", "tensorflow1"),
+    ("tf2", "tensorflow"),
+    ("tfkeras", "keras"),
+    ("torch", "pytorch"),
+    ("torchrun", "pytorch"),
+    ("transformers", "pytorch"),
+    ("triton", "triton-server"),
+    ("trt", "tensorrt"),
+    ("trtllm", "tensorrt-llm"),
+];
 
 /// Under Jupyter the server restarts a kernel that is merely killed, and loses the notebook's state
 /// all the same.
 const KERNEL: Line = Line::new(
     "shut the kernel down: Kernel > Shut Down Kernel in Jupyter; interrupting it frees nothing",
-    "jupyter_server: KernelRestarter; ipython#11572",
+    "jupyter_server: KernelRestarter; ipython/ipython#11572",
 );
 
 /// Linux's driver frees what a process held when its last file of the GPU closes.
@@ -112,14 +191,18 @@ pub fn frameworks() -> &'static [Framework] {
     FRAMEWORKS
 }
 
-/// The row of a framework by its name, its title or another usual spelling, in any case: `torch`,
-/// `TF`, `llama-cpp`. `None` where the table has none.
+/// The row of a framework by its name, its title or another usual spelling, in any case and with or
+/// without what joins its words: `torch`, `TF`, `llama-cpp`. `None` where the table has none.
 pub fn find(name: &str) -> Option<&'static Framework> {
-    let plain = plain(name);
-    let named = |name: &str| FRAMEWORKS.iter().find(|row| self::plain(row.name) == name);
-    named(&plain).or_else(|| {
-        let (_, name) = SPELLINGS.iter().find(|(spelling, _)| *spelling == plain)?;
-        named(&self::plain(name))
+    let wanted = plain(name);
+    let named = |wanted: &str| {
+        FRAMEWORKS
+            .iter()
+            .find(|row| plain(row.name) == wanted || plain(row.title) == wanted)
+    };
+    named(&wanted).or_else(|| {
+        let (_, name) = SPELLINGS.iter().find(|(spelling, _)| *spelling == wanted)?;
+        named(&plain(name))
     })
 }
 
@@ -131,34 +214,68 @@ fn plain(name: &str) -> String {
         .collect()
 }
 
-/// The row of what a process has loaded, by framework and version. `None` where it is unknown.
+/// The row of what holds a process's memory, by framework and version. `None` where that is unknown.
 pub fn of(process: &Process) -> Option<&'static Framework> {
     let name = process.framework.as_deref()?;
+    // Older recordings name Ollama's runner by the libraries that it maps, and only Ollama can unload
+    // its models.
+    let is_ollama = process
+        .command
+        .as_deref()
+        .and_then(<[_]>::first)
+        .is_some_and(|program| program.rsplit('/').next() == Some("ollama"));
     let is_first = process
         .framework_version
         .as_deref()
         .is_some_and(|version| version.split('.').next() == Some("1"));
-    find(if name == "tensorflow" && is_first {
-        "tensorflow1"
-    } else {
-        name
+    find(match name {
+        "llama.cpp" if is_ollama => "ollama",
+        "tensorflow" if is_first => "tensorflow1",
+        name => name,
     })
 }
 
-/// What gives this process's memory back, gentlest first, in brief. The last line is its end.
+/// The rows of what a process has loaded beside its framework.
+pub fn beside(process: &Process) -> Vec<&'static Framework> {
+    let libraries = process.libraries.as_deref().unwrap_or_default();
+    libraries.iter().filter_map(|name| find(name)).collect()
+}
+
+/// What gives this process's memory back, gentlest first, in brief: what returns it while the process
+/// lives, if anything does, and its end.
 pub fn lines(process: &Process) -> Vec<Line> {
-    let inside = of(process).and_then(|row| row.inside.first());
-    let is_notebook = process.jupyter.is_some();
-    inside
-        .copied()
+    let end = if place::is_notebook(process) {
+        KERNEL
+    } else {
+        END
+    };
+    inside(process).into_iter().chain([end]).collect()
+}
+
+/// The same for a finding: its end as it is right where the process runs.
+pub fn steps(process: &Process) -> Vec<String> {
+    let places = place_lines(process);
+    let ends = if places.is_empty() {
+        vec![END.text.to_owned()]
+    } else {
+        places
+    };
+    inside(process)
+        .map(|line| line.text.to_owned())
         .into_iter()
-        .chain([if is_notebook { KERNEL } else { END }])
+        .chain(ends)
         .collect()
 }
 
+/// The first thing that returns memory while this process lives.
+fn inside(process: &Process) -> Option<Line> {
+    let mut lines = of(process)?.inside.iter();
+    lines.find(|line| line.applies(process)).copied()
+}
+
 /// What makes this process reserve less when it starts the next time: the first way that its
-/// environment does not show to be taken already. `None` where its framework is unknown or all is done.
+/// environment does not show to be taken. `None` where its framework is unknown or all is done.
 pub fn at_start(process: &Process) -> Option<Line> {
     let mut lines = of(process)?.at_start.iter();
-    lines.find(|line| !line.is_done(process)).copied()
+    lines.find(|line| line.applies(process)).copied()
 }

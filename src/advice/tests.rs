@@ -1,24 +1,513 @@
-//! Holds the table to its promises, and the lines of findings to the table.
+//! Holds the table to its promises, and what findings print to the table.
 
-use super::*;
-use crate::model::snapshot::Jupyter;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-fn texts(framework: Option<&str>, notebook: bool) -> Vec<&'static str> {
-    let process = Process {
+use super::*;
+use crate::model::process::{Container, Jupyter, Kubernetes, Slurm};
+
+fn process(framework: Option<&str>) -> Process {
+    Process {
+        pid: 4242,
         framework: framework.map(Arc::from),
-        jupyter: notebook.then(Arc::<Jupyter>::default),
         ..Process::default()
+    }
+}
+
+fn notebook(application: Option<&str>, path: Option<&str>) -> Process {
+    let kernel = Jupyter {
+        application: application.map(Arc::from),
+        notebook_path: path.map(Arc::from),
+        ..Jupyter::default()
     };
-    lines(&process).iter().map(|line| line.text).collect()
+    Process {
+        jupyter: Some(Arc::new(kernel)),
+        ..process(None)
+    }
+}
+
+fn with(process: Process, environment: &[(&str, &str)]) -> Process {
+    let environment: BTreeMap<Arc<str>, Arc<str>> = environment
+        .iter()
+        .map(|(name, value)| (Arc::from(*name), Arc::from(*value)))
+        .collect();
+    Process {
+        environment: Some(Arc::new(environment)),
+        ..process
+    }
+}
+
+fn texts(process: &Process) -> Vec<&'static str> {
+    lines(process).iter().map(|line| line.text).collect()
+}
+
+fn start(process: &Process) -> &'static str {
+    at_start(process).map_or("", |line| line.text)
+}
+
+/// All lines of a row, with what they stand under.
+fn all(row: &Framework) -> impl Iterator<Item = (&'static str, Line)> {
+    let parts = [
+        ("inside", row.inside),
+        ("at_start", row.at_start),
+        ("unchanged", row.unchanged),
+        ("at_end", row.at_end),
+    ];
+    let takes = [("takes", row.takes)];
+    takes.into_iter().chain(
+        parts
+            .into_iter()
+            .flat_map(|(part, lines)| lines.iter().map(move |line| (part, *line))),
+    )
+}
+
+#[test]
+fn every_line_can_be_printed_as_it_is() {
+    let mut seen = BTreeSet::new();
+    for row in frameworks() {
+        assert!(seen.insert(row.name), "{} has two rows", row.name);
+        assert_eq!(row.name, row.name.to_lowercase());
+        for (part, line) in all(row) {
+            let what = format!("{} {part}: {}", row.name, line.text);
+            assert!(line.text.len() >= 20 && line.text.len() <= 300, "{what}");
+            assert!(!line.text.ends_with('.'), "{what}");
+            assert!(!line.text.contains("  "), "{what}");
+            assert!(!line.text.chars().any(char::is_control), "{what}");
+            assert_eq!(line.text.matches('`').count() % 2, 0, "{what}");
+            assert_eq!(line.text.trim(), line.text, "{what}");
+            assert!(line.source.len() >= 8, "{what}: no source");
+            assert!(
+                line.source.contains(['.', '#', '/', ':']),
+                "{what}: {} names no page, file or issue",
+                line.source
+            );
+            assert!(part == "at_start" || !line.text.starts_with("at its next start"));
+            assert_eq!(line.measured, None, "{what}: nothing was measured yet");
+        }
+    }
+}
+
+#[test]
+fn every_row_says_how_it_takes_memory_and_how_to_take_less() {
+    for row in frameworks() {
+        assert!(!row.at_start.is_empty(), "{}", row.name);
+        assert!(!row.unchanged.is_empty(), "{}", row.name);
+    }
+}
+
+/// What leaves NVML's number where it is when it stands alone.
+const IN_VAIN: &[&str] = &[
+    "clear_session",
+    "reset_default_graph",
+    "sess.close",
+    "batch",
+    "set_memory_growth",
+    "accumulation",
+    "no_grad",
+    "BytesInUse",
+];
+
+/// What makes NVML's number fall.
+const RETURNS: &[&str] = &[
+    "empty_cache()",
+    "free_all_blocks()",
+    "reinitialize(",
+    "enable_memory_arena_shrinkage",
+    "returns each array",
+    "unload",
+    "stop MODEL",
+    "keep_alive",
+    "sleep",
+    "release_memory_occupation",
+    "close()",
+    "cudaFree",
+    "del context, engine",
+    "drop its device arrays",
+    "destroy_process_group",
+];
+
+#[test]
+fn nothing_that_leaves_the_memory_where_it_is_is_advised() {
+    for row in frameworks() {
+        for line in row.inside {
+            for useless in IN_VAIN {
+                assert!(!line.text.contains(useless), "{}: {}", row.name, line.text);
+            }
+        }
+        if let Some(brief) = row.inside.first() {
+            assert!(
+                RETURNS.iter().any(|call| brief.text.contains(call)),
+                "{}: what of it returns memory? {}",
+                row.name,
+                brief.text
+            );
+        }
+        for line in row.unchanged {
+            assert!(
+                row.inside.iter().all(|way| way.text != line.text),
+                "{}: {}",
+                row.name,
+                line.text
+            );
+        }
+        for notebook in [false, true] {
+            let process = Process {
+                jupyter: notebook.then(Arc::<Jupyter>::default),
+                ..process(Some(row.name))
+            };
+            let unchanged: Vec<_> = row.unchanged.iter().map(|line| line.text).collect();
+            for step in steps(&process) {
+                assert!(!unchanged.contains(&&*step), "{step}");
+                assert!(IN_VAIN.iter().all(|useless| !step.contains(useless)));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_framework_is_found_however_it_is_spelt() {
+    for (spelling, name) in [
+        ("pytorch", "pytorch"),
+        ("PyTorch", "pytorch"),
+        ("torch", "pytorch"),
+        ("tf", "tensorflow"),
+        ("TensorFlow", "tensorflow"),
+        ("tensorflow2", "tensorflow"),
+        ("tensorflow1", "tensorflow1"),
+        ("TF 1.15", "tensorflow1"),
+        ("tf.keras", "keras"),
+        ("llama-cpp", "llama.cpp"),
+        ("llama.cpp", "llama.cpp"),
+        ("triton", "triton-server"),
+        ("tritonserver", "triton-server"),
+        ("text-generation-inference", "tgi"),
+        ("onnx-runtime", "onnxruntime"),
+        ("TensorRT-LLM", "tensorrt-llm"),
+        ("JAX", "jax"),
+    ] {
+        assert_eq!(find(spelling).map(|row| row.name), Some(name), "{spelling}");
+    }
+    for unknown in ["", "-", "fortran", "torchx", "\u{1b}[31m"] {
+        assert_eq!(find(unknown), None, "{unknown:?}");
+    }
+    for row in frameworks() {
+        assert_eq!(find(row.name), Some(row));
+        assert_eq!(find(row.title), Some(row));
+    }
+    for (spelling, name) in SPELLINGS {
+        assert_eq!(plain(spelling), *spelling);
+        assert!(find(spelling).is_some_and(|row| row.name == *name));
+        let is_row = frameworks()
+            .iter()
+            .any(|row| plain(row.name) == *spelling || plain(row.title) == *spelling);
+        assert!(!is_row, "{spelling} is a row's name");
+    }
 }
 
 #[test]
 fn the_gentlest_way_comes_first_and_the_end_last() {
-    let lines = texts(Some("pytorch"), true);
+    let kernel = Process {
+        framework: Some("pytorch".into()),
+        ..notebook(None, None)
+    };
+    let lines = texts(&kernel);
     assert!(lines[0].contains("torch.cuda.empty_cache()"));
-    assert!(lines[1].starts_with("shut the kernel down"));
-    assert_eq!(texts(Some("tensorflow"), false), [END.text]);
-    assert_eq!(texts(None, false), [END.text]);
-    assert_eq!(texts(None, true), [KERNEL.text]);
+    assert_eq!(lines[1..], [KERNEL.text]);
+    assert_eq!(texts(&process(Some("tensorflow"))), [END.text]);
+    assert_eq!(texts(&process(None)), [END.text]);
+    assert_eq!(texts(&notebook(None, None)), [KERNEL.text]);
+    assert_eq!(texts(&notebook(Some("papermill"), None)), [END.text]);
+    assert_eq!(steps(&notebook(None, None)), [KERNEL.text]);
 }
+
+#[test]
+fn the_first_tensorflow_has_a_row_of_its_own() {
+    let of_version = |version: Option<&str>| {
+        let process = Process {
+            framework_version: version.map(Arc::from),
+            ..process(Some("tensorflow"))
+        };
+        of(&process).map(|row| row.name)
+    };
+    assert_eq!(of_version(Some("1")), Some("tensorflow1"));
+    assert_eq!(of_version(Some("1.15.5")), Some("tensorflow1"));
+    assert_eq!(of_version(Some("2.13.0")), Some("tensorflow"));
+    assert_eq!(of_version(Some("12")), Some("tensorflow"));
+    assert_eq!(of_version(None), Some("tensorflow"));
+}
+
+#[test]
+fn what_is_set_is_not_advised() {
+    let tensorflow = || process(Some("tensorflow"));
+    assert!(start(&tensorflow()).contains("TF_FORCE_GPU_ALLOW_GROWTH=true"));
+    let unlike = with(tensorflow(), &[("TF_FORCE_GPU_ALLOW_GROWTH", "false")]);
+    assert!(start(&unlike).contains("TF_FORCE_GPU_ALLOW_GROWTH=true"));
+    let grows = with(tensorflow(), &[("TF_FORCE_GPU_ALLOW_GROWTH", "true")]);
+    assert!(start(&grows).contains("memory_limit"));
+
+    let jax = || process(Some("jax"));
+    assert!(start(&jax()).contains("XLA_PYTHON_CLIENT_PREALLOCATE=false"));
+    let grows = with(jax(), &[("XLA_PYTHON_CLIENT_PREALLOCATE", "False")]);
+    assert!(start(&grows).contains("XLA_CLIENT_MEM_FRACTION"));
+    let limited = with(jax(), &[("XLA_PYTHON_CLIENT_MEM_FRACTION", ".9")]);
+    assert!(start(&limited).contains("XLA_PYTHON_CLIENT_PREALLOCATE=false"));
+
+    let expandable = with(
+        process(Some("pytorch")),
+        &[("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")],
+    );
+    let told = |process: &Process| {
+        let row = of(process).unwrap();
+        let mut lines = row.at_start.iter();
+        lines.any(|line| line.text.contains("expandable") && line.applies(process))
+    };
+    assert!(!told(&expandable) && told(&process(Some("pytorch"))));
+    assert_eq!(at_start(&process(None)), None);
+}
+
+#[test]
+fn jax_returns_memory_only_with_the_allocator_that_does() {
+    assert_eq!(texts(&process(Some("jax"))), [END.text]);
+    let platform = with(
+        process(Some("jax")),
+        &[("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")],
+    );
+    assert!(texts(&platform)[0].contains("jax.clear_caches()"));
+    let other = with(
+        process(Some("jax")),
+        &[("XLA_PYTHON_CLIENT_ALLOCATOR", "bfc")],
+    );
+    assert_eq!(texts(&other), [END.text]);
+}
+
+#[test]
+fn a_model_of_ollama_is_unloaded_by_ollama() {
+    let runner = Process {
+        command: Some(["/usr/bin/ollama".into(), "runner".into()].into()),
+        ..process(Some("llama.cpp"))
+    };
+    assert!(texts(&runner)[0].contains("ollama stop"));
+    assert!(texts(&process(Some("ollama")))[0].contains("ollama stop"));
+}
+
+#[test]
+fn what_stands_beside_a_framework_has_rows_too() {
+    let process = Process {
+        libraries: Some(["deepspeed".into(), "nccl".into(), "unheard-of".into()].into()),
+        ..process(Some("pytorch"))
+    };
+    let names: Vec<_> = beside(&process).iter().map(|row| row.name).collect();
+    assert_eq!(names, ["deepspeed", "nccl"]);
+    assert!(beside(&Process::default()).is_empty());
+}
+
+fn contained(runtime: Option<&str>, name: Option<&str>, id: &str) -> Process {
+    let container = Container {
+        runtime: runtime.map(Arc::from),
+        id: Some(id.into()),
+        name: name.map(Arc::from),
+    };
+    Process {
+        container: Some(Arc::new(container)),
+        ..process(None)
+    }
+}
+
+fn in_job(job: &str, step: Option<&str>) -> Process {
+    let slurm = Slurm {
+        job_id: Some(job.into()),
+        step_id: step.map(Arc::from),
+        job_name: None,
+    };
+    Process {
+        slurm: Some(Arc::new(slurm)),
+        ..process(None)
+    }
+}
+
+fn in_unit(unit: &str, cgroup: &str) -> Process {
+    Process {
+        systemd_unit: Some(unit.into()),
+        cgroup: Some(cgroup.into()),
+        ..process(None)
+    }
+}
+
+fn in_pod(name: Option<&str>, uid: Option<&str>) -> Process {
+    let pod = Kubernetes {
+        pod_uid: uid.map(Arc::from),
+        pod_name: name.map(Arc::from),
+        namespace: name.map(|_| "team-a".into()),
+        ..Kubernetes::default()
+    };
+    Process {
+        kubernetes: Some(Arc::new(pod)),
+        ..contained(Some("containerd"), None, &"a".repeat(64))
+    }
+}
+
+/// The one line for where a process runs.
+fn only(process: &Process) -> String {
+    let lines = place_lines(process);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    lines[0].clone()
+}
+
+#[test]
+fn the_command_is_the_right_one_for_where_it_runs() {
+    let id = "0123456789abcdef".repeat(4);
+    for (process, words) in [
+        (in_job("77", Some("0")), "`scancel 77.0`"),
+        (in_job("77", Some("batch")), "`scancel 77`"),
+        (in_job("77", None), "`scancel 77`"),
+        (
+            contained(Some("docker"), Some("train"), &id),
+            "`docker stop train`",
+        ),
+        (
+            contained(Some("docker"), None, &id),
+            "`docker stop 0123456789ab`",
+        ),
+        (
+            contained(Some("podman"), Some("train"), &id),
+            "`podman stop train`",
+        ),
+        (
+            contained(Some("containerd"), Some("train"), &id),
+            "`crictl stop 0123456789ab`",
+        ),
+        (contained(Some("lxc"), None, "web"), "`lxc stop web`"),
+        (
+            contained(None, None, &id),
+            "0123456789ab, with what started it",
+        ),
+        (
+            in_pod(Some("train-0"), None),
+            "`kubectl delete pod -n team-a train-0`",
+        ),
+        (in_pod(None, Some("1234-ab")), "grep 1234-ab"),
+        (
+            in_unit("llm.service", "/system.slice/llm.service"),
+            "as root: `systemctl stop llm.service`",
+        ),
+        (
+            in_unit("llm@7.service", "/system.slice/llm@7.service"),
+            "`systemctl stop llm@7.service`",
+        ),
+        (
+            in_unit(
+                "llm.service",
+                "/user.slice/user-1000.slice/user@1000.service/app.slice/llm.service",
+            ),
+            "`systemctl --user stop llm.service`",
+        ),
+    ] {
+        let line = only(&process);
+        assert!(line.contains(words), "{line}: {words}");
+        assert_eq!(steps(&process).last(), Some(&line));
+    }
+}
+
+#[test]
+fn what_others_share_is_never_to_be_stopped() {
+    for unit in [
+        "session-3.scope",
+        "vte-spawn-1.scope",
+        "user@1000.service",
+        "user-1000.slice",
+        "sshd.service",
+        "sshd@7.service",
+        "docker.service",
+        "slurmd.service",
+        "systemd-logind.service",
+        "serial-getty@ttyS0.service",
+        "jupyterhub.service",
+    ] {
+        assert!(place_lines(&in_unit(unit, "/x")).is_empty(), "{unit}");
+    }
+    assert_eq!(steps(&in_unit("sshd.service", "/x")), [END.text]);
+    // A kernel's container and job are the server's.
+    let kernel = Process {
+        container: contained(Some("docker"), Some("lab"), "x").container,
+        slurm: in_job("77", None).slurm,
+        ..notebook(Some("jupyter"), Some("a b/train.ipynb"))
+    };
+    let line = only(&kernel);
+    assert!(line.starts_with("shut the kernel down (a b/train.ipynb): Kernel >"));
+    // One that a program runs is a job like others.
+    let batch = Process {
+        slurm: in_job("77", None).slurm,
+        ..notebook(Some("papermill"), Some("train.ipynb"))
+    };
+    assert!(only(&batch).contains("scancel 77"));
+}
+
+#[test]
+fn a_notebook_is_ended_where_it_is_open() {
+    for (application, words) in [
+        (None, "in Jupyter"),
+        (Some("jupyterhub"), "in Jupyter"),
+        (Some("vscode"), "VS Code"),
+        (Some("marimo"), "marimo"),
+        (Some("colab"), "Colab"),
+    ] {
+        let line = only(&notebook(application, None));
+        assert!(line.contains(words), "{line}");
+    }
+}
+
+#[test]
+fn what_is_stopped_is_let_go_on_first() {
+    let stopped = Process {
+        state: Some('T'),
+        ..in_job("77", None)
+    };
+    let lines = place_lines(&stopped);
+    assert_eq!(lines[0], "it is stopped, let it go on: `kill -CONT 4242`");
+    assert!(lines[1].contains("scancel 77"));
+}
+
+#[test]
+fn a_name_reaches_a_shell_as_one_word_or_not_at_all() {
+    for (name, quoted) in [
+        ("train-0_1.x", Some("train-0_1.x")),
+        ("a b", Some("'a b'")),
+        ("$(reboot)", Some("'$(reboot)'")),
+        ("`id`", Some("'`id`'")),
+        ("it's", Some(r"'it'\''s'")),
+        ("a;b|c&d>e", Some("'a;b|c&d>e'")),
+        ("~root", Some("'~root'")),
+        ("a=b", Some("'a=b'")),
+        ("日本", Some("'日本'")),
+        ("--help", None),
+        ("-", None),
+        ("", None),
+        ("a\nb", None),
+        ("a\u{1b}[31m", None),
+        ("a\u{202e}b", None),
+        ("a\u{200b}b", None),
+        ("a\0b", None),
+    ] {
+        assert_eq!(quote(name).as_deref(), quoted, "{name:?}");
+    }
+    assert_eq!(quote(&"x".repeat(LONG)), None);
+    for hostile in ["x\n`reboot`", "-rf", "\u{202e}x"] {
+        assert!(place_lines(&in_job(hostile, None)).is_empty());
+        assert!(place_lines(&contained(Some("docker"), None, hostile)).is_empty());
+        let unit = format!("{hostile}.service");
+        assert!(place_lines(&in_unit(&unit, "/x")).is_empty());
+        let path = notebook(None, Some(hostile));
+        assert!(!only(&path).contains('\n'));
+    }
+    // A shell agrees.
+    for name in ["a b", "$(echo no)", "it's `x` \"y\"", "a\\b", "!!", "*"] {
+        let word = quote(name).unwrap();
+        let said = std::process::Command::new("sh")
+            .args(["-c", &format!("printf %s {word}")])
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8(said.stdout).unwrap(), name);
+    }
+}
+
+const LONG: usize = 254;

@@ -294,9 +294,9 @@ fn finding(rule: &Tuned<Settings>, process: &Process, mut found: Vec<Hoard>) -> 
         evidence: Evidence::Hoard(evidence),
         message,
         advice: advice::at_start(process)
-            .into_iter()
-            .chain(advice::lines(process))
             .map(|line| line.text.to_owned())
+            .into_iter()
+            .chain(advice::steps(process))
             .collect(),
         actions: vec![Action::Notify],
         also: Vec::new(),

@@ -446,10 +446,7 @@ fn finding<S: Idleness>(
         memory_bytes: Some(bytes),
         evidence: Evidence::Idle(evidence),
         message,
-        advice: advice::lines(process)
-            .iter()
-            .map(|line| line.text.to_owned())
-            .collect(),
+        advice: advice::steps(process),
         actions: if works_elsewhere || S::WHOSE == Whose::Server {
             vec![Action::Notify]
         } else {

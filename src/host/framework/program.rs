@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 /// Programs and scripts that are engines.
-const PROGRAMS: &[(&str, &str)] = &[
+pub(super) const PROGRAMS: &[(&str, &str)] = &[
     ("vllm", "vllm"),
     ("sglang", "sglang"),
     ("text-generation-server", "tgi"),
@@ -19,7 +19,7 @@ const PROGRAMS: &[(&str, &str)] = &[
 ];
 
 /// Packages whose modules are engines.
-const MODULES: &[(&str, &str)] = &[
+pub(super) const MODULES: &[(&str, &str)] = &[
     ("vllm", "vllm"),
     ("sglang", "sglang"),
     ("text_generation_server", "tgi"),
@@ -27,7 +27,7 @@ const MODULES: &[(&str, &str)] = &[
 ];
 
 /// How the titles of workers start.
-const TITLES: &[(&str, &str)] = &[("VLLM::", "vllm"), ("sglang::", "sglang")];
+pub(super) const TITLES: &[(&str, &str)] = &[("VLLM::", "vllm"), ("sglang::", "sglang")];
 
 /// Options of Python that take the next argument.
 const WITH_VALUE: &[&str] = &["-W", "-X", "--check-hash-based-pycs"];

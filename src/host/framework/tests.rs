@@ -76,6 +76,16 @@ fn each_framework_has_its_marks() {
 }
 
 #[test]
+fn whatever_is_named_has_advice() {
+    let engines = program::PROGRAMS.iter().chain(program::MODULES);
+    let engines = engines.chain(program::TITLES).map(|(_, engine)| *engine);
+    for name in MARKS.iter().map(|mark| mark.name).chain(engines) {
+        let row = crate::advice::find(name);
+        assert_eq!(row.map(|row| row.name), Some(name));
+    }
+}
+
+#[test]
 fn the_more_specific_wins_whatever_the_order() {
     let vllm = "/v/vllm/cumem_allocator.abi3.so";
     let whisper = "/v/ctranslate2.libs/libctranslate2-1.so.4";
