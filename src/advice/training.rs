@@ -54,14 +54,15 @@ pub(super) const PYTORCH: Framework = Framework {
         ),
         Line::new(
             "an exception keeps the tensors of every frame it passed: leave its `except` block, then \
-             `import sys; sys.last_exc = sys.last_value = sys.last_traceback = None`, then collect and \
-             empty the cache",
-            "docs.python.org: sys.last_exc; docs.pytorch.org: notes, FAQ",
+             `import sys; sys.last_exc = sys.last_value = sys.last_traceback = None`, in a notebook run a \
+             cell that fails in its place, `1/0`; then collect and empty the cache",
+            "docs.python.org: sys.last_exc; ipython: core/ultratb.py; docs.pytorch.org: notes, FAQ",
         ),
         Line::new(
-            "a notebook keeps what cells showed, in `Out` and `_`: `%reset -f out`, then collect and \
-             empty the cache",
-            "ipython.readthedocs.io: magics, %reset",
+            "a notebook keeps what cells showed, in `Out` and `_`: `%reset -f out` and, for what that \
+             forgets, `get_ipython().user_ns_hidden.update(_=0, __=0, ___=0)`, then collect and empty the \
+             cache",
+            "ipython.readthedocs.io: magics, %reset; ipython: core/displayhook.py",
         ),
         Line::new(
             "an optimizer keeps its state, parameters keep their gradients: `del optimizer`, \

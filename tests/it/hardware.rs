@@ -1,9 +1,12 @@
-//! The real driver, where `GPUMEM_TEST_GPU` is set on a machine that has one.
+//! The real driver, where `GPUMEM_TEST_GPU` is set on a machine that has one: what is seen of a process,
+//! and whether the table of advice is true (the scripts in `tests/gpu`).
 //!
 //! With `GPUMEM_TEST_GPU_RECORD=FILE` the run is kept as a recording too.
 
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::{env, fs};
 
 use serde_json::Value;
@@ -23,6 +26,9 @@ torch.cuda.synchronize()
 print('idle', flush=True)
 time.sleep(600)
 ";
+
+/// One test at a time uses the GPU: some take all of its memory.
+static GPU: Mutex<()> = Mutex::new(());
 
 struct Running(Child);
 
@@ -59,6 +65,7 @@ fn the_real_driver_and_a_real_pytorch_process() {
         eprintln!("skipped: GPUMEM_TEST_GPU is not set (needs an NVIDIA GPU)");
         return;
     }
+    let _gpu = GPU.lock().unwrap_or_else(PoisonError::into_inner);
     let before = snapshot();
     for gpu in before["gpus"].as_array().unwrap() {
         let memory = &gpu["memory"];
@@ -103,5 +110,39 @@ fn the_real_driver_and_a_real_pytorch_process() {
         let record = run(&["record", file, "--interval", "1s", "--duration", "20s"]);
         assert_eq!(record.code, 0, "{record:?}");
         assert!(fs::read_to_string(file).unwrap().lines().count() >= 19);
+    }
+}
+
+#[test]
+fn the_table_of_advice_is_true_as_nvml_measures_it() {
+    if env::var_os("GPUMEM_TEST_GPU").is_none() {
+        eprintln!("skipped: GPUMEM_TEST_GPU is not set (needs an NVIDIA GPU)");
+        return;
+    }
+    let _gpu = GPU.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gpu");
+    for (module, script) in [
+        ("torch", "measure_pytorch.py"),
+        ("jax", "measure_jax.py"),
+        ("tensorflow", "measure_tensorflow.py"),
+    ] {
+        let Some(python) = support::python_with(&[module]) else {
+            continue;
+        };
+        let mut command = Command::new(python);
+        command.arg("-B").arg(folder.join(script));
+        let output = support::finish(&mut command);
+        let report = output.json();
+        eprintln!("{report:#}");
+        let runs = report["runs"].as_array().unwrap();
+        let claims: Vec<_> = runs
+            .iter()
+            .flat_map(|run| run["claims"].as_array().unwrap())
+            .collect();
+        assert!(!claims.is_empty(), "{script} claims nothing");
+        for claim in claims {
+            assert_eq!(claim["holds"], true, "{script}: {claim}");
+        }
+        assert_eq!(output.code, 0, "{output:?}");
     }
 }

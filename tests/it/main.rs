@@ -8,6 +8,7 @@
     clippy::print_stderr
 )]
 
+mod advice;
 mod cli;
 mod configured;
 mod corpus;

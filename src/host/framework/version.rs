@@ -73,10 +73,11 @@ pub(super) fn of_file(name: &[u8]) -> Option<String> {
 /// A package's name and version, without the hash before it in a store and what says that it is Python's.
 fn package(part: &str, is_in_store: bool) -> &str {
     let mut part = part;
-    if is_in_store && let Some((hash, rest)) = part.split_once('-') {
-        if hash.len() == 32 {
-            part = rest;
-        }
+    if is_in_store
+        && let Some((hash, rest)) = part.split_once('-')
+        && hash.len() == 32
+    {
+        part = rest;
     }
     if let Some(rest) = PREFIXES.iter().find_map(|prefix| part.strip_prefix(prefix)) {
         return rest;
