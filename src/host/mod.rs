@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
+mod cgroup;
 mod cmdline;
 mod device_files;
 mod entry;
@@ -36,6 +37,7 @@ mod stat;
 mod status;
 mod users;
 
+pub use cgroup::{Place, parse_cgroup};
 pub use cmdline::parse_cmdline;
 pub use device_files::{DeviceFile, minor_number, read_device_files};
 pub use framework::{Loaded, parse_maps};

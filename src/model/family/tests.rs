@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::model::snapshot::{Container, Gpu, GpuProcess, Jupyter, Slurm};
+use crate::model::snapshot::{Container, Gpu, GpuProcess, Jupyter, PidNamespace, Slurm};
 use crate::model::{Snapshot, Time};
 
 /// A process of user 1000 in a group and a session of a shell's terminal.
