@@ -4,9 +4,9 @@
 //! has executed another program, and every half a minute, not all processes in the same sample. It is
 //! shared: each sample carries the same strings again.
 //!
-//! Reading argv or maps takes a lock of the process's memory map. A process that is stuck in a
-//! driver (state D) may hold that lock for ever, and whoever reads them would hang with it: they are
-//! left until it is out of D, and the process is known by its short name meanwhile.
+//! Reading argv, the environment or maps takes a lock of the process's memory map. A process that is
+//! stuck in a driver (state D) may hold that lock for ever, and whoever reads them would hang with it:
+//! they are left until it is out of D, and the process is known by its short name meanwhile.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,11 +17,15 @@ use rustix::fs::{Access, access};
 use rustix::io::{self, Errno, pread};
 
 use super::cmdline::{CMDLINE_BYTES, parse_cmdline};
+use super::environ::{ENVIRON_BYTES, parse_environ};
 use super::folder::{Folder, if_readable, is_gone, is_out_of_descriptors};
 use super::framework::read_framework;
 use super::gpu_files::{has_gpu_device_files, read_gpu_files};
 use super::machine::read_boot_seconds;
+use super::names::Names;
 use super::notebook::parse_kernel;
+use super::parent::Parents;
+use super::place::Whereabouts;
 use super::reaper::is_reaper;
 use super::stat::{STAT_BYTES, Stat, parse_stat, terminal_name};
 use super::status::parse_status;
@@ -73,6 +77,9 @@ pub struct Entry {
     revisit_ns: u64,
     /// argv is still to be read.
     wants_command: bool,
+    /// The environment is still to be read; it stays what it was when the program was executed.
+    wants_environment: bool,
+    whereabouts: Whereabouts,
     /// When to look at the libraries again.
     maps_ns: u64,
     /// How often they were looked at.
@@ -94,6 +101,8 @@ impl Entry {
             is_adopted: false,
             revisit_ns: 0,
             wants_command: true,
+            wants_environment: true,
+            whereabouts: Whereabouts::default(),
             maps_ns: 0,
             maps_looks: 0,
         }
@@ -131,6 +140,8 @@ pub struct Surroundings {
     exists: HashMap<u32, Option<bool>>,
     /// In this sample: whether the process with this pid adopts orphans.
     reapers: HashMap<u32, Option<bool>>,
+    parents: Parents,
+    names: Names,
     /// In this sample: something was left unread for want of a descriptor.
     is_short_of_descriptors: bool,
     /// What files are read into.
@@ -151,6 +162,8 @@ impl Surroundings {
             users: Users::default(),
             exists: HashMap::new(),
             reapers: HashMap::new(),
+            parents: Parents::default(),
+            names: Names::new(roots.root.clone()),
             is_short_of_descriptors: false,
             content: Vec::new(),
             roots,
@@ -161,6 +174,7 @@ impl Surroundings {
     pub fn begin(&mut self, now_ns: u64) {
         self.exists.clear();
         self.reapers.clear();
+        self.parents.begin();
         self.is_short_of_descriptors = false;
         if self.devices_ns.is_some_and(|due_ns| now_ns >= due_ns) {
             self.has_gpu_device_files = has_gpu_device_files(&self.roots.dev);
@@ -218,6 +232,7 @@ impl Surroundings {
             entry.process.libraries = None;
             entry.maps_looks = 0;
             entry.maps_ns = 0;
+            entry.wants_environment = true;
             entry.owner = None;
             entry.revisit_ns = 0;
         }
@@ -234,9 +249,10 @@ impl Surroundings {
             slow: is_due,
             files: is_due && !stat.is_exiting,
             command: has_memory && (is_due || entry.wants_command),
+            environment: has_memory && entry.wants_environment,
             maps: has_memory && now_ns >= entry.maps_ns,
         };
-        if !(due.slow || due.command || due.maps) {
+        if !(due.slow || due.command || due.environment || due.maps) {
             return Ok(Presence::Here);
         }
         match self.visit(entry, folder, &due, now_ns) {
@@ -267,6 +283,8 @@ impl Surroundings {
             } else {
                 self.is_reaper(stat.ppid)
             };
+            self.parents
+                .note(process, &self.roots.proc, &mut self.content);
         }
 
         self.exists.insert(process.pid, Some(true));
@@ -342,6 +360,12 @@ impl Surroundings {
         if due.command {
             self.read_command(entry, folder)?;
         }
+        if due.environment {
+            self.read_environment(entry, folder)?;
+        }
+        if due.slow || due.environment {
+            self.read_place(entry, folder)?;
+        }
         if due.maps {
             // What it had loaded stands where its maps may not be read any more.
             let process = &mut entry.process;
@@ -369,7 +393,11 @@ impl Surroundings {
         let owner = folder.owner()?;
         if entry.owner != Some(owner) {
             let read = folder.read(c"status", &mut self.content, STATUS_BYTES);
-            process.uid = if_readable(read)?.and_then(|()| parse_status(&self.content).uid);
+            let is_read = if_readable(read)?.is_some();
+            let status = is_read.then(|| parse_status(&self.content));
+            let status = status.unwrap_or_default();
+            process.uid = status.uid;
+            process.namespace_pid = status.namespace_pid;
             entry.owner = Some(owner);
         }
         process.user = process.uid.and_then(|uid| self.users.name(uid, now_ns));
@@ -415,6 +443,37 @@ impl Surroundings {
             process.command = command;
         }
         Ok(())
+    }
+
+    /// It is read once for each program: it does not change, but for what a process writes over it.
+    fn read_environment(&mut self, entry: &mut Entry, folder: &Folder) -> io::Result<()> {
+        let read = folder.read(c"environ", &mut self.content, ENVIRON_BYTES);
+        let read = if_readable(read)?;
+        entry.process.environment = read.map(|()| Arc::new(parse_environ(&self.content)));
+        entry.wants_environment = false;
+        Ok(())
+    }
+
+    fn read_place(&mut self, entry: &mut Entry, folder: &Folder) -> io::Result<()> {
+        let Entry {
+            process,
+            whereabouts,
+            ..
+        } = entry;
+        whereabouts.read(process, folder, &mut self.names, &mut self.content)
+    }
+
+    /// Asks for the names that were not known in this sample, and tells whether there are new ones:
+    /// then [`Surroundings::name`] is due for each process.
+    pub fn settle_names(&mut self) -> bool {
+        self.names.settle()
+    }
+
+    /// Gives a process's container and pod the names that have become known.
+    pub fn name(&mut self, entry: &mut Entry) {
+        if entry.whereabouts.may_have_names() {
+            entry.whereabouts.tell(&mut entry.process, &mut self.names);
+        }
     }
 
     /// Whether there is a process with this pid; `None` where that cannot be told. Asked once a
@@ -466,6 +525,8 @@ struct Due {
     files: bool,
     /// argv.
     command: bool,
+    /// The environment.
+    environment: bool,
     /// The libraries it has mapped.
     maps: bool,
 }

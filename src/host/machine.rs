@@ -155,6 +155,7 @@ mod tests {
         let host = read_host(&Roots {
             proc: nowhere.into(),
             dev: nowhere.into(),
+            root: nowhere.into(),
         });
         assert_eq!((host.boot_id, host.pid_namespace), (None, None));
         assert_eq!(read_boot_seconds(nowhere), None);

@@ -6,8 +6,9 @@
 //! `read_*` do the reading. [`read_host`] and [`read_clocks`] are about the machine.
 //!
 //! Everything is rooted at a path ([`Roots`]), so that a test points it at a folder of its own. No
-//! function here waits, signals, prints or asks a clock on its own; nothing here knows of GPUs beyond
-//! the names of their device files. What a process says of itself (argv, names, paths) is bounded in
+//! function here signals, prints or asks a clock on its own, and none waits, but for the names of
+//! containers, a tenth of a second (`names`); nothing here knows of GPUs beyond the names of their
+//! device files. What a process says of itself (argv, names, paths) is bounded in
 //! length and made valid UTF-8 here, and escaped where it is shown.
 
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ mod cgroup;
 mod cmdline;
 mod device_files;
 mod entry;
+mod environ;
 mod folder;
 mod framework;
 mod gpu_files;
@@ -26,8 +28,11 @@ mod machine;
 mod mapped;
 mod mounts;
 mod mps;
+mod names;
 mod notebook;
+mod parent;
 mod pci;
+mod place;
 mod platform;
 mod processes;
 mod reaper;
@@ -40,6 +45,7 @@ mod users;
 pub use cgroup::{Place, parse_cgroup};
 pub use cmdline::parse_cmdline;
 pub use device_files::{DeviceFile, minor_number, read_device_files};
+pub use environ::parse_environ;
 pub use framework::{Loaded, parse_maps};
 pub use gpu_files::{has_gpu_device_files, is_gpu_file};
 pub use kernel_module::{KernelModule, parse_module_version, read_kernel_module};
@@ -61,13 +67,15 @@ pub use runtime_files::{Address, ServerFiles, parse_address, read_server_files, 
 pub use stat::{Stat, parse_stat, read_start_ticks, terminal_name};
 pub use status::{Status, parse_status};
 
-/// Where the kernel's folders are.
+/// Where the kernel's folders are, and the machine's own files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Roots {
     /// Where proc is mounted.
     pub proc: PathBuf,
     /// Where device files are.
     pub dev: PathBuf,
+    /// Where the files of container runtimes are, `/var/lib/docker` and others.
+    pub root: PathBuf,
 }
 
 impl Default for Roots {
@@ -75,6 +83,7 @@ impl Default for Roots {
         Self {
             proc: "/proc".into(),
             dev: "/dev".into(),
+            root: "/".into(),
         }
     }
 }

@@ -141,6 +141,14 @@ impl Processes {
             }
         }
         self.before.clear();
+        if self.around.settle_names() {
+            for process in &mut sample.processes {
+                if let Some(entry) = self.entries.get_mut(&process.pid) {
+                    self.around.name(entry);
+                    *process = entry.process.clone();
+                }
+            }
+        }
         if self.around.is_short_of_descriptors() {
             self.release_descriptors(&mut None);
         }

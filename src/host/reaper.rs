@@ -47,7 +47,7 @@ mod tests {
         let process = |name, innermost_pid| Status {
             name,
             innermost_pid,
-            uid: None,
+            ..Status::default()
         };
         for (status, adopts) in [
             (process(Some(&b"systemd"[..]), Some(900)), Some(true)),

@@ -9,6 +9,9 @@ pub struct Status<'a> {
     pub uid: Option<u32>,
     /// Its pid in the innermost pid namespace that it is in; 1 for a container's first process.
     pub innermost_pid: Option<u32>,
+    /// The same, where that namespace is another one than that of the reader; `NSpid` begins with the
+    /// reader's own (proc_pid_status(5)).
+    pub namespace_pid: Option<u32>,
 }
 
 /// Reads the content of `/proc/PID/status`, of which the end may be missing.
@@ -25,6 +28,7 @@ pub fn parse_status(bytes: &[u8]) -> Status<'_> {
             status.uid = number(uids.split(|&byte| byte == b'\t').next());
         } else if let Some(pids) = line.strip_prefix(b"NSpid:\t") {
             status.innermost_pid = number(pids.rsplit(|&byte| byte == b'\t').next());
+            status.namespace_pid = status.innermost_pid.filter(|_| pids.contains(&b'\t'));
             break;
         }
     }
@@ -48,8 +52,11 @@ mod tests {
                 name: Some(b"systemd"),
                 uid: Some(1000),
                 innermost_pid: Some(1),
+                namespace_pid: Some(1),
             }
         );
+        let own = parse_status(b"Name:\tx\nNSpid:\t42\n");
+        assert_eq!((own.innermost_pid, own.namespace_pid), (Some(42), None));
     }
 
     #[test]

@@ -30,6 +30,7 @@ impl Fake {
         let fake = Self(Roots {
             proc: root.join("proc"),
             dev: root.join("dev"),
+            root: root.join("root"),
         });
         fs::create_dir_all(fake.0.proc.join("1")).unwrap();
         fs::create_dir_all(&fake.0.dev).unwrap();
