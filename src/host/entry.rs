@@ -20,7 +20,7 @@ use super::cmdline::{CMDLINE_BYTES, parse_cmdline};
 use super::environ::{ENVIRON_BYTES, parse_environ};
 use super::folder::{Folder, if_readable, is_gone, is_out_of_descriptors};
 use super::framework::read_framework;
-use super::gpu_files::{has_gpu_device_files, read_gpu_files};
+use super::gpu_files::{is_driver_behind_files, read_gpu_files};
 use super::machine::read_boot_seconds;
 use super::names::Names;
 use super::notebook::parse_kernel;
@@ -128,7 +128,7 @@ pub struct Surroundings {
     pub roots: Roots,
     /// Every process is in /proc, so that one which is not there does not exist.
     pub sees_all: bool,
-    /// The machine had GPU device files when last looked at.
+    /// The driver was reached through device files when last looked at.
     pub has_gpu_device_files: bool,
     /// When to look for device files again.
     devices_ns: Option<u64>,
@@ -154,7 +154,7 @@ impl Surroundings {
         Self {
             // The first process is always there; where it is not shown, others are hidden too.
             sees_all: access(roots.proc.join("1"), Access::EXISTS).is_ok(),
-            has_gpu_device_files: has_gpu_device_files(&roots.dev),
+            has_gpu_device_files: is_driver_behind_files(&roots),
             devices_ns: None,
             ticks_per_second: rustix::param::clock_ticks_per_second().max(1),
             page_bytes: rustix::param::page_size() as u64,
@@ -177,7 +177,7 @@ impl Surroundings {
         self.parents.begin();
         self.is_short_of_descriptors = false;
         if self.devices_ns.is_some_and(|due_ns| now_ns >= due_ns) {
-            self.has_gpu_device_files = has_gpu_device_files(&self.roots.dev);
+            self.has_gpu_device_files = is_driver_behind_files(&self.roots);
             self.devices_ns = None;
         }
         self.devices_ns

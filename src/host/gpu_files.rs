@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use rustix::io::{self, Errno};
 
+use super::Roots;
 use super::folder::{Folder, if_readable};
 
 /// How many descriptors of a process are looked at. The driver's are opened at the start and have
@@ -45,6 +46,23 @@ pub fn has_gpu_device_files(dev: &Path) -> bool {
     names
         .filter_map(Result::ok)
         .any(|entry| is_gpu_file(entry.file_name().as_bytes()))
+}
+
+/// Whether the driver of this machine is reached through device files: there are some, or this very
+/// process holds one open, as it does once it has opened NVML. Where neither is so, no client of the
+/// driver can hold one (a driver that stands in for the real one in tests, say), and that a process
+/// holds none says nothing about it, in a container no more than on the host.
+pub(super) fn is_driver_behind_files(roots: &Roots) -> bool {
+    let own_pid = || -> Option<u32> {
+        let link = std::fs::read_link(roots.proc.join("self")).ok()?;
+        link.to_str()?.parse().ok()
+    };
+    let holds_one = || {
+        let folder = Folder::open(&roots.proc, own_pid()?).ok()?;
+        let files = read_gpu_files(&folder, &roots.dev).ok()??;
+        (!files.is_empty()).then_some(())
+    };
+    has_gpu_device_files(&roots.dev) || holds_one().is_some()
 }
 
 /// The GPU device files under `dev` that a process holds open: sorted, each once. `None` where its

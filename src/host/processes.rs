@@ -92,8 +92,9 @@ impl Processes {
         }
     }
 
-    /// Whether the machine had GPU device files when last looked at (twice a minute). Where it has
-    /// none, `gpu_files` is unknown of every process and proves nothing.
+    /// Whether the machine had GPU device files, or this process held one open, when last looked at
+    /// (twice a minute). Where neither was so, `gpu_files` is unknown of every process and proves
+    /// nothing.
     pub fn has_gpu_device_files(&self) -> bool {
         self.around.has_gpu_device_files
     }

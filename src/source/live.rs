@@ -212,10 +212,14 @@ struct Doubt {
 /// Why the process that has a pid now is not believed to be the one that NVML means; `None` where
 /// it is.
 ///
-/// It is believed when it started before NVML first named the pid and, on a machine that has GPU
-/// device files, holds one of them open. Where its descriptors may not be read, that half is
+/// It is believed when it started before NVML first named the pid and, where the driver is reached
+/// through device files, holds one of them open. Where its descriptors may not be read, that half is
 /// unknown: on the host the first half has to do, in a container the number may be another
 /// namespace's and nothing is believed without it.
+///
+/// A real driver is always reached through device files: NVML holds one open in this very process,
+/// which is seen even where `/dev` shows none, as in a container that was given none but the library.
+/// Where that is not so either, there is no evidence to ask of anybody, and the first half decides.
 fn doubt(process: &Process, named_ticks: Option<u64>, whose: Doubt) -> Option<&'static str> {
     if process
         .start_ticks

@@ -19,6 +19,7 @@ mod generated;
 mod hardware;
 mod live;
 mod machine;
+mod place;
 mod pty;
 mod recordings;
 mod scenarios;

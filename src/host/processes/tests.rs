@@ -827,3 +827,5 @@ fn the_files_kept_open_are_as_many_as_the_processes() {
     processes.sample(&pids, 2 * SECOND);
     assert_eq!(files(&processes), first, "read again, not opened again");
 }
+
+mod whereabouts;

@@ -1,0 +1,276 @@
+//! Where processes run and which belong together, with real ones: in other pid namespaces, with the
+//! environment of a run, as a group of a parent and its workers.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use gpumem::model::Snapshot as Model;
+use gpumem::model::family::{Tie, families, member};
+use mock_nvml::scene::{Gpu, Process, Scene};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::{Value, json};
+
+use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::support::{self, wait_until};
+
+/// `unshare` with these namespaces and a first process of their own; a user namespace where that
+/// takes one. `None`, after a printed reason, where the kernel or a sandbox does not allow it.
+fn unshare(namespaces: &str) -> Option<Vec<String>> {
+    let unshare = support::find("unshare", "util-linux")?;
+    for user in ["", "r"] {
+        let options = [
+            unshare.to_str().unwrap().to_owned(),
+            format!("-{user}{namespaces}f"),
+            "--mount-proc".to_owned(),
+            "--kill-child".to_owned(),
+        ];
+        let tried = Command::new(&options[0])
+            .args(&options[1..])
+            .arg("true")
+            .output();
+        if tried.is_ok_and(|output| output.status.success()) {
+            return Some(options.into());
+        }
+    }
+    support::skip("a pid namespace of one's own", "run as root");
+    None
+}
+
+/// `sh` in namespaces of its own, with this script, on this machine.
+fn in_namespace(machine: &Machine, unshare: &[String], script: &str) -> Command {
+    // What follows the script are the words of gpumem's own command, for `"$@"`.
+    let gpumem = machine.command(&[]);
+    let mut command = Command::new(&unshare[0]);
+    command.args(&unshare[1..]).args(["sh", "-c", script, "sh"]);
+    command.arg(gpumem.get_program()).args(gpumem.get_args());
+    support::clean_environment(&mut command);
+    machine.environment(&mut command);
+    command
+}
+
+/// The pids of a process's children.
+fn children(pid: u32) -> Vec<u32> {
+    let path = PathBuf::from(format!("/proc/{pid}/task/{pid}/children"));
+    let list = std::fs::read_to_string(path).unwrap_or_default();
+    list.split_whitespace()
+        .map(|pid| pid.parse().unwrap())
+        .collect()
+}
+
+#[test]
+fn a_process_of_another_namespace_has_both_pids() {
+    let Some(unshare) = unshare("p") else {
+        return;
+    };
+    let mut command = Command::new(&unshare[0]);
+    command
+        .args(&unshare[1..])
+        .args(["sh", "-c", "sleep 600; :"]);
+    let running = Running::start(&mut command);
+    let mut found = Vec::new();
+    wait_until("the shell within has a child", || {
+        let first = children(running.pid());
+        found = first.iter().copied().flat_map(children).collect();
+        !found.is_empty()
+    });
+    let sleep = found[0];
+    let machine = Machine::new(&one_gpu(&[sleep, running.pid()]));
+    let snapshot = machine.snapshot(0);
+    let process = snapshot.process(sleep);
+    assert_eq!(process["namespace_pid"], 2, "{process}");
+    assert_eq!(process["pid"], sleep);
+    // The shell is the first process in there, and would have adopted it, too.
+    assert_eq!(
+        (&process["parent_is_reaper"], &process["parent"]),
+        (&json!(true), &Value::Null)
+    );
+    let outside = snapshot.process(running.pid());
+    assert_eq!(outside["namespace_pid"], Value::Null, "{outside}");
+    assert_eq!(outside["parent"]["pid"], std::process::id());
+}
+
+/// One GPU with 20 GiB of each of these pids, idle.
+fn idle_gpu(pids: &[u32]) -> Scene {
+    let gpu = pids.iter().fold(Gpu::default(), |gpu, &pid| {
+        gpu.process(Process::compute(pid, 20 * GIB))
+    });
+    Scene::new().gpu(gpu)
+}
+
+const QUICK: &str = "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n";
+
+#[test]
+fn inside_a_namespace_a_number_that_nobody_has_is_unresolved() {
+    let Some(unshare) = unshare("p") else {
+        return;
+    };
+    let machine = Machine::new(&idle_gpu(&[std::process::id(), 4_000_000]));
+    machine.configure(QUICK);
+    let within = |arguments: &str| {
+        let script = format!("\"$@\" {arguments}");
+        support::finish(&mut in_namespace(&machine, &unshare, &script))
+    };
+    let output = within("ps --json");
+    assert_eq!(output.code, 0, "{output:?}");
+    let snapshot = output.json();
+    assert_eq!(snapshot["host"]["pid_namespace"], "container");
+    for process in snapshot["processes"].as_array().unwrap() {
+        assert!(process["unresolved"].is_string(), "{process}");
+        assert_eq!(process["start_ticks"], Value::Null, "{process}");
+    }
+    let verdict = within("check --json --window 3s --interval 200ms").json();
+    assert_eq!(verdict["findings"], json!([]), "{verdict}");
+}
+
+/// Two processes, of which only the second holds a device file, take the places of two numbers in the
+/// scene. They are started before gpumem's words, which the caller appends.
+const TWO_LOCAL_PROCESSES: &str = r#"
+    mount -t tmpfs none /dev || exit 99
+    : >/dev/null; : >/dev/nvidia0
+    sleep 600 & stranger=$!
+    exec 4</dev/nvidia0; sleep 600 & holder=$!; exec 4<&-
+    own=$GPUMEM_MOCK_SCENE.own
+    sed "s/1111111/$stranger/g; s/2222222/$holder/g" "$GPUMEM_MOCK_SCENE" >"$own"
+    echo "$holder" >"$own.holder"
+    export GPUMEM_MOCK_SCENE="$own"
+    "$@" "#;
+
+#[test]
+fn inside_a_namespace_only_who_holds_a_device_file_is_believed() {
+    let Some(unshare) = unshare("pm") else {
+        return;
+    };
+    let machine = Machine::new(&idle_gpu(&[1_111_111, 2_222_222, 4_000_000]));
+    machine.configure(QUICK);
+    let run = |arguments: &str| {
+        let script = format!("{TWO_LOCAL_PROCESSES} {arguments}");
+        let output = support::finish(&mut in_namespace(&machine, &unshare, &script));
+        let holder = std::fs::read_to_string(machine.path("scene.json.own.holder")).unwrap();
+        (output, holder.trim().parse::<u64>().unwrap())
+    };
+    let (output, holder) = run("ps --json");
+    assert_eq!(output.code, 0, "{output:?}");
+    let snapshot = output.json();
+    let processes = snapshot["processes"].as_array().unwrap();
+    assert_eq!(processes.len(), 3, "{snapshot}");
+    for process in processes {
+        if process["pid"] == holder {
+            assert_eq!(process["gpu_files"], json!(["/dev/nvidia0"]), "{process}");
+            assert_eq!(process["unresolved"], Value::Null);
+        } else {
+            // The stranger's number is not joined to anything of the stranger's.
+            assert!(process["unresolved"].is_string(), "{process}");
+            assert_eq!(process.as_object().unwrap().len(), 2, "{process}");
+        }
+    }
+
+    let (output, holder) = run("check --json --window 3s --interval 200ms");
+    let verdict = output.json();
+    let findings = verdict["findings"].as_array().unwrap();
+    assert_eq!(findings.len(), 1, "{output:?}");
+    assert_eq!(findings[0]["process"]["pid"], holder, "{verdict}");
+}
+
+#[test]
+fn the_environment_of_a_run_is_shown_and_no_secret() {
+    let rank = |rank: &str| {
+        Running::start(
+            Command::new("sleep")
+                .arg("600")
+                .env("TORCHELASTIC_RUN_ID", "run-7")
+                .env("RANK", rank)
+                .env("WORLD_SIZE", "2")
+                .env("MASTER_ADDR", "localhost")
+                .env("MASTER_PORT", "29400")
+                .env("JUPYTER_TOKEN", "do-not-show")
+                .process_group(0),
+        )
+    };
+    let (zero, one, other) = (rank("0"), rank("1"), Running::sleep());
+    let machine = Machine::new(&one_gpu(&[zero.pid(), one.pid(), other.pid()]));
+    let output = machine.run(&["ps", "--json"]);
+    assert!(!output.stdout.contains("do-not-show"));
+    let shown = output.json();
+    let find = |pid: u32| {
+        let all = shown["processes"].as_array().unwrap();
+        all.iter().find(|process| process["pid"] == pid).unwrap()
+    };
+    let environment = &find(one.pid())["environment"];
+    assert_eq!(environment["RANK"], "1", "{environment}");
+    assert_eq!(environment["MASTER_PORT"], "29400");
+    let parent = &find(one.pid())["parent"];
+    assert_eq!(parent["pid"], std::process::id(), "{parent}");
+    assert!(parent["start_ticks"].is_u64() && parent["command"].is_array());
+
+    let snapshot: Model = serde_json::from_str(&output.stdout).unwrap();
+    let families = families(&snapshot);
+    let run = member(&families, zero.pid()).unwrap();
+    let mut ranks = [zero.pid(), one.pid()];
+    ranks.sort_unstable();
+    assert_eq!(run.members, ranks);
+    assert!(run.ties.contains(&Tie::Run), "{run:?}");
+    assert_eq!(run.launcher.as_ref().unwrap().pid, std::process::id());
+    assert_eq!(
+        member(&families, other.pid()).unwrap().members,
+        [other.pid()]
+    );
+}
+
+/// A process group; all of it is killed at the end.
+struct Group(Running);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(pid) = Pid::from_raw(i32::try_from(self.0.pid()).unwrap()) {
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+    }
+}
+
+#[test]
+fn a_parent_and_its_forked_workers_are_one_family_also_when_it_is_dead() {
+    let Some(python) = support::python_with(&["os"]) else {
+        return;
+    };
+    let program = "import os, time\n\
+        for _ in range(2):\n    \
+            if os.fork() == 0: time.sleep(600)\n\
+        time.sleep(600)\n";
+    let mut command = Command::new(python);
+    command.args(["-c", program]).process_group(0);
+    command.stdin(Stdio::null());
+    let mut trainer = Group(Running::start(&mut command));
+    let pid = trainer.0.pid();
+    let mut workers = Vec::new();
+    wait_until("it has forked its workers", || {
+        workers = children(pid);
+        workers.len() == 2
+    });
+    let mut all = workers.clone();
+    all.push(pid);
+    all.sort_unstable();
+    let machine = Machine::new(&one_gpu(&all));
+    let family = |ties: &[Tie]| {
+        let output = machine.run(&["ps", "--json"]);
+        let snapshot: Model = serde_json::from_str(&output.stdout).unwrap();
+        let families = families(&snapshot);
+        let family = member(&families, workers[0]).unwrap();
+        assert_eq!(family.members, all, "{families:?}");
+        for tie in ties {
+            assert!(family.ties.contains(tie), "{family:?}");
+        }
+        let tree = family.tree(&snapshot);
+        assert_eq!((tree[0].pid, tree[0].depth), (pid, 0));
+        assert!(tree[1..].iter().all(|branch| branch.depth == 1), "{tree:?}");
+        family.id.clone()
+    };
+    let before = family(&[Tie::ProcessGroup, Tie::Parent]);
+    trainer.0.0.kill().unwrap();
+    trainer.0.0.wait().unwrap();
+    // Only on the host does it follow that a number which nobody has was the trainer's.
+    let snapshot = machine.snapshot(0);
+    if snapshot.0["host"]["pid_namespace"] == "host" {
+        assert_eq!(family(&[Tie::ProcessGroup]), before);
+    }
+}
