@@ -303,15 +303,13 @@ fn is_sluid(id: &[u8]) -> bool {
         byte.is_ascii_digit()
             || (byte.is_ascii_uppercase() && !matches!(byte, b'I' | b'L' | b'O' | b'U'))
     };
-    id.len() == 14 && id.starts_with(b"s") && id[1..].iter().all(|byte| is_digit(byte))
+    id.len() == 14 && id.starts_with(b"s") && id[1..].iter().all(is_digit)
 }
 
 /// A step of Slurm: a number, two for a component of a heterogeneous job, or a name.
 fn is_step(id: &[u8]) -> bool {
     matches!(id, b"batch" | b"extern" | b"interactive")
-        || id
-            .splitn(2, |&byte| byte == b'+')
-            .all(|number| is_number(number))
+        || id.splitn(2, |&byte| byte == b'+').all(is_number)
 }
 
 fn is_number(text: &[u8]) -> bool {
