@@ -162,7 +162,14 @@ impl<'a> Joining<'a> {
         let are_other_runs = runs
             .iter()
             .any(|one| runs.iter().any(|another| one.is_disjoint(another)));
-        if kernels.len() > 1 || are_other_runs {
+        // What is older than a kernel is its server, or an editor; its own helpers are younger.
+        let kernel = kernels.first().and_then(|&pid| self.index(pid));
+        let has_elders = kernel.is_some_and(|kernel| {
+            let start_ticks = self.processes[kernel].start_ticks;
+            let mut class = class.iter().map(|&process| self.processes[process]);
+            class.any(|process| process.start_ticks < start_ticks)
+        });
+        if kernels.len() > 1 || has_elders || are_other_runs {
             return;
         }
         for pair in class.windows(2) {

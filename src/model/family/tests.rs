@@ -201,6 +201,26 @@ fn two_notebook_kernels_are_always_two_families() {
 }
 
 #[test]
+fn a_kernel_is_not_of_its_server_s_family() {
+    // As an editor starts it: in its own group and session.
+    let server = process(90, 90, 90);
+    let kernel = Process {
+        parent: parent(90, "node"),
+        process_group: Some(90),
+        session: Some(90),
+        ..kernel(100)
+    };
+    let helper = Process {
+        parent: parent(100, "python"),
+        ..process(101, 90, 90)
+    };
+    assert_eq!(
+        members(&[server, kernel, helper]),
+        [vec![90], vec![100, 101]]
+    );
+}
+
+#[test]
 fn what_a_kernel_let_go_of_stands_alone() {
     let helper = Process {
         parent: parent(100, "python"),
