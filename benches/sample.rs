@@ -2,24 +2,31 @@
 //!
 //! The floor (`floor.rs`) makes the NVML calls and /proc reads that the values shown need and does
 //! nothing else. Both meet the mock driver, which answers at once, and real sleeping processes, so
-//! that what is measured is the program's own work. `--quick` measures less, to see that it runs.
+//! that what is measured is the program's own work. The same for a look at everybody's descriptors,
+//! among many processes that have many. `--quick` measures less, to see that it runs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 mod floor;
 
 use std::env;
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use floor::Floor;
+use floor::{Floor, read_all_descriptors};
+use gpumem::host::{Holders, Roots};
 use gpumem::source::live::Live;
 use gpumem::source::nvml;
 use mock_nvml::scene::{Gpu, Process, Scene};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Which part a process of this program plays; without it, it is the benchmark itself.
 const ROLE: &str = "GPUMEM_BENCH_ROLE";
+/// Where this benchmark's device files are, for gpumem.
+const DEV: &str = "GPUMEM_BENCH_DEV";
 
 fn main() {
     let library = mock_nvml::library();
@@ -49,7 +56,11 @@ fn main() {
                 library: Some(library),
                 ..nvml::Options::default()
             };
-            let mut live = Live::open(options, Duration::from_secs(1)).unwrap();
+            let roots = Roots {
+                dev: env::var_os(DEV).unwrap().into(),
+                ..Roots::default()
+            };
+            let mut live = Live::open_at(options, Duration::from_secs(1), roots).unwrap();
             println!("{}", cpu_per_round(|| drop(live.sample())));
             return;
         }
@@ -85,6 +96,66 @@ fn main() {
                 .map_or("-".to_owned(), |mib| format!("{mib:.1} MiB")),
         );
     }
+    look_at_everybody(if quick { 200 } else { 2000 }, rounds);
+}
+
+/// What a look at everybody's descriptors costs: CPU time, median of the rounds, in turn with the
+/// floor.
+fn look_at_everybody(processes: usize, rounds: usize) {
+    /// With the three that every process has.
+    const DESCRIPTORS: usize = 64;
+    let open: Vec<OwnedFd> = (3..DESCRIPTORS)
+        .map(|at| match at % 3 {
+            0 => std::net::UdpSocket::bind(("127.0.0.1", 0)).unwrap().into(),
+            1 => File::open(env::current_exe().unwrap()).unwrap().into(),
+            _ => std::io::pipe().unwrap().0.into(),
+        })
+        .collect();
+    for descriptor in &open {
+        fcntl_setfd(descriptor, FdFlags::empty()).unwrap();
+    }
+    let _sleepers = Sleepers::new(processes, Stdio::null);
+    drop(open);
+    let mut holders = Holders::new(Roots::default());
+    let (mut floor, mut ours) = (Vec::new(), Vec::new());
+    let (mut seen, mut now_ns) = (0, 0);
+    for round in 0..=rounds {
+        let times = (
+            cpu(|| seen = read_all_descriptors()),
+            // Everybody's turn comes every half a minute.
+            cpu(|| holders.look(now_ns, false)),
+        );
+        now_ns += 30_000_000_000;
+        // The first round warms the caches.
+        if round > 0 {
+            floor.push(times.0);
+            ours.push(times.1);
+        }
+    }
+    assert!(seen >= processes * DESCRIPTORS, "{seen}");
+    let (floor, ours) = (median(floor), median(ours));
+    // A listing alone is what every other sample costs.
+    let quiet = cpu(|| holders.look(now_ns - 1, false));
+    println!();
+    println!(
+        "| processes, descriptors | everybody looked at: floor | gpumem | ratio | nobody due |"
+    );
+    println!("|---|---|---|---|---|");
+    println!(
+        "| {processes}, {seen} | {:.1} ms | {:.1} ms | {:.2} | {:.2} ms |",
+        floor * 1e3,
+        ours * 1e3,
+        ours / floor,
+        quiet * 1e3,
+    );
+}
+
+/// CPU seconds of one call, of all threads.
+fn cpu(call: impl FnOnce()) -> f64 {
+    let seconds = |at: rustix::time::Timespec| at.tv_sec as f64 + at.tv_nsec as f64 * 1e-9;
+    let before = clock_gettime(ClockId::ProcessCPUTime);
+    call();
+    seconds(clock_gettime(ClockId::ProcessCPUTime)) - seconds(before)
 }
 
 /// CPU seconds of all threads for one call, over enough calls to be measured.
@@ -93,45 +164,35 @@ fn cpu_per_round(mut round: impl FnMut()) -> f64 {
         round();
     }
     let rounds = 50;
-    let before = clock_gettime(ClockId::ProcessCPUTime);
-    for _ in 0..rounds {
-        round();
-    }
-    let after = clock_gettime(ClockId::ProcessCPUTime);
-    let seconds = (after.tv_sec - before.tv_sec) as f64;
-    (seconds + (after.tv_nsec - before.tv_nsec) as f64 * 1e-9) / f64::from(rounds)
+    cpu(|| (0..rounds).for_each(|_| round())) / f64::from(rounds)
 }
 
 /// The mock driver's scene and its sleeping processes.
 struct Stage {
     folder: tempfile::TempDir,
-    sleepers: Vec<Child>,
+    _sleepers: Sleepers,
     library: PathBuf,
 }
 
 impl Stage {
     fn new(gpus: u32, processes: u32, library: &Path) -> Self {
-        let sleepers: Vec<Child> = (0..processes)
-            .map(|_| {
-                Command::new("sleep")
-                    .arg("3600")
-                    .stdin(Stdio::null())
-                    .spawn()
-                    .unwrap()
-            })
-            .collect();
+        let folder = tempfile::tempdir().unwrap();
+        let device = folder.path().join("dev/nvidia0");
+        std::fs::create_dir(folder.path().join("dev")).unwrap();
+        std::fs::write(&device, "").unwrap();
+        // Who holds no device file is not believed to be on a GPU.
+        let sleepers = Sleepers::new(processes as usize, || File::open(&device).unwrap().into());
         let mut scene = Scene::new();
         for gpu in 0..gpus {
-            let on_gpu = sleepers.iter().skip(gpu as usize).step_by(gpus as usize);
+            let on_gpu = sleepers.0.iter().skip(gpu as usize).step_by(gpus as usize);
             scene = scene.gpu(on_gpu.fold(Gpu::default(), |gpu, child| {
                 gpu.process(Process::compute(child.id(), 1_u64 << 30))
             }));
         }
-        let folder = tempfile::tempdir().unwrap();
         scene.write(&folder.path().join("scene.json")).unwrap();
         Self {
             folder,
-            sleepers,
+            _sleepers: sleepers,
             library: library.to_owned(),
         }
     }
@@ -140,6 +201,7 @@ impl Stage {
         let mut command = Command::new(program);
         command.env("GPUMEM_MOCK_SCENE", self.folder.path().join("scene.json"));
         command.env("XDG_CONFIG_HOME", self.folder.path());
+        command.env(DEV, self.folder.path().join("dev"));
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command
     }
@@ -252,10 +314,22 @@ fn child_of(parent: u32) -> Option<u32> {
         })
 }
 
-impl Drop for Stage {
+/// Processes that sleep until this is dropped.
+struct Sleepers(Vec<Child>);
+
+impl Sleepers {
+    fn new(count: usize, stdin: impl Fn() -> Stdio) -> Self {
+        let sleep = || Command::new("sleep").arg("3600").stdin(stdin()).spawn();
+        Self((0..count).map(|_| sleep().unwrap()).collect())
+    }
+}
+
+impl Drop for Sleepers {
     fn drop(&mut self) {
-        for child in &mut self.sleepers {
+        for child in &mut self.0 {
             let _ = child.kill();
+        }
+        for child in &mut self.0 {
             let _ = child.wait();
         }
     }

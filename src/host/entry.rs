@@ -20,13 +20,14 @@ use super::cmdline::{CMDLINE_BYTES, parse_cmdline};
 use super::environ::{ENVIRON_BYTES, parse_environ};
 use super::folder::{Folder, if_readable, is_gone, is_out_of_descriptors};
 use super::framework::read_framework;
-use super::gpu_files::{is_driver_behind_files, read_gpu_files};
+use super::gpu_files::{is_driver_behind_files, read_held};
 use super::machine::read_boot_seconds;
 use super::names::Names;
 use super::notebook::parse_kernel;
 use super::parent::Parents;
 use super::place::Whereabouts;
 use super::reaper::is_reaper;
+use super::sockets::Listening;
 use super::stat::{STAT_BYTES, Stat, parse_stat, terminal_name};
 use super::status::parse_status;
 use super::users::Users;
@@ -142,6 +143,8 @@ pub struct Surroundings {
     reapers: HashMap<u32, Option<bool>>,
     parents: Parents,
     names: Names,
+    /// Which sockets listen.
+    listening: Listening,
     /// In this sample: something was left unread for want of a descriptor.
     is_short_of_descriptors: bool,
     /// What files are read into.
@@ -164,6 +167,7 @@ impl Surroundings {
             reapers: HashMap::new(),
             parents: Parents::default(),
             names: Names::new(roots.root.clone()),
+            listening: Listening::default(),
             is_short_of_descriptors: false,
             content: Vec::new(),
             roots,
@@ -175,6 +179,7 @@ impl Surroundings {
         self.exists.clear();
         self.reapers.clear();
         self.parents.begin();
+        self.listening.begin(now_ns);
         self.is_short_of_descriptors = false;
         if self.devices_ns.is_some_and(|due_ns| now_ns >= due_ns) {
             self.has_gpu_device_files = is_driver_behind_files(&self.roots);
@@ -421,11 +426,9 @@ impl Surroundings {
                 }
             }
         }
-        let files = if self.has_gpu_device_files {
-            read_gpu_files(folder, &self.roots.dev)?
-        } else {
-            None
-        };
+        let held = read_held(folder, &self.roots.dev)?;
+        process.listening = self.listening.has(folder, held.sockets.as_ref())?;
+        let files = held.gpu_files.filter(|_| self.has_gpu_device_files);
         if process.gpu_files != files {
             process.gpu_files = files;
         }

@@ -1,4 +1,4 @@
-//! One process's folder in /proc, held open while it is read.
+//! One process's folder in /proc, held open while it is read; and /proc itself, for who is in it.
 //!
 //! A number in /proc may name another process a moment later; a folder that is held open never does.
 //! Once its process is dead, everything in it answers `ESRCH` or `ENOENT`. This file knows how to
@@ -16,7 +16,7 @@ use rustix::io::{self, Errno};
 /// The longest path that a link in /proc is read to.
 const LINK_BYTES: usize = 4096;
 
-/// A process's folder, or the `fd` folder within it.
+/// A process's folder, or the `fd` folder within it; or /proc.
 #[derive(Debug)]
 pub struct Folder(OwnedFd);
 
@@ -27,6 +27,25 @@ impl Folder {
         path.push(rustix::path::DecInt::new(pid));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat(CWD, &path, flags, Mode::empty()).map(Self)
+    }
+
+    /// Opens /proc itself, for listing.
+    pub fn list(proc: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(CWD, proc, flags, Mode::empty()).map(Self)
+    }
+
+    /// Opens the folder of the process that reads it, under `proc`.
+    pub fn own(proc: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(CWD, proc.join("self"), flags, Mode::empty()).map(Self)
+    }
+
+    /// Opens the descriptors of `pid` for listing, this being /proc: one call, where nothing else of
+    /// the process is wanted.
+    pub fn descriptors_of(&self, pid: u32) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(&self.0, format!("{pid}/fd"), flags, Mode::empty()).map(Self)
     }
 
     /// The user that the folder belongs to: the process's effective one. A tenth of the cost of a
@@ -71,12 +90,17 @@ impl Folder {
 
     /// Calls `each` with the name of every entry, until it answers `false`.
     pub fn names(&self, mut each: impl FnMut(&CStr) -> bool) -> io::Result<()> {
+        self.entries(|name, _| each(name))
+    }
+
+    /// Calls `each` with the name and the inode number of every entry, until it answers `false`.
+    pub fn entries(&self, mut each: impl FnMut(&CStr, u64) -> bool) -> io::Result<()> {
         let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
         let mut entries = RawDir::new(self.0.as_fd(), &mut buffer);
         while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = entry.file_name();
-            if name != c"." && name != c".." && !each(name) {
+            if name != c"." && name != c".." && !each(name, entry.ino()) {
                 break;
             }
         }

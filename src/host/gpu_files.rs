@@ -15,9 +15,9 @@ use rustix::io::{self, Errno};
 use super::Roots;
 use super::folder::{Folder, if_readable};
 
-/// How many descriptors of a process are looked at. The driver's are opened at the start and have
-/// low numbers; a process may hold a million others.
-const DESCRIPTORS: usize = 16 << 10;
+/// How many descriptors of a process are looked at: a process may hold a million. The driver's have low
+/// numbers, since they are opened at the start, but a worker that is forked later has them too.
+const DESCRIPTORS: usize = 64 << 10;
 
 /// How many different device files are kept of a process; a machine has fewer.
 const FILES: usize = 256;
@@ -59,46 +59,149 @@ pub(super) fn is_driver_behind_files(roots: &Roots) -> bool {
     };
     let holds_one = || {
         let folder = Folder::open(&roots.proc, own_pid()?).ok()?;
-        let files = read_gpu_files(&folder, &roots.dev).ok()??;
+        let files = read_held(&folder, &roots.dev).ok()?.gpu_files?;
         (!files.is_empty()).then_some(())
     };
     has_gpu_device_files(&roots.dev) || holds_one().is_some()
 }
 
-/// The GPU device files under `dev` that a process holds open: sorted, each once. `None` where its
-/// descriptors may not be read; empty where it holds none.
-pub(super) fn read_gpu_files(folder: &Folder, dev: &Path) -> io::Result<Option<Arc<[Arc<str>]>>> {
+/// What a process's descriptors are, as far as it concerns anybody here. Each is `None` where the
+/// descriptors may not be read.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// The GPU device files, sorted, each once; empty where it holds none.
+    pub gpu_files: Option<Arc<[Arc<str>]>>,
+    /// The inode numbers of its sockets.
+    pub sockets: Option<Sockets>,
+}
+
+/// The sockets among a process's descriptors.
+#[derive(Debug, Default)]
+pub(super) struct Sockets {
+    /// Their inode numbers.
+    pub inodes: Vec<u64>,
+    /// There may be more: not all descriptors were looked at.
+    pub is_partial: bool,
+}
+
+/// Reads which GPU device files under `dev` a process holds open, and which sockets.
+pub(super) fn read_held(folder: &Folder, dev: &Path) -> io::Result<Held> {
     let Some(descriptors) = if_readable(folder.folder(c"fd"))? else {
-        return Ok(None);
+        return Ok(Held::default());
     };
+    let mut files = Files::under(dev);
+    let mut sockets = Sockets::default();
+    let walk = walk(&descriptors, DESCRIPTORS, |target| {
+        if let Some(inode) = parse_socket(target) {
+            sockets.inodes.push(inode);
+        } else {
+            files.take(target);
+        }
+        true
+    })?;
+    sockets.is_partial = walk == Walk::Partial;
+    Ok(Held {
+        // Some that were seen are evidence; none among a part of them is not.
+        gpu_files: (walk == Walk::Whole || !files.held.is_empty()).then(|| files.held.into()),
+        sockets: (walk != Walk::Refused).then_some(sockets),
+    })
+}
+
+/// Whether a process holds a GPU device file under `dev` open, by its opened `fd` folder, and how many
+/// descriptors were looked at to tell. `None` where they may not be read, or where there are more than
+/// are looked at and no GPU file is among the first.
+pub(super) fn holds_gpu_file(
+    descriptors: &Folder,
+    dev: &Path,
+) -> io::Result<(Option<bool>, usize)> {
     let dev = dev.as_os_str().as_bytes();
-    let mut files: Vec<Arc<str>> = Vec::new();
-    let mut seen = 0;
-    let mut may_read = true;
-    let mut take = |target: &[u8]| {
-        let Some(name) = target.strip_prefix(dev) else {
-            return;
-        };
-        let Some(name) = name.strip_prefix(b"/") else {
-            return;
-        };
-        if is_gpu_file(name) && files.len() < FILES {
+    let (mut holds, mut seen) = (false, 0);
+    let walk = walk(descriptors, DESCRIPTORS, |target| {
+        seen += 1;
+        holds = is_gpu_file_under(dev, target);
+        !holds
+    })?;
+    Ok(((holds || walk == Walk::Whole).then_some(holds), seen))
+}
+
+/// The GPU device files under `dev` among the names that it is given; bounded in number.
+#[derive(Debug)]
+pub(super) struct Files<'a> {
+    dev: &'a [u8],
+    /// Sorted, each once.
+    pub held: Vec<Arc<str>>,
+}
+
+impl<'a> Files<'a> {
+    pub(super) fn under(dev: &'a Path) -> Self {
+        Self {
+            dev: dev.as_os_str().as_bytes(),
+            held: Vec::new(),
+        }
+    }
+
+    /// Keeps a file that is one of the GPU's.
+    pub(super) fn take(&mut self, target: &[u8]) {
+        if self.held.len() < FILES && is_gpu_file_under(self.dev, target) {
             let file = String::from_utf8_lossy(target);
-            if let Err(at) = files.binary_search_by(|known| (**known).cmp(&*file)) {
-                files.insert(at, Arc::from(&*file));
+            if let Err(at) = self.held.binary_search_by(|known| (**known).cmp(&*file)) {
+                self.held.insert(at, Arc::from(&*file));
             }
         }
-    };
+    }
+}
+
+fn is_gpu_file_under(dev: &[u8], target: &[u8]) -> bool {
+    let name = target
+        .strip_prefix(dev)
+        .and_then(|name| name.strip_prefix(b"/"));
+    name.is_some_and(is_gpu_file)
+}
+
+/// How far a walk over descriptors came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Walk {
+    /// All were seen.
+    Whole,
+    /// It was ended before, or there were too many.
+    Partial,
+    /// They may be listed and not read.
+    Refused,
+}
+
+/// Calls `each` with the target of every descriptor, until it answers `false`; at most `limit` of them.
+fn walk(
+    descriptors: &Folder,
+    limit: usize,
+    mut each: impl FnMut(&[u8]) -> bool,
+) -> io::Result<Walk> {
+    let mut seen = 0;
+    let mut walk = Walk::Whole;
     let listed = descriptors.names(|name: &CStr| {
+        if seen == limit {
+            walk = Walk::Partial;
+            return false;
+        }
         seen += 1;
-        // Any other error means that it was closed since it was listed.
-        let link = descriptors.link(name, &mut take);
-        may_read = !matches!(link, Err(Errno::ACCESS | Errno::PERM));
-        may_read && seen < DESCRIPTORS
+        match descriptors.link(name, &mut each) {
+            Ok(true) => {}
+            Ok(false) => walk = Walk::Partial,
+            Err(Errno::ACCESS | Errno::PERM) => walk = Walk::Refused,
+            // Any other error means that it was closed since it was listed.
+            Err(_) => {}
+        }
+        walk == Walk::Whole
     });
-    let is_whole = may_read && if_readable(listed)?.is_some() && seen < DESCRIPTORS;
-    // Some that were seen are evidence; none among a part of them is not.
-    Ok((is_whole || !files.is_empty()).then(|| files.into()))
+    Ok(match if_readable(listed)? {
+        Some(()) => walk,
+        None => Walk::Refused,
+    })
+}
+
+/// The inode number in `socket:[N]`.
+fn parse_socket(target: &[u8]) -> Option<u64> {
+    let number = target.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
+    std::str::from_utf8(number).ok()?.parse().ok()
 }
 
 #[cfg(test)]

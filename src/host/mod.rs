@@ -1,14 +1,19 @@
 //! What Linux knows of a process, and of the machine it runs on.
 //!
 //! [`Processes`] is the table that a live source keeps between samples: asked for some pids, it
-//! answers with a [`Process`](crate::model::Process) for each, filled as far as /proc tells. The
-//! other files hold one fact each: functions named `parse_*` are pure and take bytes, those named
-//! `read_*` do the reading. [`read_host`] and [`read_clocks`] are about the machine.
+//! answers with a [`Process`](crate::model::Process) for each, filled as far as /proc tells.
+//! [`Holders`] tells it whom to ask for besides those that NVML lists: it looks at everybody's
+//! descriptors for GPU device files. The other files hold one fact each: functions named `parse_*` are
+//! pure and take bytes, those named `read_*` do the reading. [`read_host`] and [`read_clocks`] are about
+//! the machine.
 //!
 //! Everything is rooted at a path ([`Roots`]), so that a test points it at a folder of its own. No
 //! function here signals, prints or asks a clock on its own, and none waits, but for the names of
 //! containers, a tenth of a second (`names`); nothing here knows of GPUs beyond the names of their
 //! device files. What a process says of itself (argv, names, paths) is bounded in
+//! function here waits (but [`Holders::look`], for a tenth of a second at most, when it was asked for
+//! everybody), signals, prints or asks a clock on its own; nothing here knows of GPUs beyond
+//! the names of their device files. What a process says of itself (argv, names, paths) is bounded in
 //! length and made valid UTF-8 here, and escaped where it is shown.
 
 use std::path::PathBuf;
@@ -23,9 +28,11 @@ mod environ;
 mod folder;
 mod framework;
 mod gpu_files;
+mod holders;
 mod kernel_module;
 mod machine;
 mod mapped;
+mod mapped_devices;
 mod mounts;
 mod mps;
 mod names;
@@ -38,6 +45,7 @@ mod processes;
 mod reaper;
 mod rights;
 mod runtime_files;
+mod sockets;
 mod stat;
 mod status;
 mod users;
@@ -48,6 +56,7 @@ pub use device_files::{DeviceFile, minor_number, read_device_files};
 pub use environ::parse_environ;
 pub use framework::{Loaded, parse_maps};
 pub use gpu_files::{has_gpu_device_files, is_gpu_file};
+pub use holders::Holders;
 pub use kernel_module::{KernelModule, parse_module_version, read_kernel_module};
 pub use machine::{Clocks, read_boot_time, read_clocks, read_host};
 pub use mapped::{parse_mapped_file, read_own_mapped_file};
@@ -64,6 +73,7 @@ pub use rights::{
     try_pidfd,
 };
 pub use runtime_files::{Address, ServerFiles, parse_address, read_server_files, runtime_folder};
+pub use sockets::{Listener, holds_listener};
 pub use stat::{Stat, parse_stat, read_start_ticks, terminal_name};
 pub use status::{Status, parse_status};
 

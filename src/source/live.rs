@@ -5,23 +5,33 @@
 //! number recycled by a stranger. `doubt` decides whether the process that has the number now is
 //! the one that NVML means; what is doubted is shown as unresolved, with nothing of the stranger in
 //! it, and no rule or deed ever meets it.
+//!
+//! Who holds a GPU's device file and is on no list of NVML's is shown, too, with that file as all the
+//! evidence there is: what memory it holds, nobody can tell.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::nvml::{self, Nvml, SampledGpu};
 use super::{Error, Origin, Source};
-use crate::host::{self, Clocks, Processes, Roots};
+use crate::host::{self, Clocks, Holders, Processes, Roots};
 use crate::model::snapshot::{Driver, Gpu, Host, PidNamespace};
 use crate::model::{Process, Snapshot, Time};
+use crate::units::MIB;
+
+/// So much more memory that nobody accounts for is worth a look at everybody.
+const UNATTRIBUTED_BYTES: u64 = 256 * MIB;
 
 /// This machine, sampled at an interval.
 #[derive(Debug)]
 pub struct Live {
     nvml: Nvml,
     processes: Processes,
+    holders: Holders,
+    /// By GPU: the memory that nobody accounted for when it was last looked for, or less since.
+    unattributed: HashMap<u32, u64>,
     host: Host,
     /// Wall-clock time and boot time when it was opened; from then on only the latter is asked, so
     /// that a clock that is set does not bend a history.
@@ -40,12 +50,26 @@ impl Live {
     ///
     /// As [`Nvml::open`].
     pub fn open(options: nvml::Options, interval: Duration) -> Result<Self, Error> {
+        Self::open_at(options, interval, Roots::default())
+    }
+
+    /// Opens NVML, for a machine whose processes and device files are under `roots`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Nvml::open`].
+    pub fn open_at(
+        options: nvml::Options,
+        interval: Duration,
+        roots: Roots,
+    ) -> Result<Self, Error> {
         host::raise_open_file_limit();
         let nvml = Nvml::open(options)?;
-        let roots = Roots::default();
         Ok(Self {
             nvml,
             host: host::read_host(&roots),
+            holders: Holders::new(roots.clone()),
+            unattributed: HashMap::new(),
             processes: Processes::new(roots),
             opened: (wall_clock(), host::read_clocks()),
             interval,
@@ -61,14 +85,15 @@ impl Live {
         let mut snapshot = Snapshot::new(self.time_at(clocks));
         let suspended = clocks.suspended_seconds(self.host.suspended_seconds);
         self.host.suspended_seconds = Some(suspended);
-        snapshot.host = self.host.clone();
 
         let sample = self.nvml.sample();
         snapshot.errors = sample.errors;
         self.note_names(&sample.gpus);
         snapshot.gpus = sample.gpus.into_iter().map(|sampled| sampled.gpu).collect();
         snapshot.driver = self.nvml.driver().clone();
+        self.look_for_holders(&snapshot.gpus);
         snapshot.processes = self.look_up(&snapshot.gpus);
+        snapshot.host = self.host.clone();
         snapshot
     }
 
@@ -100,23 +125,51 @@ impl Live {
         }
     }
 
+    /// Brings up to date who holds device files: where there are none, nobody does.
+    fn look_for_holders(&mut self, gpus: &[Gpu]) {
+        let mut has_grown = false;
+        for gpu in gpus {
+            let level = self.unattributed.entry(gpu.index).or_default();
+            has_grown |= unattributed_bytes(gpu).is_some_and(|bytes| rises(level, bytes));
+        }
+        if self.processes.has_gpu_device_files() {
+            let now_ns = host::read_clocks().boottime_ns;
+            self.holders.look(now_ns, has_grown);
+            self.host.unread_processes = self.holders.unread();
+        }
+    }
+
     fn look_up(&mut self, gpus: &[Gpu]) -> Vec<Process> {
-        let mut pids: Vec<u32> = gpus
+        let rows = gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
+        let mut listed: Vec<u32> = rows.map(|row| row.pid).collect();
+        listed.sort_unstable();
+        listed.dedup();
+        let is_listed = |pid: u32| listed.binary_search(&pid).is_ok();
+        let hidden = self.holders.pids().into_iter();
+        let pids: Vec<u32> = listed
             .iter()
-            .flat_map(|gpu| gpu.processes.iter().flatten())
-            .map(|row| row.pid)
+            .copied()
+            .chain(hidden.filter(|&pid| !is_listed(pid)))
             .collect();
-        pids.sort_unstable();
-        pids.dedup();
-        let found = self
+        let mut found = self
             .processes
             .sample(&pids, host::read_clocks().boottime_ns);
+        // Who is on no list has to hold a file now to be shown.
+        found.processes.retain_mut(|process| {
+            if is_listed(process.pid) {
+                return true;
+            }
+            self.add_mapped(process);
+            holds_files(process)
+        });
+        found.gone.retain(|&pid| is_listed(pid));
+        found.unreadable.retain(|&(pid, _)| is_listed(pid));
         let whose = Doubt {
             namespace: self.host.pid_namespace,
             has_gpu_device_files: self.processes.has_gpu_device_files(),
         };
         let mut processes = found.processes;
-        for process in &mut processes {
+        for process in processes.iter_mut().filter(|it| is_listed(it.pid)) {
             let named_ns = self.named.get(&process.pid).copied();
             let named_ticks = named_ns.map(|ns| ticks(ns, self.ticks_per_second));
             if let Some(reason) = doubt(process, named_ticks, whose) {
@@ -143,6 +196,15 @@ impl Live {
         );
         processes.sort_unstable_by_key(|process| process.pid);
         processes
+    }
+
+    /// Adds the device files that a process has mapped to those that it holds open.
+    fn add_mapped(&self, process: &mut Process) {
+        if let Some(mapped) = self.holders.mapped_files(process) {
+            let open = process.gpu_files.iter().flat_map(|files| files.iter());
+            let files: BTreeSet<_> = open.chain(mapped.iter()).cloned().collect();
+            process.gpu_files = Some(files.into_iter().collect());
+        }
     }
 
     /// The machine, as its snapshots will name it.
@@ -202,6 +264,25 @@ fn unresolved(pid: u32, reason: Arc<str>) -> Process {
     }
 }
 
+fn holds_files(process: &Process) -> bool {
+    let files = process.gpu_files.as_deref();
+    files.is_some_and(|files| !files.is_empty())
+}
+
+/// Memory in use that no listed process accounts for; `None` where that cannot be told.
+fn unattributed_bytes(gpu: &Gpu) -> Option<u64> {
+    let used_bytes = gpu.memory?.used_bytes;
+    Some(used_bytes.saturating_sub(gpu.process_bytes()?))
+}
+
+/// Whether memory that nobody accounts for is so much more than at the last rise that it has to be
+/// looked for; keeps the level.
+fn rises(level: &mut u64, bytes: u64) -> bool {
+    let rises = bytes >= level.saturating_add(UNATTRIBUTED_BYTES);
+    *level = if rises { bytes } else { bytes.min(*level) };
+    rises
+}
+
 /// What the belief in a pid depends on, besides its process.
 #[derive(Clone, Copy, Debug)]
 struct Doubt {
@@ -247,6 +328,55 @@ fn doubt(process: &Process, named_ticks: Option<u64>, whose: Doubt) -> Option<&'
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::GpuProcess;
+    use crate::model::snapshot::Memory;
+
+    #[test]
+    fn memory_that_nobody_accounts_for_is_looked_for_when_it_appears_and_when_it_grows() {
+        let mut level = 0;
+        for (mib, is_asked) in [
+            (0, false),
+            (255, false),
+            (256, true),
+            (511, false),
+            (512, true),
+            (600, false),
+            // What was given back and comes again is new.
+            (100, false),
+            (355, false),
+            (356, true),
+            (356, false),
+        ] {
+            assert_eq!(rises(&mut level, mib * MIB), is_asked, "{mib}");
+        }
+        assert!(!rises(&mut u64::MAX.clone(), u64::MAX - 1));
+    }
+
+    #[test]
+    fn what_a_process_holds_has_to_be_known_for_the_rest_to_be() {
+        let gpu = |used_bytes: &[Option<u64>]| Gpu {
+            memory: Some(Memory {
+                used_bytes: 10 * MIB,
+                ..Memory::default()
+            }),
+            processes: Some(
+                used_bytes
+                    .iter()
+                    .map(|&used_bytes| GpuProcess {
+                        used_bytes,
+                        ..GpuProcess::default()
+                    })
+                    .collect(),
+            ),
+            ..Gpu::default()
+        };
+        let (known, unknown) = (Some(4 * MIB), None);
+        assert_eq!(unattributed_bytes(&gpu(&[])), Some(10 * MIB));
+        assert_eq!(unattributed_bytes(&gpu(&[known, known])), Some(2 * MIB));
+        assert_eq!(unattributed_bytes(&gpu(&[known, known, known])), Some(0));
+        assert_eq!(unattributed_bytes(&gpu(&[known, unknown])), None);
+        assert_eq!(unattributed_bytes(&Gpu::default()), None);
+    }
 
     fn process(start_ticks: u64, gpu_files: Option<&[&str]>) -> Process {
         let files = gpu_files.map(|files| files.iter().map(|&file| file.into()).collect());

@@ -17,6 +17,7 @@ mod doctor;
 mod gate;
 mod generated;
 mod hardware;
+mod holders;
 mod live;
 mod machine;
 mod place;

@@ -1,0 +1,297 @@
+//! Over folders made to look like /proc.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::*;
+
+const SECOND: u64 = SECOND_NS;
+const NOBODY: [u32; 0] = [];
+/// Bits of the flags in a stat line.
+const KERNEL_THREAD: u32 = 0x0020_0000;
+const EXITING: u32 = 4;
+
+/// A folder that looks like /proc and /dev.
+struct Fake {
+    _folder: TempDir,
+    roots: Roots,
+}
+
+impl Fake {
+    /// With a first process, as every /proc that hides none has.
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots {
+            proc: folder.path().join("proc"),
+            dev: folder.path().join("dev"),
+            ..Roots::default()
+        };
+        fs::create_dir_all(&roots.dev).unwrap();
+        let fake = Self {
+            _folder: folder,
+            roots,
+        };
+        fake.process(1, &["null"]);
+        fake
+    }
+
+    fn holders(&self) -> Holders {
+        Holders::new(self.roots.clone())
+    }
+
+    fn folder(&self, pid: u32) -> PathBuf {
+        self.roots.proc.join(pid.to_string())
+    }
+
+    /// A process that holds these files of /dev open.
+    fn process(&self, pid: u32, files: &[&str]) {
+        fs::create_dir_all(self.folder(pid).join("fd")).unwrap();
+        self.stat(pid, 'S', 0, 100);
+        for file in files {
+            self.open(pid, self.roots.dev.join(file));
+        }
+    }
+
+    fn stat(&self, pid: u32, state: char, flags: u32, start: u64) {
+        let line = format!(
+            "{pid} (x) {state} 1 {pid} {pid} 0 -1 {flags} 1 0 0 0 5 0 0 0 20 0 1 0 {start} 4096 3 9 1 1 7 0 0\n"
+        );
+        fs::create_dir_all(self.folder(pid)).unwrap();
+        fs::write(self.folder(pid).join("stat"), line).unwrap();
+    }
+
+    /// Opens one more file.
+    fn open(&self, pid: u32, target: impl AsRef<Path>) {
+        let fd = self.folder(pid).join("fd");
+        let number = fs::read_dir(&fd).unwrap().count();
+        symlink(target, fd.join(number.to_string())).unwrap();
+    }
+
+    fn close_all(&self, pid: u32) {
+        let fd = self.folder(pid).join("fd");
+        fs::remove_dir_all(&fd).unwrap();
+        fs::create_dir(&fd).unwrap();
+    }
+
+    /// A process whose descriptors cannot be read: not even root reads a folder that is none.
+    fn unreadable(&self, pid: u32, state: char, flags: u32) {
+        self.stat(pid, state, flags, 100);
+        fs::write(self.folder(pid).join("fd"), "").unwrap();
+    }
+
+    fn maps(&self, pid: u32, file: &str) {
+        let file = self.roots.dev.join(file);
+        let line = format!("7f00-7f01 rw-s 00000000 00:06 5   {}\n", file.display());
+        fs::write(self.folder(pid).join("maps"), line).unwrap();
+    }
+}
+
+#[test]
+fn who_holds_a_device_file_is_found_and_nobody_else() {
+    let fake = Fake::new();
+    fake.process(90, &["null", "nvidiactl"]);
+    fake.process(70, &["null", "tty", "nvidia0"]);
+    fake.process(71, &["null", "nvidia", "nvme0", "dri/card0"]);
+    fake.process(72, &["nvidia-uvm (deleted)"]);
+    fake.process(73, &[]);
+    fake.open(73, "/somewhere/dev/nvidia0");
+    fake.open(73, "socket:[12]");
+    fake.open(73, std::ffi::OsStr::from_bytes(b"/dev/\xff\n\x1b[2J"));
+    // gpumem itself holds what NVML opens.
+    fake.process(74, &["nvidia0"]);
+    symlink("74", fake.roots.proc.join("self")).unwrap();
+    for stranger in ["70x", "-70", "99999999999999", "sys", "\u{1b}[2J"] {
+        fs::create_dir(fake.roots.proc.join(stranger)).unwrap();
+    }
+
+    let mut holders = fake.holders();
+    assert_eq!((holders.pids(), holders.unread()), (vec![], None));
+    holders.look(SECOND, false);
+    assert_eq!(holders.pids(), [70, 72, 90]);
+    assert_eq!(holders.unread(), Some(0));
+    fs::remove_dir_all(fake.folder(72)).unwrap();
+    holders.look(2 * SECOND, false);
+    assert_eq!(holders.pids(), [70, 90]);
+}
+
+#[test]
+fn a_new_process_is_looked_at_again_while_it_is_young() {
+    let fake = Fake::new();
+    let mut holders = fake.holders();
+    holders.look(100 * SECOND, false);
+    fake.process(70, &["null"]);
+    fake.process(80, &["nvidia0"]);
+    holders.look(101 * SECOND, false);
+    assert_eq!(holders.pids(), [80], "at once");
+
+    fake.open(70, fake.roots.dev.join("nvidia0"));
+    holders.look(102 * SECOND - 1, false);
+    assert_eq!(holders.pids(), [80], "not on every sample");
+    holders.look(102 * SECOND, false);
+    assert_eq!(holders.pids(), [70, 80]);
+}
+
+#[test]
+fn looks_at_the_young_become_rarer_and_end() {
+    let mut known = Known {
+        listed: Listed { pid: 7, inode: 7 },
+        verdict: Verdict::Free,
+        looks: 0,
+        round: 0,
+        due_ns: 0,
+    };
+    let mut looks = Vec::new();
+    for second in 0..300 {
+        if known.is_due(second * SECOND, 0) {
+            known.note(Verdict::Free, second * SECOND, 0);
+            looks.push(second);
+        }
+    }
+    assert_eq!(looks, [0, 1, 3, 8, 20, 45]);
+}
+
+#[test]
+fn everybody_is_looked_at_every_half_minute_and_when_asked() {
+    let fake = Fake::new();
+    fake.process(70, &["null"]);
+    fake.process(80, &["nvidia0"]);
+    let mut holders = fake.holders();
+    holders.look(100 * SECOND, false);
+    // They were there before; nothing tells that anything has changed.
+    fake.open(70, fake.roots.dev.join("nvidia0"));
+    fake.close_all(80);
+    holders.look(129 * SECOND, false);
+    assert_eq!(holders.pids(), [80]);
+    holders.look(130 * SECOND, false);
+    assert_eq!(holders.pids(), [70]);
+
+    fake.close_all(70);
+    holders.look(131 * SECOND, true);
+    assert_eq!(holders.pids(), NOBODY);
+    fake.open(70, fake.roots.dev.join("nvidia0"));
+    holders.look(132 * SECOND, true);
+    assert_eq!(holders.pids(), NOBODY, "not as often as somebody asks");
+    holders.look(136 * SECOND, false);
+    assert_eq!(holders.pids(), [70], "what was asked for is done later");
+}
+
+#[test]
+fn a_pid_that_is_given_out_again_inherits_no_verdict() {
+    let fake = Fake::new();
+    fake.process(70, &["null"]);
+    fake.process(80, &["nvidia0"]);
+    let mut holders = fake.holders();
+    holders.look(SECOND, false);
+    assert_eq!(holders.pids(), [80]);
+    // Both exist before the old ones go, so that no number of a folder is used twice.
+    fake.process(170, &["nvidia0"]);
+    fake.process(180, &["null"]);
+    for pid in [70, 80] {
+        fs::remove_dir_all(fake.folder(pid)).unwrap();
+        fs::rename(fake.folder(pid + 100), fake.folder(pid)).unwrap();
+    }
+    holders.look(2 * SECOND, false);
+    assert_eq!(holders.pids(), [70]);
+}
+
+#[test]
+fn who_may_not_be_read_is_counted_and_no_holder() {
+    let fake = Fake::new();
+    fake.unreadable(70, 'S', 0);
+    fake.unreadable(71, 'S', 0);
+    fake.unreadable(72, 'I', KERNEL_THREAD);
+    fake.unreadable(73, 'Z', EXITING);
+    fake.process(74, &[]);
+    let mut holders = fake.holders();
+    holders.look(SECOND, false);
+    assert_eq!((holders.pids(), holders.unread()), (vec![], Some(2)));
+
+    // What root made readable meanwhile counts from the next look at everybody.
+    fs::remove_dir_all(fake.folder(70)).unwrap();
+    holders.look(2 * SECOND, false);
+    assert_eq!(holders.unread(), Some(2));
+    holders.look(31 * SECOND, false);
+    assert_eq!(holders.unread(), Some(1));
+}
+
+#[test]
+fn where_proc_hides_processes_nobody_can_count_them() {
+    let fake = Fake::new();
+    fs::remove_dir_all(fake.folder(1)).unwrap();
+    fake.process(70, &["nvidia0"]);
+    let mut holders = fake.holders();
+    holders.look(SECOND, false);
+    assert_eq!((holders.pids(), holders.unread()), (vec![70], None));
+}
+
+#[test]
+fn a_look_at_everybody_goes_on_in_the_next_sample() {
+    let fake = Fake::new();
+    for pid in 70..80 {
+        fake.process(pid, &["nvidia0"]);
+    }
+    let mut holders = fake.holders();
+    holders.at_once = 8;
+    let mut counts = Vec::new();
+    for second in 1..=4 {
+        holders.look(second * SECOND, false);
+        counts.push((holders.pids().len(), holders.unread()));
+    }
+    assert_eq!(
+        counts,
+        [(3, None), (7, None), (10, Some(0)), (10, Some(0))],
+        "two calls each, and two for the first process"
+    );
+}
+
+#[test]
+fn what_is_mapped_is_looked_for_on_demand_only() {
+    let fake = Fake::new();
+    fake.process(70, &["null"]);
+    fake.maps(70, "nvidia0");
+    let mut holders = fake.holders();
+    let look = |holders: &mut Holders, second: u64, asks| {
+        holders.look(second * SECOND, asks);
+        holders.take_found(Duration::from_secs(60));
+        holders.pids()
+    };
+    assert_eq!(look(&mut holders, 1, false), NOBODY);
+    assert_eq!(look(&mut holders, 2, true), [70]);
+    let process = |start_ticks| Process {
+        pid: 70,
+        start_ticks,
+        ..Process::default()
+    };
+    let file = fake.roots.dev.join("nvidia0");
+    let files = holders.mapped_files(&process(Some(100))).unwrap();
+    assert_eq!(**files, [Arc::from(file.to_str().unwrap())]);
+    assert_eq!(holders.mapped_files(&process(Some(101))), None);
+    assert_eq!(holders.mapped_files(&process(None)), None);
+
+    // One that is stuck is not asked, and what was known stands.
+    fake.stat(70, 'D', 0, 100);
+    fs::write(fake.folder(70).join("maps"), "").unwrap();
+    assert_eq!(look(&mut holders, 32, false), [70]);
+    fake.stat(70, 'S', 0, 100);
+    assert_eq!(look(&mut holders, 62, false), NOBODY);
+    fake.maps(70, "nvidia0");
+    assert_eq!(look(&mut holders, 92, false), NOBODY);
+    assert_eq!(look(&mut holders, 93, true), [70]);
+    fs::remove_dir_all(fake.folder(70)).unwrap();
+    assert_eq!(look(&mut holders, 94, false), NOBODY);
+}
+
+#[test]
+fn a_proc_that_cannot_be_listed_changes_nothing() {
+    let fake = Fake::new();
+    fake.process(70, &["nvidia0"]);
+    let mut holders = fake.holders();
+    holders.look(SECOND, false);
+    fs::rename(&fake.roots.proc, fake.roots.dev.join("away")).unwrap();
+    holders.look(40 * SECOND, true);
+    assert_eq!((holders.pids(), holders.unread()), (vec![70], Some(0)));
+}

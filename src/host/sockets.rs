@@ -1,0 +1,350 @@
+//! Who listens: the sockets among a process's descriptors against the kernel's tables of those that
+//! accept connections, in `/proc/PID/net`, which are its network namespace's.
+//!
+//! A line of the table of Unix sockets ends with a path that a process chose, and a newline in it makes
+//! another line. So whoever wants to be taken for one who listens can have that: it is no proof against
+//! him. [`holds_listener`] asks about a process whose owner the caller already trusts, and whether it is
+//! the only one that listens there.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use rustix::io::{self, Errno};
+
+use super::Roots;
+use super::folder::{Folder, if_readable, is_gone};
+use super::gpu_files::{Sockets, read_held};
+
+/// How much of a table is read: some ten thousand sockets.
+const TABLE_BYTES: usize = 1 << 20;
+
+/// How much of it is read at once.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// How much of a table of TCP sockets is read at once. The kernel looks for no more than fills this, and
+/// among connections it looks through a table with a place for each that the machine has room for: that
+/// takes milliseconds, and none of them is wanted.
+const TCP_PIECE_BYTES: usize = 128;
+
+/// How long a table stands for what it says. Where there are no connections the kernel has to look
+/// through all places for one (7 ms for both tables on a machine of 24 GiB), and the number of a
+/// namespace that is gone is another's some day.
+const STANDS_NS: u64 = 60_000_000_000;
+
+/// More than this is no line of a table.
+const LINE_BYTES: usize = 1024;
+
+/// Where a process listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Listener {
+    /// A TCP port of this machine's loopback.
+    Tcp(u16),
+    /// A Unix socket's path, as it was bound.
+    Unix(PathBuf),
+}
+
+/// Whether the process `pid` itself holds the socket that a connection to this address from here would
+/// reach: to be asked before a secret is sent there. `Some(false)` where another process listens there,
+/// alone or as well, where nobody does, or where the process is in another network namespace (of a Unix
+/// socket: another mount namespace); `None` where that cannot be told, because the process's descriptors
+/// may not be read or there are too many sockets.
+pub fn holds_listener(roots: &Roots, pid: u32, address: &Listener) -> Option<bool> {
+    let folder = match Folder::open(&roots.proc, pid) {
+        Ok(folder) => folder,
+        Err(errno) => return is_gone(errno).then_some(false),
+    };
+    let own = Folder::own(&roots.proc).ok()?;
+    let is_here = |name| Some(read_namespace(&folder, name)? == read_namespace(&own, name)?);
+    if !is_here(c"ns/net")? {
+        return Some(false);
+    }
+    let sockets = read_held(&folder, &roots.dev).ok()?.sockets?;
+    let mut listeners = Vec::new();
+    match address {
+        Listener::Tcp(port) => {
+            for table in [Table::Tcp, Table::Tcp6] {
+                let is_whole = table.read(&folder, |socket| {
+                    if socket.is_reached_at(*port) {
+                        listeners.push(socket.inode);
+                    }
+                });
+                if !is_whole.ok()? {
+                    return None;
+                }
+            }
+        }
+        Listener::Unix(path) => {
+            if !is_here(c"ns/mnt")? {
+                return Some(false);
+            }
+            let path = path.as_os_str().as_bytes();
+            let is_whole = Table::Unix.read(&folder, |socket| {
+                if matches!(socket.place, Place::Unix(bound) if bound == path) {
+                    listeners.push(socket.inode);
+                }
+            });
+            if !is_whole.ok()? {
+                return None;
+            }
+        }
+    }
+    if listeners.iter().all(|inode| sockets.inodes.contains(inode)) {
+        Some(!listeners.is_empty())
+    } else {
+        (!sockets.is_partial).then_some(false)
+    }
+}
+
+/// Which sockets listen, by network namespace: read when asked for, and again after a minute.
+#[derive(Debug, Default)]
+pub(super) struct Listening {
+    now_ns: u64,
+    namespaces: HashMap<u64, Tables>,
+}
+
+/// What a network namespace's tables said.
+#[derive(Debug)]
+struct Tables {
+    read_ns: u64,
+    tables: [Option<Inodes>; 3],
+}
+
+/// The sockets of a table that listen.
+#[derive(Debug)]
+struct Inodes {
+    /// Sorted.
+    inodes: Vec<u64>,
+    is_whole: bool,
+}
+
+impl Listening {
+    /// Starts a sample: what is too old is forgotten.
+    pub(super) fn begin(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        self.namespaces
+            .retain(|_, known| now_ns.saturating_sub(known.read_ns) < STANDS_NS);
+    }
+
+    /// Whether the process with this folder listens, by its sockets; `None` where that cannot be told.
+    pub(super) fn has(
+        &mut self,
+        folder: &Folder,
+        sockets: Option<&Sockets>,
+    ) -> io::Result<Option<bool>> {
+        let Some(sockets) = sockets else {
+            return Ok(None);
+        };
+        let mut is_told = !sockets.is_partial;
+        if sockets.inodes.is_empty() {
+            return Ok(is_told.then_some(false));
+        }
+        let Some(namespace) = read_namespace(folder, c"ns/net") else {
+            return Ok(None);
+        };
+        let known = self.namespaces.entry(namespace).or_insert(Tables {
+            read_ns: self.now_ns,
+            tables: [None, None, None],
+        });
+        // The cheapest first.
+        let order = [Table::Unix, Table::Tcp, Table::Tcp6];
+        for (table, known) in order.iter().zip(&mut known.tables) {
+            if known.is_none() {
+                *known = if_readable(table.read_inodes(folder))?;
+            }
+            let Some(Inodes { inodes, is_whole }) = known else {
+                return Ok(None);
+            };
+            let listens = |inode| inodes.binary_search(inode).is_ok();
+            if sockets.inodes.iter().any(listens) {
+                return Ok(Some(true));
+            }
+            is_told &= *is_whole;
+        }
+        Ok(is_told.then_some(false))
+    }
+}
+
+/// The number of a namespace that a process is in: of `net:[4026531840]`.
+fn read_namespace(folder: &Folder, name: &std::ffi::CStr) -> Option<u64> {
+    let number = folder.link(name, |target| {
+        let start = target.iter().position(|&byte| byte == b'[')?;
+        let number = target[start + 1..].strip_suffix(b"]")?;
+        std::str::from_utf8(number).ok()?.parse().ok()
+    });
+    number.ok()?
+}
+
+/// A socket that listens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Socket<'a> {
+    place: Place<'a>,
+    inode: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place<'a> {
+    Tcp(IpAddr, u16),
+    /// Empty where it has no name.
+    Unix(&'a [u8]),
+}
+
+impl Socket<'_> {
+    /// Whether a connection to this port on the loopback may reach it.
+    fn is_reached_at(&self, wanted: u16) -> bool {
+        let Place::Tcp(address, port) = self.place else {
+            return false;
+        };
+        let address = address.to_canonical();
+        port == wanted && (address.is_loopback() || address.is_unspecified())
+    }
+}
+
+/// What a line says.
+#[derive(Debug)]
+enum Line<'a> {
+    Listens(Socket<'a>),
+    /// A connection that is not made yet: older kernels list these among those who listen.
+    Other,
+    /// A connection: the kernel lists those after all who listen (`tcp_get_idx` in Linux's
+    /// `net/ipv4/tcp_ipv4.c`), and a server has many.
+    Connected,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Table {
+    Tcp,
+    Tcp6,
+    Unix,
+}
+
+impl Table {
+    /// Calls `each` with every socket that listens. `false` where the table is longer than is read.
+    ///
+    /// # Errors
+    ///
+    /// Where it may not be read, or the process is gone.
+    fn read(self, folder: &Folder, mut each: impl FnMut(Socket<'_>)) -> io::Result<bool> {
+        let (name, piece_bytes) = match self {
+            Self::Tcp => (c"net/tcp", TCP_PIECE_BYTES),
+            Self::Tcp6 => (c"net/tcp6", TCP_PIECE_BYTES),
+            Self::Unix => (c"net/unix", PIECE_BYTES),
+        };
+        let file = match folder.file(name) {
+            Ok(file) => file,
+            // A kernel without this protocol has no such table; a process that is gone has none, too.
+            Err(Errno::NOENT) if read_namespace(folder, c"ns/net").is_some() => return Ok(true),
+            Err(errno) => return Err(errno),
+        };
+        let mut piece = vec![0; piece_bytes];
+        let mut line = Vec::new();
+        let mut read = 0;
+        while read < TABLE_BYTES {
+            let length = io::read(&file, &mut piece)?;
+            if length == 0 {
+                return Ok(true);
+            }
+            read += length;
+            for part in piece[..length].split_inclusive(|&byte| byte == b'\n') {
+                let room = LINE_BYTES.saturating_sub(line.len());
+                line.extend_from_slice(&part[..part.len().min(room)]);
+                if !part.ends_with(b"\n") {
+                    continue;
+                }
+                match self.parse(line.trim_ascii_end()) {
+                    Some(Line::Listens(socket)) => each(socket),
+                    Some(Line::Connected) => return Ok(true),
+                    Some(Line::Other) | None => {}
+                }
+                line.clear();
+            }
+        }
+        Ok(false)
+    }
+
+    fn read_inodes(self, folder: &Folder) -> io::Result<Inodes> {
+        let mut inodes = Vec::new();
+        let is_whole = self.read(folder, |socket| inodes.push(socket.inode))?;
+        inodes.sort_unstable();
+        Ok(Inodes { inodes, is_whole })
+    }
+
+    /// Reads a line; `None` for the heading and for what Linux does not write.
+    fn parse(self, line: &[u8]) -> Option<Line<'_>> {
+        match self {
+            Self::Tcp | Self::Tcp6 => parse_tcp(line),
+            Self::Unix => parse_unix(line),
+        }
+    }
+}
+
+/// `  0: 0100007F:22B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 8841 1 …`
+fn parse_tcp(line: &[u8]) -> Option<Line<'_>> {
+    /// As in the kernel's `include/net/tcp_states.h`.
+    const SYN_RECEIVED: u8 = 3;
+    const LISTEN: u8 = 10;
+    let line = std::str::from_utf8(line).ok()?;
+    let mut fields = line.split_ascii_whitespace();
+    let local = fields.nth(1)?;
+    let state = u8::from_str_radix(fields.nth(1)?, 16).ok()?;
+    let inode = fields.nth(5)?.parse().ok()?;
+    let (address, port) = local.split_once(':')?;
+    Some(match state {
+        LISTEN => Line::Listens(Socket {
+            place: Place::Tcp(parse_address(address)?, u16::from_str_radix(port, 16).ok()?),
+            inode,
+        }),
+        SYN_RECEIVED => Line::Other,
+        _ => Line::Connected,
+    })
+}
+
+/// An address as the kernel writes it: each four bytes as one number in the machine's own order.
+fn parse_address(hexadecimal: &str) -> Option<IpAddr> {
+    let word = |at: usize| {
+        let digits = hexadecimal.get(at * 8..at * 8 + 8)?;
+        Some(u32::from_str_radix(digits, 16).ok()?.to_ne_bytes())
+    };
+    match hexadecimal.len() {
+        8 => Some(Ipv4Addr::from(word(0)?).into()),
+        32 => {
+            let mut bytes = [0; 16];
+            for (at, four) in bytes.chunks_exact_mut(4).enumerate() {
+                four.copy_from_slice(&word(at)?);
+            }
+            Some(Ipv6Addr::from(bytes).into())
+        }
+        _ => None,
+    }
+}
+
+/// `ffff8ef7c0a51000: 00000002 00000000 00010000 0001 01 20531 /run/systemd/private`
+fn parse_unix(line: &[u8]) -> Option<Line<'_>> {
+    /// `__SO_ACCEPTCON` of the kernel's `include/uapi/linux/net.h`.
+    const ACCEPTS: u32 = 1 << 16;
+    let mut rest = line;
+    let mut field = || {
+        let text = rest.trim_ascii_start();
+        let end = text.iter().position(|&byte| byte == b' ');
+        let (field, after) = text.split_at(end.unwrap_or(text.len()));
+        rest = after;
+        std::str::from_utf8(field).ok()
+    };
+    if !field()?.ends_with(':') {
+        return None;
+    }
+    let flags = (field()?, field()?, field()?).2;
+    let flags = u32::from_str_radix(flags, 16).ok()?;
+    let inode = (field()?, field()?, field()?).2.parse().ok()?;
+    if flags & ACCEPTS == 0 {
+        return Some(Line::Other);
+    }
+    Some(Line::Listens(Socket {
+        place: Place::Unix(rest.strip_prefix(b" ").unwrap_or(rest)),
+        inode,
+    }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,309 @@
+//! Lines of the kernel's tables, folders made to look like /proc, and real sockets.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::*;
+
+fn listens(line: Option<Line<'_>>) -> Option<Socket<'_>> {
+    match line {
+        Some(Line::Listens(socket)) => Some(socket),
+        _ => None,
+    }
+}
+
+/// The kernel writes addresses in the machine's own order of bytes.
+fn word(bytes: [u8; 4]) -> String {
+    format!("{:08X}", u32::from_ne_bytes(bytes))
+}
+
+fn tcp(address: &str, port: u16, state: &str, inode: u64) -> String {
+    format!(
+        "   0: {address}:{port:04X} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  1000  \
+         0 {inode} 1 0000000000000000 100 0 0 10 0\n"
+    )
+}
+
+const UNIX: &str = "0000000000000000: 00000002 00000000 00010000 0001 01";
+
+#[test]
+fn those_who_listen_are_told_from_connections() {
+    let loopback = word([127, 0, 0, 1]);
+    let line = tcp(&loopback, 8888, "0A", 77);
+    let socket = listens(parse_tcp(line.trim_ascii_end().as_bytes())).unwrap();
+    assert_eq!(
+        socket,
+        Socket {
+            place: Place::Tcp(Ipv4Addr::LOCALHOST.into(), 8888),
+            inode: 77
+        }
+    );
+    assert!(socket.is_reached_at(8888) && !socket.is_reached_at(8889));
+    for (state, is_the_end) in [("01", true), ("06", true), ("03", false)] {
+        let line = tcp(&loopback, 8888, state, 77);
+        let parsed = parse_tcp(line.as_bytes());
+        assert_eq!(matches!(parsed, Some(Line::Connected)), is_the_end);
+        assert!(listens(parsed).is_none());
+    }
+
+    let zero = word([0; 4]);
+    let mapped = word([0, 0, 0xff, 0xff]);
+    for (address, is_reached) in [
+        (zero.clone(), true),
+        (word([127, 1, 2, 3]), true),
+        (word([192, 168, 1, 5]), false),
+        (zero.repeat(4), true),
+        (format!("{}{}", zero.repeat(3), word([0, 0, 0, 1])), true),
+        (format!("{}{mapped}{loopback}", zero.repeat(2)), true),
+        (
+            format!("{}{}", word([0xfe, 0x80, 0, 0]), zero.repeat(3)),
+            false,
+        ),
+    ] {
+        let line = tcp(&address, 8888, "0A", 77);
+        let socket = listens(parse_tcp(line.as_bytes())).unwrap();
+        assert_eq!(socket.is_reached_at(8888), is_reached, "{line}");
+    }
+
+    let line = format!("{UNIX} 20531 /run/a b");
+    let bound = Place::Unix(b"/run/a b");
+    let socket = listens(parse_unix(line.as_bytes())).unwrap();
+    assert_eq!((socket.place, socket.inode), (bound, 20531));
+    let line = format!("{UNIX} 20531");
+    assert!(listens(parse_unix(line.as_bytes())).is_some());
+    let connected = "0000000000000000: 00000003 00000000 00000000 0001 03 20531 /run/x";
+    assert!(listens(parse_unix(connected.as_bytes())).is_none());
+}
+
+#[test]
+fn what_linux_does_not_write_is_nothing() {
+    for line in [
+        &b""[..],
+        b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode",
+        b"Num       RefCount Protocol Flags    Type St Inode Path",
+        b"   0: 0100007F:1F90 00000000:0000 0A",
+        b"0: zz:1F90 0:0 0A 0 0 0 0 0 5",
+        b"0: 0100007F:1F90F 0:0 0A 0 0 0 0 0 5",
+        b"0: 0100007F:1F90 0:0 0A 0 0 0 0 0 -5",
+        b"0: \xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9:1F90 0:0 0A 0 0 0 0 0 5",
+        b"\xff\xff: \xff",
+        b"0000000000000000: 00000002 00000000 00010000 0001 01 99999999999999999999 /x",
+        b"0000000000000000: 00000002 00000000 0001000000 0001 01 5 /x",
+    ] {
+        assert!(listens(parse_tcp(line)).is_none(), "{}", line.escape_ascii());
+        assert!(listens(parse_unix(line)).is_none(), "{}", line.escape_ascii());
+    }
+}
+
+/// A folder that looks like /proc.
+struct Fake {
+    _folder: TempDir,
+    roots: Roots,
+}
+
+impl Fake {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots {
+            proc: folder.path().to_owned(),
+            dev: folder.path().join("dev"),
+            ..Roots::default()
+        };
+        let fake = Self {
+            _folder: folder,
+            roots,
+        };
+        fake.process("self", &[], [1, 1]);
+        fake
+    }
+
+    /// A process with these sockets, in these namespaces of network and mounts.
+    fn process(&self, name: &str, sockets: &[u64], namespaces: [u64; 2]) {
+        let folder = self.roots.proc.join(name);
+        for name in ["fd", "ns", "net"] {
+            fs::create_dir_all(folder.join(name)).unwrap();
+        }
+        for (kind, number) in ["net", "mnt"].iter().zip(namespaces) {
+            symlink(format!("{kind}:[{number}]"), folder.join("ns").join(kind)).unwrap();
+        }
+        for inode in sockets {
+            let target = format!("socket:[{inode}]");
+            symlink(target, folder.join("fd").join(inode.to_string())).unwrap();
+        }
+    }
+
+    fn table(&self, pid: u32, name: &str, lines: &str) {
+        let table = self.roots.proc.join(format!("{pid}/net/{name}"));
+        fs::write(table, format!("heading\n{lines}")).unwrap();
+    }
+
+    fn holds(&self, pid: u32, address: &Listener) -> Option<bool> {
+        holds_listener(&self.roots, pid, address)
+    }
+}
+
+#[test]
+fn only_the_one_who_listens_alone_holds_a_listener() {
+    let fake = Fake::new();
+    fake.process("70", &[7, 8], [1, 1]);
+    let loopback = word([127, 0, 0, 1]);
+    let zero = word([0; 4]);
+    let other = word([192, 168, 1, 5]);
+    let port = Listener::Tcp(8888);
+    for (lines, holds) in [
+        (tcp(&loopback, 8888, "0A", 7), true),
+        (tcp(&zero, 8888, "0A", 7), true),
+        (tcp(&loopback, 8888, "0A", 9), false),
+        (tcp(&loopback, 8889, "0A", 7), false),
+        (tcp(&loopback, 8888, "01", 7), false),
+        (String::new(), false),
+        // A connection to the loopback would not reach it.
+        (tcp(&other, 8888, "0A", 7), false),
+        // It might reach the other one.
+        (
+            tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 9),
+            false,
+        ),
+        // Two of its own.
+        (
+            tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 8),
+            true,
+        ),
+        // Somebody else's on another network.
+        (
+            tcp(&loopback, 8888, "0A", 7) + &tcp(&other, 8888, "0A", 9),
+            true,
+        ),
+    ] {
+        fake.table(70, "tcp", &lines);
+        assert_eq!(fake.holds(70, &port), Some(holds), "{lines}");
+    }
+
+    let path = Listener::Unix("/run/j.sock".into());
+    fake.table(70, "unix", &format!("{UNIX} 8 /run/j.sock\n"));
+    assert_eq!(fake.holds(70, &path), Some(true));
+    assert_eq!(
+        fake.holds(70, &Listener::Unix("/run/j".into())),
+        Some(false)
+    );
+    // Somebody bound the same path again, or wrote a line with a newline in a path of his own.
+    let twice = format!("{UNIX} 8 /run/j.sock\n{UNIX} 9 /tmp/\n{UNIX} 9 /run/j.sock\n");
+    fake.table(70, "unix", &twice);
+    assert_eq!(fake.holds(70, &path), Some(false));
+}
+
+#[test]
+fn what_cannot_be_read_is_unknown_and_what_is_elsewhere_is_not_here() {
+    let fake = Fake::new();
+    let line = tcp(&word([127, 0, 0, 1]), 8888, "0A", 7);
+    let (port, path) = (Listener::Tcp(8888), Listener::Unix("/s".into()));
+    for (pid, namespaces) in [(70, [1, 1]), (71, [2, 1]), (72, [1, 2])] {
+        fake.process(&pid.to_string(), &[7], namespaces);
+        fake.table(pid, "tcp", &line);
+        fake.table(pid, "unix", &format!("{UNIX} 7 /s\n"));
+    }
+    assert_eq!(fake.holds(70, &port), Some(true));
+    assert_eq!(fake.holds(71, &port), Some(false), "in another network");
+    assert_eq!(fake.holds(72, &path), Some(false), "another file system");
+    assert_eq!(fake.holds(73, &port), Some(false), "nobody");
+
+    // Not even root reads a folder that is none.
+    let fd = fake.roots.proc.join("70/fd");
+    fs::remove_dir_all(&fd).unwrap();
+    fs::write(&fd, "").unwrap();
+    assert_eq!(fake.holds(70, &port), None);
+    fs::remove_file(fake.roots.proc.join("71/ns/net")).unwrap();
+    assert_eq!(fake.holds(71, &port), None);
+    // More sockets than are read.
+    let other = tcp(&word([127, 0, 0, 1]), 1, "0A", 9);
+    fake.table(72, "tcp", &other.repeat(TABLE_BYTES / other.len() + 1));
+    assert_eq!(fake.holds(72, &port), None);
+}
+
+#[test]
+fn tables_are_read_once_a_minute_for_each_network() {
+    let fake = Fake::new();
+    for (pid, sockets, network) in [
+        (70, &[7][..], 1),
+        (71, &[8], 1),
+        (72, &[7], 2),
+        (73, &[], 1),
+    ] {
+        fake.process(&pid.to_string(), sockets, [network, 1]);
+    }
+    let line = tcp(&word([192, 168, 1, 5]), 8888, "0A", 7);
+    fake.table(70, "tcp", &line);
+    // Whoever reads this one finds what is not so.
+    fake.table(71, "tcp", &tcp(&word([127, 0, 0, 1]), 9, "0A", 8));
+    let mut listening = Listening::default();
+    let has = |listening: &mut Listening, pid| {
+        let folder = Folder::open(&fake.roots.proc, pid).unwrap();
+        let held = read_held(&folder, &fake.roots.dev).unwrap();
+        listening.has(&folder, held.sockets.as_ref()).unwrap()
+    };
+    assert_eq!(has(&mut listening, 70), Some(true));
+    assert_eq!(
+        has(&mut listening, 71),
+        Some(false),
+        "by the table read before"
+    );
+    assert_eq!(
+        has(&mut listening, 72),
+        Some(false),
+        "it is another network's 7"
+    );
+    assert_eq!(has(&mut listening, 73), Some(false), "without a socket");
+    listening.begin(STANDS_NS - 1);
+    assert_eq!(has(&mut listening, 71), Some(false), "for a minute");
+    listening.begin(STANDS_NS);
+    assert_eq!(has(&mut listening, 71), Some(true), "by its own");
+    let folder = Folder::open(&fake.roots.proc, 71).unwrap();
+    assert_eq!(listening.has(&folder, None), Ok(None));
+    let partial = Sockets {
+        inodes: vec![5],
+        is_partial: true,
+    };
+    assert_eq!(listening.has(&folder, Some(&partial)), Ok(None));
+}
+
+#[test]
+fn real_sockets_are_found() {
+    let roots = Roots::default();
+    let own = std::process::id();
+    let tcp = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = Listener::Tcp(tcp.local_addr().unwrap().port());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let unix = UnixListener::bind(&path).unwrap();
+    let bound = Listener::Unix(path);
+    let mut sleep = Command::new("sleep")
+        .arg("600")
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let holds = [
+        holds_listener(&roots, own, &port),
+        holds_listener(&roots, own, &bound),
+        holds_listener(&roots, sleep.id(), &port),
+        holds_listener(&roots, sleep.id(), &bound),
+    ];
+    sleep.kill().unwrap();
+    sleep.wait().unwrap();
+    assert_eq!(holds, [Some(true), Some(true), Some(false), Some(false)]);
+
+    let own = Folder::own(Path::new("/proc")).unwrap();
+    let held = read_held(&own, &roots.dev).unwrap();
+    let has = Listening::default().has(&own, held.sockets.as_ref());
+    assert_eq!(has, Ok(Some(true)));
+    drop((tcp, unix));
+    assert_eq!(
+        holds_listener(&roots, std::process::id(), &port),
+        Some(false)
+    );
+}

@@ -1,0 +1,267 @@
+//! Who holds a GPU's device file and is on no list of the driver's: real processes that hold plain
+//! files of such names, in a mount namespace where those are what is in /dev.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use mock_nvml::scene::{Gpu, Process, Scene};
+use serde_json::json;
+
+use crate::machine::{GIB, Machine, Running, Snapshot};
+use crate::support::{self, clean_environment, finish_with_input, gpumem};
+
+/// Rules that are decided within a test.
+const QUICK: &str = "[rules.orphan]\nduration = \"2s\"\n[rules.dead]\nduration = \"2s\"\n";
+
+/// A mount namespace with a /dev of its own, for as long as a process keeps it.
+struct Namespace {
+    keeper: Running,
+    has_user: bool,
+}
+
+impl Namespace {
+    /// `None`, after a printed reason, where that is not permitted.
+    fn new() -> Option<Self> {
+        support::find("unshare", "util-linux")?;
+        support::find("nsenter", "util-linux")?;
+        let script = "mount -t tmpfs none /dev && cd /dev && : > null && : > nvidia0 && : > nvidia1 \
+            && : > nvidiactl && : > nvidia-uvm && echo ready && exec sleep 600";
+        let has_user = !rustix::process::geteuid().is_root();
+        let mut command = Command::new("unshare");
+        command.args(has_user.then_some("-r"));
+        let command = command.args(["-m", "sh", "-c", script]);
+        let mut keeper = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let _ = BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut line);
+        let namespace = Self {
+            keeper: Running(keeper),
+            has_user,
+        };
+        if line != "ready\n" {
+            support::skip("a mount namespace", "not permitted here; run as root");
+            return None;
+        }
+        Some(namespace)
+    }
+
+    /// A program in this namespace; the process that is started becomes it.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.keeper.pid().to_string(), "--mount"]);
+        if self.has_user {
+            command.args(["--user", "--preserve-credentials"]);
+        }
+        command.arg(program);
+        command
+    }
+
+    /// gpumem in this namespace, on this machine.
+    fn gpumem(&self, machine: &Machine, arguments: &[&str]) -> Command {
+        let mut command = self.command(gpumem());
+        command.args(arguments);
+        command.arg("--nvml-library").arg(machine.library());
+        clean_environment(&mut command);
+        machine.environment(&mut command);
+        command
+    }
+
+    fn snapshot(&self, machine: &Machine) -> Snapshot {
+        let output = support::finish(&mut self.gpumem(machine, &["ps", "--json"]));
+        assert_eq!(output.code, 0, "{output:?}");
+        Snapshot(output.json())
+    }
+
+    /// A shell that leads a group of its own and does what this says.
+    fn shell(&self, script: &str) -> Shell {
+        let mut command = self.command("sh");
+        let command = command.args(["-c", script]).process_group(0);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Shell {
+            stdin: child.stdin.take().unwrap(),
+            stdout: BufReader::new(child.stdout.take().unwrap()),
+            running: Running(child),
+        }
+    }
+}
+
+/// A shell that can be talked to.
+struct Shell {
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    running: Running,
+}
+
+impl Shell {
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+}
+
+/// A process that is nobody's child of ours; killed at the end.
+struct Stranger(u32);
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = Command::new("kill")
+            .args(["-KILL", &self.0.to_string()])
+            .status();
+    }
+}
+
+/// gpumem while it records.
+struct Recording {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Recording {
+    fn start(namespace: &Namespace, machine: &Machine) -> Self {
+        let arguments = ["record", "--interval", "200ms", "--duration", "60s"];
+        let mut command = namespace.gpumem(machine, &arguments);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// The next snapshot, and its line.
+    fn next(&mut self) -> (Snapshot, String) {
+        let line = self.lines.next().expect("it goes on").unwrap();
+        (Snapshot(serde_json::from_str(&line).unwrap()), line)
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn has(snapshot: &Snapshot, pid: u32) -> bool {
+    let mut processes = snapshot.0["processes"].as_array().unwrap().iter();
+    processes.any(|process| process["pid"] == pid)
+}
+
+#[test]
+fn a_worker_that_outlived_its_trainer_is_named() {
+    let Some(namespace) = Namespace::new() else {
+        return;
+    };
+    // What a trainer and its DataLoader worker look like from outside: one opens the device, the other
+    // has inherited it.
+    let script = "exec 3< /dev/nvidia0 4< /dev/nvidiactl; sleep 600 < /dev/null > /dev/null & echo $!; read wait";
+    let mut trainer = namespace.shell(script);
+    let worker = Stranger(trainer.line().parse().unwrap());
+    let trainer_pid = trainer.running.pid();
+    let bystander = Running::sleep();
+    let gpu = Gpu::default().process(Process::compute(trainer_pid, 11 * GIB));
+    let machine = Machine::new(&Scene::new().gpu(gpu));
+    machine.configure(QUICK);
+
+    let mut recording = Recording::start(&namespace, &machine);
+    let (snapshot, first) = recording.next();
+    assert!(
+        has(&snapshot, worker.0),
+        "while its trainer lives: {snapshot:?}"
+    );
+    trainer.running.0.kill().unwrap();
+    trainer.running.0.wait().unwrap();
+
+    let snapshot = namespace.snapshot(&machine);
+    assert_eq!(snapshot.pids(0), [u64::from(trainer_pid)]);
+    let process = snapshot.process(worker.0);
+    assert_eq!(
+        process["gpu_files"],
+        json!(["/dev/nvidia0", "/dev/nvidiactl"])
+    );
+    assert_eq!(process["command"], json!(["sleep", "600"]));
+    assert_eq!(process["process_group"], trainer_pid);
+    assert_eq!(process["group_leader_alive"], false);
+    assert!(process.get("unresolved").is_none(), "{process}");
+    assert!(snapshot.process(trainer_pid).get("state").is_none());
+    assert!(!has(&snapshot, bystander.pid()) && !has(&snapshot, namespace.keeper.pid()));
+    let unread = &snapshot.0["host"]["unread_processes"];
+    // Even root may not read everybody's: a process with more capabilities keeps its own.
+    assert!(unread.is_u64(), "{unread}");
+
+    // What is recorded of it is what the rules were made for. Where the test runs in a container, the
+    // pids are the test's own all the same.
+    let mut lines = vec![first];
+    let mut since = None;
+    loop {
+        let (snapshot, line) = recording.next();
+        lines.push(line);
+        if has(&snapshot, trainer_pid) && snapshot.process(trainer_pid).get("state").is_none() {
+            let lasted = *since.get_or_insert(lines.len());
+            if lines.len() >= lasted + 20 {
+                break;
+            }
+        }
+    }
+    drop(recording);
+    let input = lines.join("\n").replace("\"container\"", "\"host\"") + "\n";
+    let mut check = machine.command(&["check", "--json", "--replay", "-"]);
+    let verdict = finish_with_input(&mut check, input.as_bytes());
+    assert_eq!(verdict.code, 1, "{verdict:?}");
+    let verdict = verdict.json();
+    let findings = verdict["findings"].as_array().unwrap();
+    let orphan = findings.iter().find(|it| it["kind"] == "orphan");
+    let orphan = orphan.unwrap_or_else(|| panic!("{verdict}"));
+    assert_eq!(orphan["process"]["pid"], worker.0);
+    assert_eq!(orphan["evidence"]["listed"], false);
+    assert_eq!(
+        orphan["evidence"]["gpu_files"],
+        json!(["/dev/nvidia0", "/dev/nvidiactl"])
+    );
+    if snapshot.0["host"]["pid_namespace"] == "host" {
+        let dead = findings.iter().find(|it| it["kind"] == "dead");
+        assert_eq!(dead.unwrap()["process"]["pid"], trainer_pid, "{verdict}");
+    }
+    assert!(findings.len() <= 2, "nobody else is accused: {verdict}");
+}
+
+#[test]
+fn memory_that_nobody_accounts_for_has_everybody_looked_at() {
+    let Some(namespace) = Namespace::new() else {
+        return;
+    };
+    let script = "echo begun; read go; exec 3< /dev/nvidiactl; echo opened; read wait";
+    let mut holder = namespace.shell(script);
+    assert_eq!(holder.line(), "begun");
+    let pid = holder.running.pid();
+    let machine = Machine::new(&Scene::new().gpu(Gpu::default()));
+    let mut recording = Recording::start(&namespace, &machine);
+    let (snapshot, _) = recording.next();
+    assert!(!has(&snapshot, pid), "it holds nothing yet: {snapshot:?}");
+
+    holder.stdin.write_all(b"go\n").unwrap();
+    assert_eq!(holder.line(), "opened");
+    machine.play(&Scene::new().gpu(Gpu::default().unattributed(3 * GIB)));
+    let snapshot = loop {
+        let (snapshot, _) = recording.next();
+        if snapshot.gpu(0)["memory"]["used_bytes"] == 3 * GIB {
+            break snapshot;
+        }
+    };
+    // In that very sample, and not when everybody's turn comes.
+    assert_eq!(
+        snapshot.process(pid)["gpu_files"],
+        json!(["/dev/nvidiactl"])
+    );
+    assert_eq!(snapshot.pids(0), [] as [u64; 0]);
+}
