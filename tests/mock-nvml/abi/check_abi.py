@@ -66,6 +66,30 @@ def scene_of(pids):
                 "process_utilization": False,
                 "processes": [],
             },
+            {
+                "name": "NVIDIA H100 80GB HBM3",
+                "uuid": "GPU-cccccccc-dddd-eeee-ffff-000000000000",
+                "memory": {"total": 80 * GIB, "reserved": 614 * MIB},
+                "utilization": None,
+                "power": 90000,
+                "power_limit": 700000,
+                "temperature": 33,
+                "fan": None,
+                "process_utilization": False,
+                "processes": [],
+                "mig": True,
+                "mig_devices": [
+                    {
+                        "index": 2,
+                        "uuid": "MIG-11111111-2222-3333-4444-555555555555",
+                        "profile": "1g.10gb",
+                        "gpu_instance_id": 9,
+                        "compute_instance_id": 0,
+                        "memory": {"total": 10 * GIB, "reserved": 40 * MIB, "used": 1 * GIB},
+                        "processes": [],
+                    },
+                ],
+            },
         ],
     }
 
@@ -126,6 +150,9 @@ def check_pynvml(scene):
             unsupported(f"{index} power", pynvml.nvmlDeviceGetPowerUsage, handle)
             unsupported(f"{index} samples", pynvml.nvmlDeviceGetProcessUtilization, handle, 0)
             continue
+        if "mig" in gpu:
+            check_mig(pynvml, index, handle, gpu)
+            continue
         total, reserved = gpu["memory"]["total"], gpu["memory"]["reserved"]
         one = pynvml.nvmlDeviceGetMemoryInfo(handle)
         two = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
@@ -149,6 +176,33 @@ def check_pynvml(scene):
     pynvml.nvmlShutdown()
 
 
+def check_mig(pynvml, index, handle, gpu):
+    """The MIG devices of a GPU, by handles of their own."""
+    scene = {mig["index"]: mig for mig in gpu["mig_devices"]}
+    found = {}
+    for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            found[number] = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+        except pynvml.NVMLError_NotFound:
+            pass
+    same(f"{index} MIG devices", list(found), list(scene))
+    for number, mig in scene.items():
+        own = found[number]
+        what = f"{index}:{number}"
+        same(f"{what} is one", bool(pynvml.nvmlDeviceIsMigDeviceHandle(own)), True)
+        same(f"{what} name", pynvml.nvmlDeviceGetName(own), f"{gpu['name']} MIG {mig['profile']}")
+        same(f"{what} uuid", pynvml.nvmlDeviceGetUUID(own), mig["uuid"])
+        ids = (pynvml.nvmlDeviceGetGpuInstanceId(own), pynvml.nvmlDeviceGetComputeInstanceId(own))
+        same(f"{what} instances", ids, (mig["gpu_instance_id"], mig["compute_instance_id"]))
+        memory = pynvml.nvmlDeviceGetMemoryInfo(own, version=pynvml.nvmlMemory_v2)
+        same(f"{what} memory", (memory.total, memory.used), (10 * GIB, 1 * GIB))
+        attributes = pynvml.nvmlDeviceGetAttributes(own)
+        size = (attributes.gpuInstanceSliceCount, attributes.memorySizeMB)
+        same(f"{what} attributes", size, (1, 10 << 10))
+        parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(own)
+        same(f"{what} parent", pynvml.nvmlDeviceGetIndex(parent), index)
+
+
 def check_gpustat(scene):
     import gpustat
 
@@ -160,7 +214,7 @@ def check_gpustat(scene):
             "uuid": gpu["uuid"],
             "memory.total": gpu["memory"]["total"] // MIB if known else None,
             "memory.used": used(gpu) // MIB if known else None,
-            "utilization.gpu": gpu["utilization"]["gpu"] if known else None,
+            "utilization.gpu": gpu["utilization"] and gpu["utilization"]["gpu"],
             "temperature.gpu": gpu["temperature"],
             "fan.speed": gpu["fan"],
             "enforced.power.limit": gpu["power_limit"] // 1000 if known else None,

@@ -1,7 +1,7 @@
 //! NVML's symbols: what each takes and which answer it gives.
 //!
 //! One table. A line names the symbol, what it needs (`always` may come before `nvmlInit`, `system`
-//! not, `device` takes a device, `lookup` gives one), its C arguments, and its answer. A function
+//! not, `device` takes a device, `instance` takes a MIG device's handle, too, `lookup` gives one), its C arguments, and its answer. A function
 //! that the scene does not model answers `NOT_SUPPORTED`, as on a GPU that lacks it. All of it is
 //! safe code: [`Pointer`] follows the pointers.
 //!
@@ -20,7 +20,7 @@ use crate::driver::{self, Device, Handle, Needs};
 use crate::pci::{self, Address};
 use crate::pointer::Pointer;
 use crate::processes::{self, DetailList, List, Records, Version};
-use crate::scene::{Clocks, Pcie, Scene};
+use crate::scene::{Clocks, MigDevice, Pcie, Process, Scene};
 use crate::utilization::{self, Sample};
 
 type Out<T> = Pointer<T>;
@@ -40,12 +40,20 @@ macro_rules! symbols {
             pub(crate) fn takes_device(self) -> bool {
                 match self { $(Self::$name => symbols!(@takes_device $kind)),* }
             }
+
+            /// Whether that may be a MIG device's handle; others answer `NOT_SUPPORTED`.
+            pub(crate) fn takes_mig_device(self) -> bool {
+                match self { $(Self::$name => symbols!(@takes_mig_device $kind)),* }
+            }
         }
 
         $(symbols!(@$kind $name($($arguments)*) $answer);)*
     };
     (@takes_device device) => { true };
+    (@takes_device instance) => { true };
     (@takes_device $other:ident) => { false };
+    (@takes_mig_device instance) => { true };
+    (@takes_mig_device $other:ident) => { false };
     (@always $name:ident($($argument:ident: $type:ty),*) $answer:expr) => {
         #[unsafe(no_mangle)]
         extern "C" fn $name($($argument: $type),*) -> c_uint {
@@ -63,6 +71,9 @@ macro_rules! symbols {
         extern "C" fn $name(device: Handle, $($argument: $type),*) -> c_uint {
             driver::answer_on(Function::$name, device, $answer)
         }
+    };
+    (@instance $name:ident($($argument:ident: $type:ty),*) $answer:expr) => {
+        symbols!(@device $name($($argument: $type),*) $answer);
     };
     (@lookup $name:ident($argument:ident: $type:ty) $answer:expr) => {
         #[unsafe(no_mangle)]
@@ -103,10 +114,12 @@ symbols! {
     lookup nvmlDeviceGetHandleByPciBusId(text: Out<c_char>) |scene| by_text(scene, text, is_at);
 
     // Identity.
-    device nvmlDeviceGetName(out: Out<c_char>, length: c_uint)
-        |device| out.put_text(&device.gpu.name, length);
-    device nvmlDeviceGetUUID(out: Out<c_char>, length: c_uint)
-        |device| out.put_text(&uuid(device.scene, device.index), length);
+    instance nvmlDeviceGetName(out: Out<c_char>, length: c_uint)
+        |device| out.put_text(&name(device), length);
+    instance nvmlDeviceGetUUID(out: Out<c_char>, length: c_uint) |device| {
+        let own = uuid(device.scene, device.index);
+        out.put_text(&device.mig.map_or(own, |mig| mig_uuid(device.index, mig)), length)
+    };
     device nvmlDeviceGetSerial(out: Out<c_char>, length: c_uint)
         |device| out.put_text(&known(device.gpu.serial.clone())?, length);
     device nvmlDeviceGetBoardPartNumber(out: Out<c_char>, length: c_uint)
@@ -130,7 +143,7 @@ symbols! {
     };
 
     // Memory.
-    device nvmlDeviceGetMemoryInfo(out: Out<Memory>) |device| {
+    instance nvmlDeviceGetMemoryInfo(out: Out<Memory>) |device| {
         let memory = memory(device)?;
         out.put(Memory {
             total: memory.total,
@@ -138,7 +151,7 @@ symbols! {
             used: memory.used.saturating_add(memory.reserved),
         })
     };
-    device nvmlDeviceGetMemoryInfo_v2(out: Out<Memory2>) |device| {
+    instance nvmlDeviceGetMemoryInfo_v2(out: Out<Memory2>) |device| {
         check_version(out)?;
         if !device.gpu.memory_v2 {
             return Err(Code::NOT_SUPPORTED);
@@ -178,25 +191,25 @@ symbols! {
     ) |device| utilization::answer(device, out, count, last_seen);
 
     // Processes.
-    device nvmlDeviceGetComputeRunningProcesses_v3(count: Out<c_uint>, out: Records)
+    instance nvmlDeviceGetComputeRunningProcesses_v3(count: Out<c_uint>, out: Records)
         |device| processes::answer(device, List::Compute, Version::V3, count, out);
-    device nvmlDeviceGetComputeRunningProcesses_v2(count: Out<c_uint>, out: Records)
+    instance nvmlDeviceGetComputeRunningProcesses_v2(count: Out<c_uint>, out: Records)
         |device| processes::answer(device, List::Compute, Version::V2, count, out);
-    device nvmlDeviceGetComputeRunningProcesses(count: Out<c_uint>, out: Records)
+    instance nvmlDeviceGetComputeRunningProcesses(count: Out<c_uint>, out: Records)
         |device| processes::answer(device, List::Compute, Version::V1, count, out);
-    device nvmlDeviceGetGraphicsRunningProcesses_v3(count: Out<c_uint>, out: Records)
+    instance nvmlDeviceGetGraphicsRunningProcesses_v3(count: Out<c_uint>, out: Records)
         |device| processes::answer(device, List::Graphics, Version::V3, count, out);
-    device nvmlDeviceGetGraphicsRunningProcesses_v2(count: Out<c_uint>, out: Records)
+    instance nvmlDeviceGetGraphicsRunningProcesses_v2(count: Out<c_uint>, out: Records)
         |device| processes::answer(device, List::Graphics, Version::V2, count, out);
-    device nvmlDeviceGetGraphicsRunningProcesses(count: Out<c_uint>, out: Records)
+    instance nvmlDeviceGetGraphicsRunningProcesses(count: Out<c_uint>, out: Records)
         |device| processes::answer(device, List::Graphics, Version::V1, count, out);
-    device nvmlDeviceGetMPSComputeRunningProcesses_v3(count: Out<c_uint>, out: Records)
+    instance nvmlDeviceGetMPSComputeRunningProcesses_v3(count: Out<c_uint>, out: Records)
         |device| processes::answer(device, List::Mps, Version::V3, count, out);
-    device nvmlDeviceGetMPSComputeRunningProcesses_v2(count: Out<c_uint>, out: Records)
+    instance nvmlDeviceGetMPSComputeRunningProcesses_v2(count: Out<c_uint>, out: Records)
         |device| processes::answer(device, List::Mps, Version::V2, count, out);
-    device nvmlDeviceGetMPSComputeRunningProcesses(count: Out<c_uint>, out: Records)
+    instance nvmlDeviceGetMPSComputeRunningProcesses(count: Out<c_uint>, out: Records)
         |device| processes::answer(device, List::Mps, Version::V1, count, out);
-    device nvmlDeviceGetRunningProcessDetailList(list: Out<DetailList>)
+    instance nvmlDeviceGetRunningProcessDetailList(list: Out<DetailList>)
         |device| processes::answer_details(device, list);
 
     // Power, heat, clocks.
@@ -268,11 +281,40 @@ symbols! {
         current.put(on.into())?;
         pending.put(on.into())
     };
+
+    // MIG devices.
     device nvmlDeviceGetMaxMigDeviceCount(out: Out<c_uint>)
-        |device| out.put(if device.gpu.mig.is_some() { 7 } else { 0 });
-    device nvmlDeviceGetMigDeviceHandleByIndex(_index: c_uint, _out: Out<Handle>)
-        |device| Err(if device.gpu.mig.is_some() { Code::NOT_FOUND } else { Code::NOT_SUPPORTED });
-    device nvmlDeviceIsMigDeviceHandle(out: Out<c_uint>) |_| out.put(0);
+        |device| out.put(if device.gpu.mig == Some(true) { 7 } else { 0 });
+    device nvmlDeviceGetMigDeviceHandleByIndex(index: c_uint, out: Out<Handle>) |device| {
+        known(device.gpu.mig)?;
+        let mig = device.gpu.mig_device_at(index).ok_or(Code::NOT_FOUND)?;
+        out.put(Handle::of_mig(device.index, mig.index))
+    };
+    instance nvmlDeviceIsMigDeviceHandle(out: Out<c_uint>)
+        |device| out.put(device.mig.is_some().into());
+    instance nvmlDeviceGetDeviceHandleFromMigDeviceHandle(out: Out<Handle>) |device| {
+        device.mig.ok_or(Code::INVALID_ARGUMENT)?;
+        out.put(Handle::of(device.index))
+    };
+    instance nvmlDeviceGetGpuInstanceId(out: Out<c_uint>)
+        |device| out.put(known(device.mig)?.gpu_instance_id);
+    instance nvmlDeviceGetComputeInstanceId(out: Out<c_uint>)
+        |device| out.put(known(device.mig)?.compute_instance_id);
+    instance nvmlDeviceGetAttributes_v2(out: Out<Attributes>) |device| {
+        let mig = known(device.mig)?;
+        let (compute_instance_slices, gpu_instance_slices) = mig.slices();
+        out.put(Attributes {
+            multiprocessors: 16 * compute_instance_slices,
+            shared_copy_engines: 1,
+            shared_decoders: 1,
+            shared_encoders: 0,
+            shared_jpeg: 1,
+            shared_ofa: 0,
+            gpu_instance_slices,
+            compute_instance_slices,
+            memory_mib: memory(device)?.total >> 20,
+        })
+    };
 
     // PCIe.
     device nvmlDeviceGetPcieThroughput(_direction: c_uint, out: Out<c_uint>)
@@ -291,9 +333,7 @@ symbols! {
     device nvmlDeviceGetAccountingStats() unsupported;
     device nvmlDeviceGetAddressingMode() unsupported;
     device nvmlDeviceGetApplicationsClock() unsupported;
-    device nvmlDeviceGetAttributes_v2() unsupported;
     device nvmlDeviceGetClock() unsupported;
-    device nvmlDeviceGetComputeInstanceId() unsupported;
     device nvmlDeviceGetCpuAffinity() unsupported;
     device nvmlDeviceGetCurrentClocksEventReasons() unsupported;
     device nvmlDeviceGetCurrentClocksThrottleReasons() unsupported;
@@ -303,7 +343,6 @@ symbols! {
     device nvmlDeviceGetEncoderStats() unsupported;
     device nvmlDeviceGetFanSpeedRPM() unsupported;
     device nvmlDeviceGetFieldValues() unsupported;
-    device nvmlDeviceGetGpuInstanceId() unsupported;
     device nvmlDeviceGetGpuInstances() unsupported;
     device nvmlDeviceGetInforomImageVersion() unsupported;
     device nvmlDeviceGetJpgUtilization() unsupported;
@@ -380,6 +419,20 @@ struct Utilization {
     memory: c_uint,
 }
 
+/// `nvmlDeviceAttributes_t`.
+#[repr(C)]
+struct Attributes {
+    multiprocessors: c_uint,
+    shared_copy_engines: c_uint,
+    shared_decoders: c_uint,
+    shared_encoders: c_uint,
+    shared_jpeg: c_uint,
+    shared_ofa: c_uint,
+    gpu_instance_slices: c_uint,
+    compute_instance_slices: c_uint,
+    memory_mib: c_ulonglong,
+}
+
 /// `nvmlTemperature_v1_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -433,6 +486,33 @@ fn without_mig(device: &Device<'_>) -> Answer {
     }
 }
 
+/// What concerns the whole GPU while MIG is on is for the privileged only; a MIG device's own is for
+/// everybody (nvml.h, notes on memory info and on the process lists).
+pub(crate) fn may_see_all(device: &Device<'_>) -> Answer {
+    let is_whole = device.mig.is_none() && device.gpu.mig == Some(true);
+    if is_whole && !device.scene.driver.privileged {
+        return Err(Code::NO_PERMISSION);
+    }
+    Ok(())
+}
+
+/// The GPU's name; of a MIG device with its profile behind it.
+fn name(device: &Device<'_>) -> String {
+    let gpu = &device.gpu.name;
+    match device.mig {
+        None => gpu.clone(),
+        Some(mig) => {
+            let named = mig.name.clone();
+            named.unwrap_or_else(|| format!("{gpu} MIG {}", mig.profile))
+        }
+    }
+}
+
+fn mig_uuid(gpu: u32, mig: &MigDevice) -> String {
+    let named = mig.uuid.clone();
+    named.unwrap_or_else(|| format!("MIG-00000000-0000-4000-8{:03x}-{gpu:012x}", mig.index))
+}
+
 fn by_index(scene: &Scene, index: u32) -> Result<u32, Code> {
     let exists = (index as usize) < scene.gpus.len();
     exists.then_some(index).ok_or(Code::INVALID_ARGUMENT)
@@ -468,20 +548,25 @@ fn address(scene: &Scene, index: u32) -> Address {
 }
 
 fn memory(device: &Device<'_>) -> Result<Memory2, Code> {
-    let memory = known(device.gpu.memory.as_ref())?;
+    may_see_all(device)?;
+    let (memory, processes): (_, Vec<&Process>) = match device.mig {
+        Some(mig) => (&mig.memory, mig.processes.iter().collect()),
+        None => (
+            known(device.gpu.memory.as_ref())?,
+            device.gpu.all_processes().collect(),
+        ),
+    };
     let now = |value| device.now(Some(value)).map(|bytes| bytes as u64);
     let (total, reserved) = (now(&memory.total)?, now(&memory.reserved)?);
     let used = match &memory.used {
         Some(used) => now(used)?,
-        None => {
-            let processes = device.gpu.processes.iter();
-            processes
-                .filter(|process| process.is_there(device.second))
-                .filter_map(|process| process.used_bytes.as_ref())
-                .try_fold(now(&memory.unattributed)?, |sum: u64, used| {
-                    Ok(sum.saturating_add(now(used)?))
-                })?
-        }
+        None => processes
+            .into_iter()
+            .filter(|process| process.is_there(device.second))
+            .filter_map(|process| process.used_bytes.as_ref())
+            .try_fold(now(&memory.unattributed)?, |sum: u64, used| {
+                Ok(sum.saturating_add(now(used)?))
+            })?,
     };
     let free = match &memory.free {
         Some(free) => now(free)?,

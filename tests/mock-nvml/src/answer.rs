@@ -13,6 +13,7 @@ impl Code {
     pub(crate) const UNINITIALIZED: Self = Self(1);
     pub(crate) const INVALID_ARGUMENT: Self = Self(2);
     pub(crate) const NOT_SUPPORTED: Self = Self(3);
+    pub(crate) const NO_PERMISSION: Self = Self(4);
     pub(crate) const NOT_FOUND: Self = Self(6);
     pub(crate) const INSUFFICIENT_SIZE: Self = Self(7);
     pub(crate) const FUNCTION_NOT_FOUND: Self = Self(13);

@@ -19,7 +19,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::abi::Function;
 use crate::answer::{Answer, Code};
 use crate::counts::Counter;
-use crate::scene::{Fault, Gpu, Scene, UtilizationClock, Value};
+use crate::scene::{Fault, Gpu, MigDevice, Scene, UtilizationClock, Value};
 
 /// The scene's file is looked at no more often than this.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -30,14 +30,26 @@ pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(1);
 pub(crate) struct Handle(usize);
 
 const HANDLE_TAG: usize = 0x4d6f_636b_0000;
+/// GPUs that have a handle; a scene has no more.
+pub(crate) const GPUS_MAX: usize = 1 << 10;
+/// MIG devices of one GPU that have a handle.
+pub(crate) const MIG_DEVICES_MAX: u32 = 32;
 
 impl Handle {
-    pub(crate) fn of(index: u32) -> Self {
-        Self(HANDLE_TAG | index as usize)
+    pub(crate) fn of(gpu: u32) -> Self {
+        Self(HANDLE_TAG | gpu as usize)
     }
 
-    fn index(self) -> Option<u32> {
-        (self.0 & !0xffff == HANDLE_TAG).then_some((self.0 & 0xffff) as u32)
+    /// A MIG device of the GPU, by its index there.
+    pub(crate) fn of_mig(gpu: u32, index: u32) -> Self {
+        Self(Self::of(gpu).0 | (index as usize + 1) * GPUS_MAX)
+    }
+
+    /// The GPU, and the MIG device's index on it where it is one.
+    fn target(self) -> Option<(u32, Option<u32>)> {
+        let number = self.0 & 0xffff;
+        let (gpu, mig) = ((number % GPUS_MAX) as u32, (number / GPUS_MAX) as u32);
+        (self.0 & !0xffff == HANDLE_TAG).then_some((gpu, mig.checked_sub(1)))
     }
 }
 
@@ -62,6 +74,8 @@ pub(crate) struct Device<'a> {
     pub(crate) scene: &'a Scene,
     pub(crate) gpu: &'a Gpu,
     pub(crate) index: u32,
+    /// The MIG device that was meant, where the handle is one's.
+    pub(crate) mig: Option<&'a MigDevice>,
     /// The second of the scene.
     pub(crate) second: f64,
     /// The driver's clock at the scene's second 0, in microseconds.
@@ -112,10 +126,10 @@ pub(crate) fn answer_on(
 ) -> c_uint {
     guarded(|| {
         let driver = driver();
-        let index = handle.index();
-        driver.count(function, index);
+        let target = handle.target();
+        driver.count(function, target.map(|(index, _)| index));
         let call = driver.call(Needs::Init)?;
-        let index = index.ok_or(Code::INVALID_ARGUMENT)?;
+        let (index, mig) = target.ok_or(Code::INVALID_ARGUMENT)?;
         let played = &call.played;
         played.meet_faults(function, Some(index))?;
         // A GPU that was there when the handle was given: it fell off the bus.
@@ -123,10 +137,19 @@ pub(crate) fn answer_on(
         let (Some(gpu), Some(list_calls)) = (gpu, played.list_calls.get(index as usize)) else {
             return Err(Code::GPU_IS_LOST);
         };
+        let mig = match mig {
+            None => None,
+            // A handle of an instance that has been destroyed is not valid any more.
+            Some(index) => Some(gpu.mig_device_at(index).ok_or(Code::INVALID_ARGUMENT)?),
+        };
+        if mig.is_some() && !function.takes_mig_device() {
+            return Err(Code::NOT_SUPPORTED);
+        }
         body(&Device {
             scene: &played.scene,
             gpu,
             index,
+            mig,
             second: call.second,
             origin_us: driver.origin_us(&played.scene),
             list_calls,
@@ -413,9 +436,11 @@ mod tests {
 
     #[test]
     fn handles_are_told_from_wild_pointers() {
-        assert_eq!(Handle::of(63).index(), Some(63));
+        assert_eq!(Handle::of(63).target(), Some((63, None)));
+        assert_eq!(Handle::of_mig(63, 0).target(), Some((63, Some(0))));
+        assert_eq!(Handle::of_mig(1023, 31).target(), Some((1023, Some(31))));
         for wild in [0, 63, HANDLE_TAG << 1, usize::MAX] {
-            assert_eq!(Handle(wild).index(), None);
+            assert!(Handle(wild).target().is_none());
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::answer::{Answer, Code};
 use crate::driver::Device;
 use crate::pointer::Pointer;
-use crate::scene::{ProcessKind, ProcessRecord};
+use crate::scene::{Process, ProcessKind, ProcessRecord};
 
 /// `nvmlProcessInfo_v1_t`; the unversioned functions.
 #[repr(C)]
@@ -86,6 +86,7 @@ pub(crate) fn answer(
     out: Records,
 ) -> Answer {
     let room = count.get()?;
+    crate::abi::may_see_all(device)?;
     let found = records(device, list);
     count.put(found.len() as c_uint)?;
     if found.is_empty() {
@@ -113,6 +114,7 @@ pub(crate) fn answer_details(device: &Device<'_>, list: Pointer<DetailList>) -> 
     if request.version != crate::abi::version_of::<DetailList>(1) {
         return Err(Code::ARGUMENT_VERSION_MISMATCH);
     }
+    crate::abi::may_see_all(device)?;
     let found = match request.mode {
         0 => records(device, List::Compute),
         1 => records(device, List::Graphics),
@@ -132,10 +134,12 @@ pub(crate) fn answer_details(device: &Device<'_>, list: Pointer<DetailList>) -> 
 }
 
 fn records(device: &Device<'_>, list: List) -> Vec<Record32> {
-    let mut records: Vec<Record32> = device
-        .gpu
-        .processes
-        .iter()
+    let all: Vec<&Process> = match device.mig {
+        Some(mig) => mig.processes.iter().collect(),
+        None => device.gpu.all_processes().collect(),
+    };
+    let mut records: Vec<Record32> = all
+        .into_iter()
         .filter(|process| {
             let on_list = match process.kind {
                 ProcessKind::Compute => list == List::Compute,
@@ -157,6 +161,7 @@ fn records(device: &Device<'_>, list: List) -> Vec<Record32> {
         })
         .collect();
     if list == List::Compute
+        && device.mig.is_none()
         && let Some(growth) = device.gpu.grow_list
     {
         let calls = device.list_calls.fetch_add(1, Ordering::Relaxed);

@@ -12,7 +12,11 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::mig::MigDevice;
 pub use crate::value::Value;
+
+mod mig;
+mod platform;
 
 /// What the driver plays.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -45,6 +49,9 @@ pub struct Driver {
     pub process_record: ProcessRecord,
     /// The clock in which process utilization samples are stamped.
     pub utilization_clock: UtilizationClock,
+    /// Whether the caller may see what concerns more than one MIG device: the memory and the process
+    /// lists of a whole GPU while MIG is on. Without, these answer `NO_PERMISSION`.
+    pub privileged: bool,
     /// Symbols that this driver lacks: calls answer `FUNCTION_NOT_FOUND`, and
     /// [`library_without`](crate::library_without) makes a library in which they cannot be found.
     pub missing: Vec<String>,
@@ -58,6 +65,7 @@ impl Default for Driver {
             cuda_version: 13_000,
             process_record: ProcessRecord::Bytes24,
             utilization_clock: UtilizationClock::Unix,
+            privileged: true,
             missing: names(&[
                 "nvmlDeviceGetConfComputeMemSizeInfo",
                 "nvmlDeviceGetRunningProcessDetailList",
@@ -205,6 +213,8 @@ pub struct Gpu {
     pub persistence: Option<bool>,
     /// Whether MIG is on; `null` is a GPU without. While it is on, utilization is not supported.
     pub mig: Option<bool>,
+    /// Its MIG devices; there while `mig` is on.
+    pub mig_devices: Vec<MigDevice>,
     /// Whether a screen is attached and in use.
     pub display: Option<bool>,
     /// Whether ECC is on.
@@ -253,6 +263,7 @@ impl Default for Gpu {
             compute_mode: Some(ComputeMode::Default),
             persistence: Some(true),
             mig: None,
+            mig_devices: Vec::new(),
             display: Some(false),
             ecc: Some(true),
             ecc_errors: Some(0.into()),
@@ -544,7 +555,17 @@ impl Scene {
 
     fn check(&self) -> io::Result<()> {
         let refuse = |what: String| Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        if self.gpus.len() > crate::driver::GPUS_MAX {
+            return refuse(format!("{} gpus are too many", self.gpus.len()));
+        }
         for (index, gpu) in self.gpus.iter().enumerate() {
+            let most = crate::driver::MIG_DEVICES_MAX;
+            if let Some(mig) = gpu.mig_devices.iter().find(|mig| mig.index >= most) {
+                return refuse(format!(
+                    "gpu {index}: a MIG device's index is {}",
+                    mig.index
+                ));
+            }
             if let Some(pci) = &gpu.pci
                 && crate::pci::Address::parse(pci).is_none()
             {
@@ -611,7 +632,8 @@ impl Gpu {
 
     /// Every value that may change.
     fn values(&self) -> impl Iterator<Item = &Value> {
-        let memory = self.memory.iter().flat_map(|memory| {
+        let mig_memory = self.mig_devices.iter().map(|device| &device.memory);
+        let memory = self.memory.iter().chain(mig_memory).flat_map(|memory| {
             [&memory.total, &memory.reserved, &memory.unattributed]
                 .into_iter()
                 .chain(&memory.used)
@@ -636,7 +658,8 @@ impl Gpu {
             &self.ecc_errors,
             &self.bar1_used,
         ];
-        let processes = self.processes.iter().flat_map(|process| {
+        let of_devices = self.mig_devices.iter().flat_map(|device| &device.processes);
+        let processes = self.processes.iter().chain(of_devices).flat_map(|process| {
             [
                 &process.sm,
                 &process.memory_util,

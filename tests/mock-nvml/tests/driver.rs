@@ -25,8 +25,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use libloading::Library;
 use mock_nvml::scene::{
-    ComputeMode, Driver, Fault, Gpu, Growth, Memory, Process, ProcessKind, ProcessRecord, Sample,
-    Scene, UtilizationClock, Value,
+    ComputeMode, Driver, Fault, Gpu, Growth, Memory, MigDevice, Process, ProcessKind,
+    ProcessRecord, Sample, Scene, UtilizationClock, Value,
 };
 use mock_nvml::{Counts, library, library_without};
 use nvml_wrapper::enum_wrappers::device::{Brand, Clock, TemperatureSensor};
@@ -847,8 +847,118 @@ fn a_scene_that_makes_no_sense_is_refused() {
         r#"{"faults": [{"function": "nvmlDeviceGetPowerUsages", "error": 1}]}"#,
         r#"{"driver": {"missing": ["nvmlNothing"]}}"#,
         r#"{"driver": {"process_record": 20}}"#,
+        r#"{"gpus": [{"mig_devices": [{"index": 32}]}]}"#,
     ] {
         assert!(Scene::from_json(json.as_bytes()).is_err(), "{json}");
     }
     assert_eq!(Scene::from_json(b"{}").unwrap(), Scene::new());
+}
+
+/// Two GPU instances; the second has two compute instances, at the indices 2 and 3.
+fn divided() -> Gpu {
+    let part = |index, compute_instance| {
+        let part = MigDevice {
+            gpu_instance_id: 5,
+            compute_instance_id: compute_instance,
+            ..MigDevice::new(index, "1c.2g.20gb", 20 * GIB)
+        };
+        part.process(Process::compute(20 + index, 2 * GIB))
+    };
+    let whole = MigDevice::new(0, "1g.10gb", 10 * GIB).process(Process::compute(10, GIB));
+    Gpu::new("NVIDIA H100 80GB HBM3")
+        .total(80 * GIB)
+        .mig_device(whole)
+        .mig_device(part(2, 0))
+        .mig_device(part(3, 1))
+}
+
+#[test]
+fn mig_devices_have_handles_of_their_own() {
+    let scene = Scene::new().gpu(divided()).gpu(Gpu::default());
+    on_stage("mig_devices_have_handles_of_their_own", &scene, |stage| {
+        let nvml = stage.nvml();
+        let gpu = nvml.device_by_index(0).unwrap();
+        assert_eq!(gpu.mig_device_count().unwrap(), 7);
+        assert!(!gpu.mig_is_mig_device_handle().unwrap());
+        let gap = gpu.mig_device_by_index(1).err();
+        assert!(matches!(gap, Some(NvmlError::NotFound)), "{gap:?}");
+
+        let part = gpu.mig_device_by_index(3).unwrap();
+        assert!(part.mig_is_mig_device_handle().unwrap());
+        assert_eq!(part.name().unwrap(), "NVIDIA H100 80GB HBM3 MIG 1c.2g.20gb");
+        assert!(part.uuid().unwrap().starts_with("MIG-"));
+        assert_eq!(part.mig_parent_device().unwrap().index().unwrap(), 0);
+        let memory = part.memory_info().unwrap();
+        assert_eq!((memory.total, memory.used), (20 * GIB, 2 * GIB));
+        let attributes = part.attributes().unwrap();
+        let slices = (
+            attributes.compute_instance_slice_count,
+            attributes.gpu_instance_slice_count,
+        );
+        assert_eq!((slices, attributes.memory_size_mb), ((1, 2), 20 << 10));
+        let instance = |call: unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_uint) -> c_uint| {
+            let mut id = 99;
+            assert_eq!(unsafe { call(part.handle(), &mut id) }, 0);
+            id
+        };
+        let lib = nvml.lib();
+        let ids = (
+            instance(*lib.nvmlDeviceGetGpuInstanceId.as_ref().unwrap()),
+            instance(*lib.nvmlDeviceGetComputeInstanceId.as_ref().unwrap()),
+        );
+        assert_eq!(ids, (5, 1));
+        let own = part.running_compute_processes().unwrap();
+        let own = own
+            .first()
+            .map(|row| (row.pid, row.gpu_instance_id, row.compute_instance_id));
+        assert_eq!(own, Some((23, Some(5), Some(1))));
+        let power = part.power_usage().err();
+        assert!(matches!(power, Some(NvmlError::NotSupported)), "{power:?}");
+
+        let all: Vec<u32> = bytes_of(&gpu).into_keys().collect();
+        assert_eq!(all, [10, 22, 23], "the GPU's own list is of all of them");
+        assert_eq!(gpu.memory_info().unwrap().used, 5 * GIB);
+        assert!(gpu.attributes().is_err());
+        assert_eq!(
+            nvml.device_by_index(1).unwrap().mig_device_count().unwrap(),
+            0
+        );
+
+        let mut off = scene.clone();
+        off.gpus[0].mig = Some(false);
+        off.write(&stage.scene()).unwrap();
+        let gone = part.memory_info().err();
+        assert!(matches!(gone, Some(NvmlError::InvalidArg)), "{gone:?}");
+        assert_eq!(gpu.mig_device_count().unwrap(), 0);
+    });
+}
+
+#[test]
+fn who_is_not_privileged_sees_mig_devices_and_not_the_whole() {
+    let driver = Driver {
+        privileged: false,
+        ..Driver::default()
+    };
+    let scene = Scene::new()
+        .gpu(divided())
+        .gpu(Gpu::default())
+        .driver(driver);
+    let test = "who_is_not_privileged_sees_mig_devices_and_not_the_whole";
+    on_stage(test, &scene, |stage| {
+        let nvml = stage.nvml();
+        let gpu = nvml.device_by_index(0).unwrap();
+        for answer in [
+            gpu.memory_info().err(),
+            gpu.running_compute_processes().err(),
+        ] {
+            assert!(
+                matches!(answer, Some(NvmlError::NoPermission)),
+                "{answer:?}"
+            );
+        }
+        let part = gpu.mig_device_by_index(0).unwrap();
+        assert_eq!(part.memory_info().unwrap().used, GIB);
+        assert_eq!(bytes_of(&part), BTreeMap::from([(10, Some(GIB))]));
+        assert!(nvml.device_by_index(1).unwrap().memory_info().is_ok());
+    });
 }

@@ -1,0 +1,90 @@
+//! MIG devices: the parts that a GPU is divided into, while MIG is on.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Gpu, Memory, Process, Value};
+
+/// A MIG device: a compute instance of a GPU instance.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MigDevice {
+    /// Its index on its GPU; there may be gaps.
+    pub index: u32,
+    /// `"MIG-…"`; made from the indices where absent.
+    pub uuid: Option<String>,
+    /// `"1g.10gb"`, or `"1c.2g.20gb"` for a part of a GPU instance.
+    pub profile: String,
+    /// The GPU's name and the profile where absent.
+    pub name: Option<String>,
+    /// GPU instance.
+    pub gpu_instance_id: u32,
+    /// Compute instance.
+    pub compute_instance_id: u32,
+    /// Of the GPU instance.
+    pub memory: Memory,
+    /// Who holds memory of it; they are on the GPU's own lists, too.
+    pub processes: Vec<Process>,
+}
+
+impl MigDevice {
+    /// A MIG device of this profile with so much memory, at this index of its GPU and in a GPU
+    /// instance of its own.
+    pub fn new(index: u32, profile: impl Into<String>, total: impl Into<Value>) -> Self {
+        Self {
+            index,
+            profile: profile.into(),
+            gpu_instance_id: 7 + index,
+            memory: Memory {
+                total: total.into(),
+                reserved: (40_u64 << 20).into(),
+                ..Memory::default()
+            },
+            ..Self::default()
+        }
+    }
+
+    /// Adds a process.
+    #[must_use]
+    pub fn process(mut self, process: Process) -> Self {
+        self.processes.push(Process {
+            gi: Some(self.gpu_instance_id),
+            ci: Some(self.compute_instance_id),
+            ..process
+        });
+        self
+    }
+
+    /// The slices of its compute instance and of its GPU instance, as the profile names them.
+    pub(crate) fn slices(&self) -> (u32, u32) {
+        let part = |unit: char| {
+            let mut parts = self.profile.split('.');
+            parts.find_map(|part| part.strip_suffix(unit)?.parse().ok())
+        };
+        let of_gpu_instance = part('g').unwrap_or(1);
+        (part('c').unwrap_or(of_gpu_instance), of_gpu_instance)
+    }
+}
+
+impl Gpu {
+    /// Turns MIG on and adds a MIG device.
+    #[must_use]
+    pub fn mig_device(mut self, device: MigDevice) -> Self {
+        self.mig = Some(true);
+        self.mig_devices.push(device);
+        self
+    }
+
+    /// The MIG device at this index, while MIG is on.
+    pub(crate) fn mig_device_at(&self, index: u32) -> Option<&MigDevice> {
+        let is_on = self.mig == Some(true);
+        let found = self.mig_devices.iter().find(|mig| mig.index == index);
+        found.filter(|_| is_on)
+    }
+
+    /// Its processes and those of its MIG devices, while MIG is on.
+    pub(crate) fn all_processes(&self) -> impl Iterator<Item = &Process> {
+        let devices = self.mig_devices.iter().filter(|_| self.mig == Some(true));
+        let of_devices = devices.flat_map(|device| &device.processes);
+        self.processes.iter().chain(of_devices)
+    }
+}

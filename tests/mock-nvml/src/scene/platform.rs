@@ -1,0 +1,75 @@
+//! Platforms on which NVML tells less than elsewhere.
+
+use super::{Clocks, Fault, Gpu, Scene};
+
+/// `NVML_ERROR_NOT_SUPPORTED`.
+const NOT_SUPPORTED: u32 = 3;
+/// `NVML_ERROR_UNKNOWN`.
+const UNKNOWN: u32 = 999;
+
+impl Gpu {
+    /// The GPU of a DGX Spark: it shares the machine's memory, so that neither memory call is
+    /// supported, while processes and their memory are listed.
+    pub fn gb10() -> Self {
+        Self {
+            memory: None,
+            power_limit: None,
+            bar1_used: None,
+            ecc: None,
+            ecc_errors: None,
+            ..Self::new("NVIDIA GB10")
+        }
+    }
+}
+
+impl Scene {
+    /// The integrated GPU of a Jetson, of which NVML tells its name and little else.
+    pub fn jetson() -> Self {
+        let gpu = Gpu {
+            memory: None,
+            utilization: None,
+            encoder: None,
+            decoder: None,
+            power: None,
+            power_limit: None,
+            temperature: None,
+            temperature_threshold: None,
+            clocks: Clocks::default(),
+            max_clocks: Clocks::default(),
+            pstate: None,
+            compute_mode: None,
+            persistence: None,
+            display: None,
+            ecc: None,
+            ecc_errors: None,
+            pcie: None,
+            bar1_used: None,
+            process_utilization: false,
+            ..Gpu::new("Orin (nvgpu)")
+        };
+        let lists = ["Compute", "Graphics", "MPSCompute"];
+        let versions = ["", "_v2", "_v3"];
+        let functions = lists.iter().flat_map(|list| {
+            let name = move |version| format!("nvmlDeviceGet{list}RunningProcesses{version}");
+            versions.iter().map(name)
+        });
+        functions.fold(Self::new().gpu(gpu), |scene, function| {
+            scene.fault(Fault::error(function, NOT_SUPPORTED))
+        })
+    }
+
+    /// A GPU seen from WSL: Windows keeps its memory, memory info v2 cannot be told, no process is
+    /// listed and none is sampled.
+    pub fn wsl() -> Self {
+        let gpu = Gpu {
+            process_utilization: false,
+            power_limit: None,
+            persistence: Some(true),
+            ..Gpu::new("NVIDIA GeForce RTX 4090")
+                .total(24_u64 << 30)
+                .unattributed(5_u64 << 30)
+        };
+        let fault = Fault::error("nvmlDeviceGetMemoryInfo_v2", UNKNOWN);
+        Self::new().gpu(gpu).fault(fault)
+    }
+}
