@@ -170,9 +170,12 @@ pub(super) fn is_shared_out(gpu: &Gpu) -> bool {
 
 /// Whether the GPU's memory is part of the system's.
 pub(super) fn is_unified(gpu: &Gpu) -> bool {
-    gpu.name
-        .as_deref()
-        .is_some_and(|name| UNIFIED.iter().any(|part| name.contains(part)))
+    let is_named_so = || {
+        gpu.name
+            .as_deref()
+            .is_some_and(|name| UNIFIED.iter().any(|part| name.contains(part)))
+    };
+    gpu.memory_unavailable.is_some() || is_named_so()
 }
 
 /// How much has to be unaccounted for.

@@ -91,7 +91,7 @@ impl Calls {
     }
 
     pub(super) fn failed(&mut self, name: &'static str, code: Code) {
-        if self.lost.is_some() || self.driver_gone.is_some() {
+        if self.is_silent() {
             return; // One error says it all; the rest was not even asked for.
         }
         if code.is_unsupported() {
@@ -116,6 +116,23 @@ impl Calls {
             call: name.into(),
             error: error.into(),
         });
+    }
+
+    /// Forgets what is not supported.
+    pub(super) fn ask_all_again(&mut self) {
+        self.unsupported.clear();
+    }
+
+    /// Whether nothing more is asked in this sample.
+    pub(super) fn is_silent(&self) -> bool {
+        self.lost.is_some() || self.driver_gone.is_some()
+    }
+
+    /// Takes over what calls of the same GPU's parts came to since the last sample.
+    pub(super) fn take_in(&mut self, parts: &mut Self) {
+        self.errors.append(&mut parts.errors);
+        self.lost = self.lost.or(parts.lost.take());
+        self.driver_gone = self.driver_gone.or(parts.driver_gone.take());
     }
 
     fn is_unsupported(&self, name: &'static str) -> bool {

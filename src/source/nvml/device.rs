@@ -1,6 +1,6 @@
 //! One GPU: its static facts, read once, and what each sample reads of it.
 //!
-//! How a call is made and what its failure means is in `calls`.
+//! How a call is made and what its failure means is in `calls`; what a GPU is divided into, in `mig`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,12 +12,24 @@ use nvml_wrapper::{Device, Nvml};
 use super::calls::{Calls, Progress};
 use super::error::Code;
 use super::ffi::{self, Layout, List, ProcessLists, Record, UtilizationSamples, Version};
+use super::mig::{self, Mig};
 use crate::model::snapshot::{Gpu, GpuProcess, Memory, ProcessType, ReadError};
 
 /// Settings that change by an administrator's hand, the power limit, and the slow fan.
 const SETTINGS_EVERY: Duration = Duration::from_secs(30);
 /// MPS is rare; where its list was empty, it is looked at this often.
 const MPS_EVERY: Duration = Duration::from_secs(10);
+
+/// Both memory calls are unsupported: GB10 and Jetson.
+const SHARED_MEMORY: &str = "it shares the machine's memory; NVML gives no framebuffer figure";
+/// Where the caller is not privileged (nvml.h, nvmlDeviceGetMemoryInfo).
+const DIVIDED_MEMORY: &str = "while MIG is on only root may read it; its MIG devices' is shown";
+/// Under WDDM (nvml.h, nvmlProcessInfo_t), which is what is behind WSL.
+const WINDOWS_MEMORY: &str =
+    "under WSL Windows keeps the memory; the driver does not tell which process holds what";
+const UNTOLD_MEMORY: &str = "the driver does not tell which process holds what";
+/// There in WSL only: the way to the GPU that Windows drives.
+const WSL_DEVICE: &str = "/dev/dxg";
 
 /// What one sample read of one GPU.
 #[derive(Debug)]
@@ -68,6 +80,9 @@ pub(super) struct Reader<'nvml> {
     settings_read: Option<Instant>,
     layout: Layout,
     lists: ProcessLists,
+    mig: Mig<'nvml>,
+    /// Memory info v2 is unknown while v1 is not, as under WSL.
+    only_v1_answers: bool,
     mps_seen_or_due: Instant,
     utilization: Utilization,
 }
@@ -83,6 +98,7 @@ impl<'nvml> Reader<'nvml> {
         index: u32,
         progress: Arc<Progress>,
     ) -> Result<Self, Box<Reading>> {
+        let mig = Mig::new(index, Arc::clone(&progress));
         let mut calls = Calls::new(index, progress);
         let mut facts = Gpu {
             index,
@@ -121,6 +137,8 @@ impl<'nvml> Reader<'nvml> {
             settings_read: None,
             layout: ffi::process_list_layout(nvml),
             lists: ProcessLists::default(),
+            mig,
+            only_v1_answers: false,
             mps_seen_or_due: Instant::now(),
             utilization: Utilization {
                 known: true,
@@ -132,7 +150,10 @@ impl<'nvml> Reader<'nvml> {
     /// Reads what changes.
     pub(super) fn sample(&mut self) -> Reading {
         self.read_settings();
-        let memory = self.memory();
+        let (memory, memory_unavailable) = match self.memory() {
+            Ok(memory) => (memory, None),
+            Err(reason) => (None, Some(reason.into())),
+        };
         let device = &self.device;
         let calls = &mut self.calls;
         let rates = calls.value("nvmlDeviceGetUtilizationRates", || {
@@ -146,13 +167,27 @@ impl<'nvml> Reader<'nvml> {
         let state = calls.value("nvmlDeviceGetPerformanceState", || {
             device.performance_state()
         });
+        let mut mig_devices = Vec::new();
+        if self.facts.mig_mode == Some(true) && !self.calls.is_silent() {
+            mig_devices = self.mig.sample(self.nvml, &self.device);
+        }
         let processes = self.processes();
 
+        self.calls.take_in(&mut self.mig.calls);
         let lost = self.calls.lost.take().is_some();
         let driver_gone = self.calls.driver_gone.take();
         let gone = lost || driver_gone.is_some();
+        if gone {
+            mig_devices.clear();
+        }
+        let untold = processes.as_deref().filter(|rows| self.is_untold(rows));
         let gpu = Gpu {
             memory: memory.filter(|_| !gone),
+            memory_unavailable: memory_unavailable.filter(|_| !gone),
+            process_memory_unavailable: untold
+                .filter(|_| !gone)
+                .map(|_| process_memory_unavailable().into()),
+            mig_devices,
             gpu_percent: rates.as_ref().map(|rates| rates.gpu),
             memory_percent: rates.as_ref().map(|rates| rates.memory),
             power_watts: power.map(watts),
@@ -180,6 +215,7 @@ impl<'nvml> Reader<'nvml> {
             return;
         }
         self.settings_read = Some(Instant::now());
+        self.mig.forget();
         let Self {
             device,
             calls,
@@ -200,9 +236,13 @@ impl<'nvml> Reader<'nvml> {
         facts.persistence_mode = calls.value("nvmlDeviceGetPersistenceMode", || {
             device.is_in_persistent_mode()
         });
-        facts.mig_mode = calls
+        let mig_mode = calls
             .value("nvmlDeviceGetMigMode", || device.mig_mode())
             .map(|mode| mode.current == 1);
+        if std::mem::replace(&mut facts.mig_mode, mig_mode) != mig_mode {
+            // What a divided GPU does not support, it supports undivided.
+            calls.ask_all_again();
+        }
         facts.power_limit_watts = calls
             .value("nvmlDeviceGetEnforcedPowerLimit", || {
                 device.enforced_power_limit()
@@ -211,40 +251,58 @@ impl<'nvml> Reader<'nvml> {
         facts.fan_percent = calls.value("nvmlDeviceGetFanSpeed_v2", || device.fan_speed(0));
     }
 
-    /// Memory info v2; v1 where v2 is missing, or answers UNKNOWN as it does under WSL.
-    fn memory(&mut self) -> Option<Memory> {
+    /// Whether nothing is told of who holds how much of the memory.
+    fn is_untold(&self, rows: &[GpuProcess]) -> bool {
+        (self.only_v1_answers || !rows.is_empty())
+            && rows.iter().all(|row| row.used_bytes.is_none())
+    }
+
+    /// Memory info v2; v1 where v2 is missing, or answers UNKNOWN as it does under WSL. An `Err` is why
+    /// there is no figure, where that is no failure.
+    fn memory(&mut self) -> Result<Option<Memory>, &'static str> {
         const V2: &str = "nvmlDeviceGetMemoryInfo_v2";
         const V1: &str = "nvmlDeviceGetMemoryInfo";
         let Self {
             nvml,
             device,
             calls,
+            facts,
+            only_v1_answers,
             ..
         } = self;
         let failure = match calls.raw(V2, || device.memory_info()) {
             Ok(memory) => {
-                return Some(Memory {
+                *only_v1_answers = false;
+                return Ok(Some(Memory {
                     total_bytes: memory.total,
                     reserved_bytes: Some(memory.reserved),
                     used_bytes: memory.used,
                     free_bytes: memory.free,
-                });
+                }));
             }
+            Err(Code::NO_PERMISSION) if facts.mig_mode == Some(true) => return Err(DIVIDED_MEMORY),
             Err(code) => code,
         };
         if !failure.is_unsupported() && failure != Code::UNKNOWN {
             calls.failed(V2, failure);
-            return None;
+            return Ok(None);
         }
         match calls.raw(V1, || ffi::memory_info_v1(nvml, device)) {
             Ok((total_bytes, used_bytes, free_bytes)) => {
+                *only_v1_answers |= failure == Code::UNKNOWN;
                 calls.failed(V2, Code::NOT_SUPPORTED);
-                Some(Memory {
+                Ok(Some(Memory {
                     total_bytes,
                     reserved_bytes: None,
                     used_bytes,
                     free_bytes,
-                })
+                }))
+            }
+            Err(Code::NO_PERMISSION) if facts.mig_mode == Some(true) => Err(DIVIDED_MEMORY),
+            Err(code) if failure.is_unsupported() && code.is_unsupported() => {
+                calls.failed(V2, failure);
+                calls.failed(V1, code);
+                Err(SHARED_MEMORY)
             }
             Err(code) => {
                 if failure == Code::UNKNOWN && code == Code::UNKNOWN {
@@ -255,7 +313,7 @@ impl<'nvml> Reader<'nvml> {
                     calls.failed(V2, failure);
                     calls.failed(V1, code);
                 }
-                None
+                Ok(None)
             }
         }
     }
@@ -310,6 +368,13 @@ impl<'nvml> Reader<'nvml> {
             (List::Mps, Version::V2) => "nvmlDeviceGetMPSComputeRunningProcesses_v2",
             (List::Mps, Version::V1) => "nvmlDeviceGetMPSComputeRunningProcesses",
         };
+        let of_devices = if self.facts.mig_mode == Some(true) && !self.calls.is_silent() {
+            let which = (name, list);
+            self.mig
+                .list(self.nvml, &self.device, &mut self.lists, which, self.layout)
+        } else {
+            None
+        };
         let Self {
             nvml,
             device,
@@ -319,6 +384,17 @@ impl<'nvml> Reader<'nvml> {
             ..
         } = self;
         let answer = calls.raw(name, || lists.read(nvml, device, list, *layout));
+        if let Some(of_devices) = of_devices {
+            return match answer {
+                Ok(whole) => Some(mig::join(whole, of_devices)),
+                Err(code) => {
+                    // The whole GPU's list is for the privileged; its devices' lists stand.
+                    let refused = code == Code::NO_PERMISSION;
+                    calls.failed(name, if refused { Code::NOT_SUPPORTED } else { code });
+                    Some(of_devices)
+                }
+            };
+        }
         match answer {
             Err(code) if code.is_unsupported() && list != List::Compute => {
                 calls.failed(name, code);
@@ -394,6 +470,14 @@ impl<'nvml> Reader<'nvml> {
                 calls.failed(CALL, code);
             }
         }
+    }
+}
+
+fn process_memory_unavailable() -> &'static str {
+    if std::path::Path::new(WSL_DEVICE).exists() {
+        WINDOWS_MEMORY
+    } else {
+        UNTOLD_MEMORY
     }
 }
 

@@ -1,7 +1,7 @@
 //! The NVML calls that nvml-wrapper lacks or mishandles, on the library that it has loaded.
 //!
 //! This is the only file with `unsafe`, because these calls cross a C ABI: memory info v1 (drivers
-//! before R510, WSL), process lists whose records are of another size than the header says, and
+//! before R510, WSL), a MIG device's instances, process lists whose records are of another size than the header says, and
 //! process utilization in one call instead of two. Each function takes a live [`Device`], so NVML
 //! is initialised and the handle valid; each buffer is at least as large as the driver may write.
 #![allow(unsafe_code)]
@@ -123,6 +123,26 @@ pub(super) fn memory_info_v1(nvml: &Nvml, device: &Device<'_>) -> Result<(u64, u
     // SAFETY: the handle is valid while `device` lives; `memory` is the struct that the call fills.
     Code::check(unsafe { call(device.handle(), &mut memory) })?;
     Ok((memory.total, memory.used, memory.free))
+}
+
+/// The GPU instance that a MIG device is part of.
+pub(super) fn gpu_instance_id(nvml: &Nvml, device: &Device<'_>) -> Result<u32, Code> {
+    let call = nvml.lib().nvmlDeviceGetGpuInstanceId.as_ref();
+    let call = call.map_err(|_| Code::FUNCTION_NOT_FOUND)?;
+    let mut id: c_uint = 0;
+    // SAFETY: the handle is valid while `device` lives; `id` is the one value that the call fills.
+    Code::check(unsafe { call(device.handle(), &mut id) })?;
+    Ok(id)
+}
+
+/// The compute instance that a MIG device is.
+pub(super) fn compute_instance_id(nvml: &Nvml, device: &Device<'_>) -> Result<u32, Code> {
+    let call = nvml.lib().nvmlDeviceGetComputeInstanceId.as_ref();
+    let call = call.map_err(|_| Code::FUNCTION_NOT_FOUND)?;
+    let mut id: c_uint = 0;
+    // SAFETY: the handle is valid while `device` lives; `id` is the one value that the call fills.
+    Code::check(unsafe { call(device.handle(), &mut id) })?;
+    Ok(id)
 }
 
 /// Reads process lists; keeps its buffer, so that a steady list costs one call.

@@ -2,7 +2,8 @@
 //!
 //! [`Nvml::sample`] asks a thread per GPU (`lane`) and waits for each at most as long as the
 //! deadline allows: a GPU that answers late or never becomes an error and a stale, marked value of
-//! that GPU, and holds up no other. `device` knows what to read of a GPU, `ffi` the calls that
+//! that GPU, and holds up no other. `device` knows what to read of a GPU, `mig` what of the devices
+//! that it may be divided into, `ffi` the calls that
 //! nvml-wrapper lacks or mishandles, `error` what NVML's codes mean.
 //!
 //! What is done with a snapshot is not known here, nor that there are processes behind the pids.
@@ -12,6 +13,7 @@ mod device;
 mod error;
 mod ffi;
 mod lane;
+mod mig;
 
 use std::path::PathBuf;
 use std::sync::Arc;

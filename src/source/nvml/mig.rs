@@ -1,0 +1,306 @@
+//! The MIG devices of one GPU: their handles, who they are, their memory and their processes.
+//!
+//! While MIG is on, the memory and the process lists of the whole GPU are for privileged callers only;
+//! those of a MIG device are for whoever may see it (nvml.h, notes on these calls). Handles are looked
+//! up once, and again when one fails or the GPU's settings are read again: an instance that is destroyed
+//! takes its handle with it, and a handle may come to mean another one. A GPU without MIG costs no call.
+//!
+//! What is done with the rows is `device`'s; how a call is made is in `calls`.
+
+use std::sync::Arc;
+
+use nvml_wrapper::{Device, Nvml};
+
+use super::calls::{Calls, Progress};
+use super::error::Code;
+use super::ffi::{self, Layout, List, ProcessLists, Record};
+use crate::model::snapshot::{Memory, MigDevice};
+
+/// No GPU is divided into more.
+const MOST_DEVICES: u32 = 64;
+
+/// The MIG devices of one GPU, as far as they may be seen.
+pub(super) struct Mig<'nvml> {
+    /// Apart from the GPU's own: what a MIG device does not support, its GPU may.
+    pub(super) calls: Calls,
+    devices: Vec<Handle<'nvml>>,
+    is_known: bool,
+}
+
+struct Handle<'nvml> {
+    device: Device<'nvml>,
+    facts: MigDevice,
+}
+
+impl<'nvml> Mig<'nvml> {
+    pub(super) fn new(gpu: u32, progress: Arc<Progress>) -> Self {
+        Self {
+            calls: Calls::new(gpu, progress),
+            devices: Vec::new(),
+            is_known: false,
+        }
+    }
+
+    /// The handles are looked up again before they are used the next time.
+    pub(super) fn forget(&mut self) {
+        self.is_known = false;
+    }
+
+    /// The MIG devices with their memory. A handle that fails is looked up again at once, because the
+    /// GPU may have been divided anew.
+    pub(super) fn sample(&mut self, nvml: &Nvml, gpu: &Device<'nvml>) -> Vec<MigDevice> {
+        let was_known = self.is_known;
+        self.look_up(nvml, gpu);
+        let mut read = self.memories(nvml);
+        if was_known && read.iter().any(Result::is_err) && self.calls.driver_gone.is_none() {
+            self.forget();
+            self.look_up(nvml, gpu);
+            read = self.memories(nvml);
+        }
+        let mut devices = Vec::with_capacity(read.len());
+        for (memory, handle) in read.into_iter().zip(&self.devices) {
+            let memory = memory.unwrap_or_else(|code| {
+                self.is_known = false;
+                self.calls.failed(V2, code);
+                None
+            });
+            devices.push(MigDevice {
+                memory,
+                ..handle.facts.clone()
+            });
+        }
+        devices
+    }
+
+    fn look_up(&mut self, nvml: &Nvml, gpu: &Device<'nvml>) {
+        const COUNT: &str = "nvmlDeviceGetMaxMigDeviceCount";
+        const BY_INDEX: &str = "nvmlDeviceGetMigDeviceHandleByIndex";
+        if std::mem::replace(&mut self.is_known, true) {
+            return;
+        }
+        self.devices.clear();
+        let calls = &mut self.calls;
+        let Some(count) = calls.value(COUNT, || gpu.mig_device_count()) else {
+            self.is_known = false;
+            return;
+        };
+        for index in 0..count.min(MOST_DEVICES) {
+            match calls.raw(BY_INDEX, || gpu.mig_device_by_index(index)) {
+                Ok(device) => {
+                    let facts = facts(calls, nvml, &device, index);
+                    self.devices.push(Handle { device, facts });
+                }
+                // A number that is not taken, or one that is somebody else's.
+                Err(Code::NOT_FOUND | Code::NO_PERMISSION) => {}
+                Err(code) => {
+                    self.is_known = false;
+                    calls.failed(BY_INDEX, code);
+                }
+            }
+        }
+    }
+
+    /// By device: `None` where the driver does not tell it.
+    fn memories(&self, nvml: &Nvml) -> Vec<Result<Option<Memory>, Code>> {
+        let read = |handle: &Handle<'_>| match memory(&self.calls, nvml, &handle.device) {
+            Err(code) if code.is_unsupported() => Ok(None),
+            answer => answer.map(Some),
+        };
+        self.devices.iter().map(read).collect()
+    }
+
+    /// What one of the process lists has for the MIG devices; `None` where that could not be read of
+    /// every one of them. A handle that fails is looked up again at once.
+    pub(super) fn list(
+        &mut self,
+        nvml: &Nvml,
+        gpu: &Device<'nvml>,
+        lists: &mut ProcessLists,
+        (name, list): (&'static str, List),
+        layout: Layout,
+    ) -> Option<Vec<Record>> {
+        let mut read = self.records(nvml, lists, (name, list), layout);
+        if read.is_err() && self.is_known {
+            self.forget();
+            self.look_up(nvml, gpu);
+            read = self.records(nvml, lists, (name, list), layout);
+        }
+        match read {
+            Ok(records) => records.filter(|_| self.is_known),
+            Err(code) => {
+                self.calls.failed(name, code);
+                self.forget();
+                None
+            }
+        }
+    }
+
+    /// As [`Mig::list`]; `Ok(None)` where the driver has no list of compute processes for a MIG device.
+    fn records(
+        &mut self,
+        nvml: &Nvml,
+        lists: &mut ProcessLists,
+        (name, list): (&'static str, List),
+        layout: Layout,
+    ) -> Result<Option<Vec<Record>>, Code> {
+        let mut all = Vec::new();
+        for Handle { device, facts } in &self.devices {
+            let calls = &mut self.calls;
+            match calls.raw(name, || lists.read(nvml, device, list, layout)) {
+                Ok(records) => all.extend(records.into_iter().map(|record| Record {
+                    gpu_instance_id: record.gpu_instance_id.or(facts.gpu_instance_id),
+                    compute_instance_id: record.compute_instance_id.or(facts.compute_instance_id),
+                    ..record
+                })),
+                Err(code) if code.is_unsupported() => {
+                    calls.failed(name, code);
+                    if list == List::Compute {
+                        return Ok(None);
+                    }
+                }
+                Err(code) => return Err(code),
+            }
+        }
+        Ok(Some(all))
+    }
+}
+
+const V2: &str = "nvmlDeviceGetMemoryInfo_v2";
+
+fn memory(calls: &Calls, nvml: &Nvml, device: &Device<'_>) -> Result<Memory, Code> {
+    match calls.raw(V2, || device.memory_info()) {
+        Ok(memory) => Ok(Memory {
+            total_bytes: memory.total,
+            reserved_bytes: Some(memory.reserved),
+            used_bytes: memory.used,
+            free_bytes: memory.free,
+        }),
+        Err(code) if code.is_unsupported() => {
+            const V1: &str = "nvmlDeviceGetMemoryInfo";
+            let (total_bytes, used_bytes, free_bytes) =
+                calls.raw(V1, || ffi::memory_info_v1(nvml, device))?;
+            Ok(Memory {
+                total_bytes,
+                reserved_bytes: None,
+                used_bytes,
+                free_bytes,
+            })
+        }
+        Err(code) => Err(code),
+    }
+}
+
+fn facts(calls: &mut Calls, nvml: &Nvml, device: &Device<'_>, index: u32) -> MigDevice {
+    let name = calls.value("nvmlDeviceGetName", || device.name());
+    let profile = name.as_deref().and_then(profile_in).map(str::to_owned);
+    let profile = profile.or_else(|| {
+        let slices = calls.value("nvmlDeviceGetAttributes_v2", || device.attributes())?;
+        Some(profile_of(
+            slices.compute_instance_slice_count,
+            slices.gpu_instance_slice_count,
+        ))
+    });
+    MigDevice {
+        index: Some(index),
+        gpu_instance_id: calls.value("nvmlDeviceGetGpuInstanceId", || {
+            ffi::gpu_instance_id(nvml, device)
+        }),
+        compute_instance_id: calls.value("nvmlDeviceGetComputeInstanceId", || {
+            ffi::compute_instance_id(nvml, device)
+        }),
+        uuid: calls
+            .value("nvmlDeviceGetUUID", || device.uuid())
+            .map(Into::into),
+        profile: profile.map(Into::into),
+        memory: None,
+    }
+}
+
+/// The profile at the end of a MIG device's name: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
+fn profile_in(name: &str) -> Option<&str> {
+    let (_, profile) = name.rsplit_once(" MIG ")?;
+    Some(profile.trim()).filter(|profile| !profile.is_empty())
+}
+
+/// As much of a profile as the attributes tell: `3g`; `1c.3g` for a part of a GPU instance.
+fn profile_of(compute_slices: u32, gpu_slices: u32) -> String {
+    if compute_slices == gpu_slices {
+        format!("{gpu_slices}g")
+    } else {
+        format!("{compute_slices}c.{gpu_slices}g")
+    }
+}
+
+/// The rows of a GPU's own list and of its MIG devices' as one, each (process, instance) once with the
+/// larger value. A row of the GPU's that names no instance says nothing more of a process that a MIG
+/// device lists.
+pub(super) fn join(whole: Vec<Record>, of_devices: Vec<Record>) -> Vec<Record> {
+    let mut joined: Vec<Record> = Vec::with_capacity(whole.len().max(of_devices.len()));
+    let key = |record: &Record| {
+        (
+            record.pid,
+            record.gpu_instance_id,
+            record.compute_instance_id,
+        )
+    };
+    let names_none =
+        |record: &Record| record.gpu_instance_id.is_none() && record.compute_instance_id.is_none();
+    for record in of_devices.into_iter().chain(whole) {
+        if let Some(same) = joined.iter_mut().find(|other| key(other) == key(&record)) {
+            same.used_bytes = same.used_bytes.max(record.used_bytes);
+        } else if !names_none(&record) || !joined.iter().any(|other| other.pid == record.pid) {
+            joined.push(record);
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(pid: u32, used_bytes: u64, instance: Option<(u32, u32)>) -> Record {
+        Record {
+            pid,
+            used_bytes: Some(used_bytes),
+            gpu_instance_id: instance.map(|(gpu, _)| gpu),
+            compute_instance_id: instance.map(|(_, compute)| compute),
+        }
+    }
+
+    #[test]
+    fn a_process_is_once_on_an_instance_whoever_lists_it() {
+        let (first, second) = (Some((7, 0)), Some((9, 0)));
+        let joined = join(
+            vec![record(1, 6, first), record(2, 9, None), record(3, 1, None)],
+            vec![
+                record(1, 5, first),
+                record(1, 8, second),
+                record(2, 4, second),
+            ],
+        );
+        let expected = [
+            record(1, 6, first),
+            record(1, 8, second),
+            record(2, 4, second),
+            record(3, 1, None),
+        ];
+        assert_eq!(joined, expected);
+    }
+
+    #[test]
+    fn a_profile_is_the_end_of_a_name_or_what_the_slices_tell() {
+        for (name, profile) in [
+            ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", Some("1g.10gb")),
+            ("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb", Some("1c.3g.20gb")),
+            ("NVIDIA H100", None),
+            ("NVIDIA H100 MIG ", None),
+        ] {
+            assert_eq!(profile_in(name), profile, "{name}");
+        }
+        assert_eq!(
+            (profile_of(3, 3), profile_of(1, 3)),
+            ("3g".into(), "1c.3g".into())
+        );
+    }
+}
