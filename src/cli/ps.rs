@@ -30,6 +30,7 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
             .context("the driver gave no snapshot")?,
     };
     let unreadable = unreadable(&snapshot);
+    let everyone = args.user.is_empty();
     let selection = Selection {
         gpus: args.gpu.clone(),
         users: args.user.clone(),
@@ -44,13 +45,13 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
                 .map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
             complain(&format!("{gpu}{}: {}", error.call, error.error));
         }
-        let width = terminal_width();
-        print(&processes::write(
-            &snapshot,
-            args.sort,
-            width,
-            style(global.color),
-        ))?;
+        let options = processes::Options {
+            sort: args.sort,
+            width: terminal_width(),
+            style: style(global.color),
+            everyone,
+        };
+        print(&processes::write(&snapshot, options))?;
     }
     // With no GPU at all there is nothing that was not measured.
     Ok(if unreadable && !snapshot.gpus.is_empty() {
@@ -62,6 +63,8 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
 
 /// Keeps only the GPUs and the users' processes that were asked for.
 fn select(snapshot: &mut Snapshot, selection: &Selection) -> Result<(), Misuse> {
+    // Who is listed on a GPU that is left out is no hidden holder of one that is left.
+    let unlisted: Vec<u32> = snapshot.unlisted_holders().map(|it| it.pid).collect();
     selection.narrow_to_gpus(snapshot)?;
     selection.narrow_to_users(snapshot);
     if !selection.gpus.is_empty() {
@@ -71,9 +74,12 @@ fn select(snapshot: &mut Snapshot, selection: &Selection) -> Result<(), Misuse> 
             .flat_map(|gpu| gpu.processes.iter().flatten())
             .map(|row| row.pid)
             .collect();
-        snapshot
-            .processes
-            .retain(|process| rows.contains(&process.pid));
+        let left = &snapshot.gpus;
+        snapshot.processes.retain(|process| {
+            let is_holder = unlisted.contains(&process.pid);
+            rows.contains(&process.pid)
+                || (is_holder && left.iter().any(|gpu| gpu.is_open_in(process)))
+        });
     }
     Ok(())
 }

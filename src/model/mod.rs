@@ -4,16 +4,20 @@
 //! `--replay`; [`finding`] is what the rules concluded from it, and
 //! [`evidence`] what that rests on; [`identity`] says when two
 //! observations are of the same process, [`family`] which processes belong together; [`time`] is an
-//! instant as all of them write it.
+//! instant as all of them write it; [`balance`] is where a GPU's memory is, [`label`] how every view
+//! names what it shows.
 
+pub mod balance;
 pub mod evidence;
 pub mod family;
 pub mod finding;
 pub mod identity;
+pub mod label;
 pub mod process;
 pub mod snapshot;
 pub mod time;
 
+pub use balance::Balance;
 pub use evidence::Evidence;
 pub use finding::{Finding, Kind, Severity};
 pub use identity::{Identity, Start};

@@ -1,14 +1,16 @@
 //! Writers: tables, JSON, escaping for terminals.
 //!
 //! Each takes what was observed or concluded and writes it out; none knows where it came from.
-//! [`processes`] is `gpumem ps` for people, [`check`] the verdict for people and as JSON, [`doctor`]
-//! what works on this machine, [`table`] aligns columns by their width on a terminal, [`escape`]
-//! makes hostile text harmless, [`schema`] is what is written, as JSON Schema.
+//! [`processes`] is `gpumem ps` for people, with the tables of `gpus` before its own, [`check`] the
+//! verdict for people and as JSON, [`doctor`] what works on this machine, [`table`] aligns columns by
+//! their width on a terminal, [`escape`] makes hostile text harmless, [`schema`] is what is written, as
+//! JSON Schema.
 
 pub mod check;
 pub mod doctor;
 pub mod escape;
 pub mod evidence;
+mod gpus;
 pub mod processes;
 pub mod schema;
 pub mod style;

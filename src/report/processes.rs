@@ -1,18 +1,21 @@
-//! `gpumem ps` for people: a table of GPUs, and one of who holds their memory.
+//! `gpumem ps` for people: the tables of GPUs, and one of who holds their memory.
+//!
+//! A process that holds a GPU's device file and is not listed by NVML is a row with that as its
+//! evidence and no bytes. It is what was seen, and no accusation.
 
 use std::cmp::{Ordering, Reverse};
 use std::fmt::Write as _;
 
-use super::escape::{command_line, escape};
+use super::escape::{command_line, escape, fit};
+use super::gpus::{self, NOT_AVAILABLE, UNKNOWN};
 use super::style::Style;
 use super::table::{Align, Table};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process, Snapshot};
-use crate::units::{Bytes, MIB, Span};
+use crate::units::{Bytes, Span};
 
-/// Below this, memory that no listed process accounts for is context and rounding (captures of
-/// drivers 590 to 610 show up to 259 MiB on a desktop).
-const WORTH_MENTIONING_BYTES: u64 = 512 * MIB;
+/// Columns of a place, at most.
+const PLACE_MAX: usize = 32;
 
 /// How the process table is ordered. Largest first, but for `Gpu`, `Pid`, `User` and `Command`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,107 +42,118 @@ pub enum Sort {
 }
 
 struct Row<'a> {
-    gpu: &'a Gpu,
-    on_gpu: &'a GpuProcess,
+    /// Where it is, or would be by its files.
+    gpu: Option<&'a Gpu>,
+    /// The GPUs whose files it holds, where it is listed on none.
+    held: String,
+    on_gpu: Option<&'a GpuProcess>,
     process: Option<&'a Process>,
 }
 
-/// The two tables, cut to `width` columns where one is given.
-pub fn write(snapshot: &Snapshot, sort: Sort, width: Option<usize>, style: Style) -> String {
-    let mut out = gpus(snapshot, width, style);
-    let mut rows: Vec<Row<'_>> = snapshot
-        .gpus
-        .iter()
-        .flat_map(|gpu| {
-            gpu.processes
-                .iter()
-                .flatten()
-                .map(move |on_gpu| (gpu, on_gpu))
-        })
-        .map(|(gpu, on_gpu)| Row {
-            gpu,
-            on_gpu,
-            process: snapshot.process(on_gpu.pid),
-        })
-        .collect();
-    rows.sort_by(|a, b| order(a, b, sort));
+impl Row<'_> {
+    fn pid(&self) -> u32 {
+        let own = self.process.map(|process| process.pid);
+        self.on_gpu.map(|row| row.pid).or(own).unwrap_or(0)
+    }
+
+    fn used_bytes(&self) -> Option<u64> {
+        self.on_gpu?.used_bytes
+    }
+}
+
+/// How `ps` is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The order of the process table.
+    pub sort: Sort,
+    /// Columns of the terminal; `None` cuts nothing.
+    pub width: Option<usize>,
+    /// Its colours.
+    pub style: Style,
+    /// Whether the processes are everybody's; of some only, they say nothing of where the rest of the
+    /// memory is.
+    pub everyone: bool,
+}
+
+/// The GPUs, their processes, where the memory is, and what cannot be told.
+pub fn write(snapshot: &Snapshot, options: Options) -> String {
+    let Options { width, style, .. } = options;
+    let mut out = gpus::table(snapshot, width, style);
+    let mut rows: Vec<Row<'_>> = listed(snapshot).chain(unlisted(snapshot)).collect();
+    rows.sort_by(|a, b| order(a, b, options.sort));
     out.push('\n');
     if rows.is_empty() {
-        out.push_str("No process holds GPU memory.\n");
+        out.push_str(&nobody(snapshot));
     } else {
         out.push_str(&processes(&rows, snapshot, width, style));
     }
-    for gpu in &snapshot.gpus {
-        let Some((memory, held)) = gpu.memory.zip(gpu.process_bytes()) else {
-            continue;
-        };
-        // Memory info v1 counts what the driver reserves as used, and does not say how much it is.
-        if memory.reserved_bytes.is_none() {
-            continue;
-        }
-        let unattributed = memory.used_bytes.saturating_sub(held);
-        if unattributed >= WORTH_MENTIONING_BYTES {
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                out,
-                "GPU {}: {} are in use by no process that NVML lists.",
-                gpu.index,
-                Bytes(unattributed)
-            );
-        }
+    if options.everyone {
+        out.push_str(&gpus::balances(snapshot, width, style));
+    }
+    let notes = gpus::notes(snapshot, options.everyone);
+    if !notes.is_empty() {
+        out.push('\n');
+        out.push_str(&notes);
     }
     out
 }
 
-fn gpus(snapshot: &Snapshot, width: Option<usize>, style: Style) -> String {
-    if snapshot.gpus.is_empty() {
-        return "The driver reports no GPU.\n".to_owned();
+fn listed(snapshot: &Snapshot) -> impl Iterator<Item = Row<'_>> {
+    let on_gpus = snapshot.gpus.iter().flat_map(|gpu| {
+        let rows = gpu.processes.iter().flatten();
+        rows.map(move |on_gpu| (gpu, on_gpu))
+    });
+    on_gpus.map(|(gpu, on_gpu)| Row {
+        gpu: Some(gpu),
+        held: String::new(),
+        on_gpu: Some(on_gpu),
+        process: snapshot.process(on_gpu.pid),
+    })
+}
+
+fn unlisted(snapshot: &Snapshot) -> impl Iterator<Item = Row<'_>> {
+    snapshot.unlisted_holders().map(|process| {
+        let mut held = snapshot.gpus.iter().filter(|gpu| gpu.is_open_in(process));
+        Row {
+            held: ranges(held.clone().map(|gpu| gpu.index)),
+            gpu: held.next(),
+            on_gpu: None,
+            process: Some(process),
+        }
+    })
+}
+
+/// `0-3,6`; the numbers ascend.
+fn ranges(numbers: impl Iterator<Item = u32>) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+            _ => ranges.push((number, number)),
+        }
     }
-    let mut table = Table::new(&[
-        ("GPU", Align::Right),
-        ("NAME", Align::Left),
-        ("USED", Align::Right),
-        ("TOTAL", Align::Right),
-        ("FULL", Align::Right),
-        ("UTIL", Align::Right),
-        ("TEMP", Align::Right),
-        ("POWER", Align::Right),
-        ("LIMIT", Align::Right),
-        ("STATE", Align::Left),
-        ("", Align::Left),
-    ]);
-    for gpu in &snapshot.gpus {
-        let memory = gpu.memory;
-        let note = match (gpu.stale_seconds, &gpu.processes) {
-            (Some(age), _) => format!("stale: {} old", Span::from_seconds(age)),
-            (None, None) => "not readable".to_owned(),
-            (None, Some(_)) => String::new(),
-        };
-        table.row(vec![
-            gpu.index.to_string(),
-            gpu.name
-                .as_deref()
-                .map_or_else(unknown, |name| escape(name).into_owned()),
-            memory.map_or_else(unknown, |memory| Bytes(memory.used_bytes).to_string()),
-            memory.map_or_else(unknown, |memory| Bytes(memory.total_bytes).to_string()),
-            memory
-                .filter(|memory| memory.total_bytes > 0)
-                .map_or_else(unknown, |memory| {
-                    percent((memory.used_bytes as f64 / memory.total_bytes as f64 * 100.0).round())
-                }),
-            gpu.gpu_percent.map_or_else(unknown, percent),
-            gpu.temperature_celsius
-                .map_or_else(unknown, |celsius| format!("{celsius} °C")),
-            gpu.power_watts
-                .map_or_else(unknown, |watts| format!("{watts:.0} W")),
-            gpu.power_limit_watts
-                .map_or_else(unknown, |watts| format!("{watts:.0} W")),
-            gpu.performance_state
-                .map_or_else(unknown, |state| format!("P{state}")),
-            note,
-        ]);
+    let texts: Vec<String> = ranges
+        .into_iter()
+        .map(|(first, last)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        })
+        .collect();
+    texts.join(",")
+}
+
+/// Why there is no row.
+fn nobody(snapshot: &Snapshot) -> String {
+    let unread = snapshot.gpus.iter().filter(|gpu| gpu.processes.is_none());
+    let unread: Vec<String> = unread.map(|gpu| gpu.index.to_string()).collect();
+    if unread.is_empty() {
+        "No process holds GPU memory.\n".to_owned()
+    } else {
+        format!(
+            "The processes could not be listed: GPU {}.\n",
+            unread.join(", ")
+        )
     }
-    table.render(width, |text| style.heading(text))
 }
 
 fn processes(rows: &[Row<'_>], snapshot: &Snapshot, width: Option<usize>, style: Style) -> String {
@@ -154,17 +168,27 @@ fn processes(rows: &[Row<'_>], snapshot: &Snapshot, width: Option<usize>, style:
         ("STATE", Align::Left),
         ("RUNTIME", Align::Right),
         ("FRAMEWORK", Align::Left),
+        ("WHERE", Align::Left),
         ("COMMAND", Align::Left),
+    ])
+    .giving_way(&[
+        "HOST MEM",
+        "CPU TIME",
+        "FRAMEWORK",
+        "RUNTIME",
+        "SM",
+        "WHERE",
+        "STATE",
     ]);
     for row in rows {
         let process = row.process;
         let known = |value: Option<String>| value.unwrap_or_else(unknown);
         table.row(vec![
             instance(row),
-            row.on_gpu.pid.to_string(),
+            process.map_or_else(|| row.pid().to_string(), Process::pid_text),
             known(process.and_then(owner)),
-            known(row.on_gpu.used_bytes.map(|bytes| Bytes(bytes).to_string())),
-            known(row.on_gpu.sm_percent.map(percent)),
+            memory(row),
+            known(row.on_gpu.and_then(|it| it.sm_percent).map(percent)),
             known(process.and_then(|process| process.cpu_seconds).map(span)),
             known(
                 process
@@ -178,16 +202,32 @@ fn processes(rows: &[Row<'_>], snapshot: &Snapshot, width: Option<usize>, style:
                     .map(span),
             ),
             process
-                .and_then(|process| process.framework.as_deref())
-                .map_or_else(String::new, |name| escape(name).into_owned()),
-            what(row.on_gpu, process),
+                .and_then(Process::framework_text)
+                .map_or_else(String::new, |text| escape(&text).into_owned()),
+            process
+                .and_then(Process::place)
+                .map_or_else(String::new, |place| {
+                    fit(&escape(&place), PLACE_MAX).into_owned()
+                }),
+            what(row, snapshot),
         ]);
     }
     table.render(width, |text| style.heading(text))
 }
 
 fn unknown() -> String {
-    "-".to_owned()
+    UNKNOWN.to_owned()
+}
+
+fn memory(row: &Row<'_>) -> String {
+    let is_never_told = row
+        .gpu
+        .is_some_and(|gpu| gpu.process_memory_unavailable.is_some());
+    match (row.used_bytes(), row.on_gpu) {
+        (Some(bytes), _) => Bytes(bytes).to_string(),
+        (None, Some(_)) if is_never_told => NOT_AVAILABLE.to_owned(),
+        (None, _) => unknown(),
+    }
 }
 
 fn percent(number: impl std::fmt::Display) -> String {
@@ -199,9 +239,12 @@ fn span(seconds: f64) -> String {
 }
 
 fn instance(row: &Row<'_>) -> String {
-    match row.on_gpu.gpu_instance_id {
-        Some(id) => format!("{}/{id}", row.gpu.index),
-        None => row.gpu.index.to_string(),
+    match (row.gpu, row.on_gpu) {
+        (Some(gpu), Some(on_gpu)) => {
+            gpu.part_name(on_gpu.gpu_instance_id, on_gpu.compute_instance_id)
+        }
+        _ if row.held.is_empty() => unknown(),
+        _ => row.held.clone(),
     }
 }
 
@@ -234,8 +277,8 @@ fn runtime(process: &Process, snapshot: &Snapshot) -> Option<f64> {
 }
 
 /// What the process is, in the words that tell a person most.
-fn what(on_gpu: &GpuProcess, process: Option<&Process>) -> String {
-    let Some(process) = process else {
+fn what(row: &Row<'_>, snapshot: &Snapshot) -> String {
+    let Some(process) = row.process else {
         return "(not looked up)".to_owned();
     };
     if let Some(reason) = &process.unresolved {
@@ -245,8 +288,17 @@ fn what(on_gpu: &GpuProcess, process: Option<&Process>) -> String {
         return "(no such process)".to_owned();
     }
     let mut words = String::new();
-    if on_gpu.kind == ProcessType::Graphics {
+    if row.on_gpu.is_none() {
+        let _ = write!(words, "[{}] ", escape(&snapshot.holding(process)));
+    }
+    if row
+        .on_gpu
+        .is_some_and(|row| row.kind == ProcessType::Graphics)
+    {
         words.push_str("[graphics] ");
+    }
+    if let Some(role) = process.mps_role(row.on_gpu) {
+        let _ = write!(words, "[{role}] ");
     }
     if let Some(jupyter) = &process.jupyter {
         let name = jupyter
@@ -267,17 +319,28 @@ fn what(on_gpu: &GpuProcess, process: Option<&Process>) -> String {
 }
 
 fn order(a: &Row<'_>, b: &Row<'_>, sort: Sort) -> Ordering {
-    let by_memory = |row: &Row<'_>| Reverse(row.on_gpu.used_bytes);
+    let by_memory = |row: &Row<'_>| Reverse(row.used_bytes());
+    // Whoever is listed on no GPU comes last.
+    let by_gpu = |row: &Row<'_>| {
+        let part = row
+            .on_gpu
+            .and_then(|row| row.gpu_instance_id.zip(row.compute_instance_id));
+        let gpu = row.gpu.map_or(u32::MAX, |gpu| gpu.index);
+        (row.on_gpu.is_none(), gpu, part)
+    };
     let number = |value: Option<f64>| Reverse((value.unwrap_or(-1.0) * 1000.0) as i64);
     let first = match sort {
         Sort::Gpu => Ordering::Equal,
         Sort::Memory => by_memory(a).cmp(&by_memory(b)),
-        Sort::Pid => a.on_gpu.pid.cmp(&b.on_gpu.pid),
+        Sort::Pid => a.pid().cmp(&b.pid()),
         Sort::User => {
             let user = |row: &Row<'_>| row.process.and_then(owner);
             user(a).cmp(&user(b))
         }
-        Sort::Sm => Reverse(a.on_gpu.sm_percent).cmp(&Reverse(b.on_gpu.sm_percent)),
+        Sort::Sm => {
+            let sm = |row: &Row<'_>| Reverse(row.on_gpu.and_then(|it| it.sm_percent));
+            sm(a).cmp(&sm(b))
+        }
         Sort::CpuTime => {
             let cpu = |row: &Row<'_>| number(row.process.and_then(|p| p.cpu_seconds));
             cpu(a).cmp(&cpu(b))
@@ -300,7 +363,10 @@ fn order(a: &Row<'_>, b: &Row<'_>, sort: Sort) -> Ordering {
         }
     };
     first
-        .then_with(|| a.gpu.index.cmp(&b.gpu.index))
+        .then_with(|| by_gpu(a).cmp(&by_gpu(b)))
         .then_with(|| by_memory(a).cmp(&by_memory(b)))
-        .then_with(|| a.on_gpu.pid.cmp(&b.on_gpu.pid))
+        .then_with(|| a.pid().cmp(&b.pid()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,10 +15,14 @@ pub enum Align {
     Right,
 }
 
+/// Columns that the last one keeps, where others can give way for it.
+const LAST_COLUMN_MIN: usize = 16;
+
 /// A table: the last column takes the room that is left.
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<(&'static str, Align)>,
+    giving_way: &'static [&'static str],
     rows: Vec<Vec<String>>,
 }
 
@@ -27,8 +31,16 @@ impl Table {
     pub fn new(columns: &[(&'static str, Align)]) -> Self {
         Self {
             columns: columns.to_vec(),
+            giving_way: &[],
             rows: Vec::new(),
         }
+    }
+
+    /// The columns that are left out, the first one first, where there is no room for all.
+    #[must_use]
+    pub fn giving_way(mut self, columns: &'static [&'static str]) -> Self {
+        self.giving_way = columns;
+        self
     }
 
     /// Adds a row of escaped text, one cell a column.
@@ -45,7 +57,7 @@ impl Table {
     /// The table as lines; the last column is cut to `width` columns in all, where one is given. A
     /// column without any text is left out.
     pub fn render(&self, width: Option<usize>, heading: impl Fn(&str) -> String) -> String {
-        let widths: Vec<usize> = (0..self.columns.len())
+        let mut widths: Vec<usize> = (0..self.columns.len())
             .map(|column| {
                 self.rows
                     .iter()
@@ -56,6 +68,9 @@ impl Table {
             .zip(&self.columns)
             .map(|(widest, (name, _))| widest.map_or(0, |widest| widest.max(name.width())))
             .collect();
+        if let Some(width) = width {
+            self.make_room(&mut widths, width);
+        }
         let header: Vec<String> = self
             .columns
             .iter()
@@ -69,6 +84,27 @@ impl Table {
             let _ = writeln!(out, "{text}");
         }
         out
+    }
+
+    /// Leaves columns out until the last one has room.
+    fn make_room(&self, widths: &mut [usize], width: usize) {
+        for name in self.giving_way {
+            let Some(last) = widths.iter().rposition(|&width| width > 0) else {
+                return;
+            };
+            let before: usize = widths[..last]
+                .iter()
+                .filter(|&&width| width > 0)
+                .map(|width| width + 2)
+                .sum();
+            if before + widths[last].min(LAST_COLUMN_MIN) <= width {
+                return;
+            }
+            let column = self.columns.iter().position(|(title, _)| title == name);
+            if let Some(column) = column.filter(|&column| column != last) {
+                widths[column] = 0;
+            }
+        }
     }
 
     fn line(&self, cells: &[String], widths: &[usize], width: Option<usize>) -> String {
@@ -103,6 +139,33 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_give_way_in_order_and_only_where_they_must() {
+        let columns = [
+            ("PID", Align::Right),
+            ("CPU TIME", Align::Right),
+            ("STATE", Align::Left),
+            ("COMMAND", Align::Left),
+        ];
+        let mut table = Table::new(&columns).giving_way(&["CPU TIME", "STATE"]);
+        let cells = [
+            "4242",
+            "3s",
+            "sleeping",
+            "python train.py --config base.yaml",
+        ];
+        table.row(cells.map(str::to_owned).to_vec());
+        let heading = |width| {
+            let text = table.render(width, str::to_owned);
+            text.lines().next().unwrap_or_default().trim().to_owned()
+        };
+        assert_eq!(heading(None), "PID  CPU TIME  STATE     COMMAND");
+        assert_eq!(heading(Some(42)), "PID  CPU TIME  STATE     COMMAND");
+        assert_eq!(heading(Some(41)), "PID  STATE     COMMAND");
+        assert_eq!(heading(Some(31)), "PID  COMMAND");
+        assert_eq!(heading(Some(5)), "PID…");
+    }
 
     #[test]
     fn columns_align_by_width_and_empty_ones_are_left_out() {

@@ -21,6 +21,7 @@ mod holders;
 mod live;
 mod machine;
 mod place;
+mod platforms;
 mod pty;
 mod recordings;
 mod scenarios;

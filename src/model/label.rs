@@ -1,0 +1,351 @@
+//! Short names that every view gives alike: where a process runs, what it is to the Multi-Process
+//! Service, which part of a GPU it is on, which GPU files it holds.
+//!
+//! They stand here because tables and terminal show the same ones and neither knows the other. They are
+//! made of text that processes and clusters chose: bounded here, escaped by whoever shows it. Nothing is
+//! judged here; what a daemon or a hidden holder means is for `rules`.
+
+use std::collections::HashSet;
+
+use super::process::Process;
+use super::snapshot::{Gpu, GpuProcess, MigDevice, ProcessType, Snapshot};
+
+/// Characters of a name that are kept.
+const NAME_CHARS: usize = 40;
+/// Characters of an id that tell it from others, as docker shows them.
+const ID_CHARS: usize = 12;
+/// Files that are named; further ones are counted.
+const FILES_NAMED: usize = 3;
+/// The kernel keeps so many bytes of a short name.
+const COMM_BYTES: usize = 15;
+
+/// The programs of the Multi-Process Service (NVIDIA's MPS documentation).
+const MPS_SERVER: &str = "nvidia-cuda-mps-server";
+const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
+
+impl Process {
+    /// Where it runs, the most telling first: `pod:train/bert-0`, `job:812.0`, `docker:bert`,
+    /// `vllm.service`. `None` where it runs in a login session, or that is not known.
+    pub fn place(&self) -> Option<String> {
+        let pod = self.kubernetes.as_deref().and_then(|pod| {
+            let name = pod.pod_name.as_deref().map(|name| head(name, NAME_CHARS));
+            let id = || Some(head(pod.pod_uid.as_deref()?, ID_CHARS));
+            let name = name.or_else(id)?;
+            Some(match pod.namespace.as_deref() {
+                Some(namespace) => format!("pod:{}/{name}", head(namespace, NAME_CHARS)),
+                None => format!("pod:{name}"),
+            })
+        });
+        let job = || {
+            let slurm = self.slurm.as_deref()?;
+            let job = head(slurm.job_id.as_deref()?, NAME_CHARS);
+            Some(match slurm.step_id.as_deref() {
+                Some(step) => format!("job:{job}.{}", head(step, ID_CHARS)),
+                None => format!("job:{job}"),
+            })
+        };
+        let container = || {
+            let container = self.container.as_deref()?;
+            let name = container.name.as_deref();
+            let name = name.map(|name| head(name, NAME_CHARS));
+            let name = name.or_else(|| Some(head(container.id.as_deref()?, ID_CHARS)));
+            let runtime = container.runtime.as_deref().unwrap_or("container");
+            Some(match name {
+                Some(name) => format!("{}:{name}", head(runtime, ID_CHARS)),
+                None => head(runtime, ID_CHARS).to_owned(),
+            })
+        };
+        let unit = || {
+            let unit = self.systemd_unit.as_deref()?;
+            // Who is logged in is told by the owner.
+            let is_login = unit.starts_with("user@") || unit.starts_with("session-");
+            (!is_login).then(|| head(unit, NAME_CHARS).to_owned())
+        };
+        pod.or_else(job).or_else(container).or_else(unit)
+    }
+
+    /// Its pid, with the one in its own pid namespace behind it: `4242 (17)`.
+    pub fn pid_text(&self) -> String {
+        match self.namespace_pid {
+            Some(own) => format!("{} ({own})", self.pid),
+            None => self.pid.to_string(),
+        }
+    }
+
+    /// What it computes with, as far as that is known: `pytorch 2.9.1`.
+    pub fn framework_text(&self) -> Option<String> {
+        let name = head(self.framework.as_deref()?, NAME_CHARS);
+        Some(match self.framework_version.as_deref() {
+            Some(version) => format!("{name} {}", head(version, ID_CHARS)),
+            None => name.to_owned(),
+        })
+    }
+
+    /// What a process is to the Multi-Process Service: its server and its control daemon are known by
+    /// their program, a client by the list that NVML has it on.
+    pub fn mps_role(&self, on_gpu: Option<&GpuProcess>) -> Option<&'static str> {
+        let file = |path: &str| -> Option<&'static str> {
+            let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+            match path.rsplit('/').next()? {
+                MPS_SERVER => Some("mps server"),
+                MPS_CONTROL => Some("mps control"),
+                _ => None,
+            }
+        };
+        let executable = self.executable.as_deref();
+        let program = self.command.as_deref().and_then(|command| command.first());
+        let by_program = executable
+            .and_then(file)
+            .or_else(|| file(program.filter(|_| executable.is_none())?));
+        // A short name is cut before the two differ; without argv it is all there is.
+        let comm = self.comm.as_deref().filter(|_| program.is_none());
+        let by_comm = comm.filter(|comm| MPS_SERVER.get(..COMM_BYTES) == Some(comm));
+        let is_client = on_gpu.is_some_and(|row| row.kind == ProcessType::Mps);
+        by_program
+            .or_else(|| by_comm.map(|_| "mps server"))
+            .or(is_client.then_some("mps client"))
+    }
+}
+
+impl MigDevice {
+    /// Its number on its GPU as containers are given it (`0:3` is device 3 of GPU 0); by its instances
+    /// where that is not known: `0:gi9/ci0`.
+    pub fn name_on(&self, gpu: u32) -> String {
+        match self.index {
+            Some(index) => format!("{gpu}:{index}"),
+            None => instances(gpu, self.gpu_instance_id, self.compute_instance_id),
+        }
+    }
+}
+
+fn instances(gpu: u32, gpu_instance: Option<u32>, compute_instance: Option<u32>) -> String {
+    let mut name = gpu.to_string();
+    if let Some(id) = gpu_instance {
+        name.push_str(&format!(":gi{id}"));
+    }
+    if let Some(id) = compute_instance.filter(|_| gpu_instance.is_some()) {
+        name.push_str(&format!("/ci{id}"));
+    }
+    name
+}
+
+impl Gpu {
+    /// The MIG device that a GPU instance and a compute instance are.
+    pub fn mig_device(
+        &self,
+        gpu_instance: Option<u32>,
+        compute_instance: Option<u32>,
+    ) -> Option<&MigDevice> {
+        gpu_instance?;
+        self.mig_devices.iter().find(|device| {
+            device.gpu_instance_id == gpu_instance
+                && (compute_instance.is_none() || device.compute_instance_id == compute_instance)
+        })
+    }
+
+    /// The GPU, or the part of it that an instance is: `0`, `0:3`, `0:gi9/ci0`.
+    pub fn part_name(&self, gpu_instance: Option<u32>, compute_instance: Option<u32>) -> String {
+        match self.mig_device(gpu_instance, compute_instance) {
+            Some(device) => device.name_on(self.index),
+            None => instances(self.index, gpu_instance, compute_instance),
+        }
+    }
+
+    /// Whether the process holds this GPU's device file open, as far as that may be read.
+    pub fn is_open_in(&self, process: &Process) -> bool {
+        let minor = self.minor_number.unwrap_or(self.index);
+        let files = process.gpu_files.iter().flat_map(|files| files.iter());
+        files
+            .filter_map(|file| minor_of(file))
+            .any(|it| it == minor)
+    }
+}
+
+/// N of `/dev/nvidiaN`; `None` of the driver's other files.
+fn minor_of(file: &str) -> Option<u32> {
+    file.strip_prefix("/dev/nvidia")?.parse().ok()
+}
+
+impl Snapshot {
+    /// The processes that hold a GPU device file open and that NVML lists on no GPU.
+    pub fn unlisted_holders(&self) -> impl Iterator<Item = &Process> {
+        let rows = self.gpus.iter().flat_map(|gpu| gpu.processes.iter());
+        let listed: HashSet<u32> = rows.flatten().map(|row| row.pid).collect();
+        self.processes.iter().filter(move |process| {
+            let holds = process.gpu_files.as_ref().is_some_and(|it| !it.is_empty());
+            holds && !listed.contains(&process.pid)
+        })
+    }
+
+    /// What is known of such a process: `holds /dev/nvidia0, not listed by NVML`. Where a GPU's list
+    /// could not be read, that it is not on it is not known.
+    pub fn holding(&self, process: &Process) -> String {
+        let files = process.gpu_files.as_deref().unwrap_or_default();
+        let mut shown: Vec<&str> = files
+            .iter()
+            .map(|file| &**file)
+            .filter(|file| minor_of(file).is_some())
+            .collect();
+        if shown.is_empty() {
+            shown = files.iter().map(|file| &**file).collect();
+        }
+        let more = shown.len().saturating_sub(FILES_NAMED);
+        let names: Vec<&str> = shown
+            .iter()
+            .take(FILES_NAMED)
+            .map(|file| head(file, NAME_CHARS))
+            .collect();
+        let mut text = format!("holds {}", names.join(", "));
+        if more > 0 {
+            text.push_str(&format!(" and {more} more"));
+        }
+        if self.gpus.iter().all(|gpu| gpu.processes.is_some()) {
+            text.push_str(", not listed by NVML");
+        }
+        text
+    }
+}
+
+fn head(text: &str, chars: usize) -> &str {
+    text.char_indices()
+        .nth(chars)
+        .map_or(text, |(at, _)| &text[..at])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::snapshot::{Container, Kubernetes, Slurm};
+    use crate::model::time::Time;
+
+    #[test]
+    fn a_place_is_the_most_telling_one() {
+        let mut process = Process::default();
+        assert_eq!(process.place(), None);
+        process.systemd_unit = Some("session-3.scope".into());
+        assert_eq!(process.place(), None);
+        process.systemd_unit = Some("vllm.service".into());
+        assert_eq!(process.place().as_deref(), Some("vllm.service"));
+        process.container = Some(
+            Container {
+                runtime: Some("docker".into()),
+                id: Some("0123456789abcdef".into()),
+                name: None,
+            }
+            .into(),
+        );
+        assert_eq!(process.place().as_deref(), Some("docker:0123456789ab"));
+        process.slurm = Some(
+            Slurm {
+                job_id: Some("812".into()),
+                step_id: Some("batch".into()),
+                job_name: None,
+            }
+            .into(),
+        );
+        assert_eq!(process.place().as_deref(), Some("job:812.batch"));
+        process.kubernetes = Some(
+            Kubernetes {
+                pod_name: Some("x".repeat(500).into()),
+                namespace: Some("train".into()),
+                ..Kubernetes::default()
+            }
+            .into(),
+        );
+        let place = process.place().unwrap();
+        assert_eq!(place, format!("pod:train/{}", "x".repeat(NAME_CHARS)));
+    }
+
+    #[test]
+    fn a_part_of_a_gpu_is_named_by_its_device_or_by_its_instances() {
+        let gpu = Gpu {
+            index: 1,
+            mig_devices: vec![MigDevice {
+                index: Some(3),
+                gpu_instance_id: Some(9),
+                compute_instance_id: Some(0),
+                ..MigDevice::default()
+            }],
+            ..Gpu::default()
+        };
+        assert_eq!(gpu.part_name(None, None), "1");
+        assert_eq!(gpu.part_name(Some(9), Some(0)), "1:3");
+        assert_eq!(gpu.part_name(Some(9), None), "1:3");
+        assert_eq!(gpu.part_name(Some(9), Some(1)), "1:gi9/ci1");
+        assert_eq!(gpu.part_name(Some(5), None), "1:gi5");
+    }
+
+    #[test]
+    fn the_service_is_known_by_its_program_and_its_clients_by_their_list() {
+        let of = |executable: &str| Process {
+            executable: Some(executable.into()),
+            command: Some(vec!["x".into()].into()),
+            ..Process::default()
+        };
+        let row = |kind| GpuProcess {
+            kind,
+            ..GpuProcess::default()
+        };
+        let mps = row(ProcessType::Mps);
+        let server = of("/usr/bin/nvidia-cuda-mps-server (deleted)");
+        assert_eq!(server.mps_role(Some(&mps)), Some("mps server"));
+        let control = of("/usr/bin/nvidia-cuda-mps-control");
+        assert_eq!(control.mps_role(None), Some("mps control"));
+        let other = of("/usr/bin/python3");
+        assert_eq!(other.mps_role(Some(&mps)), Some("mps client"));
+        assert_eq!(other.mps_role(Some(&row(ProcessType::Compute))), None);
+        let zombie = Process {
+            comm: Some("nvidia-cuda-mps".into()),
+            ..Process::default()
+        };
+        assert_eq!(zombie.mps_role(None), Some("mps server"));
+        let liar = Process {
+            comm: Some("nvidia-cuda-mps".into()),
+            ..of("/usr/bin/python3")
+        };
+        assert_eq!(liar.mps_role(None), None);
+    }
+
+    #[test]
+    fn who_holds_a_file_and_is_listed_nowhere_is_told_as_far_as_it_is_known() {
+        let mut snapshot = Snapshot::new(Time::default());
+        snapshot.gpus = vec![Gpu {
+            index: 0,
+            minor_number: Some(4),
+            processes: Some(vec![GpuProcess {
+                pid: 1,
+                ..GpuProcess::default()
+            }]),
+            ..Gpu::default()
+        }];
+        let holder = |pid, files: &[&str]| Process {
+            pid,
+            gpu_files: Some(files.iter().map(|&file| file.into()).collect()),
+            ..Process::default()
+        };
+        snapshot.processes = vec![
+            holder(1, &["/dev/nvidia4"]),
+            holder(2, &["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia4"]),
+            holder(3, &[]),
+            Process {
+                pid: 4,
+                ..Process::default()
+            },
+        ];
+        let pids: Vec<u32> = snapshot.unlisted_holders().map(|it| it.pid).collect();
+        assert_eq!(
+            pids,
+            [2],
+            "neither who is listed nor who holds nothing known"
+        );
+        let holder = &snapshot.processes[1];
+        assert!(snapshot.gpus[0].is_open_in(holder));
+        let text = snapshot.holding(holder);
+        assert_eq!(text, "holds /dev/nvidia4, not listed by NVML");
+        snapshot.gpus[0].processes = None;
+        assert_eq!(
+            snapshot.holding(&snapshot.processes[1]),
+            "holds /dev/nvidia4"
+        );
+    }
+}

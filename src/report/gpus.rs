@@ -1,0 +1,207 @@
+//! `gpumem ps`'s tables of GPUs: each with its MIG devices, where its memory is in bytes, and why a
+//! figure is not to be had.
+//!
+//! Who holds the memory is in `processes`.
+
+use std::fmt::Write as _;
+
+use super::escape::escape;
+use super::style::Style;
+use super::table::{Align, Table};
+use crate::model::snapshot::{Memory, MigDevice};
+use crate::model::{Gpu, Snapshot};
+use crate::units::{Bytes, MIB, Span};
+
+/// Below this, memory that no listed process accounts for is context and rounding (captures of
+/// drivers 590 to 610 show up to 259 MiB on a desktop).
+const WORTH_MENTIONING_BYTES: u64 = 512 * MIB;
+/// What stands for a value that is not known.
+pub(super) const UNKNOWN: &str = "-";
+/// What stands for a value that this GPU or driver does not have; the notes say why.
+pub(super) const NOT_AVAILABLE: &str = "n/a";
+
+/// The GPUs and their MIG devices.
+pub(super) fn table(snapshot: &Snapshot, width: Option<usize>, style: Style) -> String {
+    if snapshot.gpus.is_empty() {
+        return "The driver reports no GPU.\n".to_owned();
+    }
+    let mut table = Table::new(&[
+        ("GPU", Align::Right),
+        ("NAME", Align::Left),
+        ("USED", Align::Right),
+        ("TOTAL", Align::Right),
+        ("FULL", Align::Right),
+        ("UTIL", Align::Right),
+        ("TEMP", Align::Right),
+        ("POWER", Align::Right),
+        ("LIMIT", Align::Right),
+        ("STATE", Align::Left),
+        ("", Align::Left),
+    ])
+    .giving_way(&["LIMIT", "STATE", "TEMP", "POWER"]);
+    for gpu in &snapshot.gpus {
+        table.row(gpu_row(gpu));
+        for device in &gpu.mig_devices {
+            table.row(mig_row(gpu, device));
+        }
+    }
+    table.render(width, |text| style.heading(text))
+}
+
+fn gpu_row(gpu: &Gpu) -> Vec<String> {
+    let note = match (gpu.stale_seconds, &gpu.processes) {
+        (Some(age), _) => format!("stale: {} old", Span::from_seconds(age)),
+        (None, None) => "not readable".to_owned(),
+        (None, Some(_)) => String::new(),
+    };
+    let name = gpu.name.as_deref().map(|name| escape(name).into_owned());
+    let missing = match gpu.memory_unavailable {
+        Some(_) => NOT_AVAILABLE,
+        None => UNKNOWN,
+    };
+    let [used, total, full] = memory_cells(gpu.memory, missing);
+    let power = |watts: Option<f64>| known(watts.map(|watts| format!("{watts:.0} W")));
+    vec![
+        gpu.index.to_string(),
+        known(name),
+        used,
+        total,
+        full,
+        known(gpu.gpu_percent.map(|percent| format!("{percent}%"))),
+        known(
+            gpu.temperature_celsius
+                .map(|celsius| format!("{celsius} °C")),
+        ),
+        power(gpu.power_watts),
+        power(gpu.power_limit_watts),
+        known(gpu.performance_state.map(|state| format!("P{state}"))),
+        note,
+    ]
+}
+
+/// A MIG device has memory of its own; the rest is its GPU's.
+fn mig_row(gpu: &Gpu, device: &MigDevice) -> Vec<String> {
+    let profile = device.profile.as_deref().unwrap_or("device");
+    let [used, total, full] = memory_cells(device.memory, UNKNOWN);
+    let mut row = vec![
+        device.name_on(gpu.index),
+        format!("MIG {}", escape(profile)),
+        used,
+        total,
+        full,
+    ];
+    row.resize(11, String::new());
+    row
+}
+
+fn memory_cells(memory: Option<Memory>, missing: &str) -> [String; 3] {
+    let Some(memory) = memory else {
+        return [missing, missing, missing].map(str::to_owned);
+    };
+    let full = (memory.total_bytes > 0).then(|| {
+        let share = memory.used_bytes as f64 / memory.total_bytes as f64;
+        format!("{}%", (share * 100.0).round())
+    });
+    [
+        Bytes(memory.used_bytes).to_string(),
+        Bytes(memory.total_bytes).to_string(),
+        known(full),
+    ]
+}
+
+/// Where each GPU's memory is, in bytes; nothing where no GPU gives a figure.
+pub(super) fn balances(snapshot: &Snapshot, width: Option<usize>, style: Style) -> String {
+    let mut table = Table::new(&[
+        ("GPU", Align::Right),
+        ("TOTAL BYTES =", Align::Right),
+        ("FREE +", Align::Right),
+        ("RESERVED +", Align::Right),
+        ("PROCESSES +", Align::Right),
+        ("UNATTRIBUTED", Align::Right),
+    ]);
+    let told = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), |it| it.to_string());
+    for gpu in &snapshot.gpus {
+        let Some(balance) = gpu.balance() else {
+            continue;
+        };
+        table.row(vec![
+            gpu.index.to_string(),
+            balance.total_bytes.to_string(),
+            balance.free_bytes.to_string(),
+            told(balance.reserved_bytes),
+            told(balance.process_bytes),
+            told(balance.unattributed_bytes),
+        ]);
+    }
+    if table.is_empty() {
+        return String::new();
+    }
+    format!("\n{}", table.render(width, |text| style.heading(text)))
+}
+
+/// Why figures are not to be had, each reason once; and, where the rows are of `everyone`, what they
+/// leave open: memory that nobody listed holds, and files that could not be read.
+pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
+    let mut out = String::new();
+    let reasons = |of: fn(&Gpu) -> Option<&str>| {
+        let mut told: Vec<(&str, Vec<u32>)> = Vec::new();
+        for gpu in &snapshot.gpus {
+            let Some(reason) = of(gpu) else { continue };
+            match told.iter_mut().find(|(other, _)| *other == reason) {
+                Some((_, gpus)) => gpus.push(gpu.index),
+                None => told.push((reason, vec![gpu.index])),
+            }
+        }
+        told
+    };
+    let mut tell = |what: &str, (reason, gpus): (&str, Vec<u32>)| {
+        let numbers: Vec<String> = gpus.iter().map(u32::to_string).collect();
+        let word = if numbers.len() == 1 { "GPU" } else { "GPUs" };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            out,
+            "{word} {}: {what}: {}.",
+            numbers.join(", "),
+            escape(reason)
+        );
+    };
+    for reason in reasons(|gpu| gpu.memory_unavailable.as_deref()) {
+        tell("memory n/a", reason);
+    }
+    for reason in reasons(|gpu| gpu.process_memory_unavailable.as_deref()) {
+        tell("memory of processes n/a", reason);
+    }
+    if everyone {
+        for gpu in &snapshot.gpus {
+            let nobodys = gpu.balance().and_then(|it| it.unattributed_bytes);
+            if let Some(bytes) = nobodys.filter(|&bytes| bytes >= WORTH_MENTIONING_BYTES) {
+                let _ = writeln!(
+                    out,
+                    "GPU {}: {} are in use by no process that NVML lists.",
+                    gpu.index,
+                    Bytes(bytes)
+                );
+            }
+        }
+        if let Some(text) = unread(snapshot) {
+            let _ = writeln!(out, "{text}.");
+        }
+    }
+    out
+}
+
+/// That a holder may be among processes whose files could not be read.
+fn unread(snapshot: &Snapshot) -> Option<String> {
+    let whose = match snapshot.host.unread_processes? {
+        0 => return None,
+        1 => "1 process's".to_owned(),
+        count => format!("{count} processes'"),
+    };
+    Some(format!(
+        "{whose} files could not be read; run as root to see hidden holders"
+    ))
+}
+
+fn known(value: Option<String>) -> String {
+    value.unwrap_or_else(|| UNKNOWN.to_owned())
+}

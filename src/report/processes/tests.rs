@@ -1,0 +1,252 @@
+//! `ps` as text: what is listed, what is not, and what is not known.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::model::snapshot::{Container, Memory, MigDevice, Slurm};
+use crate::units::{GIB, MIB};
+
+fn memory(total_gib: u64, used_bytes: u64) -> Memory {
+    let reserved = 512 * MIB;
+    Memory {
+        total_bytes: total_gib * GIB,
+        reserved_bytes: Some(reserved),
+        used_bytes,
+        free_bytes: total_gib * GIB - reserved - used_bytes,
+    }
+}
+
+fn row(pid: u32, used_bytes: Option<u64>) -> GpuProcess {
+    GpuProcess {
+        pid,
+        used_bytes,
+        ..GpuProcess::default()
+    }
+}
+
+fn process(pid: u32, command: &str) -> Process {
+    Process {
+        pid,
+        start_ticks: Some(7),
+        user: Some("ann".into()),
+        state: Some('S'),
+        command: Some(command.split(' ').map(Arc::from).collect()),
+        ..Process::default()
+    }
+}
+
+fn gpu(index: u32, used_bytes: u64, rows: Vec<GpuProcess>) -> Gpu {
+    Gpu {
+        index,
+        name: Some("NVIDIA H100 80GB HBM3".into()),
+        minor_number: Some(index),
+        memory: Some(memory(80, used_bytes)),
+        processes: Some(rows),
+        ..Gpu::default()
+    }
+}
+
+fn snapshot(gpus: Vec<Gpu>, processes: Vec<Process>) -> Snapshot {
+    Snapshot {
+        gpus,
+        processes,
+        ..Snapshot::new("2026-11-21T10:04:05Z".parse().unwrap())
+    }
+}
+
+fn text(snapshot: &Snapshot, width: Option<usize>) -> String {
+    let options = Options {
+        sort: Sort::Gpu,
+        width,
+        style: Style::default(),
+        everyone: true,
+    };
+    write(snapshot, options)
+}
+
+/// The process table and what follows it.
+fn below_gpus(snapshot: &Snapshot, width: Option<usize>) -> String {
+    let text = text(snapshot, width);
+    text.split_once("\n\n").unwrap().1.to_owned()
+}
+
+#[test]
+fn a_hidden_holder_is_a_row_with_its_evidence_and_the_memory_adds_up() {
+    let mut holder = process(900, "python worker.py");
+    let files = ["/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia0"];
+    holder.gpu_files = Some(files.iter().map(|&file| file.into()).collect());
+    let mut snapshot = snapshot(
+        vec![
+            gpu(0, 20 * GIB, vec![row(800, Some(5 * GIB))]),
+            gpu(1, 0, Vec::new()),
+        ],
+        vec![process(800, "python train.py"), holder],
+    );
+    snapshot.host.unread_processes = Some(312);
+    assert_eq!(
+        below_gpus(&snapshot, None),
+        "GPU  PID  USER   MEMORY  SM  CPU TIME  HOST MEM  STATE     RUNTIME  COMMAND
+  0  800  ann   5.0 GiB   -         -         -  sleeping        -  python train.py
+0-1  900  ann         -   -         -         -  sleeping        -  [holds /dev/nvidia1, /dev/nvidia0, not listed by NVML] python worker.py
+
+GPU  TOTAL BYTES =       FREE +  RESERVED +  PROCESSES +  UNATTRIBUTED
+  0    85899345920  63887638528   536870912   5368709120   16106127360
+  1    85899345920  85362475008   536870912            0             0
+
+GPU 0: 15.0 GiB are in use by no process that NVML lists.
+312 processes' files could not be read; run as root to see hidden holders.
+"
+    );
+    // Of some people's processes it does not follow what nobody holds.
+    let options = Options {
+        sort: Sort::Pid,
+        width: None,
+        style: Style::default(),
+        everyone: false,
+    };
+    let some = write(&snapshot, options);
+    assert!(!some.contains("UNATTRIBUTED") && !some.contains("are in use by no process"));
+}
+
+#[test]
+fn what_is_not_known_is_neither_none_nor_zero() {
+    let mut unread = gpu(0, 20 * GIB, Vec::new());
+    unread.processes = None;
+    let mut snapshot = snapshot(vec![unread, gpu(1, GIB, vec![row(7, None)])], Vec::new());
+    let below = below_gpus(&snapshot, None);
+    assert!(
+        below.contains("  0    85899345920  63887638528   536870912      unknown       unknown\n"),
+        "{below}"
+    );
+    assert!(
+        below.contains("  1    85899345920  84288733184   536870912      unknown       unknown\n"),
+        "{below}"
+    );
+    snapshot.gpus.truncate(1);
+    let below = below_gpus(&snapshot, None);
+    assert!(below.starts_with("The processes could not be listed: GPU 0.\n"));
+    snapshot.gpus[0].processes = Some(Vec::new());
+    assert!(below_gpus(&snapshot, None).starts_with("No process holds GPU memory.\n"));
+}
+
+#[test]
+fn a_reason_is_given_once_and_its_figures_are_not_available() {
+    let bare = |index| Gpu {
+        memory: None,
+        memory_unavailable: Some("it shares the machine's memory\n".into()),
+        ..gpu(index, 0, Vec::new())
+    };
+    let told = gpu(2, GIB, vec![row(7, None)]);
+    let wsl = Gpu {
+        process_memory_unavailable: Some("Windows keeps it".into()),
+        ..told
+    };
+    let text = text(&snapshot(vec![bare(0), bare(1), wsl], Vec::new()), None);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(
+        lines[1],
+        "  0  NVIDIA H100 80GB HBM3      n/a       n/a   n/a     -     -      -      -  -"
+    );
+    assert!(lines.contains(&"GPUs 0, 1: memory n/a: it shares the machine's memory\\n."));
+    assert!(lines.contains(&"GPU 2: memory of processes n/a: Windows keeps it."));
+    let row = lines.iter().find(|line| line.contains("(not looked up)"));
+    assert!(row.is_some_and(|row| row.contains("  n/a  ")), "{text}");
+}
+
+#[test]
+fn a_mig_device_is_a_row_and_its_processes_name_it() {
+    let on = |row: GpuProcess, instance| GpuProcess {
+        gpu_instance_id: Some(instance),
+        compute_instance_id: Some(0),
+        ..row
+    };
+    let rows = vec![
+        on(row(8, Some(2 * GIB)), 9),
+        on(row(7, Some(GIB)), 7),
+        on(row(9, Some(GIB)), 13),
+    ];
+    let mut divided = gpu(0, 5 * GIB, rows);
+    divided.mig_mode = Some(true);
+    divided.mig_devices = [(0, 7, 1), (2, 9, 2)]
+        .map(|(index, instance, used)| MigDevice {
+            index: Some(index),
+            gpu_instance_id: Some(instance),
+            compute_instance_id: Some(0),
+            uuid: None,
+            profile: Some("1g.10gb".into()),
+            memory: Some(memory(10, used * GIB)),
+        })
+        .to_vec();
+    let processes = [7, 8, 9].map(|pid| process(pid, "python train.py"));
+    let text = text(&snapshot(vec![divided], processes.to_vec()), Some(80));
+    assert_eq!(
+        text,
+        "GPU  NAME                      USED     TOTAL  FULL  UTIL  TEMP  POWER  STATE
+  0  NVIDIA H100 80GB HBM3  5.0 GiB  80.0 GiB    6%     -     -      -  -
+0:0  MIG 1g.10gb            1.0 GiB  10.0 GiB   10%
+0:2  MIG 1g.10gb            2.0 GiB  10.0 GiB   20%
+
+       GPU  PID  USER   MEMORY  SM  CPU TIME  STATE     RUNTIME  COMMAND
+       0:0    7  ann   1.0 GiB   -         -  sleeping        -  python train.py
+       0:2    8  ann   2.0 GiB   -         -  sleeping        -  python train.py
+0:gi13/ci0    9  ann   1.0 GiB   -         -  sleeping        -  python train.py
+
+GPU  TOTAL BYTES =       FREE +  RESERVED +  PROCESSES +  UNATTRIBUTED
+  0    85899345920  79993765888   536870912   4294967296       unknown
+"
+    );
+}
+
+#[test]
+fn places_frameworks_and_both_pids_are_told_and_escaped() {
+    let mut pod = process(4242, "python train.py");
+    pod.namespace_pid = Some(17);
+    pod.framework = Some("pytorch".into());
+    pod.framework_version = Some("2.9.1".into());
+    pod.container = Some(
+        Container {
+            runtime: Some("docker".into()),
+            name: Some("be\u{1b}rt".into()),
+            id: None,
+        }
+        .into(),
+    );
+    let mut job = process(7, "python eval.py");
+    job.slurm = Some(
+        Slurm {
+            job_id: Some("812".into()),
+            ..Slurm::default()
+        }
+        .into(),
+    );
+    let rows = vec![row(4242, Some(2 * GIB)), row(7, Some(GIB))];
+    let snapshot = snapshot(vec![gpu(0, 3 * GIB, rows)], vec![job, pod]);
+    let wide = below_gpus(&snapshot, None);
+    assert!(wide.contains("  0  4242 (17)  ann   2.0 GiB"), "{wide}");
+    assert!(
+        wide.contains("  pytorch 2.9.1  docker:be\\ert  python train.py\n"),
+        "{wide}"
+    );
+    assert!(wide.contains("  job:812        python eval.py\n"), "{wide}");
+    let narrow = below_gpus(&snapshot, Some(80));
+    assert_eq!(
+        narrow.lines().take(3).collect::<Vec<_>>(),
+        [
+            "GPU        PID  USER   MEMORY  SM  STATE     RUNTIME  WHERE          COMMAND",
+            "  0  4242 (17)  ann   2.0 GiB   -  sleeping        -  docker:be\\ert  python tra…",
+            "  0          7  ann   1.0 GiB   -  sleeping        -  job:812        python eva…",
+        ]
+    );
+}
+
+#[test]
+fn numbers_that_follow_each_other_are_a_range() {
+    for (numbers, shown) in [
+        (&[][..], ""),
+        (&[4], "4"),
+        (&[0, 1, 2, 3, 6], "0-3,6"),
+        (&[0, 2, u32::MAX], "0,2,4294967295"),
+    ] {
+        assert_eq!(ranges(numbers.iter().copied()), shown);
+    }
+}

@@ -1,0 +1,251 @@
+//! gpumem where NVML tells more than one GPU's worth, or less: MIG, unified memory, Jetson, WSL, MPS.
+
+use mock_nvml::scene::{Driver, Fault, Gpu, MigDevice, Process, ProcessKind, Scene};
+use serde_json::{Value, json};
+
+use crate::machine::{GIB, Machine, Running, Snapshot};
+
+/// A GPU in two instances, a process on each, and one that is on both.
+fn divided(first: u32, second: u32, both: u32) -> Gpu {
+    let process = |pid, gib: u64| Process::compute(pid, gib * GIB);
+    Gpu::new("NVIDIA H100 80GB HBM3")
+        .total(80 * GIB)
+        .mig_device(
+            MigDevice::new(0, "3g.40gb", 40 * GIB)
+                .process(process(first, 4))
+                .process(process(both, 1)),
+        )
+        .mig_device(
+            MigDevice::new(2, "1g.10gb", 10 * GIB)
+                .process(process(second, 2))
+                .process(process(both, 3)),
+        )
+}
+
+/// pid, GPU instance, bytes of each row of GPU 0, by pid and instance.
+fn rows(snapshot: &Snapshot) -> Vec<(u64, u64, u64)> {
+    let rows = snapshot.gpu(0)["processes"].as_array();
+    let number = |row: &Value, name: &str| {
+        let number = row[name].as_u64();
+        number.unwrap_or_else(|| panic!("{name} in {row}"))
+    };
+    let mut rows: Vec<_> = rows
+        .unwrap_or_else(|| panic!("{snapshot:?}"))
+        .iter()
+        .map(|row| {
+            (
+                number(row, "pid"),
+                number(row, "gpu_instance_id"),
+                number(row, "used_bytes"),
+            )
+        })
+        .collect();
+    rows.sort_unstable();
+    rows
+}
+
+#[test]
+fn mig_devices_are_shown_with_their_memory_and_each_process_once_an_instance() {
+    let children = [Running::sleep(), Running::sleep(), Running::sleep()];
+    let [first, second, both] = children.each_ref().map(Running::pid);
+    let scene = Scene::new().gpu(divided(first, second, both));
+    let machine = Machine::new(&scene);
+    let mut expected = [(first, 7, 4), (second, 9, 2), (both, 7, 1), (both, 9, 3)]
+        .map(|(pid, instance, gib)| (u64::from(pid), instance, gib * GIB));
+    expected.sort_unstable();
+
+    let snapshot = machine.snapshot(0);
+    assert_eq!(snapshot.0["errors"], json!([]));
+    assert_eq!(rows(&snapshot), expected);
+    let gpu = snapshot.gpu(0);
+    assert_eq!(gpu["mig_mode"], true);
+    assert_eq!(gpu["memory"]["used_bytes"], 10 * GIB);
+    assert!(gpu.get("gpu_percent").is_none(), "not supported under MIG");
+    let devices = gpu["mig_devices"].as_array().unwrap();
+    assert_eq!(devices.len(), 2);
+    assert_eq!(
+        devices[1],
+        json!({"index": 2, "gpu_instance_id": 9, "compute_instance_id": 0,
+               "uuid": "MIG-00000000-0000-4000-8002-000000000000", "profile": "1g.10gb",
+               "memory": {"total_bytes": 10 * GIB, "reserved_bytes": 40 << 20,
+                          "used_bytes": 5 * GIB, "free_bytes": 5 * GIB - (40 << 20)}})
+    );
+
+    // What only root may see of the whole is no error, and the devices' own lists stand.
+    let driver = Driver {
+        privileged: false,
+        ..Driver::default()
+    };
+    machine.play(&scene.clone().driver(driver));
+    let snapshot = machine.snapshot(0);
+    assert_eq!(snapshot.0["errors"], json!([]));
+    assert_eq!(rows(&snapshot), expected);
+    let gpu = snapshot.gpu(0);
+    assert!(gpu.get("memory").is_none());
+    let reason = gpu["memory_unavailable"].as_str().unwrap();
+    assert!(reason.contains("only root may read it"), "{reason}");
+    assert_eq!(gpu["mig_devices"][0]["memory"]["used_bytes"], 5 * GIB);
+    assert_eq!(machine.run(&["check", "--window", "1s"]).code, 0);
+
+    // Where devices cannot be asked (a vGPU host), the whole GPU's list says the same.
+    let unsupported = Fault::error("nvmlDeviceGetMigDeviceHandleByIndex", 3);
+    machine.play(&scene.fault(unsupported));
+    let snapshot = machine.snapshot(0);
+    assert_eq!(rows(&snapshot), expected);
+    assert_eq!(snapshot.gpu(0)["mig_devices"], json!([]));
+}
+
+#[test]
+fn a_gpu_that_is_divided_anew_is_followed_without_an_error() {
+    let child = Running::sleep();
+    let on = |devices: &[(u32, &str)]| {
+        let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
+        let gpu = devices.iter().fold(gpu, |gpu, &(index, profile)| {
+            let device = MigDevice::new(index, profile, 10 * GIB);
+            gpu.mig_device(device.process(Process::compute(child.pid(), GIB)))
+        });
+        Scene::new().gpu(gpu)
+    };
+    let machine = Machine::new(&on(&[(0, "1g.10gb"), (1, "1g.10gb")]));
+    let mut record = machine.command(&["record", "--interval", "100ms", "--duration", "3s"]);
+    let record = record.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    machine.play(&on(&[(1, "1g.10gb"), (4, "2g.20gb")]));
+    let output = record.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(
+        lines.iter().all(|line| line["errors"] == json!([])),
+        "{text}"
+    );
+    let indices = |line: &Value| {
+        let devices = line["gpus"][0]["mig_devices"].as_array().unwrap();
+        let indices = devices
+            .iter()
+            .map(|device| device["index"].as_u64().unwrap());
+        indices.collect::<Vec<_>>()
+    };
+    assert_eq!(indices(&lines[0]), [0, 1]);
+    assert_eq!(indices(&lines[lines.len() - 1]), [1, 4]);
+    assert_eq!(
+        lines[lines.len() - 1]["gpus"][0]["mig_devices"][1]["profile"],
+        "2g.20gb"
+    );
+    // In the steady state a MIG device costs its memory and its lists; it is looked up twice here.
+    let samples = lines.len() as u64;
+    let counts = machine.counts();
+    let count = |name: &str| counts[&(name.to_owned(), Some(0))];
+    assert!(samples > 10);
+    assert_eq!(count("nvmlDeviceGetMaxMigDeviceCount"), 2, "{counts:?}");
+    let lists = count("nvmlDeviceGetComputeRunningProcesses_v3");
+    assert!(
+        (3 * samples..3 * samples + 4).contains(&lists),
+        "{counts:?}"
+    );
+}
+
+#[test]
+fn a_gpu_that_shares_the_machines_memory_is_judged_by_its_processes() {
+    let child = Running::sleep();
+    let gpu = Gpu::gb10().process(Process::compute(child.pid(), 20 * GIB));
+    let machine = Machine::new(&Scene::new().gpu(gpu));
+    let snapshot = machine.snapshot(0);
+    let gpu = snapshot.gpu(0);
+    assert!(gpu.get("memory").is_none());
+    let reason = gpu["memory_unavailable"].as_str().unwrap();
+    assert!(reason.contains("shares the machine's memory"), "{reason}");
+    assert!(gpu.get("process_memory_unavailable").is_none());
+    assert_eq!(snapshot.0["errors"], json!([]), "it is no failure");
+    assert_eq!(snapshot.row(0, child.pid())["used_bytes"], 20 * GIB);
+
+    machine.configure("[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n");
+    let check = machine.run(&["check", "--json", "--window", "4s", "--interval", "200ms"]);
+    assert_eq!(check.code, 1, "{check:?}");
+    let finding = &check.json()["findings"][0];
+    assert_eq!(
+        (&finding["kind"], &finding["memory_bytes"]),
+        (&json!("idle"), &json!(20 * GIB))
+    );
+
+    let text = machine.run(&["ps"]).stdout;
+    assert!(text.contains("n/a"), "{text}");
+    assert_eq!(
+        text.matches("shares the machine's memory").count(),
+        1,
+        "{text}"
+    );
+}
+
+#[test]
+fn a_jetson_says_why_it_has_no_figures_and_that_its_processes_are_not_listed() {
+    let machine = Machine::new(&Scene::jetson());
+    let snapshot = machine.snapshot(3);
+    let gpu = snapshot.gpu(0);
+    assert_eq!(gpu["name"], "Orin (nvgpu)");
+    assert!(gpu["memory_unavailable"].is_string());
+    assert!(gpu.get("processes").is_none(), "unknown, not none");
+    let errors = snapshot.errors();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].contains("does not list this GPU's processes"));
+    let ps = machine.run(&["ps"]);
+    assert_eq!(ps.code, 3);
+    assert!(
+        !ps.stdout.contains("No process holds GPU memory"),
+        "nobody knows that: {ps:?}"
+    );
+}
+
+#[test]
+fn under_wsl_the_gpus_memory_is_known_and_nobodys_share_of_it() {
+    let machine = Machine::new(&Scene::wsl());
+    let snapshot = machine.snapshot(0);
+    let gpu = snapshot.gpu(0);
+    let reserved = 614 << 20;
+    assert_eq!(gpu["memory"]["used_bytes"], 5 * GIB + reserved);
+    assert!(gpu["process_memory_unavailable"].is_string(), "{gpu}");
+    assert_eq!(gpu["processes"], json!([]));
+    assert_eq!(snapshot.0["errors"], json!([]));
+
+    let child = Running::sleep();
+    let mut listed = Scene::wsl();
+    listed.gpus[0].processes = vec![Process {
+        used_bytes: None,
+        ..Process::compute(child.pid(), 0)
+    }];
+    listed.gpus[0].memory.as_mut().unwrap().used = Some((5 * GIB).into());
+    machine.play(&listed);
+    let snapshot = machine.snapshot(0);
+    assert!(snapshot.gpu(0)["process_memory_unavailable"].is_string());
+    assert!(snapshot.row(0, child.pid()).get("used_bytes").is_none());
+    let text = machine.run(&["ps"]).stdout;
+    let row = text.lines().find(|line| line.contains("sleep 600"));
+    assert!(row.is_some_and(|row| row.contains("n/a")), "{text}");
+}
+
+#[test]
+fn clients_of_the_multi_process_service_are_told_from_its_server() {
+    let client = Running::sleep();
+    // The server is known by the name of its program.
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("nvidia-cuda-mps-server");
+    let sleep = crate::support::find("sleep", "coreutils").unwrap();
+    std::fs::copy(sleep, &program).unwrap();
+    let server = Running::start(std::process::Command::new(&program).arg("600"));
+    let gpu = Gpu::default()
+        .process(Process::compute(client.pid(), 2 * GIB).kind(ProcessKind::Mps))
+        .process(Process::compute(server.pid(), GIB / 32));
+    let machine = Machine::new(&Scene::new().gpu(gpu));
+    assert_eq!(machine.snapshot(0).row(0, client.pid())["type"], "mps");
+    let text = machine.run(&["ps"]).stdout;
+    let line = |pid: u32| {
+        let pid = pid.to_string();
+        let mut lines = text.lines();
+        let found = lines.find(|line| line.split_whitespace().any(|word| word == pid));
+        found.unwrap_or_else(|| panic!("{pid}: {text}")).to_owned()
+    };
+    assert!(line(client.pid()).contains("[mps client] sleep"), "{text}");
+    assert!(line(server.pid()).contains("[mps server] "), "{text}");
+}
