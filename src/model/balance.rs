@@ -1,6 +1,7 @@
 //! Where a GPU's memory is: free, reserved, held by listed processes, and in use by nobody listed.
 
 use super::snapshot::Gpu;
+use crate::units::MIB;
 
 /// A GPU's memory by who has it, in bytes. By the driver's figures `total` is the sum of the others;
 /// measured, they can be a MiB apart.
@@ -18,6 +19,18 @@ pub struct Balance {
     /// In use, and no listed process holds it; 0 where they hold more than is in use. Unknown where one
     /// of the two before is, and under MIG, where the figures are an instance's.
     pub unattributed_bytes: Option<u64>,
+}
+
+/// Below this, memory that no listed process accounts for is context and rounding (captures of
+/// drivers 590 to 610 show up to 259 MiB on a desktop).
+const WORTH_MENTIONING_BYTES: u64 = 512 * MIB;
+
+impl Balance {
+    /// The memory in use by nobody listed, where it is worth a word.
+    pub fn notable_bytes(&self) -> Option<u64> {
+        self.unattributed_bytes
+            .filter(|&bytes| bytes >= WORTH_MENTIONING_BYTES)
+    }
 }
 
 impl Gpu {

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use super::process::Process;
-use super::snapshot::{Gpu, GpuProcess, MigDevice, ProcessType, Snapshot};
+use super::snapshot::{Gpu, GpuProcess, Host, MigDevice, ProcessType, Snapshot};
 
 /// Characters of a name that are kept.
 const NAME_CHARS: usize = 40;
@@ -107,6 +107,21 @@ impl Process {
     }
 }
 
+impl Host {
+    /// That a holder may be among processes whose files could not be read; `None` where all were read or
+    /// none were looked for.
+    pub fn unread_text(&self) -> Option<String> {
+        let whose = match self.unread_processes? {
+            0 => return None,
+            1 => "1 process's".to_owned(),
+            count => format!("{count} processes'"),
+        };
+        Some(format!(
+            "{whose} files could not be read; run as root to see hidden holders"
+        ))
+    }
+}
+
 impl MigDevice {
     /// Its number on its GPU as containers are given it (`0:3` is device 3 of GPU 0); by its instances
     /// where that is not known: `0:gi9/ci0`.
@@ -177,6 +192,12 @@ impl Snapshot {
         })
     }
 
+    /// The GPUs whose device files such a process holds open: `0-3,6`; empty where it is none of these.
+    pub fn held_gpus(&self, process: &Process) -> String {
+        let held = self.gpus.iter().filter(|gpu| gpu.is_open_in(process));
+        ranges(held.map(|gpu| gpu.index))
+    }
+
     /// What is known of such a process: `holds /dev/nvidia0, not listed by NVML`. Where a GPU's list
     /// could not be read, that it is not on it is not known.
     pub fn holding(&self, process: &Process) -> String {
@@ -204,6 +225,25 @@ impl Snapshot {
         }
         text
     }
+}
+
+/// `0-3,6`; the numbers ascend.
+fn ranges(numbers: impl Iterator<Item = u32>) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let texts: Vec<String> = ranges
+        .into_iter()
+        .map(|(first, last)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        })
+        .collect();
+    texts.join(",")
 }
 
 fn head(text: &str, chars: usize) -> &str {
@@ -304,6 +344,18 @@ mod tests {
             ..of("/usr/bin/python3")
         };
         assert_eq!(liar.mps_role(None), None);
+    }
+
+    #[test]
+    fn numbers_that_follow_each_other_are_a_range() {
+        for (numbers, shown) in [
+            (&[][..], ""),
+            (&[4], "4"),
+            (&[0, 1, 2, 3, 6], "0-3,6"),
+            (&[0, 2, u32::MAX], "0,2,4294967295"),
+        ] {
+            assert_eq!(ranges(numbers.iter().copied()), shown);
+        }
     }
 
     #[test]

@@ -10,11 +10,8 @@ use super::style::Style;
 use super::table::{Align, Table};
 use crate::model::snapshot::{Memory, MigDevice};
 use crate::model::{Gpu, Snapshot};
-use crate::units::{Bytes, MIB, Span};
+use crate::units::{Bytes, Span};
 
-/// Below this, memory that no listed process accounts for is context and rounding (captures of
-/// drivers 590 to 610 show up to 259 MiB on a desktop).
-const WORTH_MENTIONING_BYTES: u64 = 512 * MIB;
 /// What stands for a value that is not known.
 pub(super) const UNKNOWN: &str = "-";
 /// What stands for a value that this GPU or driver does not have; the notes say why.
@@ -173,8 +170,8 @@ pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
     }
     if everyone {
         for gpu in &snapshot.gpus {
-            let nobodys = gpu.balance().and_then(|it| it.unattributed_bytes);
-            if let Some(bytes) = nobodys.filter(|&bytes| bytes >= WORTH_MENTIONING_BYTES) {
+            let notable = gpu.balance().and_then(|it| it.notable_bytes());
+            if let Some(bytes) = notable {
                 let _ = writeln!(
                     out,
                     "GPU {}: {} are in use by no process that NVML lists.",
@@ -183,23 +180,11 @@ pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
                 );
             }
         }
-        if let Some(text) = unread(snapshot) {
+        if let Some(text) = snapshot.host.unread_text() {
             let _ = writeln!(out, "{text}.");
         }
     }
     out
-}
-
-/// That a holder may be among processes whose files could not be read.
-fn unread(snapshot: &Snapshot) -> Option<String> {
-    let whose = match snapshot.host.unread_processes? {
-        0 => return None,
-        1 => "1 process's".to_owned(),
-        count => format!("{count} processes'"),
-    };
-    Some(format!(
-        "{whose} files could not be read; run as root to see hidden holders"
-    ))
 }
 
 fn known(value: Option<String>) -> String {

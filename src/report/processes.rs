@@ -115,31 +115,12 @@ fn unlisted(snapshot: &Snapshot) -> impl Iterator<Item = Row<'_>> {
     snapshot.unlisted_holders().map(|process| {
         let mut held = snapshot.gpus.iter().filter(|gpu| gpu.is_open_in(process));
         Row {
-            held: ranges(held.clone().map(|gpu| gpu.index)),
             gpu: held.next(),
+            held: snapshot.held_gpus(process),
             on_gpu: None,
             process: Some(process),
         }
     })
-}
-
-/// `0-3,6`; the numbers ascend.
-fn ranges(numbers: impl Iterator<Item = u32>) -> String {
-    let mut ranges: Vec<(u32, u32)> = Vec::new();
-    for number in numbers {
-        match ranges.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
-            _ => ranges.push((number, number)),
-        }
-    }
-    let texts: Vec<String> = ranges
-        .into_iter()
-        .map(|(first, last)| match first == last {
-            true => first.to_string(),
-            false => format!("{first}-{last}"),
-        })
-        .collect();
-    texts.join(",")
 }
 
 /// Why there is no row.

@@ -179,8 +179,19 @@ impl App {
 
     /// The panels' places; `None` where the screen is too small for panels.
     pub fn layout(&self) -> Option<Layout> {
-        let gpus = self.picture.as_ref().map_or(0, |it| it.snapshot.gpus.len());
-        Layout::new(self.area, gpus)
+        self.layout_of(self.area)
+    }
+
+    /// The panels' places on a screen of this size.
+    pub fn layout_of(&self, area: Rect) -> Option<Layout> {
+        let gpus = self.picture.as_ref().map(|it| &it.snapshot.gpus);
+        let count = gpus.map_or(0, Vec::len);
+        let parts: usize = gpus
+            .into_iter()
+            .flatten()
+            .map(|gpu| gpu.mig_devices.len())
+            .sum();
+        Layout::new(area, count, parts)
     }
 
     /// Puts a judged snapshot on show; the selection follows its process.

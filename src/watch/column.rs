@@ -30,6 +30,8 @@ pub enum Column {
     Runtime,
     /// What it computes with.
     Framework,
+    /// The container, pod, job or unit that it runs in.
+    Place,
     /// What the rules say of it.
     Finding,
     /// The notebook, or the command line.
@@ -53,7 +55,7 @@ pub struct Spec {
 
 impl Column {
     /// All of them, as shown from left to right.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Gpu,
         Self::Pid,
         Self::User,
@@ -66,12 +68,13 @@ impl Column {
         Self::Idle,
         Self::Runtime,
         Self::Framework,
+        Self::Place,
         Self::Finding,
         Self::Command,
     ];
 
     /// From the one that stays longest on a narrow screen to the one that goes first.
-    pub const BY_NEED: [Self; 14] = [
+    pub const BY_NEED: [Self; 15] = [
         Self::Command,
         Self::Pid,
         Self::Memory,
@@ -80,6 +83,7 @@ impl Column {
         Self::User,
         Self::SmPercent,
         Self::Idle,
+        Self::Place,
         Self::CpuPercent,
         Self::MemoryPercent,
         Self::State,
@@ -92,7 +96,7 @@ impl Column {
     pub const fn spec(self) -> Spec {
         // Widths leave room for the sort mark behind the heading.
         let (title, letter, descending, right, width) = match self {
-            Self::Gpu => ("GPU", 'g', false, true, 4),
+            Self::Gpu => ("GPU", 'g', false, true, 0),
             Self::Pid => ("PID", 'p', false, true, 0),
             Self::User => ("USER", 'u', false, false, 0),
             Self::Memory => ("MEM", 'm', true, true, 10),
@@ -104,6 +108,7 @@ impl Column {
             Self::Idle => ("IDLE", 'i', true, true, 8),
             Self::Runtime => ("RUNTIME", 'r', true, true, 8),
             Self::Framework => ("FRAMEWORK", 'f', false, false, 0),
+            Self::Place => ("WHERE", 'w', false, false, 0),
             Self::Finding => ("FINDING", 'x', true, false, 0),
             Self::Command => ("COMMAND", 'd', false, false, 0),
         };

@@ -52,8 +52,9 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Divides `area`; `None` where it is too small for panels.
-    pub fn new(area: Rect, gpu_count: usize) -> Option<Self> {
+    /// Divides `area`; `None` where it is too small for panels. The GPUs' MIG devices, `part_count` of
+    /// them, have lines of their own where there is room for all of them.
+    pub fn new(area: Rect, gpu_count: usize, part_count: usize) -> Option<Self> {
         if area.width < COLUMNS_MIN || area.height < ROWS_MIN {
             return None;
         }
@@ -71,7 +72,7 @@ impl Layout {
         let budget = (rest / 2)
             .min(rest.saturating_sub(TABLE_ROWS_MIN + extra))
             .max(1);
-        let (gpu_form, gpu_rows) = gpu_form(area.width, budget, gpu_count);
+        let (gpu_form, gpu_rows) = gpu_form(area.width, budget, gpu_count, part_count);
         // Numbers in a grid have no units beside them; they need their heading more.
         let in_cells = matches!(gpu_form, Gpus::Grid | Gpus::Dense);
         let heading = u16::from(roomy || in_cells && rest - gpu_rows > TABLE_ROWS_MIN);
@@ -105,9 +106,10 @@ impl Layout {
 }
 
 /// The first form in which all GPUs fit into `budget` rows, and the rows that it takes.
-fn gpu_form(width: u16, budget: u16, count: usize) -> (Gpus, u16) {
+fn gpu_form(width: u16, budget: u16, count: usize, parts: usize) -> (Gpus, u16) {
     let rows = |cell: u16| count.max(1).div_ceil(usize::from((width / cell).max(1)));
     for (form, rows) in [
+        (Gpus::Lines, count.max(1).saturating_add(parts)),
         (Gpus::Lines, count.max(1)),
         (Gpus::Grid, rows(GRID_CELL)),
         (Gpus::Dense, rows(DENSE_CELL)),
@@ -127,9 +129,9 @@ mod tests {
     fn panels_fill_the_screen_without_overlap_at_every_size() {
         for width in 0..=220 {
             for height in 0..=70 {
-                for count in [0, 1, 4, 8, 64, 1000] {
+                for (count, parts) in [(0, 0), (1, 7), (4, 0), (8, 56), (64, 3), (1000, 0)] {
                     let area = Rect::new(0, 0, width, height);
-                    let Some(layout) = Layout::new(area, count) else {
+                    let Some(layout) = Layout::new(area, count, parts) else {
                         assert!(width < COLUMNS_MIN || height < ROWS_MIN);
                         continue;
                     };
@@ -156,7 +158,7 @@ mod tests {
     #[test]
     fn gpus_compact_before_the_table_suffers() {
         let form = |width, height, count| {
-            Layout::new(Rect::new(0, 0, width, height), count).map(|layout| layout.gpu_form)
+            Layout::new(Rect::new(0, 0, width, height), count, 0).map(|layout| layout.gpu_form)
         };
         assert_eq!(form(80, 24, 8), Some(Gpus::Lines));
         assert_eq!(form(60, 15, 8), Some(Gpus::Grid));
@@ -164,5 +166,15 @@ mod tests {
         assert_eq!(form(200, 60, 64), Some(Gpus::Grid));
         assert_eq!(form(40, 10, 64), Some(Gpus::Sum));
         assert_eq!(form(39, 60, 1), None);
+        let lines = |height, parts| {
+            let layout = Layout::new(Rect::new(0, 0, 80, height), 1, parts)?;
+            Some((layout.gpu_form, layout.gpus.height))
+        };
+        assert_eq!(lines(24, 2), Some((Gpus::Lines, 3)));
+        assert_eq!(
+            lines(15, 7),
+            Some((Gpus::Lines, 1)),
+            "parts go before the table"
+        );
     }
 }

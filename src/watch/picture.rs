@@ -1,6 +1,7 @@
 //! What is on show: one snapshot, what the rules say of it, and its rows in order.
 //!
-//! A row is a (process, GPU) pair. Rows hold positions and the few numbers that a snapshot does not;
+//! A row is a (process, GPU) pair, or a process that holds GPU device files and is listed on no GPU.
+//! Rows hold positions and the few numbers that a snapshot does not;
 //! text is made in `view`, for the rows that are visible only. Sorting compares values, never text
 //! made of them, and what is unknown comes last whichever way the order is turned.
 
@@ -20,8 +21,8 @@ use crate::model::{Identity, Start, Time};
 pub struct RowKey {
     /// The process.
     pub identity: Identity,
-    /// NVML's index of the GPU.
-    pub gpu: u32,
+    /// NVML's index of the GPU; of an unlisted process, of the first one that it holds open.
+    pub gpu: Option<u32>,
     /// GPU instance and compute instance, under MIG.
     pub instance: (Option<u32>, Option<u32>),
 }
@@ -37,9 +38,11 @@ pub struct Row {
     pub runtime_seconds: Option<f64>,
     /// The finding about it, by position.
     pub finding: Option<usize>,
-    /// Its share of the GPU.
+    /// Its share of the GPU; nothing is known in it where it is not listed.
     pub entry: GpuProcess,
-    gpu: usize,
+    /// Whether NVML lists it.
+    pub is_listed: bool,
+    gpu: Option<usize>,
     process: Option<usize>,
 }
 
@@ -49,19 +52,47 @@ pub struct Subject<'a> {
     /// The row.
     pub row: &'a Row,
     /// Its GPU.
-    pub gpu: &'a Gpu,
+    pub gpu: Option<&'a Gpu>,
     /// The process, or why it could not be told who that is. What /proc says of an unresolved pid
     /// may be about a stranger, and is not given out.
     pub process: Result<&'a Process, &'a str>,
     /// The worst finding about it.
     pub finding: Option<&'a Finding>,
+    snapshot: &'a Snapshot,
 }
 
 impl Subject<'_> {
-    /// Its share of the GPU's memory.
+    /// Its share of the memory of the GPU, or of the part of it that it is on.
     pub fn memory_percent(&self) -> Option<f64> {
-        let total = self.gpu.memory?.total_bytes;
+        let (gpu_instance, compute_instance) = self.row.key.instance;
+        let memory = match gpu_instance {
+            Some(_) => self.gpu?.mig_device(gpu_instance, compute_instance)?.memory,
+            None => self.gpu?.memory,
+        };
+        let total = memory?.total_bytes;
         (total > 0).then(|| self.row.entry.used_bytes.map(|used| percent(used, total)))?
+    }
+
+    /// The GPU, or the part of it, or the GPUs whose files it holds; `None` where that is none.
+    pub fn place_on_gpus(&self) -> Option<String> {
+        let (gpu_instance, compute_instance) = self.row.key.instance;
+        let text = match self.process {
+            Ok(process) if !self.row.is_listed => self.snapshot.held_gpus(process),
+            _ => self.gpu?.part_name(gpu_instance, compute_instance),
+        };
+        Some(text).filter(|text| !text.is_empty())
+    }
+
+    /// Which files it holds, where it is not listed.
+    pub fn holding(&self) -> Option<String> {
+        let process = self.process.ok().filter(|_| !self.row.is_listed)?;
+        Some(self.snapshot.holding(process))
+    }
+
+    /// What it is to the Multi-Process Service.
+    pub fn mps_role(&self) -> Option<&'static str> {
+        let entry = Some(&self.row.entry);
+        self.process.ok()?.mps_role(entry)
     }
 }
 
@@ -73,12 +104,16 @@ pub fn percent(part: u64, whole: u64) -> f64 {
 /// Terminal columns that the widest text of a column needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Widths {
+    /// Of GPUs and their parts.
+    pub gpu: u16,
     /// Of pids.
     pub pid: u16,
     /// Of users, within bounds.
     pub user: u16,
     /// Of frameworks, within bounds; 0 where none is known.
     pub framework: u16,
+    /// Of places, within bounds; 0 where none is known.
+    pub place: u16,
     /// Of badges; 0 where there is none.
     pub finding: u16,
 }
@@ -155,7 +190,7 @@ impl Picture {
                 rows.push(Row {
                     key: RowKey {
                         identity,
-                        gpu: gpu.index,
+                        gpu: Some(gpu.index),
                         instance: (entry.gpu_instance_id, entry.compute_instance_id),
                     },
                     idle_seconds: match entry.sm_percent {
@@ -168,10 +203,34 @@ impl Picture {
                         .map(|start| snapshot.time.seconds_since(start).max(0.0)),
                     finding,
                     entry: *entry,
-                    gpu: gpu_at,
+                    is_listed: true,
+                    gpu: Some(gpu_at),
                     process: process_at,
                 });
             }
+        }
+        for process in snapshot.unlisted_holders() {
+            let identity = process.identity();
+            let gpu = snapshot.gpus.iter().position(|gpu| gpu.is_open_in(process));
+            let start = process.start_time.filter(|_| stranger(process).is_none());
+            rows.push(Row {
+                key: RowKey {
+                    identity,
+                    gpu: gpu.map(|at| snapshot.gpus[at].index),
+                    instance: (None, None),
+                },
+                idle_seconds: None,
+                runtime_seconds: start.map(|start| snapshot.time.seconds_since(start).max(0.0)),
+                // What is found of it is of a GPU that does not list it.
+                finding: about.get(&identity).copied(),
+                entry: GpuProcess {
+                    pid: process.pid,
+                    ..GpuProcess::default()
+                },
+                is_listed: false,
+                gpu,
+                process: processes.get(&process.pid).copied(),
+            });
         }
         let mut picture = Self {
             snapshot,
@@ -192,12 +251,13 @@ impl Picture {
     fn parts<'a>(&'a self, row: &'a Row) -> Subject<'a> {
         Subject {
             row,
-            gpu: &self.snapshot.gpus[row.gpu],
+            gpu: row.gpu.map(|at| &self.snapshot.gpus[at]),
             process: match row.process.map(|at| &self.snapshot.processes[at]) {
                 None => Err("nothing is known of it"),
                 Some(process) => stranger(process).map_or(Ok(process), Err),
             },
             finding: row.finding.map(|at| &self.findings[at]),
+            snapshot: &self.snapshot,
         }
     }
 
@@ -227,6 +287,7 @@ impl Picture {
 
     fn measure(&self) -> Widths {
         let mut widths = Widths {
+            gpu: 4,
             pid: 5,
             user: 5,
             ..Widths::default()
@@ -234,19 +295,36 @@ impl Picture {
         for row in &self.rows {
             let subject = self.parts(row);
             widths.pid = widths.pid.max(digits(row.key.identity.pid));
+            if !row.is_listed || row.key.instance.0.is_some() {
+                let text = subject.place_on_gpus().unwrap_or_default();
+                widths.gpu = widths.gpu.max(wide(&text));
+            }
             if let Ok(process) = subject.process {
+                if process.namespace_pid.is_some() {
+                    widths.pid = widths.pid.max(wide(&process.pid_text()));
+                }
+                let place = process.place();
+                widths.place = widths.place.max(place.map_or(0, |text| wide(&text)));
                 widths.user = widths.user.max(columns(process.user.as_ref()));
-                widths.framework = widths.framework.max(columns(process.framework.as_ref()));
+                let framework = match process.framework_version {
+                    Some(_) => process.framework_text().map_or(0, |text| wide(&text)),
+                    None => columns(process.framework.as_ref()),
+                };
+                widths.framework = widths.framework.max(framework);
             }
             if let Some(finding) = subject.finding {
-                let width = badge(finding).width();
-                widths.finding = widths.finding.max(u16::try_from(width).unwrap_or(u16::MAX));
+                widths.finding = widths.finding.max(wide(&badge(finding)));
             }
         }
         widths.user = widths.user.min(12);
         widths.framework = match widths.framework {
             0 => 0,
-            width => width.clamp(10, 12),
+            width => width.clamp(10, 16),
+        };
+        widths.gpu = widths.gpu.min(10);
+        widths.place = match widths.place {
+            0 => 0,
+            width => width.clamp(6, 24),
         };
         widths.finding = match widths.finding {
             0 => 0,
@@ -288,14 +366,19 @@ fn digits(number: u32) -> u16 {
 }
 
 fn columns(text: Option<&Arc<str>>) -> u16 {
-    text.map_or(0, |text| u16::try_from(text.width()).unwrap_or(u16::MAX))
+    text.map_or(0, |text| wide(text))
+}
+
+fn wide(text: &str) -> u16 {
+    u16::try_from(text.width()).unwrap_or(u16::MAX)
 }
 
 /// What a cell is sorted by.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Value<'a> {
     Number(f64),
     Text(&'a str),
+    Made(String),
     Words(&'a [Arc<str>]),
     Unknown,
 }
@@ -308,7 +391,7 @@ impl<'a> Value<'a> {
         let number = |value: Option<f64>| value.map_or(Self::Unknown, Self::Number);
         let text = |value: Option<&'a Arc<str>>| value.map_or(Self::Unknown, |it| Self::Text(it));
         match column {
-            Column::Gpu => Self::Number(f64::from(row.key.gpu)),
+            Column::Gpu => number(row.key.gpu.map(f64::from)),
             Column::Pid => Self::Number(f64::from(row.key.identity.pid)),
             Column::User => text(process.and_then(|it| it.user.as_ref())),
             Column::Memory => number(entry.used_bytes.map(|bytes| bytes as f64)),
@@ -328,6 +411,9 @@ impl<'a> Value<'a> {
             Column::Idle => number(row.idle_seconds),
             Column::Runtime => number(row.runtime_seconds),
             Column::Framework => text(process.and_then(|it| it.framework.as_ref())),
+            Column::Place => process
+                .and_then(Process::place)
+                .map_or(Self::Unknown, Self::Made),
             // Findings come worst first, so that the first one is the most.
             Column::Finding => number(row.finding.map(|at| -(at as f64))),
             Column::Command => match process {
@@ -358,9 +444,10 @@ impl<'a> Value<'a> {
         }
     }
 
-    fn words(&self) -> impl Iterator<Item = &'a str> {
-        let (one, many): (Option<&'a str>, &'a [Arc<str>]) = match *self {
+    fn words(&self) -> impl Iterator<Item = &str> {
+        let (one, many): (Option<&str>, &[Arc<str>]) = match self {
             Self::Text(text) => (Some(text), &[]),
+            Self::Made(text) => (Some(text), &[]),
             Self::Words(words) => (None, words),
             Self::Number(_) | Self::Unknown => (None, &[]),
         };
@@ -403,7 +490,9 @@ mod tests {
 
     #[test]
     fn every_column_sorts_and_turning_it_around_moves_known_rows() {
-        let snapshot = sample::snapshot(2, 5);
+        let mut snapshot = sample::snapshot(2, 5);
+        snapshot.processes[3].systemd_unit = Some("vllm.service".into());
+        snapshot.processes[4].systemd_unit = Some("train.service".into());
         let mut picture = Picture::new(snapshot, Vec::new(), Vec::new(), |identity, _| {
             Some(Time::from_unix_milliseconds(i64::from(identity.pid)))
         });
@@ -446,7 +535,7 @@ mod tests {
             .rows
             .iter()
             .filter(|row| row.finding.is_some())
-            .map(|row| row.key.gpu)
+            .filter_map(|row| row.key.gpu)
             .collect();
         assert_eq!(marked, [1]);
         assert_eq!(badge(&picture.findings[0]), "IDLE 29m +1");

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::model::evidence::{Evidence, IdleEvidence};
 use crate::model::finding::{Action, Finding, FindingGpu, FindingProcess, Kind, Severity};
-use crate::model::snapshot::{Gpu, GpuProcess, Memory, Process, ReadError, Snapshot};
+use crate::model::snapshot::{
+    Container, Gpu, GpuProcess, Memory, MigDevice, Process, ReadError, Snapshot,
+};
 use crate::model::time::Time;
 use crate::units::{GIB, MIB};
 
@@ -110,6 +112,76 @@ pub fn lose(snapshot: &mut Snapshot, gpu: usize) {
         call: "nvmlDeviceGetMemoryInfo_v2".into(),
         error: "GPU is lost; it has fallen off the bus or is otherwise inaccessible".into(),
     });
+}
+
+/// Divides a GPU into two instances: its first process is on the first, the others on the second.
+pub fn divide(snapshot: &mut Snapshot, gpu: usize) {
+    let divided = &mut snapshot.gpus[gpu];
+    divided.mig_mode = Some(true);
+    divided.gpu_percent = None;
+    let mut held = [0, 0];
+    for (at, row) in divided.processes.iter_mut().flatten().enumerate() {
+        let part = at.min(1);
+        row.sm_percent = None;
+        row.gpu_instance_id = Some([7, 9][part]);
+        row.compute_instance_id = Some(0);
+        held[part] = row
+            .used_bytes
+            .map_or(held[part], |bytes| bytes.saturating_add(held[part]));
+    }
+    let device = |index, instance, total_gib: u64, profile: &str, used: u64| MigDevice {
+        index: Some(index),
+        gpu_instance_id: Some(instance),
+        compute_instance_id: Some(0),
+        uuid: Some(format!("MIG-{instance}").into()),
+        profile: Some(profile.into()),
+        memory: Some(Memory {
+            total_bytes: total_gib * GIB,
+            reserved_bytes: Some(40 * MIB),
+            used_bytes: used.saturating_add(2 * GIB),
+            free_bytes: (total_gib * GIB - 40 * MIB).saturating_sub(used.saturating_add(2 * GIB)),
+        }),
+    };
+    divided.mig_devices = vec![
+        device(0, 7, 40, "3g.40gb", held[0]),
+        device(2, 9, 20, "1c.2g.20gb", held[1]),
+    ];
+}
+
+/// A worker that was forked from a trainer, and holds the files of two GPUs.
+pub fn hide(snapshot: &mut Snapshot) -> u32 {
+    let files = [
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia0",
+        "/dev/nvidia1",
+    ];
+    let worker = Process {
+        pid: 3999,
+        command: Some(
+            vec![
+                "python".into(),
+                "-c".into(),
+                "from multiprocessing.spawn".into(),
+            ]
+            .into(),
+        ),
+        gpu_files: Some(files.iter().map(|&file| file.into()).collect()),
+        namespace_pid: Some(17),
+        container: Some(
+            Container {
+                runtime: Some("docker".into()),
+                id: Some("3f1c9a".into()),
+                name: Some("bert".into()),
+            }
+            .into(),
+        ),
+        framework_version: Some("2.9.1".into()),
+        ..process(0, 0, snapshot.time)
+    };
+    let pid = worker.pid;
+    snapshot.processes.push(worker);
+    pid
 }
 
 /// That a process has not used its GPU for half an hour.

@@ -1,31 +1,21 @@
-//! The GPUs: a line each, a grid, or one line for all, as the layout says.
+//! The GPUs: a line each, with their MIG devices below them, a grid, or one line for all, as the layout
+//! says.
 //!
-//! The memory bar tells apart what processes hold, what nobody visible holds, what the driver
-//! reserves and what is free, by glyph as well as by colour. What a GPU last said before it fell
-//! silent is marked `stale`; one that is gone is marked `lost`, with the error.
+//! What a GPU last said before it fell silent is marked `stale`; one that is gone is marked `lost`, with
+//! the error. The memory bar is in `bar`.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
+use super::bar::{Shares, bar, legend};
 use super::look::Look;
 use super::pen::{Pen, clean, columns};
-use super::{UNKNOWN, whole};
-use crate::model::snapshot::{Gpu, Memory, Snapshot};
+use super::{NOT_AVAILABLE, UNKNOWN, whole};
+use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::{Bytes, Span};
 use crate::watch::app::App;
 use crate::watch::layout::{DENSE_CELL, GRID_CELL, Gpus};
 use crate::watch::picture::percent;
-
-/// Held by processes.
-pub const HELD: &str = "█";
-/// Used, and no visible process holds it.
-pub const UNATTRIBUTED: &str = "▒";
-/// Used, and by whom is not known.
-pub const UNTOLD: &str = "▚";
-/// Reserved by the driver.
-pub const RESERVED: &str = "░";
-/// Free.
-pub const FREE: &str = "·";
 
 /// Draws the heading and the GPUs.
 pub fn draw(app: &App, look: Look, form: Gpus, heading: Rect, area: Rect, buffer: &mut Buffer) {
@@ -41,8 +31,18 @@ pub fn draw(app: &App, look: Look, form: Gpus, heading: Rect, area: Rect, buffer
         Gpus::Lines => {
             let columns = Columns::new(snapshot, area.width);
             columns.heading(look, heading, buffer);
-            for (line, gpu) in (0..area.height).zip(&snapshot.gpus) {
+            let parts: usize = snapshot.gpus.iter().map(|gpu| gpu.mig_devices.len()).sum();
+            // All of them or none: some would look like all.
+            let has_room = snapshot.gpus.len() + parts <= usize::from(area.height);
+            let mut line = 0;
+            for gpu in &snapshot.gpus {
                 columns.line(snapshot, gpu, look, area, line, buffer);
+                line += 1;
+                for device in gpu.mig_devices.iter().filter(|_| has_room) {
+                    let mut pen = Pen::new(buffer, area, line);
+                    columns.device(gpu, device, look, &mut pen);
+                    line += 1;
+                }
             }
         }
         Gpus::Grid => {
@@ -101,23 +101,44 @@ struct Columns {
     power: u16,
     temperature: u16,
     performance: u16,
+    has_balance: bool,
 }
 
 const UTILIZATION: u16 = 5;
 const BAR_MIN: u16 = 8;
 const BAR_MAX: u16 = 64;
+/// The columns of where the memory is, each with the blank before it.
+const BALANCE: [(&str, u16); 4] = [
+    ("FREE", 10),
+    ("RESERVED", 10),
+    ("PROCESSES", 10),
+    ("UNATTRIBUTED", 12),
+];
 
 impl Columns {
     fn new(snapshot: &Snapshot, width: u16) -> Self {
         let widest = |text: &dyn Fn(&Gpu) -> u16| snapshot.gpus.iter().map(text).max().unwrap_or(0);
         let mut these = Self {
-            index: widest(&|gpu| columns(&gpu.index.to_string())).max(3),
+            index: widest(&|gpu| {
+                let parts = gpu.mig_devices.iter();
+                let widest = parts.map(|part| columns(&part.name_on(gpu.index))).max();
+                widest.unwrap_or(0).max(columns(&gpu.index.to_string()))
+            })
+            .clamp(3, 12),
             name: 0,
             bar: BAR_MIN,
-            memory: widest(&|gpu| columns(&memory_text(gpu))).max(6),
+            memory: widest(&|gpu| {
+                let parts = gpu.mig_devices.iter().map(|part| part.memory);
+                let texts = parts
+                    .chain([gpu.memory])
+                    .map(|it| columns(&memory_text(it)));
+                texts.max().unwrap_or(0)
+            })
+            .max(6),
             power: 0,
             temperature: 0,
             performance: 0,
+            has_balance: false,
         };
         let mut room =
             width.saturating_sub(these.index + 1 + BAR_MIN + 1 + these.memory + 1 + UTILIZATION);
@@ -131,9 +152,19 @@ impl Columns {
         };
         these.power = grant(widest(&|gpu| columns(&power_text(gpu))).max(5));
         these.temperature = grant(5);
-        these.name = grant(widest(&|gpu| columns(&name(gpu))).clamp(4, 24));
+        let names = |gpu: &Gpu| {
+            let parts = gpu.mig_devices.iter().map(|part| columns(&part_name(part)));
+            parts.max().unwrap_or(0).max(columns(&name(gpu)))
+        };
+        these.name = grant(widest(&names).clamp(4, 24));
         if width >= 100 {
             these.performance = grant(3);
+        }
+        // The bar with its legend says more than these, and comes first.
+        let balance: u16 = BALANCE.iter().map(|(_, width)| width + 1).sum();
+        if BAR_MIN + room >= columns(&legend()) + balance {
+            these.has_balance = true;
+            room -= balance;
         }
         these.bar = (BAR_MIN + room).min(BAR_MAX);
         these
@@ -147,8 +178,7 @@ impl Columns {
             pen.left("NAME", self.name, style).skip(1);
         }
         // The legend is whole or absent; the help has it, too.
-        let legend =
-            format!("MEMORY  {HELD} processes  {UNATTRIBUTED} unattributed  {RESERVED} reserved");
+        let legend = legend();
         let bar = if columns(&legend) <= self.bar {
             &legend
         } else {
@@ -156,6 +186,11 @@ impl Columns {
         };
         pen.left(bar, self.bar, style).skip(1);
         pen.right("USED", self.memory, style).skip(1);
+        if self.has_balance {
+            for (title, width) in BALANCE {
+                pen.right(title, width, style).skip(1);
+            }
+        }
         pen.right("UTIL", UTILIZATION, style);
         for (title, width) in [
             ("POWER", self.power),
@@ -166,6 +201,42 @@ impl Columns {
                 pen.skip(1).right(title, width, style);
             }
         }
+    }
+
+    /// A line of a MIG device: its memory is its own, the rest is its GPU's.
+    fn device(&self, gpu: &Gpu, device: &MigDevice, look: Look, pen: &mut Pen<'_>) {
+        pen.right(&device.name_on(gpu.index), self.index, look.plain())
+            .skip(1);
+        if self.name > 0 {
+            pen.left(&part_name(device), self.name, look.plain())
+                .skip(1);
+        }
+        let shares = device.memory.map(|memory| Shares::on(gpu, device, &memory));
+        self.memory(device.memory, shares, None, look, pen);
+    }
+
+    /// The bar and the figures of some memory; why there is neither, where that is known.
+    fn memory(
+        &self,
+        memory: Option<Memory>,
+        shares: Option<Shares>,
+        reason: Option<String>,
+        look: Look,
+        pen: &mut Pen<'_>,
+    ) {
+        if let Some(reason) = reason {
+            let text = format!("{NOT_AVAILABLE}: {reason}");
+            pen.left(&text, self.bar + 1 + self.memory, look.faint())
+                .skip(1);
+            return;
+        }
+        bar(shares, self.bar, look, pen);
+        let fullness = memory
+            .filter(|memory| memory.total_bytes > 0)
+            .map_or(0.0, |memory| percent(memory.used_bytes, memory.total_bytes));
+        pen.skip(1)
+            .right(&memory_text(memory), self.memory, look.fullness(fullness))
+            .skip(1);
     }
 
     fn line(
@@ -187,14 +258,11 @@ impl Columns {
             pen.text(&lost_text(snapshot, gpu, area.width), look.alarm());
             return;
         }
-        bar(gpu, self.bar, look, &mut pen);
-        let fullness = gpu
-            .memory
-            .filter(|memory| memory.total_bytes > 0)
-            .map_or(0.0, |memory| percent(memory.used_bytes, memory.total_bytes));
-        pen.skip(1)
-            .right(&memory_text(gpu), self.memory, look.fullness(fullness))
-            .skip(1);
+        let shares = gpu.memory.map(|memory| Shares::of(gpu, &memory));
+        self.memory(gpu.memory, shares, reason(gpu), look, &mut pen);
+        if self.has_balance {
+            balance(gpu, look, &mut pen);
+        }
         if let Some(seconds) = gpu.stale_seconds {
             // Utilization is of a moment and has no last known value; the mark takes its place.
             pen.text(&stale_text(seconds), look.alarm());
@@ -249,7 +317,12 @@ fn grid_cell(snapshot: &Snapshot, gpu: &Gpu, look: Look, pen: &mut Pen<'_>) {
         pen.text(&text, look.alarm());
         return;
     }
-    bar(gpu, 10, look, pen);
+    bar(
+        gpu.memory.map(|memory| Shares::of(gpu, &memory)),
+        10,
+        look,
+        pen,
+    );
     pen.right(&used_percent(gpu), 5, look.plain());
     match gpu.stale_seconds {
         Some(_) => pen.right("stale", 5, look.alarm()),
@@ -268,61 +341,29 @@ fn dense_cell(gpu: &Gpu, look: Look, pen: &mut Pen<'_>) {
     }
 }
 
-/// Draws the memory bar, `width` columns of it.
-fn bar(gpu: &Gpu, width: u16, look: Look, pen: &mut Pen<'_>) {
-    let Some(memory) = gpu.memory.filter(|memory| memory.total_bytes > 0) else {
-        pen.left(UNKNOWN, width, look.faint());
-        return;
-    };
-    let [held, unattributed, untold, reserved] = parts(gpu, &memory);
-    let style = if gpu.stale_seconds.is_some() {
-        look.faint()
-    } else {
-        look.held()
-    };
-    // Each boundary is rounded by itself, so that the bar is never longer than its memory.
-    let boundary = |bytes: u64| {
-        let share = bytes as f64 / memory.total_bytes as f64;
-        (share.min(1.0) * f64::from(width)).round() as u16
-    };
-    let mut bytes = 0u64;
-    let mut drawn = 0u16;
-    for (part, glyph, style) in [
-        (held, HELD, style),
-        (unattributed, UNATTRIBUTED, look.unattributed()),
-        (untold, UNTOLD, look.held()),
-        (reserved, RESERVED, look.faint()),
-    ] {
-        bytes = bytes.saturating_add(part);
-        let mut end = boundary(bytes);
-        if glyph == HELD && part > 0 {
-            // A process that holds little is still there.
-            end = end.max(1);
-        }
-        let end = end.max(drawn).min(width);
-        pen.fill(glyph, end - drawn, style);
-        drawn = end;
+/// Where the GPU's memory is, in figures.
+fn balance(gpu: &Gpu, look: Look, pen: &mut Pen<'_>) {
+    let balance = gpu.balance();
+    let parts = balance.map(|balance| {
+        [
+            Some(balance.free_bytes),
+            balance.reserved_bytes,
+            balance.process_bytes,
+            balance.unattributed_bytes,
+        ]
+    });
+    for ((_, width), bytes) in BALANCE.into_iter().zip(parts.unwrap_or_default()) {
+        let text = bytes.map_or_else(|| UNKNOWN.to_owned(), |bytes| Bytes(bytes).to_string());
+        pen.right(&text, width, look.plain()).skip(1);
     }
-    pen.fill(FREE, width - drawn, look.faint());
 }
 
-/// Used memory as held by processes, unattributed, not told; and reserved memory.
-fn parts(gpu: &Gpu, memory: &Memory) -> [u64; 4] {
-    let known: u64 = gpu
-        .processes
-        .iter()
-        .flatten()
-        .filter_map(|entry| entry.used_bytes)
-        .fold(0, u64::saturating_add);
-    let held = known.min(memory.used_bytes);
-    let rest = memory.used_bytes - held;
-    // Where a share is unknown, or `used` includes what is reserved (memory info v1), nobody can say
-    // what the rest is.
-    if gpu.process_bytes().is_some() && memory.reserved_bytes.is_some() {
-        [held, rest, 0, memory.reserved_bytes.unwrap_or(0)]
-    } else {
-        [held, 0, rest, memory.reserved_bytes.unwrap_or(0)]
-    }
+/// Why a GPU gives no figures of its memory, made harmless.
+fn reason(gpu: &Gpu) -> Option<String> {
+    let reason = gpu.memory_unavailable.as_deref()?;
+    gpu.memory
+        .is_none()
+        .then(|| clean(reason, 200).into_owned())
 }
 
 /// `8.1/45.0 GiB`; both units where they differ.
@@ -334,18 +375,19 @@ fn of(used: u64, total: u64) -> String {
     }
 }
 
-fn memory_text(gpu: &Gpu) -> String {
-    gpu.memory.map_or_else(
+fn memory_text(memory: Option<Memory>) -> String {
+    memory.map_or_else(
         || UNKNOWN.to_owned(),
         |memory| of(memory.used_bytes, memory.total_bytes),
     )
 }
 
 fn used_percent(gpu: &Gpu) -> String {
+    let missing = reason(gpu).map_or(UNKNOWN, |_| NOT_AVAILABLE);
     gpu.memory
         .filter(|memory| memory.total_bytes > 0)
         .map_or_else(
-            || UNKNOWN.to_owned(),
+            || missing.to_owned(),
             |memory| format!("{:.0}%", percent(memory.used_bytes, memory.total_bytes)),
         )
 }
@@ -364,8 +406,13 @@ fn name(gpu: &Gpu) -> String {
     clean(name.strip_prefix("NVIDIA ").unwrap_or(name), 64).into_owned()
 }
 
+fn part_name(device: &MigDevice) -> String {
+    let profile = device.profile.as_deref().unwrap_or(UNKNOWN);
+    format!("  MIG {}", clean(profile, 40))
+}
+
 fn is_lost(gpu: &Gpu) -> bool {
-    gpu.memory.is_none() && gpu.processes.is_none()
+    gpu.memory.is_none() && gpu.memory_unavailable.is_none() && gpu.processes.is_none()
 }
 
 fn lost_text(snapshot: &Snapshot, gpu: &Gpu, width: u16) -> String {
@@ -386,63 +433,6 @@ fn stale_text(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::snapshot::GpuProcess;
-
-    fn gpu(used: u64, reserved: Option<u64>, held: &[Option<u64>]) -> Gpu {
-        Gpu {
-            memory: Some(Memory {
-                total_bytes: 100,
-                reserved_bytes: reserved,
-                used_bytes: used,
-                free_bytes: 0,
-            }),
-            processes: Some(
-                held.iter()
-                    .map(|&used_bytes| GpuProcess {
-                        used_bytes,
-                        ..GpuProcess::default()
-                    })
-                    .collect(),
-            ),
-            ..Gpu::default()
-        }
-    }
-
-    fn drawn(gpu: &Gpu) -> String {
-        let area = Rect::new(0, 0, 10, 1);
-        let mut buffer = Buffer::empty(area);
-        bar(
-            gpu,
-            10,
-            Look { color: false },
-            &mut Pen::new(&mut buffer, area, 0),
-        );
-        buffer
-            .content
-            .iter()
-            .map(ratatui::buffer::Cell::symbol)
-            .collect()
-    }
-
-    #[test]
-    fn a_bar_tells_its_parts_apart() {
-        assert_eq!(drawn(&gpu(60, Some(10), &[Some(40)])), "████▒▒░···");
-        assert_eq!(drawn(&gpu(1, Some(0), &[Some(1)])), "█·········");
-        assert_eq!(drawn(&gpu(0, Some(0), &[])), "··········");
-        assert_eq!(drawn(&Gpu::default()), "—         ");
-    }
-
-    #[test]
-    fn what_is_not_known_is_not_called_unattributed() {
-        assert_eq!(drawn(&gpu(60, Some(10), &[Some(40), None])), "████▚▚░···");
-        assert_eq!(drawn(&gpu(60, None, &[Some(40)])), "████▚▚····");
-    }
-
-    #[test]
-    fn absurd_numbers_fill_the_bar_and_no_more() {
-        let absurd = gpu(u64::MAX, Some(u64::MAX), &[Some(u64::MAX), Some(u64::MAX)]);
-        assert_eq!(drawn(&absurd), "██████████");
-    }
 
     #[test]
     fn units_are_shown_once_where_they_agree() {

@@ -3,20 +3,26 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::gpus::{FREE, HELD, RESERVED, UNATTRIBUTED, UNTOLD};
+use super::bar::{FREE, HELD, RESERVED, UNATTRIBUTED, UNTOLD};
 use super::look::Look;
 use super::pen::Pen;
 use crate::watch::column::Column;
 use crate::watch::keys::TABLE;
 
 /// What the marks mean.
-const MARKS: [(&str, &str); 9] = [
+const MARKS: [(&str, &str); 12] = [
     (HELD, "memory that processes hold"),
     (UNATTRIBUTED, "used, but by no process that can be seen"),
     (UNTOLD, "used; by whom is not known"),
     (RESERVED, "reserved by the driver"),
     (FREE, "free"),
     ("—", "not known; 0 is an observed zero"),
+    ("n/a", "this GPU or driver does not tell it"),
+    ("0:3", "device 3 of GPU 0, under MIG"),
+    (
+        "unlisted",
+        "holds a GPU's device file; NVML does not list it",
+    ),
     ("stale 7s", "the GPU has not answered for so long"),
     ("~", "the last known value of such a GPU"),
     ("unresolved", "who is behind this pid could not be told"),

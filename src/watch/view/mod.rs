@@ -1,10 +1,11 @@
 //! The panels: `&App` to cells. Nothing here changes state.
 //!
-//! A file per panel: [`header`], [`gpus`], [`table`], [`status`] (findings and keys), [`help`],
+//! A file per panel: [`header`], [`gpus`] (with its [`bar`]), [`table`], [`status`] (findings and keys), [`help`],
 //! [`small`] (a screen too small for panels). Where they go is in `layout.rs`; [`pen`] writes a
 //! line, [`look`] has the styles, [`ascii`] translates for terminals without Unicode.
 
 pub mod ascii;
+pub mod bar;
 pub mod gpus;
 pub mod header;
 pub mod help;
@@ -17,11 +18,12 @@ pub mod table;
 use ratatui::buffer::Buffer;
 
 use super::app::{App, Mode};
-use super::layout::Layout;
 use look::Look;
 
 /// What stands for a value that is not known.
 pub const UNKNOWN: &str = "—";
+/// What stands for a value that this GPU or driver does not have.
+pub const NOT_AVAILABLE: &str = "n/a";
 
 /// A whole number with its unit.
 fn whole(number: Option<u32>, unit: &str) -> String {
@@ -34,8 +36,7 @@ pub fn draw(app: &App, buffer: &mut Buffer) {
         color: app.setup.color,
     };
     let area = buffer.area;
-    let gpu_count = app.picture.as_ref().map_or(0, |it| it.snapshot.gpus.len());
-    match (app.mode, Layout::new(area, gpu_count)) {
+    match (app.mode, app.layout_of(area)) {
         (Mode::Help(line), _) => help::draw(look, line, area, buffer),
         (_, None) => small::draw(app, look, area, buffer),
         (_, Some(layout)) => {

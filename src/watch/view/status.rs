@@ -10,11 +10,12 @@ use super::look::Look;
 use super::pen::{Pen, clean, columns, wrap};
 use super::table;
 use crate::model::finding::Finding;
-use crate::model::snapshot::Process;
+use crate::model::snapshot::{Gpu, Process, Snapshot};
 use crate::report::escape::escape;
 use crate::watch::app::{App, End, Mode};
 use crate::watch::column::Column;
 use crate::watch::keys;
+use crate::watch::layout::Gpus;
 use crate::watch::picture::{Picture, Subject, badge};
 
 /// The text of one finding is cut here, whatever a rule or a recording put into it.
@@ -47,7 +48,10 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
     }
     match app.subject() {
         Some(subject) => selected(&subject, &mut lines),
-        None => overview(picture, &mut lines),
+        None => {
+            let form = app.layout().map(|layout| layout.gpu_form);
+            overview(picture, form, &mut lines);
+        }
     }
     // Silence is no good news where nothing is heard.
     if lines.is_blank && !overdue {
@@ -58,8 +62,14 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
 fn title(app: &App) -> String {
     match (app.subject(), &app.picture) {
         (Some(subject), _) => {
-            let key = subject.row.key;
-            format!("process {} on GPU {}", key.identity.pid, key.gpu)
+            let pid = subject.row.key.identity.pid;
+            match subject.place_on_gpus() {
+                Some(gpus) if subject.row.is_listed => {
+                    format!("process {pid} on GPU {gpus}{}", profile(&subject))
+                }
+                Some(gpus) => format!("process {pid}, unlisted, has GPU {gpus} open"),
+                None => format!("process {pid}"),
+            }
         }
         (None, Some(picture)) => match picture.findings.len() {
             0 => "findings".to_owned(),
@@ -67,6 +77,16 @@ fn title(app: &App) -> String {
         },
         (None, None) => String::new(),
     }
+}
+
+/// The profile of the MIG device that a process is on: ` (1g.10gb)`.
+fn profile(subject: &Subject<'_>) -> String {
+    let (gpu_instance, compute_instance) = subject.row.key.instance;
+    let device = subject
+        .gpu
+        .and_then(|gpu| gpu.mig_device(gpu_instance, compute_instance));
+    let profile = device.and_then(|device| device.profile.as_deref());
+    profile.map_or_else(String::new, |profile| format!(" ({})", clean(profile, 40)))
 }
 
 /// The panel's lines, from the top.
@@ -132,7 +152,7 @@ impl Lines<'_> {
 }
 
 /// All findings, as many as have room; then what could not be decided or read.
-fn overview(picture: &Picture, lines: &mut Lines<'_>) {
+fn overview(picture: &Picture, form: Option<Gpus>, lines: &mut Lines<'_>) {
     let look = lines.look;
     let mut notes: Vec<String> = Vec::new();
     if let Some(error) = picture.snapshot.errors.first() {
@@ -149,6 +169,7 @@ fn overview(picture: &Picture, lines: &mut Lines<'_>) {
             clean(&error.error, 400)
         ));
     }
+    notes.extend(unavailable(&picture.snapshot, form));
     for undecided in &picture.undecided {
         notes.push(format!(
             "not decided yet: {}: {}",
@@ -178,6 +199,33 @@ fn overview(picture: &Picture, lines: &mut Lines<'_>) {
     }
 }
 
+/// Why figures are not to be had, each reason once; and that a hidden holder may not have been seen,
+/// where there is memory that nobody holds.
+fn unavailable(snapshot: &Snapshot, form: Option<Gpus>) -> Vec<String> {
+    let told = form == Some(Gpus::Lines);
+    let mut notes: Vec<String> = Vec::new();
+    for gpu in &snapshot.gpus {
+        for (what, reason) in [
+            ("memory", &gpu.memory_unavailable),
+            ("memory of processes", &gpu.process_memory_unavailable),
+        ] {
+            // A GPU's own line tells it already.
+            let Some(reason) = reason.as_ref().filter(|_| !told || what != "memory") else {
+                continue;
+            };
+            let text = format!("{what} n/a: {}", clean(reason, 400));
+            if !notes.iter().any(|note| note.ends_with(&text)) {
+                notes.push(format!("GPU {}: {text}", gpu.index));
+            }
+        }
+    }
+    let mut balances = snapshot.gpus.iter().filter_map(Gpu::balance);
+    if balances.any(|balance| balance.notable_bytes().is_some()) {
+        notes.extend(snapshot.host.unread_text());
+    }
+    notes
+}
+
 /// The finding about a process with what returns the memory, and what else is known of it.
 fn selected(subject: &Subject<'_>, lines: &mut Lines<'_>) {
     let look = lines.look;
@@ -198,10 +246,14 @@ fn selected(subject: &Subject<'_>, lines: &mut Lines<'_>) {
     }
     match subject.process {
         Ok(process) => {
+            if let Some(holding) = subject.holding() {
+                let text = clean(&holding, MESSAGE_CHARS).into_owned();
+                lines.write(&text, 2, look.caution());
+            }
             let room = lines.left().min(3);
             let text = table::what(process, lines.area.width.saturating_mul(room.max(1)));
             lines.write(&text, 3, look.plain());
-            lines.write(&whereabouts(process, look), 2, look.faint());
+            lines.write(&whereabouts(subject, process, look), 2, look.faint());
         }
         Err(reason) => {
             let text = format!(
@@ -214,7 +266,7 @@ fn selected(subject: &Subject<'_>, lines: &mut Lines<'_>) {
 }
 
 /// Whether a process has halted, and where it belongs: executable, job, container, terminal.
-fn whereabouts(process: &Process, look: Look) -> String {
+fn whereabouts(subject: &Subject<'_>, process: &Process, look: Look) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut part = |label: &str, value: Option<&str>| {
         if let Some(value) = value {
@@ -225,6 +277,7 @@ fn whereabouts(process: &Process, look: Look) -> String {
     if let Some(state) = process.state.filter(|state| table::is_halted(*state)) {
         part("state", Some(&table::state_word(state, look).0));
     }
+    part("role", subject.mps_role());
     part("terminal", process.terminal.as_deref());
     part("unit", process.systemd_unit.as_deref());
     if let Some(slurm) = &process.slurm {
@@ -233,10 +286,18 @@ fn whereabouts(process: &Process, look: Look) -> String {
     if let Some(container) = &process.container {
         let runtime = container.runtime.as_deref().unwrap_or("container");
         let id = container.id.as_deref().map(short);
-        part(&escape(runtime), id.as_deref());
+        part(
+            &escape(runtime),
+            container.name.as_deref().or(id.as_deref()),
+        );
     }
     if let Some(kubernetes) = &process.kubernetes {
-        part("pod", kubernetes.pod_uid.as_deref());
+        let name = kubernetes.pod_name.as_deref();
+        part("pod", name.or(kubernetes.pod_uid.as_deref()));
+        part("namespace", kubernetes.namespace.as_deref());
+    }
+    if let Some(own) = process.namespace_pid {
+        part("pid in its namespace", Some(&own.to_string()));
     }
     if let Some(ppid) = process.ppid {
         part("parent", Some(&ppid.to_string()));

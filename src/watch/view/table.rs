@@ -6,9 +6,9 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::UNKNOWN;
 use super::look::Look;
-use super::pen::{Pen, clean, head};
+use super::pen::{Pen, clean, columns, head};
+use super::{NOT_AVAILABLE, UNKNOWN};
 use crate::model::snapshot::Process;
 use crate::report::escape::command_line;
 use crate::units::{Bytes, Span};
@@ -16,6 +16,8 @@ use crate::watch::app::App;
 use crate::watch::column::Column;
 use crate::watch::picture::{Picture, Sort, Subject, Widths, badge, notebook};
 
+/// Columns of the command that stay beside the evidence of an unlisted process.
+const COMMAND_BESIDE: u16 = 16;
 /// The column before the first, for the mark of the selected row.
 const GUTTER: u16 = 1;
 
@@ -101,9 +103,11 @@ fn chosen(widths: Widths, width: u16) -> Vec<(Column, u16)> {
 
 fn column_width(column: Column, widths: Widths) -> u16 {
     match column {
+        Column::Gpu => widths.gpu,
         Column::Pid => widths.pid,
         Column::User => widths.user,
         Column::Framework => widths.framework,
+        Column::Place => widths.place,
         Column::Finding => widths.finding,
         column => column.spec().width,
     }
@@ -173,19 +177,27 @@ fn cell<'a>(
     let row = subject.row;
     let entry = &row.entry;
     let process = subject.process.ok();
-    let stale = subject.gpu.stale_seconds.is_some();
+    let stale = subject.gpu.is_some_and(|gpu| gpu.stale_seconds.is_some());
+    let never_told = subject
+        .gpu
+        .is_some_and(|gpu| gpu.process_memory_unavailable.is_some());
     let plain = |text: Option<String>| match text {
         Some(text) => (Cow::Owned(text), look.plain()),
         None => (Cow::Borrowed(UNKNOWN), look.faint()),
     };
     let span = |seconds: Option<f64>| seconds.map(|it| Span::from_seconds(it).to_string());
     match column {
-        Column::Gpu => plain(Some(row.key.gpu.to_string())),
-        Column::Pid => plain(Some(row.key.identity.pid.to_string())),
+        Column::Gpu => plain(subject.place_on_gpus()),
+        Column::Pid => plain(Some(
+            process.map_or_else(|| row.key.identity.pid.to_string(), Process::pid_text),
+        )),
         Column::User => match process.and_then(|it| it.user.as_deref()) {
             Some(user) => (clean(user, width), look.plain()),
             None => plain(process.and_then(|it| it.uid).map(|uid| uid.to_string())),
         },
+        Column::Memory if never_told && row.is_listed && entry.used_bytes.is_none() => {
+            (Cow::Borrowed(NOT_AVAILABLE), look.faint())
+        }
         Column::Memory => {
             // The last known value of a GPU that does not answer.
             let mark = if stale { "~" } else { "" };
@@ -215,22 +227,46 @@ fn cell<'a>(
         },
         Column::Idle => plain(span(row.idle_seconds)),
         Column::Runtime => plain(span(row.runtime_seconds)),
-        Column::Framework => match process.and_then(|it| it.framework.as_deref()) {
-            Some(framework) => (clean(framework, width), look.plain()),
-            None => plain(None),
-        },
+        Column::Framework => plain(
+            process
+                .and_then(Process::framework_text)
+                .map(|text| clean(&text, width).into_owned()),
+        ),
+        Column::Place => plain(
+            process
+                .and_then(Process::place)
+                .map(|text| clean(&text, width).into_owned()),
+        ),
         Column::Finding => match subject.finding {
             Some(finding) => (Cow::Owned(badge(finding)), look.badge(finding.severity)),
             None => (Cow::Borrowed(""), look.plain()),
         },
         Column::Command => match subject.process {
-            Ok(process) => (Cow::Owned(what(process, width)), look.plain()),
+            Ok(process) => {
+                let text = format!("{}{}", role(subject, width), what(process, width));
+                (Cow::Owned(text), look.plain())
+            }
             Err(reason) => (
                 Cow::Owned(format!("unresolved: {}", clean(reason, width))),
                 look.caution(),
             ),
         },
     }
+}
+
+/// What a process is to the GPU where that is not what a row says by itself: unlisted, with the evidence
+/// where it leaves room for the command, or a part of the Multi-Process Service.
+fn role(subject: &Subject<'_>, width: u16) -> String {
+    if let Some(holding) = subject.holding() {
+        let evidence = format!("[{}] ", clean(&holding, width));
+        return if columns(&evidence) + COMMAND_BESIDE <= width {
+            evidence
+        } else {
+            "[unlisted] ".to_owned()
+        };
+    }
+    let role = subject.mps_role();
+    role.map_or_else(String::new, |role| format!("[{role}] "))
 }
 
 /// The command, behind the state of a process that has halted: where the column of states is folded
@@ -324,9 +360,11 @@ mod tests {
     #[test]
     fn columns_leave_in_order_of_need_and_never_overflow() {
         let widths = Widths {
+            gpu: 4,
             pid: 7,
             user: 8,
             framework: 10,
+            place: 12,
             finding: 8,
         };
         for width in 0..=220u16 {

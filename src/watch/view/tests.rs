@@ -10,7 +10,7 @@ use ratatui::{Terminal, TerminalOptions, Viewport};
 
 use super::*;
 use crate::model::finding::{Severity, Undecided};
-use crate::model::snapshot::{Jupyter, Process, ReadError, Snapshot};
+use crate::model::snapshot::{Jupyter, Process, ProcessType, ReadError, Snapshot};
 use crate::rules::{Engine, Settings};
 use crate::watch::app::{Event, Setup, update};
 use crate::watch::picture::Picture;
@@ -141,6 +141,60 @@ fn half_broken_machines() {
             &showing(snapshot, columns, rows),
         );
     }
+}
+
+#[test]
+fn mig_devices_hidden_holders_and_what_is_not_available() {
+    for (columns, rows) in SIZES {
+        let mut divided = sample::snapshot(2, 3);
+        sample::divide(&mut divided, 0);
+        check(
+            &format!("mig-{columns}x{rows}"),
+            &showing(divided, columns, rows),
+        );
+
+        let mut hidden = sample::snapshot(2, 2);
+        hidden.gpus[1].memory.as_mut().unwrap().used_bytes += 8 * crate::units::GIB;
+        let worker = sample::hide(&mut hidden);
+        hidden.host.unread_processes = Some(312);
+        let mut app = showing(hidden, columns, rows);
+        let at = app.picture.as_ref().unwrap().rows.len() - 1;
+        let subject = app.picture.as_ref().unwrap().subject(at).unwrap();
+        assert_eq!(
+            subject.row.key.identity.pid, worker,
+            "the unknown comes last"
+        );
+        check(&format!("hidden-{columns}x{rows}"), &app);
+        update(
+            &mut app,
+            Event::Key(crossterm::event::KeyCode::Char('G').into()),
+        );
+        check(&format!("hidden-selected-{columns}x{rows}"), &app);
+
+        let mut bare = sample::snapshot(2, 2);
+        bare.gpus[0].memory = None;
+        bare.gpus[0].memory_unavailable =
+            Some("it shares the machine's memory; NVML gives no framebuffer figure".into());
+        for at in 0..2 {
+            sample::entry(&mut bare, 1, at).used_bytes = None;
+        }
+        bare.gpus[1].process_memory_unavailable =
+            Some("the driver does not tell which process holds what".into());
+        bare.gpus[1].processes.as_mut().unwrap()[1].kind = ProcessType::Mps;
+        check(
+            &format!("not-available-{columns}x{rows}"),
+            &showing(bare, columns, rows),
+        );
+    }
+}
+
+#[test]
+fn a_grid_of_gpus_has_no_room_for_their_parts() {
+    let mut snapshot = sample::snapshot(8, 1);
+    sample::divide(&mut snapshot, 3);
+    snapshot.gpus[5].memory = None;
+    snapshot.gpus[5].memory_unavailable = Some("it shares the machine's memory".into());
+    check("mig-grid-60x15", &showing(snapshot, 60, 15));
 }
 
 fn hostile() -> Snapshot {
@@ -318,8 +372,20 @@ impl Dice {
                 entry.sm_percent = self.chance().then_some(u32::MAX);
             }
             if self.chance() {
+                sample::divide(&mut snapshot, at);
+                snapshot.gpus[at].mig_devices[0].profile = Some(self.name());
+                snapshot.gpus[at].mig_devices[1].memory = None;
+            }
+            if self.chance() {
+                snapshot.gpus[at].memory = None;
+                snapshot.gpus[at].memory_unavailable = Some(self.name());
+            }
+            if self.chance() {
                 sample::lose(&mut snapshot, at);
             }
+        }
+        if self.chance() {
+            sample::hide(&mut snapshot);
         }
         for process in &mut snapshot.processes {
             *process = Process {
@@ -335,6 +401,10 @@ impl Dice {
                 cpu_percent: Some(f64::from_bits(self.0)),
                 rss_bytes: self.bytes(),
                 unresolved: self.chance().then(|| self.name()),
+                gpu_files: self.chance().then(|| vec![self.name(); 5].into()),
+                namespace_pid: self.chance().then_some(u32::MAX),
+                systemd_unit: self.chance().then(|| self.name()),
+                framework_version: self.chance().then(|| self.name()),
                 ..process.clone()
             };
         }
