@@ -10,6 +10,7 @@
 //!
 //! - graphics: a desktop draws when there is something to draw;
 //! - an inference server that listens: waiting is its work, and it has a kind of its own;
+//! - a daemon of the Multi-Process Service: it waits for its clients;
 //! - a process that is stopped (`T`, `t`): somebody stopped it and will go on, an owner, a scheduler or a
 //!   debugger. The time before it went on does not count against it either;
 //! - a zombie or dead one (`Z`, `X`), or one in uninterruptible sleep (`D`) for two minutes: it cannot
@@ -275,7 +276,12 @@ fn is_never_idle(seen: Seen<'_>, process: &Process, known: &ProcessHistory, whos
     let is_busy = kernel.and_then(|kernel| kernel.execution_state.as_deref()) == Some("busy");
     let is_stopped = matches!(known.state(), Some(('T' | 't', _)));
     let cannot_run = is_stopped || stuck::is_beyond_signals(seen, known);
-    is_busy || cannot_run || server::serves(process, seen.snapshot) != (whose == Whose::Server)
+    // The daemons of the Multi-Process Service wait for their clients, and hold memory for them.
+    let is_mps = process.mps_role(None).is_some();
+    is_busy
+        || cannot_run
+        || is_mps
+        || server::serves(process, seen.snapshot) != (whose == Whose::Server)
 }
 
 /// A process on a GPU that may be idle there.

@@ -4,6 +4,7 @@ use mock_nvml::scene::{Driver, Fault, Gpu, MigDevice, Process, ProcessKind, Scen
 use serde_json::{Value, json};
 
 use crate::machine::{GIB, Machine, Running, Snapshot};
+use crate::support;
 
 /// A GPU in two instances, a process on each, and one that is on both.
 fn divided(first: u32, second: u32, both: u32) -> Gpu {
@@ -231,7 +232,7 @@ fn clients_of_the_multi_process_service_are_told_from_its_server() {
     // The server is known by the name of its program.
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("nvidia-cuda-mps-server");
-    let sleep = crate::support::find("sleep", "coreutils").unwrap();
+    let sleep = support::find("sleep", "coreutils").unwrap();
     std::fs::copy(sleep, &program).unwrap();
     let server = Running::start(std::process::Command::new(&program).arg("600"));
     let gpu = Gpu::default()
@@ -248,4 +249,32 @@ fn clients_of_the_multi_process_service_are_told_from_its_server() {
     };
     assert!(line(client.pid()).contains("[mps client] sleep"), "{text}");
     assert!(line(server.pid()).contains("[mps server] "), "{text}");
+}
+
+#[test]
+fn a_holder_that_nvml_does_not_list_is_a_row_with_its_evidence() {
+    let recording = "tests/data/corpus/unattributed_hidden_holder-100.jsonl";
+    let ps = |more: &[&str]| {
+        let output = support::run(&[&["ps", "--replay", recording][..], more].concat());
+        assert_eq!((output.code, output.stderr.as_str()), (0, ""));
+        output.stdout
+    };
+    let text = ps(&[]);
+    let row = text.lines().find(|line| line.contains("2656442"));
+    let row = row.unwrap_or_else(|| panic!("{text}"));
+    assert!(
+        row.contains("[holds /dev/nvidia0, not listed by NVML] /usr/bin/python3 agent.py"),
+        "{text}"
+    );
+    assert!(
+        row.contains(" bao ") && !row.contains("0 B"),
+        "its memory is unknown: {row}"
+    );
+    // total = free + reserved + processes + unattributed
+    assert!(
+        text.contains("  0    42949672960  30663507968   492830720            0   11793334272"),
+        "{text}"
+    );
+    assert!(ps(&["--gpu", "0"]).contains("2656442"));
+    assert!(!ps(&["--user", "nobody"]).contains("UNATTRIBUTED"));
 }

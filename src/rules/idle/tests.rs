@@ -311,6 +311,9 @@ fn graphics_and_servers_are_never_idle() {
     let mut desktop = scene();
     desktop.row(0, PID).kind = ProcessType::Graphics;
     assert_clean(&judge(&mut desktop, 700.0));
+    let mut mps = scene();
+    mps.process(PID).executable = Some("/usr/bin/nvidia-cuda-mps-server".into());
+    assert_clean(&judge(&mut mps, 700.0));
     for (listening, found) in [(Some(true), 0), (None, 0), (Some(false), 1)] {
         let mut scene = scene();
         scene.process(PID).framework = Some("vllm".into());

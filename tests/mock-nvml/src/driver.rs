@@ -42,7 +42,7 @@ impl Handle {
 
     /// A MIG device of the GPU, by its index there.
     pub(crate) fn of_mig(gpu: u32, index: u32) -> Self {
-        Self(Self::of(gpu).0 | (index as usize + 1) * GPUS_MAX)
+        Self(Self::of(gpu).0 | ((index as usize + 1) * GPUS_MAX))
     }
 
     /// The GPU, and the MIG device's index on it where it is one.
