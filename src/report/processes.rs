@@ -14,6 +14,8 @@ use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process, Snapshot};
 use crate::units::{Bytes, Span};
 
+/// Columns of an owner on a terminal, at most: a daemon's long name must not push others out.
+const OWNER_MAX: usize = 12;
 /// Columns of a place, at most.
 const PLACE_MAX: usize = 32;
 
@@ -167,7 +169,10 @@ fn processes(rows: &[Row<'_>], snapshot: &Snapshot, width: Option<usize>, style:
         table.row(vec![
             instance(row),
             process.map_or_else(|| row.pid().to_string(), Process::pid_text),
-            known(process.and_then(owner)),
+            known(process.and_then(owner).map(|owner| match width {
+                Some(_) => fit(&owner, OWNER_MAX).into_owned(),
+                None => owner,
+            })),
             memory(row),
             known(row.on_gpu.and_then(|it| it.sm_percent).map(percent)),
             known(process.and_then(|process| process.cpu_seconds).map(span)),
