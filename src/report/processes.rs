@@ -16,8 +16,11 @@ use crate::units::{Bytes, Span};
 
 /// Columns of an owner on a terminal, at most: a daemon's long name must not push others out.
 const OWNER_MAX: usize = 12;
-/// Columns of a place, at most.
+/// Columns of a place, at most; on a narrow terminal, and elsewhere.
+const PLACE_MAX_NARROW: usize = 16;
 const PLACE_MAX: usize = 32;
+/// Columns of a terminal that is not narrow.
+const WIDE: usize = 120;
 
 /// How the process table is ordered. Largest first, but for `Gpu`, `Pid`, `User` and `Command`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -159,10 +162,14 @@ fn processes(rows: &[Row<'_>], snapshot: &Snapshot, width: Option<usize>, style:
         "CPU TIME",
         "FRAMEWORK",
         "RUNTIME",
-        "SM",
         "WHERE",
+        "SM",
         "STATE",
     ]);
+    let place_max = match width {
+        Some(0..WIDE) => PLACE_MAX_NARROW,
+        _ => PLACE_MAX,
+    };
     for row in rows {
         let process = row.process;
         let known = |value: Option<String>| value.unwrap_or_else(unknown);
@@ -193,7 +200,7 @@ fn processes(rows: &[Row<'_>], snapshot: &Snapshot, width: Option<usize>, style:
             process
                 .and_then(Process::place)
                 .map_or_else(String::new, |place| {
-                    fit(&escape(&place), PLACE_MAX).into_owned()
+                    fit(&escape(&place), place_max).into_owned()
                 }),
             what(row, snapshot),
         ]);
