@@ -35,6 +35,7 @@ complete -c gpumem -n "__fish_gpumem_needs_command" -s V -l version -d 'Print th
 complete -c gpumem -n "__fish_gpumem_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "ps" -d 'Show who holds GPU memory now'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "check" -d 'Judge by the rules whether GPU memory is wasted; the exit code is the verdict'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "explain" -d 'Explain one process, GPU or finding on a page: whose, since when, why, and what to do'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "watch" -d 'Watch GPUs, processes and findings live on the terminal'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "record" -d 'Record what is observed, a JSON snapshot a line'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "rules" -d 'List the rules: what each finds, its settings, their values and what they mean'
@@ -102,6 +103,20 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s q -l quiet -d 'P
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l framework -d 'Explain a framework; without NAME, list those that are known' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l window -d 'How long to sample this machine before it is explained [default: 2s]' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l json -d 'Print the page as JSON (gpumem.explain/1)'
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l speed -d 'How fast a recording plays, as a multiple of real time' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F

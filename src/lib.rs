@@ -6,7 +6,7 @@
 //! ```text
 //! NVML ──► source::nvml ──┐
 //! /proc ─► host ──────────┴► source::live ──┐
-//! file, stdin, demo ───────► source::replay ┴─ Snapshot ─► history ─► rules ─► Finding ─┬► report   ps, check
+//! file, stdin, demo ───────► source::replay ┴─ Snapshot ─► history ─► rules ─► Finding ─┬► report   ps, check, explain
 //!        ▲                                        │                                     └► watch    the terminal
 //!        └───────────── recording ◄───────────────┘
 //! ```

@@ -88,6 +88,7 @@ pub enum Color {
 pub enum Command {
     Ps(Ps),
     Check(Check),
+    Explain(Explain),
     Watch(Watch),
     Record(Record),
     Rules(Rules),
@@ -321,6 +322,54 @@ impl ValueEnum for Severity {
     }
 }
 
+/// Explain one process, GPU or finding on a page: whose, since when, why, and what to do
+///
+/// What it is, whose and since when, how its memory moved, what the rules say and on which evidence,
+/// what holds it, and what would give the memory back, gentlest first. Where `gpumem record --store`
+/// runs, the page rests on what it has stored; else on a short look, and says what that cannot tell.
+/// With --replay or --demo it is about the recording's end.
+///
+/// With --framework it tells of a framework instead how it takes memory, what returns it and what does
+/// not; no GPU is needed for that.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES)]
+pub struct Explain {
+    /// A process (4242), a GPU (gpu:0, GPU-…, MIG-…), or a finding's id, which check --json prints, or
+    /// the beginning of one that no other has
+    #[arg(
+        value_name = "PID|GPU|FINDING",
+        required_unless_present = "framework",
+        conflicts_with = "framework"
+    )]
+    pub target: Option<String>,
+
+    /// Explain a framework; without NAME, list those that are known
+    #[arg(
+        long,
+        value_name = "NAME",
+        num_args = 0..=1,
+        default_missing_value = "list",
+        conflicts_with_all = ["window", "replay", "demo", "no_store"]
+    )]
+    pub framework: Option<String>,
+
+    /// Print the page as JSON (gpumem.explain/1)
+    #[arg(long)]
+    pub json: bool,
+
+    /// How long to sample this machine before it is explained [default: 2s]
+    #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
+    pub window: Option<Span>,
+
+    /// Whether the stored history counts.
+    #[command(flatten)]
+    pub stored: Stored,
+
+    /// Where snapshots come from.
+    #[command(flatten)]
+    pub recorded: Recorded,
+}
+
 /// Watch GPUs, processes and findings live on the terminal
 ///
 /// Keys: ? shows them all, q quits. Where `gpumem record --store` runs, idle times and findings are
@@ -512,6 +561,8 @@ pub enum SchemaName {
     Check,
     /// What doctor --json prints (gpumem.doctor/1)
     Doctor,
+    /// What explain --json prints (gpumem.explain/1)
+    Explain,
     /// What ps --json prints, and each line of a recording (gpumem.snapshot/1)
     Snapshot,
 }

@@ -8,6 +8,7 @@ mod check;
 mod config;
 mod doctor;
 pub mod exit;
+mod explain;
 pub mod generate;
 mod ps;
 mod record;
@@ -67,6 +68,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         None => print(&Cli::command().render_help().to_string()).map(|()| Exit::Clean),
         Some(Command::Ps(args)) => ps::run(&args, global),
         Some(Command::Check(args)) => check::run(&args, global),
+        Some(Command::Explain(args)) => explain::run(&args, global),
         Some(Command::Watch(args)) => watch::run(&args, global),
         Some(Command::Record(args)) => record::run(&args, global),
         Some(Command::Rules(args)) => rules::run(&args, global),

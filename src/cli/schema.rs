@@ -9,6 +9,7 @@ pub(super) fn run(args: &Schema) -> anyhow::Result<Exit> {
     print(match args.name {
         SchemaName::Check => schema::CHECK,
         SchemaName::Doctor => schema::DOCTOR,
+        SchemaName::Explain => schema::EXPLAIN,
         SchemaName::Snapshot => schema::SNAPSHOT,
     })
     .map(|()| Exit::Clean)

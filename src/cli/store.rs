@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use super::args::{Global, Stored};
 use super::{Misuse, complain};
-use crate::model::Time;
 use crate::model::snapshot::Host;
+use crate::model::{Snapshot, Time};
 use crate::recording::Error;
 use crate::recording::store::{Access, Latest, Store};
 use crate::rules::setting::Value;
@@ -175,6 +175,16 @@ pub(super) fn longest(rules: &Settings) -> Duration {
 
 /// Has the engine judge what is stored of this boot, up to now; the machine's own snapshots follow.
 pub(super) fn feed(engine: &mut Engine, live: &Live, ask: Ask<'_>) -> Result<Fed, Error> {
+    feed_each(engine, live, ask, |_, _| {})
+}
+
+/// As [`feed`], and shows each snapshot that was judged, with the engine that did.
+pub(super) fn feed_each(
+    engine: &mut Engine,
+    live: &Live,
+    ask: Ask<'_>,
+    mut seen: impl FnMut(&Engine, &Snapshot),
+) -> Result<Fed, Error> {
     if ask.stored.no_store {
         return Ok(Fed::default());
     }
@@ -205,6 +215,7 @@ pub(super) fn feed(engine: &mut Engine, live: &Live, ask: Ask<'_>) -> Result<Fed
             // What a recorder adds meanwhile is seen by the machine's own snapshots, too.
             Ok(snapshot) if snapshot.time < now && same_machine(&snapshot.host, live.host()) => {
                 engine.observe(&snapshot);
+                seen(engine, &snapshot);
                 fed.first.get_or_insert(snapshot.time);
             }
             Ok(_) => {}

@@ -80,7 +80,7 @@ pub(super) fn is_unused(gpu: &Gpu, is_still: bool) -> Option<bool> {
 }
 
 /// Whether a process holds the GPU's device file open; `None` where its files may not be read.
-pub(super) fn holds_file(process: &Process, gpu: &Gpu) -> Option<bool> {
+pub fn holds_file(process: &Process, gpu: &Gpu) -> Option<bool> {
     let number = gpu.minor_number.unwrap_or(gpu.index);
     let is_its = |file: &str| {
         file.strip_prefix("/dev/nvidia")

@@ -2,14 +2,15 @@
 //!
 //! Each takes what was observed or concluded and writes it out; none knows where it came from.
 //! [`processes`] is `gpumem ps` for people, with the tables of `gpus` before its own, [`check`] the
-//! verdict for people and as JSON, [`doctor`] what works on this machine, [`table`] aligns columns by
-//! their width on a terminal, [`escape`] makes hostile text harmless, [`schema`] is what is written, as
-//! JSON Schema.
+//! verdict for people and as JSON, [`explain`] the page about one process or GPU, [`doctor`] what works
+//! on this machine, [`table`] aligns columns by their width on a terminal, [`escape`] makes hostile text
+//! harmless, [`schema`] is what is written, as JSON Schema.
 
 pub mod check;
 pub mod doctor;
 pub mod escape;
 pub mod evidence;
+pub mod explain;
 mod gpus;
 pub mod processes;
 pub mod schema;

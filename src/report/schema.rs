@@ -7,5 +7,7 @@
 pub const CHECK: &str = include_str!("schema/check.json");
 /// `gpumem.doctor/1`: what `doctor --json` prints.
 pub const DOCTOR: &str = include_str!("schema/doctor.json");
+/// `gpumem.explain/1`: what `explain --json` prints.
+pub const EXPLAIN: &str = include_str!("schema/explain.json");
 /// `gpumem.snapshot/1`: what `ps --json` prints, and each line of a recording.
 pub const SNAPSHOT: &str = include_str!("schema/snapshot.json");

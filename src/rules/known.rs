@@ -68,7 +68,7 @@ const DISPLAYS: &[&str] = &[
 const COMM_BYTES: usize = 15;
 
 /// Whether the process watches GPUs or is a daemon of the driver.
-pub(super) fn is_monitor(process: &Process) -> bool {
+pub fn is_monitor(process: &Process) -> bool {
     is_one_of(process, MONITORS)
 }
 

@@ -38,7 +38,9 @@ pub mod unattributed;
 
 pub use engine::Engine;
 use keep::Keep;
+pub use known::is_monitor;
 use rule::{Rule, SettingValue, Tuned};
+pub use subject::name as name_of;
 
 use crate::model::Kind;
 use crate::model::Severity;

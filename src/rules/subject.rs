@@ -100,7 +100,7 @@ pub(super) fn held(gpus_held: &[FindingGpu]) -> String {
 
 /// What to call a process in a sentence: a notebook by its file, a script by its interpreter and name,
 /// a program by its name and what it was asked to do.
-pub(super) fn name(process: &Process) -> String {
+pub fn name(process: &Process) -> String {
     let jupyter = process.jupyter.as_ref();
     if let Some(path) = jupyter.and_then(|jupyter| jupyter.notebook_path.as_deref()) {
         return cut(&format!("notebook {path}"));

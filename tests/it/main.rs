@@ -14,6 +14,7 @@ mod configured;
 mod corpus;
 mod demo;
 mod doctor;
+mod explain;
 mod gate;
 mod generated;
 mod hardware;

@@ -1,6 +1,8 @@
 //! The published schemas: what gpumem writes is valid, what is broken is not, and they name exactly
 //! the fields that are written.
 
+mod explain;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::sync::Arc;
@@ -58,6 +60,7 @@ fn they_are_printed_as_they_are_committed() {
     for (name, text) in [
         ("check", schema::CHECK),
         ("doctor", schema::DOCTOR),
+        ("explain", schema::EXPLAIN),
         ("snapshot", schema::SNAPSHOT),
     ] {
         let printed = run(&["schema", name]);
@@ -66,7 +69,7 @@ fn they_are_printed_as_they_are_committed() {
     let unknown = run(&["schema", "findings"]);
     assert_eq!(unknown.code, 2);
     assert!(
-        unknown.stderr.contains("check, doctor, snapshot"),
+        unknown.stderr.contains("check, doctor, explain, snapshot"),
         "{unknown:?}"
     );
 }
@@ -284,6 +287,7 @@ fn they_name_exactly_the_fields_that_are_written() {
         (schema::SNAPSHOT, serde_json::to_value(snapshot()).unwrap()),
         (schema::CHECK, report()),
         (schema::DOCTOR, diagnosis()),
+        (schema::EXPLAIN, explain::page()),
     ] {
         let schema = schema(text);
         let (mut is, mut said) = (BTreeSet::new(), BTreeSet::new());

@@ -1,0 +1,190 @@
+//! `gpumem explain`: one page about a process, a GPU, a finding or a framework.
+//!
+//! Here snapshots are fetched and the page is printed. What was typed is understood in `target`; what
+//! there is to say is put together in `subject`, what to do in `steps`, a framework's row in
+//! `framework`; how it looks is in [`crate::report::explain`].
+
+mod framework;
+mod kin;
+mod steps;
+mod subject;
+mod target;
+
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use self::target::{Found, Target};
+use super::args::{Explain, Global};
+use super::exit::Exit;
+use super::watch::locale_is_utf8;
+use super::{
+    complain, config, live, print, recorded, store, style, terminal_width, warn_of_damage,
+};
+use crate::history::course::Courses;
+use crate::model::finding::Finding;
+use crate::model::{Snapshot, Time};
+use crate::report::explain::Report;
+use crate::report::explain::text::{self, Look};
+use crate::rules::{Engine, Settings};
+use crate::source::Source as _;
+use crate::source::replay::Pace;
+use crate::units::Span;
+
+/// How long this machine is looked at: the use of a GPU is known from the second sample on.
+const LOOK: Span = Span(Duration::from_secs(2));
+/// Columns where standard output is no terminal and nobody says otherwise.
+const WIDTH: usize = 80;
+
+pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
+    let look = Look {
+        width: terminal_width().unwrap_or_else(columns),
+        style: style(global.color),
+        ascii: !locale_is_utf8(),
+    };
+    if let Some(name) = &args.framework {
+        let report = framework::report(name)?;
+        return put(&report, args.json, look).map(|()| Exit::Clean);
+    }
+    let typed = args.target.as_deref().unwrap_or_default();
+    let target = Target::parse(typed)?;
+    let mut seen = Seen::new(config::load(global)?.rules);
+    observe(&mut seen, args, global)?;
+    let last = seen.last.as_ref().context("there was no snapshot")?;
+    let found = target.find(&seen, last)?;
+    let mut report = match &found {
+        Found::Process(pid, asked) => subject::process(&seen, last, *pid, asked.as_ref()),
+        Found::Gpu(place, asked) => subject::gpu(&seen, last, *place, asked.as_ref()),
+    };
+    report.notes.extend(target.notes(&found, last));
+    put(&report, args.json, look)?;
+    Ok(if is_blind(&report) {
+        Exit::Blind
+    } else {
+        Exit::Clean
+    })
+}
+
+fn put(report: &Report, json: bool, look: Look) -> anyhow::Result<()> {
+    if json {
+        print(&report.to_json()?)
+    } else {
+        print(&text::page(report, look))
+    }
+}
+
+/// As shells say how wide a terminal is.
+fn columns() -> usize {
+    let columns = std::env::var("COLUMNS").ok();
+    let columns = columns.and_then(|text| text.parse().ok());
+    columns.filter(|&columns| columns > 0).unwrap_or(WIDTH)
+}
+
+/// Whether the page is about a GPU that could not be looked at.
+fn is_blind(report: &Report) -> bool {
+    report
+        .gpu
+        .as_ref()
+        .is_some_and(|page| page.device.stale_seconds.is_some() || page.device.processes.is_none())
+}
+
+/// What has been seen.
+#[derive(Debug)]
+struct Seen {
+    engine: Engine,
+    courses: Courses,
+    last: Option<Snapshot>,
+    /// When the history that the outlines belong to began.
+    first: Option<Time>,
+    /// The longest time that a rule asks for.
+    needed: Duration,
+    is_live: bool,
+}
+
+impl Seen {
+    fn new(settings: Settings) -> Self {
+        Self {
+            needed: store::longest(&settings),
+            engine: Engine::new(settings),
+            courses: Courses::default(),
+            last: None,
+            first: None,
+            is_live: false,
+        }
+    }
+
+    fn observe(&mut self, snapshot: Snapshot) {
+        self.engine.observe(&snapshot);
+        outline(&mut self.courses, &mut self.first, &self.engine, &snapshot);
+        self.last = Some(snapshot);
+    }
+
+    /// What the rules found, whatever became of it; what lasts comes first.
+    fn findings(&self) -> impl Iterator<Item = &Finding> {
+        self.engine.standing().chain(self.engine.resolved())
+    }
+}
+
+/// Outlines a snapshot that the engine has judged, if it did not pass it over.
+fn outline(courses: &mut Courses, first: &mut Option<Time>, engine: &Engine, snapshot: &Snapshot) {
+    let history = engine.history();
+    if history.last_time() != Some(snapshot.time) {
+        return;
+    }
+    if history.first_time() != *first {
+        // Another boot, or the machine slept: nothing before it says anything of now.
+        *first = history.first_time();
+        courses.forget();
+    }
+    courses.observe(snapshot);
+}
+
+fn observe(seen: &mut Seen, args: &Explain, global: &Global) -> anyhow::Result<()> {
+    if let Some(mut replay) = recorded(&args.recorded, Pace::AsFast)? {
+        while let Some(snapshot) = replay.next()? {
+            seen.observe(snapshot);
+        }
+        warn_of_damage(&replay);
+        return Ok(());
+    }
+    seen.is_live = true;
+    let window = args.window.unwrap_or(LOOK);
+    let interval = config::load(global)?.sample.interval.0;
+    // Use is known from the second sample on: there are two, however short the window.
+    let interval = interval.min(window.0.max(Duration::from_millis(100)));
+    let mut live = live(global, interval)?;
+    let ask = store::Ask {
+        global,
+        stored: args.stored,
+        needed: seen.needed,
+        most_bytes: store::MOST_FOR_CHECK,
+        quiet: false,
+    };
+    let Seen {
+        engine,
+        courses,
+        first,
+        ..
+    } = seen;
+    store::feed_each(engine, &live, ask, |engine, snapshot| {
+        outline(courses, first, engine, snapshot);
+    })?;
+    if args.window.is_some() && io::stderr().is_terminal() {
+        complain(&format!("sampling for {window} (--window)"));
+    }
+    let mut begun = None;
+    while let Some(snapshot) = live.next()? {
+        let time = snapshot.time;
+        seen.observe(snapshot);
+        let seconds = time.seconds_since(*begun.get_or_insert(time));
+        // Half an interval: the last sample is due at the end of the window, or a little after it.
+        if seconds + interval.as_secs_f64() / 2.0 >= window.seconds() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! What would give memory back, gentlest first: what leaves the process running, what ends it through
+//! whoever runs it, its end; and what makes it take less the next time.
+
+use crate::advice::{self, Framework, Line};
+use crate::model::finding::Finding;
+use crate::model::{Kind, Process};
+use crate::report::explain::{Moment, OnGpu, Step};
+use crate::units::Bytes;
+
+/// Of a framework's row, this many lines are on the page of a process; the rest is a command away.
+const MOST_INSIDE: usize = 4;
+const MOST_AT_END: usize = 2;
+const MOST_AT_START: usize = 2;
+/// In state D a process takes no signal, not even SIGKILL.
+const UNINTERRUPTIBLE: char = 'D';
+/// Stopped, it takes a signal only when it goes on.
+const STOPPED: char = 'T';
+/// A zombie, and what is just going.
+const ENDED: [char; 3] = ['Z', 'X', 'x'];
+
+/// What can be done about a process, and about what the rules say of it.
+pub(super) fn of_process(process: &Process, gpus: &[OnGpu], findings: &[Finding]) -> Vec<Step> {
+    let lasting = || findings.iter().filter(|it| it.resolved_at.is_none());
+    let general = if process.identity().is_certain() {
+        general(
+            process,
+            gpus,
+            lasting().any(|it| is_past_talking_to(it.kind)),
+        )
+    } else {
+        Vec::new()
+    };
+    // What a rule advises beyond what is right for the process anyhow is about what it found, and comes
+    // first.
+    let brief = advice::steps(process);
+    let lines = advice::lines(process).into_iter();
+    let known: Vec<&str> = lines
+        .chain(advice::at_start(process))
+        .map(|line| line.text)
+        .chain(brief.iter().map(String::as_str))
+        .collect();
+    let special = lasting().flat_map(|finding| &finding.advice);
+    let special: Vec<Step> = special
+        .filter(|text| !known.contains(&text.as_str()))
+        .map(|text| plain(Moment::Now, text.clone()))
+        .collect();
+    let mut steps: Vec<Step> = Vec::with_capacity(special.len() + general.len());
+    for step in special.into_iter().chain(general) {
+        let is_said = |said: &Step| said.text == step.text || (goes_on(said) && goes_on(&step));
+        if !steps.iter().any(is_said) {
+            steps.push(step);
+        }
+    }
+    steps
+}
+
+/// What is right for a process whatever was found; nothing to do inside one that cannot be told anything.
+fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<Step> {
+    let row = advice::of(process);
+    let lines = |of: fn(&Framework) -> &'static [Line], moment, most| {
+        let rows = row.into_iter().chain(advice::beside(process));
+        let lines = rows.flat_map(of).filter(|line| line.applies(process));
+        lines
+            .take(most)
+            .map(|line| step(moment, line))
+            .collect::<Vec<Step>>()
+    };
+    let mut steps = Vec::new();
+    if !is_past_talking_to {
+        steps.extend(lines(|row| row.inside, Moment::Now, MOST_INSIDE));
+        steps.extend(row.map(|row| more(row, steps.len())));
+    }
+    let places = advice::place_lines(process).into_iter();
+    let places = places.map(|text| plain(Moment::End, text));
+    let (awake, mut ends): (Vec<Step>, Vec<Step>) = places.partition(goes_on);
+    let awake = awake.into_iter().map(|step| Step {
+        moment: Moment::Now,
+        ..step
+    });
+    steps.extend(awake);
+    if process.jupyter.is_none() {
+        steps.extend(lines(|row| row.at_end, Moment::End, MOST_AT_END));
+    }
+    let state = process.state;
+    if state.is_some_and(|state| ENDED.contains(&state)) {
+        let text = "it has ended; what is left of it goes when its parent asks how, or ends itself";
+        ends = vec![plain(Moment::End, text.to_owned())];
+    } else if state == Some(UNINTERRUPTIBLE) {
+        let text = "no signal reaches it while it is in uninterruptible sleep: it waits for the driver \
+                    or for a disk";
+        ends.push(plain(Moment::End, text.to_owned()));
+    } else {
+        if ends.is_empty() {
+            // A job, a container or a unit is ended by whoever runs it, a kernel by its server.
+            let mut end = advice::lines(process)
+                .last()
+                .map(|line| step(Moment::End, line));
+            if let Some(end) = &mut end {
+                let pid = process.pid;
+                end.text.push_str(&if state == Some(STOPPED) {
+                    format!(" (`kill -TERM {pid}; kill -CONT {pid}`)")
+                } else {
+                    format!(" (`kill {pid}`)")
+                });
+            }
+            ends.extend(end);
+        }
+        if let (Some(end), Some(frees)) = (ends.last_mut(), frees(gpus)) {
+            end.text.push_str(&format!("; frees {frees}"));
+        }
+    }
+    steps.extend(ends);
+    steps.extend(lines(|row| row.at_start, Moment::NextStart, MOST_AT_START));
+    steps
+}
+
+/// Where the rest of a framework's row stands, of which so much is on the page.
+fn more(row: &Framework, shown: usize) -> Step {
+    let command = format!("`gpumem explain --framework {}`", row.name);
+    plain(
+        Moment::Now,
+        if row.inside.is_empty() {
+            let title = row.title;
+            format!(
+                "nothing returns memory of {title} to the driver while the process goes on; what people \
+                 try in vain is in {command}"
+            )
+        } else if shown == 0 {
+            format!("what returns memory where it was started for that is in {command}")
+        } else {
+            format!("what else may hold memory, and what returns nothing, is in {command}")
+        },
+    )
+}
+
+/// Whether a step lets a stopped process go on.
+fn goes_on(step: &Step) -> bool {
+    step.text.contains("`kill -CONT")
+}
+
+/// What can be done about a GPU: what the rules say of it itself.
+pub(super) fn of_gpu(findings: &[Finding]) -> Vec<Step> {
+    let own = findings
+        .iter()
+        .filter(|it| it.process.is_none() && it.resolved_at.is_none());
+    let mut steps: Vec<Step> = Vec::new();
+    for text in own.flat_map(|finding| &finding.advice) {
+        if !steps.iter().any(|step| step.text == *text) {
+            steps.push(plain(Moment::Now, text.clone()));
+        }
+    }
+    let accused = findings.iter().filter(|it| it.resolved_at.is_none());
+    let mut pids: Vec<u32> = accused
+        .filter_map(|finding| finding.process.as_ref())
+        .map(|process| process.pid)
+        .collect();
+    pids.sort_unstable();
+    pids.dedup();
+    let more = pids.iter().take(3).map(u32::to_string);
+    let commands: Vec<String> = more.map(|pid| format!("`gpumem explain {pid}`")).collect();
+    if !commands.is_empty() {
+        let text = format!("what to do about a process on it: {}", commands.join(", "));
+        steps.push(plain(Moment::Now, text));
+    }
+    steps
+}
+
+/// Whether nobody can have such a process run anything: it has no terminal, or does not go on.
+fn is_past_talking_to(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Dead | Kind::Stuck | Kind::Orphan | Kind::Stopped | Kind::Hung
+    )
+}
+
+fn plain(moment: Moment, text: String) -> Step {
+    Step {
+        moment,
+        text,
+        source: None,
+        measured: None,
+    }
+}
+
+fn step(moment: Moment, line: &Line) -> Step {
+    Step {
+        moment,
+        text: line.text.to_owned(),
+        source: Some(line.source.to_owned()),
+        measured: line.measured.map(str::to_owned),
+    }
+}
+
+/// What the end of a process frees: `20.0 GiB on GPU 0, 2.0 GiB on GPU 1`.
+fn frees(gpus: &[OnGpu]) -> Option<String> {
+    let mut held: Vec<(u32, Option<u64>)> = Vec::new();
+    for on in gpus.iter().filter(|on| on.listed) {
+        match held.iter_mut().find(|(gpu, _)| *gpu == on.gpu) {
+            Some((_, bytes)) => {
+                let both = bytes.zip(on.used_bytes);
+                *bytes = both.map(|(sum, more)| sum.saturating_add(more));
+            }
+            None => held.push((on.gpu, on.used_bytes)),
+        }
+    }
+    let frees: Vec<String> = held
+        .iter()
+        .filter_map(|(gpu, bytes)| Some(format!("{} on GPU {gpu}", Bytes((*bytes)?))))
+        .collect();
+    (!frees.is_empty()).then(|| frees.join(", "))
+}

@@ -1,0 +1,370 @@
+//! What there is to say of a process and of a GPU, put together from the last snapshot, the history and
+//! the findings.
+
+use std::time::Duration;
+
+use super::{Seen, kin, steps};
+use crate::advice;
+use crate::history::{self, course};
+use crate::model::finding::Finding;
+use crate::model::snapshot::{PidNamespace, ReadError};
+use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot};
+use crate::report::explain::{
+    Balance, Course, GpuPage, Holder, OnGpu, Point, ProcessPage, Report, Verdict,
+};
+use crate::rules;
+use crate::units::Span;
+
+/// The page of the process of this number; of one that is not known for certain, nothing but that.
+pub(super) fn process(seen: &Seen, last: &Snapshot, pid: u32, asked: Option<&Finding>) -> Report {
+    let unknown = Process {
+        pid,
+        ..Process::default()
+    };
+    let known = last.process(pid).unwrap_or(&unknown);
+    let identity = known.identity();
+    let process = if identity.is_certain() {
+        known.clone()
+    } else {
+        // Whatever else a recording says of it may be a stranger's.
+        Process {
+            unresolved: known.unresolved.clone(),
+            ..unknown.clone()
+        }
+    };
+    let history = seen.engine.history();
+    let past = history.process(identity);
+    let gpus = on_gpus(seen, last, &process);
+    let mut verdict = verdict_of_process(seen, identity, asked);
+    let hidden_on = gpus.iter().filter(|on| !on.listed).map(|on| on.gpu);
+    verdict.findings.extend(unattributed(seen, hidden_on));
+    let window = history.span_seconds();
+    let steps = steps::of_process(&process, &gpus, &verdict.findings);
+    let mut report = report(seen, last);
+    let indices: Vec<u32> = gpus.iter().map(|on| on.gpu).collect();
+    report.errors = errors(last, |gpu| indices.contains(&gpu));
+    let is_silent = |gpu: &&Gpu| gpu.stale_seconds.is_some() && indices.contains(&gpu.index);
+    for gpu in last.gpus.iter().filter(is_silent) {
+        report.notes.push(format!(
+            "GPU {} does not answer: what it holds there is what the driver said last",
+            gpu.index
+        ));
+    }
+    report.process = Some(ProcessPage {
+        name: rules::name_of(&process),
+        framework_title: advice::of(&process).map(|row| row.title.to_owned()),
+        first_seen: past.map(history::ProcessHistory::first_seen),
+        arrival_seen: past.is_some_and(|past| Some(past.first_seen()) > history.first_time()),
+        runtime_seconds: process
+            .start_time
+            .map(|start| last.time.seconds_since(start)),
+        cpu_percent_mean: past
+            .and_then(|past| past.cpu().mean(window))
+            .map(|mean| mean.percent)
+            .or(process.cpu_percent),
+        kin: kin::of(&process, last),
+        gpus,
+        verdict,
+        steps,
+        process,
+    });
+    report
+}
+
+/// The page of the GPU at this place of the last snapshot.
+pub(super) fn gpu(seen: &Seen, last: &Snapshot, place: usize, asked: Option<&Finding>) -> Report {
+    let mut report = report(seen, last);
+    let Some(gpu) = last.gpus.get(place) else {
+        return report;
+    };
+    let verdict = verdict_of_gpu(seen, gpu.index, asked);
+    let past = seen.courses.gpu(gpu);
+    report.errors = errors(last, |index| index == gpu.index);
+    report.gpu = Some(GpuPage {
+        balance: balance(last, gpu),
+        holders: holders(last, gpu),
+        unread_processes: last.host.unread_processes,
+        gpu_percent_mean: past.and_then(course::Course::percent_mean),
+        course: past.map(outline).unwrap_or_default(),
+        steps: steps::of_gpu(&verdict.findings),
+        verdict,
+        device: gpu.clone(),
+    });
+    report
+}
+
+/// A page without a subject: when, on how much history, and what more of it would tell.
+fn report(seen: &Seen, last: &Snapshot) -> Report {
+    let history = seen.engine.history();
+    let span = history.span_seconds();
+    let mut report = Report::new(Some(last.time), span);
+    if Duration::try_from_secs_f64(span).is_ok_and(|span| span < seen.needed) {
+        let (span, needed) = (Span::from_seconds(span), Span(seen.needed));
+        let more = if seen.is_live {
+            format!(
+                "; `gpumem record --store` keeps one, and --window {} waits for it",
+                typed(needed)
+            )
+        } else {
+            String::new()
+        };
+        report.notes.push(format!(
+            "the history is {span} long, and some rules look back {needed}{more}"
+        ));
+    }
+    report
+}
+
+/// A span as it is typed: `1h30m`.
+fn typed(span: Span) -> String {
+    span.to_string().replace(' ', "")
+}
+
+/// What could not be read of these GPUs, or of the whole machine.
+fn errors(last: &Snapshot, is_asked: impl Fn(u32) -> bool) -> Vec<ReadError> {
+    let concerns = |error: &&ReadError| error.gpu.is_none_or(&is_asked);
+    last.errors.iter().filter(concerns).cloned().collect()
+}
+
+fn on_gpus(seen: &Seen, last: &Snapshot, process: &Process) -> Vec<OnGpu> {
+    let identity = process.identity();
+    let mut found = Vec::new();
+    for gpu in &last.gpus {
+        let unattributed_bytes = balance(last, gpu).and_then(|it| it.unattributed_bytes);
+        let rows = gpu.processes.iter().flatten();
+        let mut rows = rows.filter(|row| row.pid == process.pid).peekable();
+        if rows.peek().is_none() && history::holds_file(process, gpu) == Some(true) {
+            found.push(OnGpu {
+                gpu: gpu.index,
+                uuid: gpu.uuid.clone(),
+                gpu_instance_id: None,
+                listed: false,
+                used_bytes: None,
+                used_unavailable: None,
+                total_bytes: total(gpu, None),
+                unattributed_bytes,
+                sm_percent: None,
+                sm_percent_mean: None,
+                unused_since: None,
+                course: Course::default(),
+            });
+        }
+        for row in rows {
+            let past = seen.courses.row(identity, gpu, row);
+            found.push(OnGpu {
+                gpu: gpu.index,
+                uuid: gpu.uuid.clone(),
+                gpu_instance_id: row.gpu_instance_id,
+                listed: true,
+                used_bytes: row.used_bytes,
+                used_unavailable: gpu
+                    .process_memory_unavailable
+                    .clone()
+                    .filter(|_| row.used_bytes.is_none()),
+                total_bytes: total(gpu, row.gpu_instance_id),
+                unattributed_bytes,
+                sm_percent: row.sm_percent,
+                sm_percent_mean: past.and_then(course::Course::percent_mean),
+                unused_since: seen.engine.history().idle_since(identity, gpu.index),
+                course: past.map(outline).unwrap_or_default(),
+            });
+        }
+    }
+    found
+}
+
+/// All the memory of a GPU, or of an instance of it.
+fn total(gpu: &Gpu, instance: Option<u32>) -> Option<u64> {
+    let memory = match instance {
+        None => gpu.memory,
+        Some(id) => gpu
+            .mig_devices
+            .iter()
+            .find(|device| device.gpu_instance_id == Some(id))
+            .and_then(|device| device.memory),
+    };
+    memory.map(|memory| memory.total_bytes)
+}
+
+fn outline(past: &course::Course) -> Course {
+    let point = |bucket: &course::Bucket| Point {
+        since: bucket.since,
+        until: bucket.until,
+        low_bytes: bucket.low_bytes,
+        high_bytes: bucket.high_bytes,
+        last_bytes: bucket.last_bytes,
+    };
+    Course {
+        samples: past.samples(),
+        points: past.buckets().iter().map(point).collect(),
+    }
+}
+
+fn verdict_of_process(seen: &Seen, identity: Identity, asked: Option<&Finding>) -> Verdict {
+    let is_its = |finding: &&Finding| {
+        let process = finding.process.as_ref();
+        process.is_some_and(|process| process.identity == identity)
+    };
+    let engine = &seen.engine;
+    let kept = engine.kept().iter();
+    let pending = engine.pending().iter();
+    Verdict {
+        findings: first(asked, lasting_and_ceased(seen).filter(is_its)),
+        pending: pending
+            .filter(|pending| pending.pid == Some(identity.pid) && identity.is_certain())
+            .cloned()
+            .collect(),
+        kept: kept
+            .filter(|kept| is_its(&&kept.finding))
+            .cloned()
+            .collect(),
+        undecided: engine.undecided(),
+    }
+}
+
+fn verdict_of_gpu(seen: &Seen, index: u32, asked: Option<&Finding>) -> Verdict {
+    let is_on = |finding: &&Finding| finding.gpus.iter().any(|gpu| gpu.index == index);
+    let engine = &seen.engine;
+    let kept = engine.kept().iter();
+    let pending = engine.pending().iter();
+    let mut findings: Vec<Finding> = first(asked, lasting_and_ceased(seen).filter(is_on));
+    // What is about the GPU itself comes first; what was asked about is, too.
+    findings.sort_by_key(|finding| finding.process.is_some());
+    Verdict {
+        findings,
+        pending: pending.filter(|it| it.gpu == index).cloned().collect(),
+        kept: kept.filter(|kept| is_on(&&kept.finding)).cloned().collect(),
+        undecided: engine.undecided(),
+    }
+}
+
+/// The accusations, and what was one within the history.
+fn lasting_and_ceased(seen: &Seen) -> impl Iterator<Item = &Finding> {
+    let engine = &seen.engine;
+    engine.findings().iter().chain(engine.resolved())
+}
+
+/// The one that was asked about, and the others; one that is kept is listed as such.
+fn first<'f>(asked: Option<&Finding>, findings: impl Iterator<Item = &'f Finding>) -> Vec<Finding> {
+    let mut found: Vec<Finding> = findings.cloned().collect();
+    if let Some(asked) = asked {
+        found.sort_by_key(|finding| finding.id != asked.id);
+    }
+    found
+}
+
+/// What the rules say of memory that nobody is listed for, on the GPUs whose device file it has open.
+fn unattributed(seen: &Seen, gpus: impl Iterator<Item = u32>) -> Vec<Finding> {
+    let gpus: Vec<u32> = gpus.collect();
+    let concerns = |finding: &&Finding| {
+        let is_on = finding.gpus.iter().any(|gpu| gpus.contains(&gpu.index));
+        finding.process.is_none() && finding.kind == crate::model::Kind::Unattributed && is_on
+    };
+    let findings = seen.engine.findings().iter();
+    findings.filter(concerns).cloned().collect()
+}
+
+/// Where a GPU's memory is, as far as that is known.
+fn balance(last: &Snapshot, gpu: &Gpu) -> Option<Balance> {
+    let memory = gpu.memory?;
+    let processes = gpu.process_bytes();
+    let unknown = if gpu.mig_mode == Some(true) || !gpu.mig_devices.is_empty() {
+        Some("under MIG it is not known what the processes hold of the whole GPU")
+    } else if gpu.processes.is_none() {
+        Some("the list of processes could not be read")
+    } else if processes.is_none() {
+        Some("what one of the processes holds is not known")
+    } else if memory.reserved_bytes.is_none() {
+        Some("this driver counts what it reserves as used")
+    } else if last.host.pid_namespace != Some(PidNamespace::Host) {
+        Some("NVML lists every process only in the host's pid namespace; run gpumem on the host")
+    } else {
+        None
+    };
+    Some(Balance {
+        total_bytes: memory.total_bytes,
+        free_bytes: memory.free_bytes,
+        reserved_bytes: memory.reserved_bytes,
+        processes_bytes: processes,
+        unattributed_bytes: processes
+            .filter(|_| unknown.is_none())
+            .map(|held| memory.used_bytes.saturating_sub(held)),
+        unattributed_unknown: unknown.map(str::to_owned),
+    })
+}
+
+/// Who is listed on a GPU, the largest first, and who has its device file open without being listed.
+fn holders(last: &Snapshot, gpu: &Gpu) -> Vec<Holder> {
+    let rows = gpu.processes.as_deref().unwrap_or_default();
+    let mut found: Vec<Holder> = rows.iter().map(|row| listed(last, row)).collect();
+    found.sort_by_key(|holder| (std::cmp::Reverse(holder.used_bytes), holder.pid));
+    let is_listed = |pid: u32| rows.iter().any(|row| row.pid == pid);
+    let hidden = last.processes.iter().filter(|process| {
+        !is_listed(process.pid)
+            && process.identity().is_certain()
+            && history::holds_file(process, gpu) == Some(true)
+    });
+    found.extend(hidden.map(named));
+    found
+}
+
+fn listed(last: &Snapshot, row: &GpuProcess) -> Holder {
+    Holder {
+        listed: true,
+        gpu_instance_id: row.gpu_instance_id,
+        used_bytes: row.used_bytes,
+        sm_percent: row.sm_percent,
+        ..who(last, row.pid)
+    }
+}
+
+/// Whom a pid names, without what it holds; nothing of one that is not known for certain.
+fn who(last: &Snapshot, pid: u32) -> Holder {
+    let process = last.process(pid);
+    if let Some(known) = process.filter(|process| process.identity().is_certain()) {
+        return named(known);
+    }
+    let nobody = Process {
+        pid,
+        ..Process::default()
+    };
+    Holder {
+        name: match process.and_then(|process| process.unresolved.as_deref()) {
+            Some(reason) => format!("(not resolved: {reason})"),
+            None => "(no such process)".to_owned(),
+        },
+        ..named(&nobody)
+    }
+}
+
+fn named(process: &Process) -> Holder {
+    Holder {
+        pid: process.pid,
+        name: rules::name_of(process),
+        user: process.user.clone(),
+        listed: false,
+        is_monitor: rules::is_monitor(process),
+        gpu_instance_id: None,
+        used_bytes: None,
+        sm_percent: None,
+    }
+}
+
+/// A process with all that it holds, on whichever GPUs.
+pub(super) fn holder(pid: u32, last: &Snapshot) -> Holder {
+    let rows = || {
+        let rows = last
+            .gpus
+            .iter()
+            .flat_map(|gpu| gpu.processes.iter().flatten());
+        rows.filter(|row| row.pid == pid)
+    };
+    let sum = |sum: u64, row: &GpuProcess| Some(sum.saturating_add(row.used_bytes?));
+    let is_listed = rows().next().is_some();
+    Holder {
+        listed: is_listed,
+        used_bytes: rows().try_fold(0, sum).filter(|_| is_listed),
+        sm_percent: rows().filter_map(|row| row.sm_percent).max(),
+        ..who(last, pid)
+    }
+}

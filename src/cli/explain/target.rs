@@ -1,0 +1,335 @@
+//! What a person may ask about, and which process or GPU of the last snapshot that is.
+//!
+//! What there is not is wrong usage, and the message lists what there is; what cannot be told because a
+//! GPU could not be read is blindness.
+
+use crate::cli::{Misuse, unreadable};
+use crate::model::finding::Finding;
+use crate::model::{Gpu, Snapshot, Time};
+use crate::rules;
+
+use super::Seen;
+
+/// More processes, or findings, than this are not listed in a message.
+const MOST_LISTED: usize = 8;
+
+/// What was typed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Target {
+    /// `4242`.
+    Pid(u32),
+    /// `gpu:0`.
+    Index(u32),
+    /// `GPU-…` or `MIG-…`, or the beginning of one.
+    Uuid(String),
+    /// A finding's id, or the beginning of one.
+    Finding(String),
+}
+
+/// What it is; with the finding, where one was asked about.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Found {
+    /// A process, by pid.
+    Process(u32, Option<Finding>),
+    /// A GPU, by its place in the last snapshot.
+    Gpu(usize, Option<Finding>),
+}
+
+impl Target {
+    /// Understands what was typed.
+    ///
+    /// # Errors
+    ///
+    /// It is none of these.
+    pub(super) fn parse(typed: &str) -> Result<Self, Misuse> {
+        let misuse = || {
+            Misuse(format!(
+                "{typed:?} is no process, GPU or finding; write 4242, gpu:0, GPU-… or an id that \
+                 `gpumem check --json` prints"
+            ))
+        };
+        let lower = typed.to_ascii_lowercase();
+        if typed.is_empty() {
+            Err(misuse())
+        } else if typed.bytes().all(|byte| byte.is_ascii_digit()) {
+            typed.parse().map(Self::Pid).map_err(|_| misuse())
+        } else if let Some(rest) = lower.strip_prefix("gpu:") {
+            match rest.parse() {
+                Ok(index) => Ok(Self::Index(index)),
+                Err(_) if is_uuid(rest) => Ok(Self::Uuid(rest.to_owned())),
+                Err(_) => Err(misuse()),
+            }
+        } else if is_uuid(&lower) {
+            Ok(Self::Uuid(lower))
+        } else {
+            Ok(Self::Finding(typed.to_owned()))
+        }
+    }
+
+    /// Finds it in what has been seen.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`] where there is no such thing; another error where that could not be told.
+    pub(super) fn find(&self, seen: &Seen, last: &Snapshot) -> anyhow::Result<Found> {
+        match self {
+            Self::Pid(pid) => find_pid(*pid, seen, last),
+            Self::Index(index) => {
+                let place = last.gpus.iter().position(|gpu| gpu.index == *index);
+                let place = place.ok_or_else(|| no_such_gpu(&format!("gpu:{index}"), last))?;
+                Ok(Found::Gpu(place, None))
+            }
+            Self::Uuid(uuid) => find_uuid(uuid, last).map_err(Into::into),
+            Self::Finding(id) => find_finding(id, seen, last).map_err(Into::into),
+        }
+    }
+
+    /// What should be said of how it was found.
+    pub(super) fn notes(&self, found: &Found, last: &Snapshot) -> Vec<String> {
+        let (Self::Uuid(uuid), Found::Gpu(place, _)) = (self, found) else {
+            return Vec::new();
+        };
+        let Some(gpu) = last.gpus.get(*place).filter(|_| uuid.starts_with("mig")) else {
+            return Vec::new();
+        };
+        let device = gpu.mig_devices.iter().find(|device| {
+            let own = device.uuid.as_deref();
+            own.is_some_and(|own| begins(own, uuid))
+        });
+        let instance = device.and_then(|device| device.gpu_instance_id);
+        instance
+            .map(|instance| {
+                format!(
+                    "the MIG device that was asked about is GPU instance {instance} of this GPU; the \
+                     page is about all of it"
+                )
+            })
+            .into_iter()
+            .collect()
+    }
+}
+
+fn is_uuid(lower: &str) -> bool {
+    lower.starts_with("gpu-") || lower.starts_with("mig-")
+}
+
+/// Whether a UUID begins with what was typed, in any case.
+fn begins(uuid: &str, typed: &str) -> bool {
+    uuid.get(..typed.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(typed))
+}
+
+fn find_pid(pid: u32, seen: &Seen, last: &Snapshot) -> anyhow::Result<Found> {
+    let is_listed = |gpu: &Gpu| gpu.processes.iter().flatten().any(|row| row.pid == pid);
+    if last.gpus.iter().any(is_listed) || last.process(pid).is_some() {
+        return Ok(Found::Process(pid, None));
+    }
+    let mut message = match seen.courses.last_on_gpu(pid) {
+        Some((time, gpu)) => {
+            format!(
+                "pid {pid} was on GPU {gpu} until {}, and is on none now",
+                clock(time)
+            )
+        }
+        None => format!(
+            "pid {pid} is on no GPU: NVML does not list it, and it has no GPU device file open that \
+             can be seen"
+        ),
+    };
+    if last.gpus.iter().any(|gpu| gpu.index == pid) {
+        message.push_str(&format!("; GPU {pid} is written gpu:{pid}"));
+    }
+    message.push_str(&format!("; {}", what_there_is(last)));
+    if unreadable(last) && !last.gpus.is_empty() {
+        return Err(anyhow::anyhow!(
+            "{message}; but not every GPU could be read: see `gpumem ps`"
+        ));
+    }
+    Err(Misuse(message).into())
+}
+
+fn find_uuid(typed: &str, last: &Snapshot) -> Result<Found, Misuse> {
+    let has = |gpu: &Gpu| {
+        let own = gpu.uuid.as_deref();
+        let mig = gpu.mig_devices.iter().filter_map(|mig| mig.uuid.as_deref());
+        own.into_iter().chain(mig).any(|uuid| begins(uuid, typed))
+    };
+    let places: Vec<usize> = (0..last.gpus.len())
+        .filter(|&at| has(&last.gpus[at]))
+        .collect();
+    match places[..] {
+        [] => Err(no_such_gpu(typed, last)),
+        [place] => Ok(Found::Gpu(place, None)),
+        _ => {
+            let which: Vec<String> = places
+                .iter()
+                .map(|&at| format!("gpu:{}", last.gpus[at].index))
+                .collect();
+            Err(Misuse(format!(
+                "{typed} is the beginning of more than one UUID ({}); write more of it",
+                which.join(", ")
+            )))
+        }
+    }
+}
+
+fn find_finding(id: &str, seen: &Seen, last: &Snapshot) -> Result<Found, Misuse> {
+    let exact = seen.findings().find(|finding| *finding.id == *id);
+    let finding = match exact {
+        Some(finding) => finding,
+        None => {
+            let begins = |finding: &&Finding| finding.id.starts_with(id);
+            let found: Vec<&Finding> = seen.findings().filter(begins).collect();
+            match found[..] {
+                [finding] => finding,
+                [] => return Err(no_such_finding(id, seen, last)),
+                _ => {
+                    return Err(Misuse(format!(
+                        "{id} is the beginning of more than one finding's id: {}; write more of it",
+                        ids(found.into_iter())
+                    )));
+                }
+            }
+        }
+    };
+    let asked = Some(finding.clone());
+    let found = match &finding.process {
+        Some(process) => {
+            let is_listed = |gpu: &Gpu| {
+                let rows = gpu.processes.iter().flatten();
+                rows.clone().any(|row| row.pid == process.pid)
+            };
+            let now = last.process(process.pid);
+            let is_there = match now {
+                Some(now) => now.identity() == process.identity,
+                None => !process.identity.is_certain() && last.gpus.iter().any(is_listed),
+            };
+            is_there.then_some(Found::Process(process.pid, asked))
+        }
+        None => {
+            let on = finding.gpus.first();
+            let is_it = |gpu: &Gpu| on.is_some_and(|on| on.index == gpu.index);
+            let place = last.gpus.iter().position(is_it);
+            place.map(|place| Found::Gpu(place, asked))
+        }
+    };
+    found.ok_or_else(|| {
+        let since = match finding.resolved_at {
+            Some(at) => format!("ceased at {}", clock(at)),
+            None => "is about what the last snapshot does not show".to_owned(),
+        };
+        Misuse(format!(
+            "{id} {since}, and its process or GPU is not there any more; {}",
+            what_there_is(last)
+        ))
+    })
+}
+
+fn no_such_finding(id: &str, seen: &Seen, last: &Snapshot) -> Misuse {
+    let mut standing = seen.engine.standing().peekable();
+    let there = if standing.peek().is_none() {
+        format!("there is none now; {}", what_there_is(last))
+    } else {
+        format!("there are {}", ids(standing))
+    };
+    Misuse(format!(
+        "{id:?} is no finding's id, process or GPU (write 4242 or gpu:0); {there}"
+    ))
+}
+
+fn ids<'f>(findings: impl Iterator<Item = &'f Finding>) -> String {
+    list(findings.map(|finding| finding.id.to_string()).collect())
+}
+
+fn no_such_gpu(typed: &str, last: &Snapshot) -> Misuse {
+    let known: Vec<String> = last
+        .gpus
+        .iter()
+        .map(|gpu| match &gpu.uuid {
+            Some(uuid) => format!("gpu:{} ({uuid})", gpu.index),
+            None => format!("gpu:{}", gpu.index),
+        })
+        .collect();
+    let there = if known.is_empty() {
+        "the driver reports no GPU".to_owned()
+    } else {
+        format!("there are {}", list(known))
+    };
+    Misuse(format!("{typed}: there is no such GPU; {there}"))
+}
+
+/// Who is on the GPUs: `there are 4242 (python train.py, ann) on GPU 0, …`.
+fn what_there_is(last: &Snapshot) -> String {
+    let mut known: Vec<(u32, String)> = Vec::new();
+    for gpu in &last.gpus {
+        for row in gpu.processes.iter().flatten() {
+            if known.iter().any(|(pid, _)| *pid == row.pid) {
+                continue;
+            }
+            let process = last.process(row.pid);
+            let process = process.filter(|process| process.identity().is_certain());
+            let name = match process {
+                Some(process) => format!(" ({})", rules::name_of(process)),
+                None => String::new(),
+            };
+            let words = format!("{}{name} on GPU {}", row.pid, gpu.index);
+            known.push((row.pid, words));
+        }
+    }
+    if known.is_empty() {
+        return "NVML lists no process on any GPU".to_owned();
+    }
+    let known = known.into_iter().map(|(_, words)| words).collect();
+    format!("there are {}", list(known))
+}
+
+fn list(mut words: Vec<String>) -> String {
+    let more = words.len().saturating_sub(MOST_LISTED);
+    words.truncate(MOST_LISTED);
+    let words = words.join(", ");
+    match more {
+        0 => words,
+        more => format!("{words} and {more} more"),
+    }
+}
+
+fn clock(time: Time) -> String {
+    time.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_typed_is_a_pid_a_gpu_or_a_finding() {
+        for (typed, target) in [
+            ("4242", Target::Pid(4242)),
+            ("0", Target::Pid(0)),
+            ("gpu:0", Target::Index(0)),
+            ("GPU:12", Target::Index(12)),
+            ("GPU-3f", Target::Uuid("gpu-3f".into())),
+            ("gpu:GPU-3F", Target::Uuid("gpu-3f".into())),
+            ("mig-1", Target::Uuid("mig-1".into())),
+            (
+                "idle:GPU-3f:42:7",
+                Target::Finding("idle:GPU-3f:42:7".into()),
+            ),
+            ("idle", Target::Finding("idle".into())),
+        ] {
+            assert_eq!(Target::parse(typed).ok(), Some(target), "{typed}");
+        }
+        for wrong in ["", "99999999999", "gpu:", "gpu:x", "gpu:-1"] {
+            let error = Target::parse(wrong).unwrap_err().to_string();
+            assert!(error.contains("write 4242, gpu:0"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_uuid_begins_in_any_case_and_never_splits_a_character() {
+        assert!(begins("GPU-3F", "gpu-3"));
+        assert!(!begins("GPU-3", "gpu-3f"));
+        assert!(!begins("GPU-é", "gpu-\u{e9}x"));
+        assert!(!begins("GPU-é", "gpu-e"));
+    }
+}

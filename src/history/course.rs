@@ -1,0 +1,283 @@
+//! How memory moved: an outline of what each process held on each GPU and of what each GPU had in use,
+//! for a page about one of them.
+//!
+//! Beside [`History`](super::History), which rules ask and which keeps less of more: an outline is at
+//! most [`MOST_BUCKETS`] stretches of time with what was held at least and at most in them, and the
+//! stretches grow with the time that is outlined. It judges nobody and asks no clock.
+
+use std::collections::HashMap;
+
+use super::Average;
+use crate::model::{Gpu, GpuProcess, Identity, Snapshot, Start, Time};
+
+/// Stretches kept of one outline: wider than any terminal's chart.
+pub const MOST_BUCKETS: usize = 240;
+/// Outlines kept; a machine with more rows at once is outlined in part.
+const MOST_COURSES: usize = 4096;
+/// The width of a stretch once every sample has none of its own any more.
+const FIRST_WIDTH_MILLISECONDS: i64 = 1000;
+
+/// What was held in a stretch of time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bucket {
+    /// The first sample in it.
+    pub since: Time,
+    /// The last one.
+    pub until: Time,
+    /// The least.
+    pub low_bytes: u64,
+    /// The most.
+    pub high_bytes: u64,
+    /// At the last sample.
+    pub last_bytes: u64,
+}
+
+/// The outline of one row, or of one GPU.
+#[derive(Clone, Debug, Default)]
+pub struct Course {
+    buckets: Vec<Bucket>,
+    width: i64,
+    samples: u64,
+    percent: Average,
+    last_seen: Option<Time>,
+}
+
+impl Course {
+    fn observe(&mut self, time: Time, bytes: Option<u64>, percent: Option<u32>) {
+        self.last_seen = Some(time);
+        self.percent.push(percent.map(f64::from));
+        let Some(bytes) = bytes else {
+            return;
+        };
+        self.samples += 1;
+        let width = self.width;
+        if let Some(last) = self.buckets.last_mut()
+            && time - last.since < width
+        {
+            last.take(time, bytes);
+            return;
+        }
+        if self.buckets.len() == MOST_BUCKETS {
+            self.widen();
+        }
+        self.buckets.push(Bucket {
+            since: time,
+            until: time,
+            low_bytes: bytes,
+            high_bytes: bytes,
+            last_bytes: bytes,
+        });
+    }
+
+    /// Joins neighbours until half of the room is free, or as much as the gaps between them allow.
+    fn widen(&mut self) {
+        while self.buckets.len() > MOST_BUCKETS / 2 {
+            self.width = FIRST_WIDTH_MILLISECONDS.max(self.width.saturating_mul(2));
+            let mut joined: Vec<Bucket> = Vec::with_capacity(MOST_BUCKETS);
+            for bucket in self.buckets.drain(..) {
+                match joined.last_mut() {
+                    Some(last) if bucket.until - last.since < self.width => last.join(bucket),
+                    _ => joined.push(bucket),
+                }
+            }
+            self.buckets = joined;
+        }
+    }
+
+    /// The outline, oldest first; empty where it was never told what is held.
+    pub fn buckets(&self) -> &[Bucket] {
+        &self.buckets
+    }
+
+    /// How many samples told what is held.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Mean utilization; `None` where it was never told.
+    pub fn percent_mean(&self) -> Option<f64> {
+        self.percent.mean()
+    }
+
+    /// When it was last shown.
+    pub fn last_seen(&self) -> Option<Time> {
+        self.last_seen
+    }
+}
+
+impl Bucket {
+    fn take(&mut self, time: Time, bytes: u64) {
+        self.until = time;
+        self.low_bytes = self.low_bytes.min(bytes);
+        self.high_bytes = self.high_bytes.max(bytes);
+        self.last_bytes = bytes;
+    }
+
+    fn join(&mut self, later: Self) {
+        self.until = later.until;
+        self.low_bytes = self.low_bytes.min(later.low_bytes);
+        self.high_bytes = self.high_bytes.max(later.high_bytes);
+        self.last_bytes = later.last_bytes;
+    }
+}
+
+/// Which row of which process: under MIG a process may have several on one GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Key {
+    who: Identity,
+    gpu: u32,
+    gpu_instance: Option<u32>,
+    compute_instance: Option<u32>,
+}
+
+impl Key {
+    fn of(who: Identity, gpu: &Gpu, row: &GpuProcess) -> Self {
+        Self {
+            who,
+            gpu: gpu.index,
+            gpu_instance: row.gpu_instance_id,
+            compute_instance: row.compute_instance_id,
+        }
+    }
+}
+
+/// The outlines of every row and every GPU of one machine, in one boot.
+#[derive(Clone, Debug, Default)]
+pub struct Courses {
+    rows: HashMap<Key, Course>,
+    gpus: HashMap<u32, Course>,
+}
+
+impl Courses {
+    /// Takes in the next snapshot. What a GPU that does not answer shows is no news.
+    pub fn observe(&mut self, snapshot: &Snapshot) {
+        let who: HashMap<u32, Identity> = snapshot
+            .processes
+            .iter()
+            .rev()
+            .map(|process| (process.pid, process.identity()))
+            .collect();
+        let time = snapshot.time;
+        for gpu in snapshot.gpus.iter().filter(|it| it.stale_seconds.is_none()) {
+            if self.gpus.len() < MOST_COURSES || self.gpus.contains_key(&gpu.index) {
+                let used = gpu.memory.map(|memory| memory.used_bytes);
+                let course = self.gpus.entry(gpu.index).or_default();
+                course.observe(time, used, gpu.gpu_percent);
+            }
+            for row in gpu.processes.iter().flatten() {
+                let key = Key::of(identity_of(&who, row.pid), gpu, row);
+                if self.rows.len() >= MOST_COURSES && !self.rows.contains_key(&key) {
+                    // Of those that are gone, only that they were there is missed.
+                    self.rows.retain(|_, course| course.last_seen == Some(time));
+                }
+                if self.rows.len() < MOST_COURSES || self.rows.contains_key(&key) {
+                    let course = self.rows.entry(key).or_default();
+                    course.observe(time, row.used_bytes, row.sm_percent);
+                }
+            }
+        }
+    }
+
+    /// Forgets everything: what follows is another boot, or comes after a sleep.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// What a process held by one row; `None` where it was never seen.
+    pub fn row(&self, who: Identity, gpu: &Gpu, row: &GpuProcess) -> Option<&Course> {
+        self.rows.get(&Key::of(who, gpu, row))
+    }
+
+    /// What a GPU had in use.
+    pub fn gpu(&self, gpu: &Gpu) -> Option<&Course> {
+        self.gpus.get(&gpu.index)
+    }
+
+    /// When a process of this number was last on a GPU, and on which (NVML's index).
+    pub fn last_on_gpu(&self, pid: u32) -> Option<(Time, u32)> {
+        let of_pid = self.rows.iter().filter(|(key, _)| key.who.pid == pid);
+        of_pid
+            .filter_map(|(key, course)| Some((course.last_seen?, key.gpu)))
+            .max()
+    }
+}
+
+/// Whom the snapshot believes to be behind a pid.
+fn identity_of(who: &HashMap<u32, Identity>, pid: u32) -> Identity {
+    who.get(&pid).copied().unwrap_or(Identity {
+        pid,
+        start: Start::Unknown,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::testing::Scene;
+    use crate::units::GIB;
+
+    fn outline(values: impl IntoIterator<Item = (i64, u64)>) -> Course {
+        let mut course = Course::default();
+        for (seconds, bytes) in values {
+            let time = Time::from_unix_milliseconds(seconds * 1000);
+            course.observe(time, Some(bytes), None);
+        }
+        course
+    }
+
+    #[test]
+    fn an_outline_is_bounded_and_keeps_every_peak_and_the_ends() {
+        let bytes = |second: i64| if second == 7777 { 9 * GIB } else { 2 * GIB };
+        let course = outline((0..20_000).map(|second| (second, bytes(second))));
+        let buckets = course.buckets();
+        assert!(buckets.len() <= MOST_BUCKETS && buckets.len() >= MOST_BUCKETS / 4);
+        assert_eq!(course.samples(), 20_000);
+        assert_eq!(buckets[0].since.unix_seconds(), 0);
+        assert_eq!(buckets[buckets.len() - 1].until.unix_seconds(), 19_999);
+        let peak: Vec<_> = buckets.iter().filter(|b| b.high_bytes > 2 * GIB).collect();
+        assert_eq!(peak.len(), 1);
+        assert!(peak[0].since.unix_seconds() <= 7777 && 7777 <= peak[0].until.unix_seconds());
+        assert!(buckets.windows(2).all(|two| two[0].until < two[1].since));
+    }
+
+    #[test]
+    fn a_gap_stays_a_gap_while_there_is_room() {
+        let course = outline([(0, 1), (1, 2), (5000, 3)]);
+        let buckets = course.buckets().windows(2);
+        let gaps: Vec<i64> = buckets.map(|two| two[1].since - two[0].until).collect();
+        assert_eq!(gaps, [1000, 4_999_000]);
+    }
+
+    #[test]
+    fn a_number_that_was_handed_out_again_starts_a_new_outline() {
+        let mut scene = Scene::new(1, 1.0);
+        scene.holder(7, &[0], GIB);
+        let mut courses = Courses::default();
+        courses.observe(scene.step());
+        scene.process(7).start_ticks = Some(99);
+        let now = scene.step();
+        courses.observe(now);
+        let (gpu, who) = (&now.gpus[0], now.processes[0].identity());
+        let row = &gpu.processes.as_ref().unwrap()[0];
+        assert_eq!(courses.row(who, gpu, row).unwrap().samples(), 1);
+        assert_eq!(courses.last_on_gpu(7), Some((now.time, 0)));
+        assert_eq!(courses.last_on_gpu(8), None);
+    }
+
+    #[test]
+    fn what_is_not_told_is_no_sample_and_a_silent_gpu_no_news() {
+        let mut scene = Scene::new(1, 1.0);
+        scene.holder(7, &[0], GIB);
+        scene.row(0, 7).used_bytes = None;
+        let mut courses = Courses::default();
+        courses.observe(scene.step());
+        scene.gpu(0).stale_seconds = Some(3.0);
+        scene.row(0, 7).used_bytes = Some(GIB);
+        let now = scene.step();
+        courses.observe(now);
+        let (gpu, who) = (&now.gpus[0], now.processes[0].identity());
+        let course = courses.row(who, gpu, &gpu.processes.as_ref().unwrap()[0]);
+        assert_eq!(course.unwrap().samples(), 0);
+        assert!(course.unwrap().last_seen() < Some(now.time));
+    }
+}

@@ -1,0 +1,195 @@
+//! A small chart of how memory moved: columns of blocks, or of ASCII characters.
+//!
+//! Each column is the most that was held in its share of the time, so that no peak is lost; a time that
+//! nobody saw is blank.
+
+use super::Point;
+
+/// A space, and eighths of a cell from the bottom.
+const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// The same for terminals without Unicode.
+const ASCII: [char; 9] = [' ', '.', '.', ':', ':', '+', '+', '#', '#'];
+const EIGHTHS: u64 = 8;
+/// Milliseconds that may pass between two samples and are no gap, or three times their usual distance.
+const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;
+
+/// How large a chart is, and what it is drawn with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Size {
+    /// Columns.
+    pub columns: usize,
+    /// Lines.
+    pub rows: usize,
+    /// Only ASCII.
+    pub ascii: bool,
+}
+
+/// A chart and its scale.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Chart {
+    /// Its lines, the top one first; each is as wide as the others.
+    pub lines: Vec<String>,
+    /// What the upper edge stands for.
+    pub top_bytes: u64,
+    /// What the lower edge stands for: 0, or more where all there is would lie near the upper edge.
+    pub bottom_bytes: u64,
+}
+
+/// Draws the points; `None` where there are fewer than two, or nothing to draw on.
+pub fn draw(points: &[Point], size: Size) -> Option<Chart> {
+    let (first, last) = (points.first()?, points.last()?);
+    let length = last.until - first.since;
+    if points.len() < 2 || length <= 0 || size.columns == 0 || size.rows == 0 {
+        return None;
+    }
+    let high = points.iter().map(|point| point.high_bytes).max()?;
+    let low = points.iter().map(|point| point.low_bytes).min()?;
+    let bottom = if high - low < high / 4 {
+        low.saturating_sub((high - low) / 4)
+    } else {
+        0
+    };
+    let columns = fill(points, size.columns);
+    let steps = EIGHTHS * size.rows as u64;
+    let height = |bytes: u64| {
+        let share = (bytes - bottom) as f64 / ((high - bottom).max(1)) as f64;
+        // What is held is never invisible.
+        let least = u64::from(bytes > 0);
+        ((share * steps as f64).round() as u64).clamp(least, steps)
+    };
+    let heights: Vec<Option<u64>> = columns.iter().map(|it| it.map(height)).collect();
+    let cells = if size.ascii { ASCII } else { BLOCKS };
+    let line = |row: usize| {
+        let below = EIGHTHS * (size.rows - 1 - row) as u64;
+        let cell = |height: &Option<u64>| {
+            let eighths = height.unwrap_or(0).saturating_sub(below).min(EIGHTHS);
+            cells[eighths as usize]
+        };
+        heights.iter().map(cell).collect()
+    };
+    Some(Chart {
+        lines: (0..size.rows).map(line).collect(),
+        top_bytes: high,
+        bottom_bytes: bottom,
+    })
+}
+
+/// The most that was held in each column's share of the time; `None` where nobody saw it.
+fn fill(points: &[Point], columns: usize) -> Vec<Option<u64>> {
+    let begin = points[0].since;
+    let length = points[points.len() - 1].until - begin;
+    let column = |time| {
+        let place = (time - begin) as i128 * columns as i128 / i128::from(length);
+        usize::try_from(place).unwrap_or(0).min(columns - 1)
+    };
+    let mut filled: Vec<Option<u64>> = vec![None; columns];
+    let allowed = allowed_gap(points);
+    for (place, point) in points.iter().enumerate() {
+        // What was held at its last sample was held until the next one, unless that is long after.
+        let next = points.get(place + 1).map(|next| next.since);
+        let until = next.filter(|next| *next - point.until <= allowed);
+        let (from, to) = (column(point.since), column(point.until));
+        for cell in &mut filled[from..=to.max(from)] {
+            *cell = (*cell).max(Some(point.high_bytes));
+        }
+        let held = until.map_or(to, column).max(to);
+        for cell in &mut filled[to..=held] {
+            *cell = (*cell).max(Some(point.last_bytes));
+        }
+    }
+    filled
+}
+
+fn allowed_gap(points: &[Point]) -> i64 {
+    let mut distances: Vec<i64> = points
+        .windows(2)
+        .map(|two| two[1].since - two[0].until)
+        .collect();
+    distances.sort_unstable();
+    let usual = distances.get(distances.len() / 2).copied().unwrap_or(0);
+    usual.saturating_mul(3).max(ALLOWED_GAP_MILLISECONDS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Time;
+    use crate::units::GIB;
+
+    fn points(values: &[(i64, u64)]) -> Vec<Point> {
+        let point = |&(seconds, bytes): &(i64, u64)| {
+            let time = Time::from_unix_milliseconds(seconds * 1000);
+            Point {
+                since: time,
+                until: time,
+                low_bytes: bytes,
+                high_bytes: bytes,
+                last_bytes: bytes,
+            }
+        };
+        values.iter().map(point).collect()
+    }
+
+    fn size(columns: usize, rows: usize) -> Size {
+        Size {
+            columns,
+            rows,
+            ascii: false,
+        }
+    }
+
+    #[test]
+    fn it_rises_with_what_is_held_and_its_lower_edge_is_nothing() {
+        let values: Vec<_> = (0..8)
+            .map(|second| (second, (second as u64 + 1) * GIB))
+            .collect();
+        let chart = draw(&points(&values), size(8, 1)).unwrap();
+        assert_eq!(chart.lines, ["▁▂▃▄▅▆▇█"]);
+        assert_eq!((chart.top_bytes, chart.bottom_bytes), (8 * GIB, 0));
+        let tall = draw(&points(&values), size(8, 2)).unwrap();
+        assert_eq!(tall.lines, ["    ▂▄▆█", "▂▄▆█████"]);
+    }
+
+    #[test]
+    fn a_small_movement_high_up_is_drawn_on_a_scale_of_its_own() {
+        let chart = draw(&points(&[(0, 80), (1, 84), (2, 88), (3, 88)]), size(4, 1)).unwrap();
+        assert_eq!((chart.top_bytes, chart.bottom_bytes), (88, 78));
+        assert!(chart.lines[0].starts_with('▂'), "{chart:?}");
+    }
+
+    #[test]
+    fn a_time_that_nobody_saw_is_blank_and_a_peak_is_not_lost() {
+        let seen = points(&[(0, GIB), (10, GIB), (990, GIB), (1000, GIB)]);
+        let chart = draw(&seen, size(10, 1)).unwrap();
+        let blank = chart.lines[0].chars().filter(|cell| *cell == ' ').count();
+        assert!(blank >= 7, "{chart:?}");
+        let mut values: Vec<_> = (0..1000).map(|second| (second, GIB)).collect();
+        values[333].1 = 8 * GIB;
+        let chart = draw(&points(&values), size(10, 1)).unwrap();
+        assert_eq!(chart.lines, ["▁▁▁█▁▁▁▁▁▁"]);
+    }
+
+    #[test]
+    fn hardly_anything_makes_no_chart_and_nothing_overflows() {
+        assert_eq!(draw(&[], size(9, 1)), None);
+        assert_eq!(draw(&points(&[(0, 1)]), size(9, 1)), None);
+        assert_eq!(draw(&points(&[(0, 1), (0, 2)]), size(9, 1)), None);
+        assert_eq!(draw(&points(&[(0, 1), (1, 2)]), size(0, 1)), None);
+        let extremes = points(&[(i64::MIN / 4000, u64::MAX), (0, 0), (i64::MAX / 4000, 7)]);
+        assert!(draw(&extremes, size(40, 3)).is_some());
+        // Times that go back are drawn somewhere.
+        let back = points(&[(0, 1), (5, 2), (3, 9), (10, 4)]);
+        assert!(draw(&back, size(10, 1)).is_some());
+    }
+
+    #[test]
+    fn ascii_is_ascii() {
+        let values: Vec<_> = (0..8).map(|second| (second, second as u64 * GIB)).collect();
+        let ascii = Size {
+            ascii: true,
+            ..size(8, 1)
+        };
+        let chart = draw(&points(&values), ascii).unwrap();
+        assert!(chart.lines[0].is_ascii(), "{chart:?}");
+    }
+}

@@ -1,0 +1,393 @@
+//! A process's page: what it is, whose, since when, how its memory moved, what holds it, what to do.
+
+use super::chart::{self, Size};
+use super::page::Sheet;
+use super::text::{ago, steps, verdict};
+use super::{Course, Holder, OnGpu, ProcessPage, Report};
+use crate::model::snapshot::{Jupyter, Process};
+use crate::report::escape::{command_line, fit};
+use crate::units::{Bytes, Span};
+
+/// A command line is not shown at more length than this many lines.
+const COMMAND_LINES: usize = 3;
+/// Two GPUs have charts of three lines, more of one.
+const TALL_CHARTS: usize = 2;
+const TALL: usize = 3;
+/// More GPUs, and more relatives, than this are counted.
+const MOST_LISTED: usize = 8;
+/// Less than this between the least and the most is standing still, as for the rule of leaks.
+const STILL_BYTES: u64 = 16 << 20;
+
+pub(super) fn write(sheet: &mut Sheet, page: &ProcessPage, report: &Report) {
+    let process = &page.process;
+    if let Some(reason) = &process.unresolved {
+        sheet.title(&format!("pid {}: not resolved", process.pid));
+        sheet.entry("Why", reason);
+        let caution = "NVML names a number; which process is behind it could not be told, so that \
+                       nothing is shown of any, and no process of that number is to be ended for it";
+        sheet.entry("", caution);
+    } else if !process.identity().is_certain() {
+        sheet.title(&format!("pid {}: no such process", process.pid));
+        let gone = "NVML lists this number, and /proc does not know it: the process has ended, or it \
+                    is one of another pid namespace";
+        sheet.entry("Why", gone);
+    } else {
+        sheet.title(&format!("{} (pid {})", page.name, process.pid));
+        what(sheet, page);
+        whose(sheet, process, report);
+        since(sheet, page, report);
+    }
+    if report.time.is_some() {
+        gpus(sheet, page, report);
+    }
+    verdict(sheet, &page.verdict, report, |_| true);
+    held_by(sheet, page);
+    steps(sheet, &page.steps, "What to do, gentlest first");
+}
+
+fn what(sheet: &mut Sheet, page: &ProcessPage) {
+    let process = &page.process;
+    let title = page.framework_title.as_deref();
+    let framework = title.or(process.framework.as_deref());
+    if let Some(framework) = framework {
+        let version = process.framework_version.as_deref();
+        let version = version.map_or_else(String::new, |version| format!(" {version}"));
+        sheet.entry("What", &format!("{framework}{version}"));
+    }
+    let command = match (&process.command, &process.comm, &process.executable) {
+        (Some(command), _, _) => command_line(command),
+        (None, Some(comm), _) => format!("[{comm}]"),
+        (None, None, Some(executable)) => executable.to_string(),
+        (None, None, None) => "its command line is not known".to_owned(),
+    };
+    let label = if framework.is_some() { "" } else { "What" };
+    let room = sheet.room() * COMMAND_LINES;
+    sheet.entry(label, &fit(&command, room));
+    let mut facts = Vec::new();
+    facts.extend(process.state.map(state));
+    facts.extend(process.threads.map(|count| match count {
+        1 => "1 thread".to_owned(),
+        count => format!("{count} threads"),
+    }));
+    facts.extend(
+        process
+            .rss_bytes
+            .map(|bytes| format!("{} of host memory", Bytes(bytes))),
+    );
+    facts.extend(process.terminal.as_ref().map(|name| format!("on {name}")));
+    let inner = process.namespace_pid;
+    facts.extend(inner.map(|pid| format!("pid {pid} in its own pid namespace")));
+    if !facts.is_empty() {
+        sheet.entry("", &facts.join(", "));
+    }
+}
+
+fn whose(sheet: &mut Sheet, process: &Process, report: &Report) {
+    let owner = match (&process.user, process.uid) {
+        (Some(user), Some(uid)) => format!("{user} (uid {uid})"),
+        (Some(user), None) => user.to_string(),
+        (None, Some(uid)) => format!("uid {uid}"),
+        (None, None) => "its owner is not known".to_owned(),
+    };
+    sheet.entry("Whose", &owner);
+    if let Some(jupyter) = &process.jupyter {
+        notebook(sheet, jupyter, report);
+    }
+    if let Some(container) = &process.container {
+        let runtime = container.runtime.as_deref().unwrap_or("container");
+        let id = container.id.as_deref().map(|id| fit(id, 13).into_owned());
+        let words = match (container.name.as_deref(), id) {
+            (Some(name), Some(id)) => format!("container {name} ({runtime} {id})"),
+            (Some(name), None) => format!("container {name} ({runtime})"),
+            (None, Some(id)) => format!("container {id} ({runtime})"),
+            (None, None) => format!("a container ({runtime})"),
+        };
+        sheet.entry("", &words);
+    }
+    if let Some(pod) = &process.kubernetes {
+        let name = pod.pod_name.as_deref().or(pod.pod_uid.as_deref());
+        let mut words = format!("pod {}", name.unwrap_or("of an unknown name"));
+        for (what, value) in [
+            (", namespace ", &pod.namespace),
+            (", container ", &pod.container_name),
+            (", class ", &pod.qos),
+        ] {
+            words.extend(value.as_deref().map(|value| format!("{what}{value}")));
+        }
+        sheet.entry("", &words);
+    }
+    if let Some(slurm) = &process.slurm {
+        let mut words = match &slurm.job_id {
+            Some(job) => format!("Slurm job {job}"),
+            None => "a Slurm job".to_owned(),
+        };
+        for (what, value) in [(", step ", &slurm.step_id), (", named ", &slurm.job_name)] {
+            words.extend(value.as_deref().map(|value| format!("{what}{value}")));
+        }
+        sheet.entry("", &words);
+    }
+    if let Some(unit) = &process.systemd_unit {
+        sheet.entry("", &format!("systemd unit {unit}"));
+    }
+}
+
+fn notebook(sheet: &mut Sheet, jupyter: &Jupyter, report: &Report) {
+    let mut words = match &jupyter.notebook_path {
+        Some(path) => format!("notebook {path}"),
+        None => "a notebook's kernel; which notebook is not known".to_owned(),
+    };
+    if let Some(application) = &jupyter.application {
+        words.push_str(&format!(" ({application})"));
+    }
+    sheet.entry("", &words);
+    if let Some(id) = &jupyter.kernel_id {
+        sheet.entry("", &format!("kernel {id}"));
+    }
+    let mut told = Vec::new();
+    told.extend(
+        jupyter
+            .server_url
+            .as_ref()
+            .map(|url| format!("server {url}")),
+    );
+    told.extend(jupyter.server_pid.map(|pid| format!("pid {pid}")));
+    told.extend(
+        jupyter
+            .server_root
+            .as_ref()
+            .map(|root| format!("serves {root}")),
+    );
+    let state = jupyter.execution_state.as_ref();
+    told.extend(state.map(|state| format!("says it is {state}")));
+    let last = jupyter.last_activity;
+    told.extend(last.map(|time| format!("last active {}", ago(time, report))));
+    told.extend(jupyter.connections.map(|count| match count {
+        1 => "1 connection".to_owned(),
+        count => format!("{count} connections"),
+    }));
+    if !told.is_empty() {
+        sheet.entry("", &told.join(", "));
+    }
+    if let Some(error) = &jupyter.server_error {
+        sheet.entry("", &format!("its server was not asked: {error}"));
+    }
+}
+
+fn since(sheet: &mut Sheet, page: &ProcessPage, report: &Report) {
+    let started = match page.process.start_time {
+        Some(time) => format!("started {}", ago(time, report)),
+        None => "when it started is not known".to_owned(),
+    };
+    sheet.entry("Since", &started);
+    if let Some(seen) = page.first_seen {
+        let seen = if page.arrival_seen {
+            format!("first seen on a GPU {}", ago(seen, report))
+        } else {
+            let span = Span::from_seconds(report.window_seconds);
+            format!("on a GPU for {span} at least, as far as the history reaches")
+        };
+        sheet.entry("", &seen);
+    }
+}
+
+fn gpus(sheet: &mut Sheet, page: &ProcessPage, report: &Report) {
+    let rows = if page.gpus.len() <= TALL_CHARTS {
+        TALL
+    } else {
+        1
+    };
+    for on in page.gpus.iter().take(MOST_LISTED) {
+        on_gpu(sheet, on, rows, report);
+    }
+    let more = page.gpus.len().saturating_sub(MOST_LISTED);
+    if more > 0 {
+        sheet.entry("", &format!("and {more} more GPUs (--json lists them)"));
+    }
+    if page.gpus.is_empty() {
+        sheet.entry("GPU", "it holds none that NVML lists it on");
+    }
+    let total = page.process.cpu_seconds.map(Span::from_seconds);
+    let cpu = match (page.cpu_percent_mean, total) {
+        (Some(mean), Some(total)) => format!("{mean:.1}% of a core on average, {total} in all"),
+        (Some(mean), None) => format!("{mean:.1}% of a core on average"),
+        (None, Some(total)) => format!("{total} in all; the history is too short for its use"),
+        (None, None) => return,
+    };
+    sheet.entry("CPU", &cpu);
+}
+
+fn on_gpu(sheet: &mut Sheet, on: &OnGpu, rows: usize, report: &Report) {
+    let label = match on.gpu_instance_id {
+        Some(instance) => format!("GPU {}/{instance}", on.gpu),
+        None => format!("GPU {}", on.gpu),
+    };
+    let mut facts = Vec::new();
+    match (on.used_bytes, on.total_bytes) {
+        (Some(used), Some(total)) if total > 0 => {
+            let share = used as f64 / total as f64 * 100.0;
+            facts.push(format!("{} of {} ({share:.0}%)", Bytes(used), Bytes(total)));
+        }
+        (Some(used), _) => facts.push(Bytes(used).to_string()),
+        (None, _) if on.listed => {
+            let why = on.used_unavailable.as_deref();
+            let why = why.unwrap_or("the driver does not tell what it holds");
+            facts.push(format!("memory n/a: {why}"));
+        }
+        (None, _) => facts.push(
+            "its device file is open, and NVML does not list it: what it holds is not known"
+                .to_owned(),
+        ),
+    }
+    match (on.sm_percent, on.sm_percent_mean) {
+        (Some(now), Some(mean)) => facts.push(format!("SM {now}% now, {mean:.0}% on average")),
+        (None, Some(mean)) => facts.push(format!("SM {mean:.0}% on average")),
+        (Some(now), None) => facts.push(format!("SM {now}% now")),
+        (None, None) => {}
+    }
+    sheet.entry(&label, &facts.join(", "));
+    if let (false, Some(bytes)) = (on.listed, on.unattributed_bytes) {
+        let text = format!(
+            "{} there are in use by nobody that NVML lists",
+            Bytes(bytes)
+        );
+        sheet.entry("", &text);
+    }
+    if let Some(unused) = on.unused_since {
+        sheet.entry("", &format!("not used since {}", ago(unused, report)));
+    }
+    course(sheet, &on.course, rows);
+}
+
+/// How memory moved: a chart where it did, a line where it did not.
+pub(super) fn course(sheet: &mut Sheet, course: &Course, rows: usize) {
+    let points = &course.points;
+    let (Some(first), Some(last)) = (points.first(), points.last()) else {
+        return;
+    };
+    let low = points.iter().map(|point| point.low_bytes).min();
+    let high = points.iter().map(|point| point.high_bytes).max();
+    let (low, high) = (low.unwrap_or(0), high.unwrap_or(0));
+    let span = Span::from_seconds(last.until.seconds_since(first.since));
+    let samples = match course.samples {
+        1 => "1 sample".to_owned(),
+        count => format!("{count} samples"),
+    };
+    if course.samples < 2 {
+        return;
+    }
+    if high - low < STILL_BYTES {
+        sheet.entry("", &format!("the same for {span} ({samples})"));
+        return;
+    }
+    const SCALE: usize = 11;
+    let size = Size {
+        columns: sheet.room().saturating_sub(SCALE).min(60),
+        rows,
+        ascii: sheet.look.ascii,
+    };
+    if let Some(chart) = chart::draw(points, size) {
+        let edge = if sheet.look.ascii { '|' } else { '▕' };
+        let last_line = chart.lines.len() - 1;
+        for (at, line) in chart.lines.iter().enumerate() {
+            let scale = match at {
+                0 => Bytes(chart.top_bytes).to_string(),
+                at if at == last_line => Bytes(chart.bottom_bytes).to_string(),
+                _ => String::new(),
+            };
+            sheet.beside("", &format!("{scale:>9} {edge}{line}"));
+        }
+    }
+    let moved = if last.last_bytes >= first.low_bytes {
+        format!("{} more", Bytes(last.last_bytes - first.low_bytes))
+    } else {
+        format!("{} less", Bytes(first.low_bytes - last.last_bytes))
+    };
+    let text = format!(
+        "{} at least, {} at most, now {}: {moved} than {span} ago ({samples})",
+        Bytes(low),
+        Bytes(high),
+        Bytes(last.last_bytes)
+    );
+    sheet.entry("", &text);
+}
+
+fn held_by(sheet: &mut Sheet, page: &ProcessPage) {
+    let (process, kin) = (&page.process, &page.kin);
+    let files = process.gpu_files.as_deref();
+    let is_certain = process.identity().is_certain();
+    if !is_certain && kin.members.is_empty() {
+        return;
+    }
+    sheet.section("What holds it");
+    match files {
+        _ if !is_certain => {}
+        Some([]) => sheet.item("- ", "it has no GPU device file open"),
+        Some(files) => {
+            let names: Vec<&str> = files.iter().map(|file| &**file).collect();
+            sheet.item("- ", &format!("it has open: {}", names.join(" ")));
+        }
+        None => sheet.item(
+            "- ",
+            "which GPU device files it has open is not known; root may read it",
+        ),
+    }
+    let launcher = kin.launcher.as_ref().or(process.parent.as_ref());
+    if let Some(parent) = launcher {
+        let command = match (&parent.command, &parent.comm) {
+            (Some(command), _) => command_line(command),
+            (None, Some(comm)) => format!("[{comm}]"),
+            (None, None) => "an unknown command".to_owned(),
+        };
+        let command = fit(&command, sheet.room());
+        sheet.item("- ", &format!("started by pid {}: {command}", parent.pid));
+    } else if process.parent_is_reaper == Some(true) {
+        let ppid = process
+            .ppid
+            .map_or_else(String::new, |pid| format!(" ({pid})"));
+        sheet.item(
+            "- ",
+            &format!("who started it is gone; a reaper{ppid} adopted it"),
+        );
+    }
+    if !kin.members.is_empty() {
+        let ties = match kin.ties.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", kin.ties.join(", ")),
+        };
+        sheet.item("- ", &format!("belongs together with{ties}:"));
+        for member in kin.members.iter().take(MOST_LISTED) {
+            sheet.item("    ", &relative(member));
+        }
+        let more = kin.members.len().saturating_sub(MOST_LISTED);
+        if more > 0 {
+            sheet.item("    ", &format!("and {more} more (--json lists them)"));
+        }
+    }
+}
+
+/// `4242 python train.py, ann, 20.0 GiB`.
+fn relative(holder: &Holder) -> String {
+    let mut words = format!("{} {}", holder.pid, holder.name);
+    words.extend(holder.user.as_ref().map(|user| format!(", {user}")));
+    match holder.used_bytes {
+        Some(bytes) => words.push_str(&format!(", {}", Bytes(bytes))),
+        None if holder.listed => words.push_str(", what it holds is not known"),
+        None => words.push_str(", not listed by NVML"),
+    }
+    words
+}
+
+/// The state's letter in words.
+fn state(letter: char) -> String {
+    match letter {
+        'R' => "running".to_owned(),
+        'S' => "sleeping".to_owned(),
+        'D' => "in uninterruptible sleep".to_owned(),
+        'T' => "stopped by a signal".to_owned(),
+        't' => "stopped by a debugger".to_owned(),
+        'Z' => "a zombie: ended, and its parent has not asked how".to_owned(),
+        'X' => "dead".to_owned(),
+        'I' => "idle in the kernel".to_owned(),
+        other => format!("in state {other}"),
+    }
+}

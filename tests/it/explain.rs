@@ -1,0 +1,171 @@
+//! `gpumem explain` through the binary: whole pages, exit codes, and a machine that is looked at.
+
+use std::path::Path;
+
+use crate::machine::{Machine, Running, one_gpu};
+use crate::support::{command, compare_or_bless, finish, run};
+
+/// A page of a recording, as wide as `COLUMNS` says.
+fn page(arguments: &[&str], columns: &str) -> String {
+    let mut command = command(&[&["explain"], arguments].concat());
+    let output = finish(command.env("COLUMNS", columns));
+    assert_eq!((output.code, &*output.stderr), (0, ""), "{output:?}");
+    output.stdout
+}
+
+fn corpus(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/corpus");
+    folder.join(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn pages_of_recordings_are_as_they_are_committed() {
+    let hidden = corpus("unattributed_hidden_holder-100.jsonl");
+    let dead = corpus("dead_pid_missing-100.jsonl");
+    let stopped = corpus("stopped_trainer-100.jsonl");
+    let pages: [(&str, &[&str]); 9] = [
+        ("notebook", &["--demo", "398120"]),
+        ("leak", &["--demo", "leak"]),
+        ("orphan", &["--demo", "402519"]),
+        ("server", &["--demo", "207344"]),
+        ("gpu", &["--demo", "gpu:3"]),
+        ("hidden-holder", &["--replay", &hidden, "2656442"]),
+        ("hidden-gpu", &["--replay", &hidden, "unattributed"]),
+        ("dead", &["--replay", &dead, "3456528"]),
+        ("stopped", &["--replay", &stopped, "stopped"]),
+    ];
+    for (name, arguments) in pages {
+        for columns in ["80", "120"] {
+            let file = format!("tests/data/explain/{name}-{columns}.txt");
+            compare_or_bless(&file, &page(arguments, columns));
+        }
+    }
+    for name in ["pytorch", "tensorflow"] {
+        let file = format!("tests/data/explain/framework-{name}-80.txt");
+        compare_or_bless(&file, &page(&["--framework", name], "80"));
+    }
+}
+
+#[test]
+fn a_notebook_is_explained_with_what_to_do_gentlest_first() {
+    let page = page(&["--demo", "idle"], "80");
+    let places: Vec<usize> = [
+        "notebook thesis/fine-tune.ipynb (pid 398120)",
+        "ben (uid 1002)",
+        "started 2026-11-20",
+        "38.0 GiB of 79.6 GiB",
+        "warning: idle:",
+        "SM 0% at most in 751 samples",
+        "What to do, gentlest first",
+        "torch.cuda.empty_cache()",
+        "shut the kernel down",
+    ]
+    .iter()
+    .map(|part| page.find(part).unwrap_or_else(|| panic!("{part}: {page}")))
+    .collect();
+    assert!(places.is_sorted(), "{page}");
+}
+
+#[test]
+fn colour_is_for_those_who_ask_and_json_has_none() {
+    let plain = run(&["explain", "--demo", "398120"]);
+    assert!(!plain.stdout.contains('\u{1b}'));
+    let coloured = run(&["explain", "--demo", "398120", "--color", "always"]);
+    assert!(coloured.stdout.contains("\u{1b}[33;1mwarning\u{1b}[0m"));
+    let json = run(&["explain", "--demo", "398120", "--json", "--color", "always"]);
+    assert!(!json.stdout.contains('\u{1b}'));
+    let json = json.json();
+    assert_eq!(json["schema"], "gpumem.explain/1");
+    assert_eq!(json["process"]["process"]["pid"], 398_120);
+    assert_eq!(json["process"]["findings"][0]["kind"], "idle");
+    assert_eq!(json["gpu"], serde_json::Value::Null);
+    let moments: Vec<&str> = json["process"]["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|step| step["moment"].as_str().unwrap())
+        .collect();
+    assert!(moments.contains(&"now") && moments.contains(&"end"));
+}
+
+#[test]
+fn without_unicode_the_chart_is_ascii() {
+    let mut command = command(&["explain", "--demo", "leak"]);
+    let output = finish(command.env("LC_ALL", "C"));
+    assert!(output.stdout.is_ascii(), "{}", output.stdout);
+    assert!(output.stdout.contains('#'), "{}", output.stdout);
+}
+
+#[test]
+fn what_there_is_not_is_wrong_usage() {
+    for (arguments, part) in [
+        (&["7"][..], "there are 412301 (python pretrain.py) on GPU 0"),
+        (&["2"], "GPU 2 is written gpu:2"),
+        (&["gpu:9"], "there are gpu:0 (GPU-"),
+        (&["GPU-ffff"], "there is no such GPU"),
+        (&["orphan"], "write more of it"),
+        (&["nothing"], "there are idle:GPU-"),
+        (&["gpu:x"], "write 4242, gpu:0"),
+    ] {
+        let output = run(&[&["explain", "--demo"], arguments].concat());
+        assert_eq!((output.code, &*output.stdout), (2, ""), "{output:?}");
+        assert!(output.stderr.contains(part), "{output:?}");
+    }
+    let nothing = run(&["explain"]);
+    assert_eq!(nothing.code, 2);
+    let both = run(&["explain", "7", "--framework", "jax"]);
+    assert_eq!(both.code, 2);
+    let typo = run(&["explain", "--framework", "pytroch"]);
+    assert_eq!(typo.code, 2);
+    assert!(typo.stderr.contains("pytorch"), "{typo:?}");
+}
+
+#[test]
+fn without_a_driver_it_is_blind_and_a_framework_needs_none() {
+    let nowhere = ["--nvml-library", "/nonexistent/libnvidia-ml.so.1"];
+    let blind = run(&[&["explain", "7"], &nowhere[..]].concat());
+    assert_eq!((blind.code, &*blind.stdout), (3, ""), "{blind:?}");
+    let list = run(&[&["explain", "--framework"], &nowhere[..]].concat());
+    assert_eq!((list.code, &*list.stderr), (0, ""), "{list:?}");
+    assert!(list.stdout.contains("pytorch"), "{list:?}");
+    let one = run(&[&["explain", "--framework", "Torch", "--json"], &nowhere[..]].concat());
+    assert_eq!(one.json()["frameworks"][0]["name"], "pytorch");
+}
+
+#[test]
+fn a_living_process_is_explained_and_its_end_noticed() {
+    let child = Running::sleep();
+    let pid = child.pid();
+    let machine = Machine::new(&one_gpu(&[pid]));
+    let typed = pid.to_string();
+    let output = machine.run(&["explain", &typed, "--window", "200ms", "--no-store"]);
+    assert_eq!(output.code, 0, "{output:?}");
+    for part in [
+        &*format!("sleep 600 (pid {pid})"),
+        "2.0 GiB of 80.0 GiB",
+        "gpumem record --store",
+        &*format!("`kill {pid}`"),
+    ] {
+        assert!(output.stdout.contains(part), "{part}: {output:?}");
+    }
+    let gpu = machine.run(&["explain", "gpu:0", "--window", "200ms", "--no-store"]);
+    assert_eq!(gpu.code, 0, "{gpu:?}");
+    assert!(gpu.stdout.contains(&typed), "{gpu:?}");
+    machine.play(&one_gpu(&[]));
+    let gone = machine.run(&["explain", &typed, "--window", "200ms", "--no-store"]);
+    assert_eq!(gone.code, 2, "{gone:?}");
+    assert!(
+        gone.stderr.contains("NVML lists no process on any GPU"),
+        "{gone:?}"
+    );
+}
+
+#[test]
+fn a_gpu_that_cannot_be_read_is_blindness() {
+    let lost = one_gpu(&[]).fault(mock_nvml::scene::Fault::error("*", 15));
+    let machine = Machine::new(&lost);
+    for typed in ["gpu:0", "4242"] {
+        let output = machine.run(&["explain", typed, "--window", "100ms", "--no-store"]);
+        assert_eq!(output.code, 3, "{output:?}");
+    }
+}
