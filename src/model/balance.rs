@@ -1,11 +1,11 @@
 //! Where a GPU's memory is: free, reserved, held by listed processes, and in use by nobody listed.
 
-use super::snapshot::Gpu;
+use super::snapshot::{Gpu, PidNamespace, Snapshot};
 use crate::units::MIB;
 
 /// A GPU's memory by who has it, in bytes. By the driver's figures `total` is the sum of the others;
 /// measured, they can be a MiB apart.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Balance {
     /// All of it.
     pub total_bytes: u64,
@@ -16,9 +16,9 @@ pub struct Balance {
     pub reserved_bytes: Option<u64>,
     /// Held by the listed processes; unknown where one of them is.
     pub process_bytes: Option<u64>,
-    /// In use, and no listed process holds it; 0 where they hold more than is in use. Unknown where one
-    /// of the two before is, and under MIG, where the figures are an instance's.
-    pub unattributed_bytes: Option<u64>,
+    /// In use, and no listed process holds it; 0 where they hold more than is in use. Where it is not
+    /// known, why.
+    pub unattributed: Result<u64, &'static str>,
 }
 
 /// Below this, memory that no listed process accounts for is context and rounding (captures of
@@ -28,7 +28,8 @@ const WORTH_MENTIONING_BYTES: u64 = 512 * MIB;
 impl Balance {
     /// The memory in use by nobody listed, where it is worth a word.
     pub fn notable_bytes(&self) -> Option<u64> {
-        self.unattributed_bytes
+        self.unattributed
+            .ok()
             .filter(|&bytes| bytes >= WORTH_MENTIONING_BYTES)
     }
 }
@@ -39,22 +40,45 @@ impl Gpu {
         let memory = self.memory?;
         let process_bytes = self.process_bytes();
         let is_divided = self.mig_mode == Some(true) || !self.mig_devices.is_empty();
-        let unattributed = process_bytes
-            .filter(|_| memory.reserved_bytes.is_some() && !is_divided)
-            .map(|held| memory.used_bytes.saturating_sub(held));
+        let unattributed = match process_bytes {
+            _ if is_divided => {
+                Err("under MIG it is not known what the processes hold of the whole GPU")
+            }
+            _ if self.processes.is_none() => Err("the list of processes could not be read"),
+            None => Err("what one of the processes holds is not known"),
+            Some(_) if memory.reserved_bytes.is_none() => {
+                Err("this driver counts what it reserves as used")
+            }
+            Some(held) => Ok(memory.used_bytes.saturating_sub(held)),
+        };
         Some(Balance {
             total_bytes: memory.total_bytes,
             free_bytes: memory.free_bytes,
             reserved_bytes: memory.reserved_bytes,
             process_bytes,
-            unattributed_bytes: unattributed,
+            unattributed,
         })
+    }
+}
+
+impl Snapshot {
+    /// As [`Gpu::balance`]; in a container, where NVML lists only the processes that are visible there,
+    /// what is left says nothing.
+    pub fn balance(&self, gpu: &Gpu) -> Option<Balance> {
+        let mut balance = gpu.balance()?;
+        if self.host.pid_namespace == Some(PidNamespace::Container) {
+            balance.unattributed = balance.unattributed.and(Err(
+                "NVML lists every process only in the host's pid namespace; run gpumem on the host",
+            ));
+        }
+        Some(balance)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Time;
     use crate::model::snapshot::{GpuProcess, Memory};
 
     fn gpu(reserved_bytes: Option<u64>, held: &[Option<u64>]) -> Gpu {
@@ -76,28 +100,42 @@ mod tests {
 
     #[test]
     fn the_parts_add_up_to_all_of_it() {
-        let balance = gpu(Some(10), &[Some(15), Some(20)]).balance().unwrap();
-        assert_eq!(balance.unattributed_bytes, Some(25));
+        let host = Snapshot::new(Time::default());
+        let balance = host.balance(&gpu(Some(10), &[Some(15), Some(20)])).unwrap();
+        assert_eq!(balance.unattributed, Ok(25));
         let sum = balance.free_bytes
             + balance.reserved_bytes.unwrap()
             + balance.process_bytes.unwrap()
-            + balance.unattributed_bytes.unwrap();
+            + balance.unattributed.unwrap();
         assert_eq!(sum, balance.total_bytes);
-        let over = gpu(Some(10), &[Some(61)]).balance().unwrap();
-        assert_eq!(over.unattributed_bytes, Some(0));
+        let over = host.balance(&gpu(Some(10), &[Some(61)])).unwrap();
+        assert_eq!(over.unattributed, Ok(0));
     }
 
     #[test]
     fn what_depends_on_the_unknown_is_unknown() {
-        let parts = |gpu: Gpu| {
-            let balance = gpu.balance().unwrap();
-            (balance.process_bytes, balance.unattributed_bytes)
+        let mut snapshot = Snapshot::new(Time::default());
+        let parts = |snapshot: &Snapshot, gpu: Gpu| {
+            let balance = snapshot.balance(&gpu).unwrap();
+            (balance.process_bytes, balance.unattributed.is_ok())
         };
-        assert_eq!(parts(gpu(None, &[Some(15)])), (Some(15), None));
-        assert_eq!(parts(gpu(Some(10), &[Some(15), None])), (None, None));
+        assert_eq!(
+            parts(&snapshot, gpu(Some(10), &[Some(15)])),
+            (Some(15), true)
+        );
+        assert_eq!(parts(&snapshot, gpu(None, &[Some(15)])), (Some(15), false));
+        assert_eq!(
+            parts(&snapshot, gpu(Some(10), &[Some(15), None])),
+            (None, false)
+        );
         let mut divided = gpu(Some(10), &[Some(15)]);
         divided.mig_mode = Some(true);
-        assert_eq!(parts(divided), (Some(15), None));
-        assert_eq!(Gpu::default().balance(), None);
+        assert_eq!(parts(&snapshot, divided), (Some(15), false));
+        assert_eq!(snapshot.balance(&Gpu::default()), None);
+        snapshot.host.pid_namespace = Some(PidNamespace::Container);
+        assert_eq!(
+            parts(&snapshot, gpu(Some(10), &[Some(15)])),
+            (Some(15), false)
+        );
     }
 }

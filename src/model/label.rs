@@ -117,7 +117,7 @@ impl Host {
             count => format!("{count} processes'"),
         };
         Some(format!(
-            "{whose} files could not be read; run as root to see hidden holders"
+            "{whose} files could not be read, and may hide a holder; root may read them"
         ))
     }
 }
@@ -182,13 +182,14 @@ fn minor_of(file: &str) -> Option<u32> {
 }
 
 impl Snapshot {
-    /// The processes that hold a GPU device file open and that NVML lists on no GPU.
+    /// The processes that hold a GPU device file open and that NVML lists on no GPU. Monitors and the
+    /// driver's daemons are none: they have no memory of their own there.
     pub fn unlisted_holders(&self) -> impl Iterator<Item = &Process> {
         let rows = self.gpus.iter().flat_map(|gpu| gpu.processes.iter());
         let listed: HashSet<u32> = rows.flatten().map(|row| row.pid).collect();
         self.processes.iter().filter(move |process| {
             let holds = process.gpu_files.as_ref().is_some_and(|it| !it.is_empty());
-            holds && !listed.contains(&process.pid)
+            holds && !listed.contains(&process.pid) && !process.is_monitor()
         })
     }
 

@@ -5,7 +5,7 @@
 //! [`evidence`] what that rests on; [`identity`] says when two
 //! observations are of the same process, [`family`] which processes belong together; [`time`] is an
 //! instant as all of them write it; [`balance`] is where a GPU's memory is, [`label`] how every view
-//! names what it shows.
+//! names what it shows, [`program`] what a process is by its program's name.
 
 pub mod balance;
 pub mod evidence;
@@ -14,6 +14,7 @@ pub mod finding;
 pub mod identity;
 pub mod label;
 pub mod process;
+pub mod program;
 pub mod snapshot;
 pub mod time;
 

@@ -1,4 +1,4 @@
-//! `gpumem ps`'s tables of GPUs: each with its MIG devices, where its memory is in bytes, and why a
+//! `gpumem ps`'s tables of GPUs: each with its MIG devices, where its memory is, and why a
 //! figure is not to be had.
 //!
 //! Who holds the memory is in `processes`.
@@ -106,28 +106,29 @@ fn memory_cells(memory: Option<Memory>, missing: &str) -> [String; 3] {
     ]
 }
 
-/// Where each GPU's memory is, in bytes; nothing where no GPU gives a figure.
+/// Where each GPU's memory is; nothing where no GPU gives a figure.
 pub(super) fn balances(snapshot: &Snapshot, width: Option<usize>, style: Style) -> String {
     let mut table = Table::new(&[
         ("GPU", Align::Right),
-        ("TOTAL BYTES =", Align::Right),
+        ("TOTAL =", Align::Right),
         ("FREE +", Align::Right),
         ("RESERVED +", Align::Right),
         ("PROCESSES +", Align::Right),
         ("UNATTRIBUTED", Align::Right),
     ]);
-    let told = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), |it| it.to_string());
+    let told =
+        |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), |it| Bytes(it).to_string());
     for gpu in &snapshot.gpus {
-        let Some(balance) = gpu.balance() else {
+        let Some(balance) = snapshot.balance(gpu) else {
             continue;
         };
         table.row(vec![
             gpu.index.to_string(),
-            balance.total_bytes.to_string(),
-            balance.free_bytes.to_string(),
+            Bytes(balance.total_bytes).to_string(),
+            Bytes(balance.free_bytes).to_string(),
             told(balance.reserved_bytes),
             told(balance.process_bytes),
-            told(balance.unattributed_bytes),
+            told(balance.unattributed.ok()),
         ]);
     }
     if table.is_empty() {
@@ -170,7 +171,7 @@ pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
     }
     if everyone {
         for gpu in &snapshot.gpus {
-            let notable = gpu.balance().and_then(|it| it.notable_bytes());
+            let notable = snapshot.balance(gpu).and_then(|it| it.notable_bytes());
             if let Some(bytes) = notable {
                 let _ = writeln!(
                     out,

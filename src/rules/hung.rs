@@ -26,6 +26,7 @@ use crate::history::draw::{FULL_PERCENT, LEAST_WORK_SECONDS, LOW_SHARE};
 use crate::history::{Device, Lull, ProcessHistory, Work};
 use crate::model::evidence::{Evidence, HungEvidence};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
+use crate::model::program::file_name;
 use crate::model::{Gpu, Process, Time};
 use crate::units::Span;
 
@@ -243,7 +244,7 @@ fn is_mps_server(process: &Process) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     command
         .first()
-        .is_some_and(|program| subject::file_name(program) == MPS_SERVER)
+        .is_some_and(|program| file_name(program) == MPS_SERVER)
 }
 
 /// What says that a process is hung on a GPU; `None` where something else explains the fall. What
@@ -361,7 +362,7 @@ fn advice(process: &Process) -> Vec<String> {
         command.first().map(|program| &**program)
     });
     let is_python = process.jupyter.is_some()
-        || program.is_some_and(|program| subject::file_name(program).starts_with("python"));
+        || program.is_some_and(|program| file_name(program).starts_with("python"));
     let mut lines = vec![
         if is_python {
             format!("see what it waits for: `py-spy dump --pid {pid}`, as its owner or as root")

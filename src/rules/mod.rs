@@ -18,7 +18,6 @@ pub mod hours;
 pub mod hung;
 pub mod idle;
 pub mod keep;
-mod known;
 mod lasting;
 pub mod leak;
 pub mod orphan;
@@ -38,7 +37,6 @@ pub mod unattributed;
 
 pub use engine::Engine;
 use keep::Keep;
-pub use known::is_monitor;
 use rule::{Rule, SettingValue, Tuned};
 pub use subject::name as name_of;
 

@@ -16,7 +16,7 @@
 //!
 //! - who leads its own process group, as what is started by `nohup`, `setsid`, tmux or a notebook server
 //!   does;
-//! - monitors, the driver's daemons, displays (`rules::known`), and graphics;
+//! - monitors, the driver's daemons, displays (`model::program`), and graphics;
 //! - a service of systemd (a daemon forks twice and so loses parent and leader), though not what runs
 //!   in a user's own session;
 //! - an inference server that listens, and those that work for one;
@@ -29,7 +29,7 @@ use super::doubt::Doubt;
 use super::lasting::{About, Says, expect, on};
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::setting::{Field, Setting};
-use super::{known, server, stuck, subject};
+use super::{server, stuck, subject};
 use crate::advice;
 use crate::history::{Began, ProcessHistory, Use};
 use crate::model::evidence::{Evidence, OrphanEvidence};
@@ -327,8 +327,8 @@ fn is_never_orphan(seen: Seen<'_>, process: &Process, known: &ProcessHistory, ne
         || is_service
         || is_active
         || stuck::is_beyond_signals(seen, known)
-        || known::is_monitor(process)
-        || known::is_display(process)
+        || process.is_monitor()
+        || process.is_display()
         || server::serves(process, seen.snapshot)
 }
 

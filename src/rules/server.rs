@@ -3,7 +3,7 @@
 //! A guess that protects: where it is in doubt, it is a server. It knows names only; whether the process
 //! listens is asked too, and only a known no makes a server-like process an ordinary one.
 
-use super::subject::{file_name, is_interpreter};
+use crate::model::program::{file_name, is_interpreter};
 use crate::model::{Process, Snapshot};
 
 /// Frameworks that serve and do little else.

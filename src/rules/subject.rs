@@ -8,6 +8,7 @@ use std::sync::Arc;
 use unicode_width::UnicodeWidthChar as _;
 
 use crate::model::finding::{FindingGpu, FindingProcess};
+use crate::model::program::{file_name, is_interpreter};
 use crate::model::{Gpu, Process, Start};
 use crate::units::Bytes;
 
@@ -128,35 +129,6 @@ pub fn name(process: &Process) -> String {
         Some(subject) if !subject.is_empty() => format!("{program} {subject}"),
         _ => program.to_owned(),
     })
-}
-
-/// The last part of a path.
-pub(super) fn file_name(path: &str) -> &str {
-    path.rsplit('/')
-        .find(|part| !part.is_empty())
-        .unwrap_or(path)
-}
-
-/// Whether a program runs what its arguments name.
-pub(super) fn is_interpreter(program: &str) -> bool {
-    let name = program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-    matches!(
-        name,
-        "python"
-            | "pypy"
-            | "bash"
-            | "sh"
-            | "zsh"
-            | "perl"
-            | "ruby"
-            | "node"
-            | "java"
-            | "julia"
-            | "Rscript"
-            | "accelerate"
-            | "torchrun"
-            | "deepspeed"
-    )
 }
 
 /// The script that an interpreter runs: `train.py`, `-m package.module`, `-c`.

@@ -14,7 +14,7 @@
 use super::doubt::Doubt;
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::setting::{Field, Setting};
-use super::{known, subject};
+use super::subject;
 use crate::history::Device;
 use crate::model::evidence::{Evidence, Holder, UnattributedEvidence};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
@@ -243,7 +243,7 @@ fn holders(snapshot: &Snapshot, gpu: &Gpu) -> Vec<Holder> {
             .as_deref()
             .is_some_and(|files| files.iter().any(|held| **held == *file))
             && !rows.iter().any(|row| row.pid == process.pid)
-            && !known::is_monitor(process)
+            && !process.is_monitor()
     };
     let mut holders: Vec<&Process> = snapshot.processes.iter().filter(holds).collect();
     holders.sort_by_key(|process| process.pid);

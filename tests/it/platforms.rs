@@ -272,7 +272,7 @@ fn a_holder_that_nvml_does_not_list_is_a_row_with_its_evidence() {
     );
     // total = free + reserved + processes + unattributed
     assert!(
-        text.contains("  0    42949672960  30663507968   492830720            0   11793334272"),
+        text.contains("  0  40.0 GiB  28.6 GiB   470.0 MiB          0 B      11.0 GiB"),
         "{text}"
     );
     assert!(ps(&["--gpu", "0"]).contains("2656442"));

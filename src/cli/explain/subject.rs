@@ -7,7 +7,7 @@ use super::{Seen, kin, steps};
 use crate::advice;
 use crate::history::{self, course};
 use crate::model::finding::Finding;
-use crate::model::snapshot::{PidNamespace, ReadError};
+use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot};
 use crate::report::explain::{
     Balance, Course, GpuPage, Holder, OnGpu, Point, ProcessPage, Report, Verdict,
@@ -266,30 +266,14 @@ fn unattributed(seen: &Seen, gpus: impl Iterator<Item = u32>) -> Vec<Finding> {
 
 /// Where a GPU's memory is, as far as that is known.
 fn balance(last: &Snapshot, gpu: &Gpu) -> Option<Balance> {
-    let memory = gpu.memory?;
-    let processes = gpu.process_bytes();
-    let unknown = if gpu.mig_mode == Some(true) || !gpu.mig_devices.is_empty() {
-        Some("under MIG it is not known what the processes hold of the whole GPU")
-    } else if gpu.processes.is_none() {
-        Some("the list of processes could not be read")
-    } else if processes.is_none() {
-        Some("what one of the processes holds is not known")
-    } else if memory.reserved_bytes.is_none() {
-        Some("this driver counts what it reserves as used")
-    } else if last.host.pid_namespace != Some(PidNamespace::Host) {
-        Some("NVML lists every process only in the host's pid namespace; run gpumem on the host")
-    } else {
-        None
-    };
+    let balance = last.balance(gpu)?;
     Some(Balance {
-        total_bytes: memory.total_bytes,
-        free_bytes: memory.free_bytes,
-        reserved_bytes: memory.reserved_bytes,
-        processes_bytes: processes,
-        unattributed_bytes: processes
-            .filter(|_| unknown.is_none())
-            .map(|held| memory.used_bytes.saturating_sub(held)),
-        unattributed_unknown: unknown.map(str::to_owned),
+        total_bytes: balance.total_bytes,
+        free_bytes: balance.free_bytes,
+        reserved_bytes: balance.reserved_bytes,
+        processes_bytes: balance.process_bytes,
+        unattributed_bytes: balance.unattributed.ok(),
+        unattributed_unknown: balance.unattributed.err().map(str::to_owned),
     })
 }
 
@@ -343,7 +327,7 @@ fn named(process: &Process) -> Holder {
         name: rules::name_of(process),
         user: process.user.clone(),
         listed: false,
-        is_monitor: rules::is_monitor(process),
+        is_monitor: process.is_monitor(),
         gpu_instance_id: None,
         used_bytes: None,
         sm_percent: None,

@@ -89,12 +89,12 @@ fn a_hidden_holder_is_a_row_with_its_evidence_and_the_memory_adds_up() {
   0  800  ann   5.0 GiB   -         -         -  sleeping        -  python train.py
 0-1  900  ann         -   -         -         -  sleeping        -  [holds /dev/nvidia1, /dev/nvidia0, not listed by NVML] python worker.py
 
-GPU  TOTAL BYTES =       FREE +  RESERVED +  PROCESSES +  UNATTRIBUTED
-  0    85899345920  63887638528   536870912   5368709120   16106127360
-  1    85899345920  85362475008   536870912            0             0
+GPU   TOTAL =    FREE +  RESERVED +  PROCESSES +  UNATTRIBUTED
+  0  80.0 GiB  59.5 GiB   512.0 MiB      5.0 GiB      15.0 GiB
+  1  80.0 GiB  79.5 GiB   512.0 MiB          0 B           0 B
 
 GPU 0: 15.0 GiB are in use by no process that NVML lists.
-312 processes' files could not be read; run as root to see hidden holders.
+312 processes' files could not be read, and may hide a holder; root may read them.
 "
     );
     // Of some people's processes it does not follow what nobody holds.
@@ -115,11 +115,11 @@ fn what_is_not_known_is_neither_none_nor_zero() {
     let mut snapshot = snapshot(vec![unread, gpu(1, GIB, vec![row(7, None)])], Vec::new());
     let below = below_gpus(&snapshot, None);
     assert!(
-        below.contains("  0    85899345920  63887638528   536870912      unknown       unknown\n"),
+        below.contains("  0  80.0 GiB  59.5 GiB   512.0 MiB      unknown       unknown\n"),
         "{below}"
     );
     assert!(
-        below.contains("  1    85899345920  84288733184   536870912      unknown       unknown\n"),
+        below.contains("  1  80.0 GiB  78.5 GiB   512.0 MiB      unknown       unknown\n"),
         "{below}"
     );
     snapshot.gpus.truncate(1);
@@ -191,8 +191,8 @@ fn a_mig_device_is_a_row_and_its_processes_name_it() {
        0:2    8  ann   2.0 GiB   -         -  sleeping        -  python train.py
 0:gi13/ci0    9  ann   1.0 GiB   -         -  sleeping        -  python train.py
 
-GPU  TOTAL BYTES =       FREE +  RESERVED +  PROCESSES +  UNATTRIBUTED
-  0    85899345920  79993765888   536870912   4294967296       unknown
+GPU   TOTAL =    FREE +  RESERVED +  PROCESSES +  UNATTRIBUTED
+  0  80.0 GiB  74.5 GiB   512.0 MiB      4.0 GiB       unknown
 "
     );
 }

@@ -41,7 +41,7 @@ impl Shares {
         let known = known.fold(0, u64::saturating_add);
         // Where a share is unknown, or `used` includes what is reserved (memory info v1), nobody can
         // say what the rest is.
-        let unattributed = gpu.balance().and_then(|it| it.unattributed_bytes);
+        let unattributed = gpu.balance().and_then(|it| it.unattributed.ok());
         Self::new(gpu, memory, known, unattributed.is_some())
     }
 

@@ -349,7 +349,7 @@ fn balance(gpu: &Gpu, look: Look, pen: &mut Pen<'_>) {
             Some(balance.free_bytes),
             balance.reserved_bytes,
             balance.process_bytes,
-            balance.unattributed_bytes,
+            balance.unattributed.ok(),
         ]
     });
     for ((_, width), bytes) in BALANCE.into_iter().zip(parts.unwrap_or_default()) {

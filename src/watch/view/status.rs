@@ -10,7 +10,7 @@ use super::look::Look;
 use super::pen::{Pen, clean, columns, wrap};
 use super::table;
 use crate::model::finding::Finding;
-use crate::model::snapshot::{Gpu, Process, Snapshot};
+use crate::model::snapshot::{Process, Snapshot};
 use crate::report::escape::escape;
 use crate::watch::app::{App, End, Mode};
 use crate::watch::column::Column;
@@ -219,7 +219,8 @@ fn unavailable(snapshot: &Snapshot, form: Option<Gpus>) -> Vec<String> {
             }
         }
     }
-    let mut balances = snapshot.gpus.iter().filter_map(Gpu::balance);
+    let gpus = snapshot.gpus.iter();
+    let mut balances = gpus.filter_map(|gpu| snapshot.balance(gpu));
     if balances.any(|balance| balance.notable_bytes().is_some()) {
         notes.extend(snapshot.host.unread_text());
     }

@@ -1,10 +1,10 @@
-//! Programs that hold a GPU open and are no job: monitors, the driver's own daemons, displays.
+//! What a process is by the name of its program: an interpreter, a monitor, a display.
 //!
-//! A guess that protects, by the name of the program file, else by what the process calls itself.
-//! Names are compared whole: a part of a name is somebody else's.
+//! Monitors, the driver's own daemons and displays hold a GPU open and are no job. That is a guess that
+//! protects, by the name of the program file, else by what the process calls itself. Names are compared
+//! whole: a part of a name is somebody else's.
 
-use super::subject::{file_name, is_interpreter};
-use crate::model::Process;
+use super::Process;
 
 /// What watches GPUs or serves the driver. They open device files and hold no memory of their own.
 const MONITORS: &[&str] = &[
@@ -67,14 +67,45 @@ const DISPLAYS: &[&str] = &[
 /// The kernel keeps so many bytes of a short name.
 const COMM_BYTES: usize = 15;
 
-/// Whether the process watches GPUs or is a daemon of the driver.
-pub fn is_monitor(process: &Process) -> bool {
-    is_one_of(process, MONITORS)
+/// The last part of a path.
+pub fn file_name(path: &str) -> &str {
+    path.rsplit('/')
+        .find(|part| !part.is_empty())
+        .unwrap_or(path)
 }
 
-/// Whether the process draws a desktop.
-pub(super) fn is_display(process: &Process) -> bool {
-    is_one_of(process, DISPLAYS)
+/// Whether a program runs what its arguments name.
+pub fn is_interpreter(program: &str) -> bool {
+    let name = program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    matches!(
+        name,
+        "python"
+            | "pypy"
+            | "bash"
+            | "sh"
+            | "zsh"
+            | "perl"
+            | "ruby"
+            | "node"
+            | "java"
+            | "julia"
+            | "Rscript"
+            | "accelerate"
+            | "torchrun"
+            | "deepspeed"
+    )
+}
+
+impl Process {
+    /// Whether it watches GPUs or is a daemon of the driver.
+    pub fn is_monitor(&self) -> bool {
+        is_one_of(self, MONITORS)
+    }
+
+    /// Whether it draws a desktop.
+    pub fn is_display(&self) -> bool {
+        is_one_of(self, DISPLAYS)
+    }
 }
 
 fn is_one_of(process: &Process, names: &[&str]) -> bool {
@@ -128,10 +159,10 @@ mod tests {
             ),
             of(&[], None, Some("nvidia-persiste")),
         ] {
-            assert!(is_monitor(&process) && !is_display(&process), "{process:?}");
+            assert!(process.is_monitor() && !process.is_display(), "{process:?}");
         }
         let display = of(&["/usr/lib/xorg/Xorg", ":0"], None, None);
-        assert!(is_display(&display) && !is_monitor(&display));
+        assert!(display.is_display() && !display.is_monitor());
     }
 
     #[test]
@@ -145,7 +176,7 @@ mod tests {
             Process::default(),
         ] {
             assert!(
-                !is_monitor(&process) && !is_display(&process),
+                !process.is_monitor() && !process.is_display(),
                 "{process:?}"
             );
         }
