@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::path::Path;
 
 use rustix::buffer::spare_capacity;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, RawDir, fstat, openat, readlinkat_raw};
 use rustix::io::{self, Errno};
 
@@ -105,6 +105,12 @@ impl Folder {
             }
         }
         Ok(())
+    }
+}
+
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

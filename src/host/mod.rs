@@ -29,6 +29,7 @@ mod folder;
 mod framework;
 mod gpu_files;
 mod holders;
+pub mod jupyter;
 mod kernel_module;
 mod machine;
 mod mapped;

@@ -1,7 +1,10 @@
-//! Whether a process is a Jupyter kernel, from its argv.
+//! Whether a process is a Jupyter kernel, and what runs it, from argv alone.
 //!
 //! A server starts a kernel with the path of a connection file, `…/kernel-ID.json`; where ID is a
-//! UUID, it is the kernel's id at the server's API. Asking the server is not done here.
+//! UUID, it is the kernel's id at the server's API. Programs that run a notebook from its first cell
+//! to its last (papermill, nbconvert) name the file otherwise and keep no history; which of them it
+//! is, only the parent's argv tells. Nothing is read here: next comes `jupyter`, which reads what the
+//! file system says and asks the server.
 
 use std::sync::Arc;
 
@@ -11,11 +14,25 @@ use crate::model::snapshot::Jupyter;
 const LAUNCHERS: [&str; 6] = [
     "ipykernel",
     "ipykernel_launcher",
-    "colab_kernel_launcher",
+    COLAB_LAUNCHER,
     "xpython",
     "xeus-python",
     "evcxr_jupyter",
 ];
+
+const COLAB_LAUNCHER: &str = "colab_kernel_launcher";
+
+/// The module of marimo's kernels that run in an environment of their own
+/// (marimo: `marimo/_ipc/launch_kernel.py`).
+const MARIMO_LAUNCHER: &str = "marimo._ipc.launch_kernel";
+
+/// What Python's multiprocessing adds to the argv of a process that it spawned
+/// (CPython: `Lib/multiprocessing/spawn.py`).
+const SPAWNED: &str = "--multiprocessing-fork";
+
+/// How nbclient asks a kernel to keep no history (nbclient: `NotebookClient.create_kernel_manager`);
+/// papermill and nbconvert run notebooks through it.
+const NO_HISTORY: &str = "--HistoryManager.hist_file=:memory:";
 
 /// Flags that carry a connection file.
 const FLAGS: [&str; 6] = [
@@ -30,8 +47,10 @@ const FLAGS: [&str; 6] = [
 /// The kernel that a process is, by its argv; `None` where it is none. Clients of a kernel
 /// (`--existing`) are none.
 pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
-    let mut is_kernel = false;
-    let mut connection_file = None;
+    let mut launcher = None;
+    let mut named = None;
+    let mut any = None;
+    let mut keeps_history = true;
     let mut flag = "";
     for argument in arguments {
         let argument = argument.as_ref();
@@ -39,23 +58,130 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
             Some((name, value)) if name.starts_with('-') => (name, value),
             _ => (flag, argument),
         };
-        if connection_file.is_none() && FLAGS.contains(&name) && kernel_name(value).is_some() {
-            connection_file = Some(value);
+        if FLAGS.contains(&name) && value.ends_with(".json") {
+            any = any.or(Some(value));
+            if kernel_name(value).is_some() {
+                named = named.or(Some(value));
+            }
         }
-        is_kernel |= LAUNCHERS.contains(&program(argument));
+        if argument == MARIMO_LAUNCHER {
+            return Some(of_application("marimo"));
+        }
+        let program = program(argument);
+        if LAUNCHERS.contains(&program) {
+            launcher = launcher.or(Some(program));
+        }
+        keeps_history &= argument != NO_HISTORY;
         flag = argument;
     }
-    if !is_kernel && connection_file.is_none() {
+    // A name that only kernels' files have, or a program that only kernels are.
+    let connection_file = named.or(any.filter(|_| launcher.is_some()));
+    if launcher.is_none() && connection_file.is_none() {
         return None;
     }
+    let name = connection_file.and_then(kernel_name);
+    let application = if launcher == Some(COLAB_LAUNCHER) {
+        Some("colab")
+    } else if name.is_some_and(is_vscodes) {
+        Some("vscode")
+    } else if name.is_some() {
+        Some("jupyter")
+    } else if connection_file.is_some() && !keeps_history {
+        Some("batch")
+    } else {
+        None
+    };
     Some(Jupyter {
-        kernel_id: connection_file
-            .and_then(kernel_name)
-            .filter(|name| is_uuid(name))
-            .map(Arc::from),
+        application: application.map(Arc::from),
+        kernel_id: name.filter(|name| is_uuid(name)).map(Arc::from),
         connection_file: connection_file.map(Arc::from),
         ..Jupyter::default()
     })
+}
+
+/// Whether a process may be a kernel of marimo's: it spawns them as Python spawns any process, so
+/// that only their parent's argv tells (`parse_child_of_marimo`).
+pub fn may_be_marimo<S: AsRef<str>>(arguments: &[S]) -> bool {
+    arguments
+        .iter()
+        .any(|argument| argument.as_ref() == SPAWNED)
+}
+
+/// The kernel that a spawned process is, by its parent's argv: `marimo edit notebook.py`. `None`
+/// where the parent is no marimo that edits. (`marimo run` runs notebooks in threads of its own.)
+pub fn parse_child_of_marimo<S: AsRef<str>>(parent: &[S]) -> Option<Jupyter> {
+    let (program, rest) = started(parent)?;
+    if program != "marimo" {
+        return None;
+    }
+    let mut rest = rest
+        .iter()
+        .map(AsRef::as_ref)
+        .skip_while(|argument| !matches!(*argument, "edit" | "new" | "tutorial"));
+    let command = rest.next()?;
+    let notebook = rest.find(|argument| argument.ends_with(".py") || argument.ends_with(".md"));
+    Some(Jupyter {
+        notebook_path: notebook.filter(|_| command == "edit").map(Arc::from),
+        ..of_application("marimo")
+    })
+}
+
+/// Which program runs a notebook from its first cell to its last, and the notebook, by its argv:
+/// `papermill in.ipynb out.ipynb`, `jupyter nbconvert --execute a.ipynb`. `batch` where it is none
+/// of those known.
+pub fn parse_batch<S: AsRef<str>>(arguments: &[S]) -> (&'static str, Option<&str>) {
+    let (program, rest) = started(arguments).unwrap_or(("", &[]));
+    let application = match program {
+        "papermill" => "papermill",
+        "nbconvert" | "jupyter-nbconvert" => "nbconvert",
+        _ => "batch",
+    };
+    let notebook = rest
+        .iter()
+        .map(AsRef::as_ref)
+        .find(|argument| argument.ends_with(".ipynb") && !argument.starts_with('-'));
+    (application, notebook)
+}
+
+/// Whether the program is a single-user server of JupyterHub.
+pub fn is_hub_server<S: AsRef<str>>(arguments: &[S]) -> bool {
+    matches!(
+        started(arguments),
+        Some((
+            "jupyterhub-singleuser" | "jupyterhub.singleuser" | "jupyter-labhub" | "labhub",
+            _
+        ))
+    )
+}
+
+/// The program that argv starts, and what it is told: what Python runs rather than Python, and
+/// `nbconvert` of `jupyter nbconvert`.
+fn started<S: AsRef<str>>(arguments: &[S]) -> Option<(&str, &[S])> {
+    let at = |index: usize| arguments.get(index).map(AsRef::as_ref);
+    let mut index = 0;
+    if program(at(index)?).starts_with("python") {
+        index += 1;
+        while at(index)?.starts_with('-') {
+            // The options of Python that take the next argument, `-m` the last of them.
+            let option = at(index)?;
+            index += if matches!(option, "-X" | "-W") { 2 } else { 1 };
+            if matches!(option, "-m" | "-c") {
+                break;
+            }
+        }
+    }
+    if program(at(index)?) == "jupyter" {
+        index += 1;
+    }
+    let rest = arguments.get(index + 1..).unwrap_or_default();
+    Some((program(at(index)?), rest))
+}
+
+fn of_application(name: &str) -> Jupyter {
+    Jupyter {
+        application: Some(name.into()),
+        ..Jupyter::default()
+    }
 }
 
 /// The last part of a path, without `.py`.
@@ -70,6 +196,13 @@ fn kernel_name(path: &str) -> Option<&str> {
         .next()?
         .strip_prefix("kernel-")?
         .strip_suffix(".json")
+}
+
+/// Whether ID is one that VS Code gives, which starts kernels without a server: `v2-4711AbCd`,
+/// `v3…` (vscode-jupyter: `kernelProcess.node.ts`).
+fn is_vscodes(name: &str) -> bool {
+    let version = name.strip_prefix('v');
+    version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 fn is_uuid(text: &str) -> bool {
@@ -120,6 +253,133 @@ mod tests {
             Some((None, Some(file.to_owned())))
         );
         assert_eq!(kernel("python -m ipykernel"), Some((None, None)));
+    }
+
+    fn application(line: &str) -> Option<Arc<str>> {
+        let arguments: Vec<&str> = line.split(' ').collect();
+        parse_kernel(&arguments).and_then(|kernel| kernel.application)
+    }
+
+    #[test]
+    fn what_runs_a_kernel_is_told_by_its_argv() {
+        let launch = "/opt/conda/bin/python -m ipykernel_launcher";
+        for (line, expected) in [
+            (
+                format!("{launch} -f /run/kernel-{ID}.json"),
+                Some("jupyter"),
+            ),
+            (
+                format!("{launch} -f /run/kernel-4711.json"),
+                Some("jupyter"),
+            ),
+            (
+                format!("{launch} --f=/r/kernel-v2-12AbCd.json"),
+                Some("vscode"),
+            ),
+            (
+                format!("{launch} --f=/home/ann/.local/share/jupyter/runtime/kernel-v3{ID}.json"),
+                Some("vscode"),
+            ),
+            // As papermill 2.7, nbconvert 7.17 and nbclient 0.11 start them.
+            (
+                format!("{launch} -f /tmp/tmpzg22om0z.json {NO_HISTORY}"),
+                Some("batch"),
+            ),
+            (format!("{launch} -f /tmp/tmpzg22om0z.json"), None),
+            (
+                format!("python3 -m colab_kernel_launcher -f /run/kernel-{ID}.json"),
+                Some("colab"),
+            ),
+            (
+                "/venv/bin/python -m marimo._ipc.launch_kernel".to_owned(),
+                Some("marimo"),
+            ),
+            (launch.to_owned(), None),
+        ] {
+            assert_eq!(application(&line).as_deref(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_named_as_kernels_are_needs_a_kernel_to_read_it() {
+        assert_eq!(kernel("python train.py -f /tmp/tmpzg22om0z.json"), None);
+        assert_eq!(
+            kernel("python -m ipykernel_launcher -f /tmp/tmpzg22om0z.json"),
+            Some((None, Some("/tmp/tmpzg22om0z.json".to_owned())))
+        );
+    }
+
+    #[test]
+    fn who_runs_a_batch_is_told_by_its_own_argv() {
+        for (line, expected) in [
+            (
+                "/v/bin/python3 /v/bin/papermill a.ipynb out.ipynb",
+                ("papermill", Some("a.ipynb")),
+            ),
+            (
+                "python -m papermill -p x 1 in/a.ipynb out.ipynb",
+                ("papermill", Some("in/a.ipynb")),
+            ),
+            (
+                "/v/bin/python3 /v/bin/jupyter-nbconvert --to notebook --execute a.ipynb --output o",
+                ("nbconvert", Some("a.ipynb")),
+            ),
+            (
+                "jupyter nbconvert --execute a.ipynb",
+                ("nbconvert", Some("a.ipynb")),
+            ),
+            (
+                "/v/bin/python3 /v/bin/jupyter-execute a.ipynb --output=o.ipynb",
+                ("batch", Some("a.ipynb")),
+            ),
+            ("python pipeline.py papermill", ("batch", None)),
+            ("python pipeline.py --engine papermill", ("batch", None)),
+        ] {
+            let arguments: Vec<&str> = line.split(' ').collect();
+            assert_eq!(parse_batch(&arguments), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn marimos_kernels_are_told_by_their_parent() {
+        let spawned = ["python", "-c", "from multiprocessing.spawn …", SPAWNED];
+        assert!(may_be_marimo(&spawned) && parse_kernel(&spawned).is_none());
+        assert!(!may_be_marimo(&["python", "train.py"]));
+        for (parent, expected) in [
+            (
+                "/v/bin/python /v/bin/marimo edit a/b.py",
+                Some(Some("a/b.py")),
+            ),
+            (
+                "python -m marimo --log-level=info edit --port 1 b.py",
+                Some(Some("b.py")),
+            ),
+            ("marimo edit", Some(None)),
+            ("marimo run b.py", None),
+            ("python train.py edit", None),
+            ("", None),
+        ] {
+            let arguments: Vec<&str> = parent.split(' ').collect();
+            let kernel = parse_child_of_marimo(&arguments);
+            let path = kernel.map(|kernel| kernel.notebook_path);
+            let path = path.as_ref().map(Option::as_deref);
+            assert_eq!(path, expected, "{parent}");
+        }
+    }
+
+    #[test]
+    fn a_hubs_server_is_told_by_its_argv() {
+        for (line, expected) in [
+            (
+                "/opt/conda/bin/python3 /opt/conda/bin/jupyterhub-singleuser --port=1",
+                true,
+            ),
+            ("python -m jupyterhub.singleuser", true),
+            ("/v/bin/python /v/bin/jupyter-lab", false),
+        ] {
+            let arguments: Vec<&str> = line.split(' ').collect();
+            assert_eq!(is_hub_server(&arguments), expected, "{line}");
+        }
     }
 
     #[test]

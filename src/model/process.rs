@@ -226,6 +226,10 @@ pub struct Jupyter {
     /// The server's process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_pid: Option<u32>,
+    /// Whether the process that started it, its server, is still there; `false` only where it is
+    /// proved to be gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_alive: Option<bool>,
     /// The folder that the server serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_root: Option<Arc<str>>,

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::notebooks::Notebooks;
 use super::nvml::{self, Nvml, SampledGpu};
 use super::{Error, Origin, Source};
 use crate::host::{self, Clocks, Holders, Processes, Roots};
@@ -32,6 +33,7 @@ pub struct Live {
     holders: Holders,
     /// By GPU: the memory that nobody accounted for when it was last looked for, or less since.
     unattributed: HashMap<u32, u64>,
+    notebooks: Notebooks,
     host: Host,
     /// Wall-clock time and boot time when it was opened; from then on only the latter is asked, so
     /// that a clock that is set does not bend a history.
@@ -70,6 +72,7 @@ impl Live {
             host: host::read_host(&roots),
             holders: Holders::new(roots.clone()),
             unattributed: HashMap::new(),
+            notebooks: Notebooks::new(roots.clone()),
             processes: Processes::new(roots),
             opened: (wall_clock(), host::read_clocks()),
             interval,
@@ -94,6 +97,7 @@ impl Live {
         self.look_for_holders(&snapshot.gpus);
         snapshot.processes = self.look_up(&snapshot.gpus);
         snapshot.host = self.host.clone();
+        self.notebooks.join(&mut snapshot.processes);
         snapshot
     }
 

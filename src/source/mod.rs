@@ -1,9 +1,10 @@
 //! Where snapshots come from.
 //!
 //! [`Source`] is all that the rest of the house knows: the next snapshot, please. `live` joins NVML
-//! and /proc and stamps the time; `replay` plays recordings; `nvml` holds every NVML call.
+//! and /proc and stamps the time, `notebooks` asks Jupyter's servers for it; `replay` plays recordings; `nvml` holds every NVML call.
 
 pub mod live;
+mod notebooks;
 pub mod nvml;
 pub mod replay;
 

@@ -21,6 +21,7 @@ mod hardware;
 mod holders;
 mod live;
 mod machine;
+mod notebook;
 mod place;
 mod platforms;
 mod pty;

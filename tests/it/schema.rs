@@ -436,6 +436,7 @@ fn snapshot() -> Snapshot {
                 connection_file: text("/run/kernel-k.json"),
                 server_url: text("http://127.0.0.1:8888/"),
                 server_pid: Some(6),
+                server_alive: Some(true),
                 server_root: text("/home/ann"),
                 server_error: text("why"),
                 notebook_path: text("a.ipynb"),

@@ -1,0 +1,296 @@
+//! The files that a kernel and its server leave for others: read with care, because their owner
+//! chose what lies there.
+//!
+//! A path is followed as the process itself would follow it, from its own root (`/proc/PID/root`), so
+//! that a link in a container does not lead out of it. Only a regular file that belongs to the
+//! process's own user is read: neither a pipe that nobody writes to, nor a device, nor a file of
+//! root's that a user's link points at. Nothing is written or deleted, stale files neither.
+//!
+//! Home directories may be on a file system that hangs: these functions are called on a thread that
+//! may hang with it.
+
+use std::ffi::CStr;
+use std::net::IpAddr;
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
+use rustix::io::{self, Errno};
+use serde::Deserialize;
+
+use super::Error;
+use super::process::Opened;
+use super::token::Token;
+
+/// Such files are a few hundred bytes.
+const FILE_BYTES: usize = 64 << 10;
+
+/// What is kept of a kernel's connection file. Its `key` is not.
+#[derive(Debug, Deserialize)]
+pub struct Connection {
+    #[serde(default)]
+    ip: String,
+    #[serde(default)]
+    transport: String,
+    /// The notebook's absolute path, as far as the server knew it when it started the kernel.
+    pub jupyter_session: Option<String>,
+}
+
+impl Connection {
+    /// Whether whoever talks to the kernel is on this machine.
+    pub fn is_local(&self) -> bool {
+        self.transport == "ipc" || self.ip.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+    }
+}
+
+/// What a server says of itself in `jpserver-PID.json` (`nbserver-PID.json` before Jupyter Server).
+#[derive(Debug)]
+pub struct ServerFile {
+    /// Its pid in its own namespace.
+    pub pid: u32,
+    pub hostname: String,
+    pub port: u16,
+    /// Its socket, where it serves on one of Unix's; else empty.
+    pub sock: String,
+    /// Begins and ends with `/`.
+    pub base_url: String,
+    pub root: Option<String>,
+    pub is_https: bool,
+    pub has_password: bool,
+    pub token: Option<Token>,
+}
+
+/// Reads a kernel's connection file.
+pub fn read_connection(process: &Opened, path: &str) -> Result<Connection, Error> {
+    let content = read(process, path)?;
+    serde_json::from_slice(&content).map_err(|_| Error::Malformed { path: path.into() })
+}
+
+/// Reads a server's file; `None` where there is none.
+pub fn read_server_file(process: &Opened, path: &str) -> Result<Option<ServerFile>, Error> {
+    match read(process, path) {
+        Ok(content) => parse_server_file(&content)
+            .map(Some)
+            .ok_or_else(|| Error::Malformed { path: path.into() }),
+        Err(Error::Read {
+            errno: Errno::NOENT,
+            ..
+        }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
+    // No `Debug`: it holds the token as text.
+    #[derive(Deserialize)]
+    struct Raw {
+        pid: u32,
+        #[serde(default)]
+        hostname: String,
+        #[serde(default)]
+        port: u16,
+        #[serde(default)]
+        sock: String,
+        #[serde(default)]
+        base_url: String,
+        root_dir: Option<String>,
+        notebook_dir: Option<String>,
+        #[serde(default)]
+        secure: bool,
+        #[serde(default)]
+        password: bool,
+        #[serde(default)]
+        token: Option<String>,
+    }
+    let raw: Raw = serde_json::from_slice(content).ok()?;
+    let mut base_url = raw.base_url;
+    if !base_url.ends_with('/') {
+        base_url.push('/');
+    }
+    let is_path = base_url.starts_with('/')
+        && base_url
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#' | b'"' | b'\\'));
+    let is_host = raw
+        .hostname
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'*'));
+    let root = raw.root_dir.or(raw.notebook_dir);
+    (is_path && is_host).then(|| ServerFile {
+        pid: raw.pid,
+        hostname: raw.hostname,
+        port: raw.port,
+        sock: raw.sock,
+        base_url,
+        root: root.filter(|root| !root.is_empty()),
+        is_https: raw.secure,
+        has_password: raw.password,
+        token: raw.token.as_deref().and_then(Token::new),
+    })
+}
+
+/// Reads a file that belongs to a process's own user, following its path as the process would.
+fn read(process: &Opened, path: &str) -> Result<Vec<u8>, Error> {
+    let failed = |errno| Error::Read {
+        path: path.into(),
+        errno,
+    };
+    let found = find(process, path).map_err(failed)?;
+    let stat = fstat(&found).map_err(failed)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
+        || process.uid != Some(stat.st_uid)
+    {
+        return Err(Error::Foreign { path: path.into() });
+    }
+    let file = reopen(&found).map_err(failed)?;
+    let mut content = Vec::with_capacity(FILE_BYTES);
+    while content.len() < FILE_BYTES {
+        let read = io::read(&file, rustix::buffer::spare_capacity(&mut content));
+        if read.map_err(failed)? == 0 {
+            return Ok(content);
+        }
+    }
+    Err(Error::Malformed { path: path.into() })
+}
+
+/// Finds a file without opening it, so that nothing happens to what is no file.
+fn find(process: &Opened, path: &str) -> io::Result<OwnedFd> {
+    let root = process.folder.folder(c"root")?;
+    // A relative path is of where the process was when it was given it, which may have changed.
+    if !path.starts_with('/') {
+        return Err(Errno::NOENT);
+    }
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    match openat2(root.as_fd(), path, flags, Mode::empty(), within) {
+        // Before Linux 5.6. A link with an absolute target then leads to this process's root, to
+        // nothing but a file of the same user's.
+        Err(Errno::NOSYS) => {
+            let path = path.trim_start_matches('/');
+            openat(root.as_fd(), path, flags, Mode::empty())
+        }
+        found => found,
+    }
+}
+
+/// Opens for reading what was found.
+fn reopen(found: &OwnedFd) -> io::Result<OwnedFd> {
+    use rustix::fd::AsRawFd as _;
+    let path = format!("/proc/self/fd/{}\0", found.as_raw_fd());
+    let path = CStr::from_bytes_with_nul(path.as_bytes()).map_err(|_| Errno::INVAL)?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    openat(CWD, path, flags, Mode::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use super::super::testing::Proc;
+    use super::*;
+
+    /// What is read of a path within the root of a process that this user owns.
+    fn read_within(set_up: impl FnOnce(&Path), path: &str) -> Result<Vec<u8>, Error> {
+        let proc = Proc::new();
+        let root = proc.root_of(90);
+        set_up(&root);
+        let process = Opened::open(&proc.roots(), 90).unwrap().unwrap();
+        read(&process, path)
+    }
+
+    #[test]
+    fn a_path_is_followed_as_the_process_would() {
+        let content = read_within(
+            |root| {
+                std::fs::create_dir_all(root.join("srv/home")).unwrap();
+                std::fs::write(root.join("srv/home/a.json"), "{}").unwrap();
+                symlink("/srv/home", root.join("home")).unwrap();
+            },
+            "/home/a.json",
+        );
+        assert_eq!(content, Ok(b"{}".to_vec()));
+    }
+
+    #[test]
+    fn only_a_regular_file_of_the_processs_own_is_read() {
+        let foreign = Err(Error::Foreign {
+            path: "/a.json".to_owned(),
+        });
+        let link = |root: &Path| {
+            std::fs::write(root.join("b.json"), "{}").unwrap();
+            symlink("b.json", root.join("a.json")).unwrap();
+        };
+        assert_eq!(read_within(link, "/a.json"), foreign);
+        let folder = |root: &Path| std::fs::create_dir(root.join("a.json")).unwrap();
+        assert_eq!(read_within(folder, "/a.json"), foreign);
+        // Opening it would wait for somebody who writes.
+        let pipe = |root: &Path| {
+            let kind = FileType::Fifo;
+            rustix::fs::mknodat(CWD, root.join("a.json"), kind, Mode::RUSR, 0).unwrap();
+        };
+        assert_eq!(read_within(pipe, "/a.json"), foreign);
+    }
+
+    #[test]
+    fn what_is_not_there_or_too_long_is_said() {
+        let missing = read_within(|_| (), "/a.json");
+        assert!(
+            missing
+                .unwrap_err()
+                .to_string()
+                .starts_with("cannot read /a.json")
+        );
+        assert!(read_within(|_| (), "a.json").is_err());
+        let long = |root: &Path| {
+            std::fs::write(root.join("a.json"), vec![b' '; FILE_BYTES + 1]).unwrap();
+        };
+        assert!(matches!(
+            read_within(long, "/a.json"),
+            Err(Error::Malformed { .. })
+        ));
+    }
+
+    #[test]
+    fn a_servers_file_is_read_as_jupyter_server_and_notebook_write_it() {
+        let server = parse_server_file(
+            br#"{"base_url": "/user/ann/", "hostname": "localhost", "password": false, "pid": 30451,
+                "port": 33921, "root_dir": "/home/ann", "secure": false, "sock": "", "token": "s3cret",
+                "url": "http://localhost:33921/", "version": "2.21.1"}"#,
+        )
+        .unwrap();
+        assert_eq!((server.pid, server.port), (30451, 33921));
+        assert_eq!(server.root.as_deref(), Some("/home/ann"));
+        assert_eq!(server.base_url, "/user/ann/");
+        assert!(server.token.is_some() && !format!("{server:?}").contains("s3cret"));
+        let old = parse_server_file(
+            br#"{"base_url": "", "pid": 7, "port": 8888, "notebook_dir": "/n", "token": ""}"#,
+        );
+        assert_eq!(old.as_ref().map(|old| old.base_url.as_str()), None);
+        let old =
+            parse_server_file(br#"{"base_url": "/", "pid": 7, "notebook_dir": "/n"}"#).unwrap();
+        assert_eq!((old.root.as_deref(), old.token), (Some("/n"), None));
+        for hostile in [
+            r#"{"pid": 7, "base_url": "/a b/"}"#,
+            r#"{"pid": 7, "base_url": "/?x=/"}"#,
+            r#"{"pid": 7, "base_url": "//", "hostname": "a@b"}"#,
+            r#"{"pid": -7}"#,
+            r#"{"pid": 7, "port": 99999}"#,
+            "[",
+        ] {
+            assert!(parse_server_file(hostile.as_bytes()).is_none(), "{hostile}");
+        }
+    }
+
+    #[test]
+    fn a_connection_file_tells_where_its_client_is_and_keeps_no_key() {
+        let parse = |text: &str| serde_json::from_str::<Connection>(text).unwrap();
+        let local = parse(
+            r#"{"ip": "127.0.0.1", "key": "k3y", "transport": "tcp", "jupyter_session": "/a.ipynb"}"#,
+        );
+        assert!(local.is_local() && !format!("{local:?}").contains("k3y"));
+        assert_eq!(local.jupyter_session.as_deref(), Some("/a.ipynb"));
+        assert!(parse(r#"{"ip": "/run/k", "transport": "ipc"}"#).is_local());
+        assert!(!parse(r#"{"ip": "10.0.0.7", "transport": "tcp"}"#).is_local());
+        assert!(!parse("{}").is_local());
+    }
+}

@@ -1,0 +1,581 @@
+//! From a kernel's process to its notebook and its server.
+//!
+//! [`read_kernel`] follows what lies on this machine: the kernel's argv names its connection file,
+//! that one the notebook; the kernel's environment names who started it, and that one, if it is a
+//! server, has left a file that tells where it serves. All is followed as the target itself would,
+//! with its own environment and from its own root. [`Client`] then asks the server what its kernels
+//! do.
+//!
+//! Nothing here writes, deletes or signals. The secrets that are met on the way (a connection's key, a
+//! server's token, environments) are not kept, but for the [`Token`], which nothing shows. Users' files
+//! may be on a file system that hangs, and a server may never answer: `source::notebooks` calls this
+//! on a thread of its own.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::notebook::{is_hub_server, may_be_marimo, parse_batch, parse_child_of_marimo};
+use super::{Roots, remedy};
+use crate::model::snapshot::Jupyter;
+
+mod client;
+mod files;
+mod listener;
+mod process;
+mod starter;
+#[cfg(test)]
+mod testing;
+mod token;
+
+pub use client::{Client, KernelState};
+pub use token::Token;
+
+use files::{ServerFile, read_connection, read_server_file};
+use process::{Environment, Opened};
+use starter::{Starter, find_starter};
+
+/// The longest text that is kept of what files and servers say.
+const TEXT_BYTES: usize = 1024;
+
+/// Variables of batch systems: under one, a kernel may have been started from another machine, with
+/// that one's environment, and nothing of it tells who is alive here.
+const BATCH_VARIABLES: [&str; 4] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"];
+
+/// A process that is a kernel by its argv, or may be one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Candidate {
+    /// The process id.
+    pub pid: u32,
+    /// Clock ticks from boot to its start.
+    pub start_ticks: u64,
+    /// What its argv tells; `None` where only its parent's can ([`may_be_kernel`]).
+    pub jupyter: Option<Arc<Jupyter>>,
+}
+
+/// A kernel, as the file system knows it.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// What is said of it.
+    pub jupyter: Jupyter,
+    /// Where to ask on; `None` where there is nobody, or nobody who would answer (`server_error`).
+    pub server: Option<Server>,
+    candidate: Candidate,
+    /// Who started it, by the number in its environment.
+    number: Option<u32>,
+    /// That number is surely one of this machine.
+    is_number_ours: bool,
+    /// It was seen without its starter this many times in a row.
+    looks_without: u32,
+}
+
+/// A server that may be asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Server {
+    /// The process id.
+    pub pid: u32,
+    /// Clock ticks from boot to its start.
+    pub start_ticks: u64,
+    endpoint: Endpoint,
+    /// Begins and ends with `/`.
+    base_url: String,
+    token: Option<Token>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Endpoint {
+    Tcp { host: String, port: u16 },
+    Unix(String),
+}
+
+/// Why a kernel's server is not known, or did not tell.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Error {
+    /// A file could not be read.
+    #[error("cannot read {path}: {errno}{}", remedy(*errno))]
+    Read {
+        /// As the process itself names it.
+        path: String,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The environment could not be read.
+    #[error(
+        "the environment of process {pid}, which tells its server, cannot be read; run as root or as its owner"
+    )]
+    Environment {
+        /// The kernel.
+        pid: u32,
+    },
+    /// No regular file, or another user's.
+    #[error("{path} is no file of the kernel's owner, and was not read; see who put it there")]
+    Foreign {
+        /// As the process itself names it.
+        path: String,
+    },
+    /// Not what Jupyter writes.
+    #[error("{path} is not what Jupyter writes; see what did")]
+    Malformed {
+        /// As the process itself names it.
+        path: String,
+    },
+    /// Whoever started the kernel has left no server's file.
+    #[error(
+        "process {pid}, which started it, has no server file in {folder}; it is no Jupyter server, or has another runtime directory"
+    )]
+    NoFile {
+        /// The starter's pid.
+        pid: u32,
+        /// The runtime folder.
+        folder: String,
+    },
+    /// The server is gone.
+    #[error(
+        "its server (process {number}) has ended{}; shut the kernel down by hand",
+        Stale(file)
+    )]
+    Gone {
+        /// Its number in its own namespace.
+        number: u32,
+        /// Its file, where it is still there.
+        file: Option<String>,
+    },
+    /// It cannot be told who the server is.
+    #[error(
+        "process {number}, which started it, is not to be seen from here; run as root, on the host"
+    )]
+    Unseen {
+        /// Its number in its own namespace.
+        number: u32,
+    },
+    /// The server ended between two looks.
+    #[error("its server (process {pid}) has just ended; look again")]
+    Ended {
+        /// The server.
+        pid: u32,
+    },
+    /// HTTPS.
+    #[error(
+        "it serves HTTPS, which gpumem does not speak; the notebook is known, and not what it does"
+    )]
+    Https,
+    /// A password and no token.
+    #[error(
+        "it takes a password only, and gpumem has none; give it a token too (IdentityProvider.token) to see what the notebook does"
+    )]
+    Password,
+    /// Nothing of the server's answers at its port.
+    #[error(
+        "its process {pid} {} on port {port} of this machine's loopback, so that nothing was sent; {}",
+        if *is_known { "does not listen" } else { "is not seen to listen" },
+        if *is_known {
+            "ask from within its container, or let it listen on 127.0.0.1"
+        } else {
+            "run as root or as its owner"
+        }
+    )]
+    NotListening {
+        /// The server.
+        pid: u32,
+        /// The port.
+        port: u16,
+        /// That it does not is known.
+        is_known: bool,
+    },
+    /// Somebody else listens on its socket.
+    #[error("another process listens on {path}, so that nothing was sent; see who does")]
+    ForeignSocket {
+        /// The socket.
+        path: String,
+    },
+    /// 401 or 403.
+    #[error("it refused GET {path}; see that its token is in its runtime file")]
+    Refused {
+        /// What was asked for.
+        path: &'static str,
+    },
+    /// 3xx.
+    #[error("it redirected GET {path}, which gpumem does not follow; see what serves there")]
+    Redirects {
+        /// What was asked for.
+        path: &'static str,
+    },
+    /// Another status.
+    #[error("it answered GET {path} with status {status}; see its log")]
+    Status {
+        /// What was asked for.
+        path: &'static str,
+        /// HTTP's.
+        status: u16,
+    },
+    /// Not JSON of this shape, or too long.
+    #[error("its answer to GET {path} is not Jupyter's; see what serves there")]
+    NotJupyter {
+        /// What was asked for.
+        path: &'static str,
+    },
+    /// No answer in time.
+    #[error("it did not answer GET {path} in time; see whether it hangs")]
+    Timeout {
+        /// What was asked for.
+        path: &'static str,
+    },
+    /// Anything else.
+    #[error("GET {path} failed: {why}; see whether it runs")]
+    Request {
+        /// What was asked for.
+        path: &'static str,
+        /// In the words of HTTP or of the kernel.
+        why: String,
+    },
+    /// The server has no kernel of this id.
+    #[error("it does not know this kernel; shut the kernel down by hand")]
+    UnknownKernel,
+}
+
+/// `, and FILE is stale`.
+struct Stale<'a>(&'a Option<String>);
+
+impl std::fmt::Display for Stale<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(file) => write!(f, ", and {file} is stale"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether a process that is no kernel by its argv may be one by its parent's.
+pub fn may_be_kernel(arguments: &[Arc<str>]) -> bool {
+    may_be_marimo(arguments)
+}
+
+/// Reads what lies on this machine about a kernel. `None` where its process has ended, or is none.
+///
+/// Reads users' files, and so may hang where they do.
+pub fn read_kernel(roots: &Roots, candidate: &Candidate) -> Option<Kernel> {
+    let process = Opened::open(roots, candidate.pid).ok()??;
+    if process.start_ticks != candidate.start_ticks {
+        return None;
+    }
+    let Some(known) = &candidate.jupyter else {
+        return read_child_of_marimo(roots, candidate, &process);
+    };
+    let mut kernel = Kernel {
+        jupyter: (**known).clone(),
+        server: None,
+        candidate: candidate.clone(),
+        number: None,
+        is_number_ours: false,
+        looks_without: 0,
+    };
+    // Of what hands it its notebook in another way nothing lies about.
+    if known.application.as_deref() == Some("marimo") {
+        return Some(kernel);
+    }
+    if let Err(error) = kernel.read(roots, &process) {
+        kernel.fail(&error);
+    }
+    Some(kernel)
+}
+
+fn read_child_of_marimo(roots: &Roots, candidate: &Candidate, process: &Opened) -> Option<Kernel> {
+    let parent = Opened::open(roots, process.ppid?).ok()??;
+    let mut jupyter = parse_child_of_marimo(&parent.command()?)?;
+    jupyter.notebook_path = jupyter
+        .notebook_path
+        .map(|path| absolute(&parent, &path).into());
+    jupyter.server_pid = Some(parent.pid);
+    Some(Kernel {
+        jupyter,
+        server: None,
+        candidate: candidate.clone(),
+        number: None,
+        is_number_ours: false,
+        looks_without: 0,
+    })
+}
+
+impl Kernel {
+    /// Looks again whether its process and who started it are there; only /proc is read. `false`
+    /// where its own process is gone.
+    ///
+    /// That the starter is gone is believed the second time.
+    pub fn look(&mut self, roots: &Roots) -> bool {
+        let Ok(Some(process)) = Opened::open(roots, self.candidate.pid) else {
+            return false;
+        };
+        if process.start_ticks != self.candidate.start_ticks {
+            return false;
+        }
+        let Some(number) = self.number else {
+            return true;
+        };
+        let starter = find_starter(roots, &process, number);
+        self.note_starter(starter);
+        if starter == Starter::Gone && self.server.take().is_some() {
+            self.fail(&Error::Gone { number, file: None });
+        }
+        true
+    }
+
+    /// Goes on counting where a kernel that was read before had got to.
+    pub fn remember_looks_of(&mut self, before: &Self) {
+        if self.looks_without > 0 {
+            self.looks_without += before.looks_without;
+            self.note_looks();
+        }
+    }
+
+    fn note_looks(&mut self) {
+        if self.looks_without >= 2 {
+            self.jupyter.server_alive = Some(false);
+        }
+    }
+
+    fn note_starter(&mut self, starter: Starter) {
+        self.looks_without = match starter {
+            Starter::Gone if self.is_number_ours => self.looks_without + 1,
+            _ => 0,
+        };
+        self.jupyter.server_alive = match starter {
+            Starter::Alive { .. } => Some(true),
+            Starter::Gone | Starter::Unknown => None,
+        };
+        self.note_looks();
+    }
+
+    fn fail(&mut self, error: &Error) {
+        self.jupyter.server_error = Some(clip(&error.to_string()).into());
+    }
+
+    fn read(&mut self, roots: &Roots, process: &Opened) -> Result<(), Error> {
+        let connection = match self.jupyter.connection_file.as_deref() {
+            Some(path) => Some(read_connection(process, path)),
+            None => None,
+        };
+        let environment = process.environment();
+        if let Some(Ok(connection)) = &connection {
+            self.set_notebook(connection.jupyter_session.as_deref());
+        }
+        let Some(environment) = environment else {
+            return Err(Error::Environment { pid: process.pid });
+        };
+        self.set_notebook(environment.get("JPY_SESSION_NAME"));
+        let is_local = matches!(&connection, Some(Ok(connection)) if connection.is_local());
+        let is_batch_job = BATCH_VARIABLES
+            .iter()
+            .any(|name| environment.get(name).is_some());
+        self.number = environment
+            .get("JPY_PARENT_PID")
+            .and_then(|number| number.parse().ok());
+        // VS Code starts kernels itself, with whatever was in its own environment.
+        let is_vscode = self.jupyter.application.as_deref() == Some("vscode");
+        if is_vscode {
+            self.number = None;
+        }
+        if let (None, Some(Err(error))) = (&self.jupyter.notebook_path, &connection) {
+            self.fail(error);
+        }
+        let Some(number) = self.number else {
+            return Ok(());
+        };
+        self.is_number_ours = is_local && !is_batch_job;
+        let starter = find_starter(roots, process, number);
+        self.note_starter(starter);
+        if self.jupyter.application.as_deref() == Some("batch") {
+            self.read_batch(roots, starter);
+            return Ok(());
+        }
+        match starter {
+            Starter::Alive { pid, .. } => {
+                let Ok(Some(server)) = Opened::open(roots, pid) else {
+                    return Err(Error::Ended { pid });
+                };
+                self.read_server(process, &environment, &server, number)
+            }
+            Starter::Gone => {
+                let folders = self.folders(&environment, None);
+                let found = find_server_file(process, &folders, number);
+                Err(Error::Gone {
+                    number,
+                    file: found.ok().flatten().map(|(path, _)| path),
+                })
+            }
+            Starter::Unknown => Err(Error::Unseen { number }),
+        }
+    }
+
+    /// Sets the notebook's path, where it is not known yet.
+    fn set_notebook(&mut self, path: Option<&str>) {
+        let path = path.filter(|path| !path.is_empty());
+        if let (None, Some(path)) = (&self.jupyter.notebook_path, path) {
+            self.jupyter.notebook_path = Some(clip(path).into());
+        }
+    }
+
+    /// What runs it, from its starter's argv.
+    fn read_batch(&mut self, roots: &Roots, starter: Starter) {
+        let Starter::Alive { pid, .. } = starter else {
+            return;
+        };
+        let Ok(Some(starter)) = Opened::open(roots, pid) else {
+            return;
+        };
+        let Some(command) = starter.command() else {
+            return;
+        };
+        let (application, notebook) = parse_batch(&command);
+        self.jupyter.application = Some(application.into());
+        let path = notebook.map(|notebook| absolute(&starter, notebook));
+        self.set_notebook(path.as_deref());
+    }
+
+    fn read_server(
+        &mut self,
+        process: &Opened,
+        environment: &Environment,
+        server: &Opened,
+        number: u32,
+    ) -> Result<(), Error> {
+        let own = server.environment();
+        self.jupyter.server_pid = Some(server.pid);
+        let is_hub = server.command().is_some_and(|argv| is_hub_server(&argv));
+        let prefix = own
+            .as_ref()
+            .and_then(|own| own.get("JUPYTERHUB_SERVICE_PREFIX"));
+        if (is_hub || prefix.is_some()) && self.jupyter.application.as_deref() == Some("jupyter") {
+            self.jupyter.application = Some("jupyterhub".into());
+        }
+        let folders = self.folders(environment, own.as_ref());
+        // A kernel in a container of its own has its server's files elsewhere.
+        let found = match find_server_file(server, &folders, number)? {
+            Some(found) => Some(found),
+            None => find_server_file(process, &folders, number)?,
+        };
+        let Some((_, file)) = found else {
+            return Err(Error::NoFile {
+                pid: server.pid,
+                folder: folders.first().cloned().unwrap_or_default(),
+            });
+        };
+        self.jupyter.server_url = Some(clip(&url(&file)).into());
+        self.jupyter.server_root = file.root.as_deref().map(|root| clip(root).into());
+        self.make_relative(file.root.as_deref());
+        if file.is_https {
+            return Err(Error::Https);
+        }
+        let variable = |name| own.as_ref().and_then(|own| own.get(name));
+        let token = file
+            .token
+            .or_else(|| variable("JUPYTERHUB_API_TOKEN").and_then(Token::new))
+            .or_else(|| variable("JUPYTER_TOKEN").and_then(Token::new));
+        if token.is_none() && file.has_password {
+            return Err(Error::Password);
+        }
+        self.server = Some(Server {
+            pid: server.pid,
+            start_ticks: server.start_ticks,
+            endpoint: if file.sock.is_empty() {
+                Endpoint::Tcp {
+                    host: file.hostname,
+                    port: file.port,
+                }
+            } else {
+                Endpoint::Unix(file.sock)
+            },
+            base_url: file.base_url,
+            token,
+        });
+        Ok(())
+    }
+
+    /// A path below the server's root is shown as the server shows it.
+    fn make_relative(&mut self, root: Option<&str>) {
+        let within = root
+            .zip(self.jupyter.notebook_path.as_deref())
+            .and_then(|(root, path)| Path::new(path).strip_prefix(root).ok()?.to_str());
+        if let Some(path) = within.filter(|path| !path.is_empty()) {
+            self.jupyter.notebook_path = Some(path.into());
+        }
+    }
+
+    /// Where the server's file may be: beside the connection file, or where the environments say.
+    fn folders(&self, environment: &Environment, server: Option<&Environment>) -> Vec<String> {
+        let connection_file = self.jupyter.connection_file.as_deref().map(Path::new);
+        let beside = connection_file
+            .and_then(Path::parent)
+            .map(Path::to_path_buf);
+        let said = [
+            beside,
+            server.and_then(Environment::runtime_folder),
+            environment.runtime_folder(),
+        ];
+        let mut folders = Vec::new();
+        for folder in said.into_iter().flatten() {
+            let folder = folder.to_string_lossy().into_owned();
+            if !folders.contains(&folder) {
+                folders.push(folder);
+            }
+        }
+        folders
+    }
+}
+
+/// The file of the server that calls itself `number`, and its path.
+fn find_server_file(
+    process: &Opened,
+    folders: &[String],
+    number: u32,
+) -> Result<Option<(String, ServerFile)>, Error> {
+    for folder in folders {
+        for name in ["jpserver", "nbserver"] {
+            let path = format!("{folder}/{name}-{number}.json");
+            if let Some(file) = read_server_file(process, &path)?
+                && file.pid == number
+            {
+                return Ok(Some((path, file)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The server's address for people.
+fn url(file: &ServerFile) -> String {
+    let base = &file.base_url;
+    if !file.sock.is_empty() {
+        return format!("http+unix://{}{base}", file.sock.replace('/', "%2F"));
+    }
+    let scheme = if file.is_https { "https" } else { "http" };
+    let host = match file.hostname.as_str() {
+        "" | "*" => "localhost".to_owned(),
+        host if host.contains(':') => format!("[{host}]"),
+        host => host.to_owned(),
+    };
+    format!("{scheme}://{host}:{}{base}", file.port)
+}
+
+/// A path that a process was given, from where that process is.
+fn absolute(process: &Opened, path: &str) -> String {
+    let folder = process.link(c"cwd").filter(|_| !path.starts_with('/'));
+    clip(&match folder {
+        Some(folder) => format!("{folder}/{path}"),
+        None => path.to_owned(),
+    })
+}
+
+/// Text of others, bounded; the last character is `…` where it was cut.
+fn clip(text: &str) -> String {
+    if text.len() <= TEXT_BYTES {
+        return text.to_owned();
+    }
+    let end = (0..=TEXT_BYTES)
+        .rev()
+        .find(|&end| text.is_char_boundary(end));
+    format!("{}…", &text[..end.unwrap_or(0)])
+}
+
+#[cfg(test)]
+mod tests;

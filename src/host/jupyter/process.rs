@@ -1,0 +1,198 @@
+//! A kernel's or a server's process, opened: what /proc tells of it beyond the line that is read
+//! each time.
+//!
+//! Its folder is held open, so that all that is read is of one process and never of a later one with
+//! its number.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::io;
+
+use super::super::Roots;
+use super::super::cmdline::{CMDLINE_BYTES, parse_cmdline};
+use super::super::folder::{Folder, is_gone};
+use super::super::stat::{STAT_BYTES, parse_stat};
+use super::super::status::parse_status;
+
+/// The longest environment that is read; Linux allows 6 MiB of argv and environment together.
+const ENVIRON_BYTES: usize = 1 << 20;
+/// The longest status that is read.
+const STATUS_BYTES: usize = 16 << 10;
+/// The longest value of a variable that is believed.
+const VALUE_BYTES: usize = 4096;
+
+/// A process whose folder is held open.
+#[derive(Debug)]
+pub struct Opened {
+    pub pid: u32,
+    pub start_ticks: u64,
+    pub ppid: Option<u32>,
+    pub state: char,
+    /// Its number in each pid namespace that it is in, the innermost last. Empty where the kernel
+    /// does not tell.
+    pub numbers: Vec<u32>,
+    pub uid: Option<u32>,
+    pub folder: Folder,
+}
+
+impl Opened {
+    /// `None` where there is no such process.
+    pub fn open(roots: &Roots, pid: u32) -> io::Result<Option<Self>> {
+        match Self::try_open(roots, pid) {
+            Ok(opened) => Ok(opened),
+            Err(errno) if is_gone(errno) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn try_open(roots: &Roots, pid: u32) -> io::Result<Option<Self>> {
+        let folder = Folder::open(&roots.proc, pid)?;
+        let mut content = Vec::new();
+        folder.read(c"stat", &mut content, STAT_BYTES)?;
+        let Some(stat) = parse_stat(&content).filter(|stat| !stat.is_released) else {
+            return Ok(None);
+        };
+        let (start_ticks, ppid, state) = (stat.start_ticks, stat.ppid, stat.state);
+        folder.read(c"status", &mut content, STATUS_BYTES)?;
+        Ok(Some(Self {
+            pid,
+            start_ticks,
+            ppid,
+            state,
+            numbers: parse_numbers(&content),
+            uid: parse_status(&content).uid,
+            folder,
+        }))
+    }
+
+    /// Whether what lies in its memory may be read without waiting for a driver or a disk with it.
+    fn has_memory(&self) -> bool {
+        !matches!(self.state, 'D' | 'Z' | 'X')
+    }
+
+    /// Its environment when it began; `None` where it may not be read.
+    pub fn environment(&self) -> Option<Environment> {
+        let mut content = Vec::new();
+        let read = self
+            .has_memory()
+            .then(|| self.folder.read(c"environ", &mut content, ENVIRON_BYTES))?;
+        read.ok().map(|()| Environment(content))
+    }
+
+    /// Its argv.
+    pub fn command(&self) -> Option<Arc<[Arc<str>]>> {
+        let mut content = Vec::new();
+        let read = self.has_memory().then(|| {
+            self.folder
+                .read(c"cmdline", &mut content, CMDLINE_BYTES + 1)
+        })?;
+        read.ok()?;
+        parse_cmdline(&content)
+    }
+
+    /// The target of one of its links (`cwd`, `ns/pid`), where it may be read and is UTF-8.
+    pub fn link(&self, name: &std::ffi::CStr) -> Option<String> {
+        self.folder
+            .link(name, |target| String::from_utf8(target.to_vec()).ok())
+            .ok()?
+    }
+}
+
+/// The numbers of `NSpid` in `/proc/PID/status`.
+fn parse_numbers(status: &[u8]) -> Vec<u32> {
+    let line = status
+        .split(|&byte| byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"NSpid:"));
+    let text = line.and_then(|line| std::str::from_utf8(line).ok());
+    let numbers = text.unwrap_or_default().split_ascii_whitespace();
+    numbers.map_while(|number| number.parse().ok()).collect()
+}
+
+/// A process's environment. It holds secrets, and so is shown by nothing.
+pub struct Environment(Vec<u8>);
+
+impl Environment {
+    /// A variable: UTF-8, not empty, at most 4 KiB.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let value = self.0.split(|&byte| byte == 0).find_map(|variable| {
+            variable
+                .strip_prefix(name.as_bytes())
+                .and_then(|rest| rest.strip_prefix(b"="))
+        })?;
+        let value = std::str::from_utf8(value).ok()?;
+        (!value.is_empty() && value.len() <= VALUE_BYTES).then_some(value)
+    }
+
+    /// Where Jupyter keeps what lasts as long as its processes (jupyter_core: `jupyter_runtime_dir`);
+    /// on Linux `JUPYTER_PLATFORM_DIRS` changes nothing about it.
+    pub fn runtime_folder(&self) -> Option<PathBuf> {
+        if let Some(folder) = self.get("JUPYTER_RUNTIME_DIR") {
+            return Some(folder.into());
+        }
+        let data = match self.get("JUPYTER_DATA_DIR") {
+            Some(folder) => PathBuf::from(folder),
+            None => match self.get("XDG_DATA_HOME") {
+                Some(folder) => Path::new(folder).join("jupyter"),
+                None => Path::new(self.get("HOME")?).join(".local/share/jupyter"),
+            },
+        };
+        Some(data.join("runtime"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runtime(environment: &str) -> Option<String> {
+        let environment = Environment(environment.replace(' ', "\0").into_bytes());
+        environment
+            .runtime_folder()
+            .map(|folder| folder.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn the_runtime_folder_follows_jupyters_own_order() {
+        for (environment, expected) in [
+            (
+                "HOME=/h XDG_DATA_HOME=/x JUPYTER_DATA_DIR=/d JUPYTER_RUNTIME_DIR=/r",
+                Some("/r"),
+            ),
+            (
+                "HOME=/h XDG_DATA_HOME=/x JUPYTER_DATA_DIR=/d",
+                Some("/d/runtime"),
+            ),
+            ("HOME=/h XDG_DATA_HOME=/x", Some("/x/jupyter/runtime")),
+            (
+                "XDG_RUNTIME_DIR=/run/user/1 HOME=/h JUPYTER_RUNTIME_DIR=",
+                Some("/h/.local/share/jupyter/runtime"),
+            ),
+            ("OTHERHOME=/h", None),
+        ] {
+            assert_eq!(runtime(environment).as_deref(), expected, "{environment}");
+        }
+    }
+
+    #[test]
+    fn variables_are_bounded_and_utf8() {
+        let mut bytes = b"A=1\0B=\xff\0C=".to_vec();
+        bytes.extend([b'c'; 5000]);
+        bytes.extend(b"\0AB=2\0A=3\0");
+        let environment = Environment(bytes);
+        let get = |name| environment.get(name);
+        assert_eq!((get("A"), get("AB")), (Some("1"), Some("2")));
+        assert_eq!((get("B"), get("C"), get("D")), (None, None, None));
+    }
+
+    #[test]
+    fn numbers_end_where_they_are_none() {
+        let numbers = |text: &str| parse_numbers(text.as_bytes());
+        assert_eq!(
+            numbers("Name:\tx\nNSpid:\t42\t7\t1\nThreads:\t1\n"),
+            [42, 7, 1]
+        );
+        assert_eq!(numbers("NSpid:\t42\tx\n"), [42]);
+        assert!(numbers("").is_empty() && numbers("NSpid:").is_empty());
+    }
+}

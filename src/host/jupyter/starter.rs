@@ -1,0 +1,255 @@
+//! Who started a kernel, and whether that process is still there.
+//!
+//! Whoever starts a kernel leaves its own number in the kernel's environment (`JPY_PARENT_PID`;
+//! jupyter_client: `launcher.py`), the number of its own pid namespace. So it is sought among the
+//! kernel's ancestors by the innermost of their numbers: a container's server is 1 to its kernels and
+//! something else here, and a kernel that a shell or conda wraps has its server further up.
+//!
+//! That it is gone is said only where nothing speaks against it: no ancestor is it, no process with
+//! its number is older than the kernel (a younger one has been given the number since), and every
+//! process that could be it could be looked at.
+
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+
+use super::super::Roots;
+use super::process::Opened;
+
+/// How far up a kernel's ancestors are followed.
+const ANCESTORS: usize = 32;
+
+/// The process that started a kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Starter {
+    /// It is there.
+    Alive {
+        /// Its pid, in this namespace.
+        pid: u32,
+        /// Clock ticks from boot to its start.
+        start_ticks: u64,
+    },
+    /// It has ended.
+    Gone,
+    /// That cannot be told.
+    Unknown,
+}
+
+/// Looks for the process that calls itself `number` and started `kernel`.
+pub fn find_starter(roots: &Roots, kernel: &Opened, number: u32) -> Starter {
+    let mut parent = kernel.ppid;
+    for _ in 0..ANCESTORS {
+        let Some(pid) = parent else {
+            return find_elsewhere(roots, kernel, number);
+        };
+        let Ok(Some(ancestor)) = Opened::open(roots, pid) else {
+            return Starter::Unknown;
+        };
+        if ancestor.numbers.is_empty() {
+            return Starter::Unknown;
+        }
+        if is_it(&ancestor, kernel, number) {
+            return alive(&ancestor);
+        }
+        parent = ancestor.ppid;
+    }
+    Starter::Unknown
+}
+
+fn is_it(process: &Opened, kernel: &Opened, number: u32) -> bool {
+    process.numbers.last() == Some(&number) && process.start_ticks <= kernel.start_ticks
+}
+
+fn alive(process: &Opened) -> Starter {
+    Starter::Alive {
+        pid: process.pid,
+        start_ticks: process.start_ticks,
+    }
+}
+
+/// Looks among all processes: one that is no ancestor may have started it all the same, through a
+/// daemon.
+fn find_elsewhere(roots: &Roots, kernel: &Opened, number: u32) -> Starter {
+    // The first of a namespace cannot be gone while others are there, so it is another's number.
+    let is_whole = access(roots.proc.join("1"), Access::EXISTS).is_ok();
+    if !is_whole || number <= 1 || kernel.numbers.is_empty() {
+        return Starter::Unknown;
+    }
+    if let [_] = *kernel.numbers {
+        return match Opened::open(roots, number) {
+            Ok(None) => Starter::Gone,
+            Ok(Some(process)) if process.start_ticks > kernel.start_ticks => Starter::Gone,
+            // What has ended and was not taken notice of by its parent is neither.
+            Ok(Some(process)) if !matches!(process.state, 'Z' | 'X') => alive(&process),
+            Ok(Some(_)) | Err(_) => Starter::Unknown,
+        };
+    }
+    find_in_namespace(roots, kernel, number)
+}
+
+/// Looks among all processes for one of the kernel's own namespace.
+fn find_in_namespace(roots: &Roots, kernel: &Opened, number: u32) -> Starter {
+    let Some(namespace) = kernel.link(c"ns/pid") else {
+        return Starter::Unknown;
+    };
+    let Some(pids) = list(&roots.proc) else {
+        return Starter::Unknown;
+    };
+    for pid in pids {
+        let process = match Opened::open(roots, pid) {
+            Ok(Some(process)) => process,
+            Ok(None) => continue,
+            Err(_) => return Starter::Unknown,
+        };
+        if !is_it(&process, kernel, number) {
+            continue;
+        }
+        // The kernel may have been put into a namespace of its own, within its starter's.
+        if process.numbers.len() < kernel.numbers.len() {
+            return Starter::Unknown;
+        }
+        match process.link(c"ns/pid") {
+            Some(other) if other == namespace && !matches!(process.state, 'Z' | 'X') => {
+                return alive(&process);
+            }
+            Some(other) if other != namespace => {}
+            _ => return Starter::Unknown,
+        }
+    }
+    Starter::Gone
+}
+
+fn list(proc: &Path) -> Option<Vec<u32>> {
+    let entries = std::fs::read_dir(proc).ok()?;
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
+    let names: Vec<_> = names.collect::<Result<_, _>>().ok()?;
+    Some(
+        names
+            .iter()
+            .filter_map(|name| name.to_str()?.parse().ok())
+            .collect(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A proc file system of (pid, parent, start, state, numbers, pid namespace).
+    fn proc(processes: &[(u32, u32, u64, char, &str, &str)]) -> (tempfile::TempDir, Roots) {
+        let folder = tempfile::tempdir().unwrap();
+        for (pid, parent, start, state, numbers, namespace) in processes {
+            let own = folder.path().join(pid.to_string());
+            std::fs::create_dir_all(own.join("ns")).unwrap();
+            let stat = format!(
+                "{pid} (x) {state} {parent} 1 1 0 0 0 0 0 0 0 0 0 0 0 20 0 1 0 {start} 0 0 0 0 0 0 0 0\n"
+            );
+            std::fs::write(own.join("stat"), stat).unwrap();
+            let status = format!("Uid:\t0\t0\nNSpid:\t{}\n", numbers.replace(' ', "\t"));
+            std::fs::write(own.join("status"), status).unwrap();
+            std::os::unix::fs::symlink(namespace, own.join("ns/pid")).unwrap();
+        }
+        let roots = Roots {
+            proc: folder.path().to_owned(),
+            dev: "/nonexistent".into(),
+        };
+        (folder, roots)
+    }
+
+    const INIT: (u32, u32, u64, char, &str, &str) = (1, 0, 1, 'S', "1", "a");
+
+    fn find(processes: &[(u32, u32, u64, char, &str, &str)], number: u32) -> Starter {
+        let (_folder, roots) = proc(processes);
+        let kernel = Opened::open(&roots, 90).unwrap().unwrap();
+        find_starter(&roots, &kernel, number)
+    }
+
+    #[test]
+    fn a_server_is_a_parent_or_further_up() {
+        let server = (50, 1, 500, 'S', "50", "a");
+        let expected = Starter::Alive {
+            pid: 50,
+            start_ticks: 500,
+        };
+        assert_eq!(
+            find(&[INIT, server, (90, 50, 900, 'S', "90", "a")], 50),
+            expected
+        );
+        let wrapped = [
+            INIT,
+            server,
+            (60, 50, 600, 'S', "60", "a"),
+            (90, 60, 900, 'S', "90", "a"),
+        ];
+        assert_eq!(find(&wrapped, 50), expected);
+        // Through a daemon: no ancestor, and older than the kernel.
+        assert_eq!(
+            find(&[INIT, server, (90, 1, 900, 'S', "90", "a")], 50),
+            expected
+        );
+    }
+
+    #[test]
+    fn a_containers_server_is_known_by_its_number_there() {
+        let container = [
+            INIT,
+            (50, 1, 500, 'S', "50 1", "b"),
+            (90, 50, 900, 'S', "90 7", "b"),
+        ];
+        let expected = Starter::Alive {
+            pid: 50,
+            start_ticks: 500,
+        };
+        assert_eq!(find(&container, 1), expected);
+    }
+
+    #[test]
+    fn a_server_is_gone_where_nobody_older_has_its_number() {
+        let orphan = (90, 1, 900, 'S', "90", "a");
+        assert_eq!(find(&[INIT, orphan], 50), Starter::Gone);
+        let younger = (50, 1, 901, 'S', "50", "a");
+        assert_eq!(find(&[INIT, orphan, younger], 50), Starter::Gone);
+        // The wrapper outlived the server.
+        let wrapped = [
+            INIT,
+            (60, 1, 600, 'S', "60", "a"),
+            (90, 60, 900, 'S', "90", "a"),
+        ];
+        assert_eq!(find(&wrapped, 50), Starter::Gone);
+    }
+
+    #[test]
+    fn in_a_container_only_its_own_processes_count() {
+        let first = (40, 1, 400, 'S', "40 1", "b");
+        let orphan = (90, 40, 900, 'S', "90 9", "b");
+        let elsewhere = (50, 1, 500, 'S', "50 7", "c");
+        assert_eq!(find(&[INIT, first, orphan, elsewhere], 7), Starter::Gone);
+        let here = (51, 40, 500, 'S', "51 7", "b");
+        assert!(matches!(
+            find(&[INIT, first, orphan, elsewhere, here], 7),
+            Starter::Alive { pid: 51, .. }
+        ));
+        // The host has an older process of that number, which may have put it into the container.
+        let host = (7, 1, 70, 'S', "7", "a");
+        assert_eq!(find(&[INIT, first, orphan, host], 7), Starter::Unknown);
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_unknown() {
+        let orphan = (90, 1, 900, 'S', "90", "a");
+        // Others' processes are hidden, or an ancestor has just ended.
+        assert_eq!(find(&[(90, 0, 900, 'S', "90", "a")], 50), Starter::Unknown);
+        assert_eq!(
+            find(&[INIT, (90, 60, 900, 'S', "90", "a")], 50),
+            Starter::Unknown
+        );
+        // A zombie has not been taken notice of.
+        let zombie = (50, 1, 500, 'Z', "50", "a");
+        assert_eq!(find(&[INIT, orphan, zombie], 50), Starter::Unknown);
+        assert_eq!(
+            find(&[INIT, (90, 1, 900, 'S', "", "a")], 50),
+            Starter::Unknown
+        );
+        assert_eq!(find(&[INIT, orphan], 0), Starter::Unknown);
+    }
+}

@@ -1,0 +1,51 @@
+//! A server's secret, and the one thing that may be done with it.
+
+use std::fmt;
+
+use ureq::http::HeaderValue;
+
+/// What a server asks of those who use its API. It is shown by nothing and written to nowhere: all that
+/// it can become is the header of a request.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(Box<str>);
+
+impl Token {
+    /// `None` where there is nothing.
+    pub fn new(text: &str) -> Option<Self> {
+        (!text.is_empty()).then(|| Self(text.into()))
+    }
+
+    /// The value of `Authorization`. `None` where it holds what no header may.
+    pub(super) fn header(&self) -> Option<HeaderValue> {
+        let mut value = HeaderValue::from_str(&format!("token {}", self.0)).ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_shown_by_nothing() {
+        let token = Token::new("s3cret").unwrap();
+        assert_eq!(
+            format!("{token:?} {:?}", token.header()),
+            "Token(…) Some(Sensitive)"
+        );
+        assert_eq!(token.header().unwrap().to_str(), Ok("token s3cret"));
+    }
+
+    #[test]
+    fn what_would_break_out_of_a_header_is_none() {
+        assert_eq!(Token::new(""), None);
+        assert_eq!(Token::new("a\r\nHost: elsewhere").unwrap().header(), None);
+    }
+}

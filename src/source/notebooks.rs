@@ -1,0 +1,483 @@
+//! The notebooks behind the kernels of each snapshot: what their files and servers say, asked on a
+//! thread of its own.
+//!
+//! A home directory may be on a file system that hangs, and a server may never answer. So [`Notebooks`]
+//! tells the thread which kernels there are and takes what it has answered so far; it waits only for
+//! kernels of which nothing was heard yet, [`PATIENCE`] at most. An answer belongs to one process, by
+//! pid and start, and what of it grows old is taken out again: a state from half a minute ago proves
+//! nothing about now.
+//!
+//! The thread reads a kernel's files when it appears and every minute, and asks each server every ten
+//! seconds, for all of its kernels at once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::host::Roots;
+use crate::host::jupyter::{
+    Candidate, Client, Error, Kernel, KernelState, Server, may_be_kernel, read_kernel,
+};
+use crate::model::Process;
+use crate::model::snapshot::Jupyter;
+
+/// How long a sample waits for kernels of which nothing was heard yet.
+const PATIENCE: Duration = Duration::from_millis(400);
+
+/// An answer that is older says nothing about what goes on.
+const OLDEST: Duration = Duration::from_secs(30);
+
+/// How long a server has for all that it is asked.
+const SERVER_TIME: Duration = Duration::from_secs(3);
+
+/// How often a server is asked, and a kernel's starter looked for.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// How often files are read again.
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// How many servers are asked at once.
+const AT_ONCE: usize = 16;
+
+/// How many lists of answers may lie before the thread waits for them to be taken.
+const ANSWERS: usize = 16;
+
+/// Who a process is: pid and start ticks.
+type Key = (u32, u64);
+
+/// What the thread has found out about one process.
+#[derive(Clone, Debug)]
+struct Answer {
+    key: Key,
+    /// `None` where it is no kernel after all.
+    jupyter: Option<Arc<Jupyter>>,
+    /// When this was so.
+    at: Instant,
+    /// Nothing more is under way: the server was asked, or there is none to ask.
+    is_settled: bool,
+}
+
+/// The kernels of the last snapshot, and what was heard of them.
+#[derive(Debug)]
+pub(super) struct Notebooks {
+    roots: Roots,
+    /// Absent before the first kernel.
+    thread: Option<Thread>,
+    known: HashMap<Key, Known>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    lists: SyncSender<Vec<Candidate>>,
+    answers: Receiver<Vec<Answer>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// What its argv tells; another program was executed where it differs.
+    told: Option<Arc<Jupyter>>,
+    answer: Option<Answer>,
+    /// The answer without what has grown old.
+    faded: Option<Arc<Jupyter>>,
+    /// It was waited for.
+    was_waited_for: bool,
+}
+
+impl Notebooks {
+    pub(super) fn new(roots: Roots) -> Self {
+        Self {
+            roots,
+            thread: None,
+            known: HashMap::new(),
+        }
+    }
+
+    /// Puts into each kernel what is known of it now.
+    pub(super) fn join(&mut self, processes: &mut [Process]) {
+        let candidates: Vec<Candidate> = processes.iter().filter_map(candidate).collect();
+        if candidates.is_empty() {
+            self.known.clear();
+            return;
+        }
+        if self.thread.is_none() {
+            self.thread = start(self.roots.clone());
+        }
+        self.note(&candidates);
+        self.take_answers();
+        if let Some(thread) = &self.thread {
+            // One that is busy is told at the next sample.
+            if let Err(TrySendError::Disconnected(_)) = thread.lists.try_send(candidates) {
+                self.thread = None;
+            }
+        }
+        self.wait(Instant::now());
+        let now = Instant::now();
+        for process in processes {
+            if let Some(known) = key(process).and_then(|key| self.known.get_mut(&key))
+                && let Some(answer) = &known.answer
+            {
+                process.jupyter = if now.saturating_duration_since(answer.at) <= OLDEST {
+                    answer.jupyter.clone()
+                } else {
+                    let faded = || {
+                        answer
+                            .jupyter
+                            .as_deref()
+                            .map(|jupyter| fade(jupyter).into())
+                    };
+                    known.faded = known.faded.take().or_else(faded);
+                    known.faded.clone()
+                };
+            }
+        }
+    }
+
+    /// Forgets who is gone, and notes who is new.
+    fn note(&mut self, candidates: &[Candidate]) {
+        let mut before = std::mem::take(&mut self.known);
+        for candidate in candidates {
+            let key = (candidate.pid, candidate.start_ticks);
+            let same = before
+                .remove(&key)
+                .filter(|known| known.told == candidate.jupyter);
+            let known = same.unwrap_or_else(|| Known {
+                told: candidate.jupyter.clone(),
+                answer: None,
+                faded: None,
+                was_waited_for: false,
+            });
+            self.known.insert(key, known);
+        }
+    }
+
+    fn take_answers(&mut self) {
+        let Some(thread) = &self.thread else {
+            return;
+        };
+        while let Ok(answers) = thread.answers.try_recv() {
+            for answer in answers {
+                take(&mut self.known, answer);
+            }
+        }
+    }
+
+    /// Waits for those of whom nothing was heard yet, and for those whose server answered before and
+    /// was not asked for long, as with an interval of a minute.
+    fn wait(&mut self, now: Instant) {
+        let is_awaited = |known: &Known| match &known.answer {
+            None => !known.was_waited_for,
+            Some(answer) if !answer.is_settled => !known.was_waited_for,
+            Some(answer) => {
+                let has_state = answer
+                    .jupyter
+                    .as_ref()
+                    .is_some_and(|jupyter| jupyter.execution_state.is_some());
+                has_state && now.saturating_duration_since(answer.at) > OLDEST
+            }
+        };
+        let Some(thread) = &self.thread else {
+            return;
+        };
+        let deadline = now + PATIENCE;
+        while self.known.values().any(is_awaited) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match thread.answers.recv_timeout(left) {
+                Ok(answers) => {
+                    for answer in answers {
+                        take(&mut self.known, answer);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        for known in self.known.values_mut() {
+            known.was_waited_for = true;
+        }
+    }
+}
+
+/// Takes in an answer; one about a process that is no longer there is dropped.
+fn take(known: &mut HashMap<Key, Known>, answer: Answer) {
+    if let Some(known) = known.get_mut(&answer.key) {
+        known.faded = None;
+        known.answer = Some(answer);
+    }
+}
+
+fn key(process: &Process) -> Option<Key> {
+    Some((process.pid, process.start_ticks?))
+}
+
+fn candidate(process: &Process) -> Option<Candidate> {
+    let (pid, start_ticks) = key(process)?;
+    let may_be = || may_be_kernel(process.command.as_deref().unwrap_or_default());
+    (process.jupyter.is_some() || may_be()).then(|| Candidate {
+        pid,
+        start_ticks,
+        jupyter: process.jupyter.clone(),
+    })
+}
+
+/// What stays true however old it is.
+fn fade(jupyter: &Jupyter) -> Jupyter {
+    Jupyter {
+        execution_state: None,
+        last_activity: None,
+        connections: None,
+        server_alive: None,
+        ..jupyter.clone()
+    }
+}
+
+/// Starts the thread; without one, kernels are known by their argv only.
+fn start(roots: Roots) -> Option<Thread> {
+    let (lists, inbox) = sync_channel::<Vec<Candidate>>(1);
+    let (outbox, answers) = sync_channel(ANSWERS);
+    thread::Builder::new()
+        .name("notebooks".to_owned())
+        .spawn(move || {
+            let mut desk = Desk {
+                roots,
+                kernels: HashMap::new(),
+                servers: HashMap::new(),
+                outbox,
+            };
+            while let Ok(list) = inbox.recv() {
+                if desk.work(&list).is_none() {
+                    return;
+                }
+            }
+        })
+        .ok()?;
+    Some(Thread { lists, answers })
+}
+
+/// What the thread knows.
+#[derive(Debug)]
+struct Desk {
+    roots: Roots,
+    kernels: HashMap<Key, Watched>,
+    servers: HashMap<Key, Asked>,
+    outbox: SyncSender<Vec<Answer>>,
+}
+
+/// A kernel, and when its files were read.
+#[derive(Debug)]
+struct Watched {
+    told: Option<Arc<Jupyter>>,
+    /// `None` where it is no kernel after all.
+    kernel: Option<Kernel>,
+    read_at: Instant,
+    looked_at: Instant,
+}
+
+/// A server's last answer.
+#[derive(Debug)]
+struct Asked {
+    at: Instant,
+    result: Result<HashMap<String, KernelState>, Error>,
+}
+
+impl Desk {
+    /// Does what is due about these kernels. `None` where nobody wants to know any more.
+    fn work(&mut self, list: &[Candidate]) -> Option<()> {
+        self.kernels
+            .retain(|key, _| list.iter().any(|it| (it.pid, it.start_ticks) == *key));
+        // What needs no server first: one that hangs does not keep the others' names back.
+        let mut seen = Vec::new();
+        for candidate in list {
+            if self.see(candidate, Instant::now()) {
+                let key = (candidate.pid, candidate.start_ticks);
+                seen.extend(self.answer(key));
+            }
+        }
+        self.send(seen)?;
+        let servers = self.servers();
+        self.servers.retain(|key, _| servers.contains_key(key));
+        let is_due = |key: &Key| {
+            let asked = self.servers.get(key);
+            asked.is_none_or(|asked| asked.at.elapsed() >= ASK_AGAIN_AFTER)
+        };
+        let due: Vec<(Key, Server)> = servers.into_iter().filter(|(key, _)| is_due(key)).collect();
+        for due in due.chunks(AT_ONCE) {
+            self.ask_all(due)?;
+        }
+        Some(())
+    }
+
+    /// Asks several servers at once: one that hangs does not hold up the others. Each answer is sent
+    /// on as it comes.
+    fn ask_all(&mut self, servers: &[(Key, Server)]) -> Option<()> {
+        let (outbox, inbox) = sync_channel(servers.len());
+        thread::scope(|scope| {
+            for (key, server) in servers {
+                let (roots, wanted) = (self.roots.clone(), self.wanted(*key));
+                let outbox = outbox.clone();
+                let asking = move || {
+                    let result = ask(&roots, server, &wanted);
+                    // There is room for one of each.
+                    let _ = outbox.send((*key, result));
+                };
+                let builder = thread::Builder::new().name("notebook-server".to_owned());
+                // Without a thread it is not asked this time.
+                let _ = builder.spawn_scoped(scope, asking);
+            }
+            drop(outbox);
+            for (key, result) in inbox {
+                let at = Instant::now();
+                self.servers.insert(key, Asked { at, result });
+                let of_server = self.kernels_of(key);
+                let answers = of_server.into_iter().filter_map(|key| self.answer(key));
+                self.send(answers.collect())?;
+            }
+            Some(())
+        })
+    }
+
+    fn send(&self, answers: Vec<Answer>) -> Option<()> {
+        if answers.is_empty() {
+            return Some(());
+        }
+        self.outbox.send(answers).ok()
+    }
+
+    /// Reads what is due about one process; whether anything was.
+    fn see(&mut self, candidate: &Candidate, now: Instant) -> bool {
+        let key = (candidate.pid, candidate.start_ticks);
+        let due = |since: Instant, period| now.saturating_duration_since(since) >= period;
+        if let Some(watched) = self.kernels.get_mut(&key)
+            && watched.told == candidate.jupyter
+            && !due(watched.read_at, READ_AGAIN_AFTER)
+        {
+            if !due(watched.looked_at, ASK_AGAIN_AFTER) {
+                return false;
+            }
+            watched.looked_at = now;
+            if let Some(kernel) = &mut watched.kernel
+                && !kernel.look(&self.roots)
+            {
+                watched.kernel = None;
+            }
+            return true;
+        }
+        let looks = self.kernels.remove(&key).and_then(|watched| watched.kernel);
+        let mut kernel = read_kernel(&self.roots, candidate);
+        if let (Some(kernel), Some(before)) = (&mut kernel, &looks) {
+            kernel.remember_looks_of(before);
+        }
+        let watched = Watched {
+            told: candidate.jupyter.clone(),
+            kernel,
+            read_at: now,
+            looked_at: now,
+        };
+        self.kernels.insert(key, watched);
+        true
+    }
+
+    /// The servers of all kernels.
+    fn servers(&self) -> HashMap<Key, Server> {
+        let kernels = self.kernels.values().filter_map(|it| it.kernel.as_ref());
+        kernels
+            .filter_map(|kernel| kernel.server.as_ref())
+            .map(|server| ((server.pid, server.start_ticks), server.clone()))
+            .collect()
+    }
+
+    fn kernels_of(&self, server: Key) -> Vec<Key> {
+        let is_of = |kernel: &Kernel| server_key(kernel) == Some(server);
+        let kernels = self.kernels.iter();
+        kernels
+            .filter(|(_, watched)| watched.kernel.as_ref().is_some_and(is_of))
+            .map(|(key, _)| *key)
+            .collect()
+    }
+
+    /// The ids of a server's kernels that are on a GPU.
+    fn wanted(&self, server: Key) -> Vec<Arc<str>> {
+        let kernels = self.kernels_of(server);
+        let kernels = kernels.iter().filter_map(|key| self.kernels.get(key));
+        kernels
+            .filter_map(|watched| watched.kernel.as_ref()?.jupyter.kernel_id.clone())
+            .collect()
+    }
+
+    /// What is known of one process.
+    fn answer(&self, key: Key) -> Option<Answer> {
+        let watched = self.kernels.get(&key)?;
+        let mut answer = Answer {
+            key,
+            jupyter: None,
+            at: watched.looked_at,
+            is_settled: true,
+        };
+        let Some(kernel) = &watched.kernel else {
+            return Some(answer);
+        };
+        let mut jupyter = kernel.jupyter.clone();
+        if let Some(server) = server_key(kernel) {
+            match self.servers.get(&server) {
+                Some(asked) => {
+                    answer.at = answer.at.min(asked.at);
+                    apply(&mut jupyter, &asked.result);
+                }
+                None => answer.is_settled = false,
+            }
+        }
+        answer.jupyter = Some(jupyter.into());
+        Some(answer)
+    }
+}
+
+fn server_key(kernel: &Kernel) -> Option<Key> {
+    let server = kernel.server.as_ref()?;
+    Some((server.pid, server.start_ticks))
+}
+
+/// Asks a server for its kernels; for those without a session only where one of them is wanted.
+fn ask(
+    roots: &Roots,
+    server: &Server,
+    wanted: &[Arc<str>],
+) -> Result<HashMap<String, KernelState>, Error> {
+    let begun = Instant::now();
+    let client = Client::new(roots, server)?;
+    let left = || {
+        let left = SERVER_TIME.saturating_sub(begun.elapsed());
+        left.max(Duration::from_millis(1))
+    };
+    let by_id = |states: Vec<KernelState>| states.into_iter().map(|it| (it.id.clone(), it));
+    let mut states: HashMap<String, KernelState> = by_id(client.sessions(left())?).collect();
+    if wanted.iter().any(|id| !states.contains_key(&**id)) {
+        for (id, state) in by_id(client.kernels(left())?) {
+            states.entry(id).or_insert(state);
+        }
+    }
+    Ok(states)
+}
+
+/// Puts a server's answer into what is known of a kernel.
+fn apply(jupyter: &mut Jupyter, result: &Result<HashMap<String, KernelState>, Error>) {
+    let states = match result {
+        Ok(states) => states,
+        Err(error) => {
+            jupyter.server_error = Some(error.to_string().into());
+            return;
+        }
+    };
+    let Some(state) = jupyter.kernel_id.as_deref().and_then(|id| states.get(id)) else {
+        jupyter.server_error = Some(Error::UnknownKernel.to_string().into());
+        return;
+    };
+    if let Some(path) = &state.path {
+        jupyter.notebook_path = Some(path.as_str().into());
+    }
+    jupyter.execution_state = state.execution_state.as_deref().map(Into::into);
+    jupyter.last_activity = state.last_activity;
+    jupyter.connections = state.connections;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,718 @@
+//! From a kernel's process to its notebook and its server: real Jupyter servers and kernels, programs
+//! that run notebooks in a batch, and servers that misbehave.
+
+use std::fs;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::support::{self, wait_until};
+
+const TOKEN: &str = "s3cret-t0ken";
+/// The key of the connection file that `fake_server.py` writes.
+const KEY: &str = "k3y-k3y";
+
+/// A folder for servers, kernels and their files; at the end, every process that has its path in
+/// argv is killed.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A program that finds no settings but those of this folder.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("HOME", self.0.path())
+            .env("JUPYTER_RUNTIME_DIR", self.path("runtime"))
+            .env("JUPYTER_DATA_DIR", self.path("data"))
+            .env("JUPYTER_CONFIG_DIR", self.path("config"))
+            .env("IPYTHONDIR", self.path("ipython"))
+            .env_remove("JUPYTER_TOKEN")
+            .current_dir(self.0.path());
+        command
+    }
+
+    /// Processes that have this text and the folder's path in their argv.
+    fn pids_with(&self, text: &str) -> Vec<u32> {
+        let folder = self.0.path().to_str().unwrap();
+        let entries = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        pids.filter(|pid| {
+            let argv = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let argv = String::from_utf8_lossy(&argv);
+            argv.contains(folder) && argv.contains(text)
+        })
+        .collect()
+    }
+
+    /// The process that has this text and the folder's path in its argv.
+    fn pid_with(&self, text: &str) -> u32 {
+        let mut pids = Vec::new();
+        wait_until("there is such a process", || {
+            pids = self.pids_with(text);
+            !pids.is_empty()
+        });
+        assert_eq!(pids.len(), 1, "{text}");
+        pids[0]
+    }
+
+    /// The server's file, once it is there.
+    fn server_file(&self) -> (PathBuf, Value) {
+        let mut found = None;
+        wait_until("the server has left its file", || {
+            let entries = fs::read_dir(self.path("runtime")).into_iter().flatten();
+            let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+            found = paths
+                .filter(|path| {
+                    let name = path.file_name().unwrap().to_str().unwrap();
+                    name.starts_with("jpserver-") && name.ends_with(".json")
+                })
+                .find_map(|path| {
+                    let value = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+                    Some((path, value))
+                });
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    /// Starts `fake_server.py`.
+    fn fake_server(&self, arguments: &[&str]) -> Option<Fake> {
+        let python = support::find("python3", "python3")?;
+        let mut command = self.command(&python);
+        command.arg(script("fake_server.py")).arg(self.0.path());
+        let server = Running::start(command.args(arguments));
+        self.server_file();
+        let kernel = self.pid_with("ipykernel_launcher.py");
+        Some(Fake {
+            _server: server,
+            kernel,
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Servers first, which would start their kernels again.
+        for text in ["jupyter_server", ""] {
+            for pid in self.pids_with(text) {
+                signal(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+struct Fake {
+    /// Alive for as long as this is.
+    _server: Running,
+    kernel: u32,
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/it/notebook")
+        .join(name)
+}
+
+fn signal(pid: u32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// What gpumem shows of a kernel; that it takes no longer than it may, and no secret with it.
+fn jupyter(machine: &Machine, pid: u32) -> Value {
+    let begun = Instant::now();
+    let output = machine.run(&["ps", "--json"]);
+    // Nothing that hangs is waited for: a bound that a busy machine keeps.
+    assert!(begun.elapsed() < Duration::from_secs(20), "{output:?}");
+    assert_eq!(output.code, 0, "{output:?}");
+    assert_no_secret(&[&output.stdout, &output.stderr]);
+    let snapshot = output.json();
+    let processes = snapshot["processes"].as_array().unwrap();
+    let process = processes.iter().find(|process| process["pid"] == pid);
+    process.unwrap_or_else(|| panic!("{pid}: {snapshot}"))["jupyter"].clone()
+}
+
+fn assert_no_secret(texts: &[&str]) {
+    for text in texts {
+        assert!(!text.contains(TOKEN) && !text.contains(KEY), "{text}");
+    }
+}
+
+/// A real server.
+struct Server {
+    place: Place,
+    python: PathBuf,
+    running: Running,
+    file: Value,
+}
+
+impl Server {
+    /// Starts one with these flags; `None`, after a printed reason, where it is not installed.
+    fn start(flags: &[&str]) -> Option<Self> {
+        let python = support::python_with(&["jupyter_server", "ipykernel"])?;
+        let place = Place::new();
+        fs::create_dir_all(place.path("work/deep")).unwrap();
+        let mut command = place.command(&python);
+        command
+            .args(["-m", "jupyter_server", "--no-browser", "--allow-root"])
+            .arg(format!(
+                "--ServerApp.root_dir={}",
+                place.path("work").display()
+            ))
+            .args(flags);
+        let running = Running::start(&mut command);
+        let server = Self {
+            file: place.server_file().1,
+            place,
+            python,
+            running,
+        };
+        // It leaves its file before it listens.
+        wait_until("the server listens", || {
+            match server.file["sock"].as_str() {
+                Some("") | None => TcpStream::connect(("127.0.0.1", server.port())).is_ok(),
+                Some(sock) => UnixStream::connect(sock).is_ok(),
+            }
+        });
+        Some(server)
+    }
+
+    fn port(&self) -> u16 {
+        self.file["port"].as_u64().unwrap().try_into().unwrap()
+    }
+
+    /// One request as any client would send it.
+    fn request(&self, method: &str, path: &str, body: &Value) -> Value {
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        let request = format!(
+            "{method} {path} HTTP/1.0\r\nHost: localhost\r\nAuthorization: token {TOKEN}\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut answer = String::new();
+        match self.file["sock"].as_str() {
+            Some("") | None => {
+                let mut stream = TcpStream::connect(("127.0.0.1", self.port())).unwrap();
+                stream.write_all(request.as_bytes()).unwrap();
+                stream.read_to_string(&mut answer).unwrap();
+            }
+            Some(sock) => {
+                let mut stream = UnixStream::connect(sock).unwrap();
+                stream.write_all(request.as_bytes()).unwrap();
+                stream.read_to_string(&mut answer).unwrap();
+            }
+        }
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(" 20"), "{answer}");
+        serde_json::from_str(body).unwrap_or_default()
+    }
+
+    /// Opens a notebook, as JupyterLab does; its kernel.
+    fn open(&self, path: &str) -> Kernel {
+        let session = json!({
+            "path": path, "name": path, "type": "notebook", "kernel": {"name": "python3"},
+        });
+        let session = self.request("POST", "/api/sessions", &session);
+        let id = session["kernel"]["id"].as_str().unwrap().to_owned();
+        let connection_file = self.place.path(&format!("runtime/kernel-{id}.json"));
+        let pid = self.place.pid_with(&format!("kernel-{id}.json"));
+        Kernel {
+            id,
+            pid,
+            connection_file,
+        }
+    }
+
+    /// Has a kernel execute code.
+    fn drive(&self, kernel: &Kernel, code: &str) -> Running {
+        let mut command = self.place.command(&self.python);
+        command.arg(script("drive.py")).arg(&kernel.connection_file);
+        Running::start(command.arg(code))
+    }
+}
+
+struct Kernel {
+    id: String,
+    pid: u32,
+    connection_file: PathBuf,
+}
+
+#[test]
+fn a_notebook_is_named_with_its_server_and_what_it_does() {
+    let Some(server) = Server::start(&[&format!("--IdentityProvider.token={TOKEN}")]) else {
+        return;
+    };
+    let kernel = server.open("deep/thought.ipynb");
+    let machine = Machine::new(&one_gpu(&[kernel.pid]));
+    let mut driver = server.drive(&kernel, "x = 1");
+    assert!(driver.0.wait().unwrap().success());
+
+    let shown = jupyter(&machine, kernel.pid);
+    let root = server.place.path("work");
+    for (name, expected) in [
+        ("application", json!("jupyter")),
+        ("kernel_id", json!(kernel.id)),
+        (
+            "connection_file",
+            json!(kernel.connection_file.to_str().unwrap()),
+        ),
+        ("notebook_path", json!("deep/thought.ipynb")),
+        (
+            "server_url",
+            json!(format!("http://localhost:{}/", server.port())),
+        ),
+        ("server_pid", json!(server.running.pid())),
+        ("server_alive", json!(true)),
+        ("server_root", json!(root.to_str().unwrap())),
+        ("server_error", Value::Null),
+        ("execution_state", json!("idle")),
+        ("connections", json!(0)),
+    ] {
+        assert_eq!(shown[name], expected, "{name}: {shown}");
+    }
+    let active: gpumem::model::Time = shown["last_activity"].as_str().unwrap().parse().unwrap();
+
+    let done = server.place.path("done");
+    let mut driver = server.drive(
+        &kernel,
+        &format!("import os, time\nwhile not os.path.exists({done:?}): time.sleep(0.01)",),
+    );
+    wait_until("the server says that it is busy", || {
+        jupyter(&machine, kernel.pid)["execution_state"] == "busy"
+    });
+    fs::write(&done, "").unwrap();
+    assert!(driver.0.wait().unwrap().success());
+    let mut later = Value::Null;
+    wait_until("it is idle again", || {
+        later = jupyter(&machine, kernel.pid);
+        later["execution_state"] == "idle"
+    });
+    let later: gpumem::model::Time = later["last_activity"].as_str().unwrap().parse().unwrap();
+    assert!(later > active);
+
+    let text = machine.run(&["ps"]);
+    assert!(text.stdout.contains("deep/thought.ipynb"), "{text:?}");
+    let recording = machine.path("recording.jsonl");
+    let record = machine.run(&[
+        "record",
+        recording.to_str().unwrap(),
+        "--interval",
+        "100ms",
+        "--duration",
+        "1s",
+    ]);
+    assert_eq!(record.code, 0, "{record:?}");
+    let recorded = fs::read_to_string(&recording).unwrap();
+    assert!(recorded.contains("deep/thought.ipynb"), "{recorded}");
+    assert_no_secret(&[&text.stdout, &text.stderr, &record.stderr, &recorded]);
+}
+
+#[test]
+fn a_busy_notebook_is_not_accused_and_an_idle_one_is_named() {
+    let Some(server) = Server::start(&[&format!("--IdentityProvider.token={TOKEN}")]) else {
+        return;
+    };
+    let (busy, idle) = (server.open("busy.ipynb"), server.open("idle.ipynb"));
+    let machine = Machine::new(&one_gpu(&[busy.pid, idle.pid]));
+    let done = server.place.path("done");
+    let wait = format!("import os, time\nwhile not os.path.exists({done:?}): time.sleep(0.01)");
+    assert!(server.drive(&idle, "x = 1").0.wait().unwrap().success());
+    let mut driver = server.drive(&busy, &wait);
+    wait_until("one is busy", || {
+        jupyter(&machine, busy.pid)["execution_state"] == "busy"
+    });
+    machine.configure("[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n");
+    let check = ["check", "--json", "--window", "6s", "--interval", "200ms"];
+    let mut output = machine.run(&check);
+    // What has just been active is not idle either.
+    wait_until("the other is idle for long enough", || {
+        output = machine.run(&check);
+        output.code == 1
+    });
+    assert_no_secret(&[&output.stdout, &output.stderr]);
+    let verdict = output.json();
+    let findings = verdict["findings"].as_array().unwrap();
+    assert_eq!(findings.len(), 1, "{verdict}");
+    assert_eq!(findings[0]["process"]["pid"], idle.pid);
+    let message = findings[0]["message"].as_str().unwrap();
+    assert!(
+        message.starts_with(&format!("notebook idle.ipynb ({})", idle.pid)),
+        "{message}"
+    );
+    assert_eq!(findings[0]["memory_bytes"], 2 * GIB);
+    fs::write(&done, "").unwrap();
+    assert!(driver.0.wait().unwrap().success());
+}
+
+#[test]
+fn a_server_on_a_unix_socket_is_asked_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let sock = folder.path().join("s");
+    let sock = sock.to_str().unwrap();
+    let token = format!("--IdentityProvider.token={TOKEN}");
+    let Some(server) = Server::start(&[&token, &format!("--ServerApp.sock={sock}")]) else {
+        return;
+    };
+    let kernel = server.open("a.ipynb");
+    let shown = jupyter(&Machine::new(&one_gpu(&[kernel.pid])), kernel.pid);
+    let url = format!("http+unix://{}/", sock.replace('/', "%2F"));
+    assert_eq!(shown["server_url"], url, "{shown}");
+    assert_eq!(shown["server_error"], Value::Null, "{shown}");
+    assert_eq!(shown["notebook_path"], "a.ipynb");
+    assert!(shown["execution_state"].is_string(), "{shown}");
+}
+
+#[test]
+fn a_server_that_takes_a_password_only_is_said_so() {
+    // The hash of a password that nobody types.
+    let password = "--PasswordIdentityProvider.hashed_password=sha1:0123456789ab:\
+                    0123456789012345678901234567890123456789";
+    let Some(server) = Server::start(&[password, "--IdentityProvider.token="]) else {
+        return;
+    };
+    // Its file does not even tell that it has a password.
+    assert_eq!(server.file["token"], "");
+    // Nobody may ask it for a kernel, so one is started as it would be.
+    let id = "11111111-5a43-4a5e-9a77-4b1f6e2d9c10";
+    let connection = server.place.path(&format!("runtime/kernel-{id}.json"));
+    fs::write(
+        &connection,
+        json!({"ip": "127.0.0.1", "transport": "tcp", "key": KEY,
+               "jupyter_session": server.place.path("work/a.ipynb")})
+        .to_string(),
+    )
+    .unwrap();
+    let program = server.place.path("ipykernel_launcher.py");
+    fs::write(&program, "import time\ntime.sleep(600)\n").unwrap();
+    let mut command = server.place.command(&server.python);
+    command.env("JPY_PARENT_PID", server.running.pid().to_string());
+    let kernel = Running::start(command.arg(&program).arg("-f").arg(&connection));
+    server.place.pid_with("ipykernel_launcher.py");
+    let shown = jupyter(&Machine::new(&one_gpu(&[kernel.pid()])), kernel.pid());
+    let error = shown["server_error"].as_str().unwrap();
+    assert!(error.contains("password only"), "{shown}");
+    assert_eq!(shown["notebook_path"], "a.ipynb", "{shown}");
+    assert_eq!(shown["execution_state"], Value::Null);
+}
+
+#[test]
+fn a_dead_servers_file_sends_nobody_to_a_stranger() {
+    let Some(mut server) = Server::start(&[&format!("--IdentityProvider.token={TOKEN}")]) else {
+        return;
+    };
+    let kernel = server.open("a.ipynb");
+    let machine = Machine::new(&one_gpu(&[kernel.pid]));
+    wait_until("it has read its modules", || {
+        jupyter(&machine, kernel.pid)["notebook_path"] == "a.ipynb"
+    });
+    // As one that cannot see its parent die, because its interpreter is held up.
+    signal(kernel.pid, Signal::STOP);
+    let port = server.port();
+    server.running.0.kill().unwrap();
+    server.running.0.wait().unwrap();
+    let stranger = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    stranger.set_nonblocking(true).unwrap();
+
+    let shown = jupyter(&machine, kernel.pid);
+    let error = shown["server_error"].as_str().unwrap();
+    let file = format!("jpserver-{}.json", server.running.pid());
+    assert!(
+        error.contains("has ended") && error.contains(&file) && error.contains("stale"),
+        "{shown}"
+    );
+    assert!(server.place.path("runtime").join(file).exists());
+    assert!(
+        shown["notebook_path"]
+            .as_str()
+            .unwrap()
+            .ends_with("work/a.ipynb"),
+        "{shown}"
+    );
+    assert_eq!(
+        shown["server_alive"],
+        Value::Null,
+        "once is not twice: {shown}"
+    );
+    assert_eq!(stranger.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_port_that_the_server_does_not_hold_is_not_spoken_to() {
+    let place = Place::new();
+    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
+    stranger.set_nonblocking(true).unwrap();
+    let port = stranger.local_addr().unwrap().port();
+    let Some(fake) = place.fake_server(&["good", &format!("port={port}")]) else {
+        return;
+    };
+    let shown = jupyter(&Machine::new(&one_gpu(&[fake.kernel])), fake.kernel);
+    let error = shown["server_error"].as_str().unwrap();
+    assert!(
+        error.contains(&format!("does not listen on port {port}")),
+        "{shown}"
+    );
+    assert_eq!(stranger.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert!(!place.path("requests").exists());
+}
+
+#[test]
+fn another_process_on_the_servers_socket_is_not_spoken_to() {
+    let place = Place::new();
+    let sock = place.path("s");
+    let stranger = std::os::unix::net::UnixListener::bind(&sock).unwrap();
+    let sock = format!("sock={}", json!(sock.to_str().unwrap()));
+    let Some(fake) = place.fake_server(&["good", &sock]) else {
+        return;
+    };
+    let shown = jupyter(&Machine::new(&one_gpu(&[fake.kernel])), fake.kernel);
+    let error = shown["server_error"].as_str().unwrap();
+    assert!(error.contains("another process listens"), "{shown}");
+    let mut sent = Vec::new();
+    stranger.accept().unwrap().0.read_to_end(&mut sent).unwrap();
+    assert_eq!(sent, b"");
+}
+
+#[test]
+fn the_token_goes_to_the_server_and_a_redirect_is_not_followed() {
+    let place = Place::new();
+    let Some(good) = place.fake_server(&["good"]) else {
+        return;
+    };
+    let shown = jupyter(&Machine::new(&one_gpu(&[good.kernel])), good.kernel);
+    assert_eq!(shown["notebook_path"], "late.ipynb", "{shown}");
+    assert_eq!(shown["execution_state"], "busy");
+    assert_eq!(shown["last_activity"], "2026-11-21T10:00:00.123Z");
+    assert_eq!(shown["connections"], 2);
+    let sent = fs::read_to_string(place.path("requests")).unwrap();
+    let sent = sent.to_ascii_lowercase();
+    assert!(sent.starts_with("get /api/sessions http/1.1\r\n"), "{sent}");
+    assert!(
+        sent.contains(&format!("authorization: token {TOKEN}\r\n")),
+        "{sent}"
+    );
+
+    let place = Place::new();
+    let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
+    elsewhere.set_nonblocking(true).unwrap();
+    let url = format!("http://{}/api/sessions", elsewhere.local_addr().unwrap());
+    let fake = place.fake_server(&["redirect", &url]).unwrap();
+    let shown = jupyter(&Machine::new(&one_gpu(&[fake.kernel])), fake.kernel);
+    let error = shown["server_error"].as_str().unwrap();
+    assert!(error.contains("redirected"), "{shown}");
+    assert_eq!(
+        elsewhere.accept().unwrap_err().kind(),
+        ErrorKind::WouldBlock
+    );
+}
+
+#[test]
+fn a_proxy_of_the_environment_is_not_asked() {
+    let place = Place::new();
+    let Some(fake) = place.fake_server(&["good"]) else {
+        return;
+    };
+    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
+    proxy.set_nonblocking(true).unwrap();
+    let url = format!("http://{}", proxy.local_addr().unwrap());
+    let machine = Machine::new(&one_gpu(&[fake.kernel]));
+    let mut command = machine.command(&["ps", "--json"]);
+    for name in ["http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"] {
+        command.env(name, &url);
+    }
+    let output = support::finish(&mut command);
+    assert!(output.stdout.contains("late.ipynb"), "{output:?}");
+    assert_eq!(proxy.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn what_a_server_answers_badly_is_said_and_the_notebook_stays_named() {
+    for (manner, change, expected) in [
+        ("huge", "port_was=1", "not Jupyter's"),
+        ("garbage", "port_was=1", "not Jupyter's"),
+        ("good", "secure=true", "HTTPS"),
+        ("good", "pid=1", "no server file"),
+        ("good", "token=\"a\\nb\"", "refused"),
+    ] {
+        let place = Place::new();
+        let Some(fake) = place.fake_server(&[manner, change]) else {
+            return;
+        };
+        let shown = jupyter(&Machine::new(&one_gpu(&[fake.kernel])), fake.kernel);
+        let error = shown["server_error"].as_str().unwrap_or_default();
+        assert!(error.contains(expected), "{manner} {change}: {shown}");
+        let path = shown["notebook_path"].as_str().unwrap();
+        assert!(path.ends_with("early.ipynb"), "{shown}");
+        assert_eq!(shown["execution_state"], Value::Null, "{shown}");
+    }
+}
+
+#[test]
+fn a_server_that_hangs_holds_up_no_sample() {
+    for manner in ["hang", "drip"] {
+        let place = Place::new();
+        let Some(fake) = place.fake_server(&[manner]) else {
+            return;
+        };
+        let machine = Machine::new(&one_gpu(&[fake.kernel]));
+        // The first sample does not wait for it.
+        let shown = jupyter(&machine, fake.kernel);
+        assert_eq!(shown["notebook_path"], "early.ipynb", "{shown}");
+        assert_eq!(shown["server_error"], Value::Null, "{shown}");
+        // A later one says what became of it.
+        let recording = machine.path("recording.jsonl");
+        let record = machine.run(&[
+            "record",
+            recording.to_str().unwrap(),
+            "--interval",
+            "200ms",
+            "--duration",
+            "5s",
+        ]);
+        assert_eq!(record.code, 0, "{record:?}");
+        let recorded = fs::read_to_string(&recording).unwrap();
+        let said = "it did not answer GET api/sessions in time";
+        assert!(recorded.contains(said), "{manner}: {recorded}");
+        assert_no_secret(&[&recorded, &record.stderr]);
+    }
+}
+
+#[test]
+fn others_files_are_not_read_for_a_user() {
+    if !rustix::process::getuid().is_root() {
+        return support::skip("root", "a process of another user's is started");
+    }
+    let place = Place::new();
+    // Into it, though it need not see what lies there.
+    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::create_dir(place.path("runtime")).unwrap();
+    // A user names a file of root's as its kernel's.
+    let secret = place.path("runtime/kernel-4711.json");
+    fs::write(&secret, json!({"jupyter_session": "of root's"}).to_string()).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let kernel = {
+        use std::os::unix::process::CommandExt as _;
+        let mut command = place.command(Path::new("tail"));
+        command.arg("-f").arg(&secret).arg("/dev/null");
+        Running::start(command.uid(65_534).gid(65_534))
+    };
+    let shown = jupyter(&Machine::new(&one_gpu(&[kernel.pid()])), kernel.pid());
+    assert_eq!(shown["connection_file"], secret.to_str().unwrap());
+    assert_eq!(shown["notebook_path"], Value::Null, "{shown}");
+    let error = shown["server_error"].as_str().unwrap();
+    assert!(error.contains("no file of the kernel's owner"), "{shown}");
+}
+
+#[test]
+fn a_server_in_another_pid_namespace_is_found_by_its_own_number() {
+    let (Some(unshare), Some(python)) = (
+        support::find("unshare", "util-linux"),
+        support::find("python3", "python3"),
+    ) else {
+        return;
+    };
+    if !rustix::process::getuid().is_root() {
+        return support::skip("root", "a pid namespace is made");
+    }
+    let place = Place::new();
+    let mut command = place.command(&unshare);
+    command
+        .args(["-pf", "--mount-proc", "--kill-child"])
+        .arg(&python)
+        .arg(script("fake_server.py"))
+        .arg(place.path(""));
+    let _outer = Running::start(command.arg("good"));
+    let (path, file) = place.server_file();
+    assert_eq!(file["pid"], 1, "{}", path.display());
+    let kernel = place.pid_with("ipykernel_launcher.py");
+    let shown = jupyter(&Machine::new(&one_gpu(&[kernel])), kernel);
+    assert_eq!(shown["server_error"], Value::Null, "{shown}");
+    assert_eq!(shown["notebook_path"], "late.ipynb");
+    assert_eq!(shown["server_alive"], true);
+    assert_ne!(shown["server_pid"], 1);
+}
+
+#[test]
+fn programs_that_run_a_notebook_through_are_a_batch() {
+    let Some(python) = support::python_with(&["papermill", "nbconvert", "nbclient", "ipykernel"])
+    else {
+        return;
+    };
+    for (arguments, application) in [
+        (
+            &["-m", "papermill", "a.ipynb", "out.ipynb"] as &[&str],
+            "papermill",
+        ),
+        (
+            &[
+                "-m",
+                "nbconvert",
+                "--to",
+                "notebook",
+                "--execute",
+                "a.ipynb",
+            ],
+            "nbconvert",
+        ),
+        (
+            &["-c", "from nbclient.cli import main; main()", "a.ipynb"],
+            "batch",
+        ),
+    ] {
+        let place = Place::new();
+        let (pid_file, done) = (place.path("pid"), place.path("done"));
+        let code = format!(
+            "import os, time\n\
+             open({pid_file:?}, 'w').write(str(os.getpid()))\n\
+             while not os.path.exists({done:?}): time.sleep(0.01)\n"
+        );
+        let notebook = json!({
+            "cells": [{
+                "cell_type": "code", "execution_count": null, "id": "a", "metadata": {},
+                "outputs": [], "source": code,
+            }],
+            "metadata": {"kernelspec": {"name": "python3", "display_name": "", "language": "python"}},
+            "nbformat": 4, "nbformat_minor": 5,
+        });
+        fs::write(place.path("a.ipynb"), notebook.to_string()).unwrap();
+        let mut batch = Running::start(place.command(&python).args(arguments));
+        let mut kernel = 0;
+        wait_until("its cell runs", || {
+            let pid = fs::read_to_string(&pid_file).unwrap_or_default();
+            kernel = pid.parse().unwrap_or(0);
+            let ended = batch.0.try_wait().unwrap();
+            assert_eq!(ended, None, "{application} ended by itself");
+            kernel != 0
+        });
+        let shown = jupyter(&Machine::new(&one_gpu(&[kernel])), kernel);
+        fs::write(&done, "").unwrap();
+        assert!(batch.0.wait().unwrap().success(), "{application}");
+        assert_eq!(shown["application"], application, "{shown}");
+        let path = place.path("a.ipynb");
+        assert_eq!(shown["notebook_path"], path.to_str().unwrap(), "{shown}");
+        assert_eq!(shown["server_alive"], true);
+        for name in ["kernel_id", "server_url", "server_error", "execution_state"] {
+            assert_eq!(shown[name], Value::Null, "{name}: {shown}");
+        }
+    }
+}

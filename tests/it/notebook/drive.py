@@ -1,0 +1,13 @@
+"""Has a kernel execute code, as any client of it would: drive.py CONNECTION_FILE CODE."""
+
+import sys
+
+from jupyter_client import BlockingKernelClient
+
+client = BlockingKernelClient(connection_file=sys.argv[1])
+client.load_connection_file()
+client.start_channels()
+client.wait_for_ready(timeout=30)
+reply = client.execute_interactive(sys.argv[2], timeout=60)
+client.stop_channels()
+sys.exit(reply["content"]["status"] != "ok")
