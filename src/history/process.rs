@@ -93,8 +93,12 @@ impl ProcessHistory {
         let is_bridged = self.observe_stillness(moment);
         let lost_parent = process.parent_is_reaper;
         let lost_leader = process.group_leader_alive.map(|is_alive| !is_alive);
-        self.abandoned
-            .observe(both(lost_parent, lost_leader), moment);
+        let is_abandoned = if process.has_lost_server() {
+            Some(true)
+        } else {
+            both(lost_parent, lost_leader)
+        };
+        self.abandoned.observe(is_abandoned, moment);
         if self.abandoned.streak().is_none() {
             self.hidden = Vec::new();
         }
@@ -273,7 +277,8 @@ impl ProcessHistory {
             .map(|still| still.since)
     }
 
-    /// Since when its parent has been gone (a reaper adopted it) and the leader of its process group too.
+    /// Since when its parent has been gone (a reaper adopted it) and the leader of its process group too;
+    /// or, of a notebook kernel, its server.
     pub fn abandoned(&self) -> Option<&Streak> {
         self.abandoned.streak()
     }

@@ -133,6 +133,12 @@ impl Process {
             start,
         }
     }
+
+    /// Whether it is a notebook kernel whose server is proved to be gone.
+    pub fn has_lost_server(&self) -> bool {
+        let jupyter = self.jupyter.as_ref();
+        jupyter.is_some_and(|jupyter| jupyter.server_alive == Some(false))
+    }
 }
 
 /// Who started a process.

@@ -4,7 +4,8 @@
 //! gone, waiting for work that will not come. It is accused only where all of this is known and lasted
 //! together for the duration:
 //!
-//! - its parent is a reaper, and the leader of its process group is gone;
+//! - its parent is a reaper, and the leader of its process group is gone; or it is a notebook kernel,
+//!   which leads its own group, and its server is gone (`host::jupyter` proves that);
 //! - it did not use any GPU on which it is listed, by the driver's samples of it, else by those of the
 //!   whole GPU; or, where it is not listed, it holds the device file of a GPU whose memory the list does
 //!   not explain (at least 1 GiB of it, or what is booked on the leader that is gone), and that nobody
@@ -15,7 +16,7 @@
 //! Never an orphan:
 //!
 //! - who leads its own process group, as what is started by `nohup`, `setsid`, tmux or a notebook server
-//!   does;
+//!   does, while nothing proves that server gone;
 //! - monitors, the driver's daemons, displays (`model::program`), and graphics;
 //! - a service of systemd (a daemon forks twice and so loses parent and leader), though not what runs
 //!   in a user's own session;
@@ -99,6 +100,7 @@ impl Judge for Settings {
     ) {
         // Cheapest first: nearly everybody has a parent or leads its own group.
         let parentage = match (process.parent_is_reaper, process.group_leader_alive) {
+            _ if process.has_lost_server() => known.abandoned(),
             (Some(false), _) | (_, Some(true)) | (None, None) => return,
             (Some(true), Some(false)) => known.abandoned(),
             _ => None,
@@ -158,16 +160,22 @@ impl Judge for Settings {
             until,
         };
         let span = Span::from_seconds(about.seconds());
+        let starter = if process.has_lost_server() {
+            "server"
+        } else {
+            "job"
+        };
         let message = if unused.is_listed {
             format!(
-                "{} outlived the job that started it and has held {} without using a GPU for {span}",
+                "{} outlived the {starter} that started it and has held {} without using a GPU for \
+                 {span}",
                 about.name(),
                 subject::held(&about.gpus),
             )
         } else {
             format!(
-                "{} outlived the job that started it and holds {} open, whose memory no listed \
-                 process accounts for, without using a GPU for {span}",
+                "{} outlived the {starter} that started it and holds {} open, whose memory no \
+                 listed process accounts for, without using a GPU for {span}",
                 about.name(),
                 subject::gpus(&about.gpus),
             )

@@ -1,1 +1,281 @@
+use super::testing::Proc;
+use super::*;
+use crate::host::parse_kernel;
 
+const ID: &str = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
+const TOKEN: &str = "s3cret";
+
+fn candidate(connection_file: &str) -> Candidate {
+    let argv = ["python", "-m", "ipykernel_launcher", "-f", connection_file];
+    Candidate {
+        pid: 90,
+        start_ticks: 900,
+        jupyter: parse_kernel(&argv).map(Arc::new),
+    }
+}
+
+/// A kernel 90 of the server 50, each with these variables besides; the server's file is in /rt.
+fn machine(kernel: &[&str], server: &[&str]) -> (Proc, Candidate) {
+    let proc = Proc::new();
+    proc.process(50, 1, 500, server);
+    proc.process(90, 50, 900, &[kernel, &["JPY_PARENT_PID=50"]].concat());
+    let connection = format!("/rt/kernel-{ID}.json");
+    let session = r#"{"ip": "127.0.0.1", "transport": "tcp", "key": "k3y",
+        "jupyter_session": "/home/ann/a/b.ipynb"}"#;
+    proc.write(90, &connection, session);
+    proc.write(50, "/rt/jpserver-50.json", &server_file(""));
+    (proc, candidate(&connection))
+}
+
+fn server_file(more: &str) -> String {
+    format!(
+        r#"{{"base_url": "/x/", "hostname": "localhost", "pid": 50, "port": 8888, {more}
+            "root_dir": "/home/ann", "token": "{TOKEN}"}}"#
+    )
+}
+
+fn error(kernel: &Kernel) -> &str {
+    kernel.jupyter.server_error.as_deref().unwrap_or_default()
+}
+
+#[test]
+fn a_kernels_server_is_the_one_that_started_it() {
+    let (proc, candidate) = machine(&[], &[]);
+    let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+    let jupyter = &kernel.jupyter;
+    assert_eq!(jupyter.application.as_deref(), Some("jupyter"));
+    assert_eq!(jupyter.kernel_id.as_deref(), Some(ID));
+    assert_eq!(jupyter.notebook_path.as_deref(), Some("a/b.ipynb"));
+    assert_eq!(
+        jupyter.server_url.as_deref(),
+        Some("http://localhost:8888/x/")
+    );
+    assert_eq!(jupyter.server_pid, Some(50));
+    assert_eq!(jupyter.server_alive, Some(true));
+    assert_eq!(jupyter.server_root.as_deref(), Some("/home/ann"));
+    assert_eq!(error(&kernel), "");
+    let server = kernel.server.as_ref().unwrap();
+    assert_eq!((server.pid, server.start_ticks), (50, 500));
+    let shown = format!("{kernel:?}");
+    assert!(!shown.contains(TOKEN) && !shown.contains("k3y"), "{shown}");
+}
+
+#[test]
+fn the_runtime_folder_is_that_of_the_servers_environment_where_it_is_not_beside() {
+    let proc = Proc::new();
+    proc.process(50, 1, 500, &["JUPYTER_RUNTIME_DIR=/elsewhere"]);
+    proc.process(90, 50, 900, &["JPY_PARENT_PID=50", "HOME=/home/ann"]);
+    proc.write(90, "/tmp/kernel-1.json", "{}");
+    proc.write(50, "/elsewhere/nbserver-50.json", &server_file(""));
+    let kernel = read_kernel(&proc.roots(), &candidate("/tmp/kernel-1.json")).unwrap();
+    assert!(kernel.server.is_some(), "{kernel:?}");
+
+    proc.write(50, "/elsewhere/nbserver-50.json", "torn {");
+    let kernel = read_kernel(&proc.roots(), &candidate("/tmp/kernel-1.json")).unwrap();
+    assert!(
+        error(&kernel).contains("not what Jupyter writes"),
+        "{kernel:?}"
+    );
+    assert!(kernel.server.is_none());
+}
+
+#[test]
+fn a_hubs_token_is_in_its_environment() {
+    let hub = [
+        "JUPYTERHUB_SERVICE_PREFIX=/user/ann/",
+        "JUPYTERHUB_API_TOKEN=hubs",
+        "JUPYTER_TOKEN=own",
+    ];
+    for (variables, application, token) in [
+        (&hub[..], "jupyterhub", Some("hubs")),
+        (&hub[2..], "jupyter", Some("own")),
+        (&[], "jupyter", None),
+    ] {
+        let (proc, candidate) = machine(&[], variables);
+        let file = server_file("").replace(TOKEN, "");
+        proc.write(50, "/rt/jpserver-50.json", &file);
+        let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+        assert_eq!(kernel.jupyter.application.as_deref(), Some(application));
+        let server = kernel.server.as_ref().unwrap();
+        assert_eq!(server.token, token.and_then(Token::new));
+    }
+}
+
+#[test]
+fn whom_not_to_ask_is_said() {
+    for (more, token, expected) in [
+        (r#""secure": true,"#, TOKEN, "HTTPS"),
+        (r#""password": true,"#, "", "password only"),
+    ] {
+        let (proc, candidate) = machine(&[], &[]);
+        let file = server_file(more).replace(TOKEN, token);
+        proc.write(50, "/rt/jpserver-50.json", &file);
+        let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+        assert!(error(&kernel).contains(expected), "{kernel:?}");
+        assert!(kernel.server.is_none());
+        assert_eq!(kernel.jupyter.notebook_path.as_deref(), Some("a/b.ipynb"));
+    }
+}
+
+/// A kernel whose server is gone, with these variables and this address of its client's.
+fn orphan(variables: &[&str], ip: &str) -> (Proc, Candidate) {
+    let (proc, candidate) = machine(&[], &[]);
+    std::fs::remove_dir_all(proc.folder(50)).unwrap();
+    proc.process(90, 1, 900, &[variables, &["JPY_PARENT_PID=50"]].concat());
+    let connection = format!(r#"{{"ip": "{ip}", "transport": "tcp"}}"#);
+    proc.write(90, &format!("/rt/kernel-{ID}.json"), &connection);
+    (proc, candidate)
+}
+
+#[test]
+fn that_a_server_is_gone_is_believed_the_second_time() {
+    let (proc, candidate) = orphan(&[], "127.0.0.1");
+    proc.write(90, "/rt/jpserver-50.json", &server_file(""));
+    let mut kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+    assert_eq!(kernel.jupyter.server_alive, None);
+    assert!(kernel.server.is_none());
+    let text = error(&kernel);
+    assert!(
+        text.contains("has ended, and /rt/jpserver-50.json is stale"),
+        "{text}"
+    );
+    assert!(proc.root_of(90).join("rt/jpserver-50.json").exists());
+    assert!(kernel.look(&proc.roots()));
+    assert_eq!(kernel.jupyter.server_alive, Some(false));
+
+    // Reading its files again does not begin the count again.
+    let mut again = read_kernel(&proc.roots(), &candidate).unwrap();
+    again.remember_looks_of(&kernel);
+    assert_eq!(again.jupyter.server_alive, Some(false));
+}
+
+#[test]
+fn a_kernel_that_may_have_been_started_from_elsewhere_has_lost_nobody() {
+    for (variables, ip) in [
+        (&["SLURM_JOB_ID=7"][..], "127.0.0.1"),
+        (&[], "10.0.0.7"),
+        (&[], ""),
+    ] {
+        let (proc, candidate) = orphan(variables, ip);
+        let mut kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+        for _ in 0..3 {
+            assert!(kernel.look(&proc.roots()));
+            assert_eq!(kernel.jupyter.server_alive, None, "{variables:?} {ip}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_ends_later_is_not_asked_any_more() {
+    let (proc, candidate) = machine(&[], &[]);
+    let mut kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+    assert!(kernel.look(&proc.roots()) && kernel.server.is_some());
+    std::fs::remove_dir_all(proc.folder(50)).unwrap();
+    proc.process(90, 1, 900, &["JPY_PARENT_PID=50"]);
+    assert!(kernel.look(&proc.roots()));
+    assert_eq!((kernel.jupyter.server_alive, &kernel.server), (None, &None));
+    assert!(error(&kernel).contains("has ended"), "{kernel:?}");
+    assert!(kernel.look(&proc.roots()));
+    assert_eq!(kernel.jupyter.server_alive, Some(false));
+    // Its number is another's by now.
+    proc.process(90, 1, 901, &[]);
+    assert!(!kernel.look(&proc.roots()));
+    assert!(read_kernel(&proc.roots(), &candidate).is_none());
+}
+
+#[test]
+fn what_starts_kernels_with_its_own_environment_is_not_their_server() {
+    let (proc, _) = machine(&[], &[]);
+    proc.write(
+        90,
+        "/rt/kernel-v2-1.json",
+        r#"{"jupyter_session": "/a.ipynb"}"#,
+    );
+    let kernel = read_kernel(&proc.roots(), &candidate("/rt/kernel-v2-1.json")).unwrap();
+    assert_eq!(kernel.jupyter.application.as_deref(), Some("vscode"));
+    assert_eq!(kernel.jupyter.notebook_path.as_deref(), Some("/a.ipynb"));
+    assert_eq!((kernel.jupyter.server_alive, error(&kernel)), (None, ""));
+}
+
+#[test]
+fn what_may_not_be_read_is_said_and_what_argv_tells_stays() {
+    let (proc, candidate) = machine(&[], &[]);
+    std::fs::remove_file(proc.folder(90).join("environ")).unwrap();
+    let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+    assert!(error(&kernel).contains("run as root"), "{kernel:?}");
+    assert_eq!(kernel.jupyter.kernel_id.as_deref(), Some(ID));
+    assert_eq!(kernel.jupyter.server_alive, None);
+}
+
+#[test]
+fn who_left_no_file_is_no_server() {
+    let (proc, candidate) = machine(&[], &[]);
+    std::fs::remove_file(proc.root_of(50).join("rt/jpserver-50.json")).unwrap();
+    let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+    assert!(
+        error(&kernel).contains("no server file in /rt"),
+        "{kernel:?}"
+    );
+    // Another server's of the same number, in another container, is not its either.
+    proc.write(
+        50,
+        "/rt/jpserver-50.json",
+        &server_file("").replace("50,", "51,"),
+    );
+    let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+    assert!(kernel.server.is_none());
+}
+
+#[test]
+fn a_kernel_of_marimos_is_known_by_its_parent() {
+    let proc = Proc::new();
+    proc.process(50, 1, 500, &[]);
+    proc.command(50, "python /v/bin/marimo edit a.py");
+    std::os::unix::fs::symlink("/home/ann", proc.folder(50).join("cwd")).unwrap();
+    proc.process(90, 50, 900, &[]);
+    let spawned = Candidate {
+        pid: 90,
+        start_ticks: 900,
+        jupyter: None,
+    };
+    let kernel = read_kernel(&proc.roots(), &spawned).unwrap();
+    assert_eq!(kernel.jupyter.application.as_deref(), Some("marimo"));
+    assert_eq!(
+        kernel.jupyter.notebook_path.as_deref(),
+        Some("/home/ann/a.py")
+    );
+    proc.command(50, "python train.py");
+    assert!(read_kernel(&proc.roots(), &spawned).is_none());
+}
+
+#[test]
+fn long_text_is_cut_between_characters() {
+    assert_eq!(clip("a"), "a");
+    let cut = clip(&"é".repeat(TEXT_BYTES));
+    assert!(cut.len() <= TEXT_BYTES + '…'.len_utf8() && cut.ends_with("é…"));
+}
+
+#[test]
+fn errors_say_what_to_do_and_end_without_a_full_stop() {
+    let path = "/rt/kernel-1.json".to_owned();
+    for error in [
+        Error::Environment { pid: 7 },
+        Error::Foreign { path: path.clone() },
+        Error::Gone {
+            number: 7,
+            file: Some(path),
+        },
+        Error::NotListening {
+            pid: 7,
+            port: 80,
+            is_known: false,
+        },
+        Error::Https,
+        Error::Password,
+        Error::UnknownKernel,
+    ] {
+        let text = error.to_string();
+        assert!(text.contains(';') && !text.ends_with('.'), "{text}");
+        assert!(!text.starts_with(char::is_uppercase), "{text}");
+    }
+}

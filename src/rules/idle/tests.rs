@@ -307,6 +307,23 @@ fn a_notebook_is_believed_by_its_server() {
 }
 
 #[test]
+fn a_kernel_that_spins_in_a_thread_is_not_idle_whatever_its_server_says() {
+    for (percent, found) in [(100.0, 0), (1.0, 1)] {
+        let mut scene = scene();
+        let long_ago = scene.now.time.plus_seconds(-9_999.0);
+        let process = scene.process(PID);
+        process.cpu_percent = Some(percent);
+        process.jupyter = Some(Arc::new(Jupyter {
+            execution_state: Some("idle".into()),
+            last_activity: Some(long_ago),
+            ..Jupyter::default()
+        }));
+        let engine = judge(&mut scene, 700.0);
+        assert_eq!(engine.findings().len(), found, "{percent} %");
+    }
+}
+
+#[test]
 fn graphics_and_servers_are_never_idle() {
     let mut desktop = scene();
     desktop.row(0, PID).kind = ProcessType::Graphics;

@@ -179,6 +179,49 @@ fn kernel(scene: &mut Scene, change: impl Fn(&mut Jupyter)) {
 }
 
 #[test]
+fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
+    for (server_alive, parent_is_reaper, found) in [
+        (Some(false), Some(true), 1),
+        // A shell that wrapped it is still there.
+        (Some(false), Some(false), 1),
+        (None, Some(true), 0),
+        (Some(true), Some(true), 0),
+    ] {
+        let mut scene = orphan();
+        kernel(&mut scene, |jupyter| {
+            jupyter.server_alive = server_alive;
+            jupyter.notebook_path = Some("/home/ann/a.ipynb".into());
+        });
+        scene.process(PID).group_leader_alive = Some(true);
+        scene.process(PID).parent_is_reaper = parent_is_reaper;
+        let engine = judge(&mut scene, 400.0);
+        assert_eq!(count(&engine, Kind::Orphan), found, "{server_alive:?}");
+        if found == 1 {
+            let message = &only(&engine, Kind::Orphan).message;
+            let expected = "notebook /home/ann/a.ipynb (4242) outlived the server that started it";
+            assert!(message.starts_with(expected), "{message}");
+        } else {
+            assert_clean(&engine, Kind::Orphan);
+        }
+    }
+}
+
+#[test]
+fn a_kernel_without_its_server_that_works_is_no_orphan() {
+    let lost = |jupyter: &mut Jupyter| jupyter.server_alive = Some(false);
+    for change in [
+        (|scene| scene.row(0, PID).sm_percent = Some(5)) as fn(&mut Scene),
+        |scene| scene.process(PID).cpu_percent = Some(100.0),
+    ] {
+        let mut scene = orphan();
+        kernel(&mut scene, lost);
+        scene.process(PID).group_leader_alive = Some(true);
+        change(&mut scene);
+        assert_clean(&judge(&mut scene, 400.0), Kind::Orphan);
+    }
+}
+
+#[test]
 fn who_is_stuck_is_no_orphan_and_who_reads_a_disk_is() {
     let (mut scene, mut engine) = orphaned(130.0);
     scene.process(PID).state = Some('D');

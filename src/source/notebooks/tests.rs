@@ -1,1 +1,155 @@
+use super::*;
 
+/// Notebooks whose thread is the test.
+fn notebooks() -> (Notebooks, Receiver<Vec<Candidate>>, SyncSender<Vec<Answer>>) {
+    let (lists, inbox) = sync_channel(1);
+    let (outbox, answers) = sync_channel(ANSWERS);
+    let notebooks = Notebooks {
+        thread: Some(Thread { lists, answers }),
+        ..Notebooks::new(Roots::default())
+    };
+    (notebooks, inbox, outbox)
+}
+
+fn kernel(start_ticks: u64) -> Process {
+    Process {
+        pid: 7,
+        start_ticks: Some(start_ticks),
+        jupyter: Some(Arc::new(Jupyter {
+            kernel_id: Some("k".into()),
+            ..Jupyter::default()
+        })),
+        ..Process::default()
+    }
+}
+
+fn busy(key: Key, at: Instant) -> Answer {
+    Answer {
+        key,
+        jupyter: Some(Arc::new(Jupyter {
+            kernel_id: Some("k".into()),
+            notebook_path: Some("a.ipynb".into()),
+            server_alive: Some(true),
+            execution_state: Some("busy".into()),
+            connections: Some(1),
+            ..Jupyter::default()
+        })),
+        at,
+        is_settled: true,
+    }
+}
+
+fn join(notebooks: &mut Notebooks, process: Process) -> Jupyter {
+    let mut processes = [process];
+    notebooks.join(&mut processes);
+    let [process] = processes;
+    process.jupyter.as_deref().cloned().unwrap_or_default()
+}
+
+#[test]
+fn an_answer_is_put_into_its_own_process_only() {
+    let (mut notebooks, inbox, outbox) = notebooks();
+    outbox.send(vec![busy((7, 70), Instant::now())]).unwrap();
+    let shown = join(&mut notebooks, kernel(70));
+    assert_eq!(shown.execution_state.as_deref(), Some("busy"));
+    let list = inbox.recv().unwrap();
+    assert_eq!((list[0].pid, list[0].start_ticks), (7, 70));
+
+    // The number is another's now; what is said of the one before comes too late.
+    outbox.send(vec![busy((7, 70), Instant::now())]).unwrap();
+    drop(outbox);
+    let shown = join(&mut notebooks, kernel(71));
+    assert_eq!(shown.execution_state, None);
+    assert_eq!(shown.kernel_id.as_deref(), Some("k"));
+}
+
+#[test]
+fn what_was_said_of_another_program_is_forgotten() {
+    let (mut notebooks, _inbox, outbox) = notebooks();
+    outbox.send(vec![busy((7, 70), Instant::now())]).unwrap();
+    join(&mut notebooks, kernel(70));
+    drop(outbox);
+    let other = Process {
+        jupyter: Some(Arc::default()),
+        ..kernel(70)
+    };
+    assert_eq!(join(&mut notebooks, other), Jupyter::default());
+}
+
+#[test]
+fn an_old_answer_keeps_the_name_and_loses_the_state() {
+    let (mut notebooks, _inbox, outbox) = notebooks();
+    let long_ago = Instant::now()
+        .checked_sub(OLDEST + Duration::from_secs(1))
+        .unwrap();
+    outbox.send(vec![busy((7, 70), long_ago)]).unwrap();
+    // Nobody is there to answer again.
+    drop(outbox);
+    let shown = join(&mut notebooks, kernel(70));
+    assert_eq!(shown.notebook_path.as_deref(), Some("a.ipynb"));
+    assert_eq!((shown.execution_state, shown.connections), (None, None));
+    assert_eq!((shown.server_alive, shown.last_activity), (None, None));
+}
+
+#[test]
+fn it_waits_for_what_is_under_way_and_takes_what_comes() {
+    let (mut notebooks, inbox, outbox) = notebooks();
+    let thread = thread::spawn(move || {
+        let list = inbox.recv().unwrap();
+        let key = (list[0].pid, list[0].start_ticks);
+        let first = Answer {
+            is_settled: false,
+            jupyter: None,
+            ..busy(key, Instant::now())
+        };
+        outbox.send(vec![first]).unwrap();
+        outbox.send(vec![busy(key, Instant::now())]).unwrap();
+        inbox.recv().is_err()
+    });
+    let shown = join(&mut notebooks, kernel(70));
+    assert_eq!(shown.execution_state.as_deref(), Some("busy"));
+    drop(notebooks);
+    assert!(thread.join().unwrap());
+}
+
+#[test]
+fn without_a_kernel_there_is_no_thread() {
+    let mut notebooks = Notebooks::new(Roots::default());
+    let sleep = Process {
+        command: Some([Arc::from("sleep")].into()),
+        start_ticks: Some(70),
+        ..Process::default()
+    };
+    assert_eq!(join(&mut notebooks, sleep), Jupyter::default());
+    assert!(notebooks.thread.is_none());
+}
+
+#[test]
+fn a_servers_answer_is_put_into_the_kernel_of_that_id() {
+    let state = KernelState {
+        id: "k".to_owned(),
+        path: Some("a.ipynb".to_owned()),
+        execution_state: Some("idle".to_owned()),
+        last_activity: None,
+        connections: Some(0),
+    };
+    let states = HashMap::from([("k".to_owned(), state)]);
+    let told = Jupyter {
+        kernel_id: Some("k".into()),
+        notebook_path: Some("early.ipynb".into()),
+        ..Jupyter::default()
+    };
+    let mut jupyter = told.clone();
+    apply(&mut jupyter, &Ok(states));
+    assert_eq!(jupyter.notebook_path.as_deref(), Some("a.ipynb"));
+    assert_eq!(jupyter.execution_state.as_deref(), Some("idle"));
+    assert_eq!((jupyter.connections, jupyter.server_error), (Some(0), None));
+
+    let mut jupyter = told.clone();
+    apply(&mut jupyter, &Ok(HashMap::new()));
+    assert!(jupyter.server_error.unwrap().contains("does not know"));
+    let mut jupyter = told;
+    apply(&mut jupyter, &Err(Error::Https));
+    assert!(jupyter.server_error.unwrap().contains("HTTPS"));
+    assert_eq!(jupyter.notebook_path.as_deref(), Some("early.ipynb"));
+}

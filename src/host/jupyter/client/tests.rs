@@ -1,1 +1,139 @@
+use std::net::TcpListener;
+use std::thread::{self, JoinHandle};
 
+use super::*;
+use crate::host::read_start_ticks;
+
+/// This process as a server, which gives one answer and hands over what it was asked.
+fn serve(answer: Vec<u8>) -> (Server, JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let pid = std::process::id();
+    let server = Server {
+        pid,
+        start_ticks: read_start_ticks("/proc".as_ref(), pid).unwrap().unwrap(),
+        endpoint: Endpoint::Tcp {
+            host: "localhost".to_owned(),
+            port: listener.local_addr().unwrap().port(),
+        },
+        base_url: "/user/ann/".to_owned(),
+        token: super::super::Token::new("s3cret"),
+    };
+    let thread = thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        let mut asked = Vec::new();
+        while !asked.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            asked.push(byte[0]);
+        }
+        // It may have seen enough before the end.
+        let _ = stream.write_all(&answer);
+        String::from_utf8(asked).unwrap()
+    });
+    (server, thread)
+}
+
+fn sessions(answer: &str) -> (Result<Vec<KernelState>, Error>, String) {
+    let (server, thread) = serve(answer.as_bytes().to_vec());
+    let client = Client::new(&Roots::default(), &server).unwrap();
+    let shown = format!("{client:?}");
+    assert!(!shown.contains("s3cret"), "{shown}");
+    let sessions = client.sessions(Duration::from_secs(20));
+    (sessions, thread.join().unwrap())
+}
+
+#[test]
+fn a_request_goes_below_the_base_with_the_token() {
+    let body = r#"[{"path": "a.ipynb", "kernel": {"id": "k", "execution_state": "idle",
+        "last_activity": "2026-11-21T16:01:46.482243Z", "connections": 1}}, {"kernel": null}]"#;
+    let (first, second) = body.split_at(50);
+    let chunked = format!(
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{first}\r\n{:x}\r\n{second}\r\n0\r\n\r\n",
+        first.len(),
+        second.len()
+    );
+    let (states, asked) = sessions(&chunked);
+    assert!(asked.starts_with("GET /user/ann/api/sessions HTTP/1.1\r\n"));
+    assert!(asked.contains("authorization: token s3cret\r\n"), "{asked}");
+    let expected = KernelState {
+        id: "k".to_owned(),
+        path: Some("a.ipynb".to_owned()),
+        execution_state: Some("idle".to_owned()),
+        last_activity: Some("2026-11-21T16:01:46.482Z".parse().unwrap()),
+        connections: Some(1),
+    };
+    assert_eq!(states, Ok(vec![expected]));
+}
+
+#[test]
+fn what_a_kernel_lacks_is_unknown() {
+    let body = r#"[{"path": "", "kernel": {"id": "k", "last_activity": "yesterday", "more": {}}}]"#;
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+    let (states, _) = sessions(&format!("{head}{body}"));
+    let state = &states.unwrap()[0];
+    assert_eq!((&state.path, &state.execution_state), (&None, &None));
+    assert_eq!((state.last_activity, state.connections), (None, None));
+}
+
+#[test]
+fn a_bad_answer_is_an_error_that_names_the_request() {
+    let path = "api/sessions";
+    for (answer, expected) in [
+        (
+            "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",
+            Error::Refused { path },
+        ),
+        (
+            "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
+            Error::Redirects { path },
+        ),
+        (
+            "HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n",
+            Error::Status { path, status: 500 },
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+            Error::NotJupyter { path },
+        ),
+    ] {
+        assert_eq!(sessions(answer).0, Err(expected), "{answer}");
+    }
+    for answer in [
+        "",
+        "SSH-2.0-x\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[",
+    ] {
+        let (states, _) = sessions(answer);
+        assert!(
+            matches!(states, Err(Error::Request { .. })),
+            "{answer} {states:?}"
+        );
+    }
+}
+
+#[test]
+fn who_does_not_hold_the_port_is_not_connected_to() {
+    let (server, _thread) = serve(Vec::new());
+    let other = Server {
+        start_ticks: server.start_ticks + 1,
+        ..server.clone()
+    };
+    assert_eq!(
+        Client::new(&Roots::default(), &other).unwrap_err(),
+        Error::Ended { pid: server.pid }
+    );
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = closed.local_addr().unwrap().port();
+    drop(closed);
+    let other = Server {
+        endpoint: Endpoint::Tcp {
+            host: "localhost".to_owned(),
+            port,
+        },
+        ..server
+    };
+    assert!(matches!(
+        Client::new(&Roots::default(), &other).unwrap_err(),
+        Error::NotListening { is_known: true, .. }
+    ));
+}
