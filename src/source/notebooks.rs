@@ -7,12 +7,13 @@
 //! pid and start, and what of it grows old is taken out again: a state from half a minute ago proves
 //! nothing about now.
 //!
-//! The thread reads a kernel's files when it appears and every minute, and asks each server every ten
-//! seconds, for all of its kernels at once.
+//! The thread has a kernel's files read when it appears and every minute, and asks each server every ten
+//! seconds, for all of its kernels at once; it does neither itself, so that a file or a server that
+//! hangs holds up nothing but its own kernel.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,12 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// How often files are read again.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// How long files are waited for; what comes later is taken when it comes.
+const READ_TIME: Duration = Duration::from_secs(1);
+
+/// How many kernels' files are read at once, those that hang among them.
+const READ_AT_ONCE: usize = 16;
 
 /// How many servers are asked at once.
 const AT_ONCE: usize = 16;
@@ -189,7 +196,7 @@ impl Notebooks {
                         take(&mut self.known, answer);
                     }
                 }
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+                Err(_) => break,
             }
         }
         for known in self.known.values_mut() {
@@ -238,12 +245,7 @@ fn start(roots: Roots) -> Option<Thread> {
     thread::Builder::new()
         .name("notebooks".to_owned())
         .spawn(move || {
-            let mut desk = Desk {
-                roots,
-                kernels: HashMap::new(),
-                servers: HashMap::new(),
-                outbox,
-            };
+            let mut desk = Desk::new(roots, outbox);
             while let Ok(list) = inbox.recv() {
                 if desk.work(&list).is_none() {
                     return;
@@ -260,6 +262,9 @@ struct Desk {
     roots: Roots,
     kernels: HashMap<Key, Watched>,
     servers: HashMap<Key, Asked>,
+    /// Those whose files are being read, and since when.
+    reading: HashMap<Key, Instant>,
+    read: (SyncSender<Read>, Receiver<Read>),
     outbox: SyncSender<Vec<Answer>>,
 }
 
@@ -273,6 +278,9 @@ struct Watched {
     looked_at: Instant,
 }
 
+/// What was read for a candidate.
+type Read = (Candidate, Option<Kernel>);
+
 /// A server's last answer.
 #[derive(Debug)]
 struct Asked {
@@ -281,19 +289,33 @@ struct Asked {
 }
 
 impl Desk {
+    fn new(roots: Roots, outbox: SyncSender<Vec<Answer>>) -> Self {
+        Self {
+            roots,
+            kernels: HashMap::new(),
+            servers: HashMap::new(),
+            reading: HashMap::new(),
+            read: sync_channel(READ_AT_ONCE),
+            outbox,
+        }
+    }
+
     /// Does what is due about these kernels. `None` where nobody wants to know any more.
     fn work(&mut self, list: &[Candidate]) -> Option<()> {
         self.kernels
             .retain(|key, _| list.iter().any(|it| (it.pid, it.start_ticks) == *key));
         // What needs no server first: one that hangs does not keep the others' names back.
         let mut seen = Vec::new();
+        while let Ok(read) = self.read.1.try_recv() {
+            seen.push(self.take_in(read));
+        }
         for candidate in list {
             if self.see(candidate, Instant::now()) {
-                let key = (candidate.pid, candidate.start_ticks);
-                seen.extend(self.answer(key));
+                seen.push((candidate.pid, candidate.start_ticks));
             }
         }
-        self.send(seen)?;
+        self.send(seen.iter().filter_map(|key| self.answer(*key)).collect())?;
+        self.wait_for_files()?;
         let servers = self.servers();
         self.servers.retain(|key, _| servers.contains_key(key));
         let is_due = |key: &Key| {
@@ -343,38 +365,69 @@ impl Desk {
         self.outbox.send(answers).ok()
     }
 
-    /// Reads what is due about one process; whether anything was.
+    /// Does what is due about one process; whether there is something to say of it at once.
     fn see(&mut self, candidate: &Candidate, now: Instant) -> bool {
         let key = (candidate.pid, candidate.start_ticks);
         let due = |since: Instant, period| now.saturating_duration_since(since) >= period;
-        if let Some(watched) = self.kernels.get_mut(&key)
-            && watched.told == candidate.jupyter
-            && !due(watched.read_at, READ_AGAIN_AFTER)
-        {
-            if !due(watched.looked_at, ASK_AGAIN_AFTER) {
-                return false;
+        let watched = self.kernels.get_mut(&key);
+        let is_to_be_read = watched.as_ref().is_none_or(|watched| {
+            watched.told != candidate.jupyter || due(watched.read_at, READ_AGAIN_AFTER)
+        });
+        let may_read = self.reading.len() < READ_AT_ONCE && !self.reading.contains_key(&key);
+        if is_to_be_read && may_read {
+            let (roots, candidate) = (self.roots.clone(), candidate.clone());
+            let outbox = self.read.0.clone();
+            let reading = move || {
+                let kernel = read_kernel(&roots, &candidate);
+                // There is room for all who read at once.
+                let _ = outbox.send((candidate, kernel));
+            };
+            let builder = thread::Builder::new().name("notebook-files".to_owned());
+            if builder.spawn(reading).is_ok() {
+                self.reading.insert(key, now);
             }
-            watched.looked_at = now;
-            if let Some(kernel) = &mut watched.kernel
-                && !kernel.look(&self.roots)
-            {
-                watched.kernel = None;
-            }
-            return true;
+            return false;
         }
-        let looks = self.kernels.remove(&key).and_then(|watched| watched.kernel);
-        let mut kernel = read_kernel(&self.roots, candidate);
-        if let (Some(kernel), Some(before)) = (&mut kernel, &looks) {
+        let Some(watched) = watched.filter(|watched| due(watched.looked_at, ASK_AGAIN_AFTER))
+        else {
+            return false;
+        };
+        watched.looked_at = now;
+        watched.kernel.take_if(|kernel| !kernel.look(&self.roots));
+        true
+    }
+
+    /// Waits for what is being read, and sends each on as it comes. What hangs is waited for once.
+    fn wait_for_files(&mut self) -> Option<()> {
+        loop {
+            let now = Instant::now();
+            let ends = self.reading.values().map(|begun| *begun + READ_TIME);
+            let Some(end) = ends.filter(|end| *end > now).max() else {
+                return Some(());
+            };
+            if let Ok(read) = self.read.1.recv_timeout(end - now) {
+                let key = self.take_in(read);
+                self.send(self.answer(key).into_iter().collect())?;
+            }
+        }
+    }
+
+    fn take_in(&mut self, (candidate, mut kernel): Read) -> Key {
+        let key = (candidate.pid, candidate.start_ticks);
+        self.reading.remove(&key);
+        let before = self.kernels.remove(&key).and_then(|watched| watched.kernel);
+        if let (Some(kernel), Some(before)) = (&mut kernel, &before) {
             kernel.remember_looks_of(before);
         }
+        let now = Instant::now();
         let watched = Watched {
-            told: candidate.jupyter.clone(),
+            told: candidate.jupyter,
             kernel,
             read_at: now,
             looked_at: now,
         };
         self.kernels.insert(key, watched);
-        true
+        key
     }
 
     /// The servers of all kernels.

@@ -1,10 +1,9 @@
 //! From a kernel's process to its notebook and its server: real Jupyter servers and kernels, programs
-//! that run notebooks in a batch, and servers that misbehave.
+//! that run notebooks in a batch; servers that misbehave are in `misbehaving`.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +14,8 @@ use serde_json::{Value, json};
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::support::{self, wait_until};
+
+mod misbehaving;
 
 const TOKEN: &str = "s3cret-t0ken";
 /// The key of the connection file that `fake_server.py` writes.
@@ -454,202 +455,28 @@ fn a_dead_servers_file_sends_nobody_to_a_stranger() {
         Value::Null,
         "once is not twice: {shown}"
     );
-    assert_eq!(stranger.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
-}
-
-#[test]
-fn a_port_that_the_server_does_not_hold_is_not_spoken_to() {
-    let place = Place::new();
-    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
-    stranger.set_nonblocking(true).unwrap();
-    let port = stranger.local_addr().unwrap().port();
-    let Some(fake) = place.fake_server(&["good", &format!("port={port}")]) else {
-        return;
-    };
-    let shown = jupyter(&Machine::new(&one_gpu(&[fake.kernel])), fake.kernel);
-    let error = shown["server_error"].as_str().unwrap();
+    // Seen twice, it is gone, and the kernel without it an orphan.
+    machine.configure("[rules.orphan]\nduration = \"1s\"\n");
+    let check = machine.run(&[
+        "check",
+        "--json",
+        "--window",
+        "16s",
+        "--interval",
+        "500ms",
+        "--rule",
+        "orphan",
+    ]);
+    assert_eq!(check.code, 1, "{check:?}");
+    let verdict = check.json();
+    assert_eq!(verdict["findings"][0]["kind"], "orphan", "{verdict}");
+    let message = verdict["findings"][0]["message"].as_str().unwrap();
     assert!(
-        error.contains(&format!("does not listen on port {port}")),
-        "{shown}"
+        message.contains("outlived the server that started it"),
+        "{message}"
     );
     assert_eq!(stranger.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
-    assert!(!place.path("requests").exists());
-}
-
-#[test]
-fn another_process_on_the_servers_socket_is_not_spoken_to() {
-    let place = Place::new();
-    let sock = place.path("s");
-    let stranger = std::os::unix::net::UnixListener::bind(&sock).unwrap();
-    let sock = format!("sock={}", json!(sock.to_str().unwrap()));
-    let Some(fake) = place.fake_server(&["good", &sock]) else {
-        return;
-    };
-    let shown = jupyter(&Machine::new(&one_gpu(&[fake.kernel])), fake.kernel);
-    let error = shown["server_error"].as_str().unwrap();
-    assert!(error.contains("another process listens"), "{shown}");
-    let mut sent = Vec::new();
-    stranger.accept().unwrap().0.read_to_end(&mut sent).unwrap();
-    assert_eq!(sent, b"");
-}
-
-#[test]
-fn the_token_goes_to_the_server_and_a_redirect_is_not_followed() {
-    let place = Place::new();
-    let Some(good) = place.fake_server(&["good"]) else {
-        return;
-    };
-    let shown = jupyter(&Machine::new(&one_gpu(&[good.kernel])), good.kernel);
-    assert_eq!(shown["notebook_path"], "late.ipynb", "{shown}");
-    assert_eq!(shown["execution_state"], "busy");
-    assert_eq!(shown["last_activity"], "2026-11-21T10:00:00.123Z");
-    assert_eq!(shown["connections"], 2);
-    let sent = fs::read_to_string(place.path("requests")).unwrap();
-    let sent = sent.to_ascii_lowercase();
-    assert!(sent.starts_with("get /api/sessions http/1.1\r\n"), "{sent}");
-    assert!(
-        sent.contains(&format!("authorization: token {TOKEN}\r\n")),
-        "{sent}"
-    );
-
-    let place = Place::new();
-    let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
-    elsewhere.set_nonblocking(true).unwrap();
-    let url = format!("http://{}/api/sessions", elsewhere.local_addr().unwrap());
-    let fake = place.fake_server(&["redirect", &url]).unwrap();
-    let shown = jupyter(&Machine::new(&one_gpu(&[fake.kernel])), fake.kernel);
-    let error = shown["server_error"].as_str().unwrap();
-    assert!(error.contains("redirected"), "{shown}");
-    assert_eq!(
-        elsewhere.accept().unwrap_err().kind(),
-        ErrorKind::WouldBlock
-    );
-}
-
-#[test]
-fn a_proxy_of_the_environment_is_not_asked() {
-    let place = Place::new();
-    let Some(fake) = place.fake_server(&["good"]) else {
-        return;
-    };
-    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
-    proxy.set_nonblocking(true).unwrap();
-    let url = format!("http://{}", proxy.local_addr().unwrap());
-    let machine = Machine::new(&one_gpu(&[fake.kernel]));
-    let mut command = machine.command(&["ps", "--json"]);
-    for name in ["http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"] {
-        command.env(name, &url);
-    }
-    let output = support::finish(&mut command);
-    assert!(output.stdout.contains("late.ipynb"), "{output:?}");
-    assert_eq!(proxy.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
-}
-
-#[test]
-fn what_a_server_answers_badly_is_said_and_the_notebook_stays_named() {
-    for (manner, change, expected) in [
-        ("huge", "port_was=1", "not Jupyter's"),
-        ("garbage", "port_was=1", "not Jupyter's"),
-        ("good", "secure=true", "HTTPS"),
-        ("good", "pid=1", "no server file"),
-        ("good", "token=\"a\\nb\"", "refused"),
-    ] {
-        let place = Place::new();
-        let Some(fake) = place.fake_server(&[manner, change]) else {
-            return;
-        };
-        let shown = jupyter(&Machine::new(&one_gpu(&[fake.kernel])), fake.kernel);
-        let error = shown["server_error"].as_str().unwrap_or_default();
-        assert!(error.contains(expected), "{manner} {change}: {shown}");
-        let path = shown["notebook_path"].as_str().unwrap();
-        assert!(path.ends_with("early.ipynb"), "{shown}");
-        assert_eq!(shown["execution_state"], Value::Null, "{shown}");
-    }
-}
-
-#[test]
-fn a_server_that_hangs_holds_up_no_sample() {
-    for manner in ["hang", "drip"] {
-        let place = Place::new();
-        let Some(fake) = place.fake_server(&[manner]) else {
-            return;
-        };
-        let machine = Machine::new(&one_gpu(&[fake.kernel]));
-        // The first sample does not wait for it.
-        let shown = jupyter(&machine, fake.kernel);
-        assert_eq!(shown["notebook_path"], "early.ipynb", "{shown}");
-        assert_eq!(shown["server_error"], Value::Null, "{shown}");
-        // A later one says what became of it.
-        let recording = machine.path("recording.jsonl");
-        let record = machine.run(&[
-            "record",
-            recording.to_str().unwrap(),
-            "--interval",
-            "200ms",
-            "--duration",
-            "5s",
-        ]);
-        assert_eq!(record.code, 0, "{record:?}");
-        let recorded = fs::read_to_string(&recording).unwrap();
-        let said = "it did not answer GET api/sessions in time";
-        assert!(recorded.contains(said), "{manner}: {recorded}");
-        assert_no_secret(&[&recorded, &record.stderr]);
-    }
-}
-
-#[test]
-fn others_files_are_not_read_for_a_user() {
-    if !rustix::process::getuid().is_root() {
-        return support::skip("root", "a process of another user's is started");
-    }
-    let place = Place::new();
-    // Into it, though it need not see what lies there.
-    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o777)).unwrap();
-    fs::create_dir(place.path("runtime")).unwrap();
-    // A user names a file of root's as its kernel's.
-    let secret = place.path("runtime/kernel-4711.json");
-    fs::write(&secret, json!({"jupyter_session": "of root's"}).to_string()).unwrap();
-    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
-    let kernel = {
-        use std::os::unix::process::CommandExt as _;
-        let mut command = place.command(Path::new("tail"));
-        command.arg("-f").arg(&secret).arg("/dev/null");
-        Running::start(command.uid(65_534).gid(65_534))
-    };
-    let shown = jupyter(&Machine::new(&one_gpu(&[kernel.pid()])), kernel.pid());
-    assert_eq!(shown["connection_file"], secret.to_str().unwrap());
-    assert_eq!(shown["notebook_path"], Value::Null, "{shown}");
-    let error = shown["server_error"].as_str().unwrap();
-    assert!(error.contains("no file of the kernel's owner"), "{shown}");
-}
-
-#[test]
-fn a_server_in_another_pid_namespace_is_found_by_its_own_number() {
-    let (Some(unshare), Some(python)) = (
-        support::find("unshare", "util-linux"),
-        support::find("python3", "python3"),
-    ) else {
-        return;
-    };
-    if !rustix::process::getuid().is_root() {
-        return support::skip("root", "a pid namespace is made");
-    }
-    let place = Place::new();
-    let mut command = place.command(&unshare);
-    command
-        .args(["-pf", "--mount-proc", "--kill-child"])
-        .arg(&python)
-        .arg(script("fake_server.py"))
-        .arg(place.path(""));
-    let _outer = Running::start(command.arg("good"));
-    let (path, file) = place.server_file();
-    assert_eq!(file["pid"], 1, "{}", path.display());
-    let kernel = place.pid_with("ipykernel_launcher.py");
-    let shown = jupyter(&Machine::new(&one_gpu(&[kernel])), kernel);
-    assert_eq!(shown["server_error"], Value::Null, "{shown}");
-    assert_eq!(shown["notebook_path"], "late.ipynb");
-    assert_eq!(shown["server_alive"], true);
-    assert_ne!(shown["server_pid"], 1);
+    assert_no_secret(&[&check.stdout, &check.stderr]);
 }
 
 #[test]

@@ -1,32 +1,18 @@
 //! The requests that a server is sent.
 //!
-//! Only over loopback or its own Unix socket, only after the server's process was seen to hold the
-//! listening end, and with nothing of this machine's settings: no proxy, no redirect, no name looked
-//! up. A request ends in the time that it is given, whatever the server does, and an answer is
-//! bounded. What it says is text of strangers: bounded here, escaped where it is shown.
+//! With nothing of this machine's settings: no proxy, no redirect, no name looked up. A request ends
+//! in the time that it is given, whatever the server does, and an answer is bounded. What it says is
+//! text of strangers: bounded here, escaped where it is shown. Whom a connection leads to is `wire`'s
+//! to prove.
 
-use std::fmt;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::PeerCredentials;
-use rustix::net::sockopt::set_socket_timeout;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::Deserialize;
 use ureq::Agent;
-use ureq::config::Config;
-use ureq::http::{Method, Request, Uri, header};
-use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
-use ureq::unversioned::transport::{
-    Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport,
-};
+use ureq::http::{Method, Request, header};
 
-use super::listener::holds_listener;
-use super::process::Opened;
-use super::{Endpoint, Error, Server, clip};
+use super::wire::ToServer;
+use super::{Error, Server, clip};
 use crate::host::Roots;
 use crate::model::Time;
 
@@ -34,8 +20,6 @@ use crate::model::Time;
 const BODY_BYTES: u64 = 1 << 20;
 /// The longest head of an answer.
 const HEADER_BYTES: usize = 16 << 10;
-/// The longest path of a socket (unix(7), `sun_path`), with the zero that ends it.
-const SOCKET_BYTES: usize = 108;
 /// A server has fewer kernels.
 const KERNELS: usize = 4096;
 
@@ -70,14 +54,7 @@ impl<'a> Client<'a> {
     ///
     /// Where no address is seen to be the server's.
     pub fn new(roots: &Roots, server: &'a Server) -> Result<Self, Error> {
-        let target = match &server.endpoint {
-            Endpoint::Tcp { host, port } => Target::Tcp(find_address(roots, server, host, *port)?),
-            Endpoint::Unix(path) => Target::Unix(path.clone()),
-        };
-        let host = match &target {
-            Target::Tcp(address) => address.to_string(),
-            Target::Unix(_) => "localhost".to_owned(),
-        };
+        let connector = ToServer::find(roots, server)?;
         let config = Agent::config_builder()
             .proxy(None)
             .max_redirects(0)
@@ -86,19 +63,10 @@ impl<'a> Client<'a> {
             .max_response_header_size(HEADER_BYTES)
             .user_agent("gpumem")
             .build();
-        let address = match &target {
-            Target::Tcp(address) => *address,
-            Target::Unix(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-        };
-        let connector = ToServer {
-            roots: roots.clone(),
-            server: (server.pid, server.start_ticks),
-            target,
-        };
         Ok(Self {
             server,
-            agent: Agent::with_parts(config, connector, Fixed(address)),
-            base: format!("http://{host}{}", server.base_url),
+            base: format!("http://{}{}", connector.host(), server.base_url),
+            agent: Agent::with_parts(config, connector.clone(), connector),
         })
     }
 
@@ -214,233 +182,6 @@ impl Error {
                 why: error.to_string(),
             },
         }
-    }
-}
-
-/// The address on loopback at which the server's own process listens.
-fn find_address(
-    roots: &Roots,
-    server: &Server,
-    host: &str,
-    port: u16,
-) -> Result<SocketAddr, Error> {
-    let process = open_server(roots, (server.pid, server.start_ticks))?;
-    let named = host.parse().ok().filter(IpAddr::is_loopback);
-    let usual = [
-        IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(Ipv6Addr::LOCALHOST),
-    ];
-    let mut is_known = true;
-    for ip in named.into_iter().chain(usual) {
-        let address = SocketAddr::new(ip, port);
-        match holds_listener(roots, &process, address) {
-            Some(true) => return Ok(address),
-            Some(false) => {}
-            None => is_known = false,
-        }
-    }
-    Err(Error::NotListening {
-        pid: server.pid,
-        port,
-        is_known,
-    })
-}
-
-fn open_server(roots: &Roots, (pid, start_ticks): (u32, u64)) -> Result<Opened, Error> {
-    match Opened::open(roots, pid) {
-        Ok(Some(process)) if process.start_ticks == start_ticks => Ok(process),
-        _ => Err(Error::Ended { pid }),
-    }
-}
-
-#[derive(Clone, Debug)]
-enum Target {
-    Tcp(SocketAddr),
-    Unix(String),
-}
-
-/// Connects to one server and to nobody else.
-#[derive(Debug)]
-struct ToServer {
-    roots: Roots,
-    /// The server's pid and start.
-    server: (u32, u64),
-    target: Target,
-}
-
-impl ToServer {
-    /// A socket's path as the server itself sees it, in a container too, where that is not too long
-    /// for the address of a socket.
-    fn within_root(&self, path: &str) -> String {
-        let root = self.roots.proc.join(self.server.0.to_string()).join("root");
-        let within = format!("{}{path}", root.display());
-        if within.len() < SOCKET_BYTES {
-            within
-        } else {
-            path.to_owned()
-        }
-    }
-
-    fn connect(&self, time: Option<Duration>) -> Result<Stream, ureq::Error> {
-        let foreign = |error: Error| ureq::Error::Other(Box::new(error));
-        match &self.target {
-            Target::Tcp(address) => {
-                let stream = match time {
-                    Some(time) => TcpStream::connect_timeout(address, time)?,
-                    None => TcpStream::connect(address)?,
-                };
-                // It held the port before; that it does still, now that a connection stands, leaves
-                // nobody else at the other end of it.
-                let process = open_server(&self.roots, self.server).map_err(foreign)?;
-                let held = holds_listener(&self.roots, &process, *address);
-                if held != Some(true) {
-                    return Err(foreign(Error::NotListening {
-                        pid: self.server.0,
-                        port: address.port(),
-                        is_known: held.is_some(),
-                    }));
-                }
-                Ok(Stream::Tcp(stream))
-            }
-            Target::Unix(path) => {
-                let within = self.within_root(path);
-                let stream = connect_unix(&within, time).map_err(std::io::Error::from)?;
-                // The process that listens, as the kernel noted it (unix(7), SO_PEERCRED); 0 where
-                // it is of no namespace of ours.
-                let peer = getsockopt(&stream, PeerCredentials).map_err(std::io::Error::from)?;
-                let process = open_server(&self.roots, self.server).map_err(foreign)?;
-                if u32::try_from(peer.pid()) != Ok(process.pid) {
-                    return Err(foreign(Error::ForeignSocket { path: path.clone() }));
-                }
-                Ok(Stream::Unix(stream))
-            }
-        }
-    }
-}
-
-fn connect_unix(path: &str, time: Option<Duration>) -> rustix::io::Result<UnixStream> {
-    let socket = socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    // Also bounds how long a server that takes no connections is waited for.
-    set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Send, time)?;
-    connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket.into())
-}
-
-impl Connector for ToServer {
-    type Out = Wire;
-
-    fn connect(
-        &self,
-        details: &ConnectionDetails<'_>,
-        _: Option<()>,
-    ) -> Result<Option<Wire>, ureq::Error> {
-        let time = details.timeout.not_zero().map(|time| *time);
-        Ok(Some(Wire {
-            stream: self.connect(time)?,
-            buffers: LazyBuffers::new(
-                details.config.input_buffer_size(),
-                details.config.output_buffer_size(),
-            ),
-        }))
-    }
-}
-
-/// Looks no names up: the address was found before.
-#[derive(Debug)]
-struct Fixed(SocketAddr);
-
-impl Resolver for Fixed {
-    fn resolve(
-        &self,
-        _: &Uri,
-        _: &Config,
-        _: NextTimeout,
-    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
-        let mut addresses = self.empty();
-        addresses.push(self.0);
-        Ok(addresses)
-    }
-}
-
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-/// A connection that stands.
-struct Wire {
-    stream: Stream,
-    buffers: LazyBuffers,
-}
-
-impl fmt::Debug for Wire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Its buffers hold the token.
-        f.write_str("Wire(…)")
-    }
-}
-
-impl Transport for Wire {
-    fn buffers(&mut self) -> &mut dyn Buffers {
-        &mut self.buffers
-    }
-
-    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
-        let time = left(timeout)?;
-        let output = &self.buffers.output()[..amount];
-        let written = match &mut self.stream {
-            Stream::Tcp(stream) => {
-                stream.set_write_timeout(time)?;
-                stream.write_all(output)
-            }
-            Stream::Unix(stream) => {
-                stream.set_write_timeout(time)?;
-                stream.write_all(output)
-            }
-        };
-        written.map_err(|error| of_io(error, timeout))
-    }
-
-    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, ureq::Error> {
-        let time = left(timeout)?;
-        let input = self.buffers.input_append_buf();
-        let read = match &mut self.stream {
-            Stream::Tcp(stream) => {
-                stream.set_read_timeout(time)?;
-                stream.read(input)
-            }
-            Stream::Unix(stream) => {
-                stream.set_read_timeout(time)?;
-                stream.read(input)
-            }
-        };
-        let amount = read.map_err(|error| of_io(error, timeout))?;
-        self.buffers.input_appended(amount);
-        Ok(amount > 0)
-    }
-
-    fn is_open(&mut self) -> bool {
-        // None is kept for another request.
-        false
-    }
-}
-
-fn left(timeout: NextTimeout) -> Result<Option<Duration>, ureq::Error> {
-    if timeout.after.is_zero() {
-        return Err(ureq::Error::Timeout(timeout.reason));
-    }
-    Ok(timeout.not_zero().map(|time| *time))
-}
-
-fn of_io(error: std::io::Error, timeout: NextTimeout) -> ureq::Error {
-    match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => ureq::Error::Timeout(timeout.reason),
-        _ => error.into(),
     }
 }
 

@@ -1,3 +1,5 @@
+//! What is read of kernels and servers, on a proc file system made by hand.
+
 use super::testing::Proc;
 use super::*;
 use crate::host::parse_kernel;

@@ -1,3 +1,5 @@
+//! What is put into a snapshot, with the test as the thread that answers.
+
 use super::*;
 
 /// Notebooks whose thread is the test.
@@ -152,4 +154,49 @@ fn a_servers_answer_is_put_into_the_kernel_of_that_id() {
     apply(&mut jupyter, &Err(Error::Https));
     assert!(jupyter.server_error.unwrap().contains("HTTPS"));
     assert_eq!(jupyter.notebook_path.as_deref(), Some("early.ipynb"));
+}
+
+#[test]
+fn a_kernel_whose_files_hang_holds_up_no_other() {
+    use crate::host::jupyter::testing::Proc;
+    let proc = Proc::new();
+    proc.process(91, 1, 910, &["JPY_SESSION_NAME=/b.ipynb"]);
+    // Opening it waits for somebody who writes.
+    let environ = proc.folder(90).join("environ");
+    std::fs::remove_file(&environ).unwrap();
+    let mode = rustix::fs::Mode::RWXU;
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &environ,
+        rustix::fs::FileType::Fifo,
+        mode,
+        0,
+    )
+    .unwrap();
+
+    let (outbox, answers) = sync_channel(ANSWERS);
+    let mut desk = Desk::new(proc.roots(), outbox);
+    let list: Vec<Candidate> = [(90, 900), (91, 910)]
+        .map(|(pid, start_ticks)| Candidate {
+            pid,
+            start_ticks,
+            jupyter: Some(Arc::default()),
+        })
+        .into();
+    desk.work(&list).unwrap();
+    let answer = answers.try_recv().unwrap().remove(0);
+    assert_eq!(answer.key, (91, 910));
+    assert_eq!(
+        answer.jupyter.unwrap().notebook_path.as_deref(),
+        Some("/b.ipynb")
+    );
+    assert!(answers.try_recv().is_err());
+    // It is not asked a second time, and is taken in when it comes.
+    desk.work(&list).unwrap();
+    assert_eq!(desk.reading.len(), 1);
+    std::fs::write(&environ, "JPY_SESSION_NAME=/a.ipynb").unwrap();
+    let read = desk.read.1.recv().unwrap();
+    assert_eq!(desk.take_in(read), (90, 900));
+    let jupyter = desk.answer((90, 900)).unwrap().jupyter.unwrap();
+    assert_eq!(jupyter.notebook_path.as_deref(), Some("/a.ipynb"));
 }

@@ -1,7 +1,11 @@
+//! What is asked and what is made of the answers, with this process as the server.
+
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::thread::{self, JoinHandle};
 
 use super::*;
+use crate::host::jupyter::Endpoint;
 use crate::host::read_start_ticks;
 
 /// This process as a server, which gives one answer and hands over what it was asked.

@@ -1,0 +1,165 @@
+//! Why a kernel's server is not known, or did not tell, in the words that are shown beside the
+//! notebook.
+
+use std::fmt;
+
+use rustix::io::Errno;
+
+use super::super::remedy;
+
+/// Why a kernel's server is not known, or did not tell.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Error {
+    /// A file could not be read.
+    #[error("cannot read {path}: {errno}{}", remedy(*errno))]
+    Read {
+        /// As the process itself names it.
+        path: String,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The environment could not be read.
+    #[error(
+        "the environment of process {pid}, which tells its server, cannot be read; run as root or as its owner"
+    )]
+    Environment {
+        /// The kernel.
+        pid: u32,
+    },
+    /// No regular file, or another user's.
+    #[error("{path} is no file of the kernel's owner, and was not read; see who put it there")]
+    Foreign {
+        /// As the process itself names it.
+        path: String,
+    },
+    /// Not what Jupyter writes.
+    #[error("{path} is not what Jupyter writes; see what did")]
+    Malformed {
+        /// As the process itself names it.
+        path: String,
+    },
+    /// Whoever started the kernel has left no server's file.
+    #[error(
+        "process {pid}, which started it, has no server file in {folder}; it is no Jupyter server, or has another runtime directory"
+    )]
+    NoFile {
+        /// The starter's pid.
+        pid: u32,
+        /// The runtime folder.
+        folder: String,
+    },
+    /// The server is gone.
+    #[error(
+        "its server (process {number}) has ended{}; shut the kernel down by hand",
+        Stale(file)
+    )]
+    Gone {
+        /// Its number in its own namespace.
+        number: u32,
+        /// Its file, where it is still there.
+        file: Option<String>,
+    },
+    /// It cannot be told who the server is.
+    #[error(
+        "process {number}, which started it, is not to be seen from here; run as root, on the host"
+    )]
+    Unseen {
+        /// Its number in its own namespace.
+        number: u32,
+    },
+    /// The server ended between two looks.
+    #[error("its server (process {pid}) has just ended; look again")]
+    Ended {
+        /// The server.
+        pid: u32,
+    },
+    /// HTTPS.
+    #[error(
+        "it serves HTTPS, which gpumem does not speak; the notebook is known, and not what it does"
+    )]
+    Https,
+    /// A password and no token.
+    #[error(
+        "it takes a password only, and gpumem has none; give it a token too (IdentityProvider.token) to see what the notebook does"
+    )]
+    Password,
+    /// Nothing of the server's answers at its port.
+    #[error(
+        "its process {pid} {} on port {port} of this machine's loopback, so that nothing was sent; {}",
+        if *is_known { "does not listen" } else { "is not seen to listen" },
+        if *is_known {
+            "ask from within its container, or let it listen on 127.0.0.1"
+        } else {
+            "run as root or as its owner"
+        }
+    )]
+    NotListening {
+        /// The server.
+        pid: u32,
+        /// The port.
+        port: u16,
+        /// That it does not is known.
+        is_known: bool,
+    },
+    /// Somebody else listens on its socket.
+    #[error("another process listens on {path}, so that nothing was sent; see who does")]
+    ForeignSocket {
+        /// The socket.
+        path: String,
+    },
+    /// 401 or 403.
+    #[error("it refused GET {path}; see that its token is in its runtime file")]
+    Refused {
+        /// What was asked for.
+        path: &'static str,
+    },
+    /// 3xx.
+    #[error("it redirected GET {path}, which gpumem does not follow; see what serves there")]
+    Redirects {
+        /// What was asked for.
+        path: &'static str,
+    },
+    /// Another status.
+    #[error("it answered GET {path} with status {status}; see its log")]
+    Status {
+        /// What was asked for.
+        path: &'static str,
+        /// HTTP's.
+        status: u16,
+    },
+    /// Not JSON of this shape, or too long.
+    #[error("its answer to GET {path} is not Jupyter's; see what serves there")]
+    NotJupyter {
+        /// What was asked for.
+        path: &'static str,
+    },
+    /// No answer in time.
+    #[error("it did not answer GET {path} in time; see whether it hangs")]
+    Timeout {
+        /// What was asked for.
+        path: &'static str,
+    },
+    /// Anything else.
+    #[error("GET {path} failed: {why}; see whether it runs")]
+    Request {
+        /// What was asked for.
+        path: &'static str,
+        /// In the words of HTTP or of the kernel.
+        why: String,
+    },
+    /// The server has no kernel of this id.
+    #[error("it does not know this kernel; shut the kernel down by hand")]
+    UnknownKernel,
+}
+
+/// `, and FILE is stale`.
+struct Stale<'a>(&'a Option<String>);
+
+impl fmt::Display for Stale<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(file) => write!(f, ", and {file} is stale"),
+            None => Ok(()),
+        }
+    }
+}
