@@ -288,6 +288,21 @@ struct Asked {
     result: Result<HashMap<String, KernelState>, Error>,
 }
 
+impl Asked {
+    /// Whether it knows nothing of a kernel because that one is younger than it.
+    fn is_before(&self, watched: &Watched) -> bool {
+        let id = watched
+            .kernel
+            .as_ref()
+            .and_then(|kernel| kernel.jupyter.kernel_id.as_deref());
+        let is_known = match (&self.result, id) {
+            (Ok(states), Some(id)) => states.contains_key(id),
+            _ => true,
+        };
+        !is_known && self.at < watched.read_at
+    }
+}
+
 impl Desk {
     fn new(roots: Roots, outbox: SyncSender<Vec<Answer>>) -> Self {
         Self {
@@ -320,7 +335,9 @@ impl Desk {
         self.servers.retain(|key, _| servers.contains_key(key));
         let is_due = |key: &Key| {
             let asked = self.servers.get(key);
-            asked.is_none_or(|asked| asked.at.elapsed() >= ASK_AGAIN_AFTER)
+            asked.is_none_or(|asked| {
+                asked.at.elapsed() >= ASK_AGAIN_AFTER || self.is_before_a_kernel(*key, asked)
+            })
         };
         let due: Vec<(Key, Server)> = servers.into_iter().filter(|(key, _)| is_due(key)).collect();
         for due in due.chunks(AT_ONCE) {
@@ -448,6 +465,13 @@ impl Desk {
             .collect()
     }
 
+    /// Whether a server was asked before one of its kernels was there.
+    fn is_before_a_kernel(&self, server: Key, asked: &Asked) -> bool {
+        let kernels = self.kernels_of(server);
+        let mut kernels = kernels.iter().filter_map(|key| self.kernels.get(key));
+        kernels.any(|watched| asked.is_before(watched))
+    }
+
     /// The ids of a server's kernels that are on a GPU.
     fn wanted(&self, server: Key) -> Vec<Arc<str>> {
         let kernels = self.kernels_of(server);
@@ -472,11 +496,11 @@ impl Desk {
         let mut jupyter = kernel.jupyter.clone();
         if let Some(server) = server_key(kernel) {
             match self.servers.get(&server) {
-                Some(asked) => {
+                Some(asked) if !asked.is_before(watched) => {
                     answer.at = answer.at.min(asked.at);
                     apply(&mut jupyter, &asked.result);
                 }
-                None => answer.is_settled = false,
+                _ => answer.is_settled = false,
             }
         }
         answer.jupyter = Some(jupyter.into());

@@ -200,3 +200,44 @@ fn a_kernel_whose_files_hang_holds_up_no_other() {
     let jupyter = desk.answer((90, 900)).unwrap().jupyter.unwrap();
     assert_eq!(jupyter.notebook_path.as_deref(), Some("/a.ipynb"));
 }
+
+#[test]
+fn a_server_that_was_asked_before_a_kernel_was_there_does_not_deny_it() {
+    use crate::host::jupyter::testing::Proc;
+    let proc = Proc::new();
+    proc.process(50, 1, 500, &[]);
+    proc.process(90, 50, 900, &["JPY_PARENT_PID=50"]);
+    proc.write(90, "/rt/kernel-1.json", "{}");
+    let file = r#"{"pid": 50, "base_url": "/", "port": 8888}"#;
+    proc.write(50, "/rt/jpserver-50.json", file);
+    let candidate = Candidate {
+        pid: 90,
+        start_ticks: 900,
+        jupyter: Some(Arc::new(Jupyter {
+            kernel_id: Some("k".into()),
+            connection_file: Some("/rt/kernel-1.json".into()),
+            ..Jupyter::default()
+        })),
+    };
+    let (outbox, _answers) = sync_channel(ANSWERS);
+    let mut desk = Desk::new(proc.roots(), outbox);
+    let asked = |at| Asked {
+        at,
+        result: Ok(HashMap::new()),
+    };
+    let before = Instant::now();
+    let kernel = read_kernel(&desk.roots, &candidate);
+    let key = desk.take_in((candidate, kernel));
+    desk.servers.insert((50, 500), asked(before));
+    let answer = desk.answer(key).unwrap();
+    assert!(!answer.is_settled && answer.jupyter.unwrap().server_error.is_none());
+    assert!(desk.is_before_a_kernel((50, 500), &asked(before)));
+
+    desk.servers.insert((50, 500), asked(Instant::now()));
+    let answer = desk.answer(key).unwrap();
+    let error = answer.jupyter.unwrap().server_error.clone().unwrap();
+    assert!(
+        answer.is_settled && error.contains("does not know"),
+        "{error}"
+    );
+}
