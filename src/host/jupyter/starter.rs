@@ -152,6 +152,7 @@ mod tests {
         let roots = Roots {
             proc: folder.path().to_owned(),
             dev: "/nonexistent".into(),
+            ..Roots::default()
         };
         (folder, roots)
     }

@@ -20,6 +20,7 @@ impl Proc {
         Roots {
             proc: self.0.path().to_owned(),
             dev: "/nonexistent".into(),
+            ..Roots::default()
         }
     }
 
