@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use super::secret;
+
 /// How much of argv is read; a process may hold 4 MiB of it.
 pub(super) const CMDLINE_BYTES: usize = 32 << 10;
 
@@ -11,8 +13,8 @@ pub(super) const CMDLINE_BYTES: usize = 32 << 10;
 const ARGUMENTS: usize = 1024;
 
 /// argv from the content of `/proc/PID/cmdline`. Where it is longer than the 32 KiB and 1024
-/// arguments that are kept, the last one ends with `…`. What is not UTF-8 is replaced. `None` where
-/// there is none, as of kernel threads and zombies.
+/// arguments that are kept, the last one ends with `…`. What is not UTF-8 is replaced, and secrets are
+/// masked. `None` where there is none, as of kernel threads and zombies.
 pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
     let mut is_cut = bytes.len() > CMDLINE_BYTES;
     let mut bytes = &bytes[..bytes.len().min(CMDLINE_BYTES)];
@@ -43,6 +45,7 @@ pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
         }
         last.push('…');
     }
+    secret::mask(&mut arguments);
     Some(
         arguments
             .iter()

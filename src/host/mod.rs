@@ -46,6 +46,7 @@ mod processes;
 mod reaper;
 mod rights;
 mod runtime_files;
+mod secret;
 mod sockets;
 mod stat;
 mod status;

@@ -59,7 +59,7 @@ pub struct Process {
     /// The kernel's short name (`/proc/PID/stat`, field 2); all there is for a process without argv.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comm: Option<Arc<str>>,
-    /// argv; bounded in length, the last one ends with `…` where it was cut.
+    /// argv; bounded in length, the last one ends with `…` where it was cut; secrets are masked (`***`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Arc<[Arc<str>]>>,
     /// Those of its environment variables that tell what it belongs to or how it takes memory; only

@@ -115,9 +115,11 @@ fn report(seen: &Seen, last: &Snapshot) -> Report {
     report
 }
 
-/// A span as it is typed: `1h30m`.
+/// A duration as one types it: `30m`, `1h30m`.
 fn typed(span: Span) -> String {
-    span.to_string().replace(' ', "")
+    let text = span.to_string();
+    let parts = text.split(' ').filter(|part| !part.starts_with("00"));
+    parts.collect()
 }
 
 /// What could not be read of these GPUs, or of the whole machine.

@@ -328,7 +328,7 @@ fn held_by(sheet: &mut Sheet, page: &ProcessPage) {
         }
         None => sheet.item(
             "- ",
-            "which GPU device files it has open is not known; root may read it",
+            "which GPU device files it has open is not known: root may look, where there are any",
         ),
     }
     let launcher = kin.launcher.as_ref().or(process.parent.as_ref());
