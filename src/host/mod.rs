@@ -28,6 +28,7 @@ mod environ;
 mod folder;
 mod framework;
 mod gpu_files;
+mod guarded;
 mod holders;
 pub mod jupyter;
 mod kernel_module;
@@ -58,6 +59,9 @@ pub use device_files::{DeviceFile, minor_number, read_device_files};
 pub use environ::parse_environ;
 pub use framework::{Loaded, parse_maps};
 pub use gpu_files::{has_gpu_device_files, is_gpu_file};
+pub use guarded::{
+    Guarded, Listed, Ourselves, read_all, read_guarded, read_ourselves, read_wait_channel,
+};
 pub use holders::Holders;
 pub use kernel_module::{KernelModule, parse_module_version, read_kernel_module};
 pub use machine::{Clocks, read_boot_time, read_clocks, read_host};
