@@ -7,7 +7,8 @@
 //! NVML ──► source::nvml ──┐
 //! /proc ─► host ──────────┴► source::live ──┐
 //! file, stdin, demo ───────► source::replay ┴─ Snapshot ─► history ─► rules ─► Finding ─┬► report   ps, check, explain
-//!        ▲                                        │                                     └► watch    the terminal
+//!        ▲                                        │                                     ├► watch    the terminal
+//!        │                                        │                                     └► reclaim  plan ─► act ─► verify
 //!        └───────────── recording ◄───────────────┘
 //! ```
 //!
@@ -26,6 +27,7 @@
 //! | [`rules`] | a file per kind of finding, and the engine that runs them |
 //! | [`advice`] | what gives memory back, by framework |
 //! | [`config`] | TOML and defaults to one checked value |
+//! | [`reclaim`] | getting memory back: plan, act, verify; the only sender of signals |
 //! | [`report`] | writers: tables, JSON, escaping for terminals |
 //! | [`watch`] | the terminal screen |
 //! | [`cli`] | arguments, subcommands, exit codes |
@@ -36,6 +38,7 @@ pub mod config;
 pub mod history;
 pub mod host;
 pub mod model;
+pub mod reclaim;
 pub mod recording;
 pub mod report;
 pub mod rules;

@@ -337,7 +337,9 @@ mod tests {
     #[test]
     fn the_right_to_signal_others_is_a_bit() {
         assert!(may_kill(b"CapEff:\t000001ffffffffff\n"));
-        assert!(may_kill(b"Name:\tx\nCapEff:\t0000000000000020\nCapBnd:\t0\n"));
+        assert!(may_kill(
+            b"Name:\tx\nCapEff:\t0000000000000020\nCapBnd:\t0\n"
+        ));
         for status in [&b"CapEff:\t00000000000000df"[..], b"CapEff:\t1f\n", b""] {
             assert!(!may_kill(status), "{}", status.escape_ascii());
         }

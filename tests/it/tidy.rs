@@ -15,6 +15,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("rules", &["history", "model", "advice", "units"]),
     ("advice", &["model"]),
     ("config", &["rules", "model", "units"]),
+    ("reclaim", &["model", "host", "units"]),
     ("report", &["model", "units"]),
     // `report` only for escaping text that a process chose.
     (
@@ -33,6 +34,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "rules",
             "advice",
             "config",
+            "reclaim",
             "report",
             "watch",
         ],
@@ -52,6 +54,8 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("crate::report::table", &["cli/", "report/"]),
     ("Instant::now", &["cli/", "source/", "watch/mod.rs"]),
     ("SystemTime::now", &["source/"]),
+    ("pidfd_", &["reclaim/hands.rs"]),
+    ("kill_process", &[]),
     ("/proc/", &["host/", "source/live.rs"]),
 ];
 

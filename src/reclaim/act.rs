@@ -1,0 +1,562 @@
+//! One target, from the first look to the outcome: a machine that is driven by data.
+//!
+//! [`Act::advance`] is called again and again, with the time, the newest snapshot and whether the rule
+//! still holds; it does what is due, by [`Hands`], and says until when nothing is. It never waits. It
+//! is the only sender of signals and requests, and before each it asks anew whether it may: who it is,
+//! what protects it, whether what the rule said is still so. What it is about to do is in the ledger
+//! before it does it. Who may be sent something is in `held`, how it is sent
+//! in `deeds`.
+
+use std::sync::Arc;
+
+use super::deeds::Deeds;
+use super::guard::{Call, Guard, Protection};
+use super::hands::{Answer, Handle, Hands, NotOpened, Request};
+use super::held::Held;
+use super::ledger::{self, Actor, Entry, Event, Record};
+use super::policy::Signal;
+use super::target::{Member, Reason, Step, Target, Whom};
+use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, hold_anything};
+use crate::model::{GpuProcess, Kind, Snapshot, Time};
+
+/// For how long it may be unknown whether the rule holds before the act is given up, in seconds.
+pub const PATIENCE_SECONDS: f64 = 30.0;
+
+/// Whether what a rule said of a target's members, those that are alive, is still so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// It is.
+    Holds,
+    /// It is not.
+    NoLonger,
+    /// It cannot be told.
+    Unknown,
+}
+
+/// What an act is told of the world.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment<'a> {
+    /// Now, by the clock of the snapshots.
+    pub now: Time,
+    /// The newest one.
+    pub snapshot: &'a Snapshot,
+    /// Whether the rule still holds by it; of no account where the target was named by a person.
+    pub stands: Standing,
+}
+
+/// How far an act is.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Progress {
+    /// There is nothing to do before then, unless a process exits, or a newer snapshot comes.
+    Waiting {
+        /// When.
+        until: Time,
+    },
+    /// It is over.
+    Ended(Outcome),
+}
+
+/// One target being ended.
+#[derive(Debug)]
+pub struct Act {
+    id: Arc<str>,
+    guard: Arc<Guard>,
+    actor: Actor,
+    target: Target,
+    stage: Stage,
+    held: Held,
+    baseline: Option<Baseline>,
+    /// When the first deed was done.
+    first_deed: Option<Time>,
+    /// Since when it is not known whether the rule holds.
+    unknown_since: Option<Time>,
+    /// The members were made to go on, so that they are stopped no longer.
+    has_continued: bool,
+    /// The server has shut the kernel down, and will not start it again.
+    is_shut: bool,
+    is_begun: bool,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+enum Stage {
+    /// Nothing has been done.
+    Fresh,
+    /// A step is due.
+    Due(usize),
+    /// A step was taken, and has until then.
+    Taken(usize, Time),
+    /// Nobody holds anything, or so it should be.
+    Verifying {
+        since: Time,
+        freed: Option<(u64, Time)>,
+    },
+    Over(Outcome),
+}
+
+/// What comes next within one call.
+enum Next {
+    Go(Stage),
+    Wait(Time),
+    End(Outcome),
+}
+
+impl Act {
+    /// An act upon a target. Nothing is done yet.
+    pub fn new(target: Target, guard: Arc<Guard>, actor: Actor) -> Self {
+        let boot_id = target.boot_id.clone();
+        Self {
+            id: "".into(),
+            guard,
+            actor,
+            target,
+            stage: Stage::Fresh,
+            held: Held::new(boot_id),
+            baseline: None,
+            first_deed: None,
+            unknown_since: None,
+            has_continued: false,
+            is_shut: false,
+            is_begun: false,
+        }
+    }
+
+    /// Upon what.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// What it came to, once it is over.
+    pub fn outcome(&self) -> Option<&Outcome> {
+        match &self.stage {
+            Stage::Over(outcome) => Some(outcome),
+            _ => None,
+        }
+    }
+
+    /// The members that were alive at the last look: those of whom the rule is asked.
+    pub fn alive(&self) -> Vec<&Member> {
+        let members = self.target.members.iter();
+        members
+            .filter(|member| !self.held.has_ended(member.pid))
+            .collect()
+    }
+
+    /// Does what is due.
+    ///
+    /// # Errors
+    ///
+    /// Where the ledger could not be written: what it was to announce was not done, and the act is
+    /// over, with whatever was done before.
+    pub fn advance(
+        &mut self,
+        moment: Moment<'_>,
+        hands: &mut dyn Hands,
+        record: &mut dyn Record,
+    ) -> Result<Progress, ledger::Error> {
+        if let Stage::Over(outcome) = &self.stage {
+            return Ok(Progress::Ended(outcome.clone()));
+        }
+        let result = self.go_on(moment, hands, record);
+        if result.is_err() && self.outcome().is_none() {
+            self.stage = Stage::Over(Outcome::StillAlive);
+        }
+        result
+    }
+
+    fn go_on(
+        &mut self,
+        moment: Moment<'_>,
+        hands: &mut dyn Hands,
+        record: &mut dyn Record,
+    ) -> Result<Progress, ledger::Error> {
+        if !self.is_begun {
+            self.is_begun = true;
+            self.id = format!("{}-{}", moment.now.unix_milliseconds(), self.target.id).into();
+            let target = Box::new(self.target.clone());
+            let actor = self.actor.clone();
+            self.note(moment.now, Event::Begun { actor, target }, record)?;
+        }
+        loop {
+            let next = match self.stage.clone() {
+                Stage::Fresh => self.begin(moment, hands),
+                Stage::Due(step) => self.take(step, moment, hands, record)?,
+                Stage::Taken(step, until) => self.watch(step, until, moment, hands),
+                Stage::Verifying { since, freed } => self.verify(since, freed, moment, hands),
+                Stage::Over(outcome) => Next::End(outcome),
+            };
+            match next {
+                Next::Go(stage) => self.stage = stage,
+                Next::Wait(until) => return Ok(Progress::Waiting { until }),
+                Next::End(outcome) => {
+                    self.stage = Stage::Over(outcome.clone());
+                    self.note(moment.now, Event::Ended(outcome.clone()), record)?;
+                    return Ok(Progress::Ended(outcome));
+                }
+            }
+        }
+    }
+
+    fn note(&self, time: Time, event: Event, record: &mut dyn Record) -> Result<(), ledger::Error> {
+        let act = Arc::clone(&self.id);
+        record.write(&Entry { time, act, event })
+    }
+
+    /// Takes hold of everybody, before anything is sent to anybody.
+    fn begin(&mut self, moment: Moment<'_>, hands: &mut dyn Hands) -> Next {
+        if let Some(Step::Advise { command }) = self.target.steps.first() {
+            let command = Arc::clone(command);
+            let why = Protection::Owned { command };
+            return Next::End(Outcome::Protected { why });
+        }
+        if let Some(next) = self.ask_whether_it_stands(moment) {
+            return next;
+        }
+        let members = &self.target.members;
+        // What a person named may have let go in the meantime.
+        if self.target.call() == Call::Named
+            && hold_anything(&self.target, moment.snapshot, moment.snapshot.time) == Some(false)
+        {
+            return Next::End(Outcome::AlreadyGone);
+        }
+        let members = members.iter().map(|member| (member, true));
+        let launcher = self.target.launcher.iter().map(|member| (member, false));
+        for (member, is_member) in members.chain(launcher) {
+            match self.held.open(member, is_member, hands) {
+                // Who has gone needs nothing more.
+                Ok(()) | Err(NotOpened::Gone(_)) => {}
+                Err(error) => return Next::End(of_not_opened(error)),
+            }
+        }
+        if self.whom(Whom::Family, hands).is_empty() {
+            return Next::End(Outcome::AlreadyGone);
+        }
+        for member in &self.target.members {
+            let known = moment.snapshot.process(member.pid);
+            self.held
+                .remember(member.pid, known.and_then(|it| it.executable.clone()));
+        }
+        let everybody: Vec<Handle> = self.held.alive(hands);
+        if let Some(outcome) = self.forbids(&everybody, moment.snapshot, hands) {
+            return Next::End(outcome);
+        }
+        self.held.look_around(hands);
+        self.baseline = Some(Baseline::of(&self.target, moment.snapshot));
+        Next::Go(Stage::Due(0))
+    }
+
+    /// What a person named stands; a rule has to hold.
+    fn ask_whether_it_stands(&mut self, moment: Moment<'_>) -> Option<Next> {
+        if self.target.call() == Call::Named {
+            return None;
+        }
+        match moment.stands {
+            Standing::Holds => {
+                self.unknown_since = None;
+                None
+            }
+            // They were made to go on, and go on: that is no activity of theirs.
+            Standing::NoLonger if self.was_stopped() && !self.is_at_work(moment.snapshot) => None,
+            Standing::NoLonger => Some(Next::End(Outcome::RuleNoLongerTrue)),
+            Standing::Unknown => {
+                let since = *self.unknown_since.get_or_insert(moment.now);
+                let until = since.plus_seconds(PATIENCE_SECONDS);
+                Some(if moment.now >= until {
+                    Next::End(Outcome::RuleNoLongerTrue)
+                } else {
+                    Next::Wait(until)
+                })
+            }
+        }
+    }
+
+    /// Whether all that was said of the members was that they were stopped, until they were made to go
+    /// on.
+    fn was_stopped(&self) -> bool {
+        let Reason::Found { findings } = &self.target.reason else {
+            return false;
+        };
+        self.has_continued && findings.iter().all(|it| it.kind == Kind::Stopped)
+    }
+
+    /// Whether NVML has seen a member use the GPU.
+    fn is_at_work(&self, snapshot: &Snapshot) -> bool {
+        let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
+        let works = |row: &GpuProcess| {
+            let engines = [row.sm_percent, row.encoder_percent, row.decoder_percent];
+            engines.into_iter().flatten().any(|percent| percent > 0)
+        };
+        rows.flatten()
+            .filter(|row| self.target.members.iter().any(|it| it.pid == row.pid))
+            .any(works)
+    }
+
+    /// Why one of them is not touched after all.
+    fn forbids(
+        &self,
+        whom: &[Handle],
+        snapshot: &Snapshot,
+        hands: &mut dyn Hands,
+    ) -> Option<Outcome> {
+        let call = self.target.call();
+        for &handle in whom {
+            let Some(one) = self.held.get(handle) else {
+                continue;
+            };
+            let facts = hands.look(one.pid);
+            if hands.has_exited(handle) {
+                continue;
+            }
+            // It has not exited: what was read by its number was its own.
+            let executable = one.executable.as_deref();
+            let mut protection = self
+                .guard
+                .by_facts(call, one.pid, facts.as_ref(), executable);
+            let seen = snapshot
+                .process(one.pid)
+                .filter(|it| it.start_ticks == Some(one.start_ticks));
+            if protection.is_none()
+                && let Some(process) = seen
+                && one.is_member
+            {
+                protection = self.guard.by_sight(call, process, snapshot);
+            }
+            if let Some(protection) = protection {
+                return Some(Outcome::of(protection));
+            }
+        }
+        None
+    }
+
+    /// Takes a step, if it still may.
+    fn take(
+        &mut self,
+        step: usize,
+        moment: Moment<'_>,
+        hands: &mut dyn Hands,
+        record: &mut dyn Record,
+    ) -> Result<Next, ledger::Error> {
+        let Some(what) = self.target.steps.get(step).cloned() else {
+            return Ok(Next::End(self.alive_at_the_end(hands)));
+        };
+        if let Some(next) = self.is_done(moment, hands) {
+            return Ok(next);
+        }
+        if let Some(next) = self.ask_whether_it_stands(moment) {
+            return Ok(next);
+        }
+        let whom = match &what {
+            Step::Signal { whom, .. } => self.whom(*whom, hands),
+            _ => self.held.alive(hands),
+        };
+        if whom.is_empty() {
+            return Ok(Next::Go(Stage::Due(step + 1)));
+        }
+        if let Some(outcome) = self.forbids(&whom, moment.snapshot, hands) {
+            return Ok(Next::End(outcome));
+        }
+        let grace_seconds = match what {
+            Step::Advise { .. } => return Ok(Next::Go(Stage::Due(step + 1))),
+            Step::ShutKernel { grace_seconds, .. }
+            | Step::TerminateClient { grace_seconds, .. }
+            | Step::Signal { grace_seconds, .. } => grace_seconds,
+        };
+        let even_at_work = self.target.call() == Call::Named;
+        let mut deeds = Deeds {
+            act: &self.id,
+            now: moment.now,
+            held: &mut self.held,
+            guard: &self.guard,
+            hands,
+            record,
+            has_continued: false,
+        };
+        let outcome = match what {
+            Step::Signal {
+                signal: Signal::Kill,
+                whom: Whom::Family,
+                ..
+            } => deeds.kill_all(whom)?,
+            Step::Signal { signal, .. } => deeds.send(signal, &whom)?,
+            Step::ShutKernel { kernel, .. } => {
+                deeds.ask(Request::ShutKernel {
+                    kernel,
+                    even_at_work,
+                })?;
+                None
+            }
+            Step::TerminateClient {
+                pids,
+                pipe_directory,
+                ..
+            } => {
+                deeds.ask(Request::TerminateClient {
+                    pids,
+                    pipe_directory,
+                })?;
+                None
+            }
+            Step::Advise { .. } => None,
+        };
+        self.has_continued |= deeds.has_continued;
+        self.first_deed.get_or_insert(moment.now);
+        Ok(match outcome {
+            Some(outcome) => Next::End(outcome),
+            None => Next::Go(Stage::Taken(step, moment.now.plus_seconds(grace_seconds))),
+        })
+    }
+
+    /// Those of whom it is meant that are alive.
+    fn whom(&mut self, whom: Whom, hands: &mut dyn Hands) -> Vec<Handle> {
+        let mut alive = self.held.alive(hands);
+        alive.retain(|&handle| {
+            self.held.get(handle).is_some_and(|one| match whom {
+                Whom::Launcher => !one.is_member,
+                Whom::Leader => one.is_member && one.pid == self.target.leader,
+                Whom::Family => one.is_member,
+            })
+        });
+        alive
+    }
+
+    /// Waits for a step's effect.
+    fn watch(
+        &mut self,
+        step: usize,
+        until: Time,
+        moment: Moment<'_>,
+        hands: &mut dyn Hands,
+    ) -> Next {
+        // Whom they have started since is found by those that are alive.
+        self.held.adopt(&self.guard, hands);
+        if let Some(next) = self.is_done(moment, hands) {
+            return next;
+        }
+        let next = Next::Go(Stage::Due(step + 1));
+        match self.target.steps.get(step) {
+            Some(Step::ShutKernel { .. } | Step::TerminateClient { .. }) => match hands.answer() {
+                Answer::Waiting => {}
+                Answer::Done => self.is_shut = self.is_kernel_step(step),
+                Answer::AtWork => return Next::End(Outcome::RuleNoLongerTrue),
+                Answer::Failed(_) => return next,
+            },
+            Some(&Step::Signal { whom, .. }) => {
+                if self.whom(whom, hands).is_empty() {
+                    return next;
+                }
+            }
+            Some(Step::Advise { .. }) | None => return next,
+        }
+        // Activity cancels.
+        if moment.stands == Standing::NoLonger
+            && let Some(next) = self.ask_whether_it_stands(moment)
+        {
+            return next;
+        }
+        if moment.now >= until {
+            return next;
+        }
+        Next::Wait(until)
+    }
+
+    fn is_kernel_step(&self, step: usize) -> bool {
+        matches!(self.target.steps.get(step), Some(Step::ShutKernel { .. }))
+    }
+
+    /// Whether nobody is left, or who is left has let go.
+    fn is_done(&mut self, moment: Moment<'_>, hands: &mut dyn Hands) -> Option<Next> {
+        let first_deed = self.first_deed?;
+        let since = moment.now;
+        let is_empty = self.whom(Whom::Family, hands).is_empty();
+        let have_let_go = || {
+            hold_anything(&self.target, moment.snapshot, first_deed) == Some(false)
+                && matches!(self.compare(first_deed, moment), Some(Back::Yes(_)))
+        };
+        // Whom they have started since is not in the target, and holds what they held.
+        if !is_empty && (self.held.has_adopted() || !have_let_go()) {
+            return None;
+        }
+        Some(Next::Go(Stage::Verifying { since, freed: None }))
+    }
+
+    fn verify(
+        &mut self,
+        since: Time,
+        freed: Option<(u64, Time)>,
+        moment: Moment<'_>,
+        hands: &mut dyn Hands,
+    ) -> Next {
+        let freed = freed.or_else(|| match self.compare(since, moment) {
+            Some(Back::Yes(bytes)) => Some((bytes, moment.snapshot.time)),
+            _ => None,
+        });
+        if let Some(pid) = self.held.successor(hands) {
+            return Next::End(Outcome::Respawned { pid });
+        }
+        let seconds = if self.is_shut {
+            0.0
+        } else {
+            self.target.respawn_seconds
+        };
+        let look_out = since.plus_seconds(seconds);
+        let deadline = since.plus_seconds(DEADLINE_SECONDS);
+        match freed {
+            Some((bytes, at)) if moment.now >= look_out => {
+                let ms = at - self.first_deed.unwrap_or(since);
+                let ms = u64::try_from(ms).unwrap_or(0);
+                Next::End(Outcome::Freed { bytes, ms })
+            }
+            Some(_) => {
+                self.stage = Stage::Verifying { since, freed };
+                Next::Wait(look_out)
+            }
+            None if moment.now >= deadline => {
+                let holders = match self.compare(since, moment) {
+                    Some(Back::NotYet(holders)) => holders,
+                    _ => Vec::new(),
+                };
+                Next::End(Outcome::ExitedNotFreed { holders })
+            }
+            None => Next::Wait(deadline),
+        }
+    }
+
+    /// What a snapshot says that was taken after the end; `None` of an older one.
+    fn compare(&self, since: Time, moment: Moment<'_>) -> Option<Back> {
+        let baseline = self.baseline.as_ref()?;
+        (moment.snapshot.time >= since).then(|| baseline.compare(&self.target, moment.snapshot))
+    }
+
+    /// What became of those who outlive everything.
+    fn alive_at_the_end(&mut self, hands: &mut dyn Hands) -> Outcome {
+        for handle in self.held.alive(hands) {
+            let Some(one) = self.held.get(handle) else {
+                continue;
+            };
+            if let Some(wchan) = hands.held_up(one.pid) {
+                return Outcome::StuckInDriver {
+                    wchan: wchan.into(),
+                };
+            }
+        }
+        Outcome::StillAlive
+    }
+}
+
+fn of_not_opened(error: NotOpened) -> Outcome {
+    match error {
+        NotOpened::Gone(_) => Outcome::AlreadyGone,
+        NotOpened::Changed(_) => Outcome::IdentityChanged,
+        NotOpened::NotPermitted(_) => Outcome::NotPermitted,
+        NotOpened::NoPidfd(_) => Outcome::Protected {
+            why: Protection::NoPidfd,
+        },
+        NotOpened::Failed { error, .. } => Outcome::Protected {
+            why: Protection::NotHeld {
+                error: error.into(),
+            },
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,426 @@
+//! Who is never touched, and why. Pure: what is to be known is read by [`crate::host`] and given.
+//!
+//! The same questions are asked when a plan is made and again at the deed. Programs are matched by the
+//! file that they run, whole names only; a part of a name is somebody else's. What is not known
+//! protects from a rule; from a person who names a process only what is known does, and what cannot be
+//! told of any process that may be signalled.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::keep::{Keep, VARIABLE};
+use super::policy::Policy;
+use crate::host::{Guarded, Ourselves};
+use crate::model::snapshot::{PidNamespace, ProcessType};
+use crate::model::{Process, Snapshot, Time};
+
+/// Programs that a machine, a desktop or other people's work rests on.
+const PROGRAMS: &[&str] = &[
+    // First processes.
+    "init",
+    "systemd",
+    "runit",
+    "s6-svscan",
+    "openrc-init",
+    "tini",
+    "docker-init",
+    "dumb-init",
+    "catatonit",
+    // Displays.
+    "Xorg",
+    "X",
+    "Xwayland",
+    "Xvfb",
+    "Xvnc",
+    "gnome-shell",
+    "gnome-remote-desktop-daemon",
+    "mutter",
+    "kwin_x11",
+    "kwin_wayland",
+    "plasmashell",
+    "sway",
+    "weston",
+    "Hyprland",
+    "cinnamon",
+    "xfwm4",
+    "gdm",
+    "gdm3",
+    "gdm-x-session",
+    "gdm-wayland-session",
+    "sddm",
+    "sddm-greeter",
+    "lightdm",
+    "cosmic-comp",
+    // The driver's own.
+    "nvidia-persistenced",
+    "nvidia-powerd",
+    "nvidia-fabricmanager",
+    "nv-fabricmanager",
+    "nvidia-imex",
+    "nvidia-topologyd",
+    "nvidia-device-plugin",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nv-hostengine",
+    "dcgm-exporter",
+    // Containers.
+    "dockerd",
+    "docker-proxy",
+    "containerd",
+    "conmon",
+    "conmonrs",
+    "crio",
+    "crun",
+    "runc",
+    "podman",
+    "buildkitd",
+    "lxc-start",
+    "kubelet",
+    "kube-proxy",
+    "k3s",
+    // Schedulers.
+    "slurmd",
+    "slurmstepd",
+    "slurmctld",
+    "slurmdbd",
+    "munged",
+    "pbs_mom",
+    "sge_execd",
+    "condor_startd",
+    "condor_starter",
+    // Ways in.
+    "sshd",
+    "sshd-session",
+    "dropbear",
+    "login",
+    "agetty",
+    "su",
+    "sudo",
+    "cron",
+    "crond",
+    "atd",
+    "dbus-daemon",
+    "dbus-broker",
+    "dbus-broker-launch",
+    "tmux",
+    "tmux: server",
+    "screen",
+    "SCREEN",
+    "zellij",
+    "mosh-server",
+    // Ourselves, another time.
+    "gpumem",
+];
+
+/// Beginnings of names that are families of programs.
+const FAMILIES: &[&str] = &["systemd-", "containerd-shim", "gdm-"];
+
+/// The kernel keeps so many bytes of a short name.
+const COMM_BYTES: usize = 15;
+/// What the out-of-memory killer is told of a process that it must never touch.
+const NEVER: i32 = -1000;
+
+/// Why a process is not touched.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum Protection {
+    /// The first process, or the first of the kernel's.
+    Init,
+    /// A thread of the kernel's own.
+    KernelThread,
+    /// gpumem itself.
+    Ourselves,
+    /// gpumem was started by it, or by what it started.
+    Ancestor,
+    /// It leads gpumem's own session.
+    SessionLeader,
+    /// On the list of programs that are never touched.
+    Program {
+        /// By this name.
+        name: Arc<str>,
+    },
+    /// The machine's owner has exempted it from the out-of-memory killer.
+    OomProtected,
+    /// It draws and does not compute.
+    Graphics,
+    /// It is another user's.
+    OtherUser {
+        /// Whose.
+        uid: u32,
+    },
+    /// It is another user's, and gpumem may not signal it.
+    NotPermitted {
+        /// Whose.
+        uid: u32,
+    },
+    /// The pids are not the host's: NVML's number may be a stranger's.
+    OtherNamespace,
+    /// Its owner keeps it.
+    KeptByOwner {
+        /// Until when; `None` where that is not limited.
+        until: Option<Time>,
+    },
+    /// The configuration keeps it.
+    KeptByConfiguration {
+        /// As it says.
+        why: Arc<str>,
+        /// Until when; `None` where that is not limited.
+        until: Option<Time>,
+    },
+    /// It serves, and waits for requests.
+    Server,
+    /// Who it is is not certain.
+    Unresolved,
+    /// Its number is another process's now.
+    Replaced,
+    /// Something that would protect it is not known.
+    Unknown {
+        /// What.
+        what: Arc<str>,
+    },
+    /// A scheduler, a service manager or a container runtime owns it.
+    Owned {
+        /// What to type.
+        command: Arc<str>,
+    },
+    /// The kernel cannot hold on to a process, so that its number could become another's on the way.
+    NoPidfd,
+    /// It could not be held on to.
+    NotHeld {
+        /// What the kernel said.
+        error: Arc<str>,
+    },
+}
+
+impl fmt::Display for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let until = |until: &Option<Time>| match until {
+            Some(until) => format!(" until {until}"),
+            None => String::new(),
+        };
+        match self {
+            Self::Init => f.write_str("the machine rests on it"),
+            Self::KernelThread => f.write_str("it is the kernel's own"),
+            Self::Ourselves => f.write_str("it is gpumem itself"),
+            Self::Ancestor => f.write_str("gpumem was started by it"),
+            Self::SessionLeader => f.write_str("it leads gpumem's own session"),
+            Self::Program { name } => write!(f, "{name} is never touched"),
+            Self::OomProtected => {
+                f.write_str("its oom_score_adj is -1000: it is exempt from being killed")
+            }
+            Self::Graphics => f.write_str("it draws and does not compute; --graphics takes it"),
+            Self::OtherUser { uid } => {
+                write!(f, "it belongs to user {uid}; --all-users takes it")
+            }
+            Self::NotPermitted { uid } => {
+                write!(f, "it belongs to user {uid}; run as that user or as root")
+            }
+            Self::OtherNamespace => f.write_str(
+                "pids here are not the host's, and NVML's may be; run gpumem on the host",
+            ),
+            Self::KeptByOwner { until: end } => {
+                write!(f, "its owner keeps it{} ({VARIABLE})", until(end))
+            }
+            Self::KeptByConfiguration { why, until: end } => {
+                write!(f, "the configuration keeps it{}: {why}", until(end))
+            }
+            Self::Server => f.write_str("it serves and waits for requests; --servers takes it"),
+            Self::Unresolved => f.write_str("who it is is not certain"),
+            Self::Replaced => f.write_str("its number is another process's now"),
+            Self::Unknown { what } => write!(f, "{what} is not known; run as root"),
+            Self::Owned { command } => {
+                write!(
+                    f,
+                    "it is not gpumem's to end; {command}; --direct signals it all the same"
+                )
+            }
+            Self::NoPidfd => f.write_str(
+                "this kernel cannot hold on to a process (pidfd); it takes Linux 5.3, and a seccomp profile that knows it",
+            ),
+            Self::NotHeld { error } => write!(f, "it could not be held on to: {error}"),
+        }
+    }
+}
+
+/// Whether a process was named by a person or found by a rule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Call {
+    /// A person named it.
+    Named,
+    /// A rule found it.
+    Rule,
+}
+
+/// What decides who is touched: the policy, and who asks.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    /// What may be done.
+    pub policy: Policy,
+    /// Who does it.
+    pub ourselves: Ourselves,
+}
+
+impl Guard {
+    /// Why a process is not touched, by what Linux tells of it now; `None` where nothing speaks
+    /// against it. `known_executable` is what it ran when it still told.
+    pub fn by_facts(
+        &self,
+        call: Call,
+        pid: u32,
+        facts: Option<&Guarded>,
+        known_executable: Option<&str>,
+    ) -> Option<Protection> {
+        let ourselves = &self.ourselves;
+        if pid <= 2 {
+            return Some(Protection::Init);
+        }
+        if pid == ourselves.pid {
+            return Some(Protection::Ourselves);
+        }
+        if ourselves.ancestors.contains(&pid) {
+            return Some(Protection::Ancestor);
+        }
+        if ourselves.session == Some(pid) {
+            return Some(Protection::SessionLeader);
+        }
+        let unknown = |what: &str| Some(Protection::Unknown { what: what.into() });
+        let Some(facts) = facts else {
+            return unknown("whether it may be touched");
+        };
+        if facts.is_kernel_thread {
+            return Some(Protection::KernelThread);
+        }
+        if facts.is_process == Some(false) {
+            return Some(Protection::Replaced);
+        }
+        let executable = facts.executable.as_deref().or(known_executable);
+        if let Some(name) = self.protected_name(executable, facts.comm.as_deref()) {
+            return Some(Protection::Program { name: name.into() });
+        }
+        match facts.oom_score_adj {
+            Some(NEVER) => return Some(Protection::OomProtected),
+            None => return unknown("its oom_score_adj"),
+            Some(_) => {}
+        }
+        let Some(uid) = facts.uid else {
+            return unknown("its owner");
+        };
+        if uid != ourselves.uid {
+            if !self.policy.all_users {
+                return Some(Protection::OtherUser { uid });
+            }
+            if !ourselves.may_signal_others {
+                return Some(Protection::NotPermitted { uid });
+            }
+        }
+        if executable.is_none() && call == Call::Rule {
+            return unknown("the program that it runs");
+        }
+        None
+    }
+
+    /// Why a process is not touched, by what was observed of it; `None` where nothing speaks against
+    /// it.
+    pub fn by_sight(
+        &self,
+        call: Call,
+        process: &Process,
+        snapshot: &Snapshot,
+    ) -> Option<Protection> {
+        if process.unresolved.is_some() || process.start_ticks.is_none() {
+            return Some(Protection::Unresolved);
+        }
+        let host = Some(PidNamespace::Host);
+        let is_host = snapshot.host.pid_namespace == host && self.ourselves.pid_namespace == host;
+        // Its own open GPU proves that this process holds one, whatever NVML's number means.
+        if !is_host && (call == Call::Rule || !holds_gpu(process)) {
+            return Some(Protection::OtherNamespace);
+        }
+        if !self.policy.graphics && only_draws(process, snapshot) {
+            return Some(Protection::Graphics);
+        }
+        if call == Call::Rule && !self.policy.servers && (self.policy.serves)(process, snapshot) {
+            return Some(Protection::Server);
+        }
+        if call == Call::Named && self.policy.even_kept {
+            return None;
+        }
+        self.kept(call, process, snapshot.time)
+    }
+
+    fn kept(&self, call: Call, process: &Process, now: Time) -> Option<Protection> {
+        let identity = process.identity();
+        let exempt = self
+            .policy
+            .kept
+            .iter()
+            .find(|it| it.identity == identity && it.until.is_none_or(|until| now < until));
+        if let Some(exempt) = exempt {
+            return Some(Protection::KeptByConfiguration {
+                why: Arc::clone(&exempt.reason),
+                until: exempt.until,
+            });
+        }
+        let Some(environment) = &process.environment else {
+            return (call == Call::Rule).then(|| Protection::Unknown {
+                what: "whether its owner keeps it (its environment)".into(),
+            });
+        };
+        let keep = Keep::parse(environment.get(VARIABLE)?);
+        let owner = process.uid;
+        let counts = self.policy.others_may_keep
+            || owner.is_none_or(|uid| uid == 0 || uid == self.ourselves.uid);
+        (counts && keep.is_in_force(now)).then(|| Protection::KeptByOwner {
+            until: keep.until(),
+        })
+    }
+
+    /// The name under which a program is on a list.
+    fn protected_name<'a>(
+        &self,
+        executable: Option<&'a str>,
+        comm: Option<&'a str>,
+    ) -> Option<&'a str> {
+        let own = self.policy.never.iter().map(|name| &**name);
+        let names = || PROGRAMS.iter().copied().chain(own.clone());
+        let is_family = |name: &str| FAMILIES.iter().any(|family| name.starts_with(family));
+        match executable {
+            Some(path) => {
+                let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+                let name = path.rsplit('/').next().unwrap_or(path);
+                (names().any(|it| it == name) || is_family(name)).then_some(name)
+            }
+            None => comm.filter(|comm| {
+                names().any(|name| name.get(..COMM_BYTES).unwrap_or(name) == *comm)
+                    || is_family(comm)
+            }),
+        }
+    }
+}
+
+/// Whether a process has a GPU itself open, not only what controls the driver.
+pub(super) fn holds_gpu(process: &Process) -> bool {
+    let is_gpu = |path: &str| {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let number = name.strip_prefix("nvidia");
+        number.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+            || matches!(name, "dxg" | "nvmap")
+    };
+    let files = process.gpu_files.as_deref().unwrap_or_default();
+    files.iter().any(|path| is_gpu(path))
+}
+
+/// Whether NVML lists a process, and only for drawing, or for what this version does not know.
+fn only_draws(process: &Process, snapshot: &Snapshot) -> bool {
+    let rows = || {
+        let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
+        rows.flatten().filter(|row| row.pid == process.pid)
+    };
+    let draws = |kind| matches!(kind, ProcessType::Graphics | ProcessType::Other);
+    rows().next().is_some() && rows().all(|row| draws(row.kind))
+}
+
+#[cfg(test)]
+mod tests;

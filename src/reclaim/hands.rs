@@ -1,0 +1,429 @@
+//! What touches the world: signals through pidfds, requests to servers. Nothing else here does.
+//!
+//! [`Hands`] is what an act may do; [`Pidfds`] does it. The order in which a process is taken hold of
+//! is what makes it safe: first a pidfd, then who it is is read again by its number, then it is seen that
+//! the pidfd's process has not exited. As long as it has not, the number was its own all the while. No
+//! signal goes to a number. Decides nothing: see `act`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::thread;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
+use rustix::time::Timespec;
+
+use super::mps;
+use super::policy::Signal;
+use super::target::Kernel;
+use crate::host::{Guarded, Listed, Roots, read_all, read_guarded, read_host, read_wait_channel};
+
+/// A process that may be touched.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Approved {
+    /// The process id.
+    pub pid: u32,
+    /// Clock ticks from boot to its start.
+    pub start_ticks: u64,
+    /// Its owner.
+    pub uid: u32,
+    /// The boot that its start counts from; without one nobody is who is meant.
+    pub boot_id: Option<Arc<str>>,
+}
+
+/// A process that is held on to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handle(pub usize);
+
+/// Why a process could not be taken hold of.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotOpened {
+    /// There is none.
+    #[error("{0} is gone")]
+    Gone(u32),
+    /// The number is another process's, or a thread's, or of another boot.
+    #[error("{0} is another process now; make a new plan")]
+    Changed(u32),
+    /// The kernel refused.
+    #[error("{0} may not be held on to; run as root or as its owner")]
+    NotPermitted(u32),
+    /// The kernel has no pidfds, or a filter hides them.
+    #[error("{0} cannot be held on to: no pidfd_open here; it takes Linux 5.3")]
+    NoPidfd(u32),
+    /// Something else.
+    #[error("{pid} cannot be held on to: {error}; try again")]
+    Failed {
+        /// The process.
+        pid: u32,
+        /// What the kernel, or reading /proc, said.
+        error: String,
+    },
+}
+
+/// Why a signal was not sent.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotSent {
+    /// The process is gone.
+    #[error("gone")]
+    Gone,
+    /// The kernel refused.
+    #[error("not permitted; run as root or as the process's owner")]
+    NotPermitted,
+    /// Something else.
+    #[error("not sent: {0}; try again")]
+    Failed(String),
+}
+
+/// What is asked of somebody else.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// Of a notebook server: to shut a kernel down.
+    ShutKernel {
+        /// Which.
+        kernel: Kernel,
+        /// Also where it is at work now.
+        even_at_work: bool,
+    },
+    /// Of the control daemon of the Multi-Process Service: to part with clients.
+    TerminateClient {
+        /// Which.
+        pids: Vec<u32>,
+        /// Where the daemon listens; `None` for the usual place.
+        pipe_directory: Option<Arc<str>>,
+    },
+}
+
+/// What came of a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// Nothing so far.
+    Waiting,
+    /// It was done.
+    Done,
+    /// It was not done, because the process is at work now.
+    AtWork,
+    /// It was not done.
+    Failed(String),
+}
+
+/// What an act may do. Nothing here waits.
+pub trait Hands {
+    /// Takes hold of a process, if it is who is meant.
+    ///
+    /// # Errors
+    ///
+    /// Where it is not, or cannot be held.
+    fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened>;
+
+    /// What is known of a process now; `None` where it is gone or cannot be looked at.
+    fn look(&mut self, pid: u32) -> Option<Guarded>;
+
+    /// Sends a signal to a process that is held.
+    ///
+    /// # Errors
+    ///
+    /// Where it was not sent.
+    fn signal(&mut self, handle: Handle, signal: Signal) -> Result<(), NotSent>;
+
+    /// Whether a process that is held has exited, with all of its threads.
+    fn has_exited(&mut self, handle: Handle) -> bool;
+
+    /// Every process that there is.
+    fn list(&mut self) -> Vec<Listed>;
+
+    /// Where in the kernel a process is held up; `None` where it is not.
+    fn held_up(&mut self, pid: u32) -> Option<String>;
+
+    /// Begins to ask.
+    fn ask(&mut self, request: Request);
+
+    /// What has come of what was asked last.
+    fn answer(&mut self) -> Answer;
+}
+
+/// Asks a notebook server to shut a kernel down, having looked at its state: one that is at work is left
+/// alone, unless the second argument says otherwise. May take seconds.
+pub type AskServer = Arc<dyn Fn(&Kernel, bool) -> Answer + Send + Sync>;
+
+/// The hands that there are.
+pub struct Pidfds {
+    roots: Roots,
+    held: Vec<OwnedFd>,
+    server: Option<AskServer>,
+    control: PathBuf,
+    asked: Option<Receiver<Answer>>,
+    answer: Answer,
+}
+
+impl Pidfds {
+    /// Hands that hold nothing yet, and ask no notebook server.
+    pub fn new(roots: Roots) -> Self {
+        Self {
+            roots,
+            held: Vec::new(),
+            server: None,
+            control: mps::CONTROL.into(),
+            asked: None,
+            answer: Answer::Waiting,
+        }
+    }
+
+    /// How notebook servers are asked. It is called on a thread of its own.
+    pub fn with_server(mut self, server: AskServer) -> Self {
+        self.server = Some(server);
+        self
+    }
+
+    /// Where the control program of the Multi-Process Service is.
+    pub fn with_mps_control(mut self, control: PathBuf) -> Self {
+        self.control = control;
+        self
+    }
+
+    fn is_readable(fd: &OwnedFd) -> bool {
+        let mut fds = [PollFd::new(fd, PollFlags::IN)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // A failure to ask is no exit.
+        poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+}
+
+impl Hands for Pidfds {
+    fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened> {
+        let pid = who.pid;
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let number = number.ok_or(NotOpened::Gone(pid))?;
+        let fd = match pidfd_open(number, PidfdFlags::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::SRCH) => return Err(NotOpened::Gone(pid)),
+            // A thread's number: older kernels say the first, newer ones the second.
+            Err(Errno::INVAL | Errno::NOENT) => return Err(NotOpened::Changed(pid)),
+            Err(Errno::PERM | Errno::ACCESS) => return Err(NotOpened::NotPermitted(pid)),
+            Err(Errno::NOSYS) => return Err(NotOpened::NoPidfd(pid)),
+            Err(errno) => {
+                let error = errno.to_string();
+                return Err(NotOpened::Failed { pid, error });
+            }
+        };
+        let boot = read_host(&self.roots).boot_id;
+        if who.boot_id.is_none() || boot != who.boot_id {
+            return Err(NotOpened::Changed(pid));
+        }
+        let known = read_guarded(&self.roots, pid).map_err(|error| NotOpened::Failed {
+            pid,
+            error: error.to_string(),
+        })?;
+        let known = known.ok_or(NotOpened::Gone(pid))?;
+        if Self::is_readable(&fd) {
+            return Err(NotOpened::Gone(pid));
+        }
+        let is_it = known.start_ticks == who.start_ticks
+            && known.uid == Some(who.uid)
+            && known.is_process == Some(true);
+        if !is_it {
+            return Err(NotOpened::Changed(pid));
+        }
+        self.held.push(fd);
+        Ok(Handle(self.held.len() - 1))
+    }
+
+    fn look(&mut self, pid: u32) -> Option<Guarded> {
+        read_guarded(&self.roots, pid).ok().flatten()
+    }
+
+    fn signal(&mut self, handle: Handle, signal: Signal) -> Result<(), NotSent> {
+        use rustix::process::Signal as Number;
+        let number = match signal {
+            Signal::Hup => Number::HUP,
+            Signal::Int => Number::INT,
+            Signal::Quit => Number::QUIT,
+            Signal::Usr1 => Number::USR1,
+            Signal::Usr2 => Number::USR2,
+            Signal::Term => Number::TERM,
+            Signal::Kill => Number::KILL,
+            Signal::Cont => Number::CONT,
+            Signal::Stop => Number::STOP,
+        };
+        let Some(fd) = self.held.get(handle.0) else {
+            return Err(NotSent::Gone);
+        };
+        match pidfd_send_signal(fd, number) {
+            Ok(()) => Ok(()),
+            Err(Errno::SRCH) => Err(NotSent::Gone),
+            Err(Errno::PERM) => Err(NotSent::NotPermitted),
+            Err(errno) => Err(NotSent::Failed(errno.to_string())),
+        }
+    }
+
+    fn has_exited(&mut self, handle: Handle) -> bool {
+        self.held.get(handle.0).is_none_or(Self::is_readable)
+    }
+
+    fn list(&mut self) -> Vec<Listed> {
+        read_all(&self.roots).unwrap_or_default()
+    }
+
+    fn held_up(&mut self, pid: u32) -> Option<String> {
+        read_wait_channel(&self.roots, pid)
+    }
+
+    fn ask(&mut self, request: Request) {
+        let (sender, receiver) = sync_channel(1);
+        let server = self.server.clone();
+        let control = self.control.clone();
+        let work = move || {
+            let answer = match request {
+                Request::ShutKernel {
+                    kernel,
+                    even_at_work,
+                } => match server {
+                    Some(ask) => ask(&kernel, even_at_work),
+                    None => Answer::Failed("no notebook server is asked here".to_owned()),
+                },
+                Request::TerminateClient {
+                    pids,
+                    pipe_directory,
+                } => match mps::terminate(&control, &pids, pipe_directory.as_deref()) {
+                    Ok(()) => Answer::Done,
+                    Err(error) => Answer::Failed(error.to_string()),
+                },
+            };
+            // Nobody listens any more where the act is over.
+            let _ = sender.send(answer);
+        };
+        self.answer = Answer::Waiting;
+        self.asked = None;
+        match thread::Builder::new().name("asking".to_owned()).spawn(work) {
+            Ok(_) => self.asked = Some(receiver),
+            Err(error) => self.answer = Answer::Failed(error.to_string()),
+        }
+    }
+
+    fn answer(&mut self) -> Answer {
+        if let Some(asked) = &self.asked {
+            match asked.try_recv() {
+                Ok(answer) => self.answer = answer,
+                Err(TryRecvError::Empty) => return Answer::Waiting,
+                Err(TryRecvError::Disconnected) => {
+                    self.answer = Answer::Failed("whoever asked has failed".to_owned());
+                }
+            }
+            self.asked = None;
+        }
+        self.answer.clone()
+    }
+}
+
+impl std::fmt::Debug for Pidfds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pidfds")
+            .field("held", &self.held)
+            .field("answer", &self.answer)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_who_is_meant_is_not_held() {
+        let roots = Roots::default();
+        let mut hands = Pidfds::new(roots.clone());
+        let pid = std::process::id();
+        let own = hands.look(pid).unwrap();
+        let right = Approved {
+            pid,
+            start_ticks: own.start_ticks,
+            uid: own.uid.unwrap(),
+            boot_id: read_host(&roots).boot_id,
+        };
+        let handle = hands.open(&right).unwrap();
+        assert!(!hands.has_exited(handle));
+        let changed = Err(NotOpened::Changed(pid));
+        for who in [
+            Approved {
+                start_ticks: own.start_ticks + 1,
+                ..right.clone()
+            },
+            Approved {
+                uid: right.uid.wrapping_add(1),
+                ..right.clone()
+            },
+            Approved {
+                boot_id: None,
+                ..right.clone()
+            },
+            Approved {
+                boot_id: Some("another".into()),
+                ..right.clone()
+            },
+        ] {
+            assert_eq!(hands.open(&who), changed, "{who:?}");
+        }
+        for pid in [0, u32::MAX, i32::MAX as u32] {
+            let nobody = Approved {
+                pid,
+                ..right.clone()
+            };
+            assert_eq!(hands.open(&nobody), Err(NotOpened::Gone(pid)));
+        }
+        assert_eq!(hands.signal(Handle(99), Signal::Kill), Err(NotSent::Gone));
+    }
+
+    #[test]
+    fn a_thread_is_no_process() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = thread::spawn(move || {
+            let link = std::fs::read_link("/proc/thread-self").unwrap();
+            let number = link.file_name().unwrap().to_str().unwrap().parse::<u32>();
+            tell.send(number.unwrap()).unwrap();
+            let _ = ended.recv();
+        });
+        let pid = told.recv().unwrap();
+        let roots = Roots::default();
+        let mut hands = Pidfds::new(roots.clone());
+        let facts = hands.look(pid).unwrap();
+        let who = Approved {
+            pid,
+            start_ticks: facts.start_ticks,
+            uid: facts.uid.unwrap(),
+            boot_id: read_host(&roots).boot_id,
+        };
+        assert_eq!(hands.open(&who), Err(NotOpened::Changed(pid)));
+        drop(end);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn without_a_server_nothing_is_shut() {
+        let mut hands = Pidfds::new(Roots::default());
+        let kernel = Kernel {
+            id: "x".into(),
+            pid: 7,
+            server_url: "http://127.0.0.1:1/".into(),
+            server_pid: None,
+            notebook: None,
+        };
+        hands.ask(Request::ShutKernel {
+            kernel,
+            even_at_work: false,
+        });
+        let answer = loop {
+            match hands.answer() {
+                Answer::Waiting => thread::yield_now(),
+                answer => break answer,
+            }
+        };
+        assert!(matches!(answer, Answer::Failed(_)), "{answer:?}");
+        assert_eq!(hands.answer(), answer, "it stays so");
+    }
+}

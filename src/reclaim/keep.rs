@@ -1,0 +1,119 @@
+//! `GPUMEM_KEEP`: what the owner of a process says about keeping it.
+//!
+//! A value is a day or an instant until which the process is not to be touched. It protects, so that
+//! whatever is not clear means to keep.
+
+use std::str::FromStr as _;
+
+use jiff::civil::{Date, DateTime};
+use jiff::{Timestamp, tz::Offset};
+
+use crate::model::Time;
+
+/// The environment variable.
+pub const VARIABLE: &str = "GPUMEM_KEEP";
+/// Words that say no.
+const NO: [&str; 4] = ["0", "no", "false", "off"];
+/// Where a day ends last, in hours behind UTC: whose day it is, is not said.
+const LAST_ZONE_HOURS: i8 = -12;
+
+/// What a value says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keep {
+    /// Not to keep it.
+    No,
+    /// To keep it until then.
+    Until(Time),
+    /// To keep it.
+    Always,
+}
+
+impl Keep {
+    /// Reads a value: `2026-12-01` (through that day, wherever it ends last), RFC 3339, or a word.
+    pub fn parse(value: &str) -> Self {
+        let value = value.trim();
+        if NO.iter().any(|no| value.eq_ignore_ascii_case(no)) {
+            return Self::No;
+        }
+        let until = |timestamp: Timestamp| {
+            Self::Until(Time::from_unix_milliseconds(timestamp.as_millisecond()))
+        };
+        if let Ok(timestamp) = Timestamp::from_str(value) {
+            return until(timestamp);
+        }
+        let is_day = value.len() == "2026-12-01".len();
+        let end = if is_day {
+            Date::from_str(value)
+                .and_then(Date::tomorrow)
+                .map(|date| date.at(0, 0, 0, 0))
+        } else {
+            DateTime::from_str(value)
+        };
+        end.and_then(|end| Offset::constant(LAST_ZONE_HOURS).to_timestamp(end))
+            .map_or(Self::Always, until)
+    }
+
+    /// Whether it is in force at a time.
+    pub fn is_in_force(self, now: Time) -> bool {
+        match self {
+            Self::No => false,
+            Self::Until(end) => now < end,
+            Self::Always => true,
+        }
+    }
+
+    /// Until when, where that is limited.
+    pub fn until(self) -> Option<Time> {
+        match self {
+            Self::Until(end) => Some(end),
+            Self::No | Self::Always => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time(text: &str) -> Time {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn an_instant_ends_it_and_a_day_lasts_to_its_last_end() {
+        for (value, end) in [
+            ("2026-12-01T10:00:00Z", "2026-12-01T10:00:00Z"),
+            ("2026-12-01T10:00:00+02:00", "2026-12-01T08:00:00Z"),
+            ("2026-12-01T10:00:00", "2026-12-01T22:00:00Z"),
+            ("2026-12-01 10:00", "2026-12-01T22:00:00Z"),
+            (" 2026-12-01 ", "2026-12-02T12:00:00Z"),
+        ] {
+            let keep = Keep::parse(value);
+            assert_eq!(keep.until(), Some(time(end)), "{value}");
+            assert!(keep.is_in_force(time(end).plus_seconds(-1.0)));
+            assert!(!keep.is_in_force(time(end)));
+        }
+    }
+
+    #[test]
+    fn what_is_not_clear_keeps() {
+        for value in [
+            "",
+            "1",
+            "yes",
+            "until",
+            "tomorrow",
+            "2026-13-01",
+            "2026-1-1",
+            "01.12.2026",
+            "…",
+            "20261201T",
+            "9999-12-31",
+        ] {
+            assert_eq!(Keep::parse(value), Keep::Always, "{value}");
+        }
+        for value in ["0", "No", " off ", "FALSE"] {
+            assert!(!Keep::parse(value).is_in_force(time("2026-01-01T00:00:00Z")));
+        }
+    }
+}

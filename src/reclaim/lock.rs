@@ -1,0 +1,109 @@
+//! One reaper a machine: a lock on a file, held for as long as one acts.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process;
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+
+/// Why the lock was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Somebody has it.
+    #[error("another reaper{} is at work ({} is locked); wait for it to end", whose(*pid), path.display())]
+    Held {
+        /// The file.
+        path: PathBuf,
+        /// Who, by what it wrote there.
+        pid: Option<u32>,
+    },
+    /// It cannot be locked.
+    #[error("cannot lock {}: {cause}; nothing is done without the lock", path.display())]
+    Failed {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+}
+
+fn whose(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" ({pid})"))
+}
+
+/// The lock; given back when dropped, or when its holder ends in whatever way.
+#[derive(Debug)]
+pub struct Lock(#[allow(dead_code, reason = "held, never used")] File);
+
+impl Lock {
+    /// Takes the lock of a file, which is created where it is missing. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// Where another process has it, and where it cannot be locked.
+    pub fn take(path: &Path) -> Result<Self, Error> {
+        let failed = |cause| Error::Failed {
+            path: path.to_owned(),
+            cause,
+        };
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            // Who may open it, if only to read, may take it, and keep a reaper from acting.
+            .mode(0o600)
+            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
+            .open(path)
+            .map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let mut text = String::new();
+                let read = file.take(16).read_to_string(&mut text);
+                return Err(Error::Held {
+                    path: path.to_owned(),
+                    pid: read.ok().and_then(|_| text.trim().parse().ok()),
+                });
+            }
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        // Who has it is a courtesy.
+        let _ = file
+            .set_len(0)
+            .and_then(|()| writeln!(file, "{}", process::id()));
+        Ok(Self(file))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_one_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let lock = Lock::take(&path).unwrap();
+        let error = Lock::take(&path).unwrap_err();
+        assert!(
+            matches!(&error, Error::Held { pid, .. } if *pid == Some(process::id())),
+            "{error}"
+        );
+        drop(lock);
+        Lock::take(&path).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_locked_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Lock::take(folder.path()).unwrap_err();
+        assert!(matches!(error, Error::Failed { .. }), "{error}");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("target", &link).unwrap();
+        assert!(Lock::take(&link).is_err(), "a link leads elsewhere");
+    }
+}

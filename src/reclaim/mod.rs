@@ -1,0 +1,38 @@
+//! Getting memory back: whom to end and how, doing it, and proof that it helped.
+//!
+//! [`plan`] makes of findings, or of what a person names, targets ([`target`]) with their steps and
+//! refusals with their reasons; it is pure, and so are [`guard`] (who is never touched), [`policy`] (what is asked
+//! for) and [`verify`] (what came back, as NVML sees it). [`act`] carries a target out, one call at a
+//! time, driven by data; [`hands`] is the only place that touches the world, through pidfds and never
+//! through a number. [`ledger`] is written before anything is sent, [`lock`] holds off a second reaper.
+//!
+//! Nothing here prints, asks a clock, knows NVML or judges: whether a rule still holds, whoever drives
+//! an act says before each call.
+
+pub mod act;
+mod deeds;
+pub mod guard;
+pub mod hands;
+mod held;
+pub mod keep;
+pub mod ledger;
+pub mod lock;
+pub mod mps;
+pub mod plan;
+pub mod policy;
+mod select;
+mod steps;
+pub mod target;
+#[cfg(test)]
+mod testing;
+pub mod verify;
+
+pub use act::{Act, Moment, Progress, Standing};
+pub use guard::{Call, Guard, Protection};
+pub use hands::{Hands, Pidfds};
+pub use ledger::Ledger;
+pub use lock::Lock;
+pub use plan::{Plan, Refused, plan};
+pub use policy::{Exempt, Pace, Policy, Selection, Signal};
+pub use target::Target;
+pub use verify::Outcome;

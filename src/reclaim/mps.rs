@@ -1,0 +1,184 @@
+//! The control daemon of NVIDIA's Multi-Process Service: to part with a client, before that is ended.
+//!
+//! A client that is killed with work in flight can take its server, and with it all other clients, down.
+//! The daemon is spoken to by its own program, which reads commands on its standard input (NVIDIA:
+//! Multi-Process Service, appendix "Tools and Interface Reference"). The server itself is never touched.
+
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::Duration;
+
+/// Where the program is installed.
+pub const CONTROL: &str = "/usr/bin/nvidia-cuda-mps-control";
+/// How long one command may take.
+const DEADLINE: Duration = Duration::from_secs(3);
+/// How much of its answer is read: lists of pids.
+const MOST_BYTES: u64 = 64 << 10;
+/// How many servers are asked for their clients; there is one a user.
+const MOST_SERVERS: usize = 64;
+
+/// Why clients were not parted with.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The program did not run to its end.
+    #[error("cannot run {}: {cause}", program.display())]
+    Run {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+    /// It did not answer in time.
+    #[error("{} does not answer", program.display())]
+    Silent {
+        /// The program.
+        program: PathBuf,
+    },
+    /// It failed.
+    #[error("{} failed; is the daemon running?", program.display())]
+    Failed {
+        /// The program.
+        program: PathBuf,
+    },
+    /// It knows none of them.
+    #[error("no server of the Multi-Process Service knows {0:?}")]
+    Unknown(Vec<u32>),
+}
+
+/// Parts clients from their servers: their calls fail from then on, and their memory is given back.
+/// Takes up to some seconds.
+///
+/// # Errors
+///
+/// Where one was not parted with; others may have been.
+pub fn terminate(program: &Path, pids: &[u32], pipe_directory: Option<&str>) -> Result<(), Error> {
+    let ask = |command: &str| run(program, command, pipe_directory);
+    let mut left: Vec<u32> = pids.to_vec();
+    for server in numbers(&ask("get_server_list")?)
+        .into_iter()
+        .take(MOST_SERVERS)
+    {
+        let clients = numbers(&ask(&format!("get_client_list {server}"))?);
+        for client in clients {
+            if let Some(at) = left.iter().position(|&pid| pid == client) {
+                ask(&format!("terminate_client {server} {client}"))?;
+                left.swap_remove(at);
+            }
+        }
+    }
+    match left.is_empty() {
+        true => Ok(()),
+        false => Err(Error::Unknown(left)),
+    }
+}
+
+/// The lines that are numbers.
+fn numbers(text: &str) -> Vec<u32> {
+    text.lines()
+        .filter_map(|line| line.trim().parse().ok())
+        .collect()
+}
+
+fn run(program: &Path, command: &str, pipe_directory: Option<&str>) -> Result<String, Error> {
+    let failed = |cause| Error::Run {
+        program: program.to_owned(),
+        cause,
+    };
+    let mut control = Command::new(program);
+    control
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    if let Some(folder) = pipe_directory {
+        control.env("CUDA_MPS_PIPE_DIRECTORY", folder);
+    }
+    let mut child = control.spawn().map_err(failed)?;
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    if let Some(mut stdin) = stdin {
+        // One that has ended without reading says so by its status.
+        let _ = writeln!(stdin, "{command}");
+    }
+    let (sender, receiver) = sync_channel(1);
+    thread::spawn(move || {
+        let mut text = Vec::new();
+        if let Some(stdout) = stdout {
+            let _ = stdout.take(MOST_BYTES).read_to_end(&mut text);
+        }
+        let _ = sender.send(String::from_utf8_lossy(&text).into_owned());
+    });
+    let Ok(text) = receiver.recv_timeout(DEADLINE) else {
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(Error::Silent {
+            program: program.to_owned(),
+        });
+    };
+    let status = child.wait().map_err(failed)?;
+    match status.success() {
+        true => Ok(text),
+        false => Err(Error::Failed {
+            program: program.to_owned(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A program that answers as the daemon does and writes down what it was told.
+    fn daemon(folder: &Path, answers: &str) -> PathBuf {
+        let path = folder.join("control");
+        let log = folder.join("log");
+        let script = format!(
+            "#!/bin/sh\nread line\necho \"$CUDA_MPS_PIPE_DIRECTORY $line\" >> {}\ncase $line in\n{answers}\nesac\n",
+            log.display()
+        );
+        // By another process: what this one has open to write, one that another test starts may have
+        // inherited, and what is open to write cannot be run.
+        let mut writer = Command::new("sh")
+            .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = writer.stdin.take().unwrap();
+        stdin.write_all(script.as_bytes()).unwrap();
+        drop(stdin);
+        assert!(writer.wait().unwrap().success());
+        path
+    }
+
+    #[test]
+    fn a_client_is_parted_from_its_own_server_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = daemon(
+            folder.path(),
+            "get_server_list) echo 10; echo 20;;\n\"get_client_list 10\") echo 1;;\n\
+             \"get_client_list 20\") echo 2; echo 3;;",
+        );
+        terminate(&program, &[3], Some("/tmp/mps")).unwrap();
+        let told = fs::read_to_string(folder.path().join("log")).unwrap();
+        let last = told.lines().last();
+        assert_eq!(last, Some("/tmp/mps terminate_client 20 3"));
+        assert_eq!(told.matches("terminate_client").count(), 1);
+        let error = terminate(&program, &[4], None).unwrap_err();
+        assert!(error.to_string().contains("[4]"), "{error}");
+    }
+
+    #[test]
+    fn a_daemon_that_is_not_there_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = daemon(folder.path(), "*) exit 1;;");
+        let error = terminate(&program, &[4], None).unwrap_err();
+        assert!(matches!(error, Error::Failed { .. }), "{error}");
+        let error = terminate(Path::new("/nonexistent"), &[4], None).unwrap_err();
+        assert!(matches!(error, Error::Run { .. }), "{error}");
+        assert_eq!(numbers("10\nx\n\n 20 \n-3\n99999999999\n"), [10, 20]);
+    }
+}

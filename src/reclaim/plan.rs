@@ -1,0 +1,424 @@
+//! Findings and a policy to a plan: targets with their steps, refusals with their reasons. Pure.
+//!
+//! What is shown is this value, and what is carried out is this very value: see `act`. The families of
+//! [`crate::model::family`] say what belongs together, and a family is ended whole or not at all: by a
+//! rule only where the rule found every one of its members that NVML lists. Whom a policy means is in
+//! `select`, how a target is ended in `steps`, who is never one in `guard`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::guard::{Call, Guard, Protection};
+use super::select::{Accused, found, named};
+use super::steps;
+use super::target::{Because, Member, MemberGpu, Reason, Target};
+use crate::host::Guarded;
+use crate::model::family::{Family, member};
+use crate::model::finding::{Finding, Kind};
+use crate::model::{Process, Snapshot, Time};
+
+/// A member of a family that NVML does not list, and no rule judges, is at work from here on.
+const WORKING_CPU_PERCENT: f64 = 10.0;
+
+/// What a plan is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// What the rules found.
+    pub findings: &'a [Finding],
+    /// What they found it in.
+    pub snapshot: &'a Snapshot,
+    /// What belongs together in it.
+    pub families: &'a [Family],
+    /// What Linux tells of the processes that [`pids`] names, as far as it does.
+    pub facts: &'a BTreeMap<u32, Guarded>,
+}
+
+/// The processes of which a plan has to know more than the snapshot tells.
+pub fn pids(snapshot: &Snapshot, families: &[Family]) -> Vec<u32> {
+    let launchers = families
+        .iter()
+        .filter_map(|family| Some(family.launcher.as_ref()?.pid));
+    let mut pids: Vec<u32> = snapshot
+        .processes
+        .iter()
+        .map(|process| process.pid)
+        .chain(launchers)
+        .collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}
+
+/// What is to be done, and what is not.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Plan {
+    /// Of the snapshot that it was made from.
+    pub time: Time,
+    /// What would be ended, most memory first.
+    pub targets: Vec<Target>,
+    /// What was asked for, or found, and is left alone.
+    pub refused: Vec<Refused>,
+}
+
+/// What is left alone.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Refused {
+    /// The process; `None` where there is none.
+    pub pid: Option<u32>,
+    /// Its owner.
+    pub user: Option<Arc<str>>,
+    /// Its command, or its short name. Chosen by the process: escape it for a terminal.
+    pub name: Option<Arc<str>>,
+    /// The finding's id; `None` where it was named.
+    pub finding: Option<Arc<str>>,
+    /// The finding's kind.
+    pub kind: Option<Kind>,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why something is left alone.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+pub enum Why {
+    /// It, or one of its family, is not to be touched.
+    Protected {
+        /// Who of them.
+        pid: u32,
+        /// Why.
+        protection: Protection,
+    },
+    /// There is nothing certain to signal, or it would not help.
+    NeverTaken {
+        /// Such a finding.
+        kind: Kind,
+    },
+    /// Only what is asked for by its kind.
+    OnlyWhenAsked {
+        /// This one.
+        kind: Kind,
+    },
+    /// The rule tells the owner and offers no more: the process is at work elsewhere, say, or kept on
+    /// another GPU.
+    OnlyTold,
+    /// Others of its family were not found, and would be ended with it.
+    Family {
+        /// Which.
+        pids: Vec<u32>,
+    },
+    /// No GPU lists the process, and it has none open.
+    NotOnGpu,
+    /// The snapshot does not show it any more.
+    Gone,
+    /// It is about a GPU and no process.
+    NoProcess,
+    /// There is no kernel or notebook of this name on a GPU.
+    NotFound {
+        /// The name.
+        name: Arc<str>,
+    },
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Protected { pid, protection } => write!(f, "{pid}: {protection}"),
+            Self::NeverTaken { kind } => f.write_str(match kind {
+                Kind::Dead => {
+                    "its process is gone; who inherited its files holds the memory, and only root sees them"
+                }
+                Kind::Stuck => {
+                    "no signal ends what is held up in the kernel; drain the machine and restart it"
+                }
+                _ => "ending it is not what helps; see the finding's advice",
+            }),
+            Self::OnlyWhenAsked { kind } => write!(f, "taken only with --kind {kind}"),
+            Self::OnlyTold => f.write_str("the rule only tells its owner; name it with --pid"),
+            Self::Family { pids } => {
+                let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+                let pids = pids.join(", ");
+                write!(f, "it would end {pids} of its family too, which no rule found; name them with --pid")
+            }
+            Self::NotOnGpu => f.write_str("it holds no GPU; gpumem ps shows who does"),
+            Self::Gone => f.write_str("it is not there any more"),
+            Self::NoProcess => f.write_str("it is about a GPU, and there is no process to end"),
+            Self::NotFound { name } => write!(f, "no kernel on a GPU is {name}; gpumem ps shows them"),
+        }
+    }
+}
+
+/// Makes a plan.
+pub fn plan(seen: &Seen<'_>, guard: &Guard) -> Plan {
+    let mut plan = Plan {
+        time: seen.snapshot.time,
+        targets: Vec::new(),
+        refused: Vec::new(),
+    };
+    let call = match guard.policy.selection.is_named() {
+        true => Call::Named,
+        false => Call::Rule,
+    };
+    let accused = match call {
+        Call::Named => named(seen, guard, &mut plan.refused),
+        Call::Rule => found(seen, guard, &mut plan.refused),
+    };
+    let mut done: Vec<u32> = Vec::new();
+    for first in &accused {
+        if done.contains(&first.process.pid) {
+            continue;
+        }
+        let family = member(seen.families, first.process.pid);
+        let is_kin = |pid: u32| match family {
+            Some(family) => family.members.contains(&pid),
+            None => pid == first.process.pid,
+        };
+        let together: Vec<&Accused<'_>> =
+            accused.iter().filter(|it| is_kin(it.process.pid)).collect();
+        done.extend(together.iter().map(|it| it.process.pid));
+        match target(seen, guard, call, &together, family) {
+            Ok(target) => {
+                let least = guard.policy.selection.min_bytes;
+                // What is not known to be enough is not.
+                if least.is_none_or(|least| target.bytes.is_some_and(|bytes| bytes >= least)) {
+                    plan.targets.push(target);
+                }
+            }
+            Err(why) => plan.refused.push(first.refused(why)),
+        }
+    }
+    plan.targets
+        .sort_by_key(|target| (std::cmp::Reverse(target.bytes), target.leader));
+    plan
+}
+
+/// Makes a target of what belongs together, or says why not.
+fn target(
+    seen: &Seen<'_>,
+    guard: &Guard,
+    call: Call,
+    accused: &[&Accused<'_>],
+    family: Option<&Family>,
+) -> Result<Target, Why> {
+    let is_accused = |pid: u32| accused.iter().any(|it| it.process.pid == pid);
+    let kin = family.map_or(&[][..], |family| &family.members);
+    let kin = || kin.iter().filter(|&&pid| !is_accused(pid));
+    let mut processes: Vec<&Process> = accused.iter().map(|it| it.process).collect();
+    let (mut others, mut dead) = (Vec::new(), Vec::new());
+    for &pid in kin() {
+        let Some(process) = seen.snapshot.process(pid) else {
+            continue;
+        };
+        let is_listed = !rows(process, seen.snapshot).is_empty();
+        if process.start_ticks.is_none() {
+            dead.push(pid);
+        } else if is_listed {
+            others.push(pid);
+        } else if call == Call::Rule
+            && process
+                .cpu_percent
+                .is_none_or(|percent| percent >= WORKING_CPU_PERCENT)
+        {
+            others.push(pid);
+        } else {
+            processes.push(process);
+        }
+    }
+    if call == Call::Rule && !others.is_empty() {
+        return Err(Why::Family { pids: others });
+    }
+    let is_whole = others.is_empty();
+    if !is_whole {
+        // Others of the family live on: what does not hang on the one that was named is theirs.
+        processes.retain(|process| is_accused(process.pid) || depends_on(process, accused));
+        dead.clear();
+    }
+    let protected = |pid, protection| Err(Why::Protected { pid, protection });
+    let mut members = Vec::new();
+    for process in &processes {
+        let pid = process.pid;
+        if let Some(protection) = guard.by_sight(call, process, seen.snapshot) {
+            return protected(pid, protection);
+        }
+        let facts = seen.facts.get(&pid);
+        if facts.is_some_and(|facts| Some(facts.start_ticks) != process.start_ticks) {
+            return protected(pid, Protection::Replaced);
+        }
+        let executable = process.executable.as_deref();
+        if let Some(protection) = guard.by_facts(call, pid, facts, executable) {
+            return protected(pid, protection);
+        }
+        let identity = process.start_ticks.zip(facts.and_then(|facts| facts.uid));
+        let Some((start_ticks, uid)) = identity else {
+            return protected(pid, Protection::Unresolved);
+        };
+        let gpus = gpus(process, seen.snapshot);
+        let has_files = process
+            .gpu_files
+            .as_ref()
+            .is_some_and(|files| !files.is_empty());
+        if is_accused(pid) && gpus.is_empty() && !has_files {
+            return Err(Why::NotOnGpu);
+        }
+        members.push(Member {
+            pid,
+            start_ticks,
+            uid,
+            user: process.user.clone(),
+            name: name(process),
+            gpus,
+            is_listed: !rows(process, seen.snapshot).is_empty(),
+            process_group: process.process_group,
+            session: process.session,
+        });
+    }
+    members.sort_by_key(|it| (it.start_ticks, it.pid));
+    let launcher = match family.and_then(|family| family.launcher.as_deref()) {
+        Some(parent) if is_whole && steps::is_launcher(parent) => {
+            let facts = seen.facts.get(&parent.pid);
+            let facts = facts.filter(|facts| Some(facts.start_ticks) == parent.start_ticks);
+            if let Some(protection) = guard.by_facts(call, parent.pid, facts, None) {
+                return protected(parent.pid, protection);
+            }
+            let uid = facts.and_then(|facts| facts.uid);
+            if uid.is_none_or(|uid| members.iter().any(|it| it.uid != uid)) {
+                let uid = uid.unwrap_or_default();
+                return protected(parent.pid, Protection::OtherUser { uid });
+            }
+            parent
+                .start_ticks
+                .zip(uid)
+                .map(|(start_ticks, uid)| Member {
+                    pid: parent.pid,
+                    start_ticks,
+                    uid,
+                    user: members.first().and_then(|it| it.user.clone()),
+                    name: words(parent.command.as_deref(), parent.comm.as_ref()),
+                    gpus: Vec::new(),
+                    is_listed: false,
+                    process_group: facts.and_then(|facts| facts.process_group),
+                    session: facts.and_then(|facts| facts.session),
+                })
+        }
+        _ => None,
+    };
+    let leader = steps::leader(&members, &processes);
+    let bytes = bytes(&members, &dead, seen.snapshot);
+    let way = steps::way(&steps::Whose {
+        guard,
+        processes: &processes,
+        launcher: launcher.as_ref(),
+        leader,
+        snapshot: seen.snapshot,
+        is_whole,
+    });
+    let start = members
+        .iter()
+        .find(|it| it.pid == leader)
+        .map_or(0, |it| it.start_ticks);
+    Ok(Target {
+        id: format!("{leader}:{start}").into(),
+        boot_id: seen.snapshot.host.boot_id.clone(),
+        reason: reason(call, accused),
+        members,
+        launcher,
+        leader,
+        dead,
+        bytes,
+        steps: way.steps,
+        respawn_seconds: way.respawn_seconds,
+    })
+}
+
+fn reason(call: Call, accused: &[&Accused<'_>]) -> Reason {
+    match call {
+        Call::Named => Reason::Named,
+        Call::Rule => Reason::Found {
+            findings: accused
+                .iter()
+                .flat_map(|it| {
+                    it.findings
+                        .iter()
+                        .map(|one| Because::of(one, it.process.pid))
+                })
+                .collect(),
+        },
+    }
+}
+
+/// Whether a process that NVML does not list is there for one that was named.
+fn depends_on(process: &Process, accused: &[&Accused<'_>]) -> bool {
+    accused.iter().any(|it| {
+        let pid = Some(it.process.pid);
+        process.ppid == pid || process.process_group == pid || process.session == pid
+    })
+}
+
+/// What a process holds by NVML's lists: (GPU's index, its uuid, bytes), a GPU once.
+fn rows(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
+    let mut found: Vec<MemberGpu> = Vec::new();
+    for gpu in &snapshot.gpus {
+        let rows = gpu.processes.iter().flatten();
+        let mut rows = rows.filter(|row| row.pid == process.pid).peekable();
+        if rows.peek().is_some() {
+            found.push(MemberGpu {
+                index: gpu.index,
+                uuid: gpu.uuid.clone(),
+                used_bytes: rows
+                    .try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?))),
+            });
+        }
+    }
+    found
+}
+
+/// Where a process holds memory, or has a GPU open and is not listed.
+pub(super) fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
+    let mut found = rows(process, snapshot);
+    let files = process.gpu_files.as_deref().unwrap_or_default();
+    for gpu in &snapshot.gpus {
+        let file = gpu.minor_number.map(|minor| format!("/nvidia{minor}"));
+        let is_open = file.is_some_and(|file| files.iter().any(|path| path.ends_with(&file)));
+        if is_open && found.iter().all(|it| it.index != gpu.index) {
+            found.push(MemberGpu {
+                index: gpu.index,
+                uuid: gpu.uuid.clone(),
+                used_bytes: None,
+            });
+        }
+    }
+    found
+}
+
+/// What NVML says the members and the dead hold together.
+fn bytes(members: &[Member], dead: &[u32], snapshot: &Snapshot) -> Option<u64> {
+    let is_theirs = |pid: u32| dead.contains(&pid) || members.iter().any(|it| it.pid == pid);
+    let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
+    let mut rows = rows.flatten().filter(|row| is_theirs(row.pid)).peekable();
+    rows.peek()?;
+    rows.try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
+}
+
+pub(super) fn name(process: &Process) -> Arc<str> {
+    words(process.command.as_deref(), process.comm.as_ref())
+}
+
+/// A command as it is listed, cut to a line's length; else the short name.
+fn words(command: Option<&[Arc<str>]>, comm: Option<&Arc<str>>) -> Arc<str> {
+    const MOST: usize = 200;
+    match command {
+        Some(command) if !command.is_empty() => {
+            let whole = command.join(" ");
+            match whole.char_indices().nth(MOST) {
+                Some((end, _)) => format!("{}…", &whole[..end]).into(),
+                None => whole.into(),
+            }
+        }
+        _ => comm.cloned().unwrap_or_else(|| "?".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,287 @@
+//! What a person or a configuration asks for: whom, how, and at what pace. Plain data with defaults.
+//!
+//! Nothing is decided here; see `plan` and `guard`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::finding::Kept;
+use crate::model::{Identity, Kind, Process, Snapshot, Time};
+
+/// Whether a process of a snapshot is an inference server, for which waiting is work.
+pub type Serves = fn(&Process, &Snapshot) -> bool;
+
+/// What may be done, and to whom.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Whom to look for.
+    pub selection: Selection,
+    /// Processes of other users too.
+    pub all_users: bool,
+    /// Processes that only draw, too.
+    pub graphics: bool,
+    /// Inference servers too, by a rule.
+    pub servers: bool,
+    /// What a scheduler, a service manager or a container runtime owns, too: by signals, instead of
+    /// naming the command that would do it properly.
+    pub direct: bool,
+    /// What its owner or the configuration keeps, too; only what is named.
+    pub even_kept: bool,
+    /// Whether `GPUMEM_KEEP` of users other than root and oneself counts.
+    pub others_may_keep: bool,
+    /// Instead of SIGTERM.
+    pub signal: Option<Signal>,
+    /// How long to wait for each signal's effect, instead of what is usual for whom it goes to.
+    pub grace: Option<Duration>,
+    /// File names of programs never to be touched, besides those that are compiled in.
+    pub never: Vec<Arc<str>>,
+    /// Whom the configuration keeps.
+    pub kept: Vec<Exempt>,
+    /// Who is a server.
+    pub serves: Serves,
+}
+
+impl Policy {
+    /// The defaults: one's own processes, by rule, gently.
+    pub fn new(serves: Serves) -> Self {
+        Self {
+            selection: Selection::default(),
+            all_users: false,
+            graphics: false,
+            servers: false,
+            direct: false,
+            even_kept: false,
+            others_may_keep: true,
+            signal: None,
+            grace: None,
+            never: Vec::new(),
+            kept: Vec::new(),
+            serves,
+        }
+    }
+}
+
+/// Whom to look for. Those that are set have all to fit; of several values of one, any.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Selection {
+    /// Processes by number: they are meant whatever the rules say of them.
+    pub pids: Vec<u32>,
+    /// Notebooks by their paths, or the ends of their paths: as `pids`.
+    pub notebooks: Vec<Arc<str>>,
+    /// Notebook kernels by their ids: as `pids`.
+    pub kernels: Vec<Arc<str>>,
+    /// GPUs by NVML's index: processes that hold memory on them.
+    pub gpus: Vec<u32>,
+    /// Owners by name or number.
+    pub users: Vec<Arc<str>>,
+    /// Kinds of findings; where there are none, [`TAKEN`](Self::TAKEN).
+    pub kinds: Vec<Kind>,
+    /// Rules by name.
+    pub rules: Vec<Arc<str>>,
+    /// The finding, or the process where it is named, is at least as old.
+    pub older_than: Option<Duration>,
+    /// At least so many bytes would come back.
+    pub min_bytes: Option<u64>,
+}
+
+impl Selection {
+    /// The kinds that are acted upon where none is named.
+    pub const TAKEN: [Kind; 3] = [Kind::Orphan, Kind::Stopped, Kind::Idle];
+
+    /// Whether processes are named, so that no finding is needed.
+    pub fn is_named(&self) -> bool {
+        let names = self.pids.len() + self.notebooks.len() + self.kernels.len();
+        names > 0 && self.kinds.is_empty() && self.rules.is_empty()
+    }
+}
+
+/// A process that the configuration keeps, on any of its GPUs.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Exempt {
+    /// Which.
+    pub identity: Identity,
+    /// Why, as the configuration says.
+    pub reason: Arc<str>,
+    /// Until when; `None` where that is not limited.
+    pub until: Option<Time>,
+}
+
+impl Exempt {
+    /// The process of a finding that is kept; `None` where it is about a GPU.
+    pub fn of(kept: &Kept) -> Option<Self> {
+        Some(Self {
+            identity: kept.finding.process.as_ref()?.identity,
+            reason: Arc::clone(&kept.reason),
+            until: kept.until,
+        })
+    }
+}
+
+/// How fast one may act. When something was done stands in the ledger.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Pace {
+    /// After each act, for its effect to be seen before the next.
+    pub settle: Duration,
+    /// So many acts
+    pub most: usize,
+    /// within this time.
+    pub within: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            settle: Duration::from_secs(15),
+            most: 3,
+            within: Duration::from_secs(600),
+        }
+    }
+}
+
+impl Pace {
+    /// When the next act may begin, by when earlier ones did, in any order; not before `now`. An act of
+    /// the future, by a clock that was set back, counts as one of now.
+    pub fn next(&self, acts: &[Time], now: Time) -> Time {
+        let mut acts: Vec<Time> = acts.iter().map(|&act| act.min(now)).collect();
+        acts.sort_unstable();
+        let settled = acts
+            .last()
+            .map(|last| last.plus_seconds(self.settle.as_secs_f64()));
+        let allowed = match self.most.checked_sub(1) {
+            // None at all: never in sight.
+            None => Some(now.plus_seconds(self.within.as_secs_f64())),
+            Some(_) => acts
+                .iter()
+                .rev()
+                .nth(self.most - 1)
+                .map(|act| act.plus_seconds(self.within.as_secs_f64())),
+        };
+        [settled, allowed]
+            .into_iter()
+            .flatten()
+            .fold(now, Time::max)
+    }
+}
+
+/// A signal that is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Signal {
+    /// Hang up.
+    Hup,
+    /// As Ctrl-C.
+    Int,
+    /// As Ctrl-\, with a core dump.
+    Quit,
+    /// A program's own.
+    Usr1,
+    /// A program's own.
+    Usr2,
+    /// End, please.
+    Term,
+    /// End.
+    Kill,
+    /// Go on.
+    Cont,
+    /// Rest.
+    Stop,
+}
+
+impl Signal {
+    /// Those that a person may ask for.
+    pub const ASKED: [Self; 7] = [
+        Self::Term,
+        Self::Int,
+        Self::Hup,
+        Self::Quit,
+        Self::Usr1,
+        Self::Usr2,
+        Self::Kill,
+    ];
+
+    /// `"SIGTERM"`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hup => "SIGHUP",
+            Self::Int => "SIGINT",
+            Self::Quit => "SIGQUIT",
+            Self::Usr1 => "SIGUSR1",
+            Self::Usr2 => "SIGUSR2",
+            Self::Term => "SIGTERM",
+            Self::Kill => "SIGKILL",
+            Self::Cont => "SIGCONT",
+            Self::Stop => "SIGSTOP",
+        }
+    }
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What was typed is no signal that gpumem sends.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0:?} is no signal for this; write TERM, INT, HUP, QUIT, USR1, USR2 or KILL")]
+pub struct NoSignal(String);
+
+impl FromStr for Signal {
+    type Err = NoSignal;
+
+    fn from_str(text: &str) -> Result<Self, NoSignal> {
+        let name = text.to_ascii_uppercase();
+        let name = name.strip_prefix("SIG").unwrap_or(&name);
+        Self::ASKED
+            .into_iter()
+            .find(|signal| signal.name().strip_prefix("SIG") == Some(name))
+            .ok_or_else(|| NoSignal(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_typed_as_people_type_them() {
+        for text in ["term", "TERM", "SIGTERM", "SigTerm"] {
+            assert_eq!(text.parse(), Ok(Signal::Term));
+        }
+        for text in ["", "SIG", "15", "STOP", "CONT", "SEGV"] {
+            assert!(text.parse::<Signal>().is_err(), "{text}");
+        }
+        assert_eq!(serde_json::to_string(&Signal::Usr1).unwrap(), "\"USR1\"");
+    }
+
+    #[test]
+    fn the_pace_is_kept() {
+        let at = |seconds: i64| Time::from_unix_milliseconds(seconds * 1000);
+        let pace = Pace::default();
+        assert_eq!(pace.next(&[], at(0)), at(0));
+        assert_eq!(pace.next(&[at(100)], at(105)), at(115));
+        assert_eq!(pace.next(&[at(100)], at(116)), at(116));
+        let three = [at(140), at(100), at(120)];
+        assert_eq!(pace.next(&three, at(200)), at(700), "three in ten minutes");
+        assert_eq!(pace.next(&three, at(701)), at(701));
+        assert_eq!(pace.next(&[at(900)], at(100)), at(115), "a clock set back");
+        let none = Pace { most: 0, ..pace };
+        assert_eq!(none.next(&[], at(0)), at(600));
+    }
+
+    #[test]
+    fn to_name_is_to_mean_whatever_rules_say() {
+        let mut selection = Selection {
+            pids: vec![7],
+            ..Selection::default()
+        };
+        assert!(selection.is_named());
+        selection.kinds = vec![Kind::Idle];
+        assert!(!selection.is_named(), "asked for by a rule");
+        assert!(!Selection::default().is_named());
+    }
+}

@@ -1,0 +1,246 @@
+//! Whom a selection means: the processes that a person names, or that rules found. Pure.
+
+use std::sync::Arc;
+
+use super::guard::Guard;
+use super::plan::{Refused, Seen, Why, gpus, name};
+use super::policy::Selection;
+use crate::model::Process;
+use crate::model::finding::{Action, Finding, Kind};
+
+/// A process that is asked for, and what was found of it.
+pub(super) struct Accused<'a> {
+    pub process: &'a Process,
+    pub findings: Vec<&'a Finding>,
+}
+
+impl Accused<'_> {
+    pub fn refused(&self, why: Why) -> Refused {
+        let finding = self.findings.first();
+        Refused {
+            pid: Some(self.process.pid),
+            user: self.process.user.clone(),
+            name: Some(name(self.process)),
+            finding: finding.map(|it| Arc::clone(&it.id)),
+            kind: finding.map(|it| it.kind),
+            why,
+        }
+    }
+}
+
+/// The processes that a person named.
+pub(super) fn named<'a>(
+    seen: &Seen<'a>,
+    guard: &Guard,
+    refused: &mut Vec<Refused>,
+) -> Vec<Accused<'a>> {
+    let selection = &guard.policy.selection;
+    let mut accused: Vec<Accused<'a>> = Vec::new();
+    let mut add = |process: &'a Process| {
+        let is_new = accused.iter().all(|it| it.process.pid != process.pid);
+        if is_new && fits(seen, selection, process, None) {
+            accused.push(Accused {
+                process,
+                findings: Vec::new(),
+            });
+        }
+    };
+    let nobody = |pid, why| Refused {
+        pid,
+        user: None,
+        name: None,
+        finding: None,
+        kind: None,
+        why,
+    };
+    for &pid in &selection.pids {
+        match seen.snapshot.process(pid) {
+            Some(process) => add(process),
+            None => refused.push(nobody(Some(pid), Why::NotOnGpu)),
+        }
+    }
+    let kernels = selection.kernels.iter().map(|name| (name, false));
+    for (name, is_path) in kernels.chain(selection.notebooks.iter().map(|name| (name, true))) {
+        let mut any = false;
+        for process in &seen.snapshot.processes {
+            let is_it = match is_path {
+                true => is_notebook(process, name),
+                false => is_kernel(process, name),
+            };
+            if is_it {
+                add(process);
+                any = true;
+            }
+        }
+        if !any {
+            let name = Arc::clone(name);
+            refused.push(nobody(None, Why::NotFound { name }));
+        }
+    }
+    accused
+}
+
+/// The processes that rules found and the selection asks for.
+pub(super) fn found<'a>(
+    seen: &Seen<'a>,
+    guard: &Guard,
+    refused: &mut Vec<Refused>,
+) -> Vec<Accused<'a>> {
+    let selection = &guard.policy.selection;
+    let mut accused: Vec<Accused<'a>> = Vec::new();
+    for finding in seen.findings {
+        if finding.resolved_at.is_some()
+            || !(selection.rules.is_empty() || selection.rules.contains(&finding.rule))
+        {
+            continue;
+        }
+        let is_asked = selection.kinds.contains(&finding.kind);
+        // What is found by a rule that is named is asked for as well.
+        let by_name = is_asked || (selection.kinds.is_empty() && !selection.rules.is_empty());
+        if !(by_name || selection.kinds.is_empty()) {
+            continue;
+        }
+        let process = finding.process.as_ref();
+        let mut refuse = |why| {
+            refused.push(Refused {
+                pid: process.map(|it| it.pid),
+                user: process.and_then(|it| it.user.clone()),
+                name: process.and_then(|it| it.command.as_deref()?.first().cloned()),
+                finding: Some(Arc::clone(&finding.id)),
+                kind: Some(finding.kind),
+                why,
+            });
+        };
+        let Some(about) = process else {
+            if is_asked {
+                refuse(Why::NoProcess);
+            }
+            continue;
+        };
+        let process = seen
+            .snapshot
+            .process(about.pid)
+            .filter(|process| process.identity() == about.identity);
+        if !process.is_none_or(|process| fits(seen, selection, process, Some(finding))) {
+            continue;
+        }
+        let kind = finding.kind;
+        match takes(kind) {
+            Takes::Always => {}
+            Takes::WhenAsked if by_name => {}
+            Takes::WhenAsked => {
+                // Nobody expects a server, or a process that works, on the list of what is refused.
+                if kind != Kind::ServerIdle {
+                    refuse(Why::OnlyWhenAsked { kind });
+                }
+                continue;
+            }
+            Takes::Never => {
+                if by_name || matches!(kind, Kind::Dead | Kind::Stuck) {
+                    refuse(Why::NeverTaken { kind });
+                }
+                continue;
+            }
+        }
+        let Some(process) = process else {
+            refuse(Why::Gone);
+            continue;
+        };
+        let offers = |action: &Action| *action != Action::Notify;
+        if takes(kind) == Takes::Always && !finding.actions.iter().any(offers) {
+            refuse(Why::OnlyTold);
+            continue;
+        }
+        match accused.iter_mut().find(|it| it.process.pid == process.pid) {
+            Some(known) => known.findings.push(finding),
+            None => accused.push(Accused {
+                process,
+                findings: vec![finding],
+            }),
+        }
+    }
+    accused
+}
+
+/// Whether findings of a kind lead to an act.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Takes {
+    Always,
+    WhenAsked,
+    Never,
+}
+
+fn takes(kind: Kind) -> Takes {
+    match kind {
+        kind if Selection::TAKEN.contains(&kind) => Takes::Always,
+        Kind::Hung | Kind::Leak | Kind::ServerIdle => Takes::WhenAsked,
+        _ => Takes::Never,
+    }
+}
+
+/// Whether a process, and what was found of it, is among what is asked for.
+fn fits(
+    seen: &Seen<'_>,
+    selection: &Selection,
+    process: &Process,
+    finding: Option<&Finding>,
+) -> bool {
+    let on = || gpus(process, seen.snapshot).into_iter();
+    let has_gpu = |index: u32| match finding {
+        Some(finding) => finding.gpus.iter().any(|gpu| gpu.index == index),
+        None => on().any(|gpu| gpu.index == index),
+    };
+    let is_user = |name: &Arc<str>| {
+        process.user.as_ref() == Some(name)
+            || process.uid.is_some_and(|uid| uid.to_string() == **name)
+    };
+    let age = match finding {
+        Some(finding) => Some(finding.duration_seconds),
+        None => process
+            .start_time
+            .map(|start| seen.snapshot.time.seconds_since(start)),
+    };
+    let any_name = [&selection.kernels, &selection.notebooks]
+        .iter()
+        .any(|names| !names.is_empty())
+        || !selection.pids.is_empty();
+    let is_named = selection.pids.contains(&process.pid)
+        || selection.kernels.iter().any(|it| is_kernel(process, it))
+        || selection
+            .notebooks
+            .iter()
+            .any(|it| is_notebook(process, it));
+    (selection.gpus.is_empty() || selection.gpus.iter().any(|&index| has_gpu(index)))
+        && (selection.users.is_empty() || selection.users.iter().any(is_user))
+        && selection
+            .older_than
+            .is_none_or(|least| age.is_some_and(|age| age >= least.as_secs_f64()))
+        && (!any_name || is_named)
+}
+
+fn is_kernel(process: &Process, id: &str) -> bool {
+    let kernel = process.jupyter.as_deref();
+    kernel.is_some_and(|kernel| kernel.kernel_id.as_deref() == Some(id))
+}
+
+/// Whether a path is that of a process's notebook, or the whole end of it.
+fn is_notebook(process: &Process, path: &str) -> bool {
+    let Some(kernel) = process.jupyter.as_deref() else {
+        return false;
+    };
+    let Some(notebook) = kernel.notebook_path.as_deref() else {
+        return false;
+    };
+    let ends = |long: &str, short: &str| {
+        !short.is_empty()
+            && long.strip_suffix(short).is_some_and(|rest| {
+                rest.is_empty() || rest.ends_with('/') || short.starts_with('/')
+            })
+    };
+    let whole = kernel.server_root.as_deref().map(|root| {
+        let root = root.trim_end_matches('/');
+        format!("{root}/{}", notebook.trim_start_matches('/'))
+    });
+    let path = path.trim_start_matches("./");
+    ends(notebook, path) || whole.is_some_and(|whole| ends(&whole, path))
+}

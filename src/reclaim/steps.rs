@@ -1,0 +1,332 @@
+//! How a target is ended: the steps, gentlest first, by what owns its processes. Pure.
+//!
+//! Whoever would start a process again is asked first: the notebook server, the launcher of a
+//! distributed run, and where a scheduler, a service manager or a container runtime owns it, that one,
+//! by a command that is only named.
+
+use std::sync::Arc;
+
+use super::guard::Guard;
+use super::policy::Signal;
+use super::target::{Kernel, Member, Step, Whom};
+use crate::model::snapshot::{Parent, ProcessType};
+use crate::model::{Process, Snapshot};
+
+/// What a process may take to end itself, in seconds (as earlyoom has it).
+const GRACE_SECONDS: f64 = 10.0;
+/// torchrun and DeepSpeed wait 30 s for their workers before they kill them (torch:
+/// `distributed/elastic/multiprocessing/api.py`).
+const LAUNCHER_SECONDS: f64 = 35.0;
+/// A notebook server goes from interrupt to SIGKILL within 5 s (`jupyter_client`:
+/// `KernelManager.shutdown_wait_time`).
+const KERNEL_SECONDS: f64 = 6.0;
+/// What a client of the Multi-Process Service may take to part from its server.
+const CLIENT_SECONDS: f64 = 2.0;
+/// What the kernel may take to end what was killed.
+const KILL_SECONDS: f64 = 5.0;
+/// A notebook server looks after its kernels every 3 s (`jupyter_client`: `KernelRestarter.time_to_dead`
+/// and `poll_interval`), torchrun more often.
+const RESPAWN_SECONDS: f64 = 6.0;
+
+/// Programs, and modules of Python, that start the ranks of a run and end them when they are told to.
+const LAUNCHERS: &[&str] = &[
+    "torchrun",
+    "deepspeed",
+    "accelerate",
+    "horovodrun",
+    "mpirun",
+    "mpiexec",
+    "mpiexec.hydra",
+    "orterun",
+    "prterun",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "deepspeed.launcher.runner",
+    "deepspeed.launcher.launch",
+    "accelerate.commands.launch",
+];
+
+/// Units whose processes are other people's, started by a daemon: to stop one would end them all.
+const DAEMONS: &[&str] = &[
+    "cron.service",
+    "crond.service",
+    "atd.service",
+    "ssh.service",
+    "sshd.service",
+    "dropbear.service",
+    "slurmd.service",
+    "docker.service",
+    "containerd.service",
+    "crio.service",
+    "kubelet.service",
+    "jupyterhub.service",
+    "display-manager.service",
+];
+
+/// Whose steps they are.
+pub(super) struct Whose<'a> {
+    pub guard: &'a Guard,
+    pub processes: &'a [&'a Process],
+    pub launcher: Option<&'a Member>,
+    pub leader: u32,
+    pub snapshot: &'a Snapshot,
+    /// All of the family.
+    pub is_whole: bool,
+}
+
+/// The steps, and how long to look out for one that is started in the place of what they end.
+pub(super) struct Way {
+    pub steps: Vec<Step>,
+    pub respawn_seconds: f64,
+}
+
+/// How a target is ended.
+pub(super) fn way(whose: &Whose<'_>) -> Way {
+    let policy = &whose.guard.policy;
+    let kernel = whose.processes.iter().find_map(|process| kernel(process));
+    let owner = whose.processes.iter().find_map(|process| owner(process));
+    if let Some(kernel) = kernel
+        && !(policy.direct && policy.signal.is_some())
+    {
+        let grace_seconds = KERNEL_SECONDS;
+        let mut steps = vec![Step::ShutKernel {
+            kernel,
+            grace_seconds,
+        }];
+        steps.extend(signals(whose));
+        return Way {
+            steps,
+            respawn_seconds: RESPAWN_SECONDS,
+        };
+    }
+    if let Some(command) = &owner
+        && !policy.direct
+    {
+        let command = Arc::clone(command);
+        return Way {
+            steps: vec![Step::Advise { command }],
+            respawn_seconds: 0.0,
+        };
+    }
+    let is_notebook = whose.processes.iter().any(|process| is_notebook(process));
+    let is_restarted = is_notebook || owner.is_some() || !whose.is_whole;
+    Way {
+        steps: signals(whose),
+        respawn_seconds: if is_restarted { RESPAWN_SECONDS } else { 0.0 },
+    }
+}
+
+fn signals(whose: &Whose<'_>) -> Vec<Step> {
+    let policy = &whose.guard.policy;
+    let first = policy.signal.unwrap_or(Signal::Term);
+    let own = policy.grace.map(|grace| grace.as_secs_f64());
+    let ask = |whom, usual: f64| Step::Signal {
+        signal: first,
+        whom,
+        grace_seconds: own.unwrap_or(usual),
+    };
+    let kill = |whom| Step::Signal {
+        signal: Signal::Kill,
+        whom,
+        grace_seconds: KILL_SECONDS,
+    };
+    let mut steps = Vec::new();
+    let clients: Vec<&Process> = whose
+        .processes
+        .iter()
+        .copied()
+        .filter(|process| is_client(process, whose.snapshot))
+        .collect();
+    if !clients.is_empty() {
+        steps.push(Step::TerminateClient {
+            pids: clients.iter().map(|process| process.pid).collect(),
+            pipe_directory: clients.iter().find_map(|process| {
+                let environment = process.environment.as_deref()?;
+                environment.get("CUDA_MPS_PIPE_DIRECTORY").cloned()
+            }),
+            grace_seconds: CLIENT_SECONDS,
+        });
+    }
+    let is_asked = first != Signal::Kill;
+    if whose.launcher.is_some() {
+        if is_asked {
+            steps.push(ask(Whom::Launcher, LAUNCHER_SECONDS));
+            steps.push(ask(Whom::Family, GRACE_SECONDS));
+        }
+        steps.push(kill(Whom::Launcher));
+    } else if is_asked {
+        let leads = |process: &&&Process| process.ppid == Some(whose.leader);
+        if whose.processes.iter().filter(leads).count() > 0 {
+            let is_launcher = whose
+                .processes
+                .iter()
+                .find(|process| process.pid == whose.leader)
+                .is_some_and(|process| launches(process.command.as_deref()));
+            let usual = if is_launcher {
+                LAUNCHER_SECONDS
+            } else {
+                GRACE_SECONDS
+            };
+            steps.push(ask(Whom::Leader, usual));
+        }
+        steps.push(ask(Whom::Family, GRACE_SECONDS));
+    }
+    steps.push(kill(Whom::Family));
+    steps
+}
+
+/// The member that the others depend on: the parent of the most, else who leads their group or
+/// session, else the oldest.
+pub(super) fn leader(members: &[Member], processes: &[&Process]) -> u32 {
+    let children = |pid: u32| {
+        let parents = processes.iter().filter(|it| it.ppid == Some(pid));
+        parents.count()
+    };
+    let leads = |pid: u32| {
+        let led = members
+            .iter()
+            .filter(|it| it.process_group == Some(pid) || it.session == Some(pid));
+        led.count()
+    };
+    members
+        .iter()
+        // Of several the first, which is the oldest.
+        .rev()
+        .max_by_key(|it| (children(it.pid), leads(it.pid)))
+        .map_or(0, |it| it.pid)
+}
+
+/// The kernel at its server, where that can be asked.
+fn kernel(process: &Process) -> Option<Kernel> {
+    let jupyter = process.jupyter.as_deref()?;
+    if jupyter.server_error.is_some() || !is_notebook(process) {
+        return None;
+    }
+    Some(Kernel {
+        id: jupyter.kernel_id.clone()?,
+        pid: process.pid,
+        server_url: jupyter.server_url.clone()?,
+        server_pid: jupyter.server_pid,
+        notebook: jupyter.notebook_path.clone(),
+    })
+}
+
+/// Whether a server stands behind a kernel and would start it again; a program that runs a notebook
+/// from end to end does not.
+fn is_notebook(process: &Process) -> bool {
+    process.jupyter.as_deref().is_some_and(|jupyter| {
+        let application = jupyter.application.as_deref();
+        !matches!(
+            application,
+            Some("papermill" | "nbconvert" | "nbclient" | "batch" | "vscode" | "marimo")
+        )
+    })
+}
+
+fn is_client(process: &Process, snapshot: &Snapshot) -> bool {
+    let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
+    rows.flatten()
+        .any(|row| row.pid == process.pid && row.kind == ProcessType::Mps)
+}
+
+/// What to type where something else owns a process. The innermost owner is the one to ask.
+fn owner(process: &Process) -> Option<Arc<str>> {
+    if let Some(slurm) = process.slurm.as_deref() {
+        let Some(job) = &slurm.job_id else {
+            return Some("end its Slurm job with scancel".into());
+        };
+        let step = slurm.step_id.as_deref();
+        let step = step.filter(|step| step.bytes().all(|byte| byte.is_ascii_digit()));
+        return Some(match step {
+            Some(step) => format!("scancel {}.{step}", quoted(job)).into(),
+            None => format!("scancel {}", quoted(job)).into(),
+        });
+    }
+    if is_notebook(process) && process.container.is_some() {
+        return Some("shut the kernel down in its notebook".into());
+    }
+    if let Some(pod) = process.kubernetes.as_deref() {
+        let Some(name) = &pod.pod_name else {
+            return Some("scale down what owns its pod, or kubectl delete pod".into());
+        };
+        let space = pod.namespace.as_ref();
+        let space = space.map(|it| format!(" --namespace {}", quoted(it)));
+        let space = space.unwrap_or_default();
+        return Some(format!("kubectl delete pod{space} {}", quoted(name)).into());
+    }
+    if let Some(container) = process.container.as_deref() {
+        let id = container.id.as_deref().map(short);
+        let name = container.name.as_deref().or(id);
+        let name = name.map_or_else(|| "its container".to_owned(), quoted);
+        return Some(match container.runtime.as_deref() {
+            Some(tool @ ("docker" | "podman" | "nerdctl")) => format!("{tool} stop {name}").into(),
+            Some("libpod") => format!("podman stop {name}").into(),
+            Some("containerd" | "cri-o" | "crio") => format!("crictl stop {name}").into(),
+            Some("lxc") => format!("lxc-stop --name {name}").into(),
+            _ => format!("stop the container {name}").into(),
+        });
+    }
+    let unit = process.systemd_unit.as_deref()?;
+    let is_service = unit.ends_with(".service") && !unit.starts_with("user@");
+    if !is_service || DAEMONS.contains(&unit) || is_notebook(process) {
+        return None;
+    }
+    let is_users = process
+        .cgroup
+        .as_deref()
+        .is_some_and(|path| path.contains("/user@"));
+    let manager = if is_users { " --user" } else { "" };
+    Some(format!("systemctl{manager} stop {}", quoted(unit)).into())
+}
+
+fn short(id: &str) -> &str {
+    id.get(..12).unwrap_or(id)
+}
+
+/// A word as a shell reads it back, whatever stands in it.
+fn quoted(word: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.@:/".contains(&byte);
+    let is_safe = !word.is_empty() && !word.starts_with('-') && word.bytes().all(is_plain);
+    match is_safe {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+/// Whether who started a family is the launcher of a run, and not a shell or a daemon.
+pub(super) fn is_launcher(parent: &Parent) -> bool {
+    launches(parent.command.as_deref())
+}
+
+/// Whether a command starts the ranks of a run: the program, or for an interpreter the script or the
+/// module.
+fn launches(command: Option<&[Arc<str>]>) -> bool {
+    let base = |word: &Arc<str>| word.rsplit('/').next().unwrap_or(word).to_owned();
+    let Some((program, arguments)) = command.and_then(<[_]>::split_first) else {
+        return false;
+    };
+    let program = base(program);
+    let is_python = program.strip_prefix("python").is_some_and(|rest| {
+        rest.bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'.')
+    });
+    if !is_python {
+        return LAUNCHERS.contains(&&*program);
+    }
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        match &**word {
+            "-m" => return words.next().is_some_and(|it| LAUNCHERS.contains(&&**it)),
+            "-X" | "-W" => {
+                words.next();
+            }
+            "-c" => return false,
+            word if word.starts_with('-') => {}
+            _ => return LAUNCHERS.contains(&&*base(word)),
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,335 @@
+//! What the tests of this room are made of: snapshots, findings, and hands that touch nothing.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::guard::Guard;
+use super::hands::{Answer, Approved, Handle, Hands, NotOpened, NotSent, Request};
+use super::ledger::{Entry, Error, Record};
+use super::plan::{Plan, Seen, plan};
+use super::policy::{Policy, Signal};
+use crate::host::{Guarded, Listed, Ourselves};
+use crate::model::evidence::{Evidence, StoppedEvidence};
+use crate::model::family::{Family, families};
+use crate::model::finding::{Action, Finding, FindingGpu, FindingProcess, Kind, Severity};
+use crate::model::snapshot::{Memory, PidNamespace};
+use crate::model::{Gpu, GpuProcess, Process, Snapshot, Time};
+use crate::units::GIB;
+
+pub const BOOT: &str = "boot";
+pub const OWNER: u32 = 1000;
+
+/// A process of the owner's that started with its pid as ticks, alone in its session and group.
+pub fn process(pid: u32, command: &str) -> Process {
+    Process {
+        pid,
+        start_ticks: Some(u64::from(pid) * 10),
+        start_time: Some(at(-86_400.0)),
+        ppid: Some(1),
+        process_group: Some(pid),
+        session: Some(pid),
+        state: Some('S'),
+        uid: Some(OWNER),
+        user: Some("ann".into()),
+        comm: Some("python3".into()),
+        command: Some(command.split(' ').map(Arc::from).collect()),
+        environment: Some(Arc::default()),
+        executable: Some("/usr/bin/python3.11".into()),
+        cpu_percent: Some(0.0),
+        gpu_files: Some(Arc::from(vec![Arc::from("/dev/nvidia0")])),
+        ..Process::default()
+    }
+}
+
+pub fn at(seconds: f64) -> Time {
+    Time::from_unix_milliseconds(1_700_000_000_000).plus_seconds(seconds)
+}
+
+/// A GPU with rows of (pid, bytes), and so many bytes that nobody accounts for.
+pub fn gpu(index: u32, rows: &[(u32, u64)], loose: u64) -> Gpu {
+    let used = rows.iter().map(|row| row.1).sum::<u64>() + loose;
+    Gpu {
+        index,
+        uuid: Some(format!("GPU-{index}").into()),
+        minor_number: Some(index),
+        memory: Some(Memory {
+            total_bytes: 80 * GIB,
+            reserved_bytes: Some(0),
+            used_bytes: used,
+            free_bytes: 80 * GIB - used,
+        }),
+        processes: Some(
+            rows.iter()
+                .map(|&(pid, bytes)| GpuProcess {
+                    pid,
+                    used_bytes: Some(bytes),
+                    sm_percent: Some(0),
+                    ..GpuProcess::default()
+                })
+                .collect(),
+        ),
+        ..Gpu::default()
+    }
+}
+
+pub fn snapshot(time: Time, processes: &[Process], gpus: Vec<Gpu>) -> Snapshot {
+    let mut snapshot = Snapshot::new(time);
+    snapshot.host.boot_id = Some(BOOT.into());
+    snapshot.host.pid_namespace = Some(PidNamespace::Host);
+    snapshot.processes = processes.to_vec();
+    snapshot.gpus = gpus;
+    snapshot
+}
+
+/// A finding on a process, on GPU 0, of two hours.
+pub fn finding(kind: Kind, process: &Process) -> Finding {
+    let mut actions = vec![Action::Notify];
+    if matches!(kind, Kind::Idle | Kind::Orphan | Kind::Stopped) {
+        actions.push(Action::Terminate);
+    }
+    Finding {
+        id: format!("{kind}:GPU-0:{}", process.pid).into(),
+        rule: kind.name().into(),
+        kind,
+        severity: Severity::Warning,
+        since: at(-7200.0),
+        duration_seconds: 7200.0,
+        resolved_at: None,
+        gpus: vec![FindingGpu {
+            index: 0,
+            uuid: Some("GPU-0".into()),
+            used_bytes: Some(GIB),
+        }],
+        process: Some(FindingProcess {
+            pid: process.pid,
+            start_ticks: process.start_ticks,
+            start_time: process.start_time,
+            user: process.user.clone(),
+            command: process.command.clone(),
+            identity: process.identity(),
+        }),
+        memory_bytes: Some(GIB),
+        evidence: Evidence::Stopped(StoppedEvidence {
+            state: 'T',
+            samples: 9,
+            terminal: None,
+        }),
+        message: format!("{} is {kind}", process.pid),
+        advice: Vec::new(),
+        actions,
+        also: Vec::new(),
+    }
+}
+
+/// What Linux tells of the processes of a snapshot.
+pub fn facts(snapshot: &Snapshot) -> BTreeMap<u32, Guarded> {
+    let known = snapshot.processes.iter().filter_map(|it| {
+        let facts = Guarded {
+            start_ticks: it.start_ticks?,
+            state: it.state,
+            ppid: it.ppid,
+            process_group: it.process_group,
+            session: it.session,
+            uid: it.uid,
+            is_process: Some(true),
+            oom_score_adj: Some(0),
+            executable: it.executable.clone(),
+            comm: it.comm.clone(),
+            command: it.command.clone(),
+            ..Guarded::default()
+        };
+        Some((it.pid, facts))
+    });
+    known.collect()
+}
+
+/// Serves by its name.
+pub fn serves(process: &Process, _: &Snapshot) -> bool {
+    let command = process.command.as_deref().unwrap_or_default();
+    command.first().is_some_and(|program| &**program == "vllm")
+}
+
+/// The owner, on the host.
+pub fn guard() -> Guard {
+    Guard {
+        policy: Policy::new(serves),
+        ourselves: Ourselves {
+            pid: 900,
+            uid: OWNER,
+            session: Some(800),
+            ancestors: vec![850, 800, 1],
+            may_signal_others: false,
+            pid_namespace: Some(PidNamespace::Host),
+            boot_id: Some(BOOT.into()),
+        },
+    }
+}
+
+/// The plan of a snapshot, with the families and the facts that are its own.
+pub fn plan_of(findings: &[Finding], snapshot: &Snapshot, guard: &Guard) -> Plan {
+    plan_with(findings, snapshot, &families(snapshot), &facts(snapshot), guard)
+}
+
+pub fn plan_with(
+    findings: &[Finding],
+    snapshot: &Snapshot,
+    families: &[Family],
+    facts: &BTreeMap<u32, Guarded>,
+    guard: &Guard,
+) -> Plan {
+    plan(
+        &Seen {
+            findings,
+            snapshot,
+            families,
+            facts,
+        },
+        guard,
+    )
+}
+
+/// Hands of a world that does what a test says, and remembers what was sent.
+#[derive(Debug, Default)]
+pub struct Puppets {
+    /// What there is.
+    pub world: BTreeMap<u32, Guarded>,
+    /// Who cannot be taken hold of.
+    pub refuses: HashMap<u32, NotOpened>,
+    /// Who cannot be signalled.
+    pub rejects: HashMap<u32, NotSent>,
+    /// Who ends on which signal.
+    pub ends_on: HashMap<u32, Vec<Signal>>,
+    /// Who starts whom, when it is sent a signal other than SIGSTOP.
+    pub forks: HashMap<u32, Vec<(u32, Guarded)>>,
+    /// Who is held up, and where.
+    pub held_up: HashMap<u32, String>,
+    /// What is answered.
+    pub answer: Option<Answer>,
+    /// What was asked.
+    pub asked: Vec<Request>,
+    /// What was sent.
+    pub sent: Vec<(u32, Signal)>,
+    opened: Vec<Approved>,
+    exited: HashSet<(u32, u64)>,
+}
+
+impl Puppets {
+    pub fn of(snapshot: &Snapshot) -> Self {
+        Self {
+            world: facts(snapshot),
+            ..Self::default()
+        }
+    }
+
+    /// A process ends.
+    pub fn end(&mut self, pid: u32) {
+        if let Some(facts) = self.world.remove(&pid) {
+            self.exited.insert((pid, facts.start_ticks));
+        }
+    }
+
+    fn has_ended(&self, who: &Approved) -> bool {
+        self.world
+            .get(&who.pid)
+            .is_none_or(|facts| facts.start_ticks != who.start_ticks)
+    }
+}
+
+impl Hands for Puppets {
+    fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened> {
+        if let Some(error) = self.refuses.get(&who.pid) {
+            return Err(error.clone());
+        }
+        let Some(facts) = self.world.get(&who.pid) else {
+            return Err(NotOpened::Gone(who.pid));
+        };
+        if facts.start_ticks != who.start_ticks || who.boot_id.as_deref() != Some(BOOT) {
+            return Err(NotOpened::Changed(who.pid));
+        }
+        self.opened.push(who.clone());
+        Ok(Handle(self.opened.len() - 1))
+    }
+
+    fn look(&mut self, pid: u32) -> Option<Guarded> {
+        self.world.get(&pid).cloned()
+    }
+
+    fn signal(&mut self, handle: Handle, signal: Signal) -> Result<(), NotSent> {
+        let who = self.opened[handle.0].clone();
+        if self.has_ended(&who) {
+            return Err(NotSent::Gone);
+        }
+        if let Some(error) = self.rejects.get(&who.pid) {
+            return Err(error.clone());
+        }
+        self.sent.push((who.pid, signal));
+        if signal != Signal::Stop
+            && let Some(children) = self.forks.remove(&who.pid)
+        {
+            self.world.extend(children);
+        }
+        let ends = self.ends_on.get(&who.pid);
+        if ends.is_some_and(|signals| signals.contains(&signal)) {
+            self.end(who.pid);
+        }
+        Ok(())
+    }
+
+    fn has_exited(&mut self, handle: Handle) -> bool {
+        let who = self.opened[handle.0].clone();
+        self.has_ended(&who)
+    }
+
+    fn list(&mut self) -> Vec<Listed> {
+        let all = self.world.iter();
+        all.map(|(&pid, facts)| Listed {
+            pid,
+            start_ticks: facts.start_ticks,
+            ppid: facts.ppid,
+            process_group: facts.process_group,
+            session: facts.session,
+        })
+        .collect()
+    }
+
+    fn held_up(&mut self, pid: u32) -> Option<String> {
+        self.held_up.get(&pid).cloned()
+    }
+
+    fn ask(&mut self, request: Request) {
+        self.asked.push(request);
+    }
+
+    fn answer(&mut self) -> Answer {
+        self.answer.clone().unwrap_or(Answer::Waiting)
+    }
+}
+
+/// A ledger in memory, with room for so many lines.
+#[derive(Debug)]
+pub struct Pages {
+    pub lines: Vec<Entry>,
+    pub room: usize,
+}
+
+impl Default for Pages {
+    fn default() -> Self {
+        Self {
+            lines: Vec::new(),
+            room: usize::MAX,
+        }
+    }
+}
+
+impl Record for Pages {
+    fn write(&mut self, entry: &Entry) -> Result<(), Error> {
+        if self.lines.len() >= self.room {
+            return Err(Error::Write {
+                path: "ledger".into(),
+                cause: std::io::ErrorKind::StorageFull.into(),
+            });
+        }
+        self.lines.push(entry.clone());
+        Ok(())
+    }
+}

@@ -1,0 +1,332 @@
+//! Whether the memory came back, as NVML sees it, and what an act came to. Pure.
+//!
+//! That a process has exited proves nothing: a fork that inherited its descriptors, or a driver that is
+//! held up, keeps its memory. It is back when NVML no longer lists its processes *and* no memory is left
+//! that nobody accounts for and that was accounted for before. How much is in use in all says less:
+//! another process may have taken it in the same second.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::guard::Protection;
+use super::target::{Member, Target};
+use crate::model::{Gpu, Snapshot, Time};
+use crate::units::{Bytes, MIB};
+
+/// How long the driver may take to give memory back after the last exit, in seconds.
+pub const DEADLINE_SECONDS: f64 = 10.0;
+
+/// Unaccounted memory moves by as much without anybody's doing: a share of what is expected, within
+/// bounds.
+const LEAST_SLACK: u64 = 16 * MIB;
+const MOST_SLACK: u64 = 256 * MIB;
+
+/// What an act came to.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Outcome {
+    /// NVML shows that the memory came back.
+    Freed {
+        /// How much.
+        bytes: u64,
+        /// From the first deed until it was seen.
+        ms: u64,
+    },
+    /// All have exited and the memory is not back.
+    ExitedNotFreed {
+        /// Who may hold it: processes with the GPU open that NVML does not list, or pids that NVML
+        /// lists and nobody has.
+        holders: Vec<u32>,
+    },
+    /// Another one was started in its place.
+    Respawned {
+        /// Which.
+        pid: u32,
+    },
+    /// There was nothing left to end.
+    AlreadyGone,
+    /// A number of the plan is another process's now; nothing was sent.
+    IdentityChanged,
+    /// What the rule said is no longer so, or cannot be told any more.
+    RuleNoLongerTrue,
+    /// It is not to be touched.
+    Protected {
+        /// Why.
+        why: Protection,
+    },
+    /// The kernel did not allow it.
+    NotPermitted,
+    /// A thread is held up in the kernel: not even SIGKILL ends it before the driver lets go.
+    StuckInDriver {
+        /// Where, as the kernel names it; `"?"` where it does not say.
+        wchan: Arc<str>,
+    },
+    /// It has outlived all that was sent.
+    StillAlive,
+    /// The pids are not the host's.
+    OtherNamespace,
+}
+
+impl Outcome {
+    /// Whether what was asked for is so: the memory is back, or there was nobody to hold it.
+    pub fn is_success(&self) -> bool {
+        matches!(self, Self::Freed { .. } | Self::AlreadyGone)
+    }
+
+    /// What it means that a process is protected.
+    pub fn of(protection: Protection) -> Self {
+        match protection {
+            Protection::OtherNamespace => Self::OtherNamespace,
+            Protection::NotPermitted { .. } => Self::NotPermitted,
+            Protection::Replaced => Self::IdentityChanged,
+            why => Self::Protected { why },
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Freed { bytes, ms } => {
+                write!(f, "freed {} in {:.1} s", Bytes(*bytes), *ms as f64 / 1000.0)
+            }
+            Self::ExitedNotFreed { holders } if holders.is_empty() => f.write_str(
+                "exited, and the memory is not back; look for what holds the GPU as root",
+            ),
+            Self::ExitedNotFreed { holders } => {
+                let pids: Vec<String> = holders.iter().map(ToString::to_string).collect();
+                let pids = pids.join(", ");
+                write!(f, "exited, and the memory is not back; {pids} may hold it")
+            }
+            Self::Respawned { pid } => write!(
+                f,
+                "ended, and {pid} was started in its place; end what starts it"
+            ),
+            Self::AlreadyGone => f.write_str("already gone"),
+            Self::IdentityChanged => {
+                f.write_str("its number is another process's now; nothing was sent")
+            }
+            Self::RuleNoLongerTrue => {
+                f.write_str("left alone: what the rule said is no longer certain")
+            }
+            Self::Protected { why } => write!(f, "not touched: {why}"),
+            Self::NotPermitted => {
+                f.write_str("not permitted; run as root or as the process's owner")
+            }
+            Self::StuckInDriver { wchan } => write!(
+                f,
+                "held up in the kernel ({wchan}); it ends when the driver lets go: drain the machine and restart it"
+            ),
+            Self::StillAlive => f.write_str("still alive after all that was sent"),
+            Self::OtherNamespace => {
+                f.write_str("pids here are not the host's; run gpumem on the host")
+            }
+        }
+    }
+}
+
+/// What GPUs were like before a deed.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Baseline(Vec<Before>);
+
+#[derive(Clone, PartialEq, Debug)]
+struct Before {
+    index: u32,
+    uuid: Option<Arc<str>>,
+    used: Option<u64>,
+    /// Memory that no listed process accounts for; `None` where that cannot be told.
+    loose: Option<u64>,
+    /// What the target's rows say together; `None` where one does not say.
+    held: Option<u64>,
+}
+
+/// Whether memory is back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Back {
+    /// It is, and so much of it.
+    Yes(u64),
+    /// Not so far, or it cannot be told; who may hold it.
+    NotYet(Vec<u32>),
+}
+
+impl Baseline {
+    /// What the GPUs of a target's members are like.
+    pub fn of(target: &Target, snapshot: &Snapshot) -> Self {
+        let is_theirs = |gpu: &Gpu| {
+            let mut rows = gpu.processes.iter().flatten();
+            let has_open = |it: &Member| it.gpus.iter().any(|on| on.index == gpu.index);
+            target.members.iter().any(has_open) || rows.any(|row| is_of(row.pid, target))
+        };
+        let gpus = snapshot.gpus.iter().filter(|gpu| is_theirs(gpu));
+        Self(
+            gpus.map(|gpu| Before {
+                index: gpu.index,
+                uuid: gpu.uuid.clone(),
+                used: gpu.memory.map(|memory| memory.used_bytes),
+                loose: loose(gpu),
+                held: held(gpu, target),
+            })
+            .collect(),
+        )
+    }
+
+    /// What the members hold by it; `None` where that is not known of one.
+    pub fn held(&self) -> Option<u64> {
+        self.0
+            .iter()
+            .try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.held?)))
+    }
+
+    /// Whether a snapshot, taken after the members have exited or let go, shows it back.
+    pub fn compare(&self, target: &Target, snapshot: &Snapshot) -> Back {
+        let (mut bytes, mut is_back, mut holders) = (0u64, true, Vec::new());
+        for before in &self.0 {
+            match before.freed(target, snapshot) {
+                Some(freed) => bytes = bytes.saturating_add(freed),
+                None => {
+                    is_back = false;
+                    before.add_holders(target, snapshot, &mut holders);
+                }
+            }
+        }
+        if is_back {
+            return Back::Yes(bytes);
+        }
+        holders.sort_unstable();
+        holders.dedup();
+        Back::NotYet(holders)
+    }
+}
+
+impl Before {
+    fn gpu<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Gpu> {
+        let same = |gpu: &&Gpu| match (&self.uuid, &gpu.uuid) {
+            (Some(one), Some(other)) => one == other,
+            _ => self.index == gpu.index,
+        };
+        snapshot.gpus.iter().find(same)
+    }
+
+    /// The bytes that came back here; `None` where they have not, or it cannot be told.
+    fn freed(&self, target: &Target, snapshot: &Snapshot) -> Option<u64> {
+        let gpu = self.gpu(snapshot)?;
+        if gpu.stale_seconds.is_some() || gpu.processes.is_none() {
+            return None;
+        }
+        let rows = gpu.processes.iter().flatten();
+        if rows
+            .map(|row| row.pid)
+            .any(|pid| is_listed(pid, target, snapshot))
+        {
+            return None;
+        }
+        let Some(used) = gpu.memory.map(|memory| memory.used_bytes) else {
+            // Where NVML gives no figures, its list is all the proof there is.
+            return self.used.is_none().then_some(self.held.unwrap_or(0));
+        };
+        let slack = (self.held.unwrap_or(0) / 4).clamp(LEAST_SLACK, MOST_SLACK);
+        let dropped = self.used.map(|before| before.saturating_sub(used));
+        match (self.loose, loose(gpu)) {
+            (Some(before), Some(after)) => match self.held {
+                // None of its own by NVML's list: what nobody accounted for has to have shrunk.
+                Some(0) if before <= LEAST_SLACK => Some(0),
+                Some(0) => Some(before.saturating_sub(after)).filter(|&freed| freed > LEAST_SLACK),
+                Some(held) => (after <= before.saturating_add(slack)).then_some(held),
+                None => dropped.filter(|&freed| freed > 0),
+            },
+            _ => match self.held {
+                Some(held) if held > 0 => (dropped? >= held.saturating_sub(slack)).then_some(held),
+                _ => dropped.filter(|&freed| freed > LEAST_SLACK),
+            },
+        }
+    }
+
+    fn add_holders(&self, target: &Target, snapshot: &Snapshot, holders: &mut Vec<u32>) {
+        let Some(gpu) = self.gpu(snapshot) else {
+            return;
+        };
+        let pids = || gpu.processes.iter().flatten().map(|row| row.pid);
+        holders.extend(pids().filter(|&pid| {
+            snapshot
+                .process(pid)
+                .is_none_or(|process| process.start_ticks.is_none())
+                || is_listed(pid, target, snapshot)
+        }));
+        let file = gpu.minor_number.map(|minor| format!("/nvidia{minor}"));
+        let holds = |files: &Arc<[Arc<str>]>| {
+            let is_here = |path: &Arc<str>| file.as_ref().is_none_or(|file| path.ends_with(file));
+            files.iter().any(is_here)
+        };
+        holders.extend(
+            snapshot
+                .processes
+                .iter()
+                .filter(|process| process.gpu_files.as_ref().is_some_and(holds))
+                .map(|process| process.pid)
+                .filter(|&pid| pids().all(|listed| listed != pid)),
+        );
+    }
+}
+
+/// Whether NVML's row of this number is the target's: not a later process's with a number of it.
+fn is_listed(pid: u32, target: &Target, snapshot: &Snapshot) -> bool {
+    let start = snapshot
+        .process(pid)
+        .and_then(|process| process.start_ticks);
+    let is = |it: &Member| it.pid == pid && start.is_none_or(|start| start == it.start_ticks);
+    target.members.iter().any(is) || (start.is_none() && target.dead.contains(&pid))
+}
+
+/// Whether a number is the target's, as long as it has not been given to another.
+fn is_of(pid: u32, target: &Target) -> bool {
+    target.members.iter().any(|it| it.pid == pid) || target.dead.contains(&pid)
+}
+
+/// Whether the members hold anything by a snapshot; `None` where that cannot be told.
+pub(super) fn hold_anything(target: &Target, snapshot: &Snapshot, since: Time) -> Option<bool> {
+    if snapshot.time < since {
+        return None;
+    }
+    let mut known = true;
+    for gpu in &snapshot.gpus {
+        let Some(rows) = gpu
+            .processes
+            .as_ref()
+            .filter(|_| gpu.stale_seconds.is_none())
+        else {
+            known = false;
+            continue;
+        };
+        if rows.iter().any(|row| is_listed(row.pid, target, snapshot)) {
+            return Some(true);
+        }
+    }
+    for member in &target.members {
+        let process = snapshot
+            .process(member.pid)
+            .filter(|process| process.start_ticks == Some(member.start_ticks));
+        let files = process.map(|process| process.gpu_files.as_deref());
+        match files {
+            Some(Some([])) => {}
+            Some(Some(_)) => return Some(true),
+            // What the snapshot does not show holds nothing that was looked for, unless it was not.
+            Some(None) | None => known &= member.is_listed,
+        }
+    }
+    known.then_some(false)
+}
+
+fn held(gpu: &Gpu, target: &Target) -> Option<u64> {
+    let rows = gpu.processes.as_ref()?.iter();
+    rows.filter(|row| is_of(row.pid, target))
+        .try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
+}
+
+fn loose(gpu: &Gpu) -> Option<u64> {
+    Some(gpu.memory?.used_bytes.saturating_sub(gpu.process_bytes()?))
+}
+
+#[cfg(test)]
+mod tests;
