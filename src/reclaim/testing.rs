@@ -167,7 +167,13 @@ pub fn guard() -> Guard {
 
 /// The plan of a snapshot, with the families and the facts that are its own.
 pub fn plan_of(findings: &[Finding], snapshot: &Snapshot, guard: &Guard) -> Plan {
-    plan_with(findings, snapshot, &families(snapshot), &facts(snapshot), guard)
+    plan_with(
+        findings,
+        snapshot,
+        &families(snapshot),
+        &facts(snapshot),
+        guard,
+    )
 }
 
 pub fn plan_with(

@@ -1,1 +1,404 @@
-//! Tests.
+//! Each reason for not touching a process, and that an ordinary one may be.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::*;
+use crate::model::{Gpu, GpuProcess, Identity, Start};
+use crate::reclaim::policy::Exempt;
+use crate::reclaim::testing::{OWNER, at, facts, gpu, guard, process, snapshot};
+use crate::units::GIB;
+
+fn ordinary() -> Guarded {
+    let known = process(70, "python train.py");
+    facts(&snapshot(at(0.0), &[known], Vec::new()))[&70].clone()
+}
+
+fn by_facts(guard: &Guard, pid: u32, facts: &Guarded) -> Option<Protection> {
+    guard.by_facts(Call::Rule, pid, Some(facts), None)
+}
+
+#[test]
+fn an_ordinary_process_of_ones_own_may_be_touched() {
+    assert_eq!(by_facts(&guard(), 70, &ordinary()), None);
+    let python = process(70, "python train.py");
+    let seen = snapshot(at(0.0), &[python.clone()], vec![gpu(0, &[(70, GIB)], 0)]);
+    assert_eq!(guard().by_sight(Call::Rule, &python, &seen), None);
+}
+
+#[test]
+fn what_the_machine_and_oneself_rest_on_is_known_by_number() {
+    for (pid, protection) in [
+        (0, Protection::Init),
+        (1, Protection::Init),
+        (2, Protection::Init),
+        (900, Protection::Ourselves),
+        (850, Protection::Ancestor),
+    ] {
+        for call in [Call::Rule, Call::Named] {
+            let found = guard().by_facts(call, pid, Some(&ordinary()), None);
+            assert_eq!(found.as_ref(), Some(&protection), "{pid}");
+        }
+    }
+    let mut detached = guard();
+    detached.ourselves.ancestors.clear();
+    let found = by_facts(&detached, 800, &ordinary());
+    assert_eq!(found, Some(Protection::SessionLeader));
+}
+
+#[test]
+fn programs_are_known_by_their_files_and_by_whole_names() {
+    let with = |executable: Option<&str>, comm: &str| Guarded {
+        executable: executable.map(Arc::from),
+        comm: Some(comm.into()),
+        ..ordinary()
+    };
+    let name = |facts: &Guarded| match by_facts(&guard(), 70, facts) {
+        Some(Protection::Program { name }) => Some(name.to_string()),
+        None => None,
+        other => panic!("{other:?}"),
+    };
+    for (executable, comm, protected) in [
+        ("/usr/lib/xorg/Xorg", "python", Some("Xorg")),
+        (
+            "/usr/bin/nvidia-cuda-mps-server",
+            "x",
+            Some("nvidia-cuda-mps-server"),
+        ),
+        (
+            "/usr/bin/nv-hostengine (deleted)",
+            "x",
+            Some("nv-hostengine"),
+        ),
+        (
+            "/usr/lib/systemd/systemd-logind",
+            "x",
+            Some("systemd-logind"),
+        ),
+        (
+            "/usr/bin/containerd-shim-runc-v2",
+            "x",
+            Some("containerd-shim-runc-v2"),
+        ),
+        ("/usr/bin/tmux", "tmux: server", Some("tmux")),
+        ("/usr/sbin/slurmstepd", "slurmstepd", Some("slurmstepd")),
+        // What a process calls itself is no proof, either way.
+        ("/usr/bin/python3.11", "Xorg", None),
+        ("/usr/bin/python3.11", "sshd", None),
+        // A part of a name is somebody else's.
+        ("/home/ann/Xorg-trainer", "x", None),
+        ("/home/ann/my-sshd", "x", None),
+        ("/home/ann/systemd/train", "x", None),
+        ("/home/ann/initialise", "x", None),
+    ] {
+        let facts = with(Some(executable), comm);
+        assert_eq!(name(&facts).as_deref(), protected, "{executable}");
+    }
+    // Where the file is not told, the short name is all there is, cut as the kernel cuts it.
+    assert_eq!(
+        name(&with(None, "nvidia-persiste")).as_deref(),
+        Some("nvidia-persiste")
+    );
+    assert_eq!(
+        name(&with(None, "tmux: server")).as_deref(),
+        Some("tmux: server")
+    );
+
+    let mut strict = guard();
+    strict.policy.never = vec!["python3.11".into()];
+    let found = by_facts(&strict, 70, &ordinary());
+    assert!(
+        matches!(found, Some(Protection::Program { .. })),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn what_is_not_known_protects() {
+    let whole = ordinary();
+    let is_unknown = |found: Option<Protection>| matches!(found, Some(Protection::Unknown { .. }));
+    assert!(is_unknown(guard().by_facts(Call::Named, 70, None, None)));
+    for facts in [
+        Guarded {
+            oom_score_adj: None,
+            ..whole.clone()
+        },
+        Guarded {
+            uid: None,
+            ..whole.clone()
+        },
+    ] {
+        assert!(is_unknown(by_facts(&guard(), 70, &facts)), "{facts:?}");
+    }
+    let nameless = Guarded {
+        executable: None,
+        ..whole
+    };
+    assert!(is_unknown(by_facts(&guard(), 70, &nameless)));
+    let known = Some("/usr/bin/python3.11");
+    assert_eq!(
+        guard().by_facts(Call::Rule, 70, Some(&nameless), known),
+        None
+    );
+    assert_eq!(
+        guard().by_facts(Call::Named, 70, Some(&nameless), None),
+        None
+    );
+}
+
+#[test]
+fn the_kernel_and_what_it_must_not_kill_are_left_alone() {
+    let kernel = Guarded {
+        is_kernel_thread: true,
+        ..ordinary()
+    };
+    assert_eq!(
+        by_facts(&guard(), 70, &kernel),
+        Some(Protection::KernelThread)
+    );
+    let exempt = Guarded {
+        oom_score_adj: Some(-1000),
+        ..ordinary()
+    };
+    assert_eq!(
+        by_facts(&guard(), 70, &exempt),
+        Some(Protection::OomProtected)
+    );
+    let thread = Guarded {
+        is_process: Some(false),
+        ..ordinary()
+    };
+    assert_eq!(by_facts(&guard(), 70, &thread), Some(Protection::Replaced));
+}
+
+#[test]
+fn others_are_touched_only_on_request_and_with_the_right_to() {
+    let theirs = Guarded {
+        uid: Some(OWNER + 1),
+        ..ordinary()
+    };
+    let mut guard = guard();
+    let uid = OWNER + 1;
+    assert_eq!(
+        by_facts(&guard, 70, &theirs),
+        Some(Protection::OtherUser { uid })
+    );
+    guard.policy.all_users = true;
+    assert_eq!(
+        by_facts(&guard, 70, &theirs),
+        Some(Protection::NotPermitted { uid })
+    );
+    guard.ourselves.may_signal_others = true;
+    assert_eq!(by_facts(&guard, 70, &theirs), None);
+    guard.policy.all_users = false;
+    guard.ourselves.uid = 0;
+    assert!(by_facts(&guard, 70, &theirs).is_some(), "not even root's");
+}
+
+#[test]
+fn who_is_not_certain_is_never_touched() {
+    let mut python = process(70, "python train.py");
+    python.unresolved = Some("a stranger may have its number".into());
+    let seen = snapshot(at(0.0), &[], Vec::new());
+    for call in [Call::Rule, Call::Named] {
+        let found = guard().by_sight(call, &python, &seen);
+        assert_eq!(found, Some(Protection::Unresolved));
+    }
+    python.unresolved = None;
+    python.start_ticks = None;
+    let found = guard().by_sight(Call::Named, &python, &seen);
+    assert_eq!(found, Some(Protection::Unresolved));
+}
+
+#[test]
+fn in_another_namespace_only_what_is_named_and_proven_is_touched() {
+    let python = process(70, "python train.py");
+    let other = Some(Protection::OtherNamespace);
+    for namespace in [Some(PidNamespace::Container), None] {
+        let mut seen = snapshot(at(0.0), &[], Vec::new());
+        seen.host.pid_namespace = namespace;
+        assert_eq!(guard().by_sight(Call::Rule, &python, &seen), other);
+        assert_eq!(guard().by_sight(Call::Named, &python, &seen), None);
+        for files in [None, Some(vec![]), Some(vec![Arc::from("/dev/nvidiactl")])] {
+            let unproven = Process {
+                gpu_files: files.map(Arc::from),
+                ..python.clone()
+            };
+            assert_eq!(guard().by_sight(Call::Named, &unproven, &seen), other);
+        }
+    }
+    // A recording of a host, played in a container.
+    let mut inside = guard();
+    inside.ourselves.pid_namespace = Some(PidNamespace::Container);
+    let seen = snapshot(at(0.0), &[], Vec::new());
+    assert_eq!(inside.by_sight(Call::Rule, &python, &seen), other);
+}
+
+#[test]
+fn what_only_draws_is_left_alone() {
+    let python = process(70, "game");
+    let row = |kind| GpuProcess {
+        pid: 70,
+        kind,
+        ..GpuProcess::default()
+    };
+    let on = |kinds: &[ProcessType]| {
+        let gpu = Gpu {
+            processes: Some(kinds.iter().copied().map(row).collect()),
+            ..Gpu::default()
+        };
+        snapshot(at(0.0), &[], vec![gpu])
+    };
+    let mut guard = guard();
+    let draws = on(&[ProcessType::Graphics]);
+    assert_eq!(
+        guard.by_sight(Call::Named, &python, &draws),
+        Some(Protection::Graphics)
+    );
+    assert!(
+        guard
+            .by_sight(Call::Rule, &python, &on(&[ProcessType::Other]))
+            .is_some()
+    );
+    for kinds in [
+        &[ProcessType::ComputeGraphics][..],
+        &[ProcessType::Graphics, ProcessType::Compute],
+        &[ProcessType::Mps],
+    ] {
+        assert_eq!(guard.by_sight(Call::Rule, &python, &on(kinds)), None);
+    }
+    guard.policy.graphics = true;
+    assert_eq!(guard.by_sight(Call::Rule, &python, &draws), None);
+}
+
+#[test]
+fn servers_are_touched_only_on_request() {
+    let server = process(70, "vllm serve model");
+    let seen = snapshot(at(0.0), &[], Vec::new());
+    let mut guard = guard();
+    assert_eq!(
+        guard.by_sight(Call::Rule, &server, &seen),
+        Some(Protection::Server)
+    );
+    assert_eq!(guard.by_sight(Call::Named, &server, &seen), None);
+    guard.policy.servers = true;
+    assert_eq!(guard.by_sight(Call::Rule, &server, &seen), None);
+}
+
+#[test]
+fn its_owner_keeps_it_until_then() {
+    let keeping = |value: &str, uid| Process {
+        uid: Some(uid),
+        environment: Some(Arc::new(BTreeMap::from([(VARIABLE.into(), value.into())]))),
+        ..process(70, "python train.py")
+    };
+    let seen = snapshot(at(0.0), &[], Vec::new());
+    let later = at(60.0).to_string();
+    let kept = |guard: &Guard, call, value: &str, uid| {
+        let found = guard.by_sight(call, &keeping(value, uid), &seen);
+        matches!(found, Some(Protection::KeptByOwner { .. }))
+    };
+    let mut guard = guard();
+    for call in [Call::Rule, Call::Named] {
+        assert!(kept(&guard, call, &later, OWNER));
+        assert!(kept(&guard, call, "please", OWNER), "not clear");
+        assert!(!kept(&guard, call, &at(-60.0).to_string(), OWNER), "over");
+        assert!(!kept(&guard, call, "0", OWNER));
+        assert!(kept(&guard, call, &later, OWNER + 1));
+    }
+    guard.policy.others_may_keep = false;
+    assert!(
+        !kept(&guard, Call::Rule, &later, OWNER + 1),
+        "root's policy"
+    );
+    assert!(kept(&guard, Call::Rule, &later, OWNER) && kept(&guard, Call::Rule, &later, 0));
+    guard.policy.even_kept = true;
+    assert!(!kept(&guard, Call::Named, &later, OWNER));
+    assert!(
+        kept(&guard, Call::Rule, &later, OWNER),
+        "only what is named"
+    );
+
+    let mut unread = keeping(&later, OWNER);
+    unread.environment = None;
+    let found = guard.by_sight(Call::Rule, &unread, &seen);
+    assert!(
+        matches!(found, Some(Protection::Unknown { .. })),
+        "{found:?}"
+    );
+    assert_eq!(guard.by_sight(Call::Named, &unread, &seen), None);
+}
+
+#[test]
+fn the_configuration_keeps_it_until_then() {
+    let python = process(70, "python train.py");
+    let mut guard = guard();
+    guard.policy.kept = vec![Exempt {
+        identity: python.identity(),
+        reason: "a demonstration".into(),
+        until: Some(at(60.0)),
+    }];
+    let found = |guard: &Guard, process: &Process, seconds| {
+        guard.by_sight(Call::Rule, process, &snapshot(at(seconds), &[], Vec::new()))
+    };
+    let kept = found(&guard, &python, 0.0);
+    assert!(
+        matches!(kept, Some(Protection::KeptByConfiguration { .. })),
+        "{kept:?}"
+    );
+    assert_eq!(found(&guard, &python, 60.0), None, "it has ended");
+    guard.policy.kept[0].identity = Identity {
+        pid: 70,
+        start: Start::Ticks(1),
+    };
+    assert_eq!(found(&guard, &python, 0.0), None, "another of that number");
+}
+
+#[test]
+fn each_reason_is_a_phrase() {
+    let all = [
+        Protection::Init,
+        Protection::KernelThread,
+        Protection::Ourselves,
+        Protection::Ancestor,
+        Protection::SessionLeader,
+        Protection::Program { name: "X".into() },
+        Protection::OomProtected,
+        Protection::Graphics,
+        Protection::OtherUser { uid: 7 },
+        Protection::NotPermitted { uid: 7 },
+        Protection::OtherNamespace,
+        Protection::KeptByOwner {
+            until: Some(at(0.0)),
+        },
+        Protection::KeptByConfiguration {
+            why: "x".into(),
+            until: None,
+        },
+        Protection::Server,
+        Protection::Unresolved,
+        Protection::Replaced,
+        Protection::Unknown { what: "x".into() },
+        Protection::Owned {
+            command: "scancel 7".into(),
+        },
+        Protection::NoPidfd,
+        Protection::NotHeld { error: "x".into() },
+    ];
+    let mut texts: Vec<String> = all.iter().map(ToString::to_string).collect();
+    assert!(
+        texts
+            .iter()
+            .all(|text| !text.ends_with('.') && text.len() > 8)
+    );
+    texts.sort();
+    texts.dedup();
+    assert_eq!(texts.len(), all.len(), "each of its own");
+    for protection in all {
+        let json = serde_json::to_string(&protection).unwrap();
+        assert_eq!(
+            serde_json::from_str::<Protection>(&json).unwrap(),
+            protection
+        );
+    }
+}

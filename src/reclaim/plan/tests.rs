@@ -1,1 +1,549 @@
-//! Tests.
+//! Whom a plan takes, and whom it leaves alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::model::Gpu;
+use crate::model::finding::Action;
+use crate::model::snapshot::{Jupyter, Parent};
+use crate::reclaim::policy::{Selection, Signal};
+use crate::reclaim::target::{Step, Whom};
+use crate::reclaim::testing::{
+    OWNER, at, facts, finding, gpu, guard, plan_of, plan_with, process, snapshot,
+};
+use crate::units::GIB;
+
+fn pids(target: &Target) -> Vec<u32> {
+    target.members.iter().map(|it| it.pid).collect()
+}
+
+fn why(plan: &Plan) -> Vec<&Why> {
+    plan.refused.iter().map(|it| &it.why).collect()
+}
+
+/// One process with a finding, alone on its GPU.
+fn alone(kind: Kind) -> (Vec<Finding>, Snapshot) {
+    let python = process(70, "python train.py");
+    let seen = snapshot(at(0.0), &[python.clone()], vec![gpu(0, &[(70, GIB)], 0)]);
+    (vec![finding(kind, &python)], seen)
+}
+
+fn with(selection: Selection) -> Guard {
+    let mut guard = guard();
+    guard.policy.selection = selection;
+    guard
+}
+
+#[test]
+fn kinds_are_taken_always_when_asked_or_never() {
+    for kind in Kind::ALL {
+        let (findings, seen) = alone(kind);
+        let usual = plan_of(&findings, &seen, &guard());
+        let asked = with(Selection {
+            kinds: vec![kind],
+            ..Selection::default()
+        });
+        let asked = plan_of(&findings, &seen, &asked);
+        let (by_default, when_asked) = match kind {
+            Kind::Idle | Kind::Orphan | Kind::Stopped => (1, 1),
+            Kind::Hung | Kind::Leak | Kind::ServerIdle => (0, 1),
+            _ => (0, 0),
+        };
+        assert_eq!(usual.targets.len(), by_default, "{kind}");
+        assert_eq!(asked.targets.len(), when_asked, "{kind}");
+        // What was asked for and is not done says why; by default only what one would expect.
+        assert_eq!(asked.refused.len(), 1 - when_asked, "{kind}");
+        let is_told = matches!(kind, Kind::Dead | Kind::Stuck | Kind::Hung | Kind::Leak);
+        assert_eq!(usual.refused.len(), usize::from(is_told), "{kind}");
+    }
+}
+
+#[test]
+fn a_target_says_who_why_and_how() {
+    let (findings, seen) = alone(Kind::Idle);
+    let plan = plan_of(&findings, &seen, &guard());
+    let [target] = &plan.targets[..] else {
+        panic!("{plan:?}");
+    };
+    assert_eq!((&*target.id, target.leader), ("70:700", 70));
+    assert_eq!(
+        (target.bytes, target.boot_id.as_deref()),
+        (Some(GIB), Some("boot"))
+    );
+    let member = &target.members[0];
+    assert_eq!((member.start_ticks, member.uid), (700, OWNER));
+    assert_eq!(&*member.name, "python train.py");
+    assert_eq!(member.gpus[0].used_bytes, Some(GIB));
+    let Reason::Found { findings } = &target.reason else {
+        panic!("{target:?}");
+    };
+    assert_eq!((findings[0].kind, &*findings[0].rule), (Kind::Idle, "idle"));
+    assert!(findings[0].evidence.is_object());
+    let signals: Vec<_> = target
+        .steps
+        .iter()
+        .map(|step| match step {
+            Step::Signal {
+                signal,
+                whom,
+                grace_seconds,
+            } => (*signal, *whom, *grace_seconds),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(
+        signals,
+        [
+            (Signal::Term, Whom::Family, 10.0),
+            (Signal::Kill, Whom::Family, 5.0)
+        ]
+    );
+    let json = serde_json::to_string(&plan).unwrap();
+    assert!(
+        json.contains(r#""step":"signal","signal":"TERM","whom":"family""#),
+        "{json}"
+    );
+    let again: Target = serde_json::from_str(&serde_json::to_string(target).unwrap()).unwrap();
+    assert_eq!(&again, target);
+}
+
+#[test]
+fn what_the_rule_only_tells_is_left_alone() {
+    let (mut findings, seen) = alone(Kind::Idle);
+    findings[0].actions = vec![Action::Notify];
+    let plan = plan_of(&findings, &seen, &guard());
+    assert_eq!(why(&plan), [&Why::OnlyTold]);
+    findings[0].resolved_at = Some(at(0.0));
+    let plan = plan_of(&findings, &seen, &guard());
+    assert!(
+        plan.targets.is_empty() && plan.refused.is_empty(),
+        "it has ceased"
+    );
+}
+
+#[test]
+fn a_process_that_is_another_by_now_is_none_of_the_rules() {
+    let (findings, mut seen) = alone(Kind::Idle);
+    seen.processes[0].start_ticks = Some(1);
+    assert_eq!(why(&plan_of(&findings, &seen, &guard())), [&Why::Gone]);
+    // The snapshot is of before; Linux says now that it is another.
+    let (findings, seen) = alone(Kind::Idle);
+    let mut now = facts(&seen);
+    now.get_mut(&70).unwrap().start_ticks = 1;
+    let plan = plan_with(&findings, &seen, &[], &now, &guard());
+    let protection = Protection::Replaced;
+    assert_eq!(
+        why(&plan),
+        [&Why::Protected {
+            pid: 70,
+            protection
+        }]
+    );
+    // And where Linux says nothing, nothing is done.
+    let plan = plan_with(&findings, &seen, &[], &BTreeMap::new(), &guard());
+    assert!(plan.targets.is_empty() && plan.refused.len() == 1);
+}
+
+#[test]
+fn what_is_asked_for_narrows_it() {
+    let first = process(70, "python train.py");
+    let mut second = process(80, "python other.py");
+    second.user = Some("bob".into());
+    let gpus = vec![gpu(0, &[(70, GIB)], 0), gpu(1, &[(80, 4 * GIB)], 0)];
+    let seen = snapshot(at(0.0), &[first.clone(), second.clone()], gpus);
+    let mut on_other = finding(Kind::Idle, &second);
+    on_other.gpus[0].index = 1;
+    on_other.duration_seconds = 60.0;
+    let findings = [finding(Kind::Orphan, &first), on_other];
+    let leaders = |selection| {
+        let plan = plan_of(&findings, &seen, &with(selection));
+        plan.targets.iter().map(|it| it.leader).collect::<Vec<_>>()
+    };
+    let all = Selection::default;
+    assert_eq!(leaders(all()), [80, 70], "most memory first");
+    let cases: [(Selection, &[u32]); 9] = [
+        (
+            Selection {
+                gpus: vec![1],
+                ..all()
+            },
+            &[80],
+        ),
+        (
+            Selection {
+                gpus: vec![0, 1],
+                ..all()
+            },
+            &[80, 70],
+        ),
+        (
+            Selection {
+                users: vec!["ann".into()],
+                ..all()
+            },
+            &[70],
+        ),
+        (
+            Selection {
+                users: vec![OWNER.to_string().into()],
+                ..all()
+            },
+            &[80, 70],
+        ),
+        (
+            Selection {
+                kinds: vec![Kind::Idle],
+                ..all()
+            },
+            &[80],
+        ),
+        (
+            Selection {
+                rules: vec!["orphan".into()],
+                ..all()
+            },
+            &[70],
+        ),
+        (
+            Selection {
+                older_than: Some(Duration::from_secs(3600)),
+                ..all()
+            },
+            &[70],
+        ),
+        (
+            Selection {
+                min_bytes: Some(2 * GIB),
+                ..all()
+            },
+            &[80],
+        ),
+        (
+            Selection {
+                pids: vec![70],
+                kinds: vec![Kind::Idle, Kind::Orphan],
+                ..all()
+            },
+            &[70],
+        ),
+    ];
+    for (selection, expected) in cases {
+        assert_eq!(leaders(selection.clone()), expected, "{selection:?}");
+    }
+}
+
+#[test]
+fn what_is_named_needs_no_finding() {
+    let (_, mut seen) = alone(Kind::Idle);
+    seen.processes.push(Process {
+        gpu_files: Some(Arc::default()),
+        ..process(90, "bash")
+    });
+    let named = |pids: &[u32]| {
+        with(Selection {
+            pids: pids.to_vec(),
+            ..Selection::default()
+        })
+    };
+    let plan = plan_of(&[], &seen, &named(&[70, 90, 4711, 70]));
+    assert_eq!(plan.targets.len(), 1);
+    assert_eq!(plan.targets[0].reason, Reason::Named);
+    assert_eq!(why(&plan), [&Why::NotOnGpu, &Why::NotOnGpu]);
+    let mut old = named(&[70]);
+    old.policy.selection.older_than = Some(Duration::from_secs(100_000));
+    assert!(plan_of(&[], &seen, &old).targets.is_empty());
+    seen.processes[0].unresolved = Some("a stranger".into());
+    let plan = plan_of(&[], &seen, &named(&[70]));
+    let protection = Protection::Unresolved;
+    assert_eq!(
+        why(&plan),
+        [&Why::Protected {
+            pid: 70,
+            protection
+        }]
+    );
+}
+
+#[test]
+fn notebooks_are_named_by_kernel_or_path() {
+    let mut kernel = process(70, "python -m ipykernel_launcher -f k.json");
+    kernel.jupyter = Some(Arc::new(Jupyter {
+        application: Some("jupyter".into()),
+        kernel_id: Some("7a1b".into()),
+        notebook_path: Some("work/Train.ipynb".into()),
+        server_root: Some("/home/ann".into()),
+        server_url: Some("http://127.0.0.1:8888/".into()),
+        ..Jupyter::default()
+    }));
+    let seen = snapshot(at(0.0), &[kernel], vec![gpu(0, &[(70, GIB)], 0)]);
+    let count = |kernels: &[&str], notebooks: &[&str]| {
+        let names = |it: &[&str]| it.iter().map(|name| Arc::from(*name)).collect();
+        let plan = plan_of(
+            &[],
+            &seen,
+            &with(Selection {
+                kernels: names(kernels),
+                notebooks: names(notebooks),
+                ..Selection::default()
+            }),
+        );
+        assert_eq!(plan.targets.len() + plan.refused.len(), 1);
+        plan.targets.len()
+    };
+    assert_eq!((count(&["7a1b"], &[]), count(&["7a1"], &[])), (1, 0));
+    for (path, found) in [
+        ("Train.ipynb", 1),
+        ("work/Train.ipynb", 1),
+        ("./work/Train.ipynb", 1),
+        ("/home/ann/work/Train.ipynb", 1),
+        ("ain.ipynb", 0),
+        ("/work/Train.ipynb", 1),
+        ("other/Train.ipynb", 0),
+        ("", 0),
+    ] {
+        assert_eq!(count(&[], &[path]), found, "{path}");
+    }
+}
+
+/// Two ranks that torchrun started, in sessions of their own, and a worker of the first.
+fn run() -> (Vec<Process>, Vec<Gpu>) {
+    let launcher = Arc::new(Parent {
+        pid: 60,
+        start_ticks: Some(600),
+        comm: Some("torchrun".into()),
+        command: Some(
+            ["/venv/bin/python", "/venv/bin/torchrun", "train.py"]
+                .map(Arc::from)
+                .into(),
+        ),
+    });
+    let rank = |pid, number: &str| Process {
+        ppid: Some(60),
+        parent: Some(Arc::clone(&launcher)),
+        environment: Some(Arc::new(
+            [
+                ("TORCHELASTIC_RUN_ID", "7f3a"),
+                ("RANK", number),
+                ("LOCAL_RANK", number),
+                ("WORLD_SIZE", "2"),
+                ("MASTER_ADDR", "localhost"),
+                ("MASTER_PORT", "29500"),
+            ]
+            .map(|(name, value)| (Arc::from(name), Arc::from(value)))
+            .into(),
+        )),
+        ..process(pid, "python -u train.py")
+    };
+    let worker = Process {
+        ppid: Some(70),
+        process_group: Some(70),
+        session: Some(70),
+        ..process(72, "python -u train.py")
+    };
+    let gpus = vec![gpu(0, &[(70, GIB)], 0), gpu(1, &[(71, GIB)], 0)];
+    (vec![rank(70, "0"), rank(71, "1"), worker], gpus)
+}
+
+fn launcher_facts() -> Guarded {
+    let torchrun = process(60, "/venv/bin/python /venv/bin/torchrun train.py");
+    facts(&snapshot(at(0.0), &[torchrun], Vec::new()))[&60].clone()
+}
+
+fn family(members: &[u32], launcher: Option<Arc<Parent>>) -> Vec<Family> {
+    vec![Family {
+        id: "family:70".into(),
+        members: members.to_vec(),
+        ties: std::collections::BTreeSet::new(),
+        launcher,
+        user: Some("ann".into()),
+    }]
+}
+
+#[test]
+fn a_run_is_ended_by_its_launcher_and_whole() {
+    let (processes, gpus) = run();
+    let seen = snapshot(at(0.0), &processes, gpus);
+    let launcher = processes[0].parent.clone();
+    let families = family(&[70, 71, 72], launcher);
+    let mut known = facts(&seen);
+    known.insert(60, launcher_facts());
+    let both: Vec<Finding> = processes[..2]
+        .iter()
+        .map(|it| finding(Kind::Idle, it))
+        .collect();
+    let plan = plan_with(&both, &seen, &families, &known, &guard());
+    let [target] = &plan.targets[..] else {
+        panic!("{plan:?}");
+    };
+    assert_eq!(pids(target), [70, 71, 72]);
+    assert_eq!(target.launcher.as_ref().map(|it| it.pid), Some(60));
+    let whom: Vec<_> = target
+        .steps
+        .iter()
+        .map(|step| match step {
+            Step::Signal {
+                whom,
+                grace_seconds,
+                ..
+            } => (*whom, *grace_seconds),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(
+        whom,
+        [
+            (Whom::Launcher, 35.0),
+            (Whom::Family, 10.0),
+            (Whom::Launcher, 5.0),
+            (Whom::Family, 5.0)
+        ]
+    );
+    assert_eq!(target.bytes, Some(2 * GIB));
+
+    // One rank is idle and the other is not: nobody is ended.
+    let plan = plan_with(&both[..1], &seen, &families, &known, &guard());
+    assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
+    // Nor where the other was not asked for.
+    let mut on_other = both.clone();
+    on_other[1].gpus[0].index = 1;
+    let first = with(Selection {
+        gpus: vec![0],
+        ..Selection::default()
+    });
+    let plan = plan_with(&on_other, &seen, &families, &known, &first);
+    assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
+    // A person who names one means that one, and what hangs on it.
+    let named = with(Selection {
+        pids: vec![70],
+        ..Selection::default()
+    });
+    let plan = plan_with(&[], &seen, &families, &known, &named);
+    assert_eq!(pids(&plan.targets[0]), [70, 72]);
+    assert_eq!(plan.targets[0].launcher, None);
+    assert!(
+        plan.targets[0].respawn_seconds > 0.0,
+        "the launcher may start it again"
+    );
+}
+
+#[test]
+fn a_launcher_that_may_not_be_touched_protects_its_run() {
+    let (processes, gpus) = run();
+    let seen = snapshot(at(0.0), &processes, gpus);
+    let families = family(&[70, 71, 72], processes[0].parent.clone());
+    let both: Vec<Finding> = processes[..2]
+        .iter()
+        .map(|it| finding(Kind::Idle, it))
+        .collect();
+    let protected = |known: &BTreeMap<u32, Guarded>| {
+        let plan = plan_with(&both, &seen, &families, known, &guard());
+        assert!(plan.targets.is_empty());
+        let [
+            Why::Protected {
+                pid: 60,
+                protection,
+            },
+        ] = why(&plan)[..]
+        else {
+            panic!("{plan:?}");
+        };
+        protection.clone()
+    };
+    let mut known = facts(&seen);
+    assert!(matches!(protected(&known), Protection::Unknown { .. }));
+    let mut torchrun = launcher_facts();
+    torchrun.uid = Some(OWNER + 1);
+    known.insert(60, torchrun.clone());
+    assert!(matches!(protected(&known), Protection::OtherUser { .. }));
+    torchrun.uid = Some(OWNER);
+    torchrun.start_ticks = 1;
+    known.insert(60, torchrun);
+    assert!(
+        matches!(protected(&known), Protection::Unknown { .. }),
+        "another one"
+    );
+}
+
+#[test]
+fn one_of_the_family_who_is_kept_keeps_them_all() {
+    let (mut processes, gpus) = run();
+    let kept = BTreeMap::from([("GPUMEM_KEEP".into(), "2999-01-01".into())]);
+    processes[2].environment = Some(Arc::new(kept));
+    let seen = snapshot(at(0.0), &processes, gpus);
+    let both: Vec<Finding> = processes[..2]
+        .iter()
+        .map(|it| finding(Kind::Idle, it))
+        .collect();
+    let families = family(&[70, 71, 72], None);
+    let plan = plan_with(&both, &seen, &families, &facts(&seen), &guard());
+    let [
+        Why::Protected {
+            pid: 72,
+            protection,
+        },
+    ] = why(&plan)[..]
+    else {
+        panic!("{plan:?}");
+    };
+    assert!(matches!(protection, Protection::KeptByOwner { .. }));
+}
+
+#[test]
+fn a_holder_that_works_is_not_ended_with_who_is_idle() {
+    let (mut processes, gpus) = run();
+    for cpu_percent in [Some(80.0), None] {
+        processes[2].cpu_percent = cpu_percent;
+        let seen = snapshot(at(0.0), &processes, gpus.clone());
+        let both: Vec<Finding> = processes[..2]
+            .iter()
+            .map(|it| finding(Kind::Idle, it))
+            .collect();
+        let families = family(&[70, 71, 72], None);
+        let plan = plan_with(&both, &seen, &families, &facts(&seen), &guard());
+        assert_eq!(why(&plan), [&Why::Family { pids: vec![72] }]);
+    }
+}
+
+#[test]
+fn workers_of_a_dead_trainer_are_ended_for_its_memory() {
+    let dead = Process {
+        pid: 70,
+        ..Process::default()
+    };
+    let worker = |pid| Process {
+        process_group: Some(70),
+        session: Some(70),
+        ..process(pid, "python train.py")
+    };
+    let processes = [dead, worker(71), worker(72)];
+    let seen = snapshot(at(0.0), &processes, vec![gpu(0, &[(70, 5 * GIB)], 0)]);
+    let findings: Vec<Finding> = processes[1..]
+        .iter()
+        .map(|it| finding(Kind::Orphan, it))
+        .collect();
+    let families = family(&[70, 71, 72], None);
+    let plan = plan_with(&findings, &seen, &families, &facts(&seen), &guard());
+    let target = &plan.targets[0];
+    assert_eq!((pids(target), &target.dead[..]), (vec![71, 72], &[70][..]));
+    assert_eq!(target.bytes, Some(5 * GIB));
+}
+
+#[test]
+fn each_refusal_says_what_helps() {
+    for (why, words) in [
+        (Why::NeverTaken { kind: Kind::Dead }, "root"),
+        (Why::NeverTaken { kind: Kind::Stuck }, "drain"),
+        (Why::NeverTaken { kind: Kind::Hoard }, "advice"),
+        (Why::OnlyWhenAsked { kind: Kind::Hung }, "--kind hung"),
+        (Why::OnlyTold, "--pid"),
+        (Why::Family { pids: vec![1, 2] }, "1, 2"),
+        (Why::NotOnGpu, "gpumem ps"),
+        (Why::Gone, "not there"),
+        (Why::NoProcess, "GPU"),
+        (Why::NotFound { name: "x".into() }, "x"),
+    ] {
+        let text = why.to_string();
+        assert!(text.contains(words) && !text.ends_with('.'), "{text}");
+    }
+}

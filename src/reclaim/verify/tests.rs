@@ -1,1 +1,237 @@
-//! Tests.
+//! What NVML has to show for memory to be back.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::model::{Finding, Kind, Process};
+use crate::reclaim::testing::{at, finding, gpu, guard, plan_of, process, snapshot};
+use crate::units::GIB;
+
+/// A target of the first process, and the snapshot that it was made from.
+fn target(processes: &[Process], gpus: Vec<Gpu>) -> (Target, Snapshot) {
+    let seen = snapshot(at(0.0), processes, gpus);
+    let findings: Vec<Finding> = processes
+        .iter()
+        .filter(|it| it.start_ticks.is_some())
+        .map(|it| finding(Kind::Orphan, it))
+        .collect();
+    let mut plan = plan_of(&findings, &seen, &guard());
+    assert_eq!(plan.targets.len(), 1, "{:?}", plan.refused);
+    (plan.targets.remove(0), seen)
+}
+
+fn compare(before: &(Target, Snapshot), processes: &[Process], gpus: Vec<Gpu>) -> Back {
+    let after = snapshot(at(5.0), processes, gpus);
+    Baseline::of(&before.0, &before.1).compare(&before.0, &after)
+}
+
+fn python() -> Process {
+    process(70, "python train.py")
+}
+
+#[test]
+fn it_is_back_when_its_row_is_gone_and_nobody_holds_what_it_held() {
+    let before = target(&[python()], vec![gpu(0, &[(70, 4 * GIB), (80, GIB)], GIB)]);
+    let other = process(80, "python other.py");
+    let back = compare(&before, &[other.clone()], vec![gpu(0, &[(80, GIB)], GIB)]);
+    assert_eq!(back, Back::Yes(4 * GIB));
+    // In the same second another has taken more than was given back.
+    let back = compare(
+        &before,
+        &[other.clone()],
+        vec![gpu(0, &[(80, 30 * GIB)], GIB)],
+    );
+    assert_eq!(back, Back::Yes(4 * GIB));
+    // Its row is gone and the memory is not.
+    let back = compare(&before, &[other], vec![gpu(0, &[(80, GIB)], 5 * GIB)]);
+    assert_eq!(back, Back::NotYet(vec![]), "what 80 holds is accounted for");
+}
+
+#[test]
+fn a_row_without_a_process_is_not_gone() {
+    let before = target(&[python()], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
+    let back = compare(&before, &[], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
+    assert_eq!(back, Back::NotYet(vec![70]));
+    // Its number is another's now, who has taken as much: that is not its memory.
+    let mut later = python();
+    later.start_ticks = Some(99_999);
+    let back = compare(&before, &[later], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
+    assert_eq!(back, Back::Yes(4 * GIB));
+}
+
+#[test]
+fn who_holds_it_is_named() {
+    let before = target(&[python()], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
+    let worker = process(71, "pt_data_worker");
+    let mut elsewhere = process(72, "python");
+    elsewhere.gpu_files = Some(Arc::from(vec![Arc::from("/dev/nvidia1")]));
+    let back = compare(&before, &[worker, elsewhere], vec![gpu(0, &[], 4 * GIB)]);
+    assert_eq!(back, Back::NotYet(vec![71]));
+}
+
+#[test]
+fn a_gpu_that_does_not_answer_proves_nothing() {
+    let before = target(&[python()], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
+    let mut stale = gpu(0, &[], 0);
+    stale.stale_seconds = Some(3.0);
+    assert_eq!(compare(&before, &[], vec![stale]), Back::NotYet(vec![]));
+    let mut unlisted = gpu(0, &[], 0);
+    unlisted.processes = None;
+    assert_eq!(compare(&before, &[], vec![unlisted]), Back::NotYet(vec![]));
+    assert_eq!(compare(&before, &[], Vec::new()), Back::NotYet(vec![]));
+    // The index is another GPU's now.
+    let mut moved = gpu(1, &[], 0);
+    moved.uuid = Some("GPU-0".into());
+    assert_eq!(compare(&before, &[], vec![moved]), Back::Yes(4 * GIB));
+}
+
+#[test]
+fn on_several_gpus_all_have_to_show_it() {
+    let gpus =
+        |first: &[(u32, u64)], second: &[(u32, u64)]| vec![gpu(0, first, 0), gpu(1, second, 0)];
+    let before = target(&[python()], gpus(&[(70, GIB)], &[(70, 2 * GIB)]));
+    let back = compare(&before, &[python()], gpus(&[], &[(70, 2 * GIB)]));
+    assert_eq!(back, Back::NotYet(vec![70]));
+    assert_eq!(compare(&before, &[], gpus(&[], &[])), Back::Yes(3 * GIB));
+}
+
+#[test]
+fn what_no_row_told_is_measured_by_what_nobody_accounts_for() {
+    // A forked worker holds what its dead trainer took: NVML lists the dead one, or nobody.
+    let worker = process(71, "pt_data_worker");
+    let before = target(&[worker.clone()], vec![gpu(0, &[], 6 * GIB)]);
+    assert_eq!(
+        compare(&before, &[], vec![gpu(0, &[], GIB)]),
+        Back::Yes(5 * GIB)
+    );
+    let back = compare(&before, &[], vec![gpu(0, &[], 6 * GIB)]);
+    assert_eq!(back, Back::NotYet(vec![]));
+    // Nothing was held that anybody could see.
+    let before = target(&[worker], vec![gpu(0, &[], MIB)]);
+    assert_eq!(compare(&before, &[], vec![gpu(0, &[], MIB)]), Back::Yes(0));
+}
+
+#[test]
+fn where_nvml_does_not_say_how_much_the_whole_gpu_tells() {
+    let blind = |pid: Option<u32>, used: u64| {
+        let mut gpu = gpu(0, &[], used);
+        let rows = pid.map(|pid| crate::model::GpuProcess {
+            pid,
+            ..crate::model::GpuProcess::default()
+        });
+        gpu.processes = Some(rows.into_iter().collect());
+        gpu
+    };
+    let before = target(&[python()], vec![blind(Some(70), 6 * GIB)]);
+    assert_eq!(before.0.bytes, None);
+    assert_eq!(
+        compare(&before, &[], vec![blind(None, GIB)]),
+        Back::Yes(5 * GIB)
+    );
+    assert_eq!(
+        compare(&before, &[], vec![blind(None, 6 * GIB)]),
+        Back::NotYet(vec![])
+    );
+    // Another one's row does not say.
+    let with_other = |ours: bool, used: u64| {
+        let mut gpu = blind(Some(80), used);
+        if ours {
+            let mine = self::gpu(0, &[(70, 4 * GIB)], 0).processes.unwrap();
+            gpu.processes.as_mut().unwrap().extend(mine);
+        }
+        gpu
+    };
+    let before = target(&[python()], vec![with_other(true, 6 * GIB)]);
+    let back = |used| compare(&before, &[], vec![with_other(false, used)]);
+    assert_eq!(back(2 * GIB), Back::Yes(4 * GIB));
+    assert_eq!(
+        back(5 * GIB),
+        Back::NotYet(vec![80]),
+        "it has no process here"
+    );
+}
+
+#[test]
+fn where_there_are_no_figures_the_list_is_the_proof() {
+    let unified = |rows: &[(u32, u64)]| {
+        let mut gpu = gpu(0, rows, 0);
+        gpu.memory = None;
+        gpu
+    };
+    let before = target(&[python()], vec![unified(&[(70, 4 * GIB)])]);
+    assert_eq!(
+        compare(&before, &[], vec![unified(&[])]),
+        Back::Yes(4 * GIB)
+    );
+    let back = compare(&before, &[python()], vec![unified(&[(70, 4 * GIB)])]);
+    assert_eq!(back, Back::NotYet(vec![70]));
+}
+
+#[test]
+fn to_let_go_is_told_of_those_who_are_alive() {
+    let (target, seen) = target(&[python()], vec![gpu(0, &[(70, GIB)], 0)]);
+    assert_eq!(hold_anything(&target, &seen, at(0.0)), Some(true));
+    let mut free = python();
+    free.gpu_files = Some(Arc::from(Vec::new()));
+    let let_go = snapshot(at(1.0), &[free], vec![gpu(0, &[], 0)]);
+    assert_eq!(hold_anything(&target, &let_go, at(1.0)), Some(false));
+    assert_eq!(hold_anything(&target, &let_go, at(2.0)), None, "of before");
+    let open = snapshot(at(1.0), &[python()], vec![gpu(0, &[], 0)]);
+    assert_eq!(hold_anything(&target, &open, at(1.0)), Some(true));
+    let mut stale = let_go;
+    stale.gpus[0].stale_seconds = Some(1.0);
+    assert_eq!(hold_anything(&target, &stale, at(1.0)), None);
+}
+
+#[test]
+fn outcomes_have_their_names() {
+    for (outcome, json) in [
+        (
+            Outcome::Freed { bytes: 7, ms: 8 },
+            r#"{"outcome":"freed","bytes":7,"ms":8}"#,
+        ),
+        (
+            Outcome::ExitedNotFreed { holders: vec![9] },
+            r#"{"outcome":"exited_not_freed","holders":[9]}"#,
+        ),
+        (
+            Outcome::Respawned { pid: 9 },
+            r#"{"outcome":"respawned","pid":9}"#,
+        ),
+        (Outcome::AlreadyGone, r#"{"outcome":"already_gone"}"#),
+        (
+            Outcome::IdentityChanged,
+            r#"{"outcome":"identity_changed"}"#,
+        ),
+        (
+            Outcome::RuleNoLongerTrue,
+            r#"{"outcome":"rule_no_longer_true"}"#,
+        ),
+        (
+            Outcome::of(Protection::Init),
+            r#"{"outcome":"protected","why":{"reason":"init"}}"#,
+        ),
+        (
+            Outcome::of(Protection::NotPermitted { uid: 7 }),
+            r#"{"outcome":"not_permitted"}"#,
+        ),
+        (
+            Outcome::StuckInDriver {
+                wchan: "uvm_spin_loop".into(),
+            },
+            r#"{"outcome":"stuck_in_driver","wchan":"uvm_spin_loop"}"#,
+        ),
+        (Outcome::StillAlive, r#"{"outcome":"still_alive"}"#),
+        (
+            Outcome::of(Protection::OtherNamespace),
+            r#"{"outcome":"other_namespace"}"#,
+        ),
+    ] {
+        assert_eq!(serde_json::to_string(&outcome).unwrap(), json);
+        assert_eq!(serde_json::from_str::<Outcome>(json).unwrap(), outcome);
+        let success = matches!(outcome, Outcome::Freed { .. } | Outcome::AlreadyGone);
+        assert_eq!(outcome.is_success(), success);
+        assert!(!outcome.to_string().ends_with('.'));
+    }
+    assert_eq!(Outcome::of(Protection::Replaced), Outcome::IdentityChanged);
+}
