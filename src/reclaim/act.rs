@@ -214,7 +214,7 @@ impl Act {
         let members = &self.target.members;
         // What a person named may have let go in the meantime.
         if self.target.call() == Call::Named
-            && hold_anything(&self.target, moment.snapshot, moment.snapshot.time) == Some(false)
+            && hold_anything(&self.target, moment.snapshot) == Some(false)
         {
             return Next::End(Outcome::AlreadyGone);
         }
@@ -464,12 +464,12 @@ impl Act {
 
     /// Whether nobody is left, or who is left has let go.
     fn is_done(&mut self, moment: Moment<'_>, hands: &mut dyn Hands) -> Option<Next> {
-        let first_deed = self.first_deed?;
+        self.first_deed?;
         let since = moment.now;
         let is_empty = self.whom(Whom::Family, hands).is_empty();
         let have_let_go = || {
-            hold_anything(&self.target, moment.snapshot, first_deed) == Some(false)
-                && matches!(self.compare(first_deed, moment), Some(Back::Yes(_)))
+            hold_anything(&self.target, moment.snapshot) == Some(false)
+                && matches!(self.compare(moment), Some(Back::Yes(_)))
         };
         // Whom they have started since is not in the target, and holds what they held.
         if !is_empty && (self.held.has_adopted() || !have_let_go()) {
@@ -485,7 +485,7 @@ impl Act {
         moment: Moment<'_>,
         hands: &mut dyn Hands,
     ) -> Next {
-        let freed = freed.or_else(|| match self.compare(since, moment) {
+        let freed = freed.or_else(|| match self.compare(moment) {
             Some(Back::Yes(bytes)) => Some((bytes, moment.snapshot.time)),
             _ => None,
         });
@@ -510,7 +510,7 @@ impl Act {
                 Next::Wait(look_out)
             }
             None if moment.now >= deadline => {
-                let holders = match self.compare(since, moment) {
+                let holders = match self.compare(moment) {
                     Some(Back::NotYet(holders)) => holders,
                     _ => Vec::new(),
                 };
@@ -520,10 +520,11 @@ impl Act {
         }
     }
 
-    /// What a snapshot says that was taken after the end; `None` of an older one.
-    fn compare(&self, since: Time, moment: Moment<'_>) -> Option<Back> {
+    /// What a snapshot says that was taken after the first deed; `None` of an older one.
+    fn compare(&self, moment: Moment<'_>) -> Option<Back> {
         let baseline = self.baseline.as_ref()?;
-        (moment.snapshot.time >= since).then(|| baseline.compare(&self.target, moment.snapshot))
+        let first_deed = self.first_deed?;
+        (moment.snapshot.time > first_deed).then(|| baseline.compare(&self.target, moment.snapshot))
     }
 
     /// What became of those who outlive everything.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::guard::Protection;
 use super::target::{Member, Target};
-use crate::model::{Gpu, Snapshot, Time};
+use crate::model::{Gpu, Snapshot};
 use crate::units::{Bytes, MIB};
 
 /// How long the driver may take to give memory back after the last exit, in seconds.
@@ -179,7 +179,7 @@ impl Baseline {
             .try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.held?)))
     }
 
-    /// Whether a snapshot, taken after the members have exited or let go, shows it back.
+    /// Whether a snapshot, taken after the first deed, shows it back.
     pub fn compare(&self, target: &Target, snapshot: &Snapshot) -> Back {
         let (mut bytes, mut is_back, mut holders) = (0u64, true, Vec::new());
         for before in &self.0 {
@@ -285,10 +285,7 @@ fn is_of(pid: u32, target: &Target) -> bool {
 }
 
 /// Whether the members hold anything by a snapshot; `None` where that cannot be told.
-pub(super) fn hold_anything(target: &Target, snapshot: &Snapshot, since: Time) -> Option<bool> {
-    if snapshot.time < since {
-        return None;
-    }
+pub(super) fn hold_anything(target: &Target, snapshot: &Snapshot) -> Option<bool> {
     let mut known = true;
     for gpu in &snapshot.gpus {
         let Some(rows) = gpu

@@ -1,1 +1,712 @@
-//! Tests.
+//! Every outcome, by hands that touch nothing; time is data.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::*;
+use crate::host::Guarded;
+use crate::model::finding::Finding;
+use crate::model::snapshot::{Jupyter, PidNamespace};
+use crate::model::{Gpu, Process};
+use crate::reclaim::hands::NotSent;
+use crate::reclaim::ledger::Deed;
+use crate::reclaim::policy::Selection;
+use crate::reclaim::target::Reason;
+use crate::reclaim::testing::{
+    Pages, Puppets, at, facts, finding, gpu, guard, plan_of, process, snapshot,
+};
+use crate::units::GIB;
+
+/// An act, the world that it is in, and what NVML shows of it.
+struct Play {
+    act: Act,
+    hands: Puppets,
+    pages: Pages,
+    seen: Snapshot,
+    stands: Standing,
+    now: f64,
+}
+
+impl Play {
+    fn of(target: Target, seen: Snapshot, guard: Guard) -> Self {
+        Self {
+            act: Act::new(target, Arc::new(guard), Actor::default()),
+            hands: Puppets::of(&seen),
+            pages: Pages::default(),
+            seen,
+            stands: Standing::Holds,
+            now: 0.0,
+        }
+    }
+
+    /// Of what a rule of this kind found on each of these.
+    fn found(kind: Kind, processes: &[Process]) -> Self {
+        let rows: Vec<(u32, u64)> = processes.iter().map(|it| (it.pid, GIB)).collect();
+        let seen = snapshot(at(0.0), processes, vec![gpu(0, &rows, 0)]);
+        let findings: Vec<Finding> = processes.iter().map(|it| finding(kind, it)).collect();
+        let mut plan = plan_of(&findings, &seen, &guard());
+        assert_eq!(plan.targets.len(), 1, "{:?}", plan.refused);
+        Self::of(plan.targets.remove(0), seen, guard())
+    }
+
+    /// Of what a person named.
+    fn named(processes: &[Process], guard: Guard) -> Self {
+        let mut guard = guard;
+        guard.policy.selection = Selection {
+            pids: vec![processes[0].pid],
+            ..Selection::default()
+        };
+        let rows: Vec<(u32, u64)> = processes.iter().map(|it| (it.pid, GIB)).collect();
+        let seen = snapshot(at(0.0), processes, vec![gpu(0, &rows, 0)]);
+        let mut plan = plan_of(&[], &seen, &guard);
+        assert_eq!(plan.targets.len(), 1, "{:?}", plan.refused);
+        Self::of(plan.targets.remove(0), seen, guard)
+    }
+
+    /// What NVML shows from now on: those who are alive, and unaccounted memory.
+    fn show(&mut self, loose: u64) {
+        let alive = |it: &&Process| self.hands.world.contains_key(&it.pid);
+        let processes: Vec<Process> = self.seen.processes.iter().filter(alive).cloned().collect();
+        let rows: Vec<(u32, u64)> = processes.iter().map(|it| (it.pid, GIB)).collect();
+        self.shows(processes, vec![gpu(0, &rows, loose)]);
+    }
+
+    fn shows(&mut self, processes: Vec<Process>, gpus: Vec<Gpu>) {
+        self.seen = snapshot(at(self.now), &processes, gpus);
+    }
+
+    fn advance(&mut self) -> Progress {
+        self.try_advance().unwrap()
+    }
+
+    fn try_advance(&mut self) -> Result<Progress, ledger::Error> {
+        let moment = Moment {
+            now: at(self.now),
+            snapshot: &self.seen,
+            stands: self.stands,
+        };
+        self.act.advance(moment, &mut self.hands, &mut self.pages)
+    }
+
+    /// At a time, with a snapshot of then.
+    fn at(&mut self, seconds: f64) -> Progress {
+        self.now = seconds;
+        self.show(0);
+        self.advance()
+    }
+
+    /// Second by second, to its end; what is waited for is never far.
+    fn to_the_end(&mut self) -> Outcome {
+        for second in 0..200 {
+            match self.at(self.now + f64::from(second > 0)) {
+                Progress::Ended(outcome) => return outcome,
+                Progress::Waiting { until } => assert!(until >= at(self.now)),
+            }
+        }
+        panic!("no end: {:?}", self.hands.sent);
+    }
+
+    fn sent(&self) -> &[(u32, Signal)] {
+        &self.hands.sent
+    }
+}
+
+fn python() -> Process {
+    process(70, "python train.py")
+}
+
+fn ends_on(play: &mut Play, pid: u32, signals: &[Signal]) {
+    play.hands.ends_on.insert(pid, signals.to_vec());
+}
+
+const TERM: Signal = Signal::Term;
+const KILL: Signal = Signal::Kill;
+const STOP: Signal = Signal::Stop;
+
+#[test]
+fn who_obeys_is_asked_once_and_its_memory_seen_back() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    ends_on(&mut play, 70, &[TERM]);
+    assert_eq!(play.advance(), Progress::Waiting { until: at(10.0) });
+    assert_eq!(play.sent(), [(70, TERM)]);
+    assert!(play.act.outcome().is_none());
+    // It has exited; what was seen before proves nothing.
+    play.shows(Vec::new(), vec![gpu(0, &[], 0)]);
+    play.now = 0.4;
+    assert_eq!(play.advance(), Progress::Waiting { until: at(10.0) });
+    assert!(play.act.alive().is_empty());
+    let freed = Outcome::Freed {
+        bytes: GIB,
+        ms: 1500,
+    };
+    assert_eq!(play.at(1.5), Progress::Ended(freed.clone()));
+    assert_eq!(play.act.outcome(), Some(&freed));
+    assert_eq!(play.sent().len(), 1, "no SIGKILL");
+    // Whoever goes on asking is told the same, and nothing is done.
+    assert_eq!(play.at(99.0), Progress::Ended(freed));
+    assert_eq!(play.sent().len(), 1);
+}
+
+#[test]
+fn who_ignores_it_is_killed_after_the_grace() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    ends_on(&mut play, 70, &[KILL]);
+    play.advance();
+    assert_eq!(play.at(9.9), Progress::Waiting { until: at(10.0) });
+    assert_eq!(play.sent(), [(70, TERM)]);
+    play.at(10.0);
+    assert_eq!(play.sent(), [(70, TERM), (70, STOP), (70, KILL)]);
+    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+}
+
+#[test]
+fn a_stopped_process_is_made_to_go_on() {
+    let mut stopped = python();
+    stopped.state = Some('T');
+    let mut play = Play::found(Kind::Stopped, &[stopped]);
+    ends_on(&mut play, 70, &[Signal::Cont]);
+    play.advance();
+    assert_eq!(play.sent(), [(70, TERM), (70, Signal::Cont)]);
+    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+}
+
+#[test]
+fn that_a_stopped_one_goes_on_as_it_was_told_is_no_activity() {
+    let mut stopped = python();
+    stopped.state = Some('T');
+    let mut play = Play::found(Kind::Stopped, &[stopped.clone()]);
+    ends_on(&mut play, 70, &[KILL]);
+    play.advance();
+    play.hands.world.get_mut(&70).unwrap().state = Some('S');
+    play.stands = Standing::NoLonger;
+    assert_eq!(play.at(5.0), Progress::Waiting { until: at(10.0) });
+    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+
+    // But that it uses the GPU is.
+    let mut play = Play::found(Kind::Stopped, &[stopped]);
+    play.advance();
+    play.stands = Standing::NoLonger;
+    play.now = 5.0;
+    play.show(0);
+    play.seen.gpus[0].processes.as_mut().unwrap()[0].sm_percent = Some(40);
+    assert_eq!(play.advance(), Progress::Ended(Outcome::RuleNoLongerTrue));
+    assert_eq!(play.sent().len(), 2);
+}
+
+#[test]
+fn activity_cancels() {
+    // Before anything is sent.
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.stands = Standing::NoLonger;
+    assert_eq!(play.advance(), Progress::Ended(Outcome::RuleNoLongerTrue));
+    assert!(play.sent().is_empty());
+    // In the grace: what was sent was sent, and no more is.
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.advance();
+    play.stands = Standing::NoLonger;
+    assert_eq!(play.at(3.0), Progress::Ended(Outcome::RuleNoLongerTrue));
+    assert_eq!(play.sent(), [(70, TERM)]);
+    // What a person named, no rule takes back.
+    let mut play = Play::named(&[python()], guard());
+    ends_on(&mut play, 70, &[KILL]);
+    play.stands = Standing::NoLonger;
+    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+}
+
+#[test]
+fn what_is_not_known_waits_and_is_then_given_up() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.stands = Standing::Unknown;
+    assert_eq!(play.advance(), Progress::Waiting { until: at(30.0) });
+    assert_eq!(play.at(29.0), Progress::Waiting { until: at(30.0) });
+    play.stands = Standing::Holds;
+    play.at(29.5);
+    assert_eq!(play.sent(), [(70, TERM)]);
+    // No escalation in doubt.
+    play.stands = Standing::Unknown;
+    assert_eq!(play.at(45.0), Progress::Waiting { until: at(75.0) });
+    assert_eq!(play.at(75.0), Progress::Ended(Outcome::RuleNoLongerTrue));
+    assert_eq!(play.sent(), [(70, TERM)]);
+}
+
+#[test]
+fn who_is_gone_already_needs_nothing() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.hands.end(70);
+    assert_eq!(play.advance(), Progress::Ended(Outcome::AlreadyGone));
+    assert!(play.sent().is_empty());
+    // Or has let go of what it held.
+    let mut play = Play::named(&[python()], guard());
+    let mut free = python();
+    free.gpu_files = Some(Arc::default());
+    play.shows(vec![free], vec![gpu(0, &[], 0)]);
+    assert_eq!(play.advance(), Progress::Ended(Outcome::AlreadyGone));
+    assert!(play.sent().is_empty());
+}
+
+#[test]
+fn another_process_of_that_number_is_never_sent_anything() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.hands.world.get_mut(&70).unwrap().start_ticks = 7777;
+    assert_eq!(play.advance(), Progress::Ended(Outcome::IdentityChanged));
+    // Nor is it where the number changes hands on the way.
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.advance();
+    let mut other = play.hands.world[&70].clone();
+    other.start_ticks = 7777;
+    other.command = None;
+    play.hands.end(70);
+    play.hands.world.insert(70, other);
+    let mut stranger = python();
+    stranger.start_ticks = Some(7777);
+    play.now = 20.0;
+    play.shows(vec![stranger], vec![gpu(0, &[(70, GIB)], 0)]);
+    let outcome = play.advance();
+    assert_eq!(play.sent(), [(70, TERM)]);
+    assert!(
+        matches!(outcome, Progress::Ended(Outcome::Freed { bytes: GIB, .. })),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn one_who_is_another_fails_the_whole_family() {
+    let child = Process {
+        ppid: Some(70),
+        process_group: Some(70),
+        session: Some(70),
+        ..process(71, "python train.py")
+    };
+    for (error, outcome) in [
+        (NotOpened::Changed(71), Outcome::IdentityChanged),
+        (NotOpened::NotPermitted(71), Outcome::NotPermitted),
+        (NotOpened::NoPidfd(71), Outcome::of(Protection::NoPidfd)),
+        (
+            NotOpened::Failed {
+                pid: 71,
+                error: "x".to_owned(),
+            },
+            Outcome::of(Protection::NotHeld { error: "x".into() }),
+        ),
+    ] {
+        let mut play = Play::found(Kind::Idle, &[python(), child.clone()]);
+        play.hands.refuses.insert(71, error);
+        assert_eq!(play.advance(), Progress::Ended(outcome));
+        assert!(play.sent().is_empty());
+    }
+    // Who is gone is no obstacle.
+    let mut play = Play::found(Kind::Idle, &[python(), child]);
+    play.hands.end(71);
+    ends_on(&mut play, 70, &[TERM]);
+    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+    assert_eq!(play.sent(), [(70, TERM)]);
+}
+
+#[test]
+fn what_protects_is_asked_again_at_the_deed() {
+    let protected = |change: fn(&mut Guarded)| {
+        let mut play = Play::found(Kind::Idle, &[python()]);
+        change(play.hands.world.get_mut(&70).unwrap());
+        let Progress::Ended(Outcome::Protected { why }) = play.advance() else {
+            panic!("not protected");
+        };
+        assert!(play.sent().is_empty());
+        why
+    };
+    assert_eq!(
+        protected(|it| it.oom_score_adj = Some(-1000)),
+        Protection::OomProtected
+    );
+    assert_eq!(
+        protected(|it| it.executable = Some("/usr/bin/tmux".into())),
+        Protection::Program {
+            name: "tmux".into()
+        }
+    );
+    // Also between the signals.
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.advance();
+    play.now = 10.0;
+    play.show(0);
+    let keep = BTreeMap::from([("GPUMEM_KEEP".into(), "yes".into())]);
+    play.seen.processes[0].environment = Some(Arc::new(keep));
+    let kept = Outcome::of(Protection::KeptByOwner { until: None });
+    assert_eq!(play.advance(), Progress::Ended(kept));
+    assert_eq!(play.sent(), [(70, TERM)]);
+}
+
+#[test]
+fn in_another_namespace_no_rule_acts() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.seen.host.pid_namespace = Some(PidNamespace::Container);
+    assert_eq!(play.advance(), Progress::Ended(Outcome::OtherNamespace));
+    assert!(play.sent().is_empty());
+}
+
+#[test]
+fn what_the_kernel_refuses_is_tried_once() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.hands.rejects.insert(70, NotSent::NotPermitted);
+    assert_eq!(play.advance(), Progress::Ended(Outcome::NotPermitted));
+    let failures = play.pages.lines.iter().find_map(|line| match &line.event {
+        Event::Done { failures, .. } => Some(failures.len()),
+        _ => None,
+    });
+    assert_eq!(failures, Some(1));
+}
+
+#[test]
+fn who_outlives_everything_is_told_where_it_hangs() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    assert_eq!(play.to_the_end(), Outcome::StillAlive);
+    assert_eq!(play.sent().last(), Some(&(70, KILL)));
+    let kills = play.sent().iter().filter(|it| it.1 == KILL);
+    assert_eq!(kills.count(), 1, "it is not tried again");
+
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.hands.held_up.insert(70, "uvm_spin_loop".to_owned());
+    let wchan = "uvm_spin_loop".into();
+    assert_eq!(play.to_the_end(), Outcome::StuckInDriver { wchan });
+}
+
+#[test]
+fn to_exit_is_not_to_free() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    ends_on(&mut play, 70, &[TERM]);
+    play.advance();
+    let worker = process(71, "python train.py");
+    for second in 1..10 {
+        play.now = f64::from(second);
+        play.shows(vec![worker.clone()], vec![gpu(0, &[], GIB)]);
+        assert!(
+            matches!(play.advance(), Progress::Waiting { .. }),
+            "{second}"
+        );
+    }
+    play.now = 10.0;
+    let holders = vec![71];
+    assert_eq!(
+        play.advance(),
+        Progress::Ended(Outcome::ExitedNotFreed { holders })
+    );
+}
+
+#[test]
+fn memory_that_comes_late_comes() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    ends_on(&mut play, 70, &[TERM]);
+    play.advance();
+    play.now = 1.0;
+    play.shows(Vec::new(), vec![gpu(0, &[(70, GIB)], 0)]);
+    assert_eq!(play.advance(), Progress::Waiting { until: at(10.0) });
+    let outcome = play.at(6.0);
+    let freed = Outcome::Freed {
+        bytes: GIB,
+        ms: 6000,
+    };
+    assert_eq!(outcome, Progress::Ended(freed));
+}
+
+#[test]
+fn who_lets_go_and_lives_on_is_left_alone() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.advance();
+    let mut free = python();
+    free.gpu_files = Some(Arc::default());
+    play.now = 2.0;
+    play.shows(vec![free], vec![gpu(0, &[], 0)]);
+    // The rule says no more of it, because it holds nothing.
+    play.stands = Standing::NoLonger;
+    let outcome = play.advance();
+    assert!(
+        matches!(outcome, Progress::Ended(Outcome::Freed { .. })),
+        "{outcome:?}"
+    );
+    assert_eq!(play.sent(), [(70, TERM)]);
+}
+
+fn kernel() -> Process {
+    Process {
+        jupyter: Some(Arc::new(Jupyter {
+            application: Some("jupyter".into()),
+            kernel_id: Some("7a1b".into()),
+            server_url: Some("http://127.0.0.1:8888/".into()),
+            ..Jupyter::default()
+        })),
+        ppid: Some(60),
+        ..process(70, "python -m ipykernel_launcher -f k.json")
+    }
+}
+
+#[test]
+fn a_kernel_is_shut_by_its_server_and_nothing_is_sent() {
+    let mut play = Play::found(Kind::Idle, &[kernel()]);
+    assert_eq!(play.advance(), Progress::Waiting { until: at(6.0) });
+    assert!(matches!(
+        &play.hands.asked[..],
+        [Request::ShutKernel { kernel, even_at_work: false }] if &*kernel.id == "7a1b"
+    ));
+    play.hands.answer = Some(Answer::Done);
+    play.at(0.1);
+    play.hands.end(70);
+    let outcome = play.at(0.2);
+    // Its server does not start it again: there is nothing to look out for.
+    let freed = Outcome::Freed {
+        bytes: GIB,
+        ms: 200,
+    };
+    assert_eq!(outcome, Progress::Ended(freed));
+    assert!(play.sent().is_empty());
+    let intended = Event::Intended(Deed::ShutKernel {
+        kernel_id: "7a1b".into(),
+    });
+    assert!(play.pages.lines.iter().any(|line| line.event == intended));
+}
+
+#[test]
+fn a_kernel_that_is_at_work_after_all_is_left_alone() {
+    let mut play = Play::found(Kind::Idle, &[kernel()]);
+    play.advance();
+    play.hands.answer = Some(Answer::AtWork);
+    assert_eq!(play.at(0.1), Progress::Ended(Outcome::RuleNoLongerTrue));
+    assert!(play.sent().is_empty());
+    let mut play = Play::named(&[kernel()], guard());
+    play.advance();
+    assert!(matches!(
+        &play.hands.asked[..],
+        [Request::ShutKernel {
+            even_at_work: true,
+            ..
+        }]
+    ));
+}
+
+#[test]
+fn a_kernel_that_its_server_starts_again_is_respawned() {
+    let mut play = Play::found(Kind::Idle, &[kernel()]);
+    ends_on(&mut play, 70, &[TERM]);
+    play.hands.answer = Some(Answer::Failed("refused".to_owned()));
+    play.advance();
+    play.at(0.1);
+    assert_eq!(play.sent(), [(70, TERM)]);
+    // Its memory is back, but that is not the end of it.
+    assert_eq!(play.at(1.0), Progress::Waiting { until: at(6.0) });
+    let mut again = facts(&snapshot(at(0.0), &[kernel()], Vec::new()))[&70].clone();
+    again.start_ticks = 9000;
+    play.hands.world.insert(95, again);
+    let outcome = play.at(3.0);
+    assert_eq!(outcome, Progress::Ended(Outcome::Respawned { pid: 95 }));
+
+    let mut play = Play::found(Kind::Idle, &[kernel()]);
+    ends_on(&mut play, 70, &[TERM]);
+    play.hands.answer = Some(Answer::Failed("refused".to_owned()));
+    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+    assert!(play.now >= 6.0, "it was looked out for");
+}
+
+#[test]
+fn whom_it_starts_while_it_is_killed_is_killed_too() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    let child = |pid: u32, ppid, group| {
+        let mut facts = play.hands.world[&70].clone();
+        facts.start_ticks = 9000 + u64::from(pid);
+        (facts.ppid, facts.process_group, facts.session) = (Some(ppid), Some(group), Some(group));
+        (pid, facts)
+    };
+    let (own, grandchild, mut stranger) = (child(91, 70, 70), child(92, 1, 70), child(93, 1, 93));
+    stranger.1.command = None;
+    play.hands.forks.insert(70, vec![own, grandchild, stranger]);
+    for pid in [70, 91, 92, 93] {
+        ends_on(&mut play, pid, &[KILL]);
+    }
+    let outcome = play.to_the_end();
+    assert!(matches!(outcome, Outcome::Freed { .. }), "{outcome:?}");
+    let killed: Vec<u32> = play
+        .sent()
+        .iter()
+        .filter(|it| it.1 == KILL)
+        .map(|it| it.0)
+        .collect();
+    assert_eq!(killed, [70, 91, 92], "and nobody else");
+    let stop = play.sent().iter().position(|it| *it == (92, STOP));
+    let kill = play.sent().iter().position(|it| *it == (70, KILL));
+    assert!(
+        stop < kill,
+        "none can fork any more when the first is killed"
+    );
+}
+
+#[test]
+fn who_was_there_before_is_not_taken_for_a_child() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    // `python train.py | tee log`: one group.
+    let mut tee = play.hands.world[&70].clone();
+    tee.start_ticks = 701;
+    (tee.ppid, tee.process_group) = (Some(60), Some(70));
+    play.hands.world.insert(71, tee);
+    ends_on(&mut play, 70, &[KILL]);
+    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+    assert!(play.sent().iter().all(|it| it.0 == 70), "{:?}", play.sent());
+}
+
+#[test]
+fn a_group_that_is_not_its_own_is_not_swept() {
+    // A script's group: what the script starts next is not of the family.
+    let mut in_script = python();
+    in_script.process_group = Some(60);
+    in_script.session = Some(50);
+    let mut play = Play::found(Kind::Idle, &[in_script]);
+    let mut script = play.hands.world[&70].clone();
+    (script.start_ticks, script.ppid) = (600, Some(50));
+    play.hands.world.insert(60, script.clone());
+    (script.start_ticks, script.ppid) = (500, Some(1));
+    (script.process_group, script.session) = (Some(50), Some(50));
+    play.hands.world.insert(50, script);
+    let mut next = play.hands.world[&70].clone();
+    (next.start_ticks, next.ppid) = (9000, Some(60));
+    next.command = Some(["python", "next.py"].map(Arc::from).into());
+    play.hands.forks.insert(70, vec![(91, next)]);
+    ends_on(&mut play, 70, &[KILL]);
+    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+    assert!(play.sent().iter().all(|it| it.0 == 70), "{:?}", play.sent());
+}
+
+#[test]
+fn the_launcher_goes_first_and_the_ranks_are_swept() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut torchrun = play.hands.world[&70].clone();
+    (torchrun.start_ticks, torchrun.ppid) = (600, Some(50));
+    (torchrun.process_group, torchrun.session) = (Some(60), Some(60));
+    let mut target = play.act.target().clone();
+    let member = target.members[0].clone();
+    target.launcher = Some(Member {
+        pid: 60,
+        start_ticks: 600,
+        gpus: Vec::new(),
+        is_listed: false,
+        process_group: Some(60),
+        session: Some(60),
+        ..member
+    });
+    let signal = |signal, whom, grace_seconds| Step::Signal {
+        signal,
+        whom,
+        grace_seconds,
+    };
+    target.steps = vec![
+        signal(TERM, Whom::Launcher, 35.0),
+        signal(TERM, Whom::Family, 10.0),
+        signal(KILL, Whom::Launcher, 5.0),
+        signal(KILL, Whom::Family, 5.0),
+    ];
+    play.act = Act::new(target.clone(), Arc::new(guard()), Actor::default());
+    play.hands.world.insert(60, torchrun.clone());
+    ends_on(&mut play, 70, &[TERM]);
+    assert_eq!(play.advance(), Progress::Waiting { until: at(35.0) });
+    assert_eq!(play.sent(), [(60, TERM)]);
+    play.hands.end(60);
+    // It has ended without its rank, which is asked at once.
+    play.at(2.0);
+    assert_eq!(play.sent(), [(60, TERM), (70, TERM)]);
+    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+
+    // It ends the rank itself; then nobody is left to be asked.
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.act = Act::new(target, Arc::new(guard()), Actor::default());
+    play.hands.world.insert(60, torchrun);
+    play.advance();
+    play.hands.end(70);
+    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+    assert_eq!(play.sent(), [(60, TERM)]);
+}
+
+#[test]
+fn what_is_only_advised_is_not_done() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut target = play.act.target().clone();
+    target.steps = vec![Step::Advise {
+        command: "scancel 12".into(),
+    }];
+    play.act = Act::new(target, Arc::new(guard()), Actor::default());
+    let command = "scancel 12".into();
+    let owned = Outcome::of(Protection::Owned { command });
+    assert_eq!(play.advance(), Progress::Ended(owned));
+    assert!(play.sent().is_empty());
+}
+
+#[test]
+fn nothing_is_done_that_is_not_written_down_before() {
+    // Two lines before the first signal: that the act begins, and what is about to be sent.
+    for room in 0..2 {
+        let mut play = Play::found(Kind::Idle, &[python()]);
+        play.pages.room = room;
+        assert!(play.try_advance().is_err());
+        assert!(play.sent().is_empty() && play.act.outcome().is_some());
+    }
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.pages.room = 2;
+    assert!(
+        play.try_advance().is_err(),
+        "what came of it cannot be told"
+    );
+    assert_eq!(play.sent(), [(70, TERM)]);
+    play.pages.room = 99;
+    play.now = 99.0;
+    play.advance();
+    assert_eq!(play.sent().len(), 1, "the act is over");
+    // The disk is full when it is to be killed: it is not even stopped.
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.pages.room = 3;
+    play.advance();
+    play.now = 10.0;
+    play.show(0);
+    assert!(play.try_advance().is_err());
+    assert_eq!(play.sent(), [(70, TERM)]);
+}
+
+#[test]
+fn nobody_is_left_stopped_when_the_disk_fills_up() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.advance();
+    let mut child = play.hands.world[&70].clone();
+    (child.start_ticks, child.ppid) = (9000, Some(70));
+    play.hands.world.insert(91, child);
+    // Room for the announcement of the first, and not of its child.
+    let mut target_only = play.pages.lines.len() + 1;
+    std::mem::swap(&mut play.pages.room, &mut target_only);
+    play.now = 10.0;
+    play.show(0);
+    // The child was found in the grace, and is announced together with its parent.
+    assert!(play.try_advance().is_err());
+    let stopped = |it: &&(u32, Signal)| it.1 == STOP;
+    let killed = |pid| play.sent().contains(&(pid, KILL));
+    assert!(play.sent().iter().filter(stopped).all(|it| killed(it.0)));
+    assert!(killed(70));
+}
+
+#[test]
+fn the_ledger_tells_the_whole_of_it() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    ends_on(&mut play, 70, &[TERM]);
+    play.to_the_end();
+    let kinds: Vec<&str> = play
+        .pages
+        .lines
+        .iter()
+        .map(|line| match &line.event {
+            Event::Begun { target, .. } => {
+                assert!(matches!(target.reason, Reason::Found { .. }));
+                "begun"
+            }
+            Event::Intended(_) => "intended",
+            Event::Done { .. } => "done",
+            Event::Ended(_) => "ended",
+        })
+        .collect();
+    assert_eq!(kinds, ["begun", "intended", "done", "ended"]);
+    let ids: Vec<&Arc<str>> = play.pages.lines.iter().map(|line| &line.act).collect();
+    assert!(
+        ids.iter()
+            .all(|id| *id == ids[0] && id.ends_with("-70:700"))
+    );
+}

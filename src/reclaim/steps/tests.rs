@@ -301,9 +301,9 @@ fn a_client_is_parted_from_its_server_first() {
 
 #[test]
 fn launchers_are_known_by_program_module_or_script() {
-    let launches = |command: &str| {
+    let starts_ranks = |command: &str| {
         let words: Vec<Arc<str>> = command.split(' ').map(Arc::from).collect();
-        super::launches(Some(&words))
+        launches(Some(&words))
     };
     for command in [
         "torchrun train.py",
@@ -313,7 +313,7 @@ fn launchers_are_known_by_program_module_or_script() {
         "python -X dev /venv/bin/accelerate launch train.py",
         "mpirun -np 4 python train.py",
     ] {
-        assert!(launches(command), "{command}");
+        assert!(starts_ranks(command), "{command}");
     }
     for command in [
         "bash run.sh torchrun",
@@ -326,7 +326,7 @@ fn launchers_are_known_by_program_module_or_script() {
         "orted",
         "",
     ] {
-        assert!(!launches(command), "{command}");
+        assert!(!starts_ranks(command), "{command}");
     }
-    assert!(!super::launches(None));
+    assert!(!launches(None));
 }

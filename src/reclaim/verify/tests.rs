@@ -170,17 +170,16 @@ fn where_there_are_no_figures_the_list_is_the_proof() {
 #[test]
 fn to_let_go_is_told_of_those_who_are_alive() {
     let (target, seen) = target(&[python()], vec![gpu(0, &[(70, GIB)], 0)]);
-    assert_eq!(hold_anything(&target, &seen, at(0.0)), Some(true));
+    assert_eq!(hold_anything(&target, &seen), Some(true));
     let mut free = python();
     free.gpu_files = Some(Arc::from(Vec::new()));
     let let_go = snapshot(at(1.0), &[free], vec![gpu(0, &[], 0)]);
-    assert_eq!(hold_anything(&target, &let_go, at(1.0)), Some(false));
-    assert_eq!(hold_anything(&target, &let_go, at(2.0)), None, "of before");
+    assert_eq!(hold_anything(&target, &let_go), Some(false));
     let open = snapshot(at(1.0), &[python()], vec![gpu(0, &[], 0)]);
-    assert_eq!(hold_anything(&target, &open, at(1.0)), Some(true));
+    assert_eq!(hold_anything(&target, &open), Some(true));
     let mut stale = let_go;
     stale.gpus[0].stale_seconds = Some(1.0);
-    assert_eq!(hold_anything(&target, &stale, at(1.0)), None);
+    assert_eq!(hold_anything(&target, &stale), None);
 }
 
 #[test]
