@@ -211,14 +211,7 @@ impl Act {
         if let Some(next) = self.ask_whether_it_stands(moment) {
             return next;
         }
-        let members = &self.target.members;
-        // What a person named may have let go in the meantime.
-        if self.target.call() == Call::Named
-            && hold_anything(&self.target, moment.snapshot) == Some(false)
-        {
-            return Next::End(Outcome::AlreadyGone);
-        }
-        let members = members.iter().map(|member| (member, true));
+        let members = self.target.members.iter().map(|member| (member, true));
         let launcher = self.target.launcher.iter().map(|member| (member, false));
         for (member, is_member) in members.chain(launcher) {
             match self.held.open(member, is_member, hands) {
@@ -228,6 +221,12 @@ impl Act {
             }
         }
         if self.whom(Whom::Family, hands).is_empty() {
+            return Next::End(Outcome::AlreadyGone);
+        }
+        // What a person named may have let go in the meantime.
+        if self.target.call() == Call::Named
+            && hold_anything(&self.target, moment.snapshot) == Some(false)
+        {
             return Next::End(Outcome::AlreadyGone);
         }
         for member in &self.target.members {

@@ -1,0 +1,531 @@
+//! Acts upon real processes, through the library: signals are sent and families end. What NVML shows
+//! is made here; what Linux shows is what there is.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpumem::host::{
+    Guarded, Processes, Roots, read_all, read_clocks, read_guarded, read_host, read_ourselves,
+};
+use gpumem::model::family::families;
+use gpumem::model::snapshot::{Memory, PidNamespace};
+use gpumem::model::{Gpu, GpuProcess, Process, Snapshot, Time};
+use gpumem::reclaim::ledger::{Actor, Deed, Past, read};
+use gpumem::reclaim::plan::{Seen, pids};
+use gpumem::reclaim::{
+    Act, Guard, Ledger, Moment, Outcome, Pidfds, Plan, Policy, Progress, Protection, Signal,
+    Standing, Target, plan,
+};
+
+use crate::support::{python_with, skip};
+
+mod reuse;
+
+const GIB: u64 = 1 << 30;
+
+/// The uid and gid of nobody.
+const NOBODY: u32 = 65534;
+
+/// Real processes, and a GPU on which they are listed for as long as they live.
+struct Stage {
+    processes: Processes,
+    guard: Guard,
+    /// Those that NVML lists.
+    listed: Vec<u32>,
+    /// Those that have a GPU open and are not listed.
+    hidden: Vec<u32>,
+    begun: Instant,
+    folder: tempfile::TempDir,
+}
+
+impl Stage {
+    fn new(listed: &[u32]) -> Self {
+        let mut policy = Policy::new(|_, _| false);
+        policy.grace = Some(Duration::from_millis(400));
+        policy.selection.pids = listed.to_vec();
+        let mut ourselves = read_ourselves(&Roots::default()).unwrap();
+        // These pids are told by whoever made the snapshot, which is this test.
+        ourselves.pid_namespace = Some(PidNamespace::Host);
+        Self {
+            processes: Processes::new(Roots::default()),
+            guard: Guard { policy, ourselves },
+            listed: listed.to_vec(),
+            hidden: Vec::new(),
+            begun: Instant::now(),
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn now(&self) -> Time {
+        let elapsed = self.begun.elapsed().as_millis();
+        Time::from_unix_milliseconds(1_700_000_000_000 + i64::try_from(elapsed).unwrap())
+    }
+
+    /// What there is now.
+    fn look(&mut self) -> Snapshot {
+        let mut snapshot = Snapshot::new(self.now());
+        snapshot.host = read_host(&Roots::default());
+        snapshot.host.pid_namespace = Some(PidNamespace::Host);
+        let pids: Vec<u32> = self.listed.iter().chain(&self.hidden).copied().collect();
+        let sample = self.processes.sample(&pids, read_clocks().boottime_ns);
+        let lives = |process: &Process| {
+            process.state != Some('Z') || process.threads.is_some_and(|threads| threads > 1)
+        };
+        snapshot.processes = sample.processes.into_iter().filter(lives).collect();
+        for process in &mut snapshot.processes {
+            let files = [Arc::from("/dev/nvidia0")];
+            process.gpu_files = Some(Arc::from(files.to_vec()));
+            process.environment.get_or_insert_default();
+        }
+        let rows: Vec<GpuProcess> = snapshot
+            .processes
+            .iter()
+            .filter(|process| self.listed.contains(&process.pid))
+            .map(|process| GpuProcess {
+                pid: process.pid,
+                used_bytes: Some(GIB),
+                ..GpuProcess::default()
+            })
+            .collect();
+        let used_bytes = rows.len() as u64 * GIB;
+        snapshot.gpus = vec![Gpu {
+            uuid: Some("GPU-0".into()),
+            minor_number: Some(0),
+            memory: Some(Memory {
+                total_bytes: 80 * GIB,
+                reserved_bytes: Some(0),
+                used_bytes,
+                free_bytes: 80 * GIB - used_bytes,
+            }),
+            processes: Some(rows),
+            ..Gpu::default()
+        }];
+        snapshot
+    }
+
+    fn plan(&mut self) -> Plan {
+        let snapshot = self.look();
+        let families = families(&snapshot);
+        let facts: BTreeMap<u32, Guarded> = pids(&snapshot, &families)
+            .into_iter()
+            .filter_map(|pid| Some((pid, read_guarded(&Roots::default(), pid).ok()??)))
+            .collect();
+        let seen = Seen {
+            findings: &[],
+            snapshot: &snapshot,
+            families: &families,
+            facts: &facts,
+        };
+        plan(&seen, &self.guard)
+    }
+
+    fn target(&mut self) -> Target {
+        let mut plan = self.plan();
+        assert_eq!(plan.targets.len(), 1, "{plan:?}");
+        plan.targets.remove(0)
+    }
+
+    /// Carries a target out, to its end.
+    fn act(&mut self, target: Target) -> (Outcome, Past) {
+        let path = self.folder.path().join("ledger.jsonl");
+        let mut ledger = Ledger::open(&path).unwrap();
+        let mut hands = Pidfds::new(Roots::default());
+        let mut act = Act::new(target, Arc::new(self.guard.clone()), Actor::default());
+        let begun = Instant::now();
+        loop {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no end");
+            let snapshot = self.look();
+            let moment = Moment {
+                now: self.now(),
+                snapshot: &snapshot,
+                stands: Standing::Holds,
+            };
+            match act.advance(moment, &mut hands, &mut ledger).unwrap() {
+                Progress::Ended(outcome) => return (outcome, read(&path, 1 << 24).unwrap()),
+                Progress::Waiting { .. } => thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+
+    fn end(&mut self) -> (Outcome, Past) {
+        let target = self.target();
+        self.act(target)
+    }
+}
+
+/// The signals that were sent to a process, by the ledger.
+fn sent(past: &Past, to: u32) -> Vec<Signal> {
+    let deeds = past.acts.iter().flat_map(|act| &act.deeds);
+    deeds
+        .filter_map(|it| match &it.deed {
+            Deed::Signal { signals, processes } => {
+                let is_to = processes.iter().any(|process| process.pid == to);
+                (is_to && it.failures.is_some()).then_some(signals)
+            }
+            _ => None,
+        })
+        .flatten()
+        .copied()
+        .collect()
+}
+
+/// A child that is killed with all of its session when the test is over.
+struct Cast(Child);
+
+impl Cast {
+    /// Starts a program in a session of its own; it says `ready` when it is.
+    fn new(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.as_mut().unwrap();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        assert_eq!(line.trim(), "ready");
+        Self(child)
+    }
+
+    fn python(python: &PathBuf, script: &str) -> Self {
+        let whole = format!("import os, signal, sys, time\nos.setsid()\n{script}");
+        Self::new(Command::new(python).args(["-c", &whole]))
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Waits for those of its session that have said so by being there.
+    fn session(&self, count: usize) -> Vec<u32> {
+        let begun = Instant::now();
+        loop {
+            let all = read_all(&Roots::default()).unwrap();
+            let mut pids: Vec<u32> = all
+                .iter()
+                .filter(|it| it.session == Some(self.pid()))
+                .map(|it| it.pid)
+                .collect();
+            if pids.len() >= count {
+                pids.sort_unstable();
+                return pids;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(30), "{pids:?}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn is_alive(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Cast {
+    fn drop(&mut self) {
+        for it in read_all(&Roots::default()).unwrap_or_default() {
+            if it.session == Some(self.pid()) {
+                end(it.pid, rustix::process::Signal::KILL);
+            }
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn end(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+    let _ = rustix::process::kill_process(pid, signal);
+}
+
+fn is_freed(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Freed { .. })
+}
+
+#[test]
+fn one_that_obeys_is_asked() {
+    let Some(python) = python_with(&["signal"]) else {
+        return;
+    };
+    let cast = Cast::python(&python, "print('ready', flush=True)\ntime.sleep(60)");
+    let (outcome, past) = Stage::new(&[cast.pid()]).end();
+    assert!(
+        matches!(outcome, Outcome::Freed { bytes: GIB, .. }),
+        "{outcome:?}"
+    );
+    assert_eq!(sent(&past, cast.pid()), [Signal::Term]);
+    assert_eq!(past.acts[0].outcome, Some(outcome));
+}
+
+#[test]
+fn one_that_ignores_it_is_killed() {
+    let Some(python) = python_with(&["signal"]) else {
+        return;
+    };
+    let script = "signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print('ready', flush=True)
+while True: signal.pause()";
+    let cast = Cast::python(&python, script);
+    let (outcome, past) = Stage::new(&[cast.pid()]).end();
+    assert!(is_freed(&outcome), "{outcome:?}");
+    assert_eq!(
+        sent(&past, cast.pid()),
+        [Signal::Term, Signal::Stop, Signal::Kill]
+    );
+}
+
+#[test]
+fn one_that_is_stopped_is_made_to_go_on_and_end() {
+    let Some(python) = python_with(&["signal"]) else {
+        return;
+    };
+    let script = "def bye(*_): sys.exit(0)
+signal.signal(signal.SIGTERM, bye)
+print('ready', flush=True)
+while True: signal.pause()";
+    let mut cast = Cast::python(&python, script);
+    end(cast.pid(), rustix::process::Signal::STOP);
+    let mut stage = Stage::new(&[cast.pid()]);
+    crate::support::wait_until("it is stopped", || {
+        stage.look().processes[0].state == Some('T')
+    });
+    let (outcome, past) = stage.end();
+    assert!(is_freed(&outcome), "{outcome:?}");
+    assert_eq!(sent(&past, cast.pid()), [Signal::Term, Signal::Cont]);
+    assert!(cast.0.wait().unwrap().success(), "its handler ran");
+}
+
+#[test]
+fn one_that_forks_while_it_is_killed_leaves_nobody() {
+    let Some(python) = python_with(&["signal"]) else {
+        return;
+    };
+    // Bounded by themselves: so many, for so long.
+    let script = "signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.alarm(40)
+print('ready', flush=True)
+for _ in range(3000):
+    if os.fork() == 0:
+        signal.alarm(40)
+        if os.fork() == 0:
+            signal.alarm(40)
+        while True: signal.pause()
+    time.sleep(0.005)
+while True: signal.pause()";
+    let cast = Cast::python(&python, script);
+    cast.session(20);
+    let (outcome, past) = Stage::new(&[cast.pid()]).end();
+    assert!(is_freed(&outcome), "{outcome:?}");
+    let killed: usize = past.acts[0]
+        .deeds
+        .iter()
+        .map(|it| match &it.deed {
+            Deed::Signal { signals, processes } if signals.contains(&Signal::Kill) => {
+                processes.len()
+            }
+            _ => 0,
+        })
+        .sum();
+    assert!(killed > 20, "{killed} were found meanwhile");
+    // Those that there were before it began are nobody's business but the plan's; of those that came
+    // while it was being killed, none is left to fork.
+    let count = || cast.session(0).len();
+    let left = count();
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(count(), left, "nobody forks any more");
+}
+
+#[test]
+fn a_family_in_one_group_is_ended_whole() {
+    let Some(python) = python_with(&["signal"]) else {
+        return;
+    };
+    let script = "signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for _ in range(3):
+    if os.fork() == 0:
+        while True: signal.pause()
+print('ready', flush=True)
+while True: signal.pause()";
+    let cast = Cast::python(&python, script);
+    let family = cast.session(4);
+    let mut stage = Stage::new(&[cast.pid()]);
+    stage.hidden = family[1..].to_vec();
+    let target = stage.target();
+    let members: Vec<u32> = target.members.iter().map(|it| it.pid).collect();
+    assert_eq!(members, family);
+    let (outcome, past) = stage.act(target);
+    assert!(is_freed(&outcome), "{outcome:?}");
+    for pid in family {
+        assert_eq!(sent(&past, pid).last(), Some(&Signal::Kill), "{pid}");
+    }
+}
+
+#[test]
+fn a_worker_that_a_subreaper_took_in_is_ended_and_the_subreaper_is_not() {
+    let Some(python) = python_with(&["ctypes"]) else {
+        return;
+    };
+    // PR_SET_CHILD_SUBREAPER is 36. The trainer, in a session of its own, dies and leaves a worker.
+    let script = "import ctypes
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+trainer = os.fork()
+if trainer == 0:
+    os.setsid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True: signal.pause()
+    os._exit(0)
+os.waitpid(trainer, 0)
+print('ready', flush=True)
+time.sleep(60)";
+    let mut cast = Cast::python(&python, script);
+    let all = read_all(&Roots::default()).unwrap();
+    let worker = all.iter().find(|it| it.ppid == Some(cast.pid())).unwrap();
+    assert_ne!(worker.session, Some(cast.pid()));
+    let (outcome, past) = Stage::new(&[worker.pid]).end();
+    assert!(is_freed(&outcome), "{outcome:?}");
+    assert_eq!(sent(&past, worker.pid).last(), Some(&Signal::Kill));
+    assert!(sent(&past, cast.pid()).is_empty() && cast.is_alive());
+}
+
+#[test]
+fn a_zombie_with_a_live_thread_is_not_dead() {
+    let Some(python) = python_with(&["ctypes", "threading"]) else {
+        return;
+    };
+    let script = "import ctypes, threading
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def rest():
+    time.sleep(0.1)
+    print('ready', flush=True)
+    time.sleep(60)
+threading.Thread(target=rest).start()
+ctypes.CDLL(None).pthread_exit(None)";
+    let cast = Cast::python(&python, script);
+    let mut stage = Stage::new(&[cast.pid()]);
+    crate::support::wait_until("its first thread has ended", || {
+        let snapshot = stage.look();
+        snapshot.process(cast.pid()).and_then(|it| it.state) == Some('Z')
+    });
+    let (outcome, past) = stage.end();
+    assert!(is_freed(&outcome), "{outcome:?}");
+    assert_eq!(
+        sent(&past, cast.pid()),
+        [Signal::Term, Signal::Stop, Signal::Kill],
+        "it had outlived the grace"
+    );
+}
+
+#[test]
+fn one_that_is_started_again_is_told() {
+    let Some(python) = python_with(&["signal"]) else {
+        return;
+    };
+    let script = "import subprocess
+print('ready', flush=True)
+while True: subprocess.call(['sleep', '61'])";
+    let cast = Cast::python(&python, script);
+    let family = cast.session(2);
+    let child = family.into_iter().find(|&pid| pid != cast.pid()).unwrap();
+    let mut stage = Stage::new(&[child]);
+    let mut target = stage.target();
+    assert_eq!(target.members.len(), 1);
+    target.respawn_seconds = 20.0;
+    let (outcome, past) = stage.act(target);
+    let Outcome::Respawned { pid } = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert!(pid != child && cast.session(2).contains(&pid));
+    assert!(sent(&past, pid).is_empty(), "a new one is not of the plan");
+}
+
+#[test]
+fn of_another_user_only_on_request_and_with_the_right_to() {
+    if !rustix::process::geteuid().is_root() {
+        skip("root", "a process of another user takes it");
+        return;
+    }
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo ready; exec sleep 62"]);
+    command.uid(NOBODY).gid(NOBODY).process_group(0);
+    let mut cast = Cast::new(&mut command);
+    let mut stage = Stage::new(&[cast.pid()]);
+    crate::support::wait_until("it sleeps", || {
+        stage.look().processes[0].comm.as_deref() == Some("sleep")
+    });
+    let refused = format!("{:?}", stage.plan().refused);
+    assert!(
+        refused.contains(&format!("OtherUser {{ uid: {NOBODY} }}")),
+        "{refused}"
+    );
+    assert!(cast.is_alive());
+    stage.guard.policy.all_users = true;
+    let (outcome, _) = stage.end();
+    assert!(is_freed(&outcome), "{outcome:?}");
+}
+
+#[test]
+fn without_the_right_to_it_is_tried_once() {
+    if !rustix::process::geteuid().is_root() {
+        skip("root", "to become somebody else takes it");
+        return;
+    }
+    let mut command = Command::new("sh");
+    let mut cast = Cast::new(command.args(["-c", "echo ready; exec sleep 63"]));
+    let pid = cast.pid();
+    let acted = thread::spawn(move || {
+        let mut stage = Stage::new(&[pid]);
+        stage.guard.policy.all_users = true;
+        // As a plan that was made with more rights, or by one who was told wrong of them.
+        let target = stage.target();
+        let nobody = rustix::process::Uid::from_raw(NOBODY);
+        let everybody = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(stage.folder.path(), everybody).unwrap();
+        // Of this thread only.
+        rustix::thread::set_thread_uid(nobody).unwrap();
+        stage.act(target)
+    });
+    let (outcome, past) = acted.join().unwrap();
+    assert_eq!(outcome, Outcome::NotPermitted);
+    assert_eq!(past.acts[0].deeds.len(), 1);
+    assert!(cast.is_alive());
+}
+
+#[test]
+fn who_is_another_by_now_is_sent_nothing() {
+    let mut command = Command::new("sh");
+    let mut cast = Cast::new(command.args(["-c", "echo ready; exec sleep 64"]));
+    let mut stage = Stage::new(&[cast.pid()]);
+    let mut target = stage.target();
+    target.members[0].start_ticks -= 1;
+    let (outcome, past) = stage.act(target.clone());
+    assert_eq!(outcome, Outcome::IdentityChanged);
+    assert!(past.acts[0].deeds.is_empty() && cast.is_alive());
+    target.members[0].start_ticks += 1;
+    cast.0.kill().unwrap();
+    cast.0.wait().unwrap();
+    assert_eq!(stage.act(target).0, Outcome::AlreadyGone);
+}
+
+#[test]
+fn this_test_may_not_be_ended_by_itself() {
+    let own = std::process::id();
+    let plan = Stage::new(&[own]).plan();
+    assert!(plan.targets.is_empty());
+    let refused = format!("{:?}", plan.refused);
+    assert!(
+        refused.contains(&format!("{:?}", Protection::Ourselves)),
+        "{refused}"
+    );
+    let parent = read_guarded(&Roots::default(), own).unwrap().unwrap().ppid;
+    if let Some(parent) = parent {
+        let plan = Stage::new(&[parent]).plan();
+        assert!(plan.targets.is_empty(), "{plan:?}");
+    }
+}
