@@ -297,6 +297,7 @@ mod tests {
         let roots = Roots {
             proc: folder.path().to_owned(),
             dev: "/nonexistent".into(),
+            root: "/nonexistent".into(),
         };
         (folder, roots)
     }

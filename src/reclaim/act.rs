@@ -546,7 +546,6 @@ fn of_not_opened(error: NotOpened) -> Outcome {
     match error {
         NotOpened::Gone(_) => Outcome::AlreadyGone,
         NotOpened::Changed(_) => Outcome::IdentityChanged,
-        NotOpened::NotPermitted(_) => Outcome::NotPermitted,
         NotOpened::NoPidfd(_) => Outcome::Protected {
             why: Protection::NoPidfd,
         },

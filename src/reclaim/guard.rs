@@ -352,11 +352,8 @@ impl Guard {
 
     fn kept(&self, call: Call, process: &Process, now: Time) -> Option<Protection> {
         let identity = process.identity();
-        let exempt = self
-            .policy
-            .kept
-            .iter()
-            .find(|it| it.identity == identity && it.until.is_none_or(|until| now < until));
+        let mut exempt = self.policy.kept.iter();
+        let exempt = exempt.find(|it| it.is_from_all(identity, now));
         if let Some(exempt) = exempt {
             return Some(Protection::KeptByConfiguration {
                 why: Arc::clone(&exempt.reason),

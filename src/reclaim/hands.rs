@@ -47,11 +47,8 @@ pub enum NotOpened {
     /// The number is another process's, or a thread's, or of another boot.
     #[error("{0} is another process now; make a new plan")]
     Changed(u32),
-    /// The kernel refused.
-    #[error("{0} may not be held on to; run as root or as its owner")]
-    NotPermitted(u32),
-    /// The kernel has no pidfds, or a filter hides them.
-    #[error("{0} cannot be held on to: no pidfd_open here; it takes Linux 5.3")]
+    /// The kernel has no pidfds, or a sandbox forbids them: to hold on to a process takes no right.
+    #[error("{0} cannot be held on to: no pidfd_open here; it takes Linux 5.3 and no sandbox")]
     NoPidfd(u32),
     /// Something else.
     #[error("{pid} cannot be held on to: {error}; try again")]
@@ -204,8 +201,7 @@ impl Hands for Pidfds {
             Err(Errno::SRCH) => return Err(NotOpened::Gone(pid)),
             // A thread's number: older kernels say the first, newer ones the second.
             Err(Errno::INVAL | Errno::NOENT) => return Err(NotOpened::Changed(pid)),
-            Err(Errno::PERM | Errno::ACCESS) => return Err(NotOpened::NotPermitted(pid)),
-            Err(Errno::NOSYS) => return Err(NotOpened::NoPidfd(pid)),
+            Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => return Err(NotOpened::NoPidfd(pid)),
             Err(errno) => {
                 let error = errno.to_string();
                 return Err(NotOpened::Failed { pid, error });

@@ -214,13 +214,7 @@ fn target(
         let is_listed = !rows(process, seen.snapshot).is_empty();
         if process.start_ticks.is_none() {
             dead.push(pid);
-        } else if is_listed {
-            others.push(pid);
-        } else if call == Call::Rule
-            && process
-                .cpu_percent
-                .is_none_or(|percent| percent >= WORKING_CPU_PERCENT)
-        {
+        } else if is_listed || (call == Call::Rule && works(process)) {
             others.push(pid);
         } else {
             processes.push(process);
@@ -330,6 +324,13 @@ fn target(
         steps: way.steps,
         respawn_seconds: way.respawn_seconds,
     })
+}
+
+/// Whether a process uses a CPU, as far as can be told.
+fn works(process: &Process) -> bool {
+    process
+        .cpu_percent
+        .is_none_or(|percent| percent >= WORKING_CPU_PERCENT)
 }
 
 fn reason(call: Call, accused: &[&Accused<'_>]) -> Reason {

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::finding::Kept;
-use crate::model::{Identity, Kind, Process, Snapshot, Time};
+use crate::model::{Finding, Identity, Kind, Process, Snapshot, Time};
 
 /// Whether a process of a snapshot is an inference server, for which waiting is work.
 pub type Serves = fn(&Process, &Snapshot) -> bool;
@@ -104,6 +103,11 @@ impl Selection {
 pub struct Exempt {
     /// Which.
     pub identity: Identity,
+    /// Only from findings of these kinds and of the rules below; where both are empty, from being
+    /// ended at all.
+    pub kinds: Vec<Kind>,
+    /// Only from findings of these rules and of the kinds above.
+    pub rules: Vec<Arc<str>>,
     /// Why, as the configuration says.
     pub reason: Arc<str>,
     /// Until when; `None` where that is not limited.
@@ -111,13 +115,23 @@ pub struct Exempt {
 }
 
 impl Exempt {
-    /// The process of a finding that is kept; `None` where it is about a GPU.
-    pub fn of(kept: &Kept) -> Option<Self> {
-        Some(Self {
-            identity: kept.finding.process.as_ref()?.identity,
-            reason: Arc::clone(&kept.reason),
-            until: kept.until,
-        })
+    /// Whether the process is not to be ended, for whatever reason.
+    pub fn is_from_all(&self, process: Identity, now: Time) -> bool {
+        let is_limited = !(self.kinds.is_empty() && self.rules.is_empty());
+        !is_limited && self.is_in_force(process, now)
+    }
+
+    /// Whether the process of a finding is not to be ended for it.
+    pub fn is_for(&self, finding: &Finding, now: Time) -> bool {
+        let about = finding.process.as_ref();
+        let is_from = (self.kinds.is_empty() && self.rules.is_empty())
+            || self.kinds.contains(&finding.kind)
+            || self.rules.contains(&finding.rule);
+        is_from && about.is_some_and(|about| self.is_in_force(about.identity, now))
+    }
+
+    fn is_in_force(&self, process: Identity, now: Time) -> bool {
+        self.identity == process && self.until.is_none_or(|until| now < until)
     }
 }
 

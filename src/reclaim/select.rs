@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::guard::Guard;
+use super::guard::{Guard, Protection};
 use super::plan::{Refused, Seen, Why, gpus, name};
 use super::policy::Selection;
 use crate::model::Process;
@@ -146,9 +146,21 @@ pub(super) fn found<'a>(
             refuse(Why::Gone);
             continue;
         };
+        // Of what is stopped the rule only tells, and never offers more.
         let offers = |action: &Action| *action != Action::Notify;
-        if takes(kind) == Takes::Always && !finding.actions.iter().any(offers) {
+        if matches!(kind, Kind::Idle | Kind::Orphan) && !finding.actions.iter().any(offers) {
             refuse(Why::OnlyTold);
+            continue;
+        }
+        let now = seen.snapshot.time;
+        let mut kept = guard.policy.kept.iter();
+        if let Some(exempt) = kept.find(|it| it.is_for(finding, now)) {
+            let protection = Protection::KeptByConfiguration {
+                why: Arc::clone(&exempt.reason),
+                until: exempt.until,
+            };
+            let pid = process.pid;
+            refuse(Why::Protected { pid, protection });
             continue;
         }
         match accused.iter_mut().find(|it| it.process.pid == process.pid) {

@@ -84,7 +84,7 @@ pub fn snapshot(time: Time, processes: &[Process], gpus: Vec<Gpu>) -> Snapshot {
 /// A finding on a process, on GPU 0, of two hours.
 pub fn finding(kind: Kind, process: &Process) -> Finding {
     let mut actions = vec![Action::Notify];
-    if matches!(kind, Kind::Idle | Kind::Orphan | Kind::Stopped) {
+    if matches!(kind, Kind::Idle | Kind::Orphan) {
         actions.push(Action::Terminate);
     }
     Finding {

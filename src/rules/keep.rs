@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use super::scope::{Fit, Scope, Whom};
-use crate::model::finding::{Finding, Kept, Kind};
-use crate::model::{Process, Snapshot, Time};
+use crate::model::finding::{Finding, FindingGpu, Kept, Kind};
+use crate::model::{Identity, Process, Snapshot, Time};
 
 /// An exemption.
 #[derive(Clone, PartialEq, Debug)]
@@ -136,6 +136,22 @@ pub(super) fn exempts<'a>(
     }
 }
 
+/// The processes that exemptions are for on any of their GPUs, each with those that are: whoever ends
+/// processes leaves them alone.
+pub fn exempt_processes<'a>(keeps: &'a [Keep], snapshot: &Snapshot) -> Vec<(Identity, &'a Keep)> {
+    let mut exempt = Vec::new();
+    for process in &snapshot.processes {
+        let places = places_of(process, &[], snapshot);
+        let is_for = |keep: &&Keep| {
+            let mut answers = places.iter().filter_map(|(_, whom)| keep.protects(whom));
+            !keep.is_expired(snapshot.time) && answers.next().is_some()
+        };
+        let keeps = keeps.iter().filter(is_for);
+        exempt.extend(keeps.map(|keep| (process.identity(), keep)));
+    }
+    exempt
+}
+
 /// Where a finding's process is, or its GPUs: whether the finding is about that place, and the place as
 /// a scope asks for it.
 fn places<'a>(
@@ -157,11 +173,21 @@ fn places<'a>(
             (true, whom)
         })
         .collect();
-    let Some(process) = process else {
-        return places;
-    };
+    if let Some(process) = process {
+        places.extend(places_of(process, &finding.gpus, snapshot));
+    }
+    places
+}
+
+/// Where a process is, besides the GPUs on which it is accused; where it is on none, it is nowhere.
+fn places_of<'a>(
+    process: &'a Process,
+    accused: &[FindingGpu],
+    snapshot: &'a Snapshot,
+) -> Vec<(bool, Whom<'a>)> {
+    let mut places = Vec::new();
     for gpu in &snapshot.gpus {
-        let is_accused = finding.gpus.iter().any(|on| on.index == gpu.index);
+        let is_accused = accused.iter().any(|on| on.index == gpu.index);
         let rows = gpu.processes.iter().flatten();
         for row in rows.filter(|row| row.pid == process.pid && !is_accused) {
             let whom = Whom {
@@ -172,10 +198,10 @@ fn places<'a>(
                 time: snapshot.time,
             };
             // A finding about no GPU in particular is about all that its process is on.
-            places.push((finding.gpus.is_empty(), whom));
+            places.push((accused.is_empty(), whom));
         }
     }
-    if places.is_empty() {
+    if places.is_empty() && accused.is_empty() {
         let nowhere = Whom {
             process: Some(process),
             index: u32::MAX,

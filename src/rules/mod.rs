@@ -38,6 +38,7 @@ pub mod unattributed;
 pub use engine::Engine;
 use keep::Keep;
 use rule::{Rule, SettingValue, Tuned};
+pub use server::serves;
 pub use subject::name as name_of;
 
 use crate::model::Kind;

@@ -88,7 +88,7 @@ const WORKERS: &[&str] = &[
 
 /// Whether the process serves, as far as can be told: it looks like a server, and neither it nor the
 /// one that it works for is known not to listen.
-pub(super) fn serves(process: &Process, snapshot: &Snapshot) -> bool {
+pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
     // A notebook listens to its own server, whatever library is loaded in it.
     if process.jupyter.is_some() || is_kernel(process) {
         return false;

@@ -54,7 +54,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("crate::report::table", &["cli/", "report/"]),
     ("Instant::now", &["cli/", "source/", "watch/mod.rs"]),
     ("SystemTime::now", &["source/"]),
-    ("pidfd_", &["reclaim/hands.rs"]),
+    ("pidfd_send_signal", &["reclaim/hands.rs"]),
     ("kill_process", &[]),
     ("/proc/", &["host/", "source/live.rs"]),
 ];

@@ -96,7 +96,7 @@ impl Play {
     }
 
     /// Second by second, to its end; what is waited for is never far.
-    fn to_the_end(&mut self) -> Outcome {
+    fn play_on(&mut self) -> Outcome {
         for second in 0..200 {
             match self.at(self.now + f64::from(second > 0)) {
                 Progress::Ended(outcome) => return outcome,
@@ -156,7 +156,7 @@ fn who_ignores_it_is_killed_after_the_grace() {
     assert_eq!(play.sent(), [(70, TERM)]);
     play.at(10.0);
     assert_eq!(play.sent(), [(70, TERM), (70, STOP), (70, KILL)]);
-    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_stopped_process_is_made_to_go_on() {
     ends_on(&mut play, 70, &[Signal::Cont]);
     play.advance();
     assert_eq!(play.sent(), [(70, TERM), (70, Signal::Cont)]);
-    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn that_a_stopped_one_goes_on_as_it_was_told_is_no_activity() {
     play.hands.world.get_mut(&70).unwrap().state = Some('S');
     play.stands = Standing::NoLonger;
     assert_eq!(play.at(5.0), Progress::Waiting { until: at(10.0) });
-    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
 
     // But that it uses the GPU is.
     let mut play = Play::found(Kind::Stopped, &[stopped]);
@@ -210,7 +210,7 @@ fn activity_cancels() {
     let mut play = Play::named(&[python()], guard());
     ends_on(&mut play, 70, &[KILL]);
     play.stands = Standing::NoLonger;
-    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
 }
 
 #[test]
@@ -279,7 +279,6 @@ fn one_who_is_another_fails_the_whole_family() {
     };
     for (error, outcome) in [
         (NotOpened::Changed(71), Outcome::IdentityChanged),
-        (NotOpened::NotPermitted(71), Outcome::NotPermitted),
         (NotOpened::NoPidfd(71), Outcome::of(Protection::NoPidfd)),
         (
             NotOpened::Failed {
@@ -298,7 +297,7 @@ fn one_who_is_another_fails_the_whole_family() {
     let mut play = Play::found(Kind::Idle, &[python(), child]);
     play.hands.end(71);
     ends_on(&mut play, 70, &[TERM]);
-    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
     assert_eq!(play.sent(), [(70, TERM)]);
 }
 
@@ -358,7 +357,7 @@ fn what_the_kernel_refuses_is_tried_once() {
 #[test]
 fn who_outlives_everything_is_told_where_it_hangs() {
     let mut play = Play::found(Kind::Idle, &[python()]);
-    assert_eq!(play.to_the_end(), Outcome::StillAlive);
+    assert_eq!(play.play_on(), Outcome::StillAlive);
     assert_eq!(play.sent().last(), Some(&(70, KILL)));
     let kills = play.sent().iter().filter(|it| it.1 == KILL);
     assert_eq!(kills.count(), 1, "it is not tried again");
@@ -366,7 +365,7 @@ fn who_outlives_everything_is_told_where_it_hangs() {
     let mut play = Play::found(Kind::Idle, &[python()]);
     play.hands.held_up.insert(70, "uvm_spin_loop".to_owned());
     let wchan = "uvm_spin_loop".into();
-    assert_eq!(play.to_the_end(), Outcome::StuckInDriver { wchan });
+    assert_eq!(play.play_on(), Outcome::StuckInDriver { wchan });
 }
 
 #[test]
@@ -500,7 +499,7 @@ fn a_kernel_that_its_server_starts_again_is_respawned() {
     let mut play = Play::found(Kind::Idle, &[kernel()]);
     ends_on(&mut play, 70, &[TERM]);
     play.hands.answer = Some(Answer::Failed("refused".to_owned()));
-    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
     assert!(play.now >= 6.0, "it was looked out for");
 }
 
@@ -519,7 +518,7 @@ fn whom_it_starts_while_it_is_killed_is_killed_too() {
     for pid in [70, 91, 92, 93] {
         ends_on(&mut play, pid, &[KILL]);
     }
-    let outcome = play.to_the_end();
+    let outcome = play.play_on();
     assert!(matches!(outcome, Outcome::Freed { .. }), "{outcome:?}");
     let killed: Vec<u32> = play
         .sent()
@@ -545,7 +544,7 @@ fn who_was_there_before_is_not_taken_for_a_child() {
     (tee.ppid, tee.process_group) = (Some(60), Some(70));
     play.hands.world.insert(71, tee);
     ends_on(&mut play, 70, &[KILL]);
-    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
     assert!(play.sent().iter().all(|it| it.0 == 70), "{:?}", play.sent());
 }
 
@@ -567,7 +566,7 @@ fn a_group_that_is_not_its_own_is_not_swept() {
     next.command = Some(["python", "next.py"].map(Arc::from).into());
     play.hands.forks.insert(70, vec![(91, next)]);
     ends_on(&mut play, 70, &[KILL]);
-    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
     assert!(play.sent().iter().all(|it| it.0 == 70), "{:?}", play.sent());
 }
 
@@ -608,7 +607,7 @@ fn the_launcher_goes_first_and_the_ranks_are_swept() {
     // It has ended without its rank, which is asked at once.
     play.at(2.0);
     assert_eq!(play.sent(), [(60, TERM), (70, TERM)]);
-    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
 
     // It ends the rank itself; then nobody is left to be asked.
     let mut play = Play::found(Kind::Idle, &[python()]);
@@ -616,7 +615,7 @@ fn the_launcher_goes_first_and_the_ranks_are_swept() {
     play.hands.world.insert(60, torchrun);
     play.advance();
     play.hands.end(70);
-    assert!(matches!(play.to_the_end(), Outcome::Freed { .. }));
+    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
     assert_eq!(play.sent(), [(60, TERM)]);
 }
 
@@ -688,7 +687,7 @@ fn nobody_is_left_stopped_when_the_disk_fills_up() {
 fn the_ledger_tells_the_whole_of_it() {
     let mut play = Play::found(Kind::Idle, &[python()]);
     ends_on(&mut play, 70, &[TERM]);
-    play.to_the_end();
+    play.play_on();
     let kinds: Vec<&str> = play
         .pages
         .lines

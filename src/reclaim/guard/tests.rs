@@ -22,7 +22,11 @@ fn by_facts(guard: &Guard, pid: u32, facts: &Guarded) -> Option<Protection> {
 fn an_ordinary_process_of_ones_own_may_be_touched() {
     assert_eq!(by_facts(&guard(), 70, &ordinary()), None);
     let python = process(70, "python train.py");
-    let seen = snapshot(at(0.0), &[python.clone()], vec![gpu(0, &[(70, GIB)], 0)]);
+    let seen = snapshot(
+        at(0.0),
+        std::slice::from_ref(&python),
+        vec![gpu(0, &[(70, GIB)], 0)],
+    );
     assert_eq!(guard().by_sight(Call::Rule, &python, &seen), None);
 }
 
@@ -335,6 +339,8 @@ fn the_configuration_keeps_it_until_then() {
     let mut guard = guard();
     guard.policy.kept = vec![Exempt {
         identity: python.identity(),
+        kinds: Vec::new(),
+        rules: Vec::new(),
         reason: "a demonstration".into(),
         until: Some(at(60.0)),
     }];

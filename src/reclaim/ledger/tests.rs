@@ -9,7 +9,11 @@ use crate::units::GIB;
 
 fn target() -> Box<Target> {
     let python = process(70, "python \u{1b}[31mtrain.py");
-    let seen = snapshot(at(0.0), &[python.clone()], vec![gpu(0, &[(70, GIB)], 0)]);
+    let seen = snapshot(
+        at(0.0),
+        std::slice::from_ref(&python),
+        vec![gpu(0, &[(70, GIB)], 0)],
+    );
     let mut plan = plan_of(&[finding(Kind::Idle, &python)], &seen, &guard());
     Box::new(plan.targets.remove(0))
 }

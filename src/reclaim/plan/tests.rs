@@ -7,7 +7,7 @@ use super::*;
 use crate::model::Gpu;
 use crate::model::finding::Action;
 use crate::model::snapshot::{Jupyter, Parent};
-use crate::reclaim::policy::{Selection, Signal};
+use crate::reclaim::policy::{Exempt, Selection, Signal};
 use crate::reclaim::target::{Step, Whom};
 use crate::reclaim::testing::{
     OWNER, at, facts, finding, gpu, guard, plan_of, plan_with, process, snapshot,
@@ -25,7 +25,11 @@ fn why(plan: &Plan) -> Vec<&Why> {
 /// One process with a finding, alone on its GPU.
 fn alone(kind: Kind) -> (Vec<Finding>, Snapshot) {
     let python = process(70, "python train.py");
-    let seen = snapshot(at(0.0), &[python.clone()], vec![gpu(0, &[(70, GIB)], 0)]);
+    let seen = snapshot(
+        at(0.0),
+        std::slice::from_ref(&python),
+        vec![gpu(0, &[(70, GIB)], 0)],
+    );
     (vec![finding(kind, &python)], seen)
 }
 
@@ -120,6 +124,31 @@ fn what_the_rule_only_tells_is_left_alone() {
         plan.targets.is_empty() && plan.refused.is_empty(),
         "it has ceased"
     );
+}
+
+#[test]
+fn what_is_kept_from_a_kind_is_not_ended_for_it() {
+    for (kinds, rules, targets) in [
+        (vec![Kind::Stopped], vec![], 0),
+        (vec![], vec![Arc::from("stopped")], 0),
+        (vec![], vec![], 0),
+        (vec![Kind::Idle], vec![], 1),
+    ] {
+        let (findings, seen) = alone(Kind::Stopped);
+        let mut guard = guard();
+        guard.policy.kept = vec![Exempt {
+            identity: seen.processes[0].identity(),
+            kinds,
+            rules,
+            reason: "a demonstration".into(),
+            until: None,
+        }];
+        let plan = plan_of(&findings, &seen, &guard);
+        assert_eq!(
+            (plan.targets.len(), plan.refused.len()),
+            (targets, 1 - targets)
+        );
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::units::GIB;
 fn target(process: &Process, guard: &Guard) -> Target {
     let seen = snapshot(
         at(0.0),
-        &[process.clone()],
+        std::slice::from_ref(process),
         vec![gpu(0, &[(process.pid, GIB)], 0)],
     );
     let mut plan = plan_of(&[finding(Kind::Idle, process)], &seen, guard);
@@ -282,7 +282,7 @@ fn a_client_is_parted_from_its_server_first() {
     client.environment = Some(Arc::new([folder].into()));
     let mut on = gpu(0, &[(70, GIB)], 0);
     on.processes.as_mut().unwrap()[0].kind = ProcessType::Mps;
-    let seen = snapshot(at(0.0), &[client.clone()], vec![on]);
+    let seen = snapshot(at(0.0), std::slice::from_ref(&client), vec![on]);
     let plan = plan_of(&[finding(Kind::Idle, &client)], &seen, &guard());
     let Step::TerminateClient {
         pids,

@@ -33,12 +33,16 @@ fn python() -> Process {
 fn it_is_back_when_its_row_is_gone_and_nobody_holds_what_it_held() {
     let before = target(&[python()], vec![gpu(0, &[(70, 4 * GIB), (80, GIB)], GIB)]);
     let other = process(80, "python other.py");
-    let back = compare(&before, &[other.clone()], vec![gpu(0, &[(80, GIB)], GIB)]);
+    let back = compare(
+        &before,
+        std::slice::from_ref(&other),
+        vec![gpu(0, &[(80, GIB)], GIB)],
+    );
     assert_eq!(back, Back::Yes(4 * GIB));
     // In the same second another has taken more than was given back.
     let back = compare(
         &before,
-        &[other.clone()],
+        std::slice::from_ref(&other),
         vec![gpu(0, &[(80, 30 * GIB)], GIB)],
     );
     assert_eq!(back, Back::Yes(4 * GIB));
@@ -99,7 +103,7 @@ fn on_several_gpus_all_have_to_show_it() {
 fn what_no_row_told_is_measured_by_what_nobody_accounts_for() {
     // A forked worker holds what its dead trainer took: NVML lists the dead one, or nobody.
     let worker = process(71, "pt_data_worker");
-    let before = target(&[worker.clone()], vec![gpu(0, &[], 6 * GIB)]);
+    let before = target(std::slice::from_ref(&worker), vec![gpu(0, &[], 6 * GIB)]);
     assert_eq!(
         compare(&before, &[], vec![gpu(0, &[], GIB)]),
         Back::Yes(5 * GIB)

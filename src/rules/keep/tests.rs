@@ -306,3 +306,20 @@ fn what_is_kept_stays_so_while_its_gpus_do_not_answer() {
     engine.observe(scene.step());
     assert_eq!((engine.findings().len(), engine.kept().len()), (0, 1));
 }
+
+#[test]
+fn who_is_kept_on_one_gpu_is_not_to_be_ended() {
+    let seen = snapshot(process());
+    let kept = |keep: Keep| exempt_processes(&[keep], &seen).len();
+    assert_eq!(kept(keep(user("ann"))), 1);
+    assert_eq!(kept(keep(user("bob"))), 0);
+    assert_eq!((kept(keep(gpu(1))), kept(keep(gpu(2)))), (1, 0));
+    let mut over = keep(user("ann"));
+    over.until = Some(seen.time);
+    assert_eq!(kept(over), 0);
+    let mut nobodys = process();
+    nobodys.user = None;
+    let nobodys = snapshot(nobodys);
+    let answer = exempt_processes(&[keep(user("ann"))], &nobodys).len();
+    assert_eq!(answer, 1, "whose it is is not known");
+}
