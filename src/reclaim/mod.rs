@@ -1,6 +1,6 @@
 //! Getting memory back: whom to end and how, doing it, and proof that it helped.
 //!
-//! [`plan`] makes of findings, or of what a person names, targets ([`target`]) with their steps and
+//! [`mod@plan`] makes of findings, or of what a person names, targets ([`target`]) with their steps and
 //! refusals with their reasons; it is pure, and so are [`guard`] (who is never touched), [`policy`] (what is asked
 //! for) and [`verify`] (what came back, as NVML sees it). [`act`] carries a target out, one call at a
 //! time, driven by data; [`hands`] is the only place that touches the world, through pidfds and never
