@@ -13,7 +13,7 @@ use super::deeds::Deeds;
 use super::guard::{Call, Guard, Protection};
 use super::hands::{Answer, Handle, Hands, NotOpened, Request};
 use super::held::Held;
-use super::ledger::{self, Actor, Entry, Event, Record};
+use super::ledger::{self, Actor, Deed, Entry, Event, Failure, Record};
 use super::policy::Signal;
 use super::target::{Member, Reason, Step, Target, Whom};
 use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, hold_anything};
@@ -74,6 +74,10 @@ pub struct Act {
     has_continued: bool,
     /// The server has shut the kernel down, and will not start it again.
     is_shut: bool,
+    /// What somebody was asked and has not answered.
+    asked: Option<Deed>,
+    /// What was answered last.
+    answer: Answer,
     is_begun: bool,
 }
 
@@ -116,6 +120,8 @@ impl Act {
             unknown_since: None,
             has_continued: false,
             is_shut: false,
+            asked: None,
+            answer: Answer::Waiting,
             is_begun: false,
         }
     }
@@ -176,6 +182,7 @@ impl Act {
             let actor = self.actor.clone();
             self.note(moment.now, Event::Begun { actor, target }, record)?;
         }
+        self.hear(moment.now, hands, record)?;
         loop {
             let next = match self.stage.clone() {
                 Stage::Fresh => self.begin(moment, hands),
@@ -369,6 +376,7 @@ impl Act {
             record,
             has_continued: false,
         };
+        let mut asked = None;
         let outcome = match what {
             Step::Signal {
                 signal: Signal::Kill,
@@ -377,10 +385,11 @@ impl Act {
             } => deeds.kill_all(whom)?,
             Step::Signal { signal, .. } => deeds.send(signal, &whom)?,
             Step::ShutKernel { kernel, .. } => {
-                deeds.ask(Request::ShutKernel {
+                let request = Request::ShutKernel {
                     kernel,
                     even_at_work,
-                })?;
+                };
+                asked = Some(deeds.ask(request)?);
                 None
             }
             Step::TerminateClient {
@@ -388,15 +397,19 @@ impl Act {
                 pipe_directory,
                 ..
             } => {
-                deeds.ask(Request::TerminateClient {
+                let request = Request::TerminateClient {
                     pids,
                     pipe_directory,
-                })?;
+                };
+                asked = Some(deeds.ask(request)?);
                 None
             }
             Step::Advise { .. } => None,
         };
         self.has_continued |= deeds.has_continued;
+        if asked.is_some() {
+            (self.asked, self.answer) = (asked, Answer::Waiting);
+        }
         self.first_deed.get_or_insert(moment.now);
         Ok(match outcome {
             Some(outcome) => Next::End(outcome),
@@ -432,9 +445,8 @@ impl Act {
         }
         let next = Next::Go(Stage::Due(step + 1));
         match self.target.steps.get(step) {
-            Some(Step::ShutKernel { .. } | Step::TerminateClient { .. }) => match hands.answer() {
-                Answer::Waiting => {}
-                Answer::Done => self.is_shut = self.is_kernel_step(step),
+            Some(Step::ShutKernel { .. } | Step::TerminateClient { .. }) => match self.answer {
+                Answer::Waiting | Answer::Done => {}
                 Answer::AtWork => return Next::End(Outcome::RuleNoLongerTrue),
                 Answer::Failed(_) => return next,
             },
@@ -457,8 +469,30 @@ impl Act {
         Next::Wait(until)
     }
 
-    fn is_kernel_step(&self, step: usize) -> bool {
-        matches!(self.target.steps.get(step), Some(Step::ShutKernel { .. }))
+    /// Hears what came of what was asked, and writes it down.
+    fn hear(
+        &mut self,
+        now: Time,
+        hands: &mut dyn Hands,
+        record: &mut dyn Record,
+    ) -> Result<(), ledger::Error> {
+        if self.asked.is_none() {
+            return Ok(());
+        }
+        self.answer = hands.answer();
+        let error = match &self.answer {
+            Answer::Waiting => return Ok(()),
+            Answer::Done => None,
+            Answer::AtWork => Some("it is at work".to_owned()),
+            Answer::Failed(error) => Some(error.clone()),
+        };
+        let Some(deed) = self.asked.take() else {
+            return Ok(());
+        };
+        self.is_shut |= error.is_none() && matches!(deed, Deed::ShutKernel { .. });
+        let failure = error.map(|error| Failure { pid: None, error });
+        let failures = failure.into_iter().collect();
+        self.note(now, Event::Done { deed, failures }, record)
     }
 
     /// Whether nobody is left, or who is left has let go.

@@ -38,16 +38,16 @@ impl Deeds<'_> {
     }
 
     /// Begins to ask somebody.
-    pub fn ask(&mut self, request: Request) -> Result<(), Error> {
+    pub fn ask(&mut self, request: Request) -> Result<Deed, Error> {
         let deed = match &request {
             Request::ShutKernel { kernel, .. } => Deed::ShutKernel {
                 kernel_id: Arc::clone(&kernel.id),
             },
             Request::TerminateClient { pids, .. } => Deed::TerminateClient { pids: pids.clone() },
         };
-        self.note(Event::Intended(deed))?;
+        self.note(Event::Intended(deed.clone()))?;
         self.hands.ask(request);
-        Ok(())
+        Ok(deed)
     }
 
     /// Kills the family: what is stopped does not fork, so that whom it has forked until then can be
@@ -148,7 +148,7 @@ impl Deeds<'_> {
                 .try_for_each(|&signal| self.hands.signal(*handle, signal));
             if let Err(error) = sent {
                 failures.push(Failure {
-                    pid: process.pid,
+                    pid: Some(process.pid),
                     error: error.to_string(),
                 });
                 *outcome = outcome.take().or(of(error));

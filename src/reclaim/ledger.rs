@@ -139,8 +139,8 @@ pub struct Process {
 /// What was not done.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Failure {
-    /// The process.
-    pub pid: u32,
+    /// The process; `None` where somebody was asked.
+    pub pid: Option<u32>,
     /// Why.
     pub error: String,
 }

@@ -456,10 +456,13 @@ fn a_kernel_is_shut_by_its_server_and_nothing_is_sent() {
     };
     assert_eq!(outcome, Progress::Ended(freed));
     assert!(play.sent().is_empty());
-    let intended = Event::Intended(Deed::ShutKernel {
+    let deed = Deed::ShutKernel {
         kernel_id: "7a1b".into(),
-    });
-    assert!(play.pages.lines.iter().any(|line| line.event == intended));
+    };
+    let failures = Vec::new();
+    let events: Vec<&Event> = play.pages.lines.iter().map(|line| &line.event).collect();
+    assert_eq!(*events[1], Event::Intended(deed.clone()));
+    assert_eq!(*events[2], Event::Done { deed, failures });
 }
 
 #[test]
@@ -469,6 +472,9 @@ fn a_kernel_that_is_at_work_after_all_is_left_alone() {
     play.hands.answer = Some(Answer::AtWork);
     assert_eq!(play.at(0.1), Progress::Ended(Outcome::RuleNoLongerTrue));
     assert!(play.sent().is_empty());
+    let is_told =
+        |event: &Event| matches!(event, Event::Done { failures, .. } if failures.len() == 1);
+    assert!(play.pages.lines.iter().any(|line| is_told(&line.event)));
     let mut play = Play::named(&[kernel()], guard());
     play.advance();
     assert!(matches!(
@@ -489,7 +495,7 @@ fn a_kernel_that_its_server_starts_again_is_respawned() {
     play.at(0.1);
     assert_eq!(play.sent(), [(70, TERM)]);
     // Its memory is back, but that is not the end of it.
-    assert_eq!(play.at(1.0), Progress::Waiting { until: at(6.0) });
+    assert_eq!(play.at(1.0), Progress::Waiting { until: at(6.1) });
     let mut again = facts(&snapshot(at(0.0), &[kernel()], Vec::new()))[&70].clone();
     again.start_ticks = 9000;
     play.hands.world.insert(95, again);

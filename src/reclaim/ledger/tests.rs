@@ -66,7 +66,7 @@ fn all() -> Vec<Entry> {
             Event::Done {
                 deed: term(),
                 failures: vec![Failure {
-                    pid: 70,
+                    pid: Some(70),
                     error: "gone".to_owned(),
                 }],
             },
