@@ -338,7 +338,13 @@ fn a_busy_notebook_is_not_accused_and_an_idle_one_is_named() {
     let machine = Machine::new(&one_gpu(&[busy.pid, idle.pid]));
     let done = server.place.path("done");
     let wait = format!("import os, time\nwhile not os.path.exists({done:?}): time.sleep(0.01)");
-    assert!(server.drive(&idle, "x = 1").0.wait().unwrap().success());
+    // What tells PyTorch is that its library is mapped; it need not be the real one.
+    let library = server.place.path("torch/lib/libtorch_cuda.so");
+    let load = format!(
+        "import mmap, os\nos.makedirs(os.path.dirname({library:?}))\n\
+         with open({library:?}, 'w+b') as f: f.truncate(4096); m = mmap.mmap(f.fileno(), 4096)"
+    );
+    assert!(server.drive(&idle, &load).0.wait().unwrap().success());
     let mut driver = server.drive(&busy, &wait);
     wait_until("one is busy", || {
         jupyter(&machine, busy.pid)["execution_state"] == "busy"
@@ -362,6 +368,22 @@ fn a_busy_notebook_is_not_accused_and_an_idle_one_is_named() {
         "{message}"
     );
     assert_eq!(findings[0]["memory_bytes"], 2 * GIB);
+
+    let page = machine.run(&["explain", &idle.pid.to_string(), "--window", "6s"]);
+    assert_eq!((page.code, page.stderr.as_str()), (0, ""), "{page:?}");
+    for part in [
+        "notebook idle.ipynb",
+        "PyTorch",
+        "says it is idle",
+        "warning: idle: notebook idle.ipynb",
+        "torch.cuda.empty_cache()",
+        "shut the kernel down (idle.ipynb)",
+    ] {
+        assert!(page.stdout.contains(part), "{part}: {page:?}");
+    }
+    // A kernel that is merely killed is started again by its server.
+    assert!(!page.stdout.contains("`kill"), "{page:?}");
+    assert_no_secret(&[&page.stdout]);
     fs::write(&done, "").unwrap();
     assert!(driver.0.wait().unwrap().success());
 }
