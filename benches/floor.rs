@@ -197,11 +197,12 @@ impl Floor {
         }
     }
 
-    /// What the first sample needs of each process besides: owner, argv, program, libraries, open files.
+    /// What the first sample needs of each process besides: owner, argv, libraries, environment, place,
+    /// program, open files.
     pub fn read_the_rest(pids: &[u32]) {
         let mut bytes = vec![0; 64 << 10];
         for pid in pids {
-            for name in ["status", "cmdline", "maps"] {
+            for name in ["status", "cmdline", "maps", "environ", "cgroup"] {
                 if let Ok(mut file) = File::open(format!("/proc/{pid}/{name}")) {
                     while file.read(&mut bytes).is_ok_and(|length| length > 0) {}
                 }

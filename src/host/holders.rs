@@ -2,15 +2,18 @@
 //!
 //! NVML lists those who opened the device; a worker that was forked from one of them has its files, is
 //! on no list, and keeps the memory when the other is dead. Only a look at everybody's descriptors
-//! finds it, and that is not cheap: a call to the kernel for each. So a sample costs one listing of
-//! /proc, and looks at
+//! finds it, and that is not cheap: a call to the kernel for each. Even a listing of /proc costs half a
+//! microsecond for each process, and a machine with GPUs has thousands of the kernel's own: as much as
+//! all the rest of a sample. So most samples cost nothing here. /proc is listed every five seconds, to
+//! look at
 //!
 //! - who is new, and again a few times in the first minute: a program opens the device when it has
 //!   loaded;
-//! - everybody, every half a minute and when the caller asks, because there is memory that nobody
-//!   accounts for; then also at what those who hold nothing open have mapped (`mapped_devices`).
+//! - everybody, every half a minute.
 //!
-//! A look at everybody goes on in the next sample where it takes too long.
+//! When the caller asks, because there is memory that nobody accounts for, everybody is looked at, at
+//! once; then also at what those who hold nothing open have mapped (`mapped_devices`). A look at
+//! everybody goes on in the next sample where it takes too long.
 //!
 //! **Who is who.** A pid may be given to another process between two samples, and the verdict on the
 //! one before must not be taken for a verdict on the next. A listing of /proc has the number of each
@@ -39,20 +42,17 @@ use crate::model::Process;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
+/// How often /proc is listed.
+const LIST_NS: u64 = 5 * SECOND_NS;
+
 /// How often everybody is looked at.
 const WHOLE_NS: u64 = 30 * SECOND_NS;
 
 /// How soon everybody is looked at again on demand.
 const ASKED_NS: u64 = 5 * SECOND_NS;
 
-/// How long after a look at a new process the next one is due.
-const AGAIN_NS: [u64; 5] = [
-    SECOND_NS,
-    2 * SECOND_NS,
-    5 * SECOND_NS,
-    12 * SECOND_NS,
-    25 * SECOND_NS,
-];
+/// How long after a look at a new process the next one is due, with the next listing.
+const AGAIN_NS: [u64; 3] = [5 * SECOND_NS, 15 * SECOND_NS, 25 * SECOND_NS];
 
 /// How many descriptors are looked at in one sample, about: half a second's work.
 const DESCRIPTORS: usize = 256 << 10;
@@ -85,6 +85,8 @@ pub struct Holders {
     may_ask_ns: u64,
     /// When the next one is due by itself.
     due_ns: u64,
+    /// When /proc is to be listed again.
+    list_ns: u64,
     /// How many descriptors are looked at in one sample.
     at_once: usize,
     search: Option<Search>,
@@ -152,6 +154,7 @@ impl Holders {
             is_asked: false,
             may_ask_ns: 0,
             due_ns: 0,
+            list_ns: 0,
             at_once: DESCRIPTORS,
             search: None,
             mapped: Vec::new(),
@@ -164,7 +167,8 @@ impl Holders {
     /// granted every five seconds.
     ///
     /// `boottime_ns` is the time now, in nanoseconds since boot (`Clocks::boottime_ns`). Where /proc
-    /// cannot be listed, what was known stands.
+    /// cannot be listed, what was known stands; so it does between two listings, so that a pid may be
+    /// named whose process has gone.
     pub fn look(&mut self, boottime_ns: u64, asks: bool) {
         let is_first = self.round == 0;
         self.is_asked |= asks;
@@ -181,16 +185,18 @@ impl Holders {
                 self.may_ask_ns = boottime_ns.saturating_add(ASKED_NS);
             }
         }
-        let Ok((proc, listing)) = self.list() else {
-            return;
-        };
-        let is_everybody = listing.len() < PROCESSES;
-        let is_over = self.look_at(&proc, listing, is_first, boottime_ns);
-        if self.is_under_way && is_over {
-            self.is_under_way = false;
-            let is_counted = self.sees_all && is_everybody;
-            self.unread = is_counted.then(|| self.count_unread());
-            self.begin_search();
+        if (self.is_under_way || boottime_ns >= self.list_ns)
+            && let Ok((proc, listing)) = self.list()
+        {
+            self.list_ns = boottime_ns.saturating_add(LIST_NS);
+            let is_everybody = listing.len() < PROCESSES;
+            let is_over = self.look_at(&proc, listing, is_first, boottime_ns);
+            if self.is_under_way && is_over {
+                self.is_under_way = false;
+                let is_counted = self.sees_all && is_everybody;
+                self.unread = is_counted.then(|| self.count_unread());
+                self.begin_search();
+            }
         }
         self.take_found(if asks { PATIENCE } else { Duration::ZERO });
         // What was mapped by a process that is gone is nobody's.

@@ -114,7 +114,7 @@ fn who_holds_a_device_file_is_found_and_nobody_else() {
     assert_eq!(holders.pids(), [70, 72, 90]);
     assert_eq!(holders.unread(), Some(0));
     fs::remove_dir_all(fake.folder(72)).unwrap();
-    holders.look(2 * SECOND, false);
+    holders.look(6 * SECOND, false);
     assert_eq!(holders.pids(), [70, 90]);
 }
 
@@ -125,14 +125,36 @@ fn a_new_process_is_looked_at_again_while_it_is_young() {
     holders.look(100 * SECOND, false);
     fake.process(70, &["null"]);
     fake.process(80, &["nvidia0"]);
-    holders.look(101 * SECOND, false);
-    assert_eq!(holders.pids(), [80], "at once");
+    holders.look(105 * SECOND, false);
+    assert_eq!(holders.pids(), [80], "at the first listing");
 
     fake.open(70, fake.roots.dev.join("nvidia0"));
-    holders.look(102 * SECOND - 1, false);
+    holders.look(110 * SECOND - 1, false);
     assert_eq!(holders.pids(), [80], "not on every sample");
-    holders.look(102 * SECOND, false);
+    holders.look(110 * SECOND, false);
     assert_eq!(holders.pids(), [70, 80]);
+}
+
+#[test]
+fn proc_is_listed_every_five_seconds_and_whenever_everybody_is_looked_at() {
+    let fake = Fake::new();
+    let mut holders = fake.holders();
+    holders.look(100 * SECOND, false);
+    fake.process(70, &["nvidia0"]);
+    holders.look(105 * SECOND - 1, false);
+    assert_eq!(holders.pids(), NOBODY);
+    holders.look(105 * SECOND, false);
+    assert_eq!(holders.pids(), [70]);
+    fake.process(80, &["nvidia0"]);
+    fs::remove_dir_all(fake.folder(70)).unwrap();
+    holders.look(106 * SECOND, true);
+    assert_eq!(holders.pids(), [80]);
+    // That was a listing, too.
+    fake.process(90, &["nvidia0"]);
+    holders.look(111 * SECOND - 1, false);
+    assert_eq!(holders.pids(), [80]);
+    holders.look(111 * SECOND, false);
+    assert_eq!(holders.pids(), [80, 90]);
 }
 
 #[test]
@@ -151,7 +173,7 @@ fn looks_at_the_young_become_rarer_and_end() {
             looks.push(second);
         }
     }
-    assert_eq!(looks, [0, 1, 3, 8, 20, 45]);
+    assert_eq!(looks, [0, 5, 20, 45]);
 }
 
 #[test]
@@ -194,7 +216,7 @@ fn a_pid_that_is_given_out_again_inherits_no_verdict() {
         fs::remove_dir_all(fake.folder(pid)).unwrap();
         fs::rename(fake.folder(pid + 100), fake.folder(pid)).unwrap();
     }
-    holders.look(2 * SECOND, false);
+    holders.look(6 * SECOND, false);
     assert_eq!(holders.pids(), [70]);
 }
 
@@ -212,7 +234,7 @@ fn who_may_not_be_read_is_counted_and_no_holder() {
 
     // What root made readable meanwhile counts from the next look at everybody.
     fs::remove_dir_all(fake.folder(70)).unwrap();
-    holders.look(2 * SECOND, false);
+    holders.look(6 * SECOND, false);
     assert_eq!(holders.unread(), Some(2));
     holders.look(31 * SECOND, false);
     assert_eq!(holders.unread(), Some(1));
@@ -282,7 +304,7 @@ fn what_is_mapped_is_looked_for_on_demand_only() {
     assert_eq!(look(&mut holders, 92, false), NOBODY);
     assert_eq!(look(&mut holders, 93, true), [70]);
     fs::remove_dir_all(fake.folder(70)).unwrap();
-    assert_eq!(look(&mut holders, 94, false), NOBODY);
+    assert_eq!(look(&mut holders, 98, false), NOBODY);
 }
 
 #[test]
