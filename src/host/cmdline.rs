@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::secret;
+use super::secrets;
 
 /// How much of argv is read; a process may hold 4 MiB of it.
 pub(super) const CMDLINE_BYTES: usize = 32 << 10;
@@ -13,8 +13,8 @@ pub(super) const CMDLINE_BYTES: usize = 32 << 10;
 const ARGUMENTS: usize = 1024;
 
 /// argv from the content of `/proc/PID/cmdline`. Where it is longer than the 32 KiB and 1024
-/// arguments that are kept, the last one ends with `…`. What is not UTF-8 is replaced, and secrets are
-/// masked. `None` where there is none, as of kernel threads and zombies.
+/// arguments that are kept, the last one ends with `…`. What is not UTF-8 is replaced, and so are
+/// secrets, by `…`. `None` where there is none, as of kernel threads and zombies.
 pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
     let mut is_cut = bytes.len() > CMDLINE_BYTES;
     let mut bytes = &bytes[..bytes.len().min(CMDLINE_BYTES)];
@@ -45,7 +45,7 @@ pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
         }
         last.push('…');
     }
-    secret::mask(&mut arguments);
+    secrets::hide(&mut arguments);
     Some(
         arguments
             .iter()
@@ -60,6 +60,16 @@ mod tests {
 
     fn arguments(bytes: &[u8]) -> Option<Vec<String>> {
         parse_cmdline(bytes).map(|arguments| arguments.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn secrets_are_left_out() {
+        let kept = arguments(b"server\0--token=s3cret\0--api-key\0s3cret\0").unwrap();
+        assert_eq!(kept, ["server", "--token=…", "--api-key", "…"]);
+        // Also where argv was cut within one.
+        let mut long = b"server\0--token=".to_vec();
+        long.resize(CMDLINE_BYTES + 1, b's');
+        assert_eq!(arguments(&long).unwrap(), ["server", "--token=…"]);
     }
 
     #[test]

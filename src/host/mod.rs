@@ -8,11 +8,11 @@
 //! the machine.
 //!
 //! Everything is rooted at a path ([`Roots`]), so that a test points it at a folder of its own. No
-//! function here signals, prints or asks a clock on its own, and none waits, but for a tenth of a
-//! second: for the names of containers (`names`), and for everybody's maps, where [`Holders::look`] was
-//! asked for everybody. Nothing here knows of GPUs beyond the names of their device files. What a process
-//! says of itself (argv, names, paths) is bounded in length and made valid UTF-8 here, and escaped where
-//! it is shown.
+//! function here signals, prints or asks a clock on its own, and none waits, but for the names of
+//! containers (`names`) and when everybody's maps were asked for ([`Holders::look`]), a tenth of a
+//! second each. Nothing here knows of GPUs beyond the names of their device files. What a process says
+//! of itself (argv, names, paths) is bounded in length and made valid UTF-8 here, and escaped where it
+//! is shown; secrets in argv are left out (`secrets`).
 
 use std::path::PathBuf;
 
@@ -45,7 +45,7 @@ mod processes;
 mod reaper;
 mod rights;
 mod runtime_files;
-mod secret;
+mod secrets;
 mod sockets;
 mod stat;
 mod status;
