@@ -59,6 +59,14 @@ pub enum Error {
         /// Its file, where it is still there.
         file: Option<String>,
     },
+    /// Another user's process.
+    #[error(
+        "process {pid}, which it says started it, is another user's, and was not asked; see who did start it"
+    )]
+    Stranger {
+        /// The process.
+        pid: u32,
+    },
     /// It cannot be told who the server is.
     #[error(
         "process {number}, which started it, is not to be seen from here; run as root, on the host"

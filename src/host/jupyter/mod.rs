@@ -226,17 +226,24 @@ impl Kernel {
         self.is_number_ours = is_local && !is_batch_job;
         let starter = find_starter(roots, process, number);
         self.note_starter(starter);
-        if self.jupyter.application.as_deref() == Some("batch") {
-            self.read_batch(roots, starter);
-            return Ok(());
-        }
+        let is_batch = self.jupyter.application.as_deref() == Some("batch");
         match starter {
             Starter::Alive { pid, .. } => {
-                let Ok(Some(server)) = Opened::open(roots, pid) else {
+                let Ok(Some(starter)) = Opened::open(roots, pid) else {
                     return Err(Error::Ended { pid });
                 };
-                self.read_server(process, &environment, &server, number)
+                // The number is the kernel's own word: it must not lead to another's server, whose
+                // answers would be taken for the kernel's and whom its files would have asked.
+                if starter.uid != process.uid {
+                    return Err(Error::Stranger { pid });
+                }
+                if is_batch {
+                    self.read_batch(&starter);
+                    return Ok(());
+                }
+                self.read_server(process, &environment, &starter, number)
             }
+            Starter::Gone | Starter::Unknown if is_batch => Ok(()),
             Starter::Gone => {
                 let folders = self.folders(&environment, None);
                 let found = find_server_file(process, &folders, number);
@@ -258,19 +265,13 @@ impl Kernel {
     }
 
     /// What runs it, from its starter's argv.
-    fn read_batch(&mut self, roots: &Roots, starter: Starter) {
-        let Starter::Alive { pid, .. } = starter else {
-            return;
-        };
-        let Ok(Some(starter)) = Opened::open(roots, pid) else {
-            return;
-        };
+    fn read_batch(&mut self, starter: &Opened) {
         let Some(command) = starter.command() else {
             return;
         };
         let (application, notebook) = parse_batch(&command);
         self.jupyter.application = Some(application.into());
-        let path = notebook.map(|notebook| absolute(&starter, notebook));
+        let path = notebook.map(|notebook| absolute(starter, notebook));
         self.set_notebook(path.as_deref());
     }
 

@@ -104,6 +104,23 @@ fn a_hubs_token_is_in_its_environment() {
 }
 
 #[test]
+fn a_kernel_that_names_anothers_server_is_not_that_ones() {
+    let (proc, candidate) = machine(&[], &[]);
+    let uid = rustix::process::getuid().as_raw() + 1;
+    let status = format!("Uid:\t{uid}\t{uid}\nNSpid:\t50\n");
+    std::fs::write(proc.folder(50).join("status"), status).unwrap();
+    // Its own file about the other's process leads to that one no more than the other's own.
+    proc.write(90, "/rt/jpserver-50.json", &server_file(""));
+    let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+    assert!(error(&kernel).contains("is another user's"), "{kernel:?}");
+    assert!(kernel.server.is_none());
+    assert_eq!(kernel.jupyter.server_pid, None);
+    assert_eq!(kernel.jupyter.server_url, None);
+    let path = kernel.jupyter.notebook_path.as_deref();
+    assert_eq!(path, Some("/home/ann/a/b.ipynb"));
+}
+
+#[test]
 fn whom_not_to_ask_is_said() {
     for (more, token, expected) in [
         (r#""secure": true,"#, TOKEN, "HTTPS"),
