@@ -4,6 +4,8 @@
 //! names come from processes, so they are quoted for a shell, and a name that cannot be typed as it is
 //! shown is left out, together with its command.
 
+use std::sync::Arc;
+
 use crate::model::Process;
 
 /// A name is no longer than this; longer ones are not offered to be typed.
@@ -120,7 +122,18 @@ fn pod(process: &Process) -> Vec<String> {
     let Some(pod) = process.kubernetes.as_deref() else {
         return Vec::new();
     };
-    let name = pod.pod_name.as_deref().and_then(quote);
+    // What a process says of itself may name another's pod; its uid is the kernel's word. Where both
+    // names may be the process's own, the pod has to be looked up.
+    let is_said = |name: &str, value: &Option<Arc<str>>| {
+        let environment = process.environment.as_deref();
+        environment.is_some_and(|it| it.get(name).is_some() && it.get(name) == value.as_ref())
+    };
+    let is_certain = !is_said("POD_NAMESPACE", &pod.namespace);
+    let name = pod
+        .pod_name
+        .as_deref()
+        .and_then(quote)
+        .filter(|_| is_certain);
     let space = pod.namespace.as_deref().and_then(quote);
     match (name, space, pod.pod_uid.as_deref().and_then(quote)) {
         (Some(name), Some(space), _) => vec![format!(

@@ -29,7 +29,13 @@ const WORDS: [&str; 11] = [
 
 /// Words that make the word `key` after them a secret's name.
 const KINDS_OF_KEY: [&str; 7] = [
-    "access", "api", "auth", "encryption", "private", "secret", "signing",
+    "access",
+    "api",
+    "auth",
+    "encryption",
+    "private",
+    "secret",
+    "signing",
 ];
 
 /// Hides the secrets of a whole argv, in place.
@@ -256,10 +262,22 @@ mod tests {
     #[test]
     fn what_is_no_secret_stays() {
         for arguments in [
-            &["python", "train.py", "--tokenizer", "gpt2", "--max-tokens=5"][..],
+            &[
+                "python",
+                "train.py",
+                "--tokenizer",
+                "gpt2",
+                "--max-tokens=5",
+            ][..],
             &["x", "--num_key_value_heads", "8", "--key=a", "--monkey=b"],
             &["x", "--use_auth_token", "--lr=1"],
-            &["x", "keyring", "the key = a", "http://host:1/a?b=c@d", "--token"],
+            &[
+                "x",
+                "keyring",
+                "the key = a",
+                "http://host:1/a?b=c@d",
+                "--token",
+            ],
             &["x", "-c", "token: it's\n a  b", "passenger=1", "é…://", "="],
             &[],
         ] {

@@ -134,6 +134,12 @@ impl Process {
         }
     }
 
+    /// Whether only its first thread has ended: the process has the state of a zombie, and others of
+    /// its threads go on (`pthread_exit` in `main`, or an exit that waits for a driver).
+    pub fn has_threads_left(&self) -> bool {
+        self.state == Some('Z') && self.threads.is_some_and(|threads| threads > 1)
+    }
+
     /// Whether it is a notebook kernel whose server is proved to be gone.
     pub fn has_lost_server(&self) -> bool {
         let jupyter = self.jupyter.as_ref();

@@ -12,6 +12,8 @@
 //! - a pid whose process was found and not believed: the number may be a stranger's by now, and who
 //!   had it may be anywhere;
 //! - a pid that the snapshot says nothing of;
+//! - a process of which only the first thread has ended (`Z` with other threads): it may be at work, and
+//!   what its threads do is not known;
 //! - a process that leaves NVML's list as it exits.
 //!
 //! There is nothing to end: it is only told.
@@ -80,6 +82,9 @@ impl Judge for Settings {
         let Some((state @ ('Z' | 'X'), streak)) = known.state() else {
             return;
         };
+        if process.has_threads_left() {
+            return;
+        }
         let counts = |_: &Self, row: &Row| is_listed(rule, seen, process, row);
         let Some(held) = held(rule, seen, process, known, |it| it.severity, counts) else {
             return;

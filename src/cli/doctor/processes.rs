@@ -55,6 +55,9 @@ fn descriptors(rights: Rights) -> Check {
         None => "",
     };
     let tried = match (rights.other_user, rights.first) {
+        (Sight::Seen, Sight::Refused) => {
+            "another user's process was looked into, and pid 1 refused"
+        }
         (Sight::Seen, _) => "another user's process was looked into",
         (Sight::Refused, _) => "another user's process refused",
         (Sight::Nobody, Sight::Seen) => "no other user's process is there; pid 1 was looked into",
@@ -67,8 +70,11 @@ fn descriptors(rights: Rights) -> Check {
             Check::new(topic, Verdict::Ok, seen)
         }
         (Sight::Refused, _) | (_, Sight::Refused) => {
-            let check = Check::new(topic, Verdict::Limited, seen)
-                .means("whether another's process holds a GPU's file open is unknown: hidden holders are not found");
+            let check = Check::new(topic, Verdict::Limited, seen).means(if rights.other_user == Sight::Seen {
+                "whether some processes hold a GPU's file open is unknown: those may be hidden holders"
+            } else {
+                "whether another's process holds a GPU's file open is unknown: hidden holders are not found"
+            });
             match (rights.is_root, rights.can_trace) {
                 (false, _) => check
                     .next("sudo gpumem doctor    (and run check and watch so, to see everybody)"),

@@ -82,7 +82,13 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<S
         steps.extend(lines(|row| row.at_end, Moment::End, MOST_AT_END));
     }
     let state = process.state;
-    if state.is_some_and(|state| ENDED.contains(&state)) {
+    if process.has_threads_left() {
+        let text = format!(
+            "only its first thread has ended; its end takes the others: `kill -KILL {}`",
+            process.pid
+        );
+        ends.push(plain(Moment::End, text));
+    } else if state.is_some_and(|state| ENDED.contains(&state)) {
         let text = "it has ended; what is left of it goes when its parent asks how, or ends itself";
         ends = vec![plain(Moment::End, text.to_owned())];
     } else if state == Some(UNINTERRUPTIBLE) {

@@ -64,7 +64,12 @@ fn what(sheet: &mut Sheet, page: &ProcessPage) {
     let room = sheet.room() * COMMAND_LINES;
     sheet.entry(label, &fit(&command, room));
     let mut facts = Vec::new();
-    facts.extend(process.state.map(state));
+    facts.extend(match process.state {
+        Some(_) if process.has_threads_left() => {
+            Some("its first thread has ended, and others go on".to_owned())
+        }
+        letter => letter.map(state),
+    });
     facts.extend(process.threads.map(|count| match count {
         1 => "1 thread".to_owned(),
         count => format!("{count} threads"),

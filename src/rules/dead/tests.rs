@@ -59,6 +59,18 @@ fn a_pid_that_does_not_exist_is_found_after_the_duration() {
 }
 
 #[test]
+fn a_process_whose_first_thread_has_ended_is_not_dead() {
+    for (threads, count_dead) in [(Some(2), 0), (Some(1), 1), (None, 1)] {
+        let mut scene = alive(&[0]);
+        let mut engine = judge(&mut scene, 60.0);
+        scene.process(PID).state = Some('Z');
+        scene.process(PID).threads = threads;
+        scene.play(60.0, |snapshot| engine.observe(snapshot));
+        assert_eq!(count(&engine, Kind::Dead), count_dead, "{threads:?}");
+    }
+}
+
+#[test]
 fn a_zombie_is_found_and_its_parent_named() {
     for state in ['Z', 'X'] {
         let mut scene = alive(&[0]);
