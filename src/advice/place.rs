@@ -18,6 +18,7 @@ const SHUT_DOWN: &str = "Kernel > Shut Down Kernel in Jupyter; interrupting it f
 const SHARED_UNITS: &[&str] = &[
     "atd",
     "containerd",
+    "code-server",
     "cri-docker",
     "crio",
     "cron",
@@ -28,16 +29,24 @@ const SHARED_UNITS: &[&str] = &[
     "gdm",
     "gdm3",
     "init",
+    "jupyter",
+    "jupyter-lab",
+    "jupyter-notebook",
     "jupyterhub",
+    "jupyterlab",
     "k3s",
     "kubelet",
     "lightdm",
+    "nomad",
     "podman",
+    "rstudio-server",
     "sddm",
     "slurmd",
     "snapd",
     "ssh",
     "sshd",
+    "supervisor",
+    "supervisord",
 ];
 
 /// What ends this process through what runs it, in words to type, gentlest first; a process that is
@@ -107,14 +116,26 @@ fn slurm(process: &Process) -> Vec<String> {
     let Some(job) = slurm.job_id.as_deref().and_then(quote) else {
         return Vec::new();
     };
-    let is_number =
-        |step: &&str| !step.is_empty() && step.bytes().all(|byte| byte.is_ascii_digit());
-    let step = slurm.step_id.as_deref().filter(is_number);
-    vec![match step {
-        Some(step) => format!(
-            "end its Slurm step: `scancel {job}.{step}`; or all of its job: `scancel {job}`"
+    // Environments are taken along and made up; the cgroup is the kernel's word.
+    let is_proved = process
+        .cgroup
+        .as_deref()
+        .is_some_and(|cgroup| cgroup.split('/').any(|part| part == format!("job_{job}")));
+    let first = if is_proved {
+        String::new()
+    } else {
+        format!("see that it is of the job that it names (`scontrol listpids {job}`), then ")
+    };
+    let is_number = |step: &str| !step.is_empty() && step.bytes().all(|byte| byte.is_ascii_digit());
+    vec![match slurm.step_id.as_deref() {
+        Some(step) if is_number(step) => format!(
+            "{first}end its Slurm step: `scancel {job}.{step}`; or all of its job: `scancel {job}`"
         ),
-        None => format!("end its Slurm job: `scancel {job}`"),
+        // Somebody typed it into the shell of an allocation, which is not to end with it.
+        Some("interactive" | "extern") => format!(
+            "end it where it was typed; `scancel {job}` would end all of the allocation, with its shell"
+        ),
+        _ => format!("{first}end its Slurm job: `scancel {job}`"),
     }]
 }
 
@@ -154,20 +175,26 @@ fn container(process: &Process) -> Option<String> {
     let id = container.id.as_deref().and_then(short_id).and_then(quote);
     let which = name.or(id)?;
     Some(match container.runtime.as_deref() {
-        Some("docker") => format!("stop its container: `docker stop {which}`"),
-        Some("podman") => {
-            format!("stop its container, as the user who started it: `podman stop {which}`")
+        Some("docker") => {
+            format!("stop its container, and all that runs in it: `docker stop {which}`")
         }
-        Some("nerdctl") => format!("stop its container: `nerdctl stop {which}`"),
+        Some("podman") => {
+            format!(
+                "stop its container, and all that runs in it, as the user who started it: `podman stop {which}`"
+            )
+        }
+        Some("nerdctl") => {
+            format!("stop its container, and all that runs in it: `nerdctl stop {which}`")
+        }
         Some("containerd" | "cri-o") => {
             let id = container.id.as_deref().and_then(short_id).and_then(quote)?;
-            format!("stop its container, as root: `crictl stop {id}`")
+            format!("stop its container, and all that runs in it, as root: `crictl stop {id}`")
         }
         Some("lxc") => format!(
-            "stop its container: `lxc-stop -n {which}`, or `lxc stop {which}` under LXD, \
+            "stop its container, and all that runs in it: `lxc-stop -n {which}`, or `lxc stop {which}` under LXD, \
              `incus stop {which}` under Incus"
         ),
-        _ => format!("stop its container, {which}, with what started it"),
+        _ => format!("stop its container, {which}, and all that runs in it, with what started it"),
     })
 }
 

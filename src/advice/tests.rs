@@ -383,7 +383,7 @@ fn the_command_is_the_right_one_for_where_it_runs() {
         (contained(Some("lxc"), None, "web"), "`lxc stop web`"),
         (
             contained(None, None, &id),
-            "0123456789ab, with what started it",
+            "0123456789ab, and all that runs in it, with what started it",
         ),
         (
             in_pod(Some("train-0"), None),
@@ -426,6 +426,8 @@ fn what_others_share_is_never_to_be_stopped() {
         "systemd-logind.service",
         "serial-getty@ttyS0.service",
         "jupyterhub.service",
+        "jupyter@ann.service",
+        "supervisor.service",
     ] {
         assert!(place_lines(&in_unit(unit, "/x")).is_empty(), "{unit}");
     }
@@ -444,6 +446,50 @@ fn what_others_share_is_never_to_be_stopped() {
         ..notebook(Some("papermill"), Some("train.ipynb"))
     };
     assert!(only(&batch).contains("scancel 77"));
+}
+
+#[test]
+fn what_only_the_process_says_is_not_typed_unseen() {
+    let within = |cgroup: &str| Process {
+        cgroup: Some(cgroup.into()),
+        ..in_job("77", Some("0"))
+    };
+    let doubt = "`scontrol listpids 77`";
+    assert!(!only(&within("/slurm/uid_5/job_77/step_0/task_0")).contains(doubt));
+    for cgroup in [
+        "/",
+        "/system.slice/slurmd.service",
+        "/slurm/uid_5/job_7/step_0",
+    ] {
+        assert!(only(&within(cgroup)).contains(doubt), "{cgroup}");
+    }
+    assert!(only(&in_job("77", None)).contains(doubt));
+
+    let says = |variables: &[(&str, &str)]| Process {
+        environment: Some(Arc::new(
+            variables
+                .iter()
+                .map(|&(name, value)| (name.into(), value.into()))
+                .collect(),
+        )),
+        ..in_pod(Some("train-0"), Some("1234-ab"))
+    };
+    let other = [("POD_NAME", "train-0"), ("POD_NAMESPACE", "team-b")];
+    assert!(only(&says(&other)).contains("kubectl delete pod -n team-a train-0"));
+    let same = [("POD_NAME", "train-0"), ("POD_NAMESPACE", "team-a")];
+    let line = only(&says(&same));
+    assert!(
+        line.contains("grep 1234-ab") && !line.contains("delete pod"),
+        "{line}"
+    );
+}
+
+#[test]
+fn an_allocation_does_not_end_with_what_was_typed_into_it() {
+    for step in ["interactive", "extern"] {
+        let line = only(&in_job("77", Some(step)));
+        assert!(line.starts_with("end it where it was typed"), "{line}");
+    }
 }
 
 #[test]
