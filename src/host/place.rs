@@ -82,10 +82,14 @@ fn complete(process: &mut Process, place: &Place, names: Option<&Answer>) {
             ..pod.clone()
         }
     });
+    let number = |key: &str| {
+        let is_number = |value: &Arc<str>| value.bytes().all(|byte| byte.is_ascii_digit());
+        variable(key).filter(is_number)
+    };
     let slurm = match place.slurm.as_deref() {
         Some(slurm) => Some(Slurm {
             // Newer Slurm's cgroups are not named by the number that people type.
-            job_id: variable("SLURM_JOB_ID")
+            job_id: number("SLURM_JOB_ID")
                 .filter(|_| {
                     slurm
                         .job_id
@@ -99,9 +103,9 @@ fn complete(process: &mut Process, place: &Place, names: Option<&Answer>) {
         // Without Slurm's cgroups, its daemon's unit is all around a job; elsewhere, somebody has
         // taken the variables along.
         None if place.container.is_none() && may_be_a_job(place) => {
-            variable("SLURM_JOB_ID").map(|job_id| Slurm {
+            number("SLURM_JOB_ID").map(|job_id| Slurm {
                 job_id: Some(job_id),
-                step_id: variable("SLURM_STEP_ID"),
+                step_id: number("SLURM_STEP_ID"),
                 job_name: variable("SLURM_JOB_NAME"),
             })
         }
@@ -219,6 +223,9 @@ mod tests {
         for path in ["/user.slice/user-5.slice/session-3.scope", "/docker/{ID}"] {
             assert_eq!(completed(path, environ, None).slurm, None, "{path}");
         }
+        // Slurm numbers its jobs: anything else is somebody's own.
+        let made_up = completed("/", "SLURM_JOB_ID=7; reboot\0", None);
+        assert_eq!(made_up.slurm, None);
         let idle = completed("/system.slice/slurmd.service", "", None);
         assert_eq!(idle.systemd_unit.as_deref(), Some("slurmd.service"));
     }

@@ -74,7 +74,7 @@ pub fn read_server_files(folder: &Path, proc: &Path) -> io::Result<ServerFiles> 
         } else {
             files.stale += 1;
         }
-        if files.running.len() + files.stale >= MOST_SERVERS {
+        if files.running.len() >= MOST_SERVERS {
             break;
         }
     }
@@ -183,10 +183,13 @@ mod tests {
         for pid in ["7", "8", "10"] {
             fs::create_dir(proc.path().join(pid)).unwrap();
         }
+        for pid in 100..300 {
+            write(&format!("jpserver-{pid}.json"), "");
+        }
         let mut files = read_server_files(folder.path(), proc.path()).unwrap();
         files.running.sort_by_key(Option::is_none);
         assert_eq!(files.running, [Some(Address::Port(8888)), None, None]);
-        assert_eq!(files.stale, 1);
+        assert_eq!(files.stale, 201);
         assert!(read_server_files(&folder.path().join("none"), proc.path()).is_err());
     }
 }

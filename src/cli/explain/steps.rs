@@ -105,6 +105,12 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<S
                 let pid = process.pid;
                 end.text.push_str(&if state == Some(STOPPED) {
                     format!(" (`kill -TERM {pid}; kill -CONT {pid}`)")
+                } else if process.namespace_pid == Some(1) {
+                    // pid_namespaces(7): it gets no signal that it has no handler for, but this one.
+                    format!(
+                        " (`kill {pid}`; it may have no ear for that, as the first of its pid \
+                         namespace: `kill -KILL {pid}`, which ends all in there)"
+                    )
                 } else {
                     format!(" (`kill {pid}`)")
                 });

@@ -421,6 +421,34 @@ fn a_process_that_no_signal_reaches_is_not_to_be_killed() {
 }
 
 #[test]
+fn a_zombie_with_threads_and_the_first_of_a_namespace_are_ended_as_they_can_be() {
+    let mut scene = Scene::new(1, 1.0);
+    scene.holder(4242, &[0], 2 * GIB);
+    let zombie = |threads| {
+        move |scene: &mut Scene, _| {
+            let process = scene.process(4242);
+            process.state = Some('Z');
+            process.threads = Some(threads);
+        }
+    };
+    let (_, text) = page(&seen(&mut scene, 3, zombie(2)), "4242");
+    assert!(text.contains("its first thread has ended, and others go on"));
+    assert!(text.contains("`kill -KILL 4242`") && !text.contains("a zombie"));
+    let (_, text) = page(&seen(&mut scene, 3, zombie(1)), "4242");
+    assert!(text.contains("a zombie: ended") && !text.contains("kill"));
+
+    let mut scene = Scene::new(1, 1.0);
+    scene.holder(4242, &[0], 2 * GIB);
+    let first = |scene: &mut Scene, _| scene.process(4242).namespace_pid = Some(1);
+    let (report, _) = page(&seen(&mut scene, 3, first), "4242");
+    let text = report.to_json().unwrap();
+    assert!(
+        text.contains("`kill -KILL 4242`, which ends all in there"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_sleep_of_the_machine_starts_the_outline_afresh() {
     let mut scene = Scene::new(1, 10.0);
     scene.memory(0, 3 * GIB, 80 * GIB);
