@@ -86,6 +86,12 @@ pub(super) fn is_notebook(process: &Process) -> bool {
 }
 
 fn notebook(process: &Process) -> String {
+    if process.has_lost_server() {
+        return format!(
+            "end its kernel, `kill {}`: the server that could shut it down is gone",
+            process.pid
+        );
+    }
     let kernel = process.jupyter.as_deref();
     let path = kernel
         .and_then(|kernel| kernel.notebook_path.as_deref())

@@ -180,6 +180,7 @@ fn a_framework_is_found_however_it_is_spelt() {
         ("tensorflow1", "tensorflow1"),
         ("TF 1.15", "tensorflow1"),
         ("tf.keras", "keras"),
+        ("cupy-cuda12x", "cupy"),
         ("llama-cpp", "llama.cpp"),
         ("llama.cpp", "llama.cpp"),
         ("triton", "triton-server"),
@@ -504,6 +505,19 @@ fn a_notebook_is_ended_where_it_is_open() {
         let line = only(&notebook(application, None));
         assert!(line.contains(words), "{line}");
     }
+}
+
+#[test]
+fn a_kernel_whose_server_is_gone_is_not_shut_down_there() {
+    let mut process = notebook(Some("jupyter"), Some("a.ipynb"));
+    if let Some(jupyter) = &mut process.jupyter {
+        Arc::make_mut(jupyter).server_alive = Some(false);
+    }
+    let line = only(&process);
+    assert!(
+        line.contains("`kill 4242`") && !line.contains("Shut Down"),
+        "{line}"
+    );
 }
 
 #[test]

@@ -480,7 +480,8 @@ fn actions(process: &Process) -> Vec<Action> {
         return actions;
     }
     let kernel = process.jupyter.as_ref();
-    if kernel.is_some_and(|kernel| kernel.kernel_id.is_some()) {
+    // A server that is gone shuts nothing down.
+    if kernel.is_some_and(|kernel| kernel.kernel_id.is_some()) && !process.has_lost_server() {
         actions.push(Action::JupyterShutdown);
     }
     actions.push(Action::Terminate);

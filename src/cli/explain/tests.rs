@@ -146,7 +146,7 @@ fn without_history_it_is_said_what_more_would_tell() {
     assert!(text.contains("the history is 1s long"), "{text}");
     assert!(text.contains("gpumem record --store"), "{text}");
     assert!(
-        text.contains("nothing is wrong with it, as far as 1s"),
+        text.contains("nothing is found against it, as far as 1s"),
         "{text}"
     );
 }
@@ -446,6 +446,27 @@ fn a_zombie_with_threads_and_the_first_of_a_namespace_are_ended_as_they_can_be()
         text.contains("`kill -KILL 4242`, which ends all in there"),
         "{text}"
     );
+}
+
+#[test]
+fn a_parent_that_adopts_orphans_may_have_started_it_all_the_same() {
+    // A service of systemd's, and the work of a container's first process.
+    for (leader, words) in [
+        (true, "whether it started it is not"),
+        (false, "leader is gone"),
+    ] {
+        let mut scene = Scene::new(1, 1.0);
+        scene.holder(4242, &[0], 2 * GIB);
+        let adopted = |scene: &mut Scene, _| {
+            let process = scene.process(4242);
+            process.ppid = Some(1);
+            process.parent = None;
+            process.parent_is_reaper = Some(true);
+            process.group_leader_alive = Some(leader);
+        };
+        let (_, text) = page(&seen(&mut scene, 3, adopted), "4242");
+        assert!(text.contains(words) && text.contains("(pid 1)"), "{text}");
+    }
 }
 
 #[test]

@@ -174,7 +174,7 @@ fn notebook(sheet: &mut Sheet, jupyter: &Jupyter, report: &Report) {
         sheet.entry("", &told.join(", "));
     }
     if let Some(error) = &jupyter.server_error {
-        sheet.entry("", &format!("its server was not asked: {error}"));
+        sheet.entry("", &format!("its server tells nothing: {error}"));
     }
 }
 
@@ -346,13 +346,18 @@ fn held_by(sheet: &mut Sheet, page: &ProcessPage) {
         let command = fit(&command, sheet.room());
         sheet.item("- ", &format!("started by pid {}: {command}", parent.pid));
     } else if process.parent_is_reaper == Some(true) {
+        // A service's parent and a container's first process did start it, and adopt others' too.
         let ppid = process
             .ppid
-            .map_or_else(String::new, |pid| format!(" ({pid})"));
-        sheet.item(
-            "- ",
-            &format!("who started it is gone; a reaper{ppid} adopted it"),
-        );
+            .map_or_else(String::new, |pid| format!(" (pid {pid})"));
+        let text = if process.group_leader_alive == Some(false) {
+            format!("its job's leader is gone, and its parent{ppid} is one that adopts orphans")
+        } else {
+            format!(
+                "its parent{ppid} is one that adopts orphans; whether it started it is not known"
+            )
+        };
+        sheet.item("- ", &text);
     }
     if !kin.members.is_empty() {
         let ties = match kin.ties.is_empty() {

@@ -71,9 +71,9 @@ pub(super) fn verdict(
     if findings().next().is_none() && verdict.kept.is_empty() {
         let span = Span::from_seconds(report.window_seconds);
         let what = if verdict.findings.is_empty() {
-            "nothing is wrong with it"
+            "nothing is found against it"
         } else {
-            "nothing is wrong with the GPU itself"
+            "nothing is found against the GPU itself"
         };
         sheet.item("- ", &format!("{what}, as far as {span} of history tells"));
     }

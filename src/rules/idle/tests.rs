@@ -8,6 +8,7 @@ use crate::model::snapshot::Jupyter;
 use crate::rules::rule::Rule;
 use crate::rules::scope::{GpuName, Scope};
 use crate::rules::setting::Value;
+use crate::rules::testing::only;
 use crate::rules::{Engine, Settings as AllSettings};
 use crate::units::MIB;
 
@@ -262,6 +263,22 @@ fn a_stream_with_percentages_only_is_judged_by_them() {
             found,
             "{percent} %"
         );
+    }
+}
+
+#[test]
+fn a_server_that_is_gone_is_not_to_shut_its_kernel_down() {
+    for (alive, can) in [(None, true), (Some(true), true), (Some(false), false)] {
+        let mut scene = scene();
+        scene.process(PID).jupyter = Some(Arc::new(Jupyter {
+            kernel_id: Some("k".into()),
+            server_alive: alive,
+            ..Jupyter::default()
+        }));
+        let engine = judge(&mut scene, 700.0);
+        let actions = &only(&engine, Kind::Idle).actions;
+        assert_eq!(actions.contains(&Action::JupyterShutdown), can, "{alive:?}");
+        assert!(actions.contains(&Action::Terminate));
     }
 }
 
