@@ -487,6 +487,7 @@ fn show(actor: &mut Actor, doing: &Doing, began: Time, dt: f64, random: &mut Ran
         shown.command = people::argv("").map(|_| Arc::from([]));
         shown.executable = None;
         shown.rss_bytes = Some(0);
+        shown.threads = Some(1);
     }
     if let Some(adopter) = doing.adopter {
         shown.ppid = Some(adopter);
