@@ -14,7 +14,7 @@ const ARGUMENTS: usize = 1024;
 
 /// argv from the content of `/proc/PID/cmdline`. Where it is longer than the 32 KiB and 1024
 /// arguments that are kept, the last one ends with `…`. What is not UTF-8 is replaced, and so are
-/// secrets, by `…`. `None` where there is none, as of kernel threads and zombies.
+/// secrets, by `***`. `None` where there is none, as of kernel threads and zombies.
 pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
     let mut is_cut = bytes.len() > CMDLINE_BYTES;
     let mut bytes = &bytes[..bytes.len().min(CMDLINE_BYTES)];
@@ -65,11 +65,11 @@ mod tests {
     #[test]
     fn secrets_are_left_out() {
         let kept = arguments(b"server\0--token=s3cret\0--api-key\0s3cret\0").unwrap();
-        assert_eq!(kept, ["server", "--token=…", "--api-key", "…"]);
+        assert_eq!(kept, ["server", "--token=***", "--api-key", "***"]);
         // Also where argv was cut within one.
         let mut long = b"server\0--token=".to_vec();
         long.resize(CMDLINE_BYTES + 1, b's');
-        assert_eq!(arguments(&long).unwrap(), ["server", "--token=…"]);
+        assert_eq!(arguments(&long).unwrap(), ["server", "--token=***"]);
     }
 
     #[test]

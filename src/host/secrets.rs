@@ -2,7 +2,7 @@
 //!
 //! People start servers with `--IdentityProvider.token=…`, `--api-key …` or `HF_TOKEN=… vllm`. Whoever
 //! may list a machine's processes sees that, but a recording is attached to tickets and read for years.
-//! So the value is left out where argv is read, and `…` stands for it; what it belongs to stays.
+//! So the value is left out where argv is read, and `***` stands for it; what it belongs to stays.
 //!
 //! A secret is told by its name only. One that stands for itself, or whose name says nothing of it, is
 //! not found. Next: `cmdline` reads argv.
@@ -10,13 +10,15 @@
 use std::borrow::Cow;
 
 /// What stands for a secret.
-const HIDDEN: &str = "…";
+const HIDDEN: &str = "***";
 
 /// Last words of the names of secrets.
-const WORDS: [&str; 11] = [
+const WORDS: [&str; 13] = [
     "apikey",
     "apitoken",
+    "authorization",
     "authtoken",
+    "cookie",
     "credential",
     "credentials",
     "passphrase",
@@ -38,10 +40,25 @@ const KINDS_OF_KEY: [&str; 7] = [
     "signing",
 ];
 
+/// Before `token`, a word that makes it one of a text: `--pad-token`.
+const KINDS_OF_TEXT_TOKEN: [&str; 9] = [
+    "bos", "cls", "eos", "image", "mask", "pad", "sep", "stop", "unk",
+];
+
+/// Options that a name and a value follow: papermill's.
+const BEFORE_A_NAME: [&str; 4] = ["-p", "-r", "--parameters", "--parameters_raw"];
+
 /// Hides the secrets of a whole argv, in place.
 pub(super) fn hide(arguments: &mut [Cow<'_, str>]) {
     let mut follows = false;
+    let mut is_a_name = false;
     for argument in arguments {
+        if std::mem::replace(&mut is_a_name, BEFORE_A_NAME.contains(&&**argument))
+            && is_a_word(argument)
+        {
+            follows = names_a_secret(argument);
+            continue;
+        }
         // What looks like another option is one, and the one before it was a switch.
         if std::mem::take(&mut follows) && !argument.starts_with('-') {
             *argument = Cow::Borrowed(HIDDEN);
@@ -65,15 +82,32 @@ pub(super) fn hide(arguments: &mut [Cow<'_, str>]) {
     }
 }
 
+/// Whether it could be the name of a parameter.
+fn is_a_word(argument: &str) -> bool {
+    argument
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
 /// Whether it is worth a closer look; nearly nothing is.
 fn may_name_a_secret(argument: &str) -> bool {
     let has = |part: &str| {
         let mut places = argument.as_bytes().windows(part.len());
         places.any(|place| place.eq_ignore_ascii_case(part.as_bytes()))
     };
-    ["token", "pass", "pwd", "secret", "key", "credential", "://"]
-        .iter()
-        .any(|part| has(part))
+    [
+        "token",
+        "pass",
+        "pwd",
+        "secret",
+        "key",
+        "credential",
+        "authorization",
+        "cookie",
+        "://",
+    ]
+    .iter()
+    .any(|part| has(part))
 }
 
 /// Whether an option, a variable or a parameter of this name has a secret for its value: by its last
@@ -99,6 +133,7 @@ fn names_a_secret(name: &str) -> bool {
     }
     match &words[..] {
         [.., kind, word] if word == "key" => KINDS_OF_KEY.contains(&&**kind),
+        [.., kind, word] if word == "token" => !KINDS_OF_TEXT_TOKEN.contains(&&**kind),
         [.., word] => WORDS.contains(&&**word),
         [] => false,
     }
@@ -106,6 +141,14 @@ fn names_a_secret(name: &str) -> bool {
 
 /// Hides them in text of several words, as a shell is given with `-c`, and in addresses.
 fn hide_in_words(argument: &mut Cow<'_, str>) {
+    // A header, as curl is given it: all that follows its name is its value.
+    if let Some((name, _)) = argument.split_once(':')
+        && names_a_secret(name)
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+    {
+        *argument = Cow::Owned(format!("{name}: {HIDDEN}"));
+        return;
+    }
     let mut shown = String::new();
     let mut rest: &str = argument;
     let mut follows = false;
@@ -228,31 +271,49 @@ mod tests {
         for (arguments, expected) in [
             (
                 &["jupyter_server", "--IdentityProvider.token=s3cret"][..],
-                &["jupyter_server", "--IdentityProvider.token=…"][..],
+                &["jupyter_server", "--IdentityProvider.token=***"][..],
             ),
             (
                 &["vllm", "serve", "m", "--api-key", "s3cret", "--port", "1"],
-                &["vllm", "serve", "m", "--api-key", "…", "--port", "1"],
+                &["vllm", "serve", "m", "--api-key", "***", "--port", "1"],
             ),
             (
                 &["x", "--NotebookApp.password=a b=c", "--hf_token", "s"],
-                &["x", "--NotebookApp.password=…", "--hf_token", "…"],
+                &["x", "--NotebookApp.password=***", "--hf_token", "***"],
             ),
             (
                 &["env", "HF_TOKEN=s3cret", "wandb.api_key=s", "apiKey=s"],
-                &["env", "HF_TOKEN=…", "wandb.api_key=…", "apiKey=…"],
+                &["env", "HF_TOKEN=***", "wandb.api_key=***", "apiKey=***"],
             ),
             (
                 &["sh", "-c", "HF_TOKEN='s 3' x  --token s y; PASSWORD=\"s"],
-                &["sh", "-c", "HF_TOKEN=… x  --token … y; PASSWORD=…"],
+                &["sh", "-c", "HF_TOKEN=*** x  --token *** y; PASSWORD=***"],
             ),
             (
                 &["x", "--url=http://ann:s3cret@host/lab?token=s&a=b#c"],
-                &["x", "--url=http://ann:…@host/lab?token=…&a=b#c"],
+                &["x", "--url=http://ann:***@host/lab?token=***&a=b#c"],
             ),
             (
                 &["x", "https://ghp_s3cret@github.com/a", "--token=https://s"],
-                &["x", "https://…@github.com/a", "--token=…"],
+                &["x", "https://***@github.com/a", "--token=***"],
+            ),
+            (
+                &["papermill", "a", "b", "-p", "hf_token", "s", "-p", "n", "1"],
+                &[
+                    "papermill",
+                    "a",
+                    "b",
+                    "-p",
+                    "hf_token",
+                    "***",
+                    "-p",
+                    "n",
+                    "1",
+                ],
+            ),
+            (
+                &["curl", "-H", "Authorization: token s", "-H", "Cookie: a=b"],
+                &["curl", "-H", "Authorization: ***", "-H", "Cookie: ***"],
             ),
         ] {
             assert_eq!(hidden(arguments), expected);
@@ -270,7 +331,7 @@ mod tests {
                 "--max-tokens=5",
             ][..],
             &["x", "--num_key_value_heads", "8", "--key=a", "--monkey=b"],
-            &["x", "--use_auth_token", "--lr=1"],
+            &["x", "--use_auth_token", "--lr=1", "--pad-token=<p>"],
             &[
                 "x",
                 "keyring",
@@ -278,7 +339,14 @@ mod tests {
                 "http://host:1/a?b=c@d",
                 "--token",
             ],
-            &["x", "-c", "token: it's\n a  b", "passenger=1", "é…://", "="],
+            &[
+                "x",
+                "-c",
+                "a token: it's\n a  b",
+                "passenger=1",
+                "é…://",
+                "=",
+            ],
             &[],
         ] {
             assert_eq!(hidden(arguments), arguments);
