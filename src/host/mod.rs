@@ -9,10 +9,10 @@
 //!
 //! Everything is rooted at a path ([`Roots`]), so that a test points it at a folder of its own. No
 //! function here signals, prints or asks a clock on its own, and none waits, but for the names of
-//! containers (`names`) and when everybody's maps were asked for ([`Holders::look`]), a tenth of a
-//! second each. Nothing here knows of GPUs beyond the names of their device files. What a process says
-//! of itself (argv, names, paths) is bounded in length and made valid UTF-8 here, and escaped where it
-//! is shown; secrets in argv are left out (`secrets`).
+//! containers (`names`) and for [`Holders::look`] that was asked for everybody, a tenth of a second each,
+//! and for users' files and servers (`jupyter`), on a thread that may hang. Nothing here knows of GPUs
+//! beyond the names of their device files. What a process says of itself (argv, names, paths) is bounded
+//! in length and made valid UTF-8 here, and escaped where it is shown; secrets in argv are left out.
 
 use std::path::PathBuf;
 
@@ -77,7 +77,6 @@ pub use rights::{
     try_pidfd,
 };
 pub use runtime_files::{Address, ServerFiles, parse_address, read_server_files, runtime_folder};
-pub use sockets::{Listener, holds_listener};
 pub use stat::{Stat, parse_stat, read_start_ticks, terminal_name};
 pub use status::{Status, parse_status};
 

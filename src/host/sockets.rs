@@ -3,18 +3,16 @@
 //!
 //! A line of the table of Unix sockets ends with a path that a process chose, and a newline in it makes
 //! another line. So whoever wants to be taken for one who listens can have that: it is no proof against
-//! him. [`holds_listener`] asks about a process whose owner the caller already trusts, and whether it is
-//! the only one that listens there.
+//! him. [`holds_listener`], which is one, asks about TCP only; who listens on a Unix socket the kernel
+//! tells whoever connects to it (SO_PEERCRED).
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use rustix::io::{self, Errno};
 
 use super::Roots;
-use super::folder::{Folder, if_readable, is_gone};
+use super::folder::{Folder, if_readable};
 use super::gpu_files::{Sockets, read_held};
 
 /// How much of a table is read: some ten thousand sockets.
@@ -36,62 +34,37 @@ const STANDS_NS: u64 = 60_000_000_000;
 /// More than this is no line of a table.
 const LINE_BYTES: usize = 1024;
 
-/// Where a process listens.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Listener {
-    /// A TCP port of this machine's loopback.
-    Tcp(u16),
-    /// A Unix socket's path, as it was bound.
-    Unix(PathBuf),
-}
-
-/// Whether the process `pid` itself holds the socket that a connection to this address from here would
-/// reach: to be asked before a secret is sent there. `Some(false)` where another process listens there,
-/// alone or as well, where nobody does, or where the process is in another network namespace (of a Unix
-/// socket: another mount namespace); `None` where that cannot be told, because the process's descriptors
-/// may not be read or there are too many sockets.
-pub fn holds_listener(roots: &Roots, pid: u32, address: &Listener) -> Option<bool> {
-    let folder = match Folder::open(&roots.proc, pid) {
-        Ok(folder) => folder,
-        Err(errno) => return is_gone(errno).then_some(false),
-    };
+/// Whether the process with this folder itself holds the socket that a connection to `address` from here
+/// would reach: to be asked before a secret is sent there, and again when the connection stands.
+/// `Some(false)` where another process listens there, alone or as well, where nobody does, or where the
+/// process is in another network namespace; `None` where that cannot be told, because the process's
+/// descriptors may not be read or there are too many sockets.
+pub(super) fn holds_listener(roots: &Roots, folder: &Folder, address: SocketAddr) -> Option<bool> {
     let own = Folder::own(&roots.proc).ok()?;
-    let is_here = |name| Some(read_namespace(&folder, name)? == read_namespace(&own, name)?);
-    if !is_here(c"ns/net")? {
+    if read_namespace(folder, c"ns/net")? != read_namespace(&own, c"ns/net")? {
         return Some(false);
     }
-    let sockets = read_held(&folder, &roots.dev).ok()?.sockets?;
-    let mut listeners = Vec::new();
-    match address {
-        Listener::Tcp(port) => {
-            for table in [Table::Tcp, Table::Tcp6] {
-                let is_whole = table.read(&folder, |socket| {
-                    if socket.is_reached_at(*port) {
-                        listeners.push(socket.inode);
-                    }
-                });
-                if !is_whole.ok()? {
-                    return None;
-                }
-            }
-        }
-        Listener::Unix(path) => {
-            if !is_here(c"ns/mnt")? {
-                return Some(false);
-            }
-            let path = path.as_os_str().as_bytes();
-            let is_whole = Table::Unix.read(&folder, |socket| {
-                if matches!(socket.place, Place::Unix(bound) if bound == path) {
-                    listeners.push(socket.inode);
-                }
-            });
-            if !is_whole.ok()? {
-                return None;
-            }
+    let mut takers: Vec<(Reach, u64)> = Vec::new();
+    for table in [Table::Tcp, Table::Tcp6] {
+        let is_whole = table.read(folder, |socket| {
+            takers.extend(socket.reach(address).map(|reach| (reach, socket.inode)));
+        });
+        if !is_whole.ok()? {
+            return None;
         }
     }
-    if listeners.iter().all(|inode| sockets.inodes.contains(inode)) {
-        Some(!listeners.is_empty())
+    // The kernel asks those that are bound to the very address first (Linux: `__inet_lookup_listener`
+    // in `net/ipv4/inet_hashtables.c`).
+    if takers.iter().any(|(reach, _)| *reach == Reach::Exact) {
+        takers.retain(|(reach, _)| *reach == Reach::Exact);
+    }
+    let is_reached = takers.iter().any(|(reach, _)| *reach != Reach::Perhaps);
+    let sockets = read_held(folder, &roots.dev).ok()?.sockets?;
+    if takers
+        .iter()
+        .all(|(_, inode)| sockets.inodes.contains(inode))
+    {
+        Some(is_reached)
     } else {
         (!sockets.is_partial).then_some(false)
     }
@@ -190,14 +163,34 @@ enum Place<'a> {
     Unix(&'a [u8]),
 }
 
+/// How a socket that listens comes by connections to an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reach {
+    /// It is bound to it.
+    Exact,
+    /// It is bound to all addresses.
+    Any,
+    /// It is bound to all of IPv6, and takes those of IPv4 unless it was asked not to, which is not told.
+    Perhaps,
+}
+
 impl Socket<'_> {
-    /// Whether a connection to this port on the loopback may reach it.
-    fn is_reached_at(&self, wanted: u16) -> bool {
-        let Place::Tcp(address, port) = self.place else {
-            return false;
+    /// How a connection to this address may reach it; `None` where it cannot.
+    fn reach(&self, wanted: SocketAddr) -> Option<Reach> {
+        let Place::Tcp(bound, port) = self.place else {
+            return None;
         };
-        let address = address.to_canonical();
-        port == wanted && (address.is_loopback() || address.is_unspecified())
+        if port != wanted.port() {
+            return None;
+        }
+        if bound.to_canonical() == wanted.ip().to_canonical() {
+            return Some(Reach::Exact);
+        }
+        match (bound.is_unspecified(), bound.is_ipv4(), wanted.is_ipv4()) {
+            (true, true, true) | (true, false, false) => Some(Reach::Any),
+            (true, false, true) => Some(Reach::Perhaps),
+            _ => None,
+        }
     }
 }
 

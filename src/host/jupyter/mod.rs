@@ -21,7 +21,6 @@ use crate::model::snapshot::Jupyter;
 mod client;
 mod error;
 mod files;
-mod listener;
 mod process;
 mod starter;
 #[cfg(test)]

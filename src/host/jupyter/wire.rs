@@ -20,10 +20,10 @@ use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport,
 };
 
-use super::listener::holds_listener;
 use super::process::Opened;
 use super::{Endpoint, Error, Server};
 use crate::host::Roots;
+use crate::host::sockets::holds_listener;
 
 /// The longest path of a socket (unix(7), `sun_path`), with the zero that ends it.
 const SOCKET_BYTES: usize = 108;
@@ -44,7 +44,7 @@ fn find_address(
     let mut is_known = true;
     for ip in named.into_iter().chain(usual) {
         let address = SocketAddr::new(ip, port);
-        match holds_listener(roots, &process, address) {
+        match holds_listener(roots, &process.folder, address) {
             Some(true) => return Ok(address),
             Some(false) => {}
             None => is_known = false,
@@ -124,7 +124,7 @@ impl ToServer {
                 // It held the port before; that it does still, now that a connection stands, leaves
                 // nobody else at the other end of it.
                 let process = open_server(&self.roots, self.server).map_err(foreign)?;
-                let held = holds_listener(&self.roots, &process, *address);
+                let held = holds_listener(&self.roots, &process.folder, *address);
                 if held != Some(true) {
                     return Err(foreign(Error::NotListening {
                         pid: self.server.0,

@@ -3,8 +3,6 @@
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
-use std::os::unix::net::UnixListener;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
@@ -44,7 +42,9 @@ fn those_who_listen_are_told_from_connections() {
             inode: 77
         }
     );
-    assert!(socket.is_reached_at(8888) && !socket.is_reached_at(8889));
+    let loopback_at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    assert_eq!(socket.reach(loopback_at(8888)), Some(Reach::Exact));
+    assert_eq!(socket.reach(loopback_at(8889)), None);
     for (state, is_the_end) in [("01", true), ("06", true), ("03", false)] {
         let line = tcp(&loopback, 8888, state, 77);
         let parsed = parse_tcp(line.as_bytes());
@@ -54,21 +54,29 @@ fn those_who_listen_are_told_from_connections() {
 
     let zero = word([0; 4]);
     let mapped = word([0, 0, 0xff, 0xff]);
-    for (address, is_reached) in [
-        (zero.clone(), true),
-        (word([127, 1, 2, 3]), true),
-        (word([192, 168, 1, 5]), false),
-        (zero.repeat(4), true),
-        (format!("{}{}", zero.repeat(3), word([0, 0, 0, 1])), true),
-        (format!("{}{mapped}{loopback}", zero.repeat(2)), true),
+    let (exact, any, perhaps) = (Some(Reach::Exact), Some(Reach::Any), Some(Reach::Perhaps));
+    for (address, by_four, by_six) in [
+        (zero.clone(), any, None),
+        (word([127, 1, 2, 3]), None, None),
+        (word([192, 168, 1, 5]), None, None),
+        (zero.repeat(4), perhaps, any),
+        (
+            format!("{}{}", zero.repeat(3), word([0, 0, 0, 1])),
+            None,
+            exact,
+        ),
+        (format!("{}{mapped}{loopback}", zero.repeat(2)), exact, None),
         (
             format!("{}{}", word([0xfe, 0x80, 0, 0]), zero.repeat(3)),
-            false,
+            None,
+            None,
         ),
     ] {
         let line = tcp(&address, 8888, "0A", 77);
         let socket = listens(parse_tcp(line.as_bytes())).unwrap();
-        assert_eq!(socket.is_reached_at(8888), is_reached, "{line}");
+        let six = SocketAddr::from((Ipv6Addr::LOCALHOST, 8888));
+        let reaches = [loopback_at(8888), six].map(|address| socket.reach(address));
+        assert_eq!(reaches, [by_four, by_six], "{line}");
     }
 
     let line = format!("{UNIX} 20531 /run/a b");
@@ -143,8 +151,9 @@ impl Fake {
         fs::write(table, format!("heading\n{lines}")).unwrap();
     }
 
-    fn holds(&self, pid: u32, address: &Listener) -> Option<bool> {
-        holds_listener(&self.roots, pid, address)
+    fn holds(&self, pid: u32, address: &str) -> Option<bool> {
+        let folder = Folder::open(&self.roots.proc, pid).unwrap();
+        holds_listener(&self.roots, &folder, address.parse().unwrap())
     }
 }
 
@@ -155,7 +164,7 @@ fn only_the_one_who_listens_alone_holds_a_listener() {
     let loopback = word([127, 0, 0, 1]);
     let zero = word([0; 4]);
     let other = word([192, 168, 1, 5]);
-    let port = Listener::Tcp(8888);
+    let port = "127.0.0.1:8888";
     for (lines, holds) in [
         (tcp(&loopback, 8888, "0A", 7), true),
         (tcp(&zero, 8888, "0A", 7), true),
@@ -182,48 +191,75 @@ fn only_the_one_who_listens_alone_holds_a_listener() {
         ),
     ] {
         fake.table(70, "tcp", &lines);
-        assert_eq!(fake.holds(70, &port), Some(holds), "{lines}");
+        assert_eq!(fake.holds(70, port), Some(holds), "{lines}");
     }
+}
 
-    let path = Listener::Unix("/run/j.sock".into());
-    fake.table(70, "unix", &format!("{UNIX} 8 /run/j.sock\n"));
-    assert_eq!(fake.holds(70, &path), Some(true));
-    assert_eq!(
-        fake.holds(70, &Listener::Unix("/run/j".into())),
-        Some(false)
-    );
-    // Somebody bound the same path again, or wrote a line with a newline in a path of his own.
-    let twice = format!("{UNIX} 8 /run/j.sock\n{UNIX} 9 /tmp/\n{UNIX} 9 /run/j.sock\n");
-    fake.table(70, "unix", &twice);
-    assert_eq!(fake.holds(70, &path), Some(false));
+#[test]
+fn who_is_bound_to_the_very_address_goes_before_who_is_bound_to_all() {
+    let fake = Fake::new();
+    fake.process("70", &[7], [1, 1]);
+    let loopback = word([127, 0, 0, 1]);
+    let mapped = word([0; 4]).repeat(2) + &word([0, 0, 0xff, 0xff]) + &loopback;
+    let all6 = word([0; 4]).repeat(4);
+    let [ours, others] = [7, 9];
+    for (four, six, holds) in [
+        // A stranger who takes all that is left gets nothing of it.
+        (
+            tcp(&loopback, 8888, "0A", ours),
+            tcp(&all6, 8888, "0A", others),
+            [true, false],
+        ),
+        // The same address in the clothes of IPv6.
+        (
+            tcp(&word([0; 4]), 8888, "0A", ours),
+            tcp(&mapped, 8888, "0A", others),
+            [false, false],
+        ),
+        // He may take those of IPv4 too, or not.
+        (
+            tcp(&word([0; 4]), 8888, "0A", ours),
+            tcp(&all6, 8888, "0A", others),
+            [false, false],
+        ),
+        (String::new(), tcp(&all6, 8888, "0A", ours), [false, true]),
+        (
+            tcp(&word([0; 4]), 8888, "0A", ours),
+            String::new(),
+            [true, false],
+        ),
+    ] {
+        fake.table(70, "tcp", &four);
+        fake.table(70, "tcp6", &six);
+        let held = ["127.0.0.1:8888", "[::1]:8888"].map(|address| fake.holds(70, address));
+        assert_eq!(held, holds.map(Some), "{four}{six}");
+    }
 }
 
 #[test]
 fn what_cannot_be_read_is_unknown_and_what_is_elsewhere_is_not_here() {
     let fake = Fake::new();
     let line = tcp(&word([127, 0, 0, 1]), 8888, "0A", 7);
-    let (port, path) = (Listener::Tcp(8888), Listener::Unix("/s".into()));
+    let port = "127.0.0.1:8888";
     for (pid, namespaces) in [(70, [1, 1]), (71, [2, 1]), (72, [1, 2])] {
         fake.process(&pid.to_string(), &[7], namespaces);
         fake.table(pid, "tcp", &line);
-        fake.table(pid, "unix", &format!("{UNIX} 7 /s\n"));
     }
-    assert_eq!(fake.holds(70, &port), Some(true));
-    assert_eq!(fake.holds(71, &port), Some(false), "in another network");
-    assert_eq!(fake.holds(72, &path), Some(false), "another file system");
-    assert_eq!(fake.holds(73, &port), Some(false), "nobody");
+    assert_eq!(fake.holds(70, port), Some(true));
+    assert_eq!(fake.holds(71, port), Some(false), "in another network");
+    assert_eq!(fake.holds(72, port), Some(true), "in another file system");
 
     // Not even root reads a folder that is none.
     let fd = fake.roots.proc.join("70/fd");
     fs::remove_dir_all(&fd).unwrap();
     fs::write(&fd, "").unwrap();
-    assert_eq!(fake.holds(70, &port), None);
+    assert_eq!(fake.holds(70, port), None);
     fs::remove_file(fake.roots.proc.join("71/ns/net")).unwrap();
-    assert_eq!(fake.holds(71, &port), None);
+    assert_eq!(fake.holds(71, port), None);
     // More sockets than are read.
     let other = tcp(&word([127, 0, 0, 1]), 1, "0A", 9);
     fake.table(72, "tcp", &other.repeat(TABLE_BYTES / other.len() + 1));
-    assert_eq!(fake.holds(72, &port), None);
+    assert_eq!(fake.holds(72, port), None);
 }
 
 #[test]
@@ -275,35 +311,23 @@ fn tables_are_read_once_a_minute_for_each_network() {
 #[test]
 fn real_sockets_are_found() {
     let roots = Roots::default();
-    let own = std::process::id();
+    let own = Folder::own(&roots.proc).unwrap();
     let tcp = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let port = Listener::Tcp(tcp.local_addr().unwrap().port());
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("s");
-    let unix = UnixListener::bind(&path).unwrap();
-    let bound = Listener::Unix(path);
+    let address = tcp.local_addr().unwrap();
     let mut sleep = Command::new("sleep")
         .arg("600")
         .stdin(Stdio::null())
         .spawn()
         .unwrap();
-    let holds = [
-        holds_listener(&roots, own, &port),
-        holds_listener(&roots, own, &bound),
-        holds_listener(&roots, sleep.id(), &port),
-        holds_listener(&roots, sleep.id(), &bound),
-    ];
+    let other = Folder::open(&roots.proc, sleep.id()).unwrap();
+    let holds = [&own, &other].map(|folder| holds_listener(&roots, folder, address));
     sleep.kill().unwrap();
     sleep.wait().unwrap();
-    assert_eq!(holds, [Some(true), Some(true), Some(false), Some(false)]);
+    assert_eq!(holds, [Some(true), Some(false)]);
 
-    let own = Folder::own(Path::new("/proc")).unwrap();
     let held = read_held(&own, &roots.dev).unwrap();
     let has = Listening::default().has(&own, held.sockets.as_ref());
     assert_eq!(has, Ok(Some(true)));
-    drop((tcp, unix));
-    assert_eq!(
-        holds_listener(&roots, std::process::id(), &port),
-        Some(false)
-    );
+    drop(tcp);
+    assert_eq!(holds_listener(&roots, &own, address), Some(false));
 }
