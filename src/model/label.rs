@@ -117,7 +117,7 @@ impl Host {
             count => format!("{count} processes'"),
         };
         Some(format!(
-            "{whose} files could not be read, and may hide a holder; root may read them"
+            "{whose} files could not be read: hidden holders need root"
         ))
     }
 }

@@ -94,7 +94,7 @@ GPU   TOTAL =    FREE +  RESERVED +  PROCESSES +  UNATTRIBUTED
   1  80.0 GiB  79.5 GiB   512.0 MiB          0 B           0 B
 
 GPU 0: 15.0 GiB are in use by no process that NVML lists.
-312 processes' files could not be read, and may hide a holder; root may read them.
+312 processes' files could not be read: hidden holders need root.
 "
     );
     // Of some people's processes it does not follow what nobody holds.
