@@ -23,6 +23,14 @@ use crate::processes::{self, DetailList, List, Records, Version};
 use crate::scene::{Clocks, MigDevice, Pcie, Process, Scene};
 use crate::utilization::{self, Sample};
 
+mod structs;
+
+pub(crate) use structs::version_of;
+use structs::{
+    Attributes, Bar1, ConfidentialMemory, Memory, Memory2, Temperature, Utilization, Versioned,
+    check_version,
+};
+
 type Out<T> = Pointer<T>;
 
 macro_rules! symbols {
@@ -376,99 +384,6 @@ extern "C" fn nvmlErrorString(code: c_uint) -> *const c_char {
 
 /// Over how long the encoder and decoder are watched.
 const SAMPLING_US: c_uint = 166_666;
-
-/// `nvmlMemory_t`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Memory {
-    total: c_ulonglong,
-    free: c_ulonglong,
-    used: c_ulonglong,
-}
-
-/// `nvmlMemory_v2_t`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Memory2 {
-    version: c_uint,
-    total: c_ulonglong,
-    reserved: c_ulonglong,
-    free: c_ulonglong,
-    used: c_ulonglong,
-}
-
-/// `nvmlBAR1Memory_t`.
-#[repr(C)]
-struct Bar1 {
-    total: c_ulonglong,
-    free: c_ulonglong,
-    used: c_ulonglong,
-}
-
-/// `nvmlConfComputeMemSizeInfo_t`.
-#[repr(C)]
-struct ConfidentialMemory {
-    protected_kib: c_ulonglong,
-    unprotected_kib: c_ulonglong,
-}
-
-/// `nvmlUtilization_t`.
-#[repr(C)]
-struct Utilization {
-    gpu: c_uint,
-    memory: c_uint,
-}
-
-/// `nvmlDeviceAttributes_t`.
-#[repr(C)]
-struct Attributes {
-    multiprocessors: c_uint,
-    shared_copy_engines: c_uint,
-    shared_decoders: c_uint,
-    shared_encoders: c_uint,
-    shared_jpeg: c_uint,
-    shared_ofa: c_uint,
-    gpu_instance_slices: c_uint,
-    compute_instance_slices: c_uint,
-    memory_mib: c_ulonglong,
-}
-
-/// `nvmlTemperature_v1_t`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Temperature {
-    version: c_uint,
-    sensor: c_uint,
-    degrees: c_int,
-}
-
-/// The version field of a struct that has one: its size, and its version in the top byte.
-pub(crate) const fn version_of<T>(version: c_uint) -> c_uint {
-    size_of::<T>() as c_uint | version << 24
-}
-
-/// A struct whose first field the caller sets to its version.
-trait Versioned: Copy {
-    const VERSION: c_uint;
-}
-
-impl Versioned for Memory2 {
-    const VERSION: c_uint = version_of::<Self>(2);
-}
-
-impl Versioned for Temperature {
-    const VERSION: c_uint = version_of::<Self>(1);
-}
-
-/// What the caller has put into a versioned struct. Only the version is read before it is known to
-/// be the right one, because another version may be shorter.
-fn check_version<T: Versioned>(out: Out<T>) -> Result<T, Code> {
-    if out.cast::<c_uint>().get()? == T::VERSION {
-        out.get()
-    } else {
-        Err(Code::ARGUMENT_VERSION_MISMATCH)
-    }
-}
 
 fn unsupported(_: &Device<'_>) -> Answer {
     Err(Code::NOT_SUPPORTED)

@@ -12,11 +12,15 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::fault::Fault;
 pub use self::mig::MigDevice;
+pub use self::process::{Growth, Process, ProcessKind, Sample};
 pub use crate::value::Value;
 
+mod fault;
 mod mig;
 mod platform;
+mod process;
 
 /// What the driver plays.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -378,112 +382,6 @@ impl Default for Pcie {
     }
 }
 
-/// A process on a GPU.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Process {
-    /// Its pid; nothing asks whether it exists.
-    pub pid: u32,
-    /// Which lists name it.
-    #[serde(rename = "type", default)]
-    pub kind: ProcessKind,
-    /// Memory held; `null` is what NVML calls not available.
-    pub used_bytes: Option<Value>,
-    /// GPU instance, under MIG.
-    #[serde(default)]
-    pub gi: Option<u32>,
-    /// Compute instance, under MIG.
-    #[serde(default)]
-    pub ci: Option<u32>,
-    /// SM utilization in its samples, percent.
-    #[serde(default)]
-    pub sm: Value,
-    /// Memory utilization in its samples, percent.
-    #[serde(default)]
-    pub memory_util: Value,
-    /// Encoder utilization in its samples, percent.
-    #[serde(default)]
-    pub encoder: Value,
-    /// Decoder utilization in its samples, percent.
-    #[serde(default)]
-    pub decoder: Value,
-    /// The second of the scene from which it is there.
-    #[serde(default)]
-    pub from: Option<f64>,
-    /// The second of the scene at which it is gone.
-    #[serde(default)]
-    pub until: Option<f64>,
-}
-
-/// Which lists name a process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum ProcessKind {
-    /// The compute list.
-    #[default]
-    #[serde(rename = "compute")]
-    Compute,
-    /// The graphics list.
-    #[serde(rename = "graphics")]
-    Graphics,
-    /// Both of them.
-    #[serde(rename = "compute+graphics")]
-    ComputeGraphics,
-    /// The list of MPS clients.
-    #[serde(rename = "mps")]
-    Mps,
-}
-
-/// A utilization sample as a scene dictates it.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Sample {
-    /// Any pid.
-    pub pid: u32,
-    /// The stamp, in microseconds, given at every call whatever the caller has seen; where absent,
-    /// that of the newest sample.
-    pub timestamp: Option<u64>,
-    /// Any number.
-    pub sm: u32,
-    /// Any number.
-    pub memory: u32,
-    /// Any number.
-    pub encoder: u32,
-    /// Any number.
-    pub decoder: u32,
-}
-
-/// Makes the compute list grow from call to call: call n names `entries` × n strangers more, until
-/// n reaches `calls`. A scene that is read again starts over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Growth {
-    /// Strangers that each call adds. They hold 1 MiB each and have pids from 4,180,000.
-    pub entries: u32,
-    /// Calls after which the list grows no more.
-    pub calls: u32,
-}
-
-/// What goes wrong. The faults that match a call are met in order, each with its delay, until one
-/// with an error or a hang decides.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Fault {
-    /// A symbol's exact name; `"*"` is every function that takes a device.
-    pub function: String,
-    /// The GPU's index; absent means any, and functions without a GPU too.
-    pub gpu: Option<u32>,
-    /// The return code; absent or 0 lets the call go on after its delay.
-    pub error: Option<u32>,
-    /// Milliseconds before it answers.
-    pub delay_ms: u64,
-    /// Never answers.
-    pub hang: bool,
-    /// Matching calls that pass before the fault sets in.
-    pub after_calls: u64,
-    /// Calls that it strikes; absent means all.
-    pub times: Option<u64>,
-}
-
 impl Scene {
     /// A scene without GPUs.
     pub fn new() -> Self {
@@ -674,92 +572,5 @@ impl Gpu {
             .chain(clocks.chain(single).flatten())
             .chain(self.pcie.iter().map(|pcie| &pcie.throughput))
             .chain(processes)
-    }
-}
-
-impl Process {
-    /// A process on the compute list that holds so many bytes.
-    pub fn compute(pid: u32, used_bytes: impl Into<Value>) -> Self {
-        Self {
-            pid,
-            used_bytes: Some(used_bytes.into()),
-            ..Self::default()
-        }
-    }
-
-    /// Puts it on other lists.
-    #[must_use]
-    pub fn kind(mut self, kind: ProcessKind) -> Self {
-        self.kind = kind;
-        self
-    }
-
-    /// Sets the SM utilization of its samples, in percent.
-    #[must_use]
-    pub fn sm(mut self, percent: impl Into<Value>) -> Self {
-        self.sm = percent.into();
-        self
-    }
-
-    /// Lets it come and go at seconds of the scene.
-    #[must_use]
-    pub fn between(mut self, from: f64, until: f64) -> Self {
-        (self.from, self.until) = (Some(from), Some(until));
-        self
-    }
-
-    /// Whether it is there at a second of the scene.
-    pub(crate) fn is_there(&self, second: f64) -> bool {
-        self.from.is_none_or(|from| from <= second) && self.until.is_none_or(|until| second < until)
-    }
-}
-
-impl Fault {
-    /// A function that fails on every GPU.
-    pub fn error(function: impl Into<String>, code: u32) -> Self {
-        Self {
-            function: function.into(),
-            error: Some(code),
-            ..Self::default()
-        }
-    }
-
-    /// A function that answers late.
-    pub fn delay(function: impl Into<String>, delay_ms: u64) -> Self {
-        Self {
-            function: function.into(),
-            delay_ms,
-            ..Self::default()
-        }
-    }
-
-    /// A function that never answers.
-    pub fn hang(function: impl Into<String>) -> Self {
-        Self {
-            function: function.into(),
-            hang: true,
-            ..Self::default()
-        }
-    }
-
-    /// On this GPU only.
-    #[must_use]
-    pub fn on(mut self, gpu: u32) -> Self {
-        self.gpu = Some(gpu);
-        self
-    }
-
-    /// Only after so many calls.
-    #[must_use]
-    pub fn after(mut self, calls: u64) -> Self {
-        self.after_calls = calls;
-        self
-    }
-
-    /// Only so many times.
-    #[must_use]
-    pub fn times(mut self, times: u64) -> Self {
-        self.times = Some(times);
-        self
     }
 }

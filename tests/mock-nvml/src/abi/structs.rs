@@ -1,0 +1,99 @@
+//! The structs that callers hand in, as `nvml.h` lays them out.
+
+use std::ffi::{c_int, c_uint, c_ulonglong};
+
+use super::Out;
+use crate::answer::Code;
+
+/// `nvmlMemory_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Memory {
+    pub(super) total: c_ulonglong,
+    pub(super) free: c_ulonglong,
+    pub(super) used: c_ulonglong,
+}
+
+/// `nvmlMemory_v2_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Memory2 {
+    pub(super) version: c_uint,
+    pub(super) total: c_ulonglong,
+    pub(super) reserved: c_ulonglong,
+    pub(super) free: c_ulonglong,
+    pub(super) used: c_ulonglong,
+}
+
+/// `nvmlBAR1Memory_t`.
+#[repr(C)]
+pub(super) struct Bar1 {
+    pub(super) total: c_ulonglong,
+    pub(super) free: c_ulonglong,
+    pub(super) used: c_ulonglong,
+}
+
+/// `nvmlConfComputeMemSizeInfo_t`.
+#[repr(C)]
+pub(super) struct ConfidentialMemory {
+    pub(super) protected_kib: c_ulonglong,
+    pub(super) unprotected_kib: c_ulonglong,
+}
+
+/// `nvmlUtilization_t`.
+#[repr(C)]
+pub(super) struct Utilization {
+    pub(super) gpu: c_uint,
+    pub(super) memory: c_uint,
+}
+
+/// `nvmlDeviceAttributes_t`.
+#[repr(C)]
+pub(super) struct Attributes {
+    pub(super) multiprocessors: c_uint,
+    pub(super) shared_copy_engines: c_uint,
+    pub(super) shared_decoders: c_uint,
+    pub(super) shared_encoders: c_uint,
+    pub(super) shared_jpeg: c_uint,
+    pub(super) shared_ofa: c_uint,
+    pub(super) gpu_instance_slices: c_uint,
+    pub(super) compute_instance_slices: c_uint,
+    pub(super) memory_mib: c_ulonglong,
+}
+
+/// `nvmlTemperature_v1_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Temperature {
+    pub(super) version: c_uint,
+    pub(super) sensor: c_uint,
+    pub(super) degrees: c_int,
+}
+
+/// The version field of a struct that has one: its size, and its version in the top byte.
+pub(crate) const fn version_of<T>(version: c_uint) -> c_uint {
+    size_of::<T>() as c_uint | version << 24
+}
+
+/// A struct whose first field the caller sets to its version.
+pub(super) trait Versioned: Copy {
+    const VERSION: c_uint;
+}
+
+impl Versioned for Memory2 {
+    const VERSION: c_uint = version_of::<Self>(2);
+}
+
+impl Versioned for Temperature {
+    const VERSION: c_uint = version_of::<Self>(1);
+}
+
+/// What the caller has put into a versioned struct. Only the version is read before it is known to
+/// be the right one, because another version may be shorter.
+pub(super) fn check_version<T: Versioned>(out: Out<T>) -> Result<T, Code> {
+    if out.cast::<c_uint>().get()? == T::VERSION {
+        out.get()
+    } else {
+        Err(Code::ARGUMENT_VERSION_MISMATCH)
+    }
+}

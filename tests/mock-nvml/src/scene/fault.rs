@@ -1,0 +1,74 @@
+//! What goes wrong with a driver's calls.
+
+use serde::{Deserialize, Serialize};
+
+/// What goes wrong. The faults that match a call are met in order, each with its delay, until one
+/// with an error or a hang decides.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Fault {
+    /// A symbol's exact name; `"*"` is every function that takes a device.
+    pub function: String,
+    /// The GPU's index; absent means any, and functions without a GPU too.
+    pub gpu: Option<u32>,
+    /// The return code; absent or 0 lets the call go on after its delay.
+    pub error: Option<u32>,
+    /// Milliseconds before it answers.
+    pub delay_ms: u64,
+    /// Never answers.
+    pub hang: bool,
+    /// Matching calls that pass before the fault sets in.
+    pub after_calls: u64,
+    /// Calls that it strikes; absent means all.
+    pub times: Option<u64>,
+}
+
+impl Fault {
+    /// A function that fails on every GPU.
+    pub fn error(function: impl Into<String>, code: u32) -> Self {
+        Self {
+            function: function.into(),
+            error: Some(code),
+            ..Self::default()
+        }
+    }
+
+    /// A function that answers late.
+    pub fn delay(function: impl Into<String>, delay_ms: u64) -> Self {
+        Self {
+            function: function.into(),
+            delay_ms,
+            ..Self::default()
+        }
+    }
+
+    /// A function that never answers.
+    pub fn hang(function: impl Into<String>) -> Self {
+        Self {
+            function: function.into(),
+            hang: true,
+            ..Self::default()
+        }
+    }
+
+    /// On this GPU only.
+    #[must_use]
+    pub fn on(mut self, gpu: u32) -> Self {
+        self.gpu = Some(gpu);
+        self
+    }
+
+    /// Only after so many calls.
+    #[must_use]
+    pub fn after(mut self, calls: u64) -> Self {
+        self.after_calls = calls;
+        self
+    }
+
+    /// Only so many times.
+    #[must_use]
+    pub fn times(mut self, times: u64) -> Self {
+        self.times = Some(times);
+        self
+    }
+}
