@@ -247,6 +247,10 @@ pub struct Pending {
 pub struct Undecided {
     /// The rule's name.
     pub rule: Arc<str>,
+    /// The process of which that is so; `null` where it is so of none in particular.
+    pub pid: Option<u32>,
+    /// The GPU of which that is so, by NVML's index; `null` where it is so of none in particular.
+    pub gpu: Option<u32>,
     /// Why, in words.
     pub reason: String,
 }

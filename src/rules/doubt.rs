@@ -1,6 +1,9 @@
 //! Why a rule could not decide, each reason once.
 
+use std::sync::Arc;
+
 use crate::model::Gpu;
+use crate::model::finding::Undecided;
 use crate::units::Span;
 
 /// More reasons than this are not listed: a person reads them.
@@ -99,6 +102,42 @@ impl Doubt {
         }
     }
 
+    /// The process that it is about.
+    fn pid(self) -> Option<u32> {
+        match self {
+            Self::NoCpu { pid }
+            | Self::NoParentage { pid }
+            | Self::NoMemory { pid, .. }
+            | Self::Nobody { pid, .. }
+            | Self::StartUnseen { pid } => Some(pid),
+            Self::ShortHistory { .. }
+            | Self::NoUtilization { .. }
+            | Self::Gaps { .. }
+            | Self::Stale { .. }
+            | Self::NoList { .. }
+            | Self::NoReading { .. }
+            | Self::NoNamespace => None,
+        }
+    }
+
+    /// The GPU that it is about, by NVML's index.
+    fn gpu(self) -> Option<u32> {
+        match self {
+            Self::NoUtilization { gpu }
+            | Self::Gaps { gpu, .. }
+            | Self::NoMemory { gpu, .. }
+            | Self::Nobody { gpu, .. }
+            | Self::Stale { gpu, .. }
+            | Self::NoList { gpu }
+            | Self::NoReading { gpu, .. } => Some(gpu),
+            Self::ShortHistory { .. }
+            | Self::NoCpu { .. }
+            | Self::NoParentage { .. }
+            | Self::NoNamespace
+            | Self::StartUnseen { .. } => None,
+        }
+    }
+
     fn reason(self) -> String {
         match self {
             Self::ShortHistory { needed, seen } => {
@@ -165,7 +204,13 @@ impl Doubts {
         }
     }
 
-    pub(super) fn reasons(&self) -> impl Iterator<Item = String> {
-        self.0.iter().map(|doubt| doubt.reason())
+    /// What the rule of this name could not decide, and why.
+    pub(super) fn name(&self, rule: &Arc<str>) -> impl Iterator<Item = Undecided> {
+        self.0.iter().map(|doubt| Undecided {
+            rule: Arc::clone(rule),
+            pid: doubt.pid(),
+            gpu: doubt.gpu(),
+            reason: doubt.reason(),
+        })
     }
 }

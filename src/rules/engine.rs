@@ -94,12 +94,7 @@ impl Engine {
         let rules = self.settings.rules().iter();
         rules
             .zip(&verdicts.doubts)
-            .flat_map(|(rule, doubts)| {
-                doubts.reasons().map(|reason| Undecided {
-                    rule: Arc::clone(rule.name()),
-                    reason,
-                })
-            })
+            .flat_map(|(rule, doubts)| doubts.name(rule.name()))
             .collect()
     }
 

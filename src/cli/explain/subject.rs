@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Seen, kin, steps};
 use crate::advice;
 use crate::history::{self, course};
-use crate::model::finding::Finding;
+use crate::model::finding::{Finding, Undecided};
 use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot};
 use crate::report::explain::{
@@ -35,13 +35,13 @@ pub(super) fn process(seen: &Seen, last: &Snapshot, pid: u32, asked: Option<&Fin
     let history = seen.engine.history();
     let past = history.process(identity);
     let gpus = on_gpus(seen, last, &process);
-    let mut verdict = verdict_of_process(seen, identity, asked);
+    let indices: Vec<u32> = gpus.iter().map(|on| on.gpu).collect();
+    let mut verdict = verdict_of_process(seen, identity, &indices, asked);
     let hidden_on = gpus.iter().filter(|on| !on.listed).map(|on| on.gpu);
     verdict.findings.extend(unattributed(seen, hidden_on));
     let window = history.span_seconds();
     let steps = steps::of_process(&process, &gpus, &verdict.findings);
     let mut report = report(seen, last);
-    let indices: Vec<u32> = gpus.iter().map(|on| on.gpu).collect();
     report.errors = errors(last, |gpu| indices.contains(&gpu));
     let is_silent = |gpu: &&Gpu| gpu.stale_seconds.is_some() && indices.contains(&gpu.index);
     for gpu in last.gpus.iter().filter(is_silent) {
@@ -77,12 +77,14 @@ pub(super) fn gpu(seen: &Seen, last: &Snapshot, place: usize, asked: Option<&Fin
     let Some(gpu) = last.gpus.get(place) else {
         return report;
     };
-    let verdict = verdict_of_gpu(seen, gpu.index, asked);
+    let holders = holders(last, gpu);
+    let pids: Vec<u32> = holders.iter().map(|holder| holder.pid).collect();
+    let verdict = verdict_of_gpu(seen, gpu.index, &pids, asked);
     let past = seen.courses.gpu(gpu);
     report.errors = errors(last, |index| index == gpu.index);
     report.gpu = Some(GpuPage {
         balance: balance(last, gpu),
-        holders: holders(last, gpu),
+        holders,
         unread_processes: last.host.unread_processes,
         gpu_percent_mean: past.and_then(course::Course::percent_mean),
         course: past.map(outline).unwrap_or_default(),
@@ -202,7 +204,13 @@ fn outline(past: &course::Course) -> Course {
     }
 }
 
-fn verdict_of_process(seen: &Seen, identity: Identity, asked: Option<&Finding>) -> Verdict {
+/// Of a process on these GPUs.
+fn verdict_of_process(
+    seen: &Seen,
+    identity: Identity,
+    gpus: &[u32],
+    asked: Option<&Finding>,
+) -> Verdict {
     let is_its = |finding: &&Finding| {
         let process = finding.process.as_ref();
         process.is_some_and(|process| process.identity == identity)
@@ -220,11 +228,16 @@ fn verdict_of_process(seen: &Seen, identity: Identity, asked: Option<&Finding>) 
             .filter(|kept| is_its(&&kept.finding))
             .cloned()
             .collect(),
-        undecided: engine.undecided(),
+        undecided: undecided(seen, |doubt| match (doubt.pid, doubt.gpu) {
+            (Some(pid), _) => pid == identity.pid,
+            (None, Some(gpu)) => gpus.contains(&gpu),
+            (None, None) => true,
+        }),
     }
 }
 
-fn verdict_of_gpu(seen: &Seen, index: u32, asked: Option<&Finding>) -> Verdict {
+/// Of a GPU that these processes hold.
+fn verdict_of_gpu(seen: &Seen, index: u32, holders: &[u32], asked: Option<&Finding>) -> Verdict {
     let is_on = |finding: &&Finding| finding.gpus.iter().any(|gpu| gpu.index == index);
     let engine = &seen.engine;
     let kept = engine.kept().iter();
@@ -236,8 +249,19 @@ fn verdict_of_gpu(seen: &Seen, index: u32, asked: Option<&Finding>) -> Verdict {
         findings,
         pending: pending.filter(|it| it.gpu == index).cloned().collect(),
         kept: kept.filter(|kept| is_on(&&kept.finding)).cloned().collect(),
-        undecided: engine.undecided(),
+        undecided: undecided(seen, |doubt| match (doubt.gpu, doubt.pid) {
+            (Some(gpu), _) => gpu == index,
+            (None, Some(pid)) => holders.contains(&pid),
+            (None, None) => true,
+        }),
     }
+}
+
+/// What could not be decided of those that it concerns.
+fn undecided(seen: &Seen, concerns: impl FnMut(&Undecided) -> bool) -> Vec<Undecided> {
+    let mut undecided = seen.engine.undecided();
+    undecided.retain(concerns);
+    undecided
 }
 
 /// The accusations, and what was one within the history.

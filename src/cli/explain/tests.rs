@@ -7,6 +7,7 @@ use unicode_width::UnicodeWidthStr as _;
 
 use super::*;
 use crate::history::testing::Scene;
+use crate::model::finding::Undecided;
 use crate::model::snapshot::{
     Container, Jupyter, Kubernetes, Memory, MigDevice, PidNamespace, ReadError, Slurm,
 };
@@ -113,6 +114,30 @@ fn an_idle_notebook_is_named_with_its_verdict_and_its_kernel_is_shut_down() {
     let id = shown.verdict.findings[0].id.to_string();
     for typed in [&*id, "idle", "idle:GPU-0"] {
         assert_eq!(page(&seen, typed).1, text);
+    }
+}
+
+#[test]
+fn a_page_lists_no_doubt_about_somebody_else() {
+    let mut scene = Scene::new(2, 10.0);
+    for (pid, gpu) in [(7, 0), (8, 1)] {
+        scene.memory(gpu, 21 * GIB, 80 * GIB);
+        scene.holder(pid, &[gpu], 20 * GIB);
+    }
+    let seen = seen(&mut scene, 300, |scene, _| {
+        for (pid, gpu) in [(7, 0), (8, 1)] {
+            scene.row(gpu, pid).used_bytes = None;
+        }
+    });
+    let doubts = seen.engine.undecided();
+    let of = |pid| doubts.iter().filter(move |doubt| doubt.pid == Some(pid));
+    assert!(of(7).count() > 0 && of(8).count() > 0, "{doubts:?}");
+    let process = page(&seen, "7").0.process.unwrap().verdict.undecided;
+    let gpu = page(&seen, "gpu:0").0.gpu.unwrap().verdict.undecided;
+    for shown in [&process, &gpu] {
+        assert!(of(7).all(|doubt| shown.contains(doubt)), "{shown:?}");
+        let is_others = |doubt: &Undecided| doubt.pid == Some(8) || doubt.gpu == Some(1);
+        assert!(!shown.iter().any(is_others), "{shown:?}");
     }
 }
 

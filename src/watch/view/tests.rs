@@ -282,6 +282,8 @@ fn other_screens() {
     let mut undecided = app(80, 24);
     let reasons = vec![Undecided {
         rule: "idle".into(),
+        pid: None,
+        gpu: None,
         reason: "needs 600 s of history, has 5 s".to_owned(),
     }];
     undecided.show(Picture::new(snapshot(), Vec::new(), reasons, |_, _| None));

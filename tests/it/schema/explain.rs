@@ -9,7 +9,8 @@ use gpumem::report::explain::{
 use gpumem::report::schema;
 use serde_json::{Value, json};
 
-use super::{report, snapshot, text, valid, validator};
+use super::documents::{report, snapshot, text};
+use super::{valid, validator};
 use crate::machine::GIB;
 use crate::support::run;
 
