@@ -35,6 +35,20 @@ pub enum Tie {
     GpuFiles,
 }
 
+impl Tie {
+    /// What joins them, in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::ProcessGroup => "one process group",
+            Self::Session => "one session",
+            Self::Cgroup => "one job, service or container",
+            Self::Run => "ranks of one run",
+            Self::Parent => "one started the other",
+            Self::GpuFiles => "they hold the GPU of one that died",
+        }
+    }
+}
+
 /// Processes that belong together; one that belongs to no other is a family of its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Family {

@@ -157,8 +157,19 @@ pub struct Kin {
     pub ties: Vec<String>,
     /// Who started them, or it.
     pub launcher: Option<Arc<Parent>>,
-    /// The others that hold GPUs.
-    pub members: Vec<Holder>,
+    /// All of them as a tree, itself among them: whoever started another comes before it. Empty where it
+    /// belongs to nobody.
+    pub members: Vec<Member>,
+}
+
+/// A line of a family's tree.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Member {
+    /// 0 at a root, one more for each generation.
+    pub depth: usize,
+    /// Who it is, and what it holds.
+    #[serde(flatten)]
+    pub holder: Holder,
 }
 
 /// What the rules say of it.
@@ -170,7 +181,7 @@ pub struct Verdict {
     pub pending: Vec<Pending>,
     /// What an exemption keeps from being a finding.
     pub kept: Vec<Kept>,
-    /// Rules that could not be decided on this machine.
+    /// Rules that could not be decided of it, or of nobody in particular.
     pub undecided: Vec<Undecided>,
 }
 

@@ -1,12 +1,11 @@
 //! What belongs together with a process, and who started it.
 
-use crate::model::family::{self, Tie};
-use crate::model::{Process, Snapshot};
-use crate::report::explain::Kin;
+use crate::model::{Process, Snapshot, family};
+use crate::report::explain::{Kin, Member};
 
 use super::subject::holder;
 
-/// The other members of its family.
+/// Its family as a tree, itself in it; no tree of one that belongs to nobody.
 pub(super) fn of(process: &Process, snapshot: &Snapshot) -> Kin {
     let families = family::families(snapshot);
     let Some(family) = family::member(&families, process.pid) else {
@@ -15,25 +14,17 @@ pub(super) fn of(process: &Process, snapshot: &Snapshot) -> Kin {
             ..Kin::default()
         };
     };
-    let others = family.members.iter().filter(|pid| **pid != process.pid);
+    let ties = family.ties.iter();
+    let member = |branch: &family::Branch| Member {
+        depth: branch.depth,
+        holder: holder(branch.pid, snapshot),
+    };
     Kin {
-        ties: family
-            .ties
-            .iter()
-            .map(|tie| words(*tie).to_owned())
-            .collect(),
+        ties: ties.map(|tie| tie.words().to_owned()).collect(),
         launcher: family.launcher.clone(),
-        members: others.map(|&pid| holder(pid, snapshot)).collect(),
-    }
-}
-
-fn words(tie: Tie) -> &'static str {
-    match tie {
-        Tie::ProcessGroup => "one process group",
-        Tie::Session => "one session",
-        Tie::Cgroup => "one job, service or container",
-        Tie::Run => "ranks of one run",
-        Tie::Parent => "one started the other",
-        Tie::GpuFiles => "they hold the GPU of one that died",
+        members: match family.members.len() {
+            0 | 1 => Vec::new(),
+            _ => family.tree(snapshot).iter().map(member).collect(),
+        },
     }
 }

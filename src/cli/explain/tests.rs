@@ -142,6 +142,42 @@ fn a_page_lists_no_doubt_about_somebody_else() {
 }
 
 #[test]
+fn a_family_is_a_tree_and_everybody_else_is_no_member() {
+    let mut scene = Scene::new(1, 10.0);
+    scene.memory(0, 21 * GIB, 80 * GIB);
+    for pid in [7, 8, 9, 10] {
+        scene.holder(pid, &[0], GIB);
+        let process = scene.process(pid);
+        let family = if pid == 10 { 10 } else { 7 };
+        process.process_group = Some(family);
+        process.session = Some(family);
+        process.uid = Some(1000);
+    }
+    scene.process(8).ppid = Some(7);
+    scene.process(9).ppid = Some(8);
+    let seen = seen(&mut scene, 2, |_, _| {});
+    let (report, text) = page(&seen, "8");
+    let members = report.process.unwrap().kin.members;
+    let lines: Vec<_> = members.iter().map(|it| (it.depth, it.holder.pid)).collect();
+    assert_eq!(lines, [(0, 7), (1, 8), (2, 9)]);
+    let lines: Vec<&str> = text.lines().collect();
+    let tree = lines
+        .iter()
+        .position(|line| line.contains("belongs together with"));
+    let tree = &lines[tree.unwrap() + 1..][..3];
+    for (line, start) in tree.iter().zip(["      7 ", "        8 ", "          9 "]) {
+        assert!(line.starts_with(start), "{text}");
+    }
+    let own: Vec<bool> = tree
+        .iter()
+        .map(|line| line.ends_with("(this one)"))
+        .collect();
+    assert_eq!(own, [false, true, false], "{text}");
+    // One that belongs to nobody has no tree.
+    assert!(page(&seen, "10").0.process.unwrap().kin.members.is_empty());
+}
+
+#[test]
 fn memory_that_moves_is_drawn() {
     let mut scene = Scene::new(1, 10.0);
     scene.memory(0, 60 * GIB, 80 * GIB);

@@ -15,6 +15,8 @@ const TALL_CHARTS: usize = 2;
 const TALL: usize = 3;
 /// More GPUs, and more relatives, than this are counted.
 const MOST_LISTED: usize = 8;
+/// A tree is not indented further than this many generations.
+const MOST_DEPTH: usize = 8;
 /// Less than this between the least and the most is standing still, as for the rule of leaks.
 const STILL_BYTES: u64 = 16 << 20;
 
@@ -365,12 +367,19 @@ fn held_by(sheet: &mut Sheet, page: &ProcessPage) {
             false => format!(" ({})", kin.ties.join(", ")),
         };
         sheet.item("- ", &format!("belongs together with{ties}:"));
-        for member in kin.members.iter().take(MOST_LISTED) {
-            sheet.item("    ", &relative(member));
+        let mut left_out = 0;
+        for (at, member) in kin.members.iter().enumerate() {
+            let is_own = member.holder.pid == process.pid;
+            if at >= MOST_LISTED && !is_own {
+                left_out += 1;
+                continue;
+            }
+            let mark = format!("    {}", "  ".repeat(member.depth.min(MOST_DEPTH)));
+            let own = if is_own { " (this one)" } else { "" };
+            sheet.item(&mark, &format!("{}{own}", relative(&member.holder)));
         }
-        let more = kin.members.len().saturating_sub(MOST_LISTED);
-        if more > 0 {
-            sheet.item("    ", &format!("and {more} more (--json lists them)"));
+        if left_out > 0 {
+            sheet.item("    ", &format!("and {left_out} more (--json lists them)"));
         }
     }
 }

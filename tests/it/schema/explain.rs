@@ -3,8 +3,8 @@
 use gpumem::model::Time;
 use gpumem::model::snapshot::{Gpu, Process};
 use gpumem::report::explain::{
-    Balance, Course, FrameworkPage, GpuPage, Holder, Kin, Line, Moment, OnGpu, Point, ProcessPage,
-    Report, SCHEMA, Step, Verdict,
+    Balance, Course, FrameworkPage, GpuPage, Holder, Kin, Line, Member, Moment, OnGpu, Point,
+    ProcessPage, Report, SCHEMA, Step, Verdict,
 };
 use gpumem::report::schema;
 use serde_json::{Value, json};
@@ -128,7 +128,10 @@ pub(super) fn page() -> Value {
             kin: Kin {
                 ties: vec!["one session".into()],
                 launcher: None,
-                members: vec![holder.clone()],
+                members: vec![Member {
+                    depth: 1,
+                    holder: holder.clone(),
+                }],
             },
             verdict: Verdict::default(),
             steps: vec![step.clone()],
