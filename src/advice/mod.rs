@@ -18,6 +18,7 @@ mod tests;
 mod training;
 
 use crate::model::Process;
+use crate::model::program::file_name;
 
 pub use place::{place_lines, quote};
 
@@ -226,7 +227,7 @@ pub fn of(process: &Process) -> Option<&'static Framework> {
         .command
         .as_deref()
         .and_then(<[_]>::first)
-        .is_some_and(|program| program.rsplit('/').next() == Some("ollama"));
+        .is_some_and(|program| file_name(program) == "ollama");
     let is_first = process
         .framework_version
         .as_deref()

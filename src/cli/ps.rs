@@ -78,7 +78,7 @@ fn select(snapshot: &mut Snapshot, selection: &Selection) -> Result<(), Misuse> 
         snapshot.processes.retain(|process| {
             let is_holder = unlisted.contains(&process.pid);
             rows.contains(&process.pid)
-                || (is_holder && left.iter().any(|gpu| gpu.is_open_in(process)))
+                || (is_holder && left.iter().any(|gpu| gpu.is_open_in(process) == Some(true)))
         });
     }
     Ok(())

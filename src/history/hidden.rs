@@ -7,7 +7,7 @@
 use super::Moment;
 use super::row::Use;
 use super::streak::{Clause, Streak};
-use crate::model::{Gpu, Process};
+use crate::model::Gpu;
 use crate::units::GIB;
 
 /// Less memory than this is what contexts and the driver round off.
@@ -77,14 +77,4 @@ pub(super) fn is_unused(gpu: &Gpu, is_still: bool) -> Option<bool> {
         0 => Some(true),
         _ => Some(is_still && rows.iter().any(|row| Use::of(gpu, row) == Use::Used)),
     }
-}
-
-/// Whether a process holds the GPU's device file open; `None` where its files may not be read.
-pub fn holds_file(process: &Process, gpu: &Gpu) -> Option<bool> {
-    let number = gpu.minor_number.unwrap_or(gpu.index);
-    let is_its = |file: &str| {
-        file.strip_prefix("/dev/nvidia")
-            .is_some_and(|rest| rest.parse() == Ok(number))
-    };
-    Some(process.gpu_files.as_ref()?.iter().any(|file| is_its(file)))
 }

@@ -38,7 +38,7 @@ use draw::Alone;
 pub use draw::{Lull, Work};
 pub use ghost::Ghost;
 use ghost::Ghosts;
-pub use hidden::{Hidden, holds_file};
+pub use hidden::Hidden;
 use interval::Interval;
 pub use plateau::Plateau;
 pub use process::{Glance, ProcessHistory};
@@ -383,7 +383,7 @@ impl History {
                     continue;
                 };
                 let is_listed = known.rows().iter().any(|row| row.device() == device);
-                let holds_file = holds_file(process, gpu);
+                let holds_file = gpu.is_open_in(process);
                 if is_listed || holds_file == Some(false) {
                     known.observe_hidden(device, gpu, Some(false), moment);
                     continue;

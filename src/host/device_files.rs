@@ -11,6 +11,7 @@ use std::path::Path;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::gpu_files::is_gpu_file;
+use crate::model::device_file::minor_number;
 
 /// A machine has fewer.
 const MOST: usize = 1024;
@@ -61,11 +62,6 @@ pub fn read_device_files(dev: &Path) -> io::Result<Vec<DeviceFile>> {
     Ok(files)
 }
 
-/// N of `nvidiaN`.
-pub fn minor_number(name: &str) -> Option<u32> {
-    name.strip_prefix("nvidia")?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,13 +86,5 @@ mod tests {
         assert_eq!(names, ["nvidia-uvm", "nvidiactl", "nvidia2", "nvidia10"]);
         assert!(files.iter().all(|file| file.usable), "{files:?}");
         assert!(read_device_files(&dev.path().join("none")).is_err());
-    }
-
-    #[test]
-    fn only_a_gpus_own_file_has_a_number() {
-        assert_eq!(minor_number("nvidia12"), Some(12));
-        for name in ["nvidiactl", "nvidia-uvm", "nvidia99999999999", "dxg"] {
-            assert_eq!(minor_number(name), None);
-        }
     }
 }

@@ -3,10 +3,11 @@
 //! `/proc/driver/nvidia/version` is written by the module itself, so that it tells what is loaded,
 //! whatever is installed beside it. Containers see it too, unless it is masked.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
+
+use super::small_file::read_start;
 
 /// The file has two or three lines.
 const VERSION_BYTES: u64 = 4096;
@@ -27,11 +28,8 @@ pub enum KernelModule {
 
 /// Looks at the module's own file under `proc`.
 pub fn read_kernel_module(proc: &Path) -> KernelModule {
-    let mut text = Vec::new();
-    let read = File::open(proc.join("driver/nvidia/version"))
-        .and_then(|file| file.take(VERSION_BYTES).read_to_end(&mut text));
-    match read {
-        Ok(_) => KernelModule::Loaded {
+    match read_start(&proc.join("driver/nvidia/version"), VERSION_BYTES) {
+        Ok(text) => KernelModule::Loaded {
             version: parse_module_version(&text),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => KernelModule::Absent,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Roots;
+use super::small_file::read_text;
 use crate::model::Time;
 use crate::model::snapshot::{Host, PidNamespace};
 
@@ -41,12 +42,7 @@ fn text(name: &CStr) -> Option<Arc<str>> {
 }
 
 fn read_boot_id(proc: &Path) -> Option<Arc<str>> {
-    let mut id = String::new();
-    File::open(proc.join("sys/kernel/random/boot_id"))
-        .ok()?
-        .take(64)
-        .read_to_string(&mut id)
-        .ok()?;
+    let id = read_text(&proc.join("sys/kernel/random/boot_id"), 64)?;
     let id = id.trim();
     (!id.is_empty()).then(|| id.into())
 }

@@ -46,6 +46,7 @@ mod reaper;
 mod rights;
 mod runtime_files;
 mod secrets;
+mod small_file;
 mod sockets;
 mod stat;
 mod status;
@@ -53,7 +54,7 @@ mod users;
 
 pub use cgroup::{Place, parse_cgroup};
 pub use cmdline::parse_cmdline;
-pub use device_files::{DeviceFile, minor_number, read_device_files};
+pub use device_files::{DeviceFile, read_device_files};
 pub use environ::parse_environ;
 pub use framework::{Loaded, parse_maps};
 pub use gpu_files::{has_gpu_device_files, is_gpu_file};

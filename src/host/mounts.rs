@@ -1,9 +1,10 @@
 //! What of the kernel's own file systems is mounted, and how: whether proc hides the processes of
 //! others, and which versions of cgroups there are.
 
-use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::BufRead as _;
 use std::path::Path;
+
+use super::small_file::read_start;
 
 /// A machine with a thousand containers has some ten thousand mounts.
 const MOUNTINFO_BYTES: u64 = 8 << 20;
@@ -48,11 +49,7 @@ pub struct Mounts {
 
 /// Looks at the mounts of this process; `None` where they cannot be read.
 pub fn read_mounts(proc: &Path) -> Option<Mounts> {
-    let file = File::open(proc.join("self/mountinfo")).ok()?;
-    let mut text = Vec::new();
-    BufReader::new(file.take(MOUNTINFO_BYTES))
-        .read_to_end(&mut text)
-        .ok()?;
+    let text = read_start(&proc.join("self/mountinfo"), MOUNTINFO_BYTES).ok()?;
     Some(parse_mounts(&text, proc))
 }
 

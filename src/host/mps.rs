@@ -1,13 +1,16 @@
 //! The daemons of the Multi-Process Service, by which several processes share one GPU's context.
 
-use std::fs::{self, File};
-use std::io::Read as _;
+use std::fs;
 use std::path::Path;
+
+use super::small_file::read_start;
 
 /// The short name of both, of which the kernel keeps 15 bytes.
 const COMM: &[u8] = b"nvidia-cuda-mps";
 /// So many processes are looked at.
 const MOST_TRIED: usize = 1 << 16;
+/// The name of a program is within so much of its command line.
+const START_BYTES: u64 = 4096;
 
 /// The daemons that run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -31,10 +34,12 @@ pub fn read_mps_daemons(proc: &Path) -> Option<MpsDaemons> {
         });
     for process in processes.take(MOST_TRIED) {
         let folder = process.path();
-        if !read_start(&folder.join("comm")).starts_with(COMM) {
+        // What cannot be read has ended.
+        let read = |name| read_start(&folder.join(name), START_BYTES).unwrap_or_default();
+        if !read("comm").starts_with(COMM) {
             continue;
         }
-        let command = read_start(&folder.join("cmdline"));
+        let command = read("cmdline");
         let program = command.split(|&byte| byte == 0).next().unwrap_or_default();
         match program.rsplit(|&byte| byte == b'/').next() {
             Some(b"nvidia-cuda-mps-control") => daemons.controls += 1,
@@ -43,14 +48,6 @@ pub fn read_mps_daemons(proc: &Path) -> Option<MpsDaemons> {
         }
     }
     Some(daemons)
-}
-
-fn read_start(path: &Path) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let file = File::open(path);
-    // What cannot be read has ended.
-    let _ = file.and_then(|file| file.take(4096).read_to_end(&mut bytes));
-    bytes
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use crate::model::program::file_name;
 use crate::model::snapshot::Jupyter;
 
 /// Programs and Python modules that are kernels.
@@ -186,14 +187,13 @@ fn of_application(name: &str) -> Jupyter {
 
 /// The last part of a path, without `.py`.
 fn program(path: &str) -> &str {
-    let name = path.rsplit('/').next().unwrap_or(path);
+    let name = file_name(path);
     name.strip_suffix(".py").unwrap_or(name)
 }
 
 /// ID of `…/kernel-ID.json`.
 fn kernel_name(path: &str) -> Option<&str> {
-    path.rsplit('/')
-        .next()?
+    file_name(path)
         .strip_prefix("kernel-")?
         .strip_suffix(".json")
 }

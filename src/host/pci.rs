@@ -1,8 +1,9 @@
 //! NVIDIA GPUs on the PCI bus, and which driver each has: what the machine has, whatever is installed.
 
-use std::fs::{self, File};
-use std::io::Read as _;
+use std::fs;
 use std::path::Path;
+
+use super::small_file::read_text;
 
 /// NVIDIA's number (pci.ids).
 const NVIDIA: &str = "0x10de";
@@ -26,10 +27,8 @@ pub fn read_pci_gpus(sys: &Path) -> Option<Vec<PciGpu>> {
         .filter_map(|device| {
             let folder = device.path();
             let is = |name: &str, prefix: &str| {
-                let mut text = String::new();
-                let read = File::open(folder.join(name))
-                    .and_then(|file| file.take(64).read_to_string(&mut text));
-                read.is_ok() && text.starts_with(prefix)
+                let text = read_text(&folder.join(name), 64);
+                text.is_some_and(|text| text.starts_with(prefix))
             };
             (is("vendor", NVIDIA) && is("class", DISPLAY)).then(|| PciGpu {
                 address: device.file_name().to_string_lossy().into_owned(),

@@ -1,13 +1,15 @@
 //! What the kernel lets gpumem do: look into the processes of others, name a process for good, keep
 //! files open. It is tried, because capabilities, namespaces and security modules all have a say.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
+
+use super::small_file::{read_start, read_text};
 
 /// `CAP_SYS_PTRACE` (`include/uapi/linux/capability.h`).
 const CAP_SYS_PTRACE: u32 = 19;
@@ -90,12 +92,7 @@ fn look_at_another_users(proc: &Path, own: u32) -> Sight {
 }
 
 fn read_can_trace(proc: &Path) -> Option<bool> {
-    let mut status = Vec::new();
-    File::open(proc.join("self/status"))
-        .ok()?
-        .take(STATUS_BYTES)
-        .read_to_end(&mut status)
-        .ok()?;
+    let status = read_start(&proc.join("self/status"), STATUS_BYTES).ok()?;
     parse_can_trace(&status)
 }
 
@@ -111,12 +108,7 @@ pub fn parse_can_trace(status: &[u8]) -> Option<bool> {
 /// Yama's `ptrace_scope`, 0 to 3 (`Documentation/admin-guide/LSM/Yama.rst`); `None` where the kernel
 /// has no Yama, or does not tell.
 pub fn read_ptrace_scope(proc: &Path) -> Option<u8> {
-    let mut text = String::new();
-    File::open(proc.join("sys/kernel/yama/ptrace_scope"))
-        .ok()?
-        .take(16)
-        .read_to_string(&mut text)
-        .ok()?;
+    let text = read_text(&proc.join("sys/kernel/yama/ptrace_scope"), 16)?;
     text.trim().parse().ok()
 }
 

@@ -12,6 +12,18 @@ pub struct Status<'a> {
     /// The same, where that namespace is another one than that of the reader; `NSpid` begins with the
     /// reader's own (proc_pid_status(5)).
     pub namespace_pid: Option<u32>,
+    /// What `NSpid` says: its pids, with tabs between them.
+    pub nspid: &'a [u8],
+}
+
+impl Status<'_> {
+    /// Its pid in each pid namespace that it is in, the reader's own first, the innermost last. Empty
+    /// where the kernel does not tell.
+    pub fn pids(&self) -> Vec<u32> {
+        let fields = self.nspid.split(|&byte| byte == b'\t');
+        let pids: Option<Vec<u32>> = fields.map(|field| number(Some(field))).collect();
+        pids.unwrap_or_default()
+    }
 }
 
 /// Reads the content of `/proc/PID/status`, of which the end may be missing.
@@ -28,6 +40,7 @@ pub fn parse_status(bytes: &[u8]) -> Status<'_> {
             status.uid = number(uids.split(|&byte| byte == b'\t').next());
         } else if let Some(pids) = line.strip_prefix(b"NSpid:\t") {
             status.innermost_pid = number(pids.rsplit(|&byte| byte == b'\t').next());
+            status.nspid = pids;
             status.namespace_pid = status.innermost_pid.filter(|_| pids.contains(&b'\t'));
             break;
         }
@@ -53,15 +66,26 @@ mod tests {
                 uid: Some(1000),
                 innermost_pid: Some(1),
                 namespace_pid: Some(1),
+                nspid: b"42\t7\t1",
             }
         );
+        assert_eq!(parse_status(bytes).pids(), [42, 7, 1]);
         let own = parse_status(b"Name:\tx\nNSpid:\t42\n");
         assert_eq!((own.innermost_pid, own.namespace_pid), (Some(42), None));
+        assert_eq!(own.pids(), [42]);
     }
 
     #[test]
     fn what_is_cut_or_strange_is_unknown() {
         assert_eq!(parse_status(b""), Status::default());
+        for unknown in [
+            &b""[..],
+            b"NSpid:\t\n",
+            b"NSpid:\t42\tx\n",
+            b"NSpid:\t42\t7",
+        ] {
+            assert!(parse_status(unknown).pids().is_empty());
+        }
         assert_eq!(parse_status(b"Uid:\t10").uid, None);
         assert_eq!(parse_status(b"Uid:\t99999999999\t0\n").uid, None);
         assert_eq!(

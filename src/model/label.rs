@@ -7,7 +7,9 @@
 
 use std::collections::HashSet;
 
+use super::device_file::minor_number_of;
 use super::process::Process;
+use super::program::file_name;
 use super::snapshot::{Gpu, GpuProcess, Host, MigDevice, ProcessType, Snapshot};
 
 /// Characters of a name that are kept.
@@ -86,7 +88,7 @@ impl Process {
     pub fn mps_role(&self, on_gpu: Option<&GpuProcess>) -> Option<&'static str> {
         let file = |path: &str| -> Option<&'static str> {
             let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-            match path.rsplit('/').next()? {
+            match file_name(path) {
                 MPS_SERVER => Some("mps server"),
                 MPS_CONTROL => Some("mps control"),
                 _ => None,
@@ -165,20 +167,6 @@ impl Gpu {
             None => instances(self.index, gpu_instance, compute_instance),
         }
     }
-
-    /// Whether the process holds this GPU's device file open, as far as that may be read.
-    pub fn is_open_in(&self, process: &Process) -> bool {
-        let minor = self.minor_number.unwrap_or(self.index);
-        let files = process.gpu_files.iter().flat_map(|files| files.iter());
-        files
-            .filter_map(|file| minor_of(file))
-            .any(|it| it == minor)
-    }
-}
-
-/// N of `/dev/nvidiaN`; `None` of the driver's other files.
-fn minor_of(file: &str) -> Option<u32> {
-    file.strip_prefix("/dev/nvidia")?.parse().ok()
 }
 
 impl Snapshot {
@@ -195,7 +183,10 @@ impl Snapshot {
 
     /// The GPUs whose device files such a process holds open: `0-3,6`; empty where it is none of these.
     pub fn held_gpus(&self, process: &Process) -> String {
-        let held = self.gpus.iter().filter(|gpu| gpu.is_open_in(process));
+        let held = self
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.is_open_in(process) == Some(true));
         ranges(held.map(|gpu| gpu.index))
     }
 
@@ -206,7 +197,7 @@ impl Snapshot {
         let mut shown: Vec<&str> = files
             .iter()
             .map(|file| &**file)
-            .filter(|file| minor_of(file).is_some())
+            .filter(|file| minor_number_of(file).is_some())
             .collect();
         if shown.is_empty() {
             shown = files.iter().map(|file| &**file).collect();
@@ -392,7 +383,7 @@ mod tests {
             "neither who is listed nor who holds nothing known"
         );
         let holder = &snapshot.processes[1];
-        assert!(snapshot.gpus[0].is_open_in(holder));
+        assert_eq!(snapshot.gpus[0].is_open_in(holder), Some(true));
         let text = snapshot.holding(holder);
         assert_eq!(text, "holds /dev/nvidia4, not listed by NVML");
         snapshot.gpus[0].processes = None;

@@ -4,10 +4,12 @@
 //! `--replay`; [`finding`] is what the rules concluded from it, and
 //! [`evidence`] what that rests on; [`identity`] says when two
 //! observations are of the same process, [`family`] which processes belong together; [`time`] is an
-//! instant as all of them write it; [`balance`] is where a GPU's memory is, [`label`] how every view
+//! instant as all of them write it; [`balance`] is where a GPU's memory is, [`device_file`] how it is
+//! held, [`label`] how every view
 //! names what it shows, [`program`] what a process is by its program's name.
 
 pub mod balance;
+pub mod device_file;
 pub mod evidence;
 pub mod family;
 pub mod finding;

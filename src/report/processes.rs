@@ -118,7 +118,10 @@ fn listed(snapshot: &Snapshot) -> impl Iterator<Item = Row<'_>> {
 
 fn unlisted(snapshot: &Snapshot) -> impl Iterator<Item = Row<'_>> {
     snapshot.unlisted_holders().map(|process| {
-        let mut held = snapshot.gpus.iter().filter(|gpu| gpu.is_open_in(process));
+        let mut held = snapshot
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.is_open_in(process) == Some(true));
         Row {
             gpu: held.next(),
             held: snapshot.held_gpus(process),

@@ -228,20 +228,11 @@ fn evidence(snapshot: &Snapshot, gpu: &Gpu, samples: u64) -> Option<Unattributed
     })
 }
 
-/// `/dev/nvidiaN` of the GPU.
-fn device_file(gpu: &Gpu) -> String {
-    format!("/dev/nvidia{}", gpu.minor_number.unwrap_or(gpu.index))
-}
-
 /// Who holds the GPU's device file and is not listed on it, the lowest pid first.
 fn holders(snapshot: &Snapshot, gpu: &Gpu) -> Vec<Holder> {
-    let file = device_file(gpu);
     let rows = gpu.processes.as_deref().unwrap_or_default();
     let holds = |process: &&Process| {
-        process
-            .gpu_files
-            .as_deref()
-            .is_some_and(|files| files.iter().any(|held| **held == *file))
+        gpu.is_open_in(process) == Some(true)
             && !rows.iter().any(|row| row.pid == process.pid)
             && !process.is_monitor()
     };
@@ -275,7 +266,7 @@ fn finding(
     );
     if !evidence.holders.is_empty() {
         let holders = named(&evidence.holders);
-        message.push_str(&format!("; {} is open in {holders}", device_file(gpu)));
+        message.push_str(&format!("; {} is open in {holders}", gpu.device_file()));
     }
     Finding {
         id: subject::id_on(rule.name(), gpu),
@@ -312,7 +303,7 @@ fn named(holders: &[Holder]) -> String {
 }
 
 fn advice(gpu: &Gpu, evidence: &UnattributedEvidence) -> Vec<String> {
-    let file = device_file(gpu);
+    let file = gpu.device_file();
     let mut lines = Vec::new();
     if evidence.holders.is_empty() {
         lines.push(format!(

@@ -211,7 +211,10 @@ impl Picture {
         }
         for process in snapshot.unlisted_holders() {
             let identity = process.identity();
-            let gpu = snapshot.gpus.iter().position(|gpu| gpu.is_open_in(process));
+            let gpu = snapshot
+                .gpus
+                .iter()
+                .position(|gpu| gpu.is_open_in(process) == Some(true));
             let start = process.start_time.filter(|_| stranger(process).is_none());
             rows.push(Row {
                 key: RowKey {

@@ -5,8 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::host::{DeviceFile, KernelModule, PciGpu, Platform, minor_number};
+use crate::host::{DeviceFile, KernelModule, PciGpu, Platform};
 use crate::model::Gpu;
+use crate::model::device_file::minor_number;
 use crate::model::snapshot::{Driver, PidNamespace};
 use crate::report::doctor::{Check, Topic, Verdict, ranges};
 use crate::source::nvml::Error;

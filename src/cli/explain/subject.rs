@@ -137,7 +137,7 @@ fn on_gpus(seen: &Seen, last: &Snapshot, process: &Process) -> Vec<OnGpu> {
         let unattributed_bytes = balance(last, gpu).and_then(|it| it.unattributed_bytes);
         let rows = gpu.processes.iter().flatten();
         let mut rows = rows.filter(|row| row.pid == process.pid).peekable();
-        if rows.peek().is_none() && history::holds_file(process, gpu) == Some(true) {
+        if rows.peek().is_none() && gpu.is_open_in(process) == Some(true) {
             found.push(OnGpu {
                 gpu: gpu.index,
                 uuid: gpu.uuid.clone(),
@@ -312,7 +312,7 @@ fn holders(last: &Snapshot, gpu: &Gpu) -> Vec<Holder> {
     let hidden = last.processes.iter().filter(|process| {
         !is_listed(process.pid)
             && process.identity().is_certain()
-            && history::holds_file(process, gpu) == Some(true)
+            && gpu.is_open_in(process) == Some(true)
     });
     found.extend(hidden.map(named));
     found

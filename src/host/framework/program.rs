@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use crate::model::program::file_name;
+
 /// Programs and scripts that are engines.
 pub(super) const PROGRAMS: &[(&str, &str)] = &[
     ("vllm", "vllm"),
@@ -94,10 +96,6 @@ fn runs(command: &[Arc<str>]) -> Option<Runs<'_>> {
         }
     }
     None
-}
-
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 fn named(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {

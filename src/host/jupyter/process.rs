@@ -55,13 +55,14 @@ impl Opened {
         };
         let (start_ticks, ppid, state) = (stat.start_ticks, stat.ppid, stat.state);
         folder.read(c"status", &mut content, STATUS_BYTES)?;
+        let status = parse_status(&content);
         Ok(Some(Self {
             pid,
             start_ticks,
             ppid,
             state,
-            numbers: parse_numbers(&content),
-            uid: parse_status(&content).uid,
+            numbers: status.pids(),
+            uid: status.uid,
             folder,
         }))
     }
@@ -97,16 +98,6 @@ impl Opened {
             .link(name, |target| String::from_utf8(target.to_vec()).ok())
             .ok()?
     }
-}
-
-/// The numbers of `NSpid` in `/proc/PID/status`.
-fn parse_numbers(status: &[u8]) -> Vec<u32> {
-    let line = status
-        .split(|&byte| byte == b'\n')
-        .find_map(|line| line.strip_prefix(b"NSpid:"));
-    let text = line.and_then(|line| std::str::from_utf8(line).ok());
-    let numbers = text.unwrap_or_default().split_ascii_whitespace();
-    numbers.map_while(|number| number.parse().ok()).collect()
 }
 
 /// A process's environment. It holds secrets, and so is shown by nothing.
@@ -183,16 +174,5 @@ mod tests {
         let get = |name| environment.get(name);
         assert_eq!((get("A"), get("AB")), (Some("1"), Some("2")));
         assert_eq!((get("B"), get("C"), get("D")), (None, None, None));
-    }
-
-    #[test]
-    fn numbers_end_where_they_are_none() {
-        let numbers = |text: &str| parse_numbers(text.as_bytes());
-        assert_eq!(
-            numbers("Name:\tx\nNSpid:\t42\t7\t1\nThreads:\t1\n"),
-            [42, 7, 1]
-        );
-        assert_eq!(numbers("NSpid:\t42\tx\n"), [42]);
-        assert!(numbers("").is_empty() && numbers("NSpid:").is_empty());
     }
 }

@@ -274,7 +274,6 @@ impl<'a> Joining<'a> {
 
     /// Whether a process that no GPU lists holds the device file of one that lists `dead`.
     fn holds_for(&self, holder: &Process, dead: u32) -> bool {
-        let files = holder.gpu_files.as_deref().unwrap_or_default();
         let lists = |gpu: &Gpu, pid| {
             let mut rows = gpu.processes.iter().flatten();
             rows.any(|row| row.pid == pid)
@@ -282,11 +281,8 @@ impl<'a> Joining<'a> {
         let gpus = &self.snapshot.gpus;
         !gpus.iter().any(|gpu| lists(gpu, holder.pid))
             && gpus.iter().filter(|gpu| lists(gpu, dead)).any(|gpu| {
-                let name = gpu.minor_number.map(|minor| format!("nvidia{minor}"));
-                files.iter().any(|file| {
-                    let file = file.rsplit('/').next();
-                    name.as_deref().is_some_and(|name| file == Some(name))
-                })
+                // Its index is no proof.
+                gpu.minor_number.is_some() && gpu.is_open_in(holder) == Some(true)
             })
     }
 

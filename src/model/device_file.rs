@@ -1,0 +1,68 @@
+//! A GPU's device file, `/dev/nvidiaN`: N is the GPU's minor number, which need not be its index.
+
+use super::{Gpu, Process};
+
+/// N of `nvidiaN`; `None` of the driver's other files.
+pub fn minor_number(name: &str) -> Option<u32> {
+    name.strip_prefix("nvidia")?.parse().ok()
+}
+
+/// N of `/dev/nvidiaN`.
+pub fn minor_number_of(path: &str) -> Option<u32> {
+    minor_number(path.strip_prefix("/dev/")?)
+}
+
+impl Gpu {
+    /// The path of its device file; by its index where NVML does not tell the minor number.
+    pub fn device_file(&self) -> String {
+        format!("/dev/nvidia{}", self.device_number())
+    }
+
+    /// Whether the process holds its device file open; `None` where its files may not be read.
+    pub fn is_open_in(&self, process: &Process) -> Option<bool> {
+        let number = Some(self.device_number());
+        let mut files = process.gpu_files.as_ref()?.iter();
+        Some(files.any(|file| minor_number_of(file) == number))
+    }
+
+    fn device_number(&self) -> u32 {
+        self.minor_number.unwrap_or(self.index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_gpus_own_file_has_a_number() {
+        assert_eq!(minor_number("nvidia12"), Some(12));
+        for name in ["nvidiactl", "nvidia-uvm", "nvidia99999999999", "dxg"] {
+            assert_eq!(minor_number(name), None);
+        }
+    }
+
+    #[test]
+    fn a_process_holds_the_gpu_whose_file_it_has_open() {
+        let gpu = |minor_number| Gpu {
+            index: 1,
+            minor_number,
+            ..Gpu::default()
+        };
+        assert_eq!(gpu(Some(12)).device_file(), "/dev/nvidia12");
+        assert_eq!(gpu(None).device_file(), "/dev/nvidia1");
+        let process = |files: Option<&[&str]>| Process {
+            gpu_files: files.map(|files| files.iter().map(|&file| file.into()).collect()),
+            ..Process::default()
+        };
+        for (files, is_open) in [
+            (None, None),
+            (Some(&[][..]), Some(false)),
+            (Some(&["/dev/nvidiactl", "/dev/nvidia1"][..]), Some(true)),
+            (Some(&["/dev/nvidia12", "/dev/nvidia-uvm"][..]), Some(false)),
+            (Some(&["nvidia1", "/dev/shm/nvidia1"][..]), Some(false)),
+        ] {
+            assert_eq!(gpu(None).is_open_in(&process(files)), is_open, "{files:?}");
+        }
+    }
+}
