@@ -11,8 +11,8 @@ use gpumem::report::schema;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-use self::documents::{diagnosis, errors, finding, report, snapshot};
-use crate::machine::{GIB, Machine, Running, one_gpu};
+use self::documents::{diagnosis, report, snapshot};
+use crate::machine::{Machine, Running, one_gpu};
 use crate::support::run;
 
 fn schema(text: &str) -> Value {
