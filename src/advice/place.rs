@@ -108,6 +108,9 @@ fn notebook(process: &Process) -> String {
                 "shut the notebook's session down{path}: the power button on marimo's home page"
             )
         }
+        Some("jupyter-console" | "jupyter-qtconsole" | "spyder") => {
+            format!("shut the kernel down{path}: `exit` in its console, or close its window")
+        }
         Some("colab") => {
             "end the session: Runtime > Disconnect and delete runtime in Colab".to_owned()
         }

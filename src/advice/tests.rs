@@ -501,6 +501,8 @@ fn a_notebook_is_ended_where_it_is_open() {
         (Some("vscode"), "VS Code"),
         (Some("marimo"), "marimo"),
         (Some("colab"), "Colab"),
+        (Some("jupyter-console"), "`exit`"),
+        (Some("spyder"), "close its window"),
     ] {
         let line = only(&notebook(application, None));
         assert!(line.contains(words), "{line}");

@@ -144,6 +144,36 @@ pub fn parse_batch<S: AsRef<str>>(arguments: &[S]) -> (&'static str, Option<&str
     (application, notebook)
 }
 
+/// The program that a person talks to a kernel with, where it starts kernels itself and serves none, by
+/// its argv; `None` of any other.
+pub fn parse_console<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
+    Some(match started(arguments)?.0 {
+        "jupyter-console" | "jupyter_console" => "jupyter-console",
+        "jupyter-qtconsole" | "qtconsole" => "jupyter-qtconsole",
+        "spyder" | "spyder3" | "spyder.app.start" => "spyder",
+        _ => return None,
+    })
+}
+
+/// Whether the program is one that serves kernels, by its argv.
+pub fn is_server<S: AsRef<str>>(arguments: &[S]) -> bool {
+    let names = [
+        "jupyter-lab",
+        "jupyterlab",
+        "jupyter-notebook",
+        "notebook",
+        "jupyter-nbclassic",
+        "nbclassic",
+        "jupyter-server",
+        "jupyter_server",
+        "jupyter-voila",
+        "voila",
+        "jupyter-kernelgateway",
+    ];
+    started(arguments).is_some_and(|(program, _)| names.contains(&program))
+        || is_hub_server(arguments)
+}
+
 /// Whether the program is a single-user server of JupyterHub.
 pub fn is_hub_server<S: AsRef<str>>(arguments: &[S]) -> bool {
     matches!(
@@ -379,6 +409,33 @@ mod tests {
         ] {
             let arguments: Vec<&str> = line.split(' ').collect();
             assert_eq!(is_hub_server(&arguments), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn servers_and_consoles_are_told_by_their_argv() {
+        for (line, console, serves) in [
+            (
+                "/v/bin/python /v/bin/jupyter-console",
+                Some("jupyter-console"),
+                false,
+            ),
+            (
+                "python -m qtconsole --kernel x",
+                Some("jupyter-qtconsole"),
+                false,
+            ),
+            ("/usr/bin/python3 /usr/bin/spyder", Some("spyder"), false),
+            ("/v/bin/python /v/bin/jupyter-lab --port 1", None, true),
+            ("python -m jupyter_server", None, true),
+            ("jupyter notebook", None, true),
+            ("python -m jupyterhub.singleuser", None, true),
+            ("python drive.py spyder", None, false),
+            ("", None, false),
+        ] {
+            let arguments: Vec<&str> = line.split(' ').collect();
+            let told = (parse_console(&arguments), is_server(&arguments));
+            assert_eq!(told, (console, serves), "{line}");
         }
     }
 

@@ -222,8 +222,8 @@ pub struct Slurm {
 /// A Jupyter kernel and what its server says of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Jupyter {
-    /// What runs it: `jupyter`, `jupyterhub`, `vscode`, `papermill`, `nbconvert`, `marimo`, `colab`; `batch`
-    /// where a program without a server does.
+    /// What runs it: `jupyter`, `jupyterhub`, `vscode`, `papermill`, `nbconvert`, `marimo`, `colab`,
+    /// `jupyter-console`, `jupyter-qtconsole`, `spyder`; `batch` where a program without a server does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application: Option<Arc<str>>,
     /// The kernel's id.
@@ -238,7 +238,7 @@ pub struct Jupyter {
     /// The server's process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_pid: Option<u32>,
-    /// Whether the process that started it, its server, is still there; `false` only where it is
+    /// Whether the process that started it, nearly always its server, is still there; `false` only where it is
     /// proved to be gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_alive: Option<bool>,

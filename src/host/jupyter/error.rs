@@ -38,12 +38,12 @@ pub enum Error {
         /// As the process itself names it.
         path: String,
     },
-    /// Whoever started the kernel has left no server's file.
+    /// The server that started the kernel has left no file.
     #[error(
-        "process {pid}, which started it, has no server file in {folder}; it is no Jupyter server, or has another runtime directory"
+        "its server (process {pid}) has no file in {folder}; give both the same runtime directory (JUPYTER_RUNTIME_DIR)"
     )]
     NoFile {
-        /// The starter's pid.
+        /// The server.
         pid: u32,
         /// The runtime folder.
         folder: String,

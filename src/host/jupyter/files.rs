@@ -65,10 +65,15 @@ pub fn read_connection(process: &Opened, path: &str) -> Result<Connection, Error
     serde_json::from_slice(&content).map_err(|_| Error::Malformed { path: path.into() })
 }
 
-/// Reads a server's file; `None` where there is none.
-pub fn read_server_file(process: &Opened, path: &str) -> Result<Option<ServerFile>, Error> {
+/// Reads the file of the server that calls itself `number`; `None` where there is none.
+pub fn read_server_file(
+    process: &Opened,
+    path: &str,
+    number: u32,
+) -> Result<Option<ServerFile>, Error> {
     match read(process, path) {
         Ok(content) => parse_server_file(&content)
+            .filter(|file| file.pid == number)
             .map(Some)
             .ok_or_else(|| Error::Malformed { path: path.into() }),
         Err(Error::Read {
@@ -77,6 +82,14 @@ pub fn read_server_file(process: &Opened, path: &str) -> Result<Option<ServerFil
         }) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Reads a file that holds nothing but a token.
+pub fn read_token(process: &Opened, path: &str) -> Result<Option<Token>, Error> {
+    let content = read(process, path)?;
+    let text = std::str::from_utf8(&content);
+    let text = text.map_err(|_| Error::Malformed { path: path.into() })?;
+    Ok(Token::new(text.trim_end()))
 }
 
 fn parse_server_file(content: &[u8]) -> Option<ServerFile> {

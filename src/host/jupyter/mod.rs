@@ -15,7 +15,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Roots;
-use super::notebook::{is_hub_server, may_be_marimo, parse_batch, parse_child_of_marimo};
+use super::notebook::{
+    is_hub_server, is_server, may_be_marimo, parse_batch, parse_child_of_marimo, parse_console,
+};
 use crate::model::snapshot::Jupyter;
 
 mod client;
@@ -32,7 +34,7 @@ pub use client::{Client, KernelState};
 pub use error::Error;
 pub use token::Token;
 
-use files::{ServerFile, read_connection, read_server_file};
+use files::{ServerFile, read_connection, read_server_file, read_token};
 use process::{Environment, Opened};
 use starter::{Starter, find_starter};
 
@@ -81,6 +83,44 @@ pub struct Server {
     /// Begins and ends with `/`.
     base_url: String,
     token: Option<Token>,
+}
+
+impl Server {
+    /// How a server is asked, by its file and its environment.
+    fn of(
+        process: &Opened,
+        environment: Option<&Environment>,
+        file: ServerFile,
+    ) -> Result<Self, Error> {
+        if file.is_https {
+            return Err(Error::Https);
+        }
+        let variable = |name| environment.and_then(|own| own.get(name));
+        let mut token = file
+            .token
+            .or_else(|| variable("JUPYTERHUB_API_TOKEN").and_then(Token::new))
+            .or_else(|| variable("JUPYTER_TOKEN").and_then(Token::new));
+        if let (None, Some(path)) = (&token, variable("JUPYTER_TOKEN_FILE")) {
+            token = read_token(process, path)?;
+        }
+        if token.is_none() && file.has_password {
+            return Err(Error::Password);
+        }
+        Ok(Self {
+            pid: process.pid,
+            start_ticks: process.start_ticks,
+            endpoint: if file.sock.is_empty() {
+                Endpoint::Tcp {
+                    host: file.hostname,
+                    port: file.port,
+                }
+            } else {
+                Endpoint::Unix(file.sock)
+            },
+            base_url: file.base_url,
+            token,
+        })
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -282,54 +322,39 @@ impl Kernel {
         number: u32,
     ) -> Result<(), Error> {
         let own = server.environment();
-        self.jupyter.server_pid = Some(server.pid);
-        let is_hub = server.command().is_some_and(|argv| is_hub_server(&argv));
-        let prefix = own
-            .as_ref()
-            .and_then(|own| own.get("JUPYTERHUB_SERVICE_PREFIX"));
-        if (is_hub || prefix.is_some()) && self.jupyter.application.as_deref() == Some("jupyter") {
-            self.jupyter.application = Some("jupyterhub".into());
-        }
         let folders = self.folders(environment, own.as_ref());
+        let argv = server.command().unwrap_or_default();
         // A kernel in a container of its own has its server's files elsewhere.
         let found = match find_server_file(server, &folders, number)? {
             Some(found) => Some(found),
             None => find_server_file(process, &folders, number)?,
         };
         let Some((_, file)) = found else {
+            if let Some(console) = parse_console(&argv) {
+                self.jupyter.application = Some(console.into());
+            }
+            // What serves nobody is not to be asked, and lacks nothing.
+            if !is_server(&argv) {
+                return Ok(());
+            }
+            self.jupyter.server_pid = Some(server.pid);
             return Err(Error::NoFile {
                 pid: server.pid,
                 folder: folders.first().cloned().unwrap_or_default(),
             });
         };
+        self.jupyter.server_pid = Some(server.pid);
+        let prefix = own
+            .as_ref()
+            .and_then(|own| own.get("JUPYTERHUB_SERVICE_PREFIX"));
+        let is_hub = is_hub_server(&argv) || prefix.is_some();
+        if is_hub && self.jupyter.application.as_deref() == Some("jupyter") {
+            self.jupyter.application = Some("jupyterhub".into());
+        }
         self.jupyter.server_url = Some(clip(&url(&file)).into());
         self.jupyter.server_root = file.root.as_deref().map(|root| clip(root).into());
         self.make_relative(file.root.as_deref());
-        if file.is_https {
-            return Err(Error::Https);
-        }
-        let variable = |name| own.as_ref().and_then(|own| own.get(name));
-        let token = file
-            .token
-            .or_else(|| variable("JUPYTERHUB_API_TOKEN").and_then(Token::new))
-            .or_else(|| variable("JUPYTER_TOKEN").and_then(Token::new));
-        if token.is_none() && file.has_password {
-            return Err(Error::Password);
-        }
-        self.server = Some(Server {
-            pid: server.pid,
-            start_ticks: server.start_ticks,
-            endpoint: if file.sock.is_empty() {
-                Endpoint::Tcp {
-                    host: file.hostname,
-                    port: file.port,
-                }
-            } else {
-                Endpoint::Unix(file.sock)
-            },
-            base_url: file.base_url,
-            token,
-        });
+        self.server = Some(Server::of(server, own.as_ref(), file)?);
         Ok(())
     }
 
@@ -374,9 +399,7 @@ fn find_server_file(
     for folder in folders {
         for name in ["jpserver", "nbserver"] {
             let path = format!("{folder}/{name}-{number}.json");
-            if let Some(file) = read_server_file(process, &path)?
-                && file.pid == number
-            {
+            if let Some(file) = read_server_file(process, &path, number)? {
                 return Ok(Some((path, file)));
             }
         }

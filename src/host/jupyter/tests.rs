@@ -121,6 +121,29 @@ fn a_kernel_that_names_anothers_server_is_not_that_ones() {
 }
 
 #[test]
+fn a_token_may_be_in_a_file_that_the_servers_environment_names() {
+    let variables = ["JUPYTER_TOKEN_FILE=/run/secrets/token"];
+    let (proc, candidate) = machine(&[], &variables);
+    let file = server_file("").replace(TOKEN, "");
+    proc.write(50, "/rt/jpserver-50.json", &file);
+    let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+    assert!(error(&kernel).contains("cannot read /run/secrets/token"));
+    proc.write(50, "/run/secrets/token", "filed\n");
+    let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+    assert_eq!(kernel.server.unwrap().token, Token::new("filed"));
+    // As any other file, only where it is the server's owner's.
+    let token = proc.root_of(50).join("run/secrets/token");
+    std::fs::rename(&token, token.with_file_name("other")).unwrap();
+    std::os::unix::fs::symlink("other", &token).unwrap();
+    let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+    assert!(error(&kernel).contains("is no file of"), "{kernel:?}");
+    // What the server's own file says goes before.
+    proc.write(50, "/rt/jpserver-50.json", &server_file(""));
+    let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+    assert_eq!(kernel.server.unwrap().token, Token::new(TOKEN));
+}
+
+#[test]
 fn whom_not_to_ask_is_said() {
     for (more, token, expected) in [
         (r#""secure": true,"#, TOKEN, "HTTPS"),
@@ -227,15 +250,39 @@ fn what_may_not_be_read_is_said_and_what_argv_tells_stays() {
 }
 
 #[test]
-fn who_left_no_file_is_no_server() {
+fn who_left_no_file_is_no_server_or_says_where_it_is_missing() {
     let (proc, candidate) = machine(&[], &[]);
     std::fs::remove_file(proc.root_of(50).join("rt/jpserver-50.json")).unwrap();
-    let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
-    assert!(
-        error(&kernel).contains("no server file in /rt"),
-        "{kernel:?}"
-    );
-    // Another server's of the same number, in another container, is not its either.
+    for (command, application, server_pid, expected) in [
+        (
+            "python /v/bin/jupyter-console",
+            "jupyter-console",
+            None,
+            None,
+        ),
+        ("/usr/bin/python3 /usr/bin/spyder", "spyder", None, None),
+        ("python my_client.py", "jupyter", None, None),
+        (
+            "/v/bin/python /v/bin/jupyter-lab",
+            "jupyter",
+            Some(50),
+            Some("no file in /rt"),
+        ),
+    ] {
+        proc.command(50, command);
+        let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+        let jupyter = &kernel.jupyter;
+        assert_eq!(jupyter.application.as_deref(), Some(application));
+        assert_eq!(jupyter.server_pid, server_pid, "{command}");
+        let is_said = expected.is_some_and(|part| error(&kernel).contains(part));
+        assert_eq!(
+            (is_said, error(&kernel) == ""),
+            (expected.is_some(), expected.is_none())
+        );
+        // It is the one whose end is watched for all the same.
+        assert_eq!(jupyter.server_alive, Some(true));
+    }
+    // Nor is one in which another calls itself something else.
     proc.write(
         50,
         "/rt/jpserver-50.json",
@@ -243,6 +290,7 @@ fn who_left_no_file_is_no_server() {
     );
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert!(kernel.server.is_none());
+    assert!(error(&kernel).contains("not what Jupyter writes"));
 }
 
 #[test]

@@ -107,7 +107,7 @@ fn what_a_server_answers_badly_is_said_and_the_notebook_stays_named() {
         ("huge", "port_was=1", "not Jupyter's"),
         ("garbage", "port_was=1", "not Jupyter's"),
         ("good", "secure=true", "HTTPS"),
-        ("good", "pid=1", "no server file"),
+        ("good", "pid=1", "not what Jupyter writes"),
         ("good", "token=\"a\\nb\"", "refused"),
     ] {
         let place = Place::new();
