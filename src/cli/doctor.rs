@@ -40,8 +40,8 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
     let configuration = Later::start(move || state::read_configuration(&own));
     let (own, here) = (global.clone(), machine.clone());
     let history = Later::start(move || state::read_history(&own, &here, now));
-    let proc = roots.proc.clone();
-    let servers = Later::start(move || notebooks::read(&proc));
+    let own = roots.clone();
+    let servers = Later::start(move || notebooks::read(&own));
     let library = options.library.clone();
     let named = Later::start(move || library?.canonicalize().ok());
 
@@ -74,7 +74,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
         pidfd: host::try_pidfd(),
         kernel: machine.kernel.as_deref(),
     }));
-    checks.push(notebooks::check(servers.wait()));
+    checks.extend(notebooks::checks(servers.wait_for(notebooks::TIMEOUT)));
     checks.extend(machine::checks(&machine::Facts {
         cgroups: mounts.map(|mounts| mounts.cgroups),
         is_initial_cgroup_namespace: host::read_is_initial_cgroup_namespace(&roots.proc),
@@ -180,7 +180,12 @@ impl<T: Send + 'static> Later<T> {
 
     /// What came of it; `None` where it takes too long.
     fn wait(self) -> Option<T> {
-        let left = FILES_TIMEOUT.saturating_sub(self.started.elapsed());
+        self.wait_for(FILES_TIMEOUT)
+    }
+
+    /// As [`Self::wait`], with this much time from its start on.
+    fn wait_for(self, time: Duration) -> Option<T> {
+        let left = time.saturating_sub(self.started.elapsed());
         self.answer.recv_timeout(left).ok()
     }
 }

@@ -108,6 +108,13 @@ impl Folder {
     }
 }
 
+/// A folder that was opened for listing.
+impl From<OwnedFd> for Folder {
+    fn from(opened: OwnedFd) -> Self {
+        Self(opened)
+    }
+}
+
 impl AsFd for Folder {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -44,7 +44,6 @@ mod platform;
 mod processes;
 mod reaper;
 mod rights;
-mod runtime_files;
 mod secrets;
 mod small_file;
 mod sockets;
@@ -77,7 +76,6 @@ pub use rights::{
     OpenFileLimit, Rights, Sight, open_file_limit, parse_can_trace, read_ptrace_scope, read_rights,
     try_pidfd,
 };
-pub use runtime_files::{Address, ServerFiles, parse_address, read_server_files, runtime_folder};
 pub use stat::{Stat, parse_stat, read_start_ticks, terminal_name};
 pub use status::{Status, parse_status};
 

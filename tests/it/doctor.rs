@@ -365,51 +365,6 @@ fn it_knows_a_recorder_and_leaves_no_trace() {
 }
 
 #[test]
-fn a_jupyter_server_is_found_and_its_token_is_not_shown() {
-    let machine = Machine::new(&one_gpu(&[]));
-    let runtime = machine.path("runtime");
-    fs::create_dir(&runtime).unwrap();
-    let doctor = || {
-        let mut command = machine.command(&["doctor", "--json"]);
-        Diagnosis::from(finish(command.env("JUPYTER_RUNTIME_DIR", &runtime)), 0)
-    };
-    doctor().says("notebooks", "not-applicable", &["none of yours runs"]);
-
-    let Some(python) = support::python_with(&["jupyter_server"]) else {
-        return;
-    };
-    let token = "b0a1c2d3e4f5061728394a5b6c7d8e9f";
-    let server = Running::start(
-        Command::new(python)
-            .args([
-                "-m",
-                "jupyter_server",
-                "--no-browser",
-                "--allow-root",
-                "--port=0",
-            ])
-            .arg(format!("--IdentityProvider.token={token}"))
-            .current_dir(machine.path(""))
-            .env("JUPYTER_RUNTIME_DIR", &runtime)
-            .env("HOME", machine.path("")),
-    );
-    let file = runtime.join(format!("jpserver-{}.json", server.pid()));
-    support::wait_until("the server has written its file", || {
-        fs::read_to_string(&file).is_ok_and(|text| text.contains(token))
-    });
-    support::wait_until("the server is reachable", || {
-        let diagnosis = doctor();
-        assert!(!diagnosis.0.to_string().contains(token));
-        diagnosis.one("notebooks")["seen"] == "1 of yours, 1 reachable"
-    });
-    // Killed, it leaves its file behind.
-    drop(server);
-    let words = ["none of yours runs", "1 left its file behind"];
-    doctor().says("notebooks", "not-applicable", &words);
-    assert!(file.exists());
-}
-
-#[test]
 fn nothing_of_the_environment_reaches_the_terminal() {
     let hostile = OsStr::from_bytes(b"\x1b[31mred\x1b]0;title\x07\n\xff.UTF-8");
     for color in ["auto", "never"] {

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::support::{self, wait_until};
 
+mod doctor;
 mod misbehaving;
 
 const TOKEN: &str = "s3cret-t0ken";
@@ -100,10 +101,7 @@ impl Place {
         let server = Running::start(command.args(arguments));
         self.server_file();
         let kernel = self.pid_with("ipykernel_launcher.py");
-        Some(Fake {
-            _server: server,
-            kernel,
-        })
+        Some(Fake { server, kernel })
     }
 }
 
@@ -120,7 +118,7 @@ impl Drop for Place {
 
 struct Fake {
     /// Alive for as long as this is.
-    _server: Running,
+    server: Running,
     kernel: u32,
 }
 

@@ -1,168 +1,310 @@
-//! This user's own Jupyter servers: whether there are any, and whether they let themselves be asked.
+//! The Jupyter servers that run here: whether they let themselves be asked what their kernels do.
 //!
-//! A connection is opened and closed again, on this machine only; nothing is said on it.
+//! This user's own; for root, everybody's. Each is asked as it is for `ps`, by a client that says nothing
+//! to anybody else; its token is in nothing that is shown.
 
-use std::env;
-use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use crate::host::{self, Address};
+use super::FILES_TIMEOUT;
+use crate::host::Roots;
+use crate::host::jupyter::{
+    Client, Error, FoundServer, RuntimeFolder, Server, find_runtime_folders,
+};
 use crate::report::doctor::{Check, Topic, Verdict};
+use crate::units::Span;
 
-/// On this machine it is taken or refused at once.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
+/// How long a server has to answer.
+const SERVER_TIME: Duration = Duration::from_secs(3);
+/// What all of it may take: the files, the servers, and as much as it takes to give up.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(7);
+/// Servers, and stale files, that are named.
+const NAMED: usize = 16;
+/// Servers that do not answer have a check each; more are counted.
+const FAILED: usize = 16;
 
 /// What was found.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Servers {
-    /// Where it was looked for; `None` where there is no home.
-    folder: Option<PathBuf>,
-    found: Result<Found, ErrorKind>,
+    asked: Vec<Asked>,
+    /// Files whose server has ended.
+    stale: Vec<String>,
+    /// Folders that could not be read, with the reason.
+    unread: Vec<String>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Found {
-    running: usize,
-    reached: usize,
-    stale: usize,
+/// A server, and what came of asking it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Asked {
+    pid: u32,
+    url: Option<String>,
+    result: Result<(), Error>,
 }
 
-/// Looks for them; what is read may lie on a server that hangs.
-pub(super) fn read(proc: &Path) -> Servers {
-    let folder = host::runtime_folder(|name| env::var_os(name));
-    let files = match &folder {
-        Some(folder) => host::read_server_files(folder, proc),
-        None => Err(ErrorKind::NotFound.into()),
-    };
-    Servers {
-        folder,
-        found: files.map_err(|error| error.kind()).map(|files| Found {
-            running: files.running.len(),
-            reached: files
-                .running
-                .iter()
-                .flatten()
-                .filter(|it| answers(it))
-                .count(),
-            stale: files.stale,
-        }),
-    }
-}
-
-fn answers(address: &Address) -> bool {
-    let tcp = |host: IpAddr, port| -> io::Result<TcpStream> {
-        TcpStream::connect_timeout(&SocketAddr::new(host, port), CONNECT_TIMEOUT)
-    };
-    match address {
-        Address::Port(port) => {
-            tcp(Ipv4Addr::LOCALHOST.into(), *port).is_ok()
-                || tcp(Ipv6Addr::LOCALHOST.into(), *port).is_ok()
+/// Finds them and asks each. A folder that hangs holds up none of the others.
+pub(super) fn read(roots: &Roots) -> Servers {
+    let deadline = Instant::now() + FILES_TIMEOUT + SERVER_TIME;
+    let mut waited_for = Vec::new();
+    let (outbox, inbox) = channel();
+    for folder in find_runtime_folders(roots) {
+        let (roots, outbox, path) = (roots.clone(), outbox.clone(), folder.path.clone());
+        let reading = move || {
+            let read = read_folder(&roots, &folder);
+            let _ = outbox.send((folder.path, read));
+        };
+        if thread::Builder::new().spawn(reading).is_ok() {
+            waited_for.push(path);
         }
-        Address::Socket(path) => UnixStream::connect(path).is_ok(),
+    }
+    drop(outbox);
+    let mut servers = Servers::default();
+    loop {
+        match inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok((path, read)) => {
+                if let Some(at) = waited_for.iter().position(|it| *it == path) {
+                    waited_for.swap_remove(at);
+                }
+                match read {
+                    Ok(read) => servers.add(read),
+                    Err(error) => servers.unread.push(error.to_string()),
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                let silent = waited_for.drain(..);
+                let text = |path| format!("{path} does not answer; see whether its server hangs");
+                servers.unread.extend(silent.map(text));
+                break;
+            }
+        }
+    }
+    servers
+}
+
+/// Reads a folder and asks its servers, all at once.
+fn read_folder(roots: &Roots, folder: &RuntimeFolder) -> Result<Servers, Error> {
+    let files = folder.read(roots)?;
+    let asked = thread::scope(|scope| {
+        let asking: Vec<_> = files
+            .running
+            .into_iter()
+            .map(|found| thread::Builder::new().spawn_scoped(scope, || ask(roots, found)))
+            .collect();
+        let answers = asking.into_iter().filter_map(Result::ok);
+        answers.filter_map(|asking| asking.join().ok()).collect()
+    });
+    Ok(Servers {
+        asked,
+        stale: files.stale,
+        unread: Vec::new(),
+    })
+}
+
+fn ask(roots: &Roots, found: FoundServer) -> Asked {
+    let ask = |server: &Server| {
+        let client = Client::new(roots, server)?;
+        client.sessions(SERVER_TIME).map(drop)
+    };
+    Asked {
+        pid: found.pid,
+        url: found.url,
+        result: found.server.as_ref().map_err(Clone::clone).and_then(ask),
     }
 }
 
-pub(super) fn check(servers: Option<Servers>) -> Check {
+impl Servers {
+    /// A server may be named by two folders; it is one.
+    fn add(&mut self, other: Self) {
+        for asked in other.asked {
+            if !self.asked.iter().any(|known| known.pid == asked.pid) {
+                self.asked.push(asked);
+            }
+        }
+        for file in other.stale {
+            if !self.stale.contains(&file) {
+                self.stale.push(file);
+            }
+        }
+        self.unread.extend(other.unread);
+    }
+}
+
+impl Asked {
+    /// `http://localhost:8888/ (process 50)`.
+    fn name(&self) -> String {
+        match &self.url {
+            Some(url) => format!("{url} (process {})", self.pid),
+            None => format!("process {}", self.pid),
+        }
+    }
+
+    fn why(&self) -> Option<String> {
+        Some(match self.result.as_ref().err()? {
+            Error::Timeout { .. } => format!(
+                "it did not answer for {}; see whether it hangs",
+                Span(SERVER_TIME)
+            ),
+            error => error.to_string(),
+        })
+    }
+}
+
+pub(super) fn checks(servers: Option<Servers>) -> Vec<Check> {
     let topic = Topic::Notebooks;
-    let Some(Servers { folder, found }) = servers else {
-        return super::too_long(topic);
+    let Some(mut servers) = servers else {
+        return vec![super::too_long(topic)];
     };
-    let none = |seen: String| Check::new(topic, Verdict::NotApplicable, seen);
-    let Some(folder) = folder else {
-        return none("there is no HOME to look for yours in".to_owned());
+    servers.asked.sort_by_key(|asked| asked.pid);
+    servers.stale.sort();
+    let answering = servers.asked.iter().filter(|it| it.result.is_ok());
+    let answering: Vec<String> = answering.map(Asked::name).collect();
+    let (verdict, mut seen) = match answering.len() {
+        0 => (Verdict::NotApplicable, "none answers".to_owned()),
+        1 => (Verdict::Ok, format!("1 answers: {}", answering[0])),
+        count => (
+            Verdict::Ok,
+            format!("{count} answer: {}", some_of(&answering)),
+        ),
     };
-    let folder = folder.display();
-    let Found {
-        running,
-        reached,
-        stale,
-    } = match found {
-        Ok(found) => found,
-        Err(ErrorKind::NotFound) => return none(format!("none of yours in {folder}")),
-        Err(error) => {
-            let seen = format!("{folder} cannot be read: {error}");
-            return Check::new(topic, Verdict::Limited, seen)
-                .means("what your notebooks' kernels do is not known");
+    if servers.asked.is_empty() && servers.unread.is_empty() {
+        seen = "none runs, as far as may be seen".to_owned();
+    }
+    if !servers.stale.is_empty() {
+        seen.push_str("; left behind by ones that ended: ");
+        seen.push_str(&some_of(&servers.stale));
+    }
+    let limited = |text: &str| {
+        // Every error ends with what to do.
+        let (seen, next) = text.rsplit_once("; ").unwrap_or((text, ""));
+        let check = Check::new(topic, Verdict::Limited, seen)
+            .means("what the kernels of a server that is not asked do is not known");
+        if next.is_empty() {
+            check
+        } else {
+            check.next(next)
         }
     };
-    let left = match stale {
-        0 => String::new(),
-        1 => "; 1 left its file behind".to_owned(),
-        stale => format!("; {stale} left their files behind"),
-    };
-    if running == 0 {
-        return none(format!("none of yours runs{left}"));
+    let failed = servers.asked.iter();
+    let failed = failed.filter_map(|asked| Some(format!("{}: {}", asked.name(), asked.why()?)));
+    let failed: Vec<String> = failed.chain(servers.unread).collect();
+    let mut checks = Vec::new();
+    if failed.is_empty() || verdict == Verdict::Ok || !servers.stale.is_empty() {
+        checks.push(Check::new(topic, verdict, seen));
     }
-    let seen = format!("{running} of yours, {reached} reachable{left}");
-    if reached == running {
-        Check::new(topic, Verdict::Ok, seen)
-    } else {
-        Check::new(topic, Verdict::Limited, seen)
-            .means("of a server that cannot be asked it is not known what its kernels do")
-            .next("jupyter server list")
+    checks.extend(failed.iter().take(FAILED).map(|text| limited(text)));
+    let more = failed.len().saturating_sub(FAILED);
+    if more > 0 {
+        checks.push(limited(&format!("{more} more could not be asked")));
     }
+    checks
+}
+
+/// The first few, and how many more there are.
+fn some_of(names: &[String]) -> String {
+    let mut text = names[..names.len().min(NAMED)].join(", ");
+    let more = names.len().saturating_sub(NAMED);
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
-    use std::os::unix::net::UnixListener;
 
-    #[test]
-    fn a_server_answers_where_somebody_listens() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = Address::Port(listener.local_addr().unwrap().port());
-        assert!(answers(&port));
-        drop(listener);
-        assert!(!answers(&port));
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("s");
-        assert!(!answers(&Address::Socket(path.clone())));
-        let _listener = UnixListener::bind(&path).unwrap();
-        assert!(answers(&Address::Socket(path)));
+    fn asked(pid: u32, result: Result<(), Error>) -> Asked {
+        let url = Some(format!("http://localhost:{pid}/"));
+        Asked { pid, url, result }
+    }
+
+    fn judged(servers: Servers) -> Vec<(Verdict, String, Vec<String>)> {
+        let checks = checks(Some(servers)).into_iter();
+        checks.map(|it| (it.verdict, it.seen, it.next)).collect()
     }
 
     #[test]
-    fn what_cannot_be_asked_is_a_limit() {
-        let judged = |found| {
-            let folder = Some("/r".into());
-            let check = check(Some(Servers { folder, found }));
-            (check.verdict, check.seen)
-        };
-        let found = |running, reached, stale| Found {
-            running,
-            reached,
-            stale,
-        };
-        for (found, verdict, seen) in [
-            (Ok(found(2, 2, 0)), Verdict::Ok, "2 of yours, 2 reachable"),
+    fn each_that_cannot_be_asked_is_a_limit_with_what_to_do() {
+        let path = "api/sessions";
+        let failed = [
+            (Error::Https, "HTTPS"),
+            (Error::Password, "password only"),
+            (Error::Refused { path }, "refused"),
+            (Error::Timeout { path }, "did not answer for 3s"),
             (
-                Ok(found(2, 1, 1)),
-                Verdict::Limited,
-                "2 of yours, 1 reachable; 1 left its file behind",
+                Error::NotListening {
+                    pid: 9,
+                    port: 9,
+                    is_known: true,
+                },
+                "does not listen",
             ),
-            (
-                Ok(found(0, 0, 3)),
-                Verdict::NotApplicable,
-                "none of yours runs; 3 left their files behind",
-            ),
-            (
-                Err(ErrorKind::NotFound),
-                Verdict::NotApplicable,
-                "none of yours in /r",
-            ),
-            (
-                Err(ErrorKind::PermissionDenied),
-                Verdict::Limited,
-                "/r cannot be read: permission denied",
-            ),
-        ] {
-            assert_eq!(judged(found), (verdict, seen.to_owned()));
+        ];
+        for (error, words) in failed {
+            let asked = vec![asked(9, Err(error)), asked(8, Ok(()))];
+            let judged = judged(Servers {
+                asked,
+                ..Servers::default()
+            });
+            let (verdict, seen, _) = &judged[0];
+            assert_eq!(*verdict, Verdict::Ok);
+            assert_eq!(seen, "1 answers: http://localhost:8/ (process 8)");
+            let (verdict, seen, next) = &judged[1];
+            assert_eq!((*verdict, next.len()), (Verdict::Limited, 1), "{judged:?}");
+            assert!(seen.starts_with("http://localhost:9/ (process 9): "));
+            assert!(seen.contains(words) && !seen.contains(';'), "{seen}");
         }
-        assert_eq!(check(None).verdict, Verdict::Unknown);
+    }
+
+    #[test]
+    fn where_none_runs_nothing_is_amiss() {
+        let none = judged(Servers::default());
+        assert_eq!(none[0].0, Verdict::NotApplicable);
+        let stale = judged(Servers {
+            stale: vec!["/rt/jpserver-7.json".to_owned()],
+            ..Servers::default()
+        });
+        assert_eq!(stale[0].0, Verdict::NotApplicable);
+        assert!(stale[0].1.ends_with("ended: /rt/jpserver-7.json"));
+        let unread = judged(Servers {
+            unread: vec!["/rt does not answer; see whether its server hangs".to_owned()],
+            ..Servers::default()
+        });
+        assert_eq!(unread.len(), 1);
+        assert_eq!(
+            (unread[0].0, unread[0].1.as_str()),
+            (Verdict::Limited, "/rt does not answer")
+        );
+        assert_eq!(checks(None)[0].verdict, Verdict::Unknown);
+    }
+
+    #[test]
+    fn many_are_counted() {
+        let judged = judged(Servers {
+            asked: (1..=50)
+                .map(|pid| asked(pid, if pid > 30 { Ok(()) } else { Err(Error::Https) }))
+                .collect(),
+            ..Servers::default()
+        });
+        assert!(judged[0].1.starts_with("20 answer: http://localhost:31/"));
+        assert!(
+            judged[0].1.ends_with("(process 46) and 4 more"),
+            "{judged:?}"
+        );
+        assert_eq!(judged.len(), 1 + FAILED + 1);
+        assert!(judged[FAILED + 1].1.starts_with("14 more"));
+    }
+
+    #[test]
+    fn a_server_in_two_folders_is_one() {
+        let found = || Servers {
+            asked: vec![asked(7, Ok(()))],
+            stale: vec!["/rt/jpserver-8.json".to_owned()],
+            unread: Vec::new(),
+        };
+        let mut all = found();
+        all.add(found());
+        assert_eq!((all.asked.len(), all.stale.len()), (1, 1));
     }
 }

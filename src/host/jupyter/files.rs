@@ -20,9 +20,12 @@ use serde::Deserialize;
 use super::Error;
 use super::process::Opened;
 use super::token::Token;
+use crate::host::folder::Folder;
 
 /// Such files are a few hundred bytes.
 const FILE_BYTES: usize = 64 << 10;
+/// A folder may hold thousands of files of kernels; more than this are not looked through.
+const ENTRIES: usize = 1 << 16;
 
 /// What is kept of a kernel's connection file. Its `key` is not.
 #[derive(Debug, Deserialize)]
@@ -90,6 +93,40 @@ pub fn read_token(process: &Opened, path: &str) -> Result<Option<Token>, Error> 
     let text = std::str::from_utf8(&content);
     let text = text.map_err(|_| Error::Malformed { path: path.into() })?;
     Ok(Token::new(text.trim_end()))
+}
+
+/// The numbers N of the files `jpserver-N.json` and `nbserver-N.json` in a folder, and their names; no
+/// more than `most` of them. Empty where there is no such folder.
+pub fn list_server_files(
+    process: &Opened,
+    path: &str,
+    most: usize,
+) -> Result<Vec<(u32, String)>, Error> {
+    let failed = |errno| Error::Read {
+        path: path.into(),
+        errno,
+    };
+    let folder = match find(process, path) {
+        Err(Errno::NOENT) => return Ok(Vec::new()),
+        found => Folder::from(reopen(&found.map_err(failed)?).map_err(failed)?),
+    };
+    let mut files = Vec::new();
+    let mut left = ENTRIES;
+    let listed = folder.names(|name| {
+        left -= 1;
+        files.extend(name.to_str().ok().and_then(server_number));
+        left > 0 && files.len() < most
+    });
+    listed.map_err(failed)?;
+    Ok(files)
+}
+
+fn server_number(name: &str) -> Option<(u32, String)> {
+    let number = name
+        .strip_prefix("jpserver-")
+        .or_else(|| name.strip_prefix("nbserver-"))?
+        .strip_suffix(".json")?;
+    Some((number.parse().ok()?, name.to_owned()))
 }
 
 fn parse_server_file(content: &[u8]) -> Option<ServerFile> {

@@ -24,6 +24,7 @@ mod client;
 mod error;
 mod files;
 mod process;
+mod servers;
 mod starter;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -32,6 +33,7 @@ mod wire;
 
 pub use client::{Client, KernelState};
 pub use error::Error;
+pub use servers::{FoundServer, RuntimeFolder, ServerFiles, find_runtime_folders};
 pub use token::Token;
 
 use files::{ServerFile, read_connection, read_server_file, read_token};

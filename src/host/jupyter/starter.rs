@@ -119,7 +119,8 @@ fn find_in_namespace(roots: &Roots, kernel: &Opened, number: u32) -> Starter {
     Starter::Gone
 }
 
-fn list(proc: &Path) -> Option<Vec<u32>> {
+/// The pids of all processes; `None` where not all of them can be listed.
+pub fn list(proc: &Path) -> Option<Vec<u32>> {
     let entries = std::fs::read_dir(proc).ok()?;
     let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
     let names: Vec<_> = names.collect::<Result<_, _>>().ok()?;

@@ -1,0 +1,261 @@
+//! The servers that run here, found without a kernel of theirs: by the files that they leave in the
+//! runtime folders that running processes name.
+//!
+//! [`find_runtime_folders`] reads /proc only; [`RuntimeFolder::read`] reads users' files, and so may hang
+//! where they do. Nobody is asked, and a file whose server has ended is left where it is.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use super::files::{list_server_files, read_server_file};
+use super::process::Opened;
+use super::starter::list;
+use super::{Error, Server, clip, url};
+use crate::host::Roots;
+use crate::host::notebook::parse_kernel;
+
+/// A machine has fewer users with notebooks.
+const FOLDERS: usize = 256;
+/// Nobody has more servers.
+const SERVERS: usize = 64;
+
+/// A folder in which servers leave their files.
+#[derive(Debug)]
+pub struct RuntimeFolder {
+    /// As the processes of its user name it.
+    pub path: String,
+    /// Whose it is.
+    pub uid: u32,
+    /// One of those processes: the path is followed as it would follow it.
+    viewer: Opened,
+    /// The mounts that it is named under.
+    mounts: Option<String>,
+    /// That user's processes, by their numbers in their own pid namespaces.
+    processes: HashMap<u32, Vec<Named>>,
+}
+
+/// A process under its number.
+#[derive(Clone, Debug)]
+struct Named {
+    pid: u32,
+    mounts: Option<String>,
+}
+
+/// What the files of a folder say.
+#[derive(Debug, Default)]
+pub struct ServerFiles {
+    /// Those whose server runs.
+    pub running: Vec<FoundServer>,
+    /// The names of those whose server has ended.
+    pub stale: Vec<String>,
+}
+
+/// A server that runs.
+#[derive(Debug)]
+pub struct FoundServer {
+    /// The process id.
+    pub pid: u32,
+    /// Its address for people; without its token. `None` where its file does not tell.
+    pub url: Option<String>,
+    /// How it is asked, or why it is not.
+    pub server: Result<Server, Error>,
+}
+
+/// The runtime folders that the environments of this user's processes name, and in which the
+/// connection files of their kernels lie; where this user is root, everybody's. Empty where processes
+/// cannot be listed.
+pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
+    let own = rustix::process::geteuid();
+    let is_asked_for = |uid: u32| own.is_root() || uid == own.as_raw();
+    let mut processes: HashMap<u32, HashMap<u32, Vec<Named>>> = HashMap::new();
+    let mut folders = BTreeMap::new();
+    for pid in list(&roots.proc).unwrap_or_default() {
+        let Ok(Some(process)) = Opened::open(roots, pid) else {
+            continue;
+        };
+        let Some(uid) = process.uid.filter(|&uid| is_asked_for(uid)) else {
+            continue;
+        };
+        let mounts = process.link(c"ns/mnt");
+        let Some(number) = process.numbers.last() else {
+            continue;
+        };
+        let named = Named {
+            pid,
+            mounts: mounts.clone(),
+        };
+        let of_user = processes.entry(uid).or_default();
+        of_user.entry(*number).or_default().push(named);
+        for path in named_folders(&process) {
+            let is_new = !folders.contains_key(&(uid, mounts.clone(), path.clone()));
+            if is_new && folders.len() < FOLDERS {
+                let viewer = Opened::open(roots, pid);
+                let viewer = viewer.ok().flatten();
+                let same = viewer.filter(|viewer| viewer.start_ticks == process.start_ticks);
+                folders.extend(same.map(|viewer| ((uid, mounts.clone(), path), viewer)));
+            }
+        }
+    }
+    let folders = folders.into_iter();
+    let folder = |((uid, mounts, path), viewer)| RuntimeFolder {
+        processes: processes.get(&uid).cloned().unwrap_or_default(),
+        path,
+        uid,
+        viewer,
+        mounts,
+    };
+    folders.map(folder).collect()
+}
+
+/// The folders that a process's environment and argv name.
+fn named_folders(process: &Opened) -> Vec<String> {
+    let environment = process.environment();
+    let named = environment.and_then(|own| own.runtime_folder());
+    let kernel = process.command().and_then(|argv| parse_kernel(&argv));
+    let file = kernel.and_then(|kernel| kernel.connection_file);
+    let beside = file.and_then(|file| Some(Path::new(&*file).parent()?.to_owned()));
+    let folders = named.into_iter().chain(beside);
+    let mut paths: Vec<String> = folders
+        .filter(|folder| folder.is_absolute())
+        .filter_map(|folder| Some(folder.to_str()?.to_owned()))
+        .collect();
+    paths.dedup();
+    paths
+}
+
+impl RuntimeFolder {
+    /// Reads the files of servers in it.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be listed; that there is no such folder is none.
+    pub fn read(&self, roots: &Roots) -> Result<ServerFiles, Error> {
+        let mut files = ServerFiles::default();
+        for (number, name) in list_server_files(&self.viewer, &self.path, SERVERS)? {
+            let path = format!("{}/{name}", self.path);
+            let Some(processes) = self.processes.get(&number) else {
+                files.stale.push(clip(&path));
+                continue;
+            };
+            // One in another container may share the folder, and is found through its own.
+            let here = processes.iter().find(|it| it.mounts == self.mounts);
+            let Some(here) = here else {
+                continue;
+            };
+            files
+                .running
+                .push(read_server(roots, here.pid, &path, number));
+        }
+        Ok(files)
+    }
+}
+
+fn read_server(roots: &Roots, pid: u32, path: &str, number: u32) -> FoundServer {
+    let mut found = FoundServer {
+        pid,
+        url: None,
+        server: Err(Error::Ended { pid }),
+    };
+    let Ok(Some(process)) = Opened::open(roots, pid) else {
+        return found;
+    };
+    let file = match read_server_file(&process, path, number) {
+        Ok(Some(file)) => file,
+        // It has just ended, and taken its file along.
+        Ok(None) => return found,
+        Err(error) => {
+            found.server = Err(error);
+            return found;
+        }
+    };
+    found.url = Some(clip(&url(&file)));
+    found.server = Server::of(&process, process.environment().as_ref(), file);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Proc;
+    use super::*;
+
+    const FILE: &str = r#"{"pid": 50, "port": 8888, "hostname": "localhost", "token": "s3cret"}"#;
+
+    fn read(proc: &Proc) -> Vec<(String, ServerFiles)> {
+        let folders = find_runtime_folders(&proc.roots());
+        let read = |folder: RuntimeFolder| {
+            let files = folder.read(&proc.roots()).unwrap();
+            (folder.path, files)
+        };
+        folders.into_iter().map(read).collect()
+    }
+
+    #[test]
+    fn a_server_is_found_by_the_folder_that_its_environment_names() {
+        let proc = Proc::new();
+        proc.process(50, 1, 500, &["JUPYTER_RUNTIME_DIR=/rt"]);
+        proc.write(50, "/rt/jpserver-50.json", FILE);
+        proc.write(50, "/rt/nbserver-60.json", FILE);
+        proc.write(50, "/rt/kernel-50.json", "{}");
+        proc.write(50, "/rt/jpserver-50-open.html", "");
+        let read = read(&proc);
+        let [(path, files)] = &read[..] else {
+            panic!("{read:?}");
+        };
+        assert_eq!(path, "/rt");
+        assert_eq!(files.stale, ["/rt/nbserver-60.json"]);
+        let [found] = &files.running[..] else {
+            panic!("{files:?}");
+        };
+        assert_eq!(found.url.as_deref(), Some("http://localhost:8888/"));
+        assert_eq!(found.server.as_ref().unwrap().pid, 50);
+        assert!(!format!("{read:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn a_folder_is_found_by_its_kernels_too_and_read_once() {
+        let proc = Proc::new();
+        for pid in [50, 60] {
+            proc.process(pid, 1, 500, &[]);
+            proc.command(pid, "python -m ipykernel_launcher -f /other/kernel-1.json");
+        }
+        proc.write(50, "/other/jpserver-50.json", FILE);
+        let read = read(&proc);
+        let paths: Vec<&str> = read.iter().map(|(path, _)| path.as_str()).collect();
+        assert_eq!(paths, ["/other"]);
+    }
+
+    #[test]
+    fn whom_not_to_ask_and_what_is_no_servers_file_is_said() {
+        for (file, expected) in [
+            (
+                FILE.replace("\"port\"", "\"secure\": true, \"port\""),
+                Error::Https,
+            ),
+            (
+                FILE.replace("s3cret", "")
+                    .replace("\"port\"", "\"password\": true, \"port\""),
+                Error::Password,
+            ),
+            (
+                FILE.replace("50", "51"),
+                Error::Malformed {
+                    path: "/rt/jpserver-50.json".to_owned(),
+                },
+            ),
+        ] {
+            let proc = Proc::new();
+            proc.process(50, 1, 500, &["JUPYTER_RUNTIME_DIR=/rt"]);
+            proc.write(50, "/rt/jpserver-50.json", &file);
+            let found = &read(&proc)[0].1.running[0];
+            assert_eq!(found.server.as_ref().unwrap_err(), &expected);
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_holds_nothing() {
+        let proc = Proc::new();
+        proc.process(50, 1, 500, &["JUPYTER_RUNTIME_DIR=/rt"]);
+        let read = read(&proc);
+        assert!(read[0].1.running.is_empty() && read[0].1.stale.is_empty());
+    }
+}
