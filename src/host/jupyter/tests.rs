@@ -276,7 +276,7 @@ fn who_left_no_file_is_no_server_or_says_where_it_is_missing() {
         assert_eq!(jupyter.server_pid, server_pid, "{command}");
         let is_said = expected.is_some_and(|part| error(&kernel).contains(part));
         assert_eq!(
-            (is_said, error(&kernel) == ""),
+            (is_said, error(&kernel).is_empty()),
             (expected.is_some(), expected.is_none())
         );
         // It is the one whose end is watched for all the same.
