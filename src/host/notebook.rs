@@ -235,7 +235,8 @@ fn is_vscodes(name: &str) -> bool {
     version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-fn is_uuid(text: &str) -> bool {
+/// Whether a kernel's id is one that Jupyter gives.
+pub(super) fn is_uuid(text: &str) -> bool {
     let mut groups = text.split('-');
     let is_hexadecimal = |group: &str| group.bytes().all(|byte| byte.is_ascii_hexdigit());
     [8, 4, 4, 4, 12].iter().all(|&digits| {

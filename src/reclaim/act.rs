@@ -407,6 +407,8 @@ impl Act {
             Step::Advise { .. } => None,
         };
         self.has_continued |= deeds.has_continued;
+        // What is signalled after all may be started again.
+        self.is_shut &= asked.is_some();
         if asked.is_some() {
             (self.asked, self.answer) = (asked, Answer::Waiting);
         }

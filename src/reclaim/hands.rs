@@ -405,6 +405,8 @@ mod tests {
         let kernel = Kernel {
             id: "x".into(),
             pid: 7,
+            start_ticks: 70,
+            last_activity: None,
             server_url: "http://127.0.0.1:1/".into(),
             server_pid: None,
             notebook: None,

@@ -4,7 +4,7 @@
 //! refusals with their reasons; it is pure, and so are [`guard`] (who is never touched), [`policy`] (what is asked
 //! for) and [`verify`] (what came back, as NVML sees it). [`act`] carries a target out, one call at a
 //! time, driven by data; [`hands`] is the only place that touches the world, through pidfds and never
-//! through a number. [`ledger`] is written before anything is sent, [`lock`] holds off a second reaper.
+//! through a number; how a notebook's [`server`] is asked, and the daemon of [`mps`], is beside it. [`ledger`] is written before anything is sent, [`lock`] holds off a second reaper.
 //!
 //! Nothing here prints, asks a clock, knows NVML or judges: whether a rule still holds, whoever drives
 //! an act says before each call.
@@ -21,6 +21,7 @@ pub mod mps;
 pub mod plan;
 pub mod policy;
 mod select;
+pub mod server;
 mod steps;
 pub mod target;
 #[cfg(test)]
@@ -34,5 +35,6 @@ pub use ledger::Ledger;
 pub use lock::Lock;
 pub use plan::{Plan, Refused, plan};
 pub use policy::{Exempt, Pace, Policy, Selection, Signal};
+pub use server::ask_servers;
 pub use target::Target;
 pub use verify::Outcome;

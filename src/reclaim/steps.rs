@@ -83,7 +83,9 @@ pub(super) struct Way {
 /// How a target is ended.
 pub(super) fn way(whose: &Whose<'_>) -> Way {
     let policy = &whose.guard.policy;
-    let kernel = whose.processes.iter().find_map(|process| kernel(process));
+    // What a kernel has forked looks like it, and is younger.
+    let kernels = whose.processes.iter().filter_map(|process| kernel(process));
+    let kernel = kernels.min_by_key(|kernel| (kernel.start_ticks, kernel.pid));
     let owner = whose.processes.iter().find_map(|process| owner(process));
     if let Some(kernel) = kernel
         && !(policy.direct && policy.signal.is_some())
@@ -205,6 +207,8 @@ fn kernel(process: &Process) -> Option<Kernel> {
     Some(Kernel {
         id: jupyter.kernel_id.clone()?,
         pid: process.pid,
+        start_ticks: process.start_ticks?,
+        last_activity: jupyter.last_activity,
         server_url: jupyter.server_url.clone()?,
         server_pid: jupyter.server_pid,
         notebook: jupyter.notebook_path.clone(),

@@ -197,6 +197,10 @@ pub struct Kernel {
     pub id: Arc<str>,
     /// Its process.
     pub pid: u32,
+    /// Clock ticks from boot to the process's start.
+    pub start_ticks: u64,
+    /// The server's last word of activity; what is later is not what the plan was made of.
+    pub last_activity: Option<Time>,
     /// The server.
     pub server_url: Arc<str>,
     /// The server's process.

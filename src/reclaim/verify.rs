@@ -102,7 +102,7 @@ impl fmt::Display for Outcome {
             }
             Self::Respawned { pid } => write!(
                 f,
-                "ended, and {pid} was started in its place; end what starts it"
+                "ended, and {pid} was started in its place; end what starts it: a kernel in its notebook, a service by systemctl stop"
             ),
             Self::AlreadyGone => f.write_str("already gone"),
             Self::IdentityChanged => {

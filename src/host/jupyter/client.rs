@@ -1,4 +1,4 @@
-//! The requests that a server is sent.
+//! The requests that a server is sent: what its kernels do, and to shut one down.
 //!
 //! With nothing of this machine's settings: no proxy, no redirect, no name looked up. A request ends
 //! in the time that it is given, whatever the server does, and an answer is bounded. What it says is
@@ -14,6 +14,7 @@ use ureq::http::{Method, Request, header};
 use super::wire::ToServer;
 use super::{Error, Server, clip};
 use crate::host::Roots;
+use crate::host::notebook::is_uuid;
 use crate::model::Time;
 
 /// The longest answer that is read.
@@ -81,7 +82,7 @@ impl<'a> Client<'a> {
             path: Option<String>,
             kernel: Option<Kernel>,
         }
-        let sessions: Vec<Session> = self.get("api/sessions", time)?;
+        let sessions: Vec<Session> = self.get("GET api/sessions", "api/sessions", time)?;
         let states = sessions.into_iter().take(KERNELS).filter_map(|session| {
             let path = session.path.filter(|path| !path.is_empty());
             Some(session.kernel?.state(path))
@@ -95,52 +96,100 @@ impl<'a> Client<'a> {
     ///
     /// As [`sessions`](Self::sessions).
     pub fn kernels(&self, time: Duration) -> Result<Vec<KernelState>, Error> {
-        let kernels: Vec<Kernel> = self.get("api/kernels", time)?;
+        let kernels: Vec<Kernel> = self.get("GET api/kernels", "api/kernels", time)?;
         let states = kernels.into_iter().take(KERNELS);
         Ok(states.map(|kernel| kernel.state(None)).collect())
     }
 
-    fn get<T: serde::de::DeserializeOwned>(
-        &self,
-        path: &'static str,
-        time: Duration,
-    ) -> Result<T, Error> {
-        let (status, body) = self.call(Method::GET, path, time)?;
-        match status {
-            200 => serde_json::from_slice(&body).map_err(|_| Error::NotJupyter { path }),
-            300..=399 => Err(Error::Redirects { path }),
-            // The file does not tell of every kind of password.
-            401 | 403 if self.server.token.is_none() => Err(Error::Password),
-            401 | 403 => Err(Error::Refused { path }),
-            status => Err(Error::Status { path, status }),
+    /// `GET api/kernels/ID`: one of its kernels.
+    ///
+    /// # Errors
+    ///
+    /// As [`sessions`](Self::sessions), and where it has none of this id.
+    pub fn kernel(&self, id: &str, time: Duration) -> Result<KernelState, Error> {
+        let request = "GET api/kernels/ID";
+        match self.get::<Kernel>(request, &kernel_path(id)?, time) {
+            Ok(kernel) if kernel.id == id => Ok(kernel.state(None)),
+            Ok(_) => Err(Error::NotJupyter { request }),
+            Err(Error::Status { status: 404, .. }) => Err(Error::UnknownKernel),
+            Err(error) => Err(error),
         }
     }
 
-    /// One request without a body; the answer's status and body.
+    /// `DELETE api/kernels/ID`: has it shut a kernel down, which may take it five seconds, and not
+    /// start it again. Sent once, whatever becomes of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`kernel`](Self::kernel). Where it did not answer in time it may do it all the same.
+    pub fn shut_down(&self, id: &str, time: Duration) -> Result<(), Error> {
+        let request = "DELETE api/kernels/ID";
+        let (status, _) = self.call(Method::DELETE, request, &kernel_path(id)?, time)?;
+        match status {
+            200 | 204 => Ok(()),
+            404 => Err(Error::UnknownKernel),
+            status => Err(self.declined(request, status)),
+        }
+    }
+
+    fn get<T: serde::de::DeserializeOwned>(
+        &self,
+        request: &'static str,
+        path: &str,
+        time: Duration,
+    ) -> Result<T, Error> {
+        let (status, body) = self.call(Method::GET, request, path, time)?;
+        match status {
+            200 => serde_json::from_slice(&body).map_err(|_| Error::NotJupyter { request }),
+            status => Err(self.declined(request, status)),
+        }
+    }
+
+    /// What a status means that is none of success.
+    fn declined(&self, request: &'static str, status: u16) -> Error {
+        match status {
+            300..=399 => Error::Redirects { request },
+            // The file does not tell of every kind of password.
+            401 | 403 if self.server.token.is_none() => Error::Password,
+            401 | 403 => Error::Refused { request },
+            status => Error::Status { request, status },
+        }
+    }
+
+    /// One request without a body; the answer's status and body. Errors name it as `request`.
     fn call(
         &self,
         method: Method,
-        path: &'static str,
+        request: &'static str,
+        path: &str,
         time: Duration,
     ) -> Result<(u16, Vec<u8>), Error> {
-        let failed = |error| Error::of_request(path, error);
-        let mut request = Request::builder()
+        let failed = |error| Error::of_request(request, error);
+        let mut message = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.base));
         if let Some(token) = &self.server.token {
-            let value = token.header().ok_or(Error::Refused { path })?;
-            request = request.header(header::AUTHORIZATION, value);
+            let value = token.header().ok_or(Error::Refused { request })?;
+            message = message.header(header::AUTHORIZATION, value);
         }
-        let request = request.body(()).map_err(|error| failed(error.into()))?;
-        let request = self
+        let message = message.body(()).map_err(|error| failed(error.into()))?;
+        let message = self
             .agent
-            .configure_request(request)
+            .configure_request(message)
             .timeout_global(Some(time))
             .build();
-        let mut response = self.agent.run(request).map_err(failed)?;
+        let mut response = self.agent.run(message).map_err(failed)?;
         let status = response.status().as_u16();
         let body = response.body_mut().with_config().limit(BODY_BYTES);
         Ok((status, body.read_to_vec().map_err(failed)?))
+    }
+}
+
+/// Where a kernel is at its server; one whose id is none that Jupyter gives is known to nobody.
+fn kernel_path(id: &str) -> Result<String, Error> {
+    match is_uuid(id) {
+        true => Ok(format!("api/kernels/{id}")),
+        false => Err(Error::UnknownKernel),
     }
 }
 
@@ -166,19 +215,19 @@ impl Kernel {
 }
 
 impl Error {
-    fn of_request(path: &'static str, error: ureq::Error) -> Self {
+    fn of_request(request: &'static str, error: ureq::Error) -> Self {
         match error {
-            ureq::Error::Timeout(_) => Self::Timeout { path },
-            ureq::Error::BodyExceedsLimit(_) => Self::NotJupyter { path },
+            ureq::Error::Timeout(_) => Self::Timeout { request },
+            ureq::Error::BodyExceedsLimit(_) => Self::NotJupyter { request },
             ureq::Error::Other(error) => match error.downcast::<Self>() {
                 Ok(own) => *own,
                 Err(error) => Self::Request {
-                    path,
+                    request,
                     why: error.to_string(),
                 },
             },
             error => Self::Request {
-                path,
+                request,
                 why: error.to_string(),
             },
         }

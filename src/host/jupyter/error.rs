@@ -116,48 +116,68 @@ pub enum Error {
         path: String,
     },
     /// 401 or 403.
-    #[error("it refused GET {path}; see that its token is in its runtime file")]
+    #[error("it refused {request}; see that its token is in its runtime file")]
     Refused {
         /// What was asked for.
-        path: &'static str,
+        request: &'static str,
     },
     /// 3xx.
-    #[error("it redirected GET {path}, which gpumem does not follow; see what serves there")]
+    #[error("it redirected {request}, which gpumem does not follow; see what serves there")]
     Redirects {
         /// What was asked for.
-        path: &'static str,
+        request: &'static str,
     },
     /// Another status.
-    #[error("it answered GET {path} with status {status}; see its log")]
+    #[error("it answered {request} with status {status}; see its log")]
     Status {
         /// What was asked for.
-        path: &'static str,
+        request: &'static str,
         /// HTTP's.
         status: u16,
     },
     /// Not JSON of this shape, or too long.
-    #[error("its answer to GET {path} is not Jupyter's; see what serves there")]
+    #[error("its answer to {request} is not Jupyter's; see what serves there")]
     NotJupyter {
         /// What was asked for.
-        path: &'static str,
+        request: &'static str,
     },
     /// No answer in time.
-    #[error("it did not answer GET {path} in time; see whether it hangs")]
+    #[error("it did not answer {request} in time; see whether it hangs")]
     Timeout {
         /// What was asked for.
-        path: &'static str,
+        request: &'static str,
     },
     /// Anything else.
-    #[error("GET {path} failed: {why}; see whether it runs")]
+    #[error("{request} failed: {why}; see whether it runs")]
     Request {
         /// What was asked for.
-        path: &'static str,
+        request: &'static str,
         /// In the words of HTTP or of the kernel.
         why: String,
     },
     /// The server has no kernel of this id.
     #[error("it does not know this kernel; shut the kernel down by hand")]
     UnknownKernel,
+    /// The kernel's process is gone, or runs something else.
+    #[error("process {pid} is no longer this kernel; make a new plan")]
+    Replaced {
+        /// The process.
+        pid: u32,
+    },
+    /// Another process could be the kernel.
+    #[error(
+        "process {pid} was started as the same kernel, so that it is not certain which of them the server means; shut the kernel down in its notebook"
+    )]
+    Twin {
+        /// The other one.
+        pid: u32,
+    },
+    /// It cannot be told whether another process could be the kernel.
+    #[error("it cannot be told which process the server means: {why}")]
+    Unsure {
+        /// Why.
+        why: String,
+    },
 }
 
 /// `, and FILE is stale`.

@@ -4,9 +4,9 @@
 //! that one the notebook; the kernel's environment names who started it, and that one, if it is a
 //! server, has left a file that tells where it serves. All is followed as the target itself would,
 //! with its own environment and from its own root. [`Client`] then asks the server what its kernels
-//! do.
+//! do, or to shut one down; whether it may is `reclaim`'s to know.
 //!
-//! Nothing here writes, deletes or signals. The secrets that are met on the way (a connection's key, a
+//! Nothing here writes, deletes a file or signals. The secrets that are met on the way (a connection's key, a
 //! server's token, environments) are not kept, but for the [`Token`], which nothing shows. Users' files
 //! may be on a file system that hangs, and a server may never answer: `source::notebooks` calls this
 //! on a thread of its own.
@@ -17,6 +17,7 @@ use std::sync::Arc;
 use super::Roots;
 use super::notebook::{
     is_hub_server, is_server, may_be_marimo, parse_batch, parse_child_of_marimo, parse_console,
+    parse_kernel,
 };
 use crate::model::snapshot::Jupyter;
 
@@ -29,6 +30,7 @@ mod starter;
 #[cfg(test)]
 pub(crate) mod testing;
 mod token;
+mod twins;
 mod wire;
 
 pub use client::{Client, KernelState};
@@ -39,6 +41,7 @@ pub use token::Token;
 use files::{ServerFile, read_connection, read_server_file, read_token};
 use process::{Environment, Opened};
 use starter::{Starter, find_starter};
+use twins::find_twin;
 
 /// The longest text that is kept of what files and servers say.
 const TEXT_BYTES: usize = 1024;
@@ -56,6 +59,23 @@ pub struct Candidate {
     pub start_ticks: u64,
     /// What its argv tells; `None` where only its parent's can ([`may_be_kernel`]).
     pub jupyter: Option<Arc<Jupyter>>,
+}
+
+impl Candidate {
+    /// The process of this pid and start by its argv as it is now; `None` where it has ended or is no
+    /// kernel by it. Only /proc is read.
+    pub fn read(roots: &Roots, pid: u32, start_ticks: u64) -> Option<Self> {
+        let process = Opened::open(roots, pid).ok()??;
+        if process.start_ticks != start_ticks {
+            return None;
+        }
+        let jupyter = parse_kernel(&process.command()?)?;
+        Some(Self {
+            pid,
+            start_ticks,
+            jupyter: Some(jupyter.into()),
+        })
+    }
 }
 
 /// A kernel, as the file system knows it.
@@ -203,6 +223,31 @@ impl Kernel {
             self.fail(&Error::Gone { number, file: None });
         }
         true
+    }
+
+    /// Sees that its process is there and is the one that its server knows by its id. Only /proc is
+    /// read.
+    ///
+    /// # Errors
+    ///
+    /// Where it is gone, or it cannot be told from another process.
+    pub fn check(&self, roots: &Roots) -> Result<(), Error> {
+        let Candidate {
+            pid, start_ticks, ..
+        } = self.candidate;
+        let now = Candidate::read(roots, pid, start_ticks);
+        let is_same = now.as_ref() == Some(&self.candidate);
+        let process = Opened::open(roots, pid).ok().flatten();
+        let Some(process) = process.filter(|it| is_same && it.start_ticks == start_ticks) else {
+            return Err(Error::Replaced { pid });
+        };
+        let (Some(id), Some(server)) = (&self.jupyter.kernel_id, self.jupyter.server_pid) else {
+            return Err(Error::UnknownKernel);
+        };
+        match find_twin(roots, &process, id, server)? {
+            Some(pid) => Err(Error::Twin { pid }),
+            None => Ok(()),
+        }
     }
 
     /// Goes on counting where a kernel that was read before had got to.

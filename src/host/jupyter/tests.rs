@@ -346,3 +346,31 @@ fn errors_say_what_to_do_and_end_without_a_full_stop() {
         assert!(!text.starts_with(char::is_uppercase), "{text}");
     }
 }
+
+#[test]
+fn a_kernel_is_checked_before_it_is_ended() {
+    let (proc, candidate) = machine(&[], &[]);
+    let roots = proc.roots();
+    let line = format!("python -m ipykernel_launcher -f /rt/kernel-{ID}.json");
+    proc.command(90, &line);
+    let kernel = read_kernel(&roots, &candidate).unwrap();
+    assert_eq!(kernel.check(&roots), Ok(()));
+    assert_eq!(Candidate::read(&roots, 90, 900), Some(candidate));
+    assert_eq!(Candidate::read(&roots, 90, 901), None);
+    assert_eq!(Candidate::read(&roots, 91, 900), None);
+    // It has forked one that looks like it, and that one is not it.
+    proc.process(95, 90, 950, &["JPY_PARENT_PID=50"]);
+    proc.command(95, &line);
+    assert_eq!(kernel.check(&roots), Ok(()));
+    let fork = Candidate::read(&roots, 95, 950).unwrap();
+    proc.write(95, &format!("/rt/kernel-{ID}.json"), "{}");
+    let fork = read_kernel(&roots, &fork).unwrap();
+    assert_eq!(fork.check(&roots), Err(Error::Twin { pid: 90 }));
+    // Its number is another's by now, or it runs something else.
+    let replaced = Err(Error::Replaced { pid: 90 });
+    proc.command(90, "python train.py");
+    assert_eq!(kernel.check(&roots), replaced);
+    proc.command(90, &line);
+    proc.process(90, 50, 901, &[]);
+    assert_eq!(kernel.check(&roots), replaced);
+}

@@ -487,6 +487,22 @@ fn a_kernel_that_is_at_work_after_all_is_left_alone() {
 }
 
 #[test]
+fn a_kernel_that_outlives_its_servers_word_is_looked_after() {
+    let mut play = Play::found(Kind::Idle, &[kernel()]);
+    ends_on(&mut play, 70, &[TERM]);
+    play.hands.answer = Some(Answer::Done);
+    play.advance();
+    play.at(6.0);
+    assert_eq!(play.sent(), [(70, TERM)]);
+    // Whoever says so and has not done it may start it again.
+    assert_eq!(play.at(7.0), Progress::Waiting { until: at(12.0) });
+    assert!(matches!(
+        play.at(12.0),
+        Progress::Ended(Outcome::Freed { bytes: GIB, .. })
+    ));
+}
+
+#[test]
 fn a_kernel_that_its_server_starts_again_is_respawned() {
     let mut play = Play::found(Kind::Idle, &[kernel()]);
     ends_on(&mut play, 70, &[TERM]);

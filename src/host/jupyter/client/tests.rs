@@ -81,23 +81,26 @@ fn what_a_kernel_lacks_is_unknown() {
 
 #[test]
 fn a_bad_answer_is_an_error_that_names_the_request() {
-    let path = "api/sessions";
+    let request = "GET api/sessions";
     for (answer, expected) in [
         (
             "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",
-            Error::Refused { path },
+            Error::Refused { request },
         ),
         (
             "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
-            Error::Redirects { path },
+            Error::Redirects { request },
         ),
         (
             "HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n",
-            Error::Status { path, status: 500 },
+            Error::Status {
+                request,
+                status: 500,
+            },
         ),
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
-            Error::NotJupyter { path },
+            Error::NotJupyter { request },
         ),
     ] {
         assert_eq!(sessions(answer).0, Err(expected), "{answer}");
@@ -140,4 +143,81 @@ fn who_does_not_hold_the_port_is_not_connected_to() {
         Client::new(&Roots::default(), &other).unwrap_err(),
         Error::NotListening { is_known: true, .. }
     ));
+}
+
+const ID: &str = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
+const TIME: Duration = Duration::from_secs(20);
+
+#[test]
+fn one_kernel_is_asked_for_by_its_id() {
+    let answered = |status: &str, body: &str| {
+        let length = body.len();
+        let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}");
+        let (server, thread) = serve(answer.into_bytes());
+        let client = Client::new(&Roots::default(), &server).unwrap();
+        let state = client.kernel(ID, TIME);
+        let asked = thread.join().unwrap();
+        let line = format!("GET /user/ann/api/kernels/{ID} HTTP/1.1\r\n");
+        assert!(asked.starts_with(&line), "{asked}");
+        state
+    };
+    let body = format!(r#"{{"id": "{ID}", "execution_state": "idle"}}"#);
+    let state = answered("200 OK", &body).unwrap();
+    assert_eq!(state.execution_state.as_deref(), Some("idle"));
+    let request = "GET api/kernels/ID";
+    for (status, body, expected) in [
+        ("404 Not Found", "", Error::UnknownKernel),
+        (
+            "200 OK",
+            r#"{"id": "another"}"#,
+            Error::NotJupyter { request },
+        ),
+        ("403 Forbidden", "", Error::Refused { request }),
+    ] {
+        assert_eq!(answered(status, body), Err(expected), "{status}");
+    }
+}
+
+#[test]
+fn a_kernel_is_shut_down_where_the_server_says_so() {
+    let request = "DELETE api/kernels/ID";
+    for (status, expected) in [
+        ("204 No Content", Ok(())),
+        ("404 Not Found", Err(Error::UnknownKernel)),
+        ("403 Forbidden", Err(Error::Refused { request })),
+        (
+            "302 Found\r\nLocation: http://127.0.0.1:1/",
+            Err(Error::Redirects { request }),
+        ),
+        (
+            "500 Oops",
+            Err(Error::Status {
+                request,
+                status: 500,
+            }),
+        ),
+    ] {
+        let length = if status.starts_with("204") {
+            ""
+        } else {
+            "\r\nContent-Length: 0"
+        };
+        let (server, thread) = serve(format!("HTTP/1.1 {status}{length}\r\n\r\n").into());
+        let client = Client::new(&Roots::default(), &server).unwrap();
+        assert_eq!(client.shut_down(ID, TIME), expected, "{status}");
+        let asked = thread.join().unwrap();
+        let line = format!("DELETE /user/ann/api/kernels/{ID} HTTP/1.1\r\n");
+        assert!(asked.starts_with(&line), "{asked}");
+        assert!(asked.contains("authorization: token s3cret\r\n"), "{asked}");
+    }
+}
+
+#[test]
+fn an_id_that_leads_elsewhere_is_sent_to_nobody() {
+    let (server, _thread) = serve(Vec::new());
+    let client = Client::new(&Roots::default(), &server).unwrap();
+    for id in ["", "../sessions/1", "a?b", &format!("{ID}/restart")] {
+        assert_eq!(client.shut_down(id, TIME), Err(Error::UnknownKernel));
+        assert_eq!(client.kernel(id, TIME), Err(Error::UnknownKernel));
+    }
 }

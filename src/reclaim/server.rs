@@ -1,0 +1,217 @@
+//! How a notebook's server is asked to shut its kernel down.
+//!
+//! Everything is looked at anew: the process that the plan means, by its start; that it is still that
+//! kernel, by its argv; who started it, where that one serves, and what it says of the kernel at this
+//! moment. Only then is it told, once. What does not fit is an [`Error`], and the act goes on to
+//! signals, after which the server may start the kernel again: `act` looks out for that.
+//!
+//! Takes seconds, and reads users' files, which may hang: [`Pidfds`](super::Pidfds) calls it on a thread
+//! of its own. The token that it uses is in no answer and no error; see `host::jupyter`.
+
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::Duration;
+
+use super::hands::{Answer, AskServer};
+use super::target::Kernel;
+use crate::host::Roots;
+use crate::host::jupyter::{self, Candidate, Client, KernelState, read_kernel};
+
+/// How long its files are waited for. With the next it is less than the act waits: what has not been
+/// sent by then is not sent.
+const READ_TIME: Duration = Duration::from_secs(1);
+/// How long the server has to say what the kernel does.
+const LOOK_TIME: Duration = Duration::from_secs(2);
+/// How long the server has to shut it down: it goes from interrupt to SIGKILL within 5 s
+/// (`jupyter_client`: `KernelManager.shutdown_wait_time`).
+const SHUT_TIME: Duration = Duration::from_secs(6);
+
+/// Why a kernel was not shut down.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Error {
+    /// It is doing something, or has since the plan was made.
+    #[error("kernel {id} is at work; leave it, or name it to end it all the same")]
+    AtWork {
+        /// Its id.
+        id: Arc<str>,
+    },
+    /// The process is gone, or is not this kernel.
+    #[error("process {pid} is not kernel {id} any more; make a new plan")]
+    NotThisKernel {
+        /// The process.
+        pid: u32,
+        /// The id.
+        id: Arc<str>,
+    },
+    /// Its server is not the one of the plan.
+    #[error("the server of kernel {id} is not {url} any more; make a new plan")]
+    AnotherServer {
+        /// The kernel.
+        id: Arc<str>,
+        /// The server of the plan.
+        url: Arc<str>,
+    },
+    /// Its files could not be read in time.
+    #[error("the files of kernel {id} are not read in time; see whether its file system hangs")]
+    FilesHang {
+        /// The kernel.
+        id: Arc<str>,
+    },
+    /// There is no server that could be asked.
+    #[error("the server of kernel {id} cannot be asked: {why}")]
+    NoServer {
+        /// The kernel.
+        id: Arc<str>,
+        /// Why. Holds paths that others chose: escape it for a terminal.
+        why: Arc<str>,
+    },
+    /// The server was asked, or was about to be.
+    #[error("the server of kernel {id} has not shut it down: {cause}")]
+    Server {
+        /// The kernel.
+        id: Arc<str>,
+        /// What went wrong.
+        cause: jupyter::Error,
+    },
+}
+
+/// How notebook servers are asked, for [`Pidfds::with_server`](super::Pidfds::with_server).
+pub fn ask_servers(roots: Roots) -> AskServer {
+    Arc::new(
+        move |kernel, even_at_work| match shut(&roots, kernel, even_at_work) {
+            Ok(()) => Answer::Done,
+            Err(Error::AtWork { .. }) => Answer::AtWork,
+            Err(error) => Answer::Failed(error.to_string()),
+        },
+    )
+}
+
+/// Has a kernel's server shut it down; one that is at work only where that is said. Sends one `DELETE`
+/// at most, and none later than three seconds from now.
+///
+/// # Errors
+///
+/// Where it was not shut down, or the server did not say so in time.
+pub fn shut(roots: &Roots, kernel: &Kernel, even_at_work: bool) -> Result<(), Error> {
+    let id = || Arc::clone(&kernel.id);
+    let failed = |cause| Error::Server { id: id(), cause };
+    let found = find(roots, kernel)?;
+    let Some(server) = &found.server else {
+        let why = found.jupyter.server_error;
+        let why = why.unwrap_or_else(|| "it has none".into());
+        return Err(Error::NoServer { id: id(), why });
+    };
+    let is_planned = kernel.server_pid.is_none_or(|pid| pid == server.pid)
+        && found.jupyter.server_url.as_ref() == Some(&kernel.server_url);
+    if !is_planned {
+        let url = Arc::clone(&kernel.server_url);
+        return Err(Error::AnotherServer { id: id(), url });
+    }
+    let client = Client::new(roots, server).map_err(failed)?;
+    let state = client.kernel(&kernel.id, LOOK_TIME).map_err(failed)?;
+    if !even_at_work && is_at_work(&state, kernel) {
+        return Err(Error::AtWork { id: id() });
+    }
+    found.check(roots).map_err(failed)?;
+    client.shut_down(&kernel.id, SHUT_TIME).map_err(failed)
+}
+
+/// The kernel as it lies on this machine now.
+fn find(roots: &Roots, kernel: &Kernel) -> Result<jupyter::Kernel, Error> {
+    let (id, pid) = (Arc::clone(&kernel.id), kernel.pid);
+    let candidate = Candidate::read(roots, pid, kernel.start_ticks);
+    let candidate = candidate.filter(|it| {
+        let jupyter = it.jupyter.as_deref();
+        jupyter.and_then(|it| it.kernel_id.as_ref()) == Some(&id)
+    });
+    let Some(candidate) = candidate else {
+        return Err(Error::NotThisKernel { pid, id });
+    };
+    let (sender, receiver) = sync_channel(1);
+    let roots = roots.clone();
+    let reading = move || {
+        // Nobody listens any more where it took too long.
+        let _ = sender.send(read_kernel(&roots, &candidate));
+    };
+    let builder = thread::Builder::new().name("notebook-files".to_owned());
+    if let Err(error) = builder.spawn(reading) {
+        let why = error.to_string().into();
+        return Err(Error::NoServer { id, why });
+    }
+    match receiver.recv_timeout(READ_TIME) {
+        Ok(Some(found)) => Ok(found),
+        Ok(None) => Err(Error::NotThisKernel { pid, id }),
+        Err(_) => Err(Error::FilesHang { id }),
+    }
+}
+
+/// Whether a kernel does something, or has since the plan was made. A state that is not known to be one
+/// of rest is none; `starting` is that of a kernel that nobody has talked to (`jupyter_server`:
+/// `MappingKernelManager._async_start_kernel`).
+fn is_at_work(state: &KernelState, kernel: &Kernel) -> bool {
+    let rests = matches!(state.execution_state.as_deref(), Some("idle" | "starting"));
+    let is_later = match (state.last_activity, kernel.last_activity) {
+        (Some(now), Some(then)) => now > then,
+        _ => false,
+    };
+    !rests || is_later
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Time;
+
+    fn kernel(last_activity: Option<i64>) -> Kernel {
+        Kernel {
+            id: "0a1b2c3d-0123-4567-89ab-00aa11bb22cc".into(),
+            pid: std::process::id(),
+            start_ticks: 1,
+            last_activity: last_activity.map(Time::from_unix_milliseconds),
+            server_url: "http://127.0.0.1:1/".into(),
+            server_pid: None,
+            notebook: None,
+        }
+    }
+
+    #[test]
+    fn a_kernel_rests_where_that_is_known() {
+        let is_at_work = |state: Option<&str>, now: Option<i64>, then: Option<i64>| {
+            let state = KernelState {
+                id: "x".to_owned(),
+                path: None,
+                execution_state: state.map(str::to_owned),
+                last_activity: now.map(Time::from_unix_milliseconds),
+                connections: Some(1),
+            };
+            is_at_work(&state, &kernel(then))
+        };
+        for (state, expected) in [
+            (Some("idle"), false),
+            (Some("starting"), false),
+            (Some("busy"), true),
+            (Some("restarting"), true),
+            (Some("?"), true),
+            (None, true),
+        ] {
+            assert_eq!(is_at_work(state, Some(5), Some(5)), expected, "{state:?}");
+        }
+        assert!(is_at_work(Some("idle"), Some(6), Some(5)));
+        assert!(!is_at_work(Some("idle"), Some(6), None));
+        assert!(!is_at_work(Some("idle"), None, Some(5)));
+    }
+
+    #[test]
+    fn who_is_no_kernel_has_no_server_asked() {
+        let kernel = kernel(None);
+        let expected = Error::NotThisKernel {
+            pid: kernel.pid,
+            id: Arc::clone(&kernel.id),
+        };
+        // This process, under a start that is not its own.
+        assert_eq!(shut(&Roots::default(), &kernel, true), Err(expected));
+        let asked = ask_servers(Roots::default())(&kernel, true);
+        assert!(matches!(asked, Answer::Failed(_)), "{asked:?}");
+    }
+}
