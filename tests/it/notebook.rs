@@ -18,25 +18,25 @@ use crate::support::{self, wait_until};
 mod doctor;
 mod misbehaving;
 
-const TOKEN: &str = "s3cret-t0ken";
+pub const TOKEN: &str = "s3cret-t0ken";
 /// The key of the connection file that `fake_server.py` writes.
 const KEY: &str = "k3y-k3y";
 
 /// A folder for servers, kernels and their files; at the end, every process that has its path in
 /// argv is killed.
-struct Place(tempfile::TempDir);
+pub struct Place(tempfile::TempDir);
 
 impl Place {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
     /// A program that finds no settings but those of this folder.
-    fn command(&self, program: &Path) -> Command {
+    pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command
             .env("HOME", self.0.path())
@@ -50,7 +50,7 @@ impl Place {
     }
 
     /// Processes that have this text and the folder's path in their argv.
-    fn pids_with(&self, text: &str) -> Vec<u32> {
+    pub fn pids_with(&self, text: &str) -> Vec<u32> {
         let folder = self.0.path().to_str().unwrap();
         let entries = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -63,7 +63,7 @@ impl Place {
     }
 
     /// The process that has this text and the folder's path in its argv.
-    fn pid_with(&self, text: &str) -> u32 {
+    pub fn pid_with(&self, text: &str) -> u32 {
         let mut pids = Vec::new();
         wait_until("there is such a process", || {
             pids = self.pids_with(text);
@@ -74,7 +74,7 @@ impl Place {
     }
 
     /// The server's file, once it is there.
-    fn server_file(&self) -> (PathBuf, Value) {
+    pub fn server_file(&self) -> (PathBuf, Value) {
         let mut found = None;
         wait_until("the server has left its file", || {
             let entries = fs::read_dir(self.path("runtime")).into_iter().flatten();
@@ -94,7 +94,7 @@ impl Place {
     }
 
     /// Starts `fake_server.py`.
-    fn fake_server(&self, arguments: &[&str]) -> Option<Fake> {
+    pub fn fake_server(&self, arguments: &[&str]) -> Option<Fake> {
         let python = support::find("python3", "python3")?;
         let mut command = self.command(&python);
         command.arg(script("fake_server.py")).arg(self.0.path());
@@ -103,6 +103,42 @@ impl Place {
         let kernel = self.pid_with("ipykernel_launcher.py");
         Some(Fake { server, kernel })
     }
+
+    /// Starts a program that runs the notebook `a.ipynb` through, whose one cell ends when the file
+    /// `done` is there, and waits until that runs.
+    pub fn run_through(&self, python: &Path, arguments: &[&str]) -> Batch {
+        let (pid_file, done) = (self.path("pid"), self.path("done"));
+        let code = format!(
+            "import os, time\n\
+             open({pid_file:?}, 'w').write(str(os.getpid()))\n\
+             while not os.path.exists({done:?}): time.sleep(0.01)\n"
+        );
+        let notebook = json!({
+            "cells": [{
+                "cell_type": "code", "execution_count": null, "id": "a", "metadata": {},
+                "outputs": [], "source": code,
+            }],
+            "metadata": {"kernelspec": {"name": "python3", "display_name": "", "language": "python"}},
+            "nbformat": 4, "nbformat_minor": 5,
+        });
+        fs::write(self.path("a.ipynb"), notebook.to_string()).unwrap();
+        let mut running = Running::start(self.command(python).args(arguments));
+        let mut kernel = 0;
+        wait_until("its cell runs", || {
+            let pid = fs::read_to_string(&pid_file).unwrap_or_default();
+            kernel = pid.parse().unwrap_or(0);
+            let ended = running.0.try_wait().unwrap();
+            assert_eq!(ended, None, "{arguments:?} ended by itself");
+            kernel != 0
+        });
+        Batch { running, kernel }
+    }
+}
+
+/// A program that runs a notebook through.
+pub struct Batch {
+    pub running: Running,
+    pub kernel: u32,
 }
 
 impl Drop for Place {
@@ -116,19 +152,19 @@ impl Drop for Place {
     }
 }
 
-struct Fake {
+pub struct Fake {
     /// Alive for as long as this is.
     server: Running,
-    kernel: u32,
+    pub kernel: u32,
 }
 
-fn script(name: &str) -> PathBuf {
+pub fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/it/notebook")
         .join(name)
 }
 
-fn signal(pid: u32, signal: Signal) {
+pub fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
         let _ = kill_process(pid, signal);
     }
@@ -148,23 +184,23 @@ fn jupyter(machine: &Machine, pid: u32) -> Value {
     process.unwrap_or_else(|| panic!("{pid}: {snapshot}"))["jupyter"].clone()
 }
 
-fn assert_no_secret(texts: &[&str]) {
+pub fn assert_no_secret(texts: &[&str]) {
     for text in texts {
         assert!(!text.contains(TOKEN) && !text.contains(KEY), "{text}");
     }
 }
 
 /// A real server.
-struct Server {
-    place: Place,
-    python: PathBuf,
-    running: Running,
-    file: Value,
+pub struct Server {
+    pub place: Place,
+    pub python: PathBuf,
+    pub running: Running,
+    pub file: Value,
 }
 
 impl Server {
     /// Starts one with these flags; `None`, after a printed reason, where it is not installed.
-    fn start(flags: &[&str]) -> Option<Self> {
+    pub fn start(flags: &[&str]) -> Option<Self> {
         let python = support::python_with(&["jupyter_server", "ipykernel"])?;
         let place = Place::new();
         fs::create_dir_all(place.path("work/deep")).unwrap();
@@ -198,7 +234,7 @@ impl Server {
     }
 
     /// One request as any client would send it.
-    fn request(&self, method: &str, path: &str, body: &Value) -> Value {
+    pub fn request(&self, method: &str, path: &str, body: &Value) -> Value {
         let body = if body.is_null() {
             String::new()
         } else {
@@ -228,33 +264,37 @@ impl Server {
     }
 
     /// Opens a notebook, as JupyterLab does; its kernel.
-    fn open(&self, path: &str) -> Kernel {
+    pub fn open(&self, path: &str) -> Kernel {
         let session = json!({
             "path": path, "name": path, "type": "notebook", "kernel": {"name": "python3"},
         });
         let session = self.request("POST", "/api/sessions", &session);
-        let id = session["kernel"]["id"].as_str().unwrap().to_owned();
+        self.kernel(session["kernel"]["id"].as_str().unwrap())
+    }
+
+    /// The kernel of this id.
+    pub fn kernel(&self, id: &str) -> Kernel {
         let connection_file = self.place.path(&format!("runtime/kernel-{id}.json"));
         let pid = self.place.pid_with(&format!("kernel-{id}.json"));
         Kernel {
-            id,
+            id: id.to_owned(),
             pid,
             connection_file,
         }
     }
 
     /// Has a kernel execute code.
-    fn drive(&self, kernel: &Kernel, code: &str) -> Running {
+    pub fn drive(&self, kernel: &Kernel, code: &str) -> Running {
         let mut command = self.place.command(&self.python);
         command.arg(script("drive.py")).arg(&kernel.connection_file);
         Running::start(command.arg(code))
     }
 }
 
-struct Kernel {
-    id: String,
-    pid: u32,
-    connection_file: PathBuf,
+pub struct Kernel {
+    pub id: String,
+    pub pid: u32,
+    pub connection_file: PathBuf,
 }
 
 #[test]
@@ -527,33 +567,11 @@ fn programs_that_run_a_notebook_through_are_a_batch() {
         ),
     ] {
         let place = Place::new();
-        let (pid_file, done) = (place.path("pid"), place.path("done"));
-        let code = format!(
-            "import os, time\n\
-             open({pid_file:?}, 'w').write(str(os.getpid()))\n\
-             while not os.path.exists({done:?}): time.sleep(0.01)\n"
-        );
-        let notebook = json!({
-            "cells": [{
-                "cell_type": "code", "execution_count": null, "id": "a", "metadata": {},
-                "outputs": [], "source": code,
-            }],
-            "metadata": {"kernelspec": {"name": "python3", "display_name": "", "language": "python"}},
-            "nbformat": 4, "nbformat_minor": 5,
-        });
-        fs::write(place.path("a.ipynb"), notebook.to_string()).unwrap();
-        let mut batch = Running::start(place.command(&python).args(arguments));
-        let mut kernel = 0;
-        wait_until("its cell runs", || {
-            let pid = fs::read_to_string(&pid_file).unwrap_or_default();
-            kernel = pid.parse().unwrap_or(0);
-            let ended = batch.0.try_wait().unwrap();
-            assert_eq!(ended, None, "{application} ended by itself");
-            kernel != 0
-        });
+        let mut batch = place.run_through(&python, arguments);
+        let kernel = batch.kernel;
         let shown = jupyter(&Machine::new(&one_gpu(&[kernel])), kernel);
-        fs::write(&done, "").unwrap();
-        assert!(batch.0.wait().unwrap().success(), "{application}");
+        fs::write(place.path("done"), "").unwrap();
+        assert!(batch.running.0.wait().unwrap().success(), "{application}");
         assert_eq!(shown["application"], application, "{shown}");
         let path = place.path("a.ipynb");
         assert_eq!(shown["notebook_path"], path.to_str().unwrap(), "{shown}");

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gpumem::host::jupyter::{Candidate, read_kernel};
 use gpumem::host::{
     Guarded, Processes, Roots, read_all, read_clocks, read_guarded, read_host, read_ourselves,
 };
@@ -21,22 +22,22 @@ use gpumem::reclaim::ledger::{Actor, Deed, Past, read};
 use gpumem::reclaim::plan::{Seen, pids};
 use gpumem::reclaim::{
     Act, Guard, Ledger, Moment, Outcome, Pidfds, Plan, Policy, Progress, Protection, Signal,
-    Standing, Target, plan,
+    Standing, Target, ask_servers, plan,
 };
 
 use crate::support::{python_with, skip};
 
 mod reuse;
 
-const GIB: u64 = 1 << 30;
+pub const GIB: u64 = 1 << 30;
 
 /// The uid and gid of nobody.
 const NOBODY: u32 = 65534;
 
 /// Real processes, and a GPU on which they are listed for as long as they live.
-struct Stage {
+pub struct Stage {
     processes: Processes,
-    guard: Guard,
+    pub guard: Guard,
     /// Those that NVML lists.
     listed: Vec<u32>,
     /// Those that have a GPU open and are not listed.
@@ -46,7 +47,7 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(listed: &[u32]) -> Self {
+    pub fn new(listed: &[u32]) -> Self {
         let mut policy = Policy::new(|_, _| false);
         policy.grace = Some(Duration::from_millis(400));
         policy.selection.pids = listed.to_vec();
@@ -69,7 +70,7 @@ impl Stage {
     }
 
     /// What there is now.
-    fn look(&mut self) -> Snapshot {
+    pub fn look(&mut self) -> Snapshot {
         let mut snapshot = Snapshot::new(self.now());
         snapshot.host = read_host(&Roots::default());
         snapshot.host.pid_namespace = Some(PidNamespace::Host);
@@ -83,6 +84,16 @@ impl Stage {
             let files = [Arc::from("/dev/nvidia0")];
             process.gpu_files = Some(Arc::from(files.to_vec()));
             process.environment.get_or_insert_default();
+            let kernel = process.start_ticks.zip(process.jupyter.clone());
+            if let Some((start_ticks, jupyter)) = kernel {
+                let candidate = Candidate {
+                    pid: process.pid,
+                    start_ticks,
+                    jupyter: Some(jupyter),
+                };
+                let kernel = read_kernel(&Roots::default(), &candidate);
+                process.jupyter = kernel.map(|kernel| kernel.jupyter.into());
+            }
         }
         let rows: Vec<GpuProcess> = snapshot
             .processes
@@ -110,7 +121,7 @@ impl Stage {
         snapshot
     }
 
-    fn plan(&mut self) -> Plan {
+    pub fn plan(&mut self) -> Plan {
         let snapshot = self.look();
         let families = families(&snapshot);
         let facts: BTreeMap<u32, Guarded> = pids(&snapshot, &families)
@@ -126,17 +137,17 @@ impl Stage {
         plan(&seen, &self.guard)
     }
 
-    fn target(&mut self) -> Target {
+    pub fn target(&mut self) -> Target {
         let mut plan = self.plan();
         assert_eq!(plan.targets.len(), 1, "{plan:?}");
         plan.targets.remove(0)
     }
 
     /// Carries a target out, to its end.
-    fn act(&mut self, target: Target) -> (Outcome, Past) {
+    pub fn act(&mut self, target: Target) -> (Outcome, Past) {
         let path = self.folder.path().join("ledger.jsonl");
         let mut ledger = Ledger::open(&path).unwrap();
-        let mut hands = Pidfds::new(Roots::default());
+        let mut hands = Pidfds::new(Roots::default()).with_server(ask_servers(Roots::default()));
         let mut act = Act::new(target, Arc::new(self.guard.clone()), Actor::default());
         let begun = Instant::now();
         loop {
@@ -154,14 +165,14 @@ impl Stage {
         }
     }
 
-    fn end(&mut self) -> (Outcome, Past) {
+    pub fn end(&mut self) -> (Outcome, Past) {
         let target = self.target();
         self.act(target)
     }
 }
 
 /// The signals that were sent to a process, by the ledger.
-fn sent(past: &Past, to: u32) -> Vec<Signal> {
+pub fn sent(past: &Past, to: u32) -> Vec<Signal> {
     let deeds = past.acts.iter().flat_map(|act| &act.deeds);
     deeds
         .filter_map(|it| match &it.deed {
@@ -244,7 +255,7 @@ fn end(pid: u32, signal: rustix::process::Signal) {
     let _ = rustix::process::kill_process(pid, signal);
 }
 
-fn is_freed(outcome: &Outcome) -> bool {
+pub fn is_freed(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Freed { .. })
 }
 

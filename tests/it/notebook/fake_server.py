@@ -9,6 +9,7 @@ hang          not at all
 drip          one byte a second
 huge          with two MiB
 garbage       with what is not JSON
+deaf          that its kernel is idle, and to DELETE not at all
 
 What it is sent, it writes to FOLDER/requests.
 """
@@ -81,7 +82,10 @@ def serve(connection):
         connection.sendall(answer("200 OK", json.dumps(SESSIONS).encode()))
     elif manner == "redirect":
         connection.sendall(answer("302 Found", b"", f"Location: {sys.argv[3]}\r\n"))
-    elif manner == "hang":
+    elif manner == "deaf" and request.startswith(b"GET"):
+        model = {**KERNEL_MODEL, "execution_state": "idle"}
+        connection.sendall(answer("200 OK", json.dumps(model).encode()))
+    elif manner in ("hang", "deaf"):
         time.sleep(600)
     elif manner == "drip":
         for byte in answer("200 OK", json.dumps(SESSIONS).encode()):
