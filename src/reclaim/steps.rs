@@ -20,8 +20,9 @@ const LAUNCHER_SECONDS: f64 = 35.0;
 /// A notebook server goes from interrupt to SIGKILL within 5 s (`jupyter_client`:
 /// `KernelManager.shutdown_wait_time`).
 const KERNEL_SECONDS: f64 = 6.0;
-/// What a client of the Multi-Process Service may take to part from its server.
-const CLIENT_SECONDS: f64 = 2.0;
+/// What a client of the Multi-Process Service may take to part from its server: more than its control
+/// daemon has for one command (`mps`), or a client would be signalled while it is being parted with.
+const CLIENT_SECONDS: f64 = 5.0;
 /// What the kernel may take to end what was killed.
 const KILL_SECONDS: f64 = 5.0;
 /// A notebook server looks after its kernels every 3 s (`jupyter_client`: `KernelRestarter.time_to_dead`
