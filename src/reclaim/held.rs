@@ -11,7 +11,7 @@ use super::guard::{Call, Guard};
 use super::hands::{Approved, Handle, Hands, NotOpened};
 use super::ledger::Process;
 use super::target::Member;
-use crate::host::Listed;
+use crate::host::{Listed, parse_kernel};
 
 /// How many are taken hold of besides the target: a fork bomb is bounded by its user's limit.
 const MOST_ADOPTED: usize = 4096;
@@ -46,6 +46,9 @@ impl One {
 struct Place {
     ppid: u32,
     command: Arc<[Arc<str>]>,
+    /// The command is that of one kernel of a notebook, whoever starts it: a server may start it through
+    /// a wrapper, which is another one each time.
+    is_kernel: bool,
 }
 
 /// Everybody who is held.
@@ -131,7 +134,12 @@ impl Held {
             let facts = hands.look(one.pid);
             let facts = facts.filter(|it| it.start_ticks == one.start_ticks);
             if let Some((ppid, command)) = facts.and_then(|it| it.ppid.zip(it.command)) {
-                self.places.push(Place { ppid, command });
+                let kernel = parse_kernel(&command).and_then(|kernel| kernel.kernel_id);
+                self.places.push(Place {
+                    ppid,
+                    command,
+                    is_kernel: kernel.is_some(),
+                });
             }
         }
     }
@@ -239,7 +247,8 @@ impl Held {
         Some(handle)
     }
 
-    /// A process that was started since, by whoever had started a member, with the same command.
+    /// A process that was started since, by whoever had started a member, with the same command; of a
+    /// notebook's kernel, by anybody.
     pub fn successor(&self, hands: &mut dyn Hands) -> Option<u32> {
         let parents: HashMap<u32, Vec<&Place>> =
             self.places.iter().fold(HashMap::new(), |mut by, place| {
@@ -251,22 +260,22 @@ impl Held {
                 .iter()
                 .any(|one| (one.pid, one.start_ticks) == (it.pid, it.start_ticks))
         };
+        let kernels: Vec<&Place> = self.places.iter().filter(|it| it.is_kernel).collect();
         let listed = hands.list();
         let new = listed
             .iter()
             .filter(|it| !self.present.contains(&(it.pid, it.start_ticks)) && !is_held(it));
         for it in new {
-            let Some(places) = it.ppid.and_then(|ppid| parents.get(&ppid)) else {
+            let siblings = it.ppid.and_then(|ppid| parents.get(&ppid));
+            let mut places = siblings.into_iter().flatten().chain(&kernels).peekable();
+            if places.peek().is_none() {
                 continue;
-            };
+            }
             let command = hands
                 .look(it.pid)
                 .filter(|facts| facts.start_ticks == it.start_ticks)
                 .and_then(|facts| facts.command);
-            if places
-                .iter()
-                .any(|place| Some(&place.command) == command.as_ref())
-            {
+            if places.any(|place| Some(&place.command) == command.as_ref()) {
                 return Some(it.pid);
             }
         }

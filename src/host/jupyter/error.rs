@@ -173,7 +173,7 @@ pub enum Error {
         pid: u32,
     },
     /// It cannot be told whether another process could be the kernel.
-    #[error("it cannot be told which process the server means: {why}")]
+    #[error("it cannot be told which process the server means: {why}; see that /proc can be read")]
     Unsure {
         /// Why.
         why: String,

@@ -340,6 +340,11 @@ fn errors_say_what_to_do_and_end_without_a_full_stop() {
         Error::Https,
         Error::Password,
         Error::UnknownKernel,
+        Error::Replaced { pid: 7 },
+        Error::Twin { pid: 7 },
+        Error::Unsure {
+            why: "x".to_owned(),
+        },
     ] {
         let text = error.to_string();
         assert!(text.contains(';') && !text.ends_with('.'), "{text}");

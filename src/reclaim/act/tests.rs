@@ -503,6 +503,33 @@ fn a_kernel_that_outlives_its_servers_word_is_looked_after() {
 }
 
 #[test]
+fn a_kernel_that_is_started_again_through_a_wrapper_is_respawned_too() {
+    let id = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
+    for (command, is_known) in [
+        (
+            format!("python -m ipykernel_launcher -f kernel-{id}.json"),
+            true,
+        ),
+        ("python train.py".to_owned(), false),
+    ] {
+        let process = Process {
+            command: Some(command.split(' ').map(Arc::from).collect()),
+            ..kernel()
+        };
+        let mut play = Play::found(Kind::Idle, std::slice::from_ref(&process));
+        ends_on(&mut play, 70, &[TERM]);
+        play.hands.answer = Some(Answer::Failed("refused".to_owned()));
+        play.advance();
+        play.at(0.1);
+        let mut again = facts(&snapshot(at(0.0), &[process], Vec::new()))[&70].clone();
+        (again.start_ticks, again.ppid) = (9000, Some(94));
+        play.hands.world.insert(95, again);
+        let respawned = Progress::Ended(Outcome::Respawned { pid: 95 });
+        assert_eq!(play.at(3.0) == respawned, is_known, "{command}");
+    }
+}
+
+#[test]
 fn a_kernel_that_its_server_starts_again_is_respawned() {
     let mut play = Play::found(Kind::Idle, &[kernel()]);
     ends_on(&mut play, 70, &[TERM]);
