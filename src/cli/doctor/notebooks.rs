@@ -226,12 +226,12 @@ mod tests {
 
     #[test]
     fn each_that_cannot_be_asked_is_a_limit_with_what_to_do() {
-        let path = "api/sessions";
+        let request = "GET api/sessions";
         let failed = [
             (Error::Https, "HTTPS"),
             (Error::Password, "password only"),
-            (Error::Refused { path }, "refused"),
-            (Error::Timeout { path }, "did not answer for 3s"),
+            (Error::Refused { request }, "refused"),
+            (Error::Timeout { request }, "did not answer for 3s"),
             (
                 Error::NotListening {
                     pid: 9,
