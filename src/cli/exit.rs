@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use crate::reclaim::{ledger, lock};
 use crate::{config, recording, rules, source, watch};
 
 /// How gpumem ends.
@@ -9,7 +10,8 @@ use crate::{config, recording, rules, source, watch};
 pub enum Exit {
     /// 0: done, and nothing found.
     Clean,
-    /// 1: a finding at or above `--fail-on`, a limit exceeded, or memory not free in time.
+    /// 1: a finding at or above `--fail-on`, a limit exceeded, or memory not free in time; of a reaper,
+    /// something that was to be ended was not, or its memory did not come back.
     Findings,
     /// 2: wrong usage or configuration.
     Usage,
@@ -37,6 +39,15 @@ impl Exit {
                 || matches!(cause.downcast_ref(), Some(watch::Error::NotATerminal))
             {
                 return Self::Usage;
+            }
+            // What was asked for was not done.
+            if cause.is::<lock::Error>()
+                || matches!(
+                    cause.downcast_ref(),
+                    Some(ledger::Error::Open { .. } | ledger::Error::Write { .. })
+                )
+            {
+                return Self::Findings;
             }
             // A transparent error stands in the chain in place of the one it wraps.
             if let Some(source::Error::Recording(error)) = cause.downcast_ref() {

@@ -23,10 +23,14 @@ use crate::rules::{Engine, Settings};
 use crate::source::live::Live;
 use crate::units::{Bytes, MIB, Span};
 
+/// Where the service's state is, and that of root.
+const SYSTEM_STATE: &str = "/var/lib/gpumem";
 /// The service's store, and that of root.
 const SYSTEM: &str = "/var/lib/gpumem/store";
-/// The user's, below the folder of state.
-const USER: &str = "gpumem/store";
+/// The user's state, below the folder of state.
+const USER_STATE: &str = "gpumem";
+/// The store, below any of them.
+const STORE: &str = "store";
 /// This far back a command looks, or as far as a rule asks: then findings that have begun before the
 /// rules' durations have their true age, within reason.
 const REACH_SECONDS: f64 = 2.0 * 3600.0;
@@ -56,22 +60,34 @@ struct Places<'a> {
 impl Places<'_> {
     /// The one place that was chosen for this run, by a person or by the service manager.
     fn chosen(self) -> Option<PathBuf> {
-        let service = || {
-            // systemd separates several by colons; the first one is ours.
-            let first = self.state_directory?.to_str()?.split(':').next()?;
-            absolute(Some(OsStr::new(first))).map(|folder| folder.join("store"))
-        };
+        let service = || self.service().map(|folder| folder.join(STORE));
         self.chosen.map(Path::to_owned).or_else(service)
+    }
+
+    /// Where the service manager wants state to be.
+    fn service(self) -> Option<PathBuf> {
+        // systemd separates several by colons; the first one is ours.
+        let first = self.state_directory?.to_str()?.split(':').next()?;
+        absolute(Some(OsStr::new(first)))
     }
 
     /// The user's own.
     fn own(self) -> Option<PathBuf> {
+        self.own_state().map(|folder| folder.join(STORE))
+    }
+
+    fn own_state(self) -> Option<PathBuf> {
         if self.is_root {
-            return Some(SYSTEM.into());
+            return Some(SYSTEM_STATE.into());
         }
         absolute(self.xdg_state_home)
             .or_else(|| absolute(self.home).map(|home| home.join(".local/state")))
-            .map(|folder| folder.join(USER))
+            .map(|folder| folder.join(USER_STATE))
+    }
+
+    /// Where what is kept beside the store is.
+    fn state(self) -> Option<PathBuf> {
+        self.service().or_else(|| self.own_state())
     }
 
     fn to_write(self) -> Option<PathBuf> {
@@ -91,7 +107,7 @@ fn absolute(path: Option<&OsStr>) -> Option<PathBuf> {
     path.map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-fn with_places<T>(global: &Global, ask: impl FnOnce(Places<'_>) -> T) -> T {
+fn with_places<T>(chosen: Option<&Path>, ask: impl FnOnce(Places<'_>) -> T) -> T {
     let variable = env::var_os;
     let (state, xdg, home) = (
         variable("STATE_DIRECTORY"),
@@ -99,7 +115,7 @@ fn with_places<T>(global: &Global, ask: impl FnOnce(Places<'_>) -> T) -> T {
         variable("HOME"),
     );
     ask(Places {
-        chosen: global.store_dir.as_deref(),
+        chosen,
         state_directory: state.as_deref(),
         xdg_state_home: xdg.as_deref(),
         home: home.as_deref(),
@@ -113,7 +129,7 @@ fn with_places<T>(global: &Global, ask: impl FnOnce(Places<'_>) -> T) -> T {
 /// in /proc for all to read. It tells a little more than /proc does (executables, notebooks): a umask
 /// of 077 keeps it to root. A user's own history is the user's.
 pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
-    with_places(global, |places| {
+    with_places(global.store_dir.as_deref(), |places| {
         let access = if places.is_root {
             Access::Everyone
         } else {
@@ -124,6 +140,19 @@ pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
             Misuse(why.to_owned())
         })?;
         Ok((folder, access))
+    })
+}
+
+/// The directory in which a reaper keeps its ledger and its lock; it need not exist.
+///
+/// # Errors
+///
+/// There is no place for one.
+pub(super) fn state() -> Result<PathBuf, Misuse> {
+    let why = "there is no HOME to keep the ledger in; set XDG_STATE_HOME or STATE_DIRECTORY";
+    with_places(None, |places| {
+        let folder = places.state();
+        folder.ok_or_else(|| Misuse(why.to_owned()))
     })
 }
 
@@ -238,8 +267,9 @@ fn choose(
     now: Time,
     complain: impl Fn(&str),
 ) -> Result<Option<(Store, Latest)>, Error> {
-    let (folders, chosen) =
-        with_places(global, |places| (places.to_read(), places.chosen.is_some()));
+    let (folders, chosen) = with_places(global.store_dir.as_deref(), |places| {
+        (places.to_read(), places.chosen.is_some())
+    });
     let mut found: Option<(Store, Latest)> = None;
     for folder in folders {
         let store = match Store::open(&folder) {
@@ -311,7 +341,7 @@ pub(super) struct Surveyed {
 
 /// Looks at the directories, and takes in nothing of them.
 pub(super) fn survey(global: &Global, host: &Host, now: Time) -> Survey {
-    let (to_write, to_read, chosen) = with_places(global, |places| {
+    let (to_write, to_read, chosen) = with_places(global.store_dir.as_deref(), |places| {
         let chosen = places.chosen().is_some();
         (places.to_write(), places.to_read(), chosen)
     });
@@ -414,6 +444,10 @@ mod tests {
             ..root
         };
         assert_eq!(service.to_write(), Some(SYSTEM.into()));
+        assert_eq!(user.state(), Some("/home/ann/.local/state/gpumem".into()));
+        assert_eq!(root.state(), Some("/var/lib/gpumem".into()));
+        assert_eq!(service.state(), Some("/var/lib/gpumem".into()));
+        assert_eq!(relative.state(), None);
         let chosen = Places {
             chosen: Some(Path::new("here")),
             ..service

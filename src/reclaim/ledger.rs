@@ -254,7 +254,7 @@ pub struct Past {
 }
 
 /// An act as the ledger tells it. What the ledger does not hold of it is `None`.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PastAct {
     /// Its name.
     pub id: Arc<str>,
@@ -271,11 +271,12 @@ pub struct PastAct {
 }
 
 /// A deed as the ledger tells it.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PastDeed {
     /// When it was announced, or told of.
     pub time: Time,
     /// What.
+    #[serde(flatten)]
     pub deed: Deed,
     /// What of it was not done; `None` where it is not known whether anything was.
     pub failures: Option<Vec<Failure>>,

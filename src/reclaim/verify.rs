@@ -75,6 +75,14 @@ impl Outcome {
         matches!(self, Self::Freed { .. } | Self::AlreadyGone)
     }
 
+    /// What came back.
+    pub fn freed_bytes(&self) -> u64 {
+        match self {
+            Self::Freed { bytes, .. } => *bytes,
+            _ => 0,
+        }
+    }
+
     /// What it means that a process is protected.
     pub fn of(protection: Protection) -> Self {
         match protection {
