@@ -37,6 +37,8 @@ complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "ps" -d 'Show who hold
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "check" -d 'Judge by the rules whether GPU memory is wasted; the exit code is the verdict'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "explain" -d 'Explain one process, GPU or finding on a page: whose, since when, why, and what to do'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "watch" -d 'Watch GPUs, processes and findings live on the terminal'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "reap" -d 'End what holds GPU memory and does not need it, and prove that the memory came back'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "kill" -d 'End processes of yours that hold GPU memory, and prove that the memory came back'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "record" -d 'Record what is observed, a JSON snapshot a line'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "rules" -d 'List the rules: what each finds, its settings, their values and what they mean'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "config" -d 'Show, prove or try the configuration'
@@ -131,6 +133,59 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l ascii -d 'Draw w
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l pid -d 'These processes, whatever the rules say' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l notebook -d 'The kernels of these notebooks, by path or the end of it, whatever the rules say' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l kernel -d 'These notebook kernels, by id, whatever the rules say' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l gpu -d 'Only what holds memory on these GPUs, by index or UUID' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l user -d 'Only processes of these users, by name or uid; those of others take --all-users' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l kind -d 'Only what is found of these kinds, also by rules that are switched off [default: orphan, stopped, idle]' -r -f -a "dead\t''
+stuck\t''
+orphan\t''
+stopped\t''
+hung\t''
+idle\t''
+leak\t''
+server-idle\t''
+stray-context\t''
+hoard\t''
+unattributed\t''
+pressure\t''"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l rule -d 'Only what these rules found, also where they are switched off' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l older-than -d 'Only what has been so for as long; of processes that are named, what has run for as long' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l min -d 'Only where at least so much would come back' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l signal -d 'The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l grace -d 'How long each signal may take before the next one, instead of what is usual: 10s, 35s for the launcher of a distributed run' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l window -d 'How long to sample this machine before the plan [default: 30s, or 2s where the stored history reaches far enough back for every rule, or where processes are named]' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -s y -l yes -d 'Carry the plan out without asking'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -s n -l dry-run -d 'Print the plan and do not ask'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l direct -d 'Signal also what a scheduler, a service manager or a container runtime owns, instead of saying what to type'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l all-users -d 'Other users\' processes too'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l graphics -d 'Processes that only draw, too'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l servers -d 'Inference servers that listen, too'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l json -d 'Print the plan, and what came of it, as one JSON document (gpumem.reap/1); does not ask'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l history -d 'Show what was done, by the ledger; with --json as gpumem.history/1'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l signal -d 'The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l grace -d 'How long each signal may take before the next one, instead of what is usual' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -s y -l yes -d 'Do not ask'
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l interval -d 'Time between samples [default: 1s, 5s with --store, or the configuration\'s]' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l duration -d 'Stop after this long' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l max-size -d 'Start a new file when this one would grow larger; FILE becomes FILE.1, FILE.1 FILE.2' -r

@@ -1,5 +1,7 @@
 //! What a person may type. These doc comments are the help, the man pages and the completions.
 
+mod reap;
+
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, Styles};
@@ -9,10 +11,13 @@ use crate::model::{Kind, Severity};
 use crate::report::processes::Sort;
 use crate::units::{Amount, Bytes, Span};
 
+pub use reap::{Kill, Reap};
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done, and nothing found
-  1  check: a finding at or above --fail-on, a limit exceeded, or memory not free in time
+  1  check: a finding at or above --fail-on, a limit exceeded, or memory not free in time;
+     reap: something that was to be ended was not, or its memory did not come back
   2  wrong usage or configuration
   3  could not measure: no driver, or a GPU that cannot be read and nothing found";
 
@@ -90,6 +95,8 @@ pub enum Command {
     Check(Check),
     Explain(Explain),
     Watch(Watch),
+    Reap(Reap),
+    Kill(Kill),
     Record(Record),
     Rules(Rules),
     Config(Config),
@@ -563,6 +570,10 @@ pub enum SchemaName {
     Doctor,
     /// What explain --json prints (gpumem.explain/1)
     Explain,
+    /// What reap --history --json prints (gpumem.history/1)
+    History,
+    /// What reap --json prints (gpumem.reap/1)
+    Reap,
     /// What ps --json prints, and each line of a recording (gpumem.snapshot/1)
     Snapshot,
 }

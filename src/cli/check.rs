@@ -19,6 +19,7 @@ use clap::CommandFactory as _;
 use self::gate::{Gate, Progress};
 use super::args::{Check, Cli, Global};
 use super::exit::Exit;
+use super::reap::document;
 use super::{Misuse, complain, config, live, print, recorded, style, warn_of_damage};
 use crate::model::Kind;
 use crate::report::check::{Report, Status};
@@ -156,23 +157,26 @@ fn lock(gate: &Mutex<Gate>) -> MutexGuard<'_, Gate> {
     gate.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Arguments that could not be parsed: who asked `check` for JSON gets a document nevertheless.
+/// Arguments that could not be parsed: who asked `check` or `reap` for JSON gets a document
+/// nevertheless.
 pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item = OsString>) {
     let arguments: Vec<OsString> = arguments.skip(1).take_while(|word| word != "--").collect();
     let cli = Cli::command();
     let is_command = |word: &&OsString| cli.get_subcommands().any(|c| **word == *c.get_name());
-    let is_check = arguments
-        .iter()
-        .find(is_command)
-        .is_some_and(|word| word == "check");
-    if !is_check || !arguments.iter().any(|word| word == "--json") {
+    let command = arguments.iter().find(is_command).and_then(|it| it.to_str());
+    let fails: fn(&str) -> Result<String, serde_json::Error> = match command {
+        Some("check") => |why| Report::failed(why).to_json(),
+        Some("reap") => |why| document::Report::failed(why).to_json(),
+        _ => return,
+    };
+    if !arguments.iter().any(|word| word == "--json") {
         return;
     }
     let message = error.render().to_string();
     // The usage and the hints after the first paragraph are for people.
     let first = message.split("\n\n").next().unwrap_or_default();
     let first = first.strip_prefix("error: ").unwrap_or(first);
-    if let Ok(json) = Report::failed(first.trim_end()).to_json() {
+    if let Ok(json) = fails(first.trim_end()) {
         // Standard error has the message too, should standard output be closed.
         let _ = print(&json);
     }

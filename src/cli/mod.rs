@@ -11,6 +11,7 @@ pub mod exit;
 mod explain;
 pub mod generate;
 mod ps;
+pub mod reap;
 mod record;
 mod rules;
 mod schema;
@@ -70,6 +71,8 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Check(args)) => check::run(&args, global),
         Some(Command::Explain(args)) => explain::run(&args, global),
         Some(Command::Watch(args)) => watch::run(&args, global),
+        Some(Command::Reap(args)) => reap::run(&args, global),
+        Some(Command::Kill(args)) => reap::kill(args, global),
         Some(Command::Record(args)) => record::run(&args, global),
         Some(Command::Rules(args)) => rules::run(&args, global),
         Some(Command::Config(args)) => config::run(&args, global),

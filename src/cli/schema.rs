@@ -10,6 +10,8 @@ pub(super) fn run(args: &Schema) -> anyhow::Result<Exit> {
         SchemaName::Check => schema::CHECK,
         SchemaName::Doctor => schema::DOCTOR,
         SchemaName::Explain => schema::EXPLAIN,
+        SchemaName::History => schema::HISTORY,
+        SchemaName::Reap => schema::REAP,
         SchemaName::Snapshot => schema::SNAPSHOT,
     })
     .map(|()| Exit::Clean)

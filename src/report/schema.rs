@@ -9,5 +9,9 @@ pub const CHECK: &str = include_str!("schema/check.json");
 pub const DOCTOR: &str = include_str!("schema/doctor.json");
 /// `gpumem.explain/1`: what `explain --json` prints.
 pub const EXPLAIN: &str = include_str!("schema/explain.json");
+/// `gpumem.history/1`: what `reap --history --json` prints.
+pub const HISTORY: &str = include_str!("schema/history.json");
+/// `gpumem.reap/1`: what `reap --json` prints.
+pub const REAP: &str = include_str!("schema/reap.json");
 /// `gpumem.snapshot/1`: what `ps --json` prints, and each line of a recording.
 pub const SNAPSHOT: &str = include_str!("schema/snapshot.json");

@@ -3,6 +3,7 @@
 
 mod documents;
 mod explain;
+mod reap;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -54,6 +55,8 @@ fn they_are_printed_as_they_are_committed() {
         ("check", schema::CHECK),
         ("doctor", schema::DOCTOR),
         ("explain", schema::EXPLAIN),
+        ("history", schema::HISTORY),
+        ("reap", schema::REAP),
         ("snapshot", schema::SNAPSHOT),
     ] {
         let printed = run(&["schema", name]);
@@ -62,7 +65,9 @@ fn they_are_printed_as_they_are_committed() {
     let unknown = run(&["schema", "findings"]);
     assert_eq!(unknown.code, 2);
     assert!(
-        unknown.stderr.contains("check, doctor, explain, snapshot"),
+        unknown
+            .stderr
+            .contains("check, doctor, explain, history, reap, snapshot"),
         "{unknown:?}"
     );
 }
@@ -281,6 +286,8 @@ fn they_name_exactly_the_fields_that_are_written() {
         (schema::CHECK, report()),
         (schema::DOCTOR, diagnosis()),
         (schema::EXPLAIN, explain::page()),
+        (schema::REAP, reap::report()),
+        (schema::HISTORY, reap::history()),
     ] {
         let schema = schema(text);
         let (mut is, mut said) = (BTreeSet::new(), BTreeSet::new());

@@ -1,0 +1,146 @@
+//! What may be typed to `gpumem reap` and `gpumem kill`.
+
+use clap::Args;
+
+use super::{EXIT_CODES, Recorded, Stored};
+use crate::model::Kind;
+use crate::reclaim::Signal;
+use crate::units::{Bytes, Span};
+
+/// End what holds GPU memory and does not need it, and prove that the memory came back
+///
+/// Prints a plan: whom it would end, why, by which steps, what should come back, and what it leaves
+/// alone and why. It changes nothing without --yes, which carries out that very plan; on a terminal it
+/// asks. Before each signal it is asked again who the process is, what protects it, and whether what the
+/// rule said is still so; activity cancels. It counts as done when NVML shows the memory back.
+///
+/// By default it takes what the rules call idle, orphan or stopped, of your own processes; hung, leak and
+/// server-idle only with --kind. With --pid, --notebook or --kernel it takes what you name, whatever the
+/// rules say. Never touched: what the machine and other people's work rests on (init, sshd, display
+/// servers, schedulers, container runtimes, the driver's daemons and so on), whoever started gpumem, what
+/// the owner keeps (GPUMEM_KEEP=2026-12-01 in its environment) or the configuration (`[[keep]]`).
+///
+/// What rules found is ended one at a time, with a pause of 15s after each and 3 in 10 minutes at most.
+/// Every act is in the ledger before it is done: /var/lib/gpumem/reap.jsonl for root,
+/// ~/.local/state/gpumem/reap.jsonl for anybody else; --history shows it.
+#[derive(Args, Debug, Default)]
+#[command(after_help = EXIT_CODES)]
+pub struct Reap {
+    /// These processes, whatever the rules say
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    pub pid: Vec<u32>,
+
+    /// The kernels of these notebooks, by path or the end of it, whatever the rules say
+    #[arg(long, value_name = "PATH")]
+    pub notebook: Vec<String>,
+
+    /// These notebook kernels, by id, whatever the rules say
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    pub kernel: Vec<String>,
+
+    /// Only what holds memory on these GPUs, by index or UUID
+    #[arg(long, value_name = "GPU", value_delimiter = ',')]
+    pub gpu: Vec<String>,
+
+    /// Only processes of these users, by name or uid; those of others take --all-users
+    #[arg(long, value_name = "USER", value_delimiter = ',')]
+    pub user: Vec<String>,
+
+    /// Only what is found of these kinds, also by rules that are switched off [default: orphan,
+    /// stopped, idle]
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub kind: Vec<Kind>,
+
+    /// Only what these rules found, also where they are switched off
+    #[arg(long, value_name = "RULE", value_delimiter = ',')]
+    pub rule: Vec<String>,
+
+    /// Only what has been so for as long; of processes that are named, what has run for as long
+    #[arg(long, value_name = "DURATION")]
+    pub older_than: Option<Span>,
+
+    /// Only where at least so much would come back
+    #[arg(long, value_name = "SIZE")]
+    pub min: Option<Bytes>,
+
+    /// Carry the plan out without asking
+    #[arg(short, long, conflicts_with_all = ["dry_run", "history", "replay", "demo"])]
+    pub yes: bool,
+
+    /// Print the plan and do not ask
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+
+    /// The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL
+    #[arg(long, value_name = "SIGNAL")]
+    pub signal: Option<Signal>,
+
+    /// How long each signal may take before the next one, instead of what is usual: 10s, 35s for the
+    /// launcher of a distributed run
+    #[arg(long, value_name = "DURATION")]
+    pub grace: Option<Span>,
+
+    /// Signal also what a scheduler, a service manager or a container runtime owns, instead of saying
+    /// what to type
+    #[arg(long)]
+    pub direct: bool,
+
+    /// Other users' processes too
+    #[arg(long)]
+    pub all_users: bool,
+
+    /// Processes that only draw, too
+    #[arg(long)]
+    pub graphics: bool,
+
+    /// Inference servers that listen, too
+    #[arg(long)]
+    pub servers: bool,
+
+    /// Print the plan, and what came of it, as one JSON document (gpumem.reap/1); does not ask
+    #[arg(long)]
+    pub json: bool,
+
+    /// Show what was done, by the ledger; with --json as gpumem.history/1
+    #[arg(
+        long,
+        conflicts_with_all = ["pid", "notebook", "kernel", "gpu", "user", "kind", "rule", "older_than", "min", "replay", "demo", "window"]
+    )]
+    pub history: bool,
+
+    /// How long to sample this machine before the plan [default: 30s, or 2s where the stored history
+    /// reaches far enough back for every rule, or where processes are named]
+    #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
+    pub window: Option<Span>,
+
+    /// Whether the stored history counts.
+    #[command(flatten)]
+    pub stored: Stored,
+
+    /// Where snapshots come from; of a recording there is only a plan.
+    #[command(flatten)]
+    pub recorded: Recorded,
+}
+
+/// End processes of yours that hold GPU memory, and prove that the memory came back
+///
+/// The short form of `gpumem reap --pid`: it shows what it would do and asks, unless --yes is given.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES)]
+pub struct Kill {
+    /// The processes
+    #[arg(value_name = "PID", required = true)]
+    pub pid: Vec<u32>,
+
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+
+    /// The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL
+    #[arg(long, value_name = "SIGNAL")]
+    pub signal: Option<Signal>,
+
+    /// How long each signal may take before the next one, instead of what is usual
+    #[arg(long, value_name = "DURATION")]
+    pub grace: Option<Span>,
+}

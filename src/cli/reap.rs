@@ -1,0 +1,212 @@
+//! `gpumem reap` and `gpumem kill`: a plan, a yes to it, that very plan carried out, and what came back.
+//!
+//! What was typed is understood in `asked`, the machine or a recording looked at in `look`, a person
+//! asked in `confirm`; `acting` carries targets out and hears of signals by `interrupt`, `standing` says
+//! whether what a rule said is still so. [`document`] is the JSON, `page` and `history` are for people.
+//! Whom to end and how is decided in [`crate::reclaim`], which alone touches anybody.
+
+mod acting;
+mod asked;
+mod confirm;
+pub mod document;
+mod history;
+mod interrupt;
+mod look;
+mod page;
+mod standing;
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use signal_hook::low_level::emulate_default_handler;
+
+use self::acting::{Ended, Reaper, actor};
+use self::document::{Report, Status};
+use self::look::Look;
+use super::args::{Global, Kill, Reap};
+use super::exit::Exit;
+use super::selection::Selection;
+use super::{complain, print, style, unreadable};
+use crate::model::Snapshot;
+use crate::reclaim::{Guard, Target};
+
+/// Between two looks at the machine while somebody thinks.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Runs `gpumem kill`.
+pub(super) fn kill(args: Kill, global: &Global) -> anyhow::Result<Exit> {
+    let args = Reap {
+        pid: args.pid,
+        yes: args.yes,
+        signal: args.signal,
+        grace: args.grace,
+        ..Reap::default()
+    };
+    run(&args, global)
+}
+
+/// Runs `gpumem reap`.
+pub(super) fn run(args: &Reap, global: &Global) -> anyhow::Result<Exit> {
+    if args.history {
+        return history::run(args.json, global);
+    }
+    let planned = Look::new(args, global).and_then(|look| {
+        let (plan, guard) = look.plan(args)?;
+        Ok((look, plan, guard))
+    });
+    let (look, plan, guard) = match planned {
+        Ok(planned) => planned,
+        Err(error) => {
+            if args.json {
+                print(&Report::failed(&format!("{error:#}")).to_json()?)?;
+            }
+            return Err(error);
+        }
+    };
+    let errors = look.snapshot.errors.clone();
+    let mut report = Report::new(plan, look.undecided.clone(), errors);
+    report.is_replay = look.live.is_none();
+    if !args.json {
+        print(&page::plan(&report, style(global.color)))?;
+    }
+    // Where nothing was found on what could be read, there may be something on the rest.
+    let is_blind = report.targets.is_empty() && is_unreadable(args, &look.snapshot);
+    let signal = match carry_out(args, look, guard, &mut report) {
+        Ok(signal) => signal,
+        Err(error) => {
+            report.fail(&format!("{error:#}"));
+            report.freed_bytes = Some(report.freed());
+            if args.json {
+                print(&report.to_json()?)?;
+            }
+            return Err(error);
+        }
+    };
+    if is_blind && report.status != Status::Incomplete {
+        report.fail("a GPU cannot be read, and nothing to end was found on the others");
+    }
+    if args.json {
+        print(&report.to_json()?)?;
+    } else if report.freed_bytes.is_some() && !report.targets.is_empty() {
+        print(&page::total(&report))?;
+    }
+    if let Some(signal) = signal {
+        // A script that was interrupted here has to end here, too.
+        emulate_default_handler(signal)?;
+    }
+    Ok(match report.status {
+        Status::Planned | Status::Done => Exit::Clean,
+        Status::Incomplete | Status::Interrupted => Exit::Findings,
+        Status::Error => Exit::Blind,
+    })
+}
+
+/// Carries the plan out, if that is wanted, and notes in the report what came of it; the signal that
+/// ended it early.
+fn carry_out(
+    args: &Reap,
+    look: Look,
+    guard: Guard,
+    report: &mut Report,
+) -> anyhow::Result<Option<i32>> {
+    let Look {
+        live,
+        mut engine,
+        snapshot,
+        ..
+    } = look;
+    let Some(mut live) = live else {
+        complain("this is the plan that root would make there; of a recording nothing is ended");
+        return Ok(None);
+    };
+    let mine: Vec<&Target> = report
+        .targets
+        .iter()
+        .map(|it| &it.target)
+        .filter(|target| !target.is_advice())
+        .collect();
+    if !args.yes {
+        if mine.is_empty() {
+            return Ok(None);
+        }
+        if args.dry_run || args.json || !confirm::can_ask() {
+            complain("nothing was sent; --yes carries this out");
+            return Ok(None);
+        }
+        let them = match mine.len() {
+            1 => "it".to_owned(),
+            count => format!("these {count}"),
+        };
+        let answer = confirm::ask(&format!("End {them}, for {}?", page::expected(&mine)))?;
+        // The rules have to know what happens meanwhile.
+        let watch = || engine.observe(&live.sample());
+        if !wait_for(&answer, watch) {
+            complain("nothing was sent");
+            return Ok(None);
+        }
+    }
+    report.freed_bytes = Some(0);
+    let is_refused = asked::is_named(args) && !report.refused.is_empty();
+    if report.targets.is_empty() {
+        report.status = match is_refused {
+            true => Status::Incomplete,
+            false => Status::Done,
+        };
+        return Ok(None);
+    }
+    let mut reaper = Reaper::new(live, engine, guard, actor(&snapshot))?;
+    for place in 0..report.targets.len() {
+        let target = report.targets[place].target.clone();
+        match reaper.end(target)? {
+            Ended::With(outcome) => {
+                let planned = &mut report.targets[place];
+                if !args.json {
+                    print(&page::outcome(&planned.target, &outcome))?;
+                }
+                planned.outcome = Some(outcome);
+            }
+            Ended::Interrupted { signal, sent } => {
+                let sent = match sent.is_empty() {
+                    true => String::new(),
+                    false => format!("; it was sent: {}", sent.join(", ")),
+                };
+                let leader = report.targets[place].target.leader;
+                let name = interrupt::name(signal);
+                complain(&format!(
+                    "interrupted by {name} at {leader}: nothing more is sent{sent}"
+                ));
+                report.status = Status::Interrupted;
+                report.freed_bytes = Some(report.freed());
+                return Ok(Some(signal));
+            }
+        }
+    }
+    report.freed_bytes = Some(report.freed());
+    report.status = match report.ended() == report.targets.len() && !is_refused {
+        true => Status::Done,
+        false => Status::Incomplete,
+    };
+    Ok(None)
+}
+
+/// Waits for an answer, and watches meanwhile.
+fn wait_for(answer: &Receiver<bool>, mut watch: impl FnMut()) -> bool {
+    loop {
+        match answer.recv_timeout(INTERVAL) {
+            Ok(answer) => return answer,
+            Err(RecvTimeoutError::Timeout) => watch(),
+            Err(RecvTimeoutError::Disconnected) => return false,
+        }
+    }
+}
+
+/// Whether a GPU that is asked for cannot be read, so that there may be more on it than was found.
+fn is_unreadable(args: &Reap, snapshot: &Snapshot) -> bool {
+    let selection = Selection {
+        gpus: args.gpu.clone(),
+        users: Vec::new(),
+    };
+    let mut asked = snapshot.clone();
+    selection.retain_gpus(&mut asked);
+    unreadable(&asked)
+}

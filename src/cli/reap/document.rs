@@ -1,0 +1,179 @@
+//! What `gpumem reap --json` and `gpumem reap --history --json` print, as data.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::model::Time;
+use crate::model::finding::Undecided;
+use crate::model::snapshot::ReadError;
+use crate::reclaim::ledger::{Past, PastAct};
+use crate::reclaim::{Outcome, Plan, Refused, Target};
+
+/// The `schema` of a [`Report`].
+pub const SCHEMA: &str = "gpumem.reap/1";
+/// The `schema` of a [`History`].
+pub const HISTORY: &str = "gpumem.history/1";
+
+/// What a reaper came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// There is a plan, and nothing was sent.
+    Planned,
+    /// All that was asked for is ended, and the memory is back.
+    Done,
+    /// Not all of it.
+    Incomplete,
+    /// A signal came in the middle of it.
+    Interrupted,
+    /// It failed; `errors` says why.
+    Error,
+}
+
+/// A plan, and what came of it; its JSON is the format `gpumem.reap/1`.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    /// Format and major version.
+    pub schema: &'static str,
+    /// Time of the snapshot that the plan was made from; `None` where there was none.
+    pub time: Option<Time>,
+    /// It is of a recording, in which nothing can be ended.
+    pub is_replay: bool,
+    /// What it came to.
+    pub status: Status,
+    /// What should come back in all; `None` where it is not known of one target.
+    pub expected_bytes: Option<u64>,
+    /// What came back; `None` where nothing was carried out.
+    pub freed_bytes: Option<u64>,
+    /// What would be ended, most memory first.
+    pub targets: Vec<Planned>,
+    /// What was asked for, or found, and is left alone.
+    pub refused: Vec<Refused>,
+    /// Rules that were asked for and could not be decided.
+    pub undecided: Vec<Undecided>,
+    /// What could not be read, and why it failed.
+    pub errors: Vec<ReadError>,
+}
+
+/// A target, and what became of it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Planned {
+    /// The target.
+    #[serde(flatten)]
+    pub target: Target,
+    /// What it came to; `None` where it was not carried out, or not to its end.
+    pub outcome: Option<Outcome>,
+}
+
+impl Report {
+    /// A plan that is not carried out so far.
+    pub fn new(plan: Plan, undecided: Vec<Undecided>, errors: Vec<ReadError>) -> Self {
+        let expected = plan.targets.iter().map(|target| target.bytes);
+        Self {
+            schema: SCHEMA,
+            time: Some(plan.time),
+            is_replay: false,
+            status: Status::Planned,
+            expected_bytes: expected.sum(),
+            freed_bytes: None,
+            targets: plan
+                .targets
+                .into_iter()
+                .map(|target| Planned {
+                    target,
+                    outcome: None,
+                })
+                .collect(),
+            refused: plan.refused,
+            undecided,
+            errors,
+        }
+    }
+
+    /// What there is to say where there is no plan.
+    pub fn failed(error: &str) -> Self {
+        let mut report = Self {
+            schema: SCHEMA,
+            time: None,
+            is_replay: false,
+            status: Status::Error,
+            expected_bytes: None,
+            freed_bytes: None,
+            targets: Vec::new(),
+            refused: Vec::new(),
+            undecided: Vec::new(),
+            errors: Vec::new(),
+        };
+        report.fail(error);
+        report
+    }
+
+    /// Says that it failed, and why.
+    pub fn fail(&mut self, error: &str) {
+        self.status = Status::Error;
+        self.errors.push(ReadError {
+            gpu: None,
+            call: "reap".into(),
+            error: error.into(),
+        });
+    }
+
+    /// What has come back so far.
+    pub fn freed(&self) -> u64 {
+        let outcomes = self.targets.iter().filter_map(|it| it.outcome.as_ref());
+        outcomes.map(Outcome::freed_bytes).sum()
+    }
+
+    /// How many targets are ended and their memory back.
+    pub fn ended(&self) -> usize {
+        let is_ended = |it: &&Planned| it.outcome.as_ref().is_some_and(Outcome::is_success);
+        self.targets.iter().filter(is_ended).count()
+    }
+
+    /// The JSON document, with a newline at its end.
+    ///
+    /// # Errors
+    ///
+    /// None that can be met: the report holds no numbers that JSON lacks.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(self).map(|json| json + "\n")
+    }
+}
+
+/// What a ledger tells; its JSON is the format `gpumem.history/1`.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct History {
+    /// Format and major version.
+    pub schema: &'static str,
+    /// The ledger.
+    pub ledger: Arc<str>,
+    /// There is more before them.
+    pub is_cut: bool,
+    /// Lines that are torn, or of a later version.
+    pub unread_lines: usize,
+    /// The acts, oldest first.
+    pub acts: Vec<PastAct>,
+}
+
+impl History {
+    /// What is written of it.
+    pub fn new(ledger: Arc<str>, past: Past) -> Self {
+        Self {
+            schema: HISTORY,
+            ledger,
+            is_cut: past.is_cut,
+            unread_lines: past.unread_lines,
+            acts: past.acts,
+        }
+    }
+
+    /// The JSON document, with a newline at its end.
+    ///
+    /// # Errors
+    ///
+    /// None that can be met: the history holds no numbers that JSON lacks.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(self).map(|json| json + "\n")
+    }
+}

@@ -1,0 +1,94 @@
+//! `gpumem reap --history`: what was done, by the ledger.
+
+use super::acting::{LEDGER, MOST_LEDGER_BYTES};
+use super::document::History;
+use super::page;
+use crate::cli::args::Global;
+use crate::cli::exit::Exit;
+use crate::cli::{complain, print, store, style, terminal_width};
+use crate::reclaim::ledger::{self, PastAct};
+use crate::report::escape::escape;
+use crate::report::style::Style;
+use crate::report::table::{Align, Table};
+
+pub(super) fn run(json: bool, global: &Global) -> anyhow::Result<Exit> {
+    let path = store::state()?.join(LEDGER);
+    let past = ledger::read(&path, MOST_LEDGER_BYTES)?;
+    let name = path.display().to_string();
+    let history = History::new(name.as_str().into(), past);
+    if json {
+        print(&history.to_json()?)?;
+        return Ok(Exit::Clean);
+    }
+    if history.is_cut {
+        complain(&format!("{name} is long; only its end is shown"));
+    }
+    if history.unread_lines > 0 {
+        let count = history.unread_lines;
+        complain(&format!("{name}: {count} damaged lines were passed over"));
+    }
+    if history.acts.is_empty() {
+        print(&format!("nothing was done so far ({})\n", escape(&name)))?;
+    } else {
+        print(&table(&history, terminal_width(), style(global.color)))?;
+    }
+    Ok(Exit::Clean)
+}
+
+fn table(history: &History, width: Option<usize>, style: Style) -> String {
+    let mut table = Table::new(&[
+        ("TIME", Align::Left),
+        ("BY", Align::Left),
+        ("PID", Align::Right),
+        ("USER", Align::Left),
+        ("WHY", Align::Left),
+        ("SENT", Align::Left),
+        ("OUTCOME", Align::Left),
+    ]);
+    for act in &history.acts {
+        table.row(row(act));
+    }
+    table.render(width, |heading| style.heading(heading))
+}
+
+fn row(act: &PastAct) -> Vec<String> {
+    let unknown = || "-".to_owned();
+    let target = act.target.as_deref();
+    let lead = target.and_then(page::lead);
+    let by = act
+        .actor
+        .as_ref()
+        .map(|actor| match (&actor.sudo_user, &actor.user) {
+            (Some(user), _) => format!("{} (sudo)", escape(user)),
+            (None, Some(user)) => escape(user).into_owned(),
+            (None, None) => actor.uid.to_string(),
+        });
+    let sent: Vec<String> = act
+        .deeds
+        .iter()
+        .map(|it| {
+            let words = page::deed(&it.deed);
+            match &it.failures {
+                Some(failures) if failures.is_empty() => words,
+                Some(failures) => format!("{words} ({})", page::failures(failures)),
+                None => format!("{words} (perhaps)"),
+            }
+        })
+        .collect();
+    let outcome = act.outcome.as_ref().map(ToString::to_string);
+    vec![
+        act.time.to_string(),
+        by.unwrap_or_else(unknown),
+        lead.map_or_else(unknown, |it| it.pid.to_string()),
+        lead.map_or_else(unknown, page::owner),
+        target.map_or_else(unknown, page::why),
+        match sent.is_empty() {
+            true => "nothing".to_owned(),
+            false => sent.join(", "),
+        },
+        match outcome {
+            Some(outcome) => escape(&outcome).into_owned(),
+            None => "not seen: gpumem ended before it".to_owned(),
+        },
+    ]
+}

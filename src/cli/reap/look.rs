@@ -1,0 +1,217 @@
+//! What a plan is made from: this machine, looked at for a while with its stored history behind it, or
+//! the end of a recording.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::asked;
+use crate::cli::args::{Global, Reap};
+use crate::cli::store::{self, Fed};
+use crate::cli::{complain, config, recorded, warn_of_damage};
+use crate::host::{Guarded, Ourselves, Roots, read_guarded, read_ourselves};
+use crate::model::family::families;
+use crate::model::finding::Undecided;
+use crate::model::{Process, Snapshot};
+use crate::reclaim::plan::{Seen, pids};
+use crate::reclaim::{Guard, Plan, plan};
+use crate::rules::Engine;
+use crate::rules::keep::Keep;
+use crate::source::Source as _;
+use crate::source::live::Live;
+use crate::source::replay::Pace;
+use crate::units::Span;
+
+/// How long this machine is looked at where nothing is known of its past.
+const WINDOW: Span = Span(Duration::from_secs(30));
+/// And where only the present is to be seen. A notebook's server answers within it, or is not asked.
+const LOOK: Span = Span(Duration::from_secs(2));
+/// Between the samples of a look.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// What was seen.
+pub(super) struct Look {
+    pub(super) engine: Engine,
+    pub(super) snapshot: Snapshot,
+    /// What rules that are asked for could not decide.
+    pub(super) undecided: Vec<Undecided>,
+    keeps: Vec<Keep>,
+    /// This machine; `None` where it is a recording.
+    pub(super) live: Option<Live>,
+}
+
+impl Look {
+    /// Looks.
+    ///
+    /// # Errors
+    ///
+    /// Where there is nothing to see, or what was typed makes no sense.
+    pub(super) fn new(args: &Reap, global: &Global) -> anyhow::Result<Self> {
+        let mut rules = config::load(global)?.rules;
+        asked::switch_on(&mut rules, args)?;
+        let keeps = rules.keeps().to_vec();
+        let concerned: Vec<_> = rules
+            .rules()
+            .iter()
+            .filter(|rule| asked::concerns(args, &***rule))
+            .map(|rule| Arc::clone(rule.name()))
+            .collect();
+        let needed = store::longest(&rules);
+        let mut engine = Engine::new(rules);
+        let mut live = None;
+        let snapshot = match recorded(&args.recorded, Pace::AsFast)? {
+            Some(mut replay) => {
+                let mut last = None;
+                while let Some(snapshot) = replay.next()? {
+                    engine.observe(&snapshot);
+                    last = Some(snapshot);
+                }
+                warn_of_damage(&replay);
+                last.context("the recording has no snapshot")?
+            }
+            None => {
+                let machine = live.insert(crate::cli::live(global, INTERVAL)?);
+                let fed = if asked::is_named(args) {
+                    Fed::default()
+                } else {
+                    let ask = store::Ask {
+                        global,
+                        stored: args.stored,
+                        needed,
+                        most_bytes: store::MOST_FOR_CHECK,
+                        quiet: false,
+                    };
+                    store::feed(&mut engine, machine, ask)?
+                };
+                watch(machine, &mut engine, args, fed)?
+            }
+        };
+        let mut undecided = engine.undecided();
+        undecided.retain(|it| concerned.contains(&it.rule));
+        Ok(Self {
+            engine,
+            snapshot,
+            undecided,
+            keeps,
+            live,
+        })
+    }
+
+    /// Makes the plan, and says who decided whom it may touch.
+    ///
+    /// # Errors
+    ///
+    /// A GPU was named that there is not, or /proc does not tell who gpumem itself is.
+    pub(super) fn plan(&self, args: &Reap) -> anyhow::Result<(Plan, Guard)> {
+        match self.live {
+            Some(_) => self.plan_here(args),
+            None => self.plan_there(args),
+        }
+    }
+
+    fn plan_here(&self, args: &Reap) -> anyhow::Result<(Plan, Guard)> {
+        let roots = Roots::default();
+        let ourselves = read_ourselves(&roots)?;
+        let guard = asked::guard(args, &self.keeps, ourselves, &self.snapshot)?;
+        let families = families(&self.snapshot);
+        // Who cannot be looked at, or is gone, is not known, and that protects.
+        let facts = pids(&self.snapshot, &families).into_iter();
+        let facts = facts.filter_map(|pid| Some((pid, read_guarded(&roots, pid).ok()??)));
+        let seen = Seen {
+            findings: self.engine.findings(),
+            snapshot: &self.snapshot,
+            families: &families,
+            facts: &facts.collect(),
+        };
+        Ok((plan(&seen, &guard), guard))
+    }
+
+    /// Of a recording: what root would plan there. What only the machine itself could tell
+    /// (`oom_score_adj`, an environment that was not recorded) protects nobody here, where nothing is sent.
+    fn plan_there(&self, args: &Reap) -> anyhow::Result<(Plan, Guard)> {
+        let mut snapshot = self.snapshot.clone();
+        for process in &mut snapshot.processes {
+            process.environment.get_or_insert_default();
+        }
+        let ourselves = Ourselves {
+            may_signal_others: true,
+            pid_namespace: snapshot.host.pid_namespace,
+            boot_id: snapshot.host.boot_id.clone(),
+            ..Ourselves::default()
+        };
+        let mut guard = asked::guard(args, &self.keeps, ourselves, &snapshot)?;
+        guard.policy.all_users = true;
+        let families = families(&snapshot);
+        let facts: BTreeMap<u32, Guarded> = snapshot
+            .processes
+            .iter()
+            .filter_map(|process| Some((process.pid, told(process)?)))
+            .collect();
+        let seen = Seen {
+            findings: self.engine.findings(),
+            snapshot: &snapshot,
+            families: &families,
+            facts: &facts,
+        };
+        Ok((plan(&seen, &guard), guard))
+    }
+}
+
+/// What a recording tells of a process.
+fn told(process: &Process) -> Option<Guarded> {
+    Some(Guarded {
+        start_ticks: process.start_ticks?,
+        state: process.state,
+        ppid: process.ppid,
+        process_group: process.process_group,
+        session: process.session,
+        is_kernel_thread: false,
+        uid: process.uid,
+        is_process: Some(true),
+        oom_score_adj: Some(0),
+        executable: process.executable.clone(),
+        comm: process.comm.clone(),
+        command: process.command.clone(),
+    })
+}
+
+/// Looks at this machine for as long as it takes to know enough; the last snapshot.
+fn watch(live: &mut Live, engine: &mut Engine, args: &Reap, fed: Fed) -> anyhow::Result<Snapshot> {
+    let is_named = asked::is_named(args);
+    let usual = if is_named || fed.suffices {
+        LOOK
+    } else {
+        WINDOW
+    };
+    let patience = args.window.unwrap_or(usual);
+    if !is_named && io::stderr().is_terminal() {
+        complain(&format!("looking for {patience} (--window)"));
+    }
+    let mut first = None;
+    loop {
+        let snapshot = live.next()?.context("the driver gave no snapshot")?;
+        engine.observe(&snapshot);
+        let begun = *first.get_or_insert(snapshot.time);
+        let seconds = snapshot.time.seconds_since(begun);
+        let is_last = seconds + INTERVAL.as_secs_f64() / 2.0 >= patience.seconds();
+        if is_last || (args.window.is_none() && is_clear(args, &snapshot)) {
+            return Ok(snapshot);
+        }
+    }
+}
+
+/// Whether one snapshot tells all: processes are named, none of which is a notebook's, whose server
+/// would have to be asked.
+fn is_clear(args: &Reap, snapshot: &Snapshot) -> bool {
+    let is_plain = |&pid: &u32| {
+        let process = snapshot.process(pid);
+        process.is_none_or(|process| process.jupyter.is_none())
+    };
+    asked::is_named(args)
+        && args.kernel.is_empty()
+        && args.notebook.is_empty()
+        && args.pid.iter().all(is_plain)
+}

@@ -1,0 +1,136 @@
+//! Whether what was said is still so.
+
+use super::*;
+use crate::model::evidence::{Evidence, StoppedEvidence};
+use crate::model::finding::{FindingProcess, Kind};
+use crate::model::{Gpu, Process, Severity, Start, Time};
+use crate::reclaim::target::MemberGpu;
+
+fn member(pid: u32) -> Member {
+    Member {
+        pid,
+        start_ticks: 100,
+        uid: 1000,
+        user: None,
+        name: "python".into(),
+        gpus: vec![MemberGpu {
+            index: 0,
+            uuid: None,
+            used_bytes: Some(1),
+        }],
+        is_listed: true,
+        process_group: None,
+        session: None,
+    }
+}
+
+fn because(pid: u32) -> Because {
+    Because {
+        id: "x".into(),
+        rule: "idle".into(),
+        kind: Kind::Idle,
+        pid,
+        since: Time::default(),
+        message: String::new(),
+        evidence: serde_json::Value::Null,
+    }
+}
+
+fn finding(rule: &str, pid: u32, start_ticks: u64) -> Finding {
+    Finding {
+        id: "x".into(),
+        rule: rule.into(),
+        kind: Kind::Idle,
+        severity: Severity::Warning,
+        since: Time::default(),
+        duration_seconds: 0.0,
+        resolved_at: None,
+        gpus: Vec::new(),
+        process: Some(FindingProcess {
+            pid,
+            start_ticks: Some(start_ticks),
+            start_time: None,
+            user: None,
+            command: None,
+            identity: Identity {
+                pid,
+                start: Start::Ticks(start_ticks),
+            },
+        }),
+        memory_bytes: None,
+        evidence: Evidence::Stopped(StoppedEvidence {
+            state: 'T',
+            samples: 1,
+            terminal: None,
+        }),
+        message: String::new(),
+        advice: Vec::new(),
+        actions: Vec::new(),
+        also: Vec::new(),
+    }
+}
+
+fn snapshot(pids: &[u32]) -> Snapshot {
+    let mut snapshot = Snapshot::new(Time::default());
+    snapshot.gpus = vec![Gpu {
+        processes: Some(Vec::new()),
+        ..Gpu::default()
+    }];
+    snapshot.processes = pids
+        .iter()
+        .map(|&pid| Process {
+            pid,
+            start_ticks: Some(100),
+            ..Process::default()
+        })
+        .collect();
+    snapshot
+}
+
+/// Of 7, of which it was said, and of 8, which belongs to it.
+fn asked(found: &[Finding], snapshot: &Snapshot) -> Standing {
+    let (seven, eight) = (member(7), member(8));
+    let found: Vec<&Finding> = found.iter().collect();
+    of_members(&[&seven, &eight], &[because(7)], &found, snapshot)
+}
+
+#[test]
+fn it_stands_while_the_same_rule_says_it_of_the_same_process() {
+    let here = snapshot(&[7, 8]);
+    assert_eq!(asked(&[finding("idle", 7, 100)], &here), Standing::Holds);
+    for other in [
+        finding("night", 7, 100),
+        finding("idle", 8, 100),
+        finding("idle", 7, 101),
+    ] {
+        assert_eq!(asked(&[other], &here), Standing::NoLonger);
+    }
+    assert_eq!(asked(&[], &here), Standing::NoLonger);
+}
+
+#[test]
+fn what_is_not_seen_is_not_known() {
+    let found = [finding("idle", 7, 100)];
+    assert_eq!(asked(&found, &snapshot(&[8])), Standing::Unknown);
+    let mut another = snapshot(&[7]);
+    another.processes[0].start_ticks = Some(101);
+    assert_eq!(asked(&found, &another), Standing::Unknown);
+    let mut stale = snapshot(&[7]);
+    stale.gpus[0].stale_seconds = Some(3.0);
+    assert_eq!(asked(&found, &stale), Standing::Unknown);
+    let mut unread = snapshot(&[7]);
+    unread.gpus[0].processes = None;
+    assert_eq!(asked(&found, &unread), Standing::Unknown);
+}
+
+#[test]
+fn of_several_none_may_have_ceased() {
+    let here = snapshot(&[7, 8]);
+    let (seven, eight) = (member(7), member(8));
+    let said = [because(7), because(8)];
+    let of = |alive: &[&Member], found: &[&Finding]| of_members(alive, &said, found, &here);
+    let (of_7, of_8) = (finding("idle", 7, 100), finding("idle", 8, 100));
+    assert_eq!(of(&[&seven, &eight], &[&of_7, &of_8]), Standing::Holds);
+    assert_eq!(of(&[&seven, &eight], &[&of_7]), Standing::NoLonger);
+    assert_eq!(of(&[&seven], &[&of_7]), Standing::Holds, "8 has ended");
+}
