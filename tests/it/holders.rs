@@ -15,14 +15,14 @@ use crate::support::{self, clean_environment, finish_with_input, gpumem};
 const QUICK: &str = "[rules.orphan]\nduration = \"2s\"\n[rules.dead]\nduration = \"2s\"\n";
 
 /// A mount namespace with a /dev of its own, for as long as a process keeps it.
-struct Namespace {
+pub struct Namespace {
     keeper: Running,
     has_user: bool,
 }
 
 impl Namespace {
     /// `None`, after a printed reason, where that is not permitted.
-    fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         support::find("unshare", "util-linux")?;
         support::find("nsenter", "util-linux")?;
         let script = "mount -t tmpfs none /dev && cd /dev && : > null && : > nvidia0 && : > nvidia1 \
@@ -50,7 +50,7 @@ impl Namespace {
     }
 
     /// A program in this namespace; the process that is started becomes it.
-    fn command(&self, program: &str) -> Command {
+    pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.keeper.pid().to_string(), "--mount"]);
         if self.has_user {
@@ -61,7 +61,7 @@ impl Namespace {
     }
 
     /// gpumem in this namespace, on this machine.
-    fn gpumem(&self, machine: &Machine, arguments: &[&str]) -> Command {
+    pub fn gpumem(&self, machine: &Machine, arguments: &[&str]) -> Command {
         let mut command = self.command(gpumem());
         command.args(arguments);
         command.arg("--nvml-library").arg(machine.library());

@@ -25,6 +25,7 @@ mod notebook;
 mod place;
 mod platforms;
 mod pty;
+mod reap;
 mod reap_notebook;
 mod reclaim;
 mod recordings;

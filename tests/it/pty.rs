@@ -24,7 +24,7 @@ use crate::support;
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A program on a terminal of its own.
-struct Terminal {
+pub struct Terminal {
     child: Child,
     master: File,
     /// Kept open, so that the terminal's modes can be read after the program has ended.
@@ -57,7 +57,7 @@ impl Terminal {
     ];
 
     /// Runs a program on a terminal of its own, below a shell where one is given.
-    fn start(shell: &[&str], program: &Command, rows: u16, columns: u16) -> Self {
+    pub fn start(shell: &[&str], program: &Command, rows: u16, columns: u16) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
@@ -110,11 +110,11 @@ impl Terminal {
         }
     }
 
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         self.screen.lock().unwrap().screen().contents()
     }
 
-    fn wait_for(&self, what: &str, so: impl Fn(&str) -> bool) -> String {
+    pub fn wait_for(&self, what: &str, so: impl Fn(&str) -> bool) -> String {
         let begun = Instant::now();
         loop {
             let text = self.text();
@@ -129,7 +129,7 @@ impl Terminal {
         }
     }
 
-    fn press(&mut self, keys: &str) {
+    pub fn press(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).unwrap();
     }
 
@@ -159,7 +159,7 @@ impl Terminal {
         stat[stat.rfind(')').unwrap() + 2..].chars().next().unwrap()
     }
 
-    fn end(&mut self) -> ExitStatus {
+    pub fn end(&mut self) -> ExitStatus {
         let begun = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {

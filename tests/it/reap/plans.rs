@@ -1,0 +1,287 @@
+//! What is planned, what is refused, and that a plan changes nothing.
+
+use std::time::Duration;
+
+use mock_nvml::scene::Fault;
+use serde_json::json;
+
+use super::{OBEYS, Stage};
+use crate::machine::{Machine, one_gpu};
+use crate::support::{self, run};
+
+fn corpus(name: &str) -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/corpus");
+    format!("{folder}/{name}.jsonl")
+}
+
+/// The leaders of the targets that are planned in the demo.
+fn planned(more: &[&str]) -> Vec<u64> {
+    let output = run(&[&["reap", "--demo", "--json"], more].concat());
+    assert_eq!(output.code, 0, "{output:?}");
+    let document = output.json();
+    assert_eq!(document["status"], "planned");
+    let targets = document["targets"].as_array().unwrap();
+    targets
+        .iter()
+        .map(|it| it["leader"].as_u64().unwrap())
+        .collect()
+}
+
+const NOTEBOOK: u64 = 398_120;
+const STOPPED: u64 = 448_016;
+const ORPHANS: u64 = 402_519;
+const LEAK: u64 = 440_871;
+
+#[test]
+fn the_plan_is_for_people_to_read() {
+    let plan = run(&["reap", "--demo"]);
+    assert_eq!(plan.code, 0, "{plan:?}");
+    for part in [
+        "398120 ben: 38.0 GiB on GPU 1: ",
+        "    idle since 2026-11-20T13:35:00.000Z: notebook thesis/fine-tune.ipynb (398120) has held",
+        "    1. ask the notebook server http://127.0.0.1:8888/ to shut kernel 4b1f6f0e-",
+        "    2. SIGTERM to 398120; wait 10s\n    3. SIGKILL to 398120; wait 5s\n",
+        "402519 emre: 1.4 GiB on GPU 3: python finetune_vit.py --workers 3\n    with 402520, 402521\n",
+        "left alone: 440871 dora (/home/dora/.venv/bin/python3): leak: taken only with --kind leak\n",
+    ] {
+        assert!(
+            plan.stdout.contains(part),
+            "no {part:?} in\n{}",
+            plan.stdout
+        );
+    }
+    let last = "3 to end, 50.7 GiB expected back, 1 left alone\n";
+    assert!(plan.stdout.ends_with(last), "{}", plan.stdout);
+    assert!(
+        plan.stderr.contains("of a recording nothing is ended"),
+        "{plan:?}"
+    );
+}
+
+#[test]
+fn whom_to_plan_for_can_be_said_in_many_ways() {
+    assert_eq!(planned(&[]), [NOTEBOOK, STOPPED, ORPHANS]);
+    assert_eq!(planned(&["--kind", "idle,orphan"]), [NOTEBOOK, ORPHANS]);
+    assert_eq!(planned(&["--rule", "stopped"]), [STOPPED]);
+    assert_eq!(planned(&["--kind", "leak"]), [LEAK]);
+    assert_eq!(planned(&["--gpu", "3"]), [STOPPED, ORPHANS]);
+    let uuid = "GPU-94c35a1f-68b2-4d7a-b0e3-17f25c9d8a06";
+    assert_eq!(planned(&["--gpu", uuid]), [STOPPED, ORPHANS]);
+    assert_eq!(planned(&["--user", "ben,1005"]), [NOTEBOOK, ORPHANS]);
+    assert_eq!(planned(&["--older-than", "30m"]), [NOTEBOOK, ORPHANS]);
+    assert_eq!(planned(&["--older-than", "2h"]), [0; 0]);
+    assert_eq!(planned(&["--min", "4GiB"]), [NOTEBOOK, STOPPED]);
+    assert_eq!(planned(&["--notebook", "fine-tune.ipynb"]), [NOTEBOOK]);
+    let kernel = "4b1f6f0e-2a57-4c3d-9be4-d08a51c7f2e6";
+    assert_eq!(planned(&["--kernel", kernel]), [NOTEBOOK]);
+    assert_eq!(planned(&["--pid", "440871"]), [LEAK], "whatever rules say");
+    assert_eq!(planned(&["--pid", "440871", "--user", "ben"]), [0; 0]);
+}
+
+#[test]
+fn what_is_asked_for_changes_the_steps() {
+    let document = run(&[
+        "reap", "--demo", "--json", "--pid", "448016", "--signal", "int", "--grace", "3s",
+    ])
+    .json();
+    let steps = &document["targets"][0]["steps"];
+    let int = json!({"step": "signal", "signal": "INT", "whom": "family", "grace_seconds": 3.0});
+    assert_eq!(steps[0], int);
+    assert_eq!(steps[1]["signal"], "KILL");
+    let job = run(&["reap", "--demo", "--pid", "412301"]);
+    assert!(
+        job.stdout
+            .contains("1. not gpumem's to end: scancel 48213.0; --direct"),
+        "{job:?}"
+    );
+    assert!(
+        job.stdout
+            .ends_with("nothing for gpumem to end, 1 for others to end\n")
+    );
+    let direct = run(&["reap", "--demo", "--pid", "412301", "--direct"]);
+    assert!(direct.stdout.contains("1. SIGTERM to 412301"), "{direct:?}");
+}
+
+#[test]
+fn what_is_left_alone_says_why() {
+    let refused = |more: &[&str]| {
+        let output = run(&[&["reap", "--demo", "--json"], more].concat());
+        output.json()["refused"].clone()
+    };
+    let xorg = refused(&["--pid", "2914"]);
+    assert_eq!(xorg[0]["why"]["protection"]["reason"], "graphics");
+    let xorg = refused(&["--pid", "2914", "--graphics"]);
+    assert_eq!(
+        xorg[0]["why"]["protection"],
+        json!({"reason": "program", "name": "Xorg"})
+    );
+    assert_eq!(refused(&["--pid", "99"])[0]["why"]["why"], "not_on_gpu");
+    assert_eq!(refused(&["--kernel", "no"])[0]["why"]["why"], "not_found");
+    let dead = corpus("dead_pid_missing-100");
+    let dead = run(&["reap", "--json", "--replay", &dead]).json();
+    assert_eq!(
+        dead["refused"][0]["why"],
+        json!({"why": "never_taken", "kind": "dead"})
+    );
+    // A recording without start ticks names nobody for certain.
+    let orphans = corpus("orphan_dataloader_workers-101");
+    let orphans = run(&["reap", "--json", "--replay", &orphans]).json();
+    assert_eq!(orphans["targets"], json!([]));
+    assert_eq!(
+        orphans["refused"][0]["why"]["protection"]["reason"],
+        "unresolved"
+    );
+}
+
+#[test]
+fn nonsense_is_a_usage_error() {
+    for (arguments, word) in [
+        (&["reap", "--demo", "--yes"][..], "--yes"),
+        (&["reap", "--yes", "--dry-run"], "--dry-run"),
+        (&["reap", "--history", "--pid", "7"], "--pid"),
+        (&["reap", "--demo", "--signal", "STOP"], "STOP"),
+        (&["reap", "--demo", "--kind", "lazy"], "lazy"),
+        (&["reap", "--demo", "--rule", "idel"], "idel"),
+        (&["reap", "--demo", "--gpu", "9"], "--gpu 9"),
+        (&["reap", "--demo", "--grace", "soon"], "soon"),
+        (&["kill"], "PID"),
+        (&["kill", "me"], "me"),
+        (&["kill", "-1"], "-1"),
+    ] {
+        let output = run(arguments);
+        assert_eq!((output.code, &*output.stdout), (2, ""), "{output:?}");
+        assert!(output.stderr.contains(word), "{word}: {output:?}");
+    }
+}
+
+#[test]
+fn blind_is_never_green() {
+    let none = run(&[
+        "reap",
+        "--json",
+        "--nvml-library",
+        "/nonexistent/libnvidia-ml.so.1",
+    ]);
+    assert_eq!(none.code, 3, "{none:?}");
+    assert_eq!(none.json()["status"], "error");
+    let lost = Machine::new(&one_gpu(&[]).fault(Fault::error("*", 15)));
+    for more in [&[][..], &["--yes"]] {
+        let lost = lost.run(&[&["reap", "--json", "--window", "0s"], more].concat());
+        assert_eq!(lost.code, 3, "{lost:?}");
+        assert_eq!(lost.json()["status"], "error");
+    }
+}
+
+#[test]
+fn without_a_yes_nothing_is_sent() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let holder = stage.holder(OBEYS);
+    let pid = holder.pid.to_string();
+    for arguments in [
+        &["reap", "--pid", &pid][..],
+        &["reap", "--pid", &pid, "--dry-run"],
+        &["reap", "--pid", &pid, "--json"],
+        &["kill", &pid],
+    ] {
+        let plan = stage.run(arguments);
+        assert_eq!(plan.code, 0, "{plan:?}");
+        assert!(plan.stdout.contains("2.0 GiB") || plan.stdout.contains("2147483648"));
+        assert!(
+            plan.stderr
+                .contains("nothing was sent; --yes carries this out"),
+            "{plan:?}"
+        );
+    }
+    assert!(holder.is_alive());
+    assert!(!stage.ledger().exists());
+    let history = stage.run(&["reap", "--history"]);
+    assert!(
+        history.stdout.starts_with("nothing was done so far"),
+        "{history:?}"
+    );
+}
+
+#[test]
+fn who_started_gpumem_is_never_touched() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let gpumem = stage.command(&["reap", "--yes", "--json", "--pid"]);
+    // It becomes its own victim's child.
+    let mut parent = stage.namespace.command("sh");
+    let script = "exec 3</dev/nvidia0; echo '{\"gpus\":[{\"processes\":[{\"pid\":'$$',\
+        \"used_bytes\":2147483648}]}]}' > \"$GPUMEM_MOCK_SCENE\"; \"$@\" $$; exit $?";
+    parent.args([
+        "-c",
+        script,
+        "sh",
+        support::gpumem(),
+        "reap",
+        "--yes",
+        "--json",
+    ]);
+    parent
+        .arg("--nvml-library")
+        .arg(stage.machine.library())
+        .arg("--pid");
+    for (name, value) in gpumem.get_envs() {
+        match value {
+            Some(value) => parent.env(name, value),
+            None => parent.env_remove(name),
+        };
+    }
+    let output = support::finish(&mut parent);
+    assert_eq!(output.code, 1, "{output:?}");
+    let document = output.json();
+    assert_eq!(document["status"], "incomplete");
+    assert_eq!(
+        document["refused"][0]["why"]["protection"]["reason"],
+        "ancestor"
+    );
+}
+
+#[test]
+fn what_its_owner_keeps_is_kept() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let holder = stage.holder_by(&["env", "GPUMEM_KEEP=2999-12-31"], OBEYS);
+    let output = stage.reap(&holder, &[]);
+    assert_eq!(output.code, 1, "{output:?}");
+    let refused = &output.json()["refused"][0]["why"]["protection"];
+    assert_eq!(refused["reason"], "kept_by_owner");
+    assert!(holder.is_alive());
+}
+
+#[test]
+fn of_another_user_only_on_request() {
+    if !rustix::process::geteuid().is_root() {
+        support::skip("root", "a process of another user takes it");
+        return;
+    }
+    let (Some(stage), Some(_)) = (Stage::new(), support::find("setpriv", "util-linux")) else {
+        return;
+    };
+    let nobody = [
+        "setpriv",
+        "--reuid",
+        "65534",
+        "--regid",
+        "65534",
+        "--clear-groups",
+    ];
+    let holder = stage.holder_by(&nobody, OBEYS);
+    let output = stage.reap(&holder, &[]);
+    assert_eq!(output.code, 1, "{output:?}");
+    let refused = &output.json()["refused"][0]["why"]["protection"];
+    assert_eq!(*refused, json!({"reason": "other_user", "uid": 65534}));
+    assert!(holder.is_alive());
+    stage.release(&holder, Duration::ZERO);
+    let output = stage.reap(&holder, &["--all-users"]);
+    assert_eq!(
+        (output.code, &super::outcome(&output)["outcome"]),
+        (0, &json!("freed"))
+    );
+}
