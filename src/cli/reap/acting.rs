@@ -20,8 +20,8 @@ use super::standing::standing;
 use crate::cli::{complain, store};
 use crate::host::Roots;
 use crate::model::{Snapshot, Time};
+use crate::reclaim::ask_servers;
 use crate::reclaim::guard::Call;
-use crate::reclaim::hands::AskServer;
 use crate::reclaim::ledger::{self, Actor, Entry, Event, Record};
 use crate::reclaim::policy::Pace;
 use crate::reclaim::{Act, Guard, Ledger, Lock, Moment, Outcome, Pidfds, Progress, Target};
@@ -117,10 +117,8 @@ impl Reaper {
             return Ok(Ended::Interrupted { signal, sent });
         }
         let mut act = Act::new(target, Arc::clone(&self.guard), self.actor.clone());
-        let mut hands = Pidfds::new(Roots::default());
-        if let Some(server) = ask_server() {
-            hands = hands.with_server(server);
-        }
+        let roots = Roots::default();
+        let mut hands = Pidfds::new(roots.clone()).with_server(ask_servers(roots));
         let mut sent = Vec::new();
         loop {
             let snapshot = self.look();
@@ -196,11 +194,6 @@ pub(super) fn actor(snapshot: &Snapshot) -> Actor {
         user: own.and_then(|process| process.user.clone()),
         sudo_user: std::env::var("SUDO_USER").ok().map(Into::into),
     }
-}
-
-/// How notebook servers are asked; `None` where they are not, and their kernels are signalled.
-fn ask_server() -> Option<AskServer> {
-    None
 }
 
 /// The ledger, which tells on standard error what it was told.

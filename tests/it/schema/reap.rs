@@ -12,7 +12,8 @@ use gpumem::reclaim::{Outcome, Protection, Refused, Signal, Target};
 use gpumem::report::schema;
 use serde_json::{Value, json};
 
-use super::{text, valid, validator};
+use super::documents::text;
+use super::{valid, validator};
 use crate::support::run;
 
 fn member() -> Member {
@@ -58,9 +59,11 @@ fn target() -> Target {
                 kernel: Kernel {
                     id: "k".into(),
                     pid: 7,
+                    start_ticks: 1,
                     server_url: "http://127.0.0.1:8888/".into(),
                     server_pid: Some(5),
                     notebook: text("a.ipynb"),
+                    last_activity: Some(Time::default()),
                 },
                 grace_seconds: 6.0,
             },
@@ -178,6 +181,8 @@ pub fn report() -> Value {
             .collect(),
         undecided: vec![Undecided {
             rule: "idle".into(),
+            pid: Some(7),
+            gpu: Some(0),
             reason: "no history".to_owned(),
         }],
         errors: vec![ReadError {
