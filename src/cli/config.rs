@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::args::{Config as Args, ConfigAction, Global};
 use super::exit::Exit;
 use super::{print, trial};
+use crate::config::reap::Response;
 use crate::config::{self, Config};
 use crate::model::Time;
 use crate::report::escape::escape;
@@ -46,7 +47,8 @@ fn proved(files: &[PathBuf], config: &Config, now: Time) -> String {
         text.push_str(&format!("{}: ok\n", escape(&file.display().to_string())));
     }
     for rule in config.rules.rules() {
-        text.push_str(&format!("  rule {}\n", rule_line(&**rule)));
+        let response = config.reap.response(rule.name());
+        text.push_str(&format!("  rule {}\n", rule_line(&**rule, response)));
     }
     for keep in config.rules.keeps() {
         text.push_str(&format!("  keep {}\n", keep_line(keep, now)));
@@ -54,7 +56,7 @@ fn proved(files: &[PathBuf], config: &Config, now: Time) -> String {
     text
 }
 
-fn rule_line(rule: &dyn Rule) -> String {
+fn rule_line(rule: &dyn Rule, response: Response) -> String {
     let mut words = Vec::new();
     if **rule.name() != *rule.kind().name() {
         words.push(rule.kind().to_string());
@@ -72,6 +74,9 @@ fn rule_line(rule: &dyn Rule) -> String {
         0 => {}
         1 => words.push("1 override".to_owned()),
         count => words.push(format!("{count} overrides")),
+    }
+    if response == Response::Reap {
+        words.push("reaped by reap --watch".to_owned());
     }
     if !rule.is_run() {
         words.push("switched off".to_owned());

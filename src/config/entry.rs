@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 use super::read::written;
 use super::read::{Entry, File, Key, in_order, kind_names, near, rule_names, settings_of_kind};
 use super::scope::{Field, KEYS, Keys};
-use super::{Config, Error};
+use super::{Config, Error, reap};
 use crate::model::{Kind, Time};
 use crate::rules::keep::Keep;
 use crate::rules::rule::{Rule, SettingValue};
@@ -18,7 +18,7 @@ use crate::rules::scope::Scope;
 use crate::rules::setting::Value;
 
 /// What names a `[[rule]]`.
-const RULE: &[&str] = &["name", "kind"];
+const RULE: &[&str] = &["name", "kind", reap::ACTION];
 /// What a `[[keep]]` may hold beside its scope.
 const KEEP: &[&str] = &["reason", "until", "kinds", "rules"];
 /// A reason is a sentence.
@@ -81,6 +81,10 @@ fn add_rule(
     }
     if let Some(message) = rule.contradiction() {
         return Err(file.wrong(span, "rule", message));
+    }
+    if let Some(value) = table.get(reap::ACTION) {
+        let response = reap::action(file, "rule", rule.kind(), value)?;
+        config.reap.set_response(Arc::clone(&name), response);
     }
     config.rules.add(rule);
     let origin = file.origin(span);

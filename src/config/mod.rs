@@ -4,11 +4,13 @@
 //! user's `config.toml`; or the defaults and the one file that was named. `[[override]]`s of all layers
 //! are applied in their order, every one that fits, so that the later wins. A `[[rule]]` starts from what
 //! is in force for its kind where it is read: the defaults, the layers before, and its own file. A
-//! `[[keep]]` of any layer exempts. An error names file, line and key and what is allowed. What the rules'
-//! settings are is in [`crate::rules`]; reading is in `read`, `entry` and `scope`, writing in `write`.
+//! `[[keep]]` of any layer exempts, and so does a program of `[reap]`'s `never`. An error names file, line and key and what is allowed. What the rules'
+//! settings are is in [`crate::rules`], what is done about findings while nobody looks in [`reap`];
+//! reading is in `read`, `entry` and `scope`, writing in `write`.
 
 mod entry;
 mod read;
+pub mod reap;
 mod scope;
 mod write;
 
@@ -17,6 +19,8 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+
+pub use reap::Reap;
 
 use crate::rules::Settings;
 use crate::units::Span;
@@ -35,6 +39,8 @@ pub struct Config {
     pub sample: Sample,
     /// How it is judged.
     pub rules: Settings,
+    /// What is done about it while nobody looks.
+    pub reap: Reap,
     /// Where each value that is not a default comes from, by its dotted key.
     origins: BTreeMap<String, String>,
 }
@@ -42,7 +48,7 @@ pub struct Config {
 /// Two configurations are the same when they have the same effect, wherever their values come from.
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
-        self.sample == other.sample && self.rules == other.rules
+        self.sample == other.sample && self.rules == other.rules && self.reap == other.reap
     }
 }
 

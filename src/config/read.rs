@@ -10,13 +10,13 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::{Config, Error, entry};
+use super::{Config, Error, entry, reap};
 use crate::rules::Settings;
 use crate::rules::rule::SettingValue;
 use crate::rules::setting::{Value, Written, whole_milliseconds};
 use crate::units::Span;
 
-const TOP: &[&str] = &["sample", "rules", "rule", "override", "keep"];
+const TOP: &[&str] = &["sample", "reap", "rules", "rule", "override", "keep"];
 const SAMPLE: &[&str] = &["interval"];
 /// Sampling faster than this is a load, and slower the history takes every interval for a gap.
 const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
@@ -52,11 +52,21 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
         };
         match *name {
             "sample" => sample(config, &file, file.table(name, value)?)?,
+            "reap" => reap::table(config, &file, file.table(name, value)?)?,
             "rules" => rules(config, &file, file.table(name, value)?)?,
             _ => entry::all(config, &file, name, value)?,
         }
     }
-    Ok(())
+    match config.reap.contradiction() {
+        Some(message) => {
+            // It is this file that makes it one, by what it says of warnings or of rules.
+            let says = |name| document.iter().find(|(key, _)| key.get_ref() == name);
+            let at = ["reap", "rule", "rules"].into_iter().find_map(says);
+            let at = at.map_or(0..0, |(key, _)| key.span());
+            Err(file.wrong(at, "reap", message.to_owned()))
+        }
+        None => Ok(()),
+    }
 }
 
 fn sample(config: &mut Config, file: &File<'_>, table: &DeTable<'_>) -> Result<(), Error> {
@@ -95,7 +105,19 @@ fn rules(config: &mut Config, file: &File<'_>, table: &DeTable<'_>) -> Result<()
         let prefix = format!("rules.{name}");
         let mut last = key.span();
         for (key, value) in in_order(file.table(&prefix, value)?) {
-            let (setting, value) = file.setting(&prefix, &[], &known, key, value)?;
+            if key.get_ref() == reap::ACTION {
+                let rule = config.rules.rule_mut(name);
+                if let Some((name, kind)) = rule.map(|rule| (rule.name().clone(), rule.kind())) {
+                    let response = reap::action(file, &prefix, kind, value)?;
+                    config.reap.set_response(name, response);
+                }
+                let origin = file.origin(key.span());
+                config
+                    .origins
+                    .insert(format!("{prefix}.{}", reap::ACTION), origin);
+                continue;
+            }
+            let (setting, value) = file.setting(&prefix, &[reap::ACTION], &known, key, value)?;
             last = key.span();
             if let Some(rule) = config.rules.rule_mut(name) {
                 rule.set(setting, value);

@@ -1,6 +1,7 @@
 //! What is read, what is refused and how, and that what is written reads back.
 
 use std::fs;
+use std::sync::Arc;
 
 use super::*;
 use crate::rules::rule::{Rule as _, Tuned};
@@ -154,7 +155,7 @@ fn a_mistake_is_told_with_file_line_key_and_what_is_allowed() {
         (
             "[rules.idle]\nduratoin = \"1m\"",
             "config.toml:2: rules.idle.duratoin: is not known; did you mean \"duration\"?; allowed: \
-             enabled, min_memory, duration, max_cpu_percent, severity",
+             action, enabled, min_memory, duration, max_cpu_percent, severity",
         ),
         (
             "\n[rules.idel]",
@@ -218,7 +219,7 @@ fn a_mistake_is_told_with_file_line_key_and_what_is_allowed() {
             "[[override]]\nrule = \"idle\"\nusr = \"ann\"",
             "config.toml:3: override.usr: is not known; did you mean \"user\"?; allowed: user, command, \
              gpu, framework, container, notebook, memory_above, memory_below, time, days, timezone, \
-             enabled, min_memory, duration, max_cpu_percent, severity",
+             action, enabled, min_memory, duration, max_cpu_percent, severity",
         ),
         (
             "[[override]]\nrule = \"idle\"\nuser = \"\"",
@@ -358,3 +359,4 @@ fn the_chosen_file_stands_alone_and_relative_folders_are_ignored() {
 }
 
 mod entries;
+mod reap;

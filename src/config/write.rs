@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use super::Config;
+use super::reap::{ACTION, is_reaped};
 use crate::rules::hours::DAYS;
 use crate::rules::keep::Keep;
 use crate::rules::rule::{Override, Rule};
@@ -25,6 +26,7 @@ fn write_all(config: &Config, out: &mut String) -> fmt::Result {
     let interval = Value::Span(config.sample.interval);
     let origin = origin(config, "sample.interval");
     writeln!(out, "interval = {interval} # {origin}")?;
+    write_reap(config, out)?;
     let is_named = |rule: &dyn Rule| **rule.name() != *rule.kind().name();
     let (named, kinds): (Vec<_>, Vec<_>) = config
         .rules
@@ -48,6 +50,29 @@ fn write_all(config: &Config, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
+fn write_reap(config: &Config, out: &mut String) -> fmt::Result {
+    writeln!(
+        out,
+        "\n# what `gpumem reap --watch` does about findings\n[reap]"
+    )?;
+    let reap = &config.reap;
+    let span = |span| Value::Span(span).to_string();
+    for (key, value) in [
+        ("warn", span(reap.warn)),
+        ("grace", span(reap.grace)),
+        ("settle", span(reap.settle)),
+        ("most", reap.most.to_string()),
+        ("within", span(reap.within)),
+        ("notify", list(&reap.notify)),
+        ("warn_terminal", reap.warn_terminal.to_string()),
+        ("never", list(&reap.never)),
+    ] {
+        let origin = origin(config, &format!("reap.{key}"));
+        writeln!(out, "{key} = {value} # {origin}")?;
+    }
+    Ok(())
+}
+
 fn write_kind(config: &Config, rule: &dyn Rule, out: &mut String) -> fmt::Result {
     let name = rule.name();
     writeln!(out, "\n# {}\n[rules.{name}]", rule.meaning())?;
@@ -61,6 +86,14 @@ fn write_kind(config: &Config, rule: &dyn Rule, out: &mut String) -> fmt::Result
             origin(config, &key)
         )?;
     }
+    if is_reaped(rule.kind()) {
+        let origin = origin(config, &format!("rules.{name}.{ACTION}"));
+        writeln!(
+            out,
+            "{ACTION} = \"{}\" # {origin}",
+            config.reap.response(name)
+        )?;
+    }
     Ok(())
 }
 
@@ -72,6 +105,9 @@ fn write_named(config: &Config, rule: &dyn Rule, out: &mut String) -> fmt::Resul
     write_scope(rule.scope(), out)?;
     for setting in rule.settings() {
         writeln!(out, "{} = {}", setting.name, setting.value)?;
+    }
+    if is_reaped(rule.kind()) {
+        writeln!(out, "{ACTION} = \"{}\"", config.reap.response(name))?;
     }
     Ok(())
 }
@@ -157,8 +193,12 @@ fn write_list(key: &str, names: &[&str], out: &mut String) -> fmt::Result {
     if names.is_empty() {
         return Ok(());
     }
-    let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
-    writeln!(out, "{key} = [{}]", names.join(", "))
+    writeln!(out, "{key} = {}", list(names))
+}
+
+fn list<N: AsRef<str>>(names: &[N]) -> String {
+    let names: Vec<String> = names.iter().map(|name| quoted(name.as_ref())).collect();
+    format!("[{}]", names.join(", "))
 }
 
 /// Where a value comes from; a path may hold what a comment may not.

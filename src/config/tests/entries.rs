@@ -189,7 +189,7 @@ fn a_mistake_in_an_entry_is_told_with_its_line_and_key() {
         ),
         (
             rule("duratoin = \"1m\""),
-            "4: rule.duratoin: is not known; did you mean \"duration\"?; allowed: name, kind, user, ",
+            "4: rule.duratoin: is not known; did you mean \"duration\"?; allowed: name, kind, action, user, ",
         ),
         (
             rule("duration = \"2d\""),

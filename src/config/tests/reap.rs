@@ -1,0 +1,148 @@
+//! `[reap]` and the actions of rules.
+
+use super::*;
+use crate::config::reap::Response;
+
+const WHOLE: &str = r#"
+[reap]
+warn = "30m"
+grace = "2m"
+settle = "20s"
+most = 1
+within = "1h"
+notify = ["/usr/local/bin/tell", "--mail", "a \"word\"\n"]
+warn_terminal = false
+never = ["tensorboard", "Xorg"]
+
+[rules.orphan]
+action = "reap"
+
+[[rule]]
+name = "idle-notebooks"
+kind = "idle"
+notebook = "*"
+action = "reap"
+
+[[rule]]
+name = "idle-others"
+kind = "idle"
+action = "notify"
+"#;
+
+#[test]
+fn everything_of_it_is_read_and_reads_back() {
+    let config = parse(WHOLE).unwrap();
+    let reap = &config.reap;
+    assert_eq!(reap.warn, Span::from_seconds(1800.0));
+    assert_eq!(reap.grace, Span::from_seconds(120.0));
+    assert_eq!(reap.settle, Span::from_seconds(20.0));
+    assert_eq!((reap.most, reap.within), (1, Span::from_seconds(3600.0)));
+    let notify = ["/usr/local/bin/tell", "--mail", "a \"word\"\n"];
+    assert_eq!(reap.notify, notify.map(Arc::from));
+    assert!(!reap.warn_terminal);
+    assert_eq!(reap.never, ["tensorboard", "Xorg"].map(Arc::from));
+    let reaping: Vec<&str> = reap.reaping().map(|rule| &**rule).collect();
+    assert_eq!(reaping, ["idle-notebooks", "orphan"]);
+    assert_eq!(reap.response("idle-others"), Response::Notify);
+    let written = config.to_toml();
+    assert_eq!(parse(&written).unwrap(), config, "{written}");
+    for line in [
+        "action = \"reap\" # config.toml:13",
+        "never = [\"tensorboard\", \"Xorg\"] # config.toml:10",
+        "action = \"notify\" # default",
+    ] {
+        assert!(written.lines().any(|it| it == line), "{line}: {written}");
+    }
+}
+
+#[test]
+fn nothing_is_ended_unless_a_rule_says_so() {
+    let config = parse("").unwrap();
+    assert_eq!(config.reap.reaping().count(), 0);
+    // What its kind does a rule does not take over: it may be for others.
+    let config = parse(
+        "[rules.idle]\naction = \"reap\"\n[[rule]]\nname = \"mine\"\nkind = \"idle\"\nuser = \"ann\"",
+    )
+    .unwrap();
+    assert_eq!(config.reap.response("idle"), Response::Reap);
+    assert_eq!(config.reap.response("mine"), Response::Notify);
+}
+
+#[test]
+fn a_later_layer_changes_what_an_earlier_one_says_and_takes_no_protection_away() {
+    let mut config = parse(WHOLE).unwrap();
+    let user = "[reap]\nwarn = \"1h\"\nwarn_terminal = true\nnever = [\"Xorg\", \"blender\"]\n\
+                [rules.orphan]\naction = \"notify\"";
+    read::layer(&mut config, user, Path::new("user.toml")).unwrap();
+    assert_eq!(config.reap.warn, Span::from_seconds(3600.0));
+    assert_eq!(config.reap.grace, Span::from_seconds(120.0));
+    assert_eq!(config.reap.response("orphan"), Response::Notify);
+    let never = ["tensorboard", "Xorg", "blender"];
+    assert_eq!(config.reap.never, never.map(Arc::from));
+}
+
+#[test]
+fn mistakes_are_told_with_line_and_key() {
+    for (text, message) in [
+        (
+            "[reap]\nwarm = \"1m\"",
+            "config.toml:2: reap.warm: is not known; did you mean \"warn\"?; allowed: warn, grace, \
+             settle, most, within, notify, warn_terminal, never",
+        ),
+        (
+            "[reap]\nwarn = \"0s\"",
+            "config.toml:2: reap.warn: \"0s\" is not allowed; write a duration such as \"30s\", \
+             \"10m\" or \"2h\", from 1s to 1d",
+        ),
+        (
+            "[reap]\nmost = 1.5",
+            "config.toml:2: reap.most: 1.5 is not allowed; write a number of acts such as 3, up to 1000",
+        ),
+        (
+            "[reap]\nnotify = \"mail ann\"",
+            "config.toml:2: reap.notify: \"mail ann\" is not allowed; write a program by its whole \
+             path and its arguments, such as [\"/usr/local/bin/tell\", \"--mail\"]",
+        ),
+        (
+            "[reap]\nnotify = [\"tell\"]",
+            "config.toml:2: reap.notify: the list is not allowed; write a program by its whole path \
+             and its arguments, such as [\"/usr/local/bin/tell\", \"--mail\"]",
+        ),
+        (
+            "[reap]\nnever = [\"/usr/bin/x\"]",
+            "config.toml:2: reap.never: the list is not allowed; write a list of programs' file \
+             names such as [\"tensorboard\"]",
+        ),
+        (
+            "[reap]\nwarn_terminal = \"yes\"",
+            "config.toml:2: reap.warn_terminal: \"yes\" is not allowed; write true or false",
+        ),
+        (
+            "[rules.idle]\naction = \"kill\"",
+            "config.toml:2: rules.idle.action: \"kill\" is not allowed; write \"notify\" or \"reap\"",
+        ),
+        (
+            "[rules.dead]\naction = \"reap\"",
+            "config.toml:2: rules.dead.action: what dead finds is never ended while nobody looks; \
+             write \"notify\"",
+        ),
+        (
+            "[[rule]]\nname = \"mine\"\nkind = \"server-idle\"\naction = \"reap\"",
+            "config.toml:4: rule.action: what server-idle finds is never ended while nobody looks; \
+             write \"notify\"",
+        ),
+        (
+            "[rules.idle]\naction = \"reap\"\n\n[reap]\nwarn_terminal = false",
+            "config.toml:4: reap: a rule says action = \"reap\", and nobody would be warned; give a \
+             notify command, or warn_terminal = true",
+        ),
+        (
+            "[[override]]\nrule = \"idle\"\nuser = \"ann\"\naction = \"reap\"",
+            "config.toml:4: override.action: is not known; allowed: user, command, gpu, framework, \
+             container, notebook, memory_above, memory_below, time, days, timezone, enabled, \
+             min_memory, duration, max_cpu_percent, severity",
+        ),
+    ] {
+        assert_eq!(refused(text), message);
+    }
+}
