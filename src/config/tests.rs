@@ -171,7 +171,7 @@ fn a_mistake_is_told_with_file_line_key_and_what_is_allowed() {
         ),
         (
             "ruls = 1",
-            "config.toml:1: ruls: is not known; did you mean \"rule\"?; allowed: sample, rules, rule, \
+            "config.toml:1: ruls: is not known; did you mean \"rule\"?; allowed: sample, reap, rules, rule, \
              override, keep",
         ),
         (

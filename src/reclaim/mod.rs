@@ -4,7 +4,9 @@
 //! refusals with their reasons; it is pure, and so are [`guard`] (who is never touched), [`policy`] (what is asked
 //! for) and [`verify`] (what came back, as NVML sees it). [`act`] carries a target out, one call at a
 //! time, driven by data; [`hands`] is the only place that touches the world, through pidfds and never
-//! through a number; how a notebook's [`server`] is asked, and the daemon of [`mps`], is beside it. [`ledger`] is written before anything is sent, [`lock`] holds off a second reaper.
+//! through a number; how a notebook's [`server`] is asked, and the daemon of [`mps`], is beside it.
+//! [`ledger`] is written before anything is sent, [`lock`] holds off a second reaper, [`warnings`]
+//! remember who was warned before an act of which nobody is asked.
 //!
 //! Nothing here prints, asks a clock, knows NVML or judges: whether a rule still holds, whoever drives
 //! an act says before each call.
@@ -25,8 +27,9 @@ pub mod server;
 mod steps;
 pub mod target;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 pub mod verify;
+pub mod warnings;
 
 pub use act::{Act, Moment, Progress, Standing};
 pub use guard::{Call, Guard, Protection};
@@ -38,3 +41,4 @@ pub use policy::{Exempt, Pace, Policy, Selection, Signal};
 pub use server::ask_servers;
 pub use target::Target;
 pub use verify::Outcome;
+pub use warnings::Warnings;

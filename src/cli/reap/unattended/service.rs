@@ -1,0 +1,172 @@
+//! What the service manager is told: systemd's notification protocol, a few lines over a datagram.
+//!
+//! The socket's name is in `NOTIFY_SOCKET`, a path or, with a leading `@`, an abstract name; without it
+//! nobody is told anything. The protocol is that of sd_notify(3). Kept here rather than taken from a
+//! crate: it is one datagram, and the crates bring sending of descriptors along. Telling never waits and
+//! never fails: a manager that does not listen is no reason to stop.
+
+use std::env;
+use std::ffi::OsStr;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::process;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::report::escape::escape;
+
+/// Names of the environment.
+pub(super) const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
+/// A status is a line.
+const LONGEST_STATUS: usize = 200;
+
+/// The service manager, if there is one.
+#[derive(Debug)]
+pub(super) struct Service {
+    socket: Option<(UnixDatagram, SocketAddr)>,
+    watchdog: Option<Duration>,
+}
+
+impl Service {
+    /// The one that started this process.
+    pub(super) fn of_environment() -> Self {
+        let [socket, usec, pid] = VARIABLES.map(env::var_os);
+        let text = |value: &Option<std::ffi::OsString>| {
+            value.as_ref().and_then(|it| it.to_str()).map(str::to_owned)
+        };
+        Self::new(
+            socket.as_deref(),
+            text(&usec).as_deref(),
+            text(&pid).as_deref(),
+        )
+    }
+
+    fn new(socket: Option<&OsStr>, usec: Option<&str>, pid: Option<&str>) -> Self {
+        // Another process's watchdog, where it was inherited.
+        let is_ours = pid.is_none_or(|pid| pid.parse() == Ok(process::id()));
+        let usec = usec.and_then(|usec| usec.parse().ok());
+        let usec = usec.filter(|&usec: &u64| is_ours && usec > 0);
+        Self {
+            socket: socket.and_then(connect),
+            watchdog: usec.map(Duration::from_micros),
+        }
+    }
+
+    /// How often it wants to hear that this process is well: in half of the time after which it
+    /// would restart it.
+    pub(super) fn watchdog(&self) -> Option<Duration> {
+        self.watchdog.filter(|_| self.socket.is_some()).map(|it| it / 2)
+    }
+
+    /// Start-up, or reading the configuration again, is over.
+    pub(super) fn ready(&self) {
+        self.tell("READY=1");
+    }
+
+    /// All is well.
+    pub(super) fn alive(&self) {
+        self.tell("WATCHDOG=1");
+    }
+
+    /// The configuration is read again.
+    pub(super) fn reloading(&self) {
+        let now = clock_gettime(ClockId::Monotonic);
+        let usec = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
+        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={usec}"));
+    }
+
+    /// The end.
+    pub(super) fn stopping(&self) {
+        self.tell("STOPPING=1");
+    }
+
+    /// What is going on, in a line.
+    pub(super) fn status(&self, text: &str) {
+        let text: String = escape(text).chars().take(LONGEST_STATUS).collect();
+        self.tell(&format!("STATUS={text}"));
+    }
+
+    fn tell(&self, state: &str) {
+        if let Some((socket, manager)) = &self.socket {
+            let _ = socket.send_to_addr(state.as_bytes(), manager);
+        }
+    }
+}
+
+fn connect(name: &OsStr) -> Option<(UnixDatagram, SocketAddr)> {
+    let manager = match name.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name).ok()?,
+        [b'/', ..] => SocketAddr::from_pathname(name).ok()?,
+        // A virtual machine's, or none.
+        _ => return None,
+    };
+    let socket = UnixDatagram::unbound().ok()?;
+    socket.set_nonblocking(true).ok()?;
+    Some((socket, manager))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hear(socket: &UnixDatagram) -> String {
+        let mut bytes = [0; 4096];
+        let length = socket.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..length].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_manager_hears_everything_by_either_kind_of_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let by_path = UnixDatagram::bind(&path).unwrap();
+        let name = format!("gpumem-test-{}", process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let abstract_one = UnixDatagram::bind_addr(&address).unwrap();
+        let at = format!("@{name}");
+        for (socket, name) in [
+            (&by_path, path.as_os_str()),
+            (&abstract_one, OsStr::new(&at)),
+        ] {
+            let service = Service::new(Some(name), None, None);
+            service.ready();
+            service.status("a\u{1b}[2Jb\nREADY=1");
+            service.reloading();
+            service.alive();
+            service.stopping();
+            assert_eq!(hear(socket), "READY=1");
+            assert_eq!(hear(socket), "STATUS=a\\e[2Jb\\nREADY=1", "it stays one line");
+            let reloading = hear(socket);
+            let usec = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap();
+            assert!(usec.parse::<u64>().unwrap() > 0);
+            assert_eq!(hear(socket), "WATCHDOG=1");
+            assert_eq!(hear(socket), "STOPPING=1");
+        }
+    }
+
+    #[test]
+    fn nobody_has_to_listen() {
+        for name in [None, Some(""), Some("vsock:2:1"), Some("@"), Some("/nonexistent/notify")] {
+            Service::new(name.map(OsStr::new), Some("1000000"), None).ready();
+        }
+    }
+
+    #[test]
+    fn the_watchdog_is_this_processs_own() {
+        let half = |usec, pid| {
+            let socket = Some(OsStr::new("/nonexistent/notify"));
+            Service::new(socket, usec, pid).watchdog()
+        };
+        let own = process::id().to_string();
+        let second = Some(Duration::from_secs(1));
+        assert_eq!(half(Some("2000000"), None), second);
+        assert_eq!(half(Some("2000000"), Some(&own)), second);
+        assert_eq!(half(Some("2000000"), Some("1")), None);
+        for usec in [None, Some("0"), Some("-1"), Some(""), Some("x")] {
+            assert_eq!(half(usec, None), None, "{usec:?}");
+        }
+        assert_eq!(Service::new(None, Some("2000000"), None).watchdog(), None);
+    }
+}

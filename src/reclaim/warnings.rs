@@ -1,0 +1,453 @@
+//! Who was warned of what and when, on the disk: nothing is ended unattended without a warning that was
+//! given before, and a restart forgets none.
+//!
+//! A warning is for one finding on one process of one boot. It is given twice: when the finding has
+//! come, and again shortly before the act. A finding that ceased and came back starts over, also where
+//! that happened while nobody looked: its state began after the warning then. The file is replaced
+//! whole, so that it is never torn; one that cannot be read forgets all warnings, which only delays.
+//! Asks no clock, tells nobody and ends nobody.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+
+use crate::model::finding::Finding;
+use crate::model::{Start, Time};
+
+/// The `schema` of the file.
+const SCHEMA: &str = "gpumem.warnings/1";
+/// More warnings than this do not stand at one time on any machine.
+const MOST: usize = 4096;
+/// And are not larger.
+const MOST_BYTES: u64 = 4 << 20;
+/// What was found before a restart and not again for so long is no more, in seconds.
+const LONGEST_SECONDS: f64 = 2.0 * 86_400.0;
+
+/// What keeps warnings from being kept.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// They cannot be read.
+    #[error("cannot read the warnings in {}: {cause}; whom they were for is warned anew", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+    /// They cannot be written.
+    #[error("cannot write the warnings to {}: {cause}; nobody counts as warned whose warning is not there", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+}
+
+/// How long it is waited.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Terms {
+    /// From the first warning to the last.
+    pub warn: Duration,
+    /// From the last warning to the act.
+    pub grace: Duration,
+}
+
+/// What is due about a finding.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Due {
+    /// The first warning.
+    First,
+    /// The last one.
+    Last,
+    /// The act.
+    Act,
+    /// Nothing before then.
+    Nothing {
+        /// When.
+        until: Time,
+    },
+}
+
+/// A warning.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Warning {
+    /// The finding's id.
+    pub finding: Arc<str>,
+    /// The boot that start ticks count from.
+    pub boot_id: Arc<str>,
+    /// The process; `None` where the finding is about a GPU.
+    pub pid: Option<u32>,
+    /// Clock ticks from boot to its start.
+    pub start_ticks: Option<u64>,
+    /// When the first warning was given.
+    pub first: Time,
+    /// And the last.
+    pub last: Option<Time>,
+    /// What was due then was said or done: it is not said or tried again.
+    pub is_over: bool,
+    /// It is of another run, and whether the finding has lasted since is not known yet.
+    #[serde(skip)]
+    is_old: bool,
+}
+
+impl Warning {
+    /// What is due next.
+    pub fn due(&self, now: Time, terms: Terms) -> Due {
+        let (after, due) = match self.last {
+            None => (self.first.plus_seconds(terms.warn.as_secs_f64()), Due::Last),
+            Some(last) => (last.plus_seconds(terms.grace.as_secs_f64()), Due::Act),
+        };
+        match now >= after {
+            true => due,
+            false => Due::Nothing { until: after },
+        }
+    }
+
+    fn is_for(&self, finding: &Finding, boot_id: &str) -> bool {
+        let about = finding.process.as_ref();
+        let start_ticks = about.and_then(|about| match about.identity.start {
+            Start::Ticks(ticks) => Some(ticks),
+            Start::Time(_) | Start::Unknown => None,
+        });
+        self.finding == finding.id
+            && *self.boot_id == *boot_id
+            && self.pid == about.map(|about| about.pid)
+            && self.start_ticks == start_ticks
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    schema: String,
+    warnings: Vec<Warning>,
+}
+
+/// The warnings that stand.
+#[derive(Debug)]
+pub struct Warnings {
+    path: PathBuf,
+    boot_id: Arc<str>,
+    standing: Vec<Warning>,
+}
+
+impl Warnings {
+    /// Reads the warnings of this boot; a file that is not there holds none. What cannot be read is
+    /// told beside them.
+    pub fn open(path: &Path, boot_id: Arc<str>) -> (Self, Option<Error>) {
+        let mut warnings = Self {
+            path: path.to_owned(),
+            boot_id,
+            standing: Vec::new(),
+        };
+        let error = match read(path) {
+            Ok(standing) => {
+                warnings.standing = standing;
+                None
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => None,
+            Err(cause) => Some(Error::Read {
+                path: path.to_owned(),
+                cause,
+            }),
+        };
+        let boot_id = Arc::clone(&warnings.boot_id);
+        warnings.standing.retain(|it| it.boot_id == boot_id);
+        for warning in &mut warnings.standing {
+            warning.is_old = true;
+        }
+        (warnings, error)
+    }
+
+    /// The warnings that stand.
+    pub fn all(&self) -> &[Warning] {
+        &self.standing
+    }
+
+    /// The warning of a finding.
+    pub fn of(&self, finding: &Finding) -> Option<&Warning> {
+        let mut standing = self.standing.iter();
+        standing.find(|it| it.is_for(finding, &self.boot_id))
+    }
+
+    /// Takes in what is found now, all of it: the warning of what is no more is forgotten, and so is one
+    /// of an earlier run where what it was of has begun since, or one that is of the future by a clock
+    /// that was set back.
+    ///
+    /// # Errors
+    ///
+    /// Where that cannot be written.
+    pub fn update(&mut self, found: &[&Finding], now: Time) -> Result<(), Error> {
+        let before = self.standing.len();
+        let boot_id = &self.boot_id;
+        self.standing.retain_mut(|it| {
+            let finding = found.iter().find(|finding| it.is_for(finding, boot_id));
+            let is_of_the_past = it.first <= now && it.last.is_none_or(|last| last <= now);
+            let lasts = match finding {
+                Some(finding) if it.is_old => finding.since <= it.first,
+                Some(_) => true,
+                // Before there is a history again, rules find nothing.
+                None => it.is_old && now.seconds_since(it.first) < LONGEST_SECONDS,
+            };
+            it.is_old &= finding.is_none();
+            lasts && is_of_the_past
+        });
+        match self.standing.len() == before {
+            true => Ok(()),
+            false => self.write(&self.standing),
+        }
+    }
+
+    /// A warning was given, the first or the last. It counts once this returns.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be written, and then it does not count.
+    pub fn note(&mut self, finding: &Finding, now: Time) -> Result<(), Error> {
+        let mut standing = self.standing.clone();
+        match standing
+            .iter_mut()
+            .find(|it| it.is_for(finding, &self.boot_id))
+        {
+            Some(known) => known.last = Some(now),
+            None => {
+                if standing.len() >= MOST {
+                    return Err(Error::Write {
+                        path: self.path.clone(),
+                        cause: io::Error::other("there are too many"),
+                    });
+                }
+                let about = finding.process.as_ref();
+                standing.push(Warning {
+                    finding: Arc::clone(&finding.id),
+                    boot_id: Arc::clone(&self.boot_id),
+                    pid: about.map(|about| about.pid),
+                    start_ticks: about.and_then(|about| about.start_ticks),
+                    first: now,
+                    last: None,
+                    is_over: false,
+                    is_old: false,
+                });
+            }
+        }
+        self.replace(standing)
+    }
+
+    /// What was due of findings has been said or done.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be written.
+    pub fn conclude(&mut self, findings: &[Arc<str>]) -> Result<(), Error> {
+        let mut standing = self.standing.clone();
+        for warning in &mut standing {
+            warning.is_over |= findings.contains(&warning.finding);
+        }
+        self.replace(standing)
+    }
+
+    /// Findings start over.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be written.
+    pub fn forget(&mut self, findings: &[Arc<str>]) -> Result<(), Error> {
+        let mut standing = self.standing.clone();
+        standing.retain(|it| !findings.contains(&it.finding));
+        self.replace(standing)
+    }
+
+    fn replace(&mut self, standing: Vec<Warning>) -> Result<(), Error> {
+        self.write(&standing)?;
+        self.standing = standing;
+        Ok(())
+    }
+
+    fn write(&self, standing: &[Warning]) -> Result<(), Error> {
+        let document = Document {
+            schema: SCHEMA.to_owned(),
+            warnings: standing.to_vec(),
+        };
+        let write = || {
+            let mut text = serde_json::to_vec_pretty(&document)?;
+            text.push(b'\n');
+            let mut name = self.path.as_os_str().to_owned();
+            name.push(".new");
+            let new = PathBuf::from(name);
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
+                .open(&new)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&new, &self.path)?;
+            // That it was replaced has to be on the disk as well.
+            let folder = self.path.parent().filter(|it| !it.as_os_str().is_empty());
+            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        };
+        write().map_err(|cause| Error::Write {
+            path: self.path.clone(),
+            cause,
+        })
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<Warning>> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
+        .open(path)?;
+    let mut text = Vec::new();
+    file.take(MOST_BYTES).read_to_end(&mut text)?;
+    let document: Document = serde_json::from_slice(&text)?;
+    match document.schema == SCHEMA {
+        true => Ok(document.warnings),
+        false => Err(io::Error::other("it is of another version")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{BOOT, at, finding, process};
+    use super::*;
+    use crate::model::Kind;
+
+    const TERMS: Terms = Terms {
+        warn: Duration::from_secs(900),
+        grace: Duration::from_secs(60),
+    };
+
+    fn found() -> Finding {
+        finding(Kind::Idle, &process(70, "python train.py"))
+    }
+
+    fn open(path: &Path) -> Warnings {
+        let (warnings, error) = Warnings::open(path, BOOT.into());
+        assert!(error.is_none(), "{error:?}");
+        warnings
+    }
+
+    fn due(warnings: &Warnings, finding: &Finding, now: Time) -> Due {
+        warnings
+            .of(finding)
+            .map_or(Due::First, |it| it.due(now, TERMS))
+    }
+
+    #[test]
+    fn it_is_warned_twice_and_then_acted() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut warnings = open(&folder.path().join("warnings"));
+        let found = found();
+        assert_eq!(due(&warnings, &found, at(0.0)), Due::First);
+        warnings.note(&found, at(0.0)).unwrap();
+        let until = |seconds| Due::Nothing { until: at(seconds) };
+        assert_eq!(due(&warnings, &found, at(0.0)), until(900.0));
+        assert_eq!(due(&warnings, &found, at(899.9)), until(900.0));
+        assert_eq!(due(&warnings, &found, at(5000.0)), Due::Last, "not unwarned");
+        warnings.note(&found, at(5000.0)).unwrap();
+        assert_eq!(due(&warnings, &found, at(5059.0)), until(5060.0));
+        assert_eq!(due(&warnings, &found, at(5060.0)), Due::Act);
+        warnings.conclude(&[Arc::clone(&found.id)]).unwrap();
+        assert!(warnings.of(&found).unwrap().is_over);
+    }
+
+    #[test]
+    fn what_ceased_and_came_back_starts_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut warnings = open(&folder.path().join("warnings"));
+        let found = found();
+        warnings.note(&found, at(0.0)).unwrap();
+        warnings.update(&[&found], at(10.0)).unwrap();
+        assert!(warnings.of(&found).is_some());
+        warnings.update(&[], at(20.0)).unwrap();
+        assert_eq!(due(&warnings, &found, at(2000.0)), Due::First);
+    }
+
+    #[test]
+    fn another_process_of_the_same_number_was_not_warned() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut warnings = open(&folder.path().join("warnings"));
+        let found = found();
+        warnings.note(&found, at(0.0)).unwrap();
+        let mut later = process(70, "python train.py");
+        later.start_ticks = Some(99_999);
+        let mut other = finding(Kind::Idle, &later);
+        // Were ids ever alike.
+        other.id = Arc::clone(&found.id);
+        assert!(warnings.of(&other).is_none());
+    }
+
+    #[test]
+    fn a_restart_forgets_nothing_that_lasts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("warnings");
+        let found = found();
+        open(&path).note(&found, at(0.0)).unwrap();
+        let mut again = open(&path);
+        // The rules have no history yet.
+        again.update(&[], at(100.0)).unwrap();
+        again.update(&[&found], at(101.0)).unwrap();
+        assert_eq!(due(&again, &found, at(900.0)), Due::Last);
+        // From now on it is seen when it ceases.
+        again.update(&[], at(902.0)).unwrap();
+        assert!(again.of(&found).is_none() && open(&path).all().is_empty());
+    }
+
+    #[test]
+    fn what_came_back_while_nobody_looked_starts_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("warnings");
+        let mut found = found();
+        open(&path).note(&found, at(0.0)).unwrap();
+        let mut again = open(&path);
+        found.since = at(1.0);
+        again.update(&[&found], at(5000.0)).unwrap();
+        assert!(again.of(&found).is_none());
+        let (other, _) = Warnings::open(&path, "another boot".into());
+        assert!(other.all().is_empty());
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_starts_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut warnings = open(&folder.path().join("warnings"));
+        let found = found();
+        warnings.note(&found, at(1000.0)).unwrap();
+        warnings.update(&[&found], at(500.0)).unwrap();
+        assert!(warnings.of(&found).is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_written_does_not_count_and_what_cannot_be_read_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("warnings");
+        let mut lost = open(&folder.path().join("absent/warnings"));
+        let found = found();
+        let error = lost.note(&found, at(0.0)).unwrap_err();
+        assert!(matches!(error, Error::Write { .. }), "{error}");
+        assert!(lost.of(&found).is_none());
+        for text in [
+            "",
+            "{",
+            "\0\u{1b}[2J",
+            "{\"schema\":\"gpumem.warnings/2\",\"warnings\":[]}",
+            "{\"schema\":\"gpumem.warnings/1\",\"warnings\":[{\"finding\":7}]}",
+        ] {
+            fs::write(&path, text).unwrap();
+            let (mut warnings, error) = Warnings::open(&path, BOOT.into());
+            assert!(matches!(error, Some(Error::Read { .. })), "{text}");
+            assert!(warnings.all().is_empty());
+            warnings.note(&found, at(0.0)).unwrap();
+        }
+        assert_eq!(open(&path).all().len(), 1, "it is whole again");
+    }
+}
