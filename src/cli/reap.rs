@@ -14,6 +14,7 @@ mod interrupt;
 mod look;
 mod page;
 mod standing;
+mod unattended;
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -47,6 +48,9 @@ pub(super) fn kill(args: Kill, global: &Global) -> anyhow::Result<Exit> {
 
 /// Runs `gpumem reap`.
 pub(super) fn run(args: &Reap, global: &Global) -> anyhow::Result<Exit> {
+    if args.watch {
+        return unattended::run(args, global);
+    }
     if args.history {
         return history::run(args.json, global);
     }

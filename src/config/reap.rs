@@ -134,7 +134,7 @@ impl Reap {
 }
 
 /// Whether what a rule of a kind finds may be ended while nobody looks.
-pub(super) fn is_reaped(kind: Kind) -> bool {
+pub fn is_reaped(kind: Kind) -> bool {
     REAPED.contains(&kind)
 }
 

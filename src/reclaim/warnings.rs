@@ -90,6 +90,8 @@ pub struct Warning {
     pub first: Time,
     /// And the last.
     pub last: Option<Time>,
+    /// It was said that it would be ended. Who was only told of it was not warned.
+    pub is_of_end: bool,
     /// What was due then was said or done: it is not said or tried again.
     pub is_over: bool,
     /// It is of another run, and whether the finding has lasted since is not known yet.
@@ -110,13 +112,14 @@ impl Warning {
         }
     }
 
-    fn is_for(&self, finding: &Finding, boot_id: &str) -> bool {
+    fn is_for(&self, (finding, is_of_end): (&Finding, bool), boot_id: &str) -> bool {
         let about = finding.process.as_ref();
         let start_ticks = about.and_then(|about| match about.identity.start {
             Start::Ticks(ticks) => Some(ticks),
             Start::Time(_) | Start::Unknown => None,
         });
         self.finding == finding.id
+            && self.is_of_end == is_of_end
             && *self.boot_id == *boot_id
             && self.pid == about.map(|about| about.pid)
             && self.start_ticks == start_ticks
@@ -170,24 +173,25 @@ impl Warnings {
         &self.standing
     }
 
-    /// The warning of a finding.
-    pub fn of(&self, finding: &Finding) -> Option<&Warning> {
+    /// The warning of a finding: that it would be ended, or only that it is so.
+    pub fn of(&self, finding: &Finding, is_of_end: bool) -> Option<&Warning> {
         let mut standing = self.standing.iter();
-        standing.find(|it| it.is_for(finding, &self.boot_id))
+        standing.find(|it| it.is_for((finding, is_of_end), &self.boot_id))
     }
 
-    /// Takes in what is found now, all of it: the warning of what is no more is forgotten, and so is one
+    /// Takes in what is found now, all of it, and whether it is to be ended: the warning of what is no more is forgotten, and so is one
     /// of an earlier run where what it was of has begun since, or one that is of the future by a clock
     /// that was set back.
     ///
     /// # Errors
     ///
     /// Where that cannot be written.
-    pub fn update(&mut self, found: &[&Finding], now: Time) -> Result<(), Error> {
+    pub fn update(&mut self, found: &[(&Finding, bool)], now: Time) -> Result<(), Error> {
         let before = self.standing.len();
         let boot_id = &self.boot_id;
         self.standing.retain_mut(|it| {
-            let finding = found.iter().find(|finding| it.is_for(finding, boot_id));
+            let finding = found.iter().find(|found| it.is_for(**found, boot_id));
+            let finding = finding.map(|found| found.0);
             let is_of_the_past = it.first <= now && it.last.is_none_or(|last| last <= now);
             let lasts = match finding {
                 Some(finding) if it.is_old => finding.since <= it.first,
@@ -204,16 +208,17 @@ impl Warnings {
         }
     }
 
-    /// A warning was given, the first or the last. It counts once this returns.
+    /// A warning was given, the first or the last; or somebody was only told. It counts once this
+    /// returns.
     ///
     /// # Errors
     ///
     /// Where it cannot be written, and then it does not count.
-    pub fn note(&mut self, finding: &Finding, now: Time) -> Result<(), Error> {
+    pub fn note(&mut self, finding: &Finding, is_of_end: bool, now: Time) -> Result<(), Error> {
         let mut standing = self.standing.clone();
         match standing
             .iter_mut()
-            .find(|it| it.is_for(finding, &self.boot_id))
+            .find(|it| it.is_for((finding, is_of_end), &self.boot_id))
         {
             Some(known) => known.last = Some(now),
             None => {
@@ -231,6 +236,7 @@ impl Warnings {
                     start_ticks: about.and_then(|about| about.start_ticks),
                     first: now,
                     last: None,
+                    is_of_end,
                     is_over: false,
                     is_old: false,
                 });
@@ -338,7 +344,7 @@ mod tests {
 
     fn due(warnings: &Warnings, finding: &Finding, now: Time) -> Due {
         warnings
-            .of(finding)
+            .of(finding, true)
             .map_or(Due::First, |it| it.due(now, TERMS))
     }
 
@@ -348,16 +354,20 @@ mod tests {
         let mut warnings = open(&folder.path().join("warnings"));
         let found = found();
         assert_eq!(due(&warnings, &found, at(0.0)), Due::First);
-        warnings.note(&found, at(0.0)).unwrap();
+        warnings.note(&found, true, at(0.0)).unwrap();
         let until = |seconds| Due::Nothing { until: at(seconds) };
         assert_eq!(due(&warnings, &found, at(0.0)), until(900.0));
         assert_eq!(due(&warnings, &found, at(899.9)), until(900.0));
-        assert_eq!(due(&warnings, &found, at(5000.0)), Due::Last, "not unwarned");
-        warnings.note(&found, at(5000.0)).unwrap();
+        assert_eq!(
+            due(&warnings, &found, at(5000.0)),
+            Due::Last,
+            "not unwarned"
+        );
+        warnings.note(&found, true, at(5000.0)).unwrap();
         assert_eq!(due(&warnings, &found, at(5059.0)), until(5060.0));
         assert_eq!(due(&warnings, &found, at(5060.0)), Due::Act);
         warnings.conclude(&[Arc::clone(&found.id)]).unwrap();
-        assert!(warnings.of(&found).unwrap().is_over);
+        assert!(warnings.of(&found, true).unwrap().is_over);
     }
 
     #[test]
@@ -365,11 +375,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut warnings = open(&folder.path().join("warnings"));
         let found = found();
-        warnings.note(&found, at(0.0)).unwrap();
-        warnings.update(&[&found], at(10.0)).unwrap();
-        assert!(warnings.of(&found).is_some());
+        warnings.note(&found, true, at(0.0)).unwrap();
+        warnings.update(&[(&found, true)], at(10.0)).unwrap();
+        assert!(warnings.of(&found, true).is_some());
         warnings.update(&[], at(20.0)).unwrap();
         assert_eq!(due(&warnings, &found, at(2000.0)), Due::First);
+    }
+
+    #[test]
+    fn who_was_only_told_was_not_warned() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut warnings = open(&folder.path().join("warnings"));
+        let found = found();
+        warnings.note(&found, false, at(0.0)).unwrap();
+        warnings.conclude(&[Arc::clone(&found.id)]).unwrap();
+        // Its rule says now that it is to be ended.
+        warnings.update(&[(&found, true)], at(2000.0)).unwrap();
+        assert_eq!(due(&warnings, &found, at(2000.0)), Due::First);
+        assert!(warnings.all().is_empty());
     }
 
     #[test]
@@ -377,13 +400,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut warnings = open(&folder.path().join("warnings"));
         let found = found();
-        warnings.note(&found, at(0.0)).unwrap();
+        warnings.note(&found, true, at(0.0)).unwrap();
         let mut later = process(70, "python train.py");
         later.start_ticks = Some(99_999);
         let mut other = finding(Kind::Idle, &later);
         // Were ids ever alike.
         other.id = Arc::clone(&found.id);
-        assert!(warnings.of(&other).is_none());
+        assert!(warnings.of(&other, true).is_none());
     }
 
     #[test]
@@ -391,15 +414,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("warnings");
         let found = found();
-        open(&path).note(&found, at(0.0)).unwrap();
+        open(&path).note(&found, true, at(0.0)).unwrap();
         let mut again = open(&path);
         // The rules have no history yet.
         again.update(&[], at(100.0)).unwrap();
-        again.update(&[&found], at(101.0)).unwrap();
+        again.update(&[(&found, true)], at(101.0)).unwrap();
         assert_eq!(due(&again, &found, at(900.0)), Due::Last);
         // From now on it is seen when it ceases.
         again.update(&[], at(902.0)).unwrap();
-        assert!(again.of(&found).is_none() && open(&path).all().is_empty());
+        assert!(again.of(&found, true).is_none() && open(&path).all().is_empty());
     }
 
     #[test]
@@ -407,11 +430,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("warnings");
         let mut found = found();
-        open(&path).note(&found, at(0.0)).unwrap();
+        open(&path).note(&found, true, at(0.0)).unwrap();
         let mut again = open(&path);
         found.since = at(1.0);
-        again.update(&[&found], at(5000.0)).unwrap();
-        assert!(again.of(&found).is_none());
+        again.update(&[(&found, true)], at(5000.0)).unwrap();
+        assert!(again.of(&found, true).is_none());
         let (other, _) = Warnings::open(&path, "another boot".into());
         assert!(other.all().is_empty());
     }
@@ -421,9 +444,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut warnings = open(&folder.path().join("warnings"));
         let found = found();
-        warnings.note(&found, at(1000.0)).unwrap();
-        warnings.update(&[&found], at(500.0)).unwrap();
-        assert!(warnings.of(&found).is_none());
+        warnings.note(&found, true, at(1000.0)).unwrap();
+        warnings.update(&[(&found, true)], at(500.0)).unwrap();
+        assert!(warnings.of(&found, true).is_none());
     }
 
     #[test]
@@ -432,9 +455,9 @@ mod tests {
         let path = folder.path().join("warnings");
         let mut lost = open(&folder.path().join("absent/warnings"));
         let found = found();
-        let error = lost.note(&found, at(0.0)).unwrap_err();
+        let error = lost.note(&found, true, at(0.0)).unwrap_err();
         assert!(matches!(error, Error::Write { .. }), "{error}");
-        assert!(lost.of(&found).is_none());
+        assert!(lost.of(&found, true).is_none());
         for text in [
             "",
             "{",
@@ -446,7 +469,7 @@ mod tests {
             let (mut warnings, error) = Warnings::open(&path, BOOT.into());
             assert!(matches!(error, Some(Error::Read { .. })), "{text}");
             assert!(warnings.all().is_empty());
-            warnings.note(&found, at(0.0)).unwrap();
+            warnings.note(&found, true, at(0.0)).unwrap();
         }
         assert_eq!(open(&path).all().len(), 1, "it is whole again");
     }

@@ -43,6 +43,11 @@ impl Engine {
         }
     }
 
+    /// Judges by other settings from the next snapshot on; what was seen so far still counts.
+    pub fn set_settings(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
     /// Takes in the next snapshot and judges again. One of the same time as the last says nothing new.
     pub fn observe(&mut self, snapshot: &Snapshot) {
         if !self.history.observe(snapshot) {

@@ -35,3 +35,4 @@ mod series;
 mod store;
 mod support;
 mod tidy;
+mod unattended;

@@ -108,6 +108,17 @@ pub struct Reap {
     )]
     pub history: bool,
 
+    /// Go on until it is ended: tell people what is found, and end what rules find whose configuration
+    /// says action = "reap", after they were warned
+    ///
+    /// As a service: packaging/gpumem-reap.service. SIGHUP reads the configuration again. See `gpumem man
+    /// config` for `[reap]`, which says how people are warned and how long before.
+    #[arg(
+        long,
+        conflicts_with_all = ["pid", "notebook", "kernel", "gpu", "user", "kind", "rule", "older_than", "min", "yes", "dry_run", "servers", "json", "history", "window", "replay", "demo"]
+    )]
+    pub watch: bool,
+
     /// How long to sample this machine before the plan [default: 30s, or 2s where the stored history
     /// reaches far enough back for every rule, or where processes are named]
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]

@@ -32,7 +32,7 @@ use crate::units::Span;
 /// The ledger, in the directory of state.
 pub(super) const LEDGER: &str = "reap.jsonl";
 /// The lock, beside it.
-const LOCK: &str = "reap.lock";
+pub(super) const LOCK: &str = "reap.lock";
 /// What is read of the ledger's end: some thousand acts.
 pub(super) const MOST_LEDGER_BYTES: u64 = 16 << 20;
 /// Between two looks while something is being ended.

@@ -122,7 +122,13 @@ mod tests {
         let input = vec![b'x'; 1 << 20];
         run(&command, &input, DEADLINE).unwrap();
         assert_eq!(fs::read(&path).unwrap(), input);
-        let literal = words(&["/bin/sh", "-c", "test \"$1\" = '$(id); \"'", "x", "$(id); \""]);
+        let literal = words(&[
+            "/bin/sh",
+            "-c",
+            "test \"$1\" = '$(id); \"'",
+            "x",
+            "$(id); \"",
+        ]);
         run(&literal, b"{}", DEADLINE).unwrap();
     }
 

@@ -57,7 +57,9 @@ impl Service {
     /// How often it wants to hear that this process is well: in half of the time after which it
     /// would restart it.
     pub(super) fn watchdog(&self) -> Option<Duration> {
-        self.watchdog.filter(|_| self.socket.is_some()).map(|it| it / 2)
+        self.watchdog
+            .filter(|_| self.socket.is_some())
+            .map(|it| it / 2)
     }
 
     /// Start-up, or reading the configuration again, is over.
@@ -137,9 +139,15 @@ mod tests {
             service.alive();
             service.stopping();
             assert_eq!(hear(socket), "READY=1");
-            assert_eq!(hear(socket), "STATUS=a\\e[2Jb\\nREADY=1", "it stays one line");
+            assert_eq!(
+                hear(socket),
+                "STATUS=a\\e[2Jb\\nREADY=1",
+                "it stays one line"
+            );
             let reloading = hear(socket);
-            let usec = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap();
+            let usec = reloading
+                .strip_prefix("RELOADING=1\nMONOTONIC_USEC=")
+                .unwrap();
             assert!(usec.parse::<u64>().unwrap() > 0);
             assert_eq!(hear(socket), "WATCHDOG=1");
             assert_eq!(hear(socket), "STOPPING=1");
@@ -148,7 +156,13 @@ mod tests {
 
     #[test]
     fn nobody_has_to_listen() {
-        for name in [None, Some(""), Some("vsock:2:1"), Some("@"), Some("/nonexistent/notify")] {
+        for name in [
+            None,
+            Some(""),
+            Some("vsock:2:1"),
+            Some("@"),
+            Some("/nonexistent/notify"),
+        ] {
             Service::new(name.map(OsStr::new), Some("1000000"), None).ready();
         }
     }

@@ -19,7 +19,9 @@ const LONGEST_TEXT: usize = 1024;
 /// Writes to the terminals of a user below `dev`; how many have taken it.
 pub(super) fn write(dev: &Path, uid: u32, text: &str) -> usize {
     let found = find(dev, uid).into_iter();
-    found.filter(|path| write_to(path, uid, text).is_ok()).count()
+    found
+        .filter(|path| write_to(path, uid, text).is_ok())
+        .count()
 }
 
 /// A user's terminals: the pseudo ones and the consoles.

@@ -1,0 +1,427 @@
+//! `gpumem reap --watch`: tell people what was found, and end what the configuration says, unattended.
+//!
+//! Here are the threads, the one channel on which they speak, and the loop that hears it: `sampler` looks
+//! at the machine, `herald` tells people by `hook` and `terminals`, signals come from a thread of their
+//! own. What is due is decided in `desk`, on this thread, which never waits for any of them; the service
+//! manager is told by `service`. It ends between two deeds, never within one.
+
+mod desk;
+mod herald;
+mod hook;
+mod sampler;
+mod service;
+mod terminals;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use rustix::process::geteuid;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::iterator::Signals;
+
+use self::desk::{Desk, World};
+use self::herald::{Notice, Told};
+use self::service::Service;
+use super::acting::{LEDGER, LOCK, MOST_LEDGER_BYTES, ask_server};
+use super::{asked, page};
+use crate::cli::args::{Global, Reap as Args};
+use crate::cli::exit::Exit;
+use crate::cli::{complain, config, live, store, unreadable};
+use crate::config::{Config, Reap};
+use crate::host::{Guarded, Roots, read_guarded, read_ourselves};
+use crate::model::{Snapshot, Time};
+use crate::reclaim::hands::Hands;
+use crate::reclaim::ledger::{self, Actor, Entry, Event as Line, Record};
+use crate::reclaim::{Guard, Ledger, Lock, Pidfds, Warnings};
+use crate::rules::{Engine, Settings};
+use crate::source::live::Live;
+
+/// Who was warned, in the directory of state.
+const WARNINGS: &str = "reap-warnings.json";
+/// Between two samples while something is being ended.
+const ACTING_INTERVAL: Duration = Duration::from_millis(250);
+/// The loop turns at least as often.
+const TURN: Duration = Duration::from_secs(1);
+/// What is heard and not yet dealt with.
+const MOST_EVENTS: usize = 16;
+/// What is to be told and was not yet.
+const MOST_NOTICES: usize = 64;
+
+/// What is heard.
+enum Event {
+    /// The driver cannot be opened, and why.
+    NotOpened(String),
+    /// It is open, and this is what the store knows of the past.
+    Opened {
+        engine: Box<Engine>,
+        boot_id: Option<Arc<str>>,
+    },
+    /// A sample, and when it came.
+    Sample {
+        snapshot: Box<Snapshot>,
+        at: Instant,
+    },
+    /// Somebody was told, or was not.
+    Told(Box<Told>),
+    /// A signal.
+    Signal(i32),
+}
+
+/// Runs until a signal ends it.
+pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
+    let config = config::load(global)?;
+    let folder = store::state()?;
+    fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make the directory {}", folder.display()))?;
+    let (events, heard) = sync_channel(MOST_EVENTS);
+    let (notices, to_tell) = sync_channel(MOST_NOTICES);
+    let (ask, asks) = sync_channel(1);
+    let service = Service::of_environment();
+    hear_signals(events.clone())?;
+    let telling = events.clone();
+    spawn("telling", move || herald::run(&to_tell, &telling))?;
+    let sampling = events.clone();
+    // Often enough to be able to say that all is well.
+    let longest = service.watchdog().unwrap_or(Duration::MAX);
+    let interval = config.sample.interval.0.min(longest);
+    let open = opening(args, global, &config, interval);
+    let sample = |live: &mut Live| Event::Sample {
+        snapshot: Box::new(live.sample()),
+        at: Instant::now(),
+    };
+    spawn("sampling", move || {
+        sampler::run(open, sample, interval, &asks, &sampling)
+    })?;
+    let mut watch = Watch {
+        global,
+        service,
+        config,
+        machine: Machine {
+            args,
+            roots: Roots::default(),
+            folder,
+            notices,
+            acting: None,
+        },
+        desk: None,
+        last: None,
+        said: None,
+        status: String::new(),
+        is_ready: false,
+        is_sampled: false,
+        pulse: Instant::now(),
+    };
+    loop {
+        let is_acting = watch.desk.as_ref().is_some_and(Desk::is_acting);
+        let turn = if is_acting { ACTING_INTERVAL } else { TURN };
+        match heard.recv_timeout(turn) {
+            Ok(Event::Signal(SIGHUP)) => watch.reload(),
+            Ok(Event::Signal(_)) => break,
+            Ok(event) => watch.hear(event)?,
+            Err(RecvTimeoutError::Timeout) if is_acting => {
+                // One that was asked for and has not come is asked for already.
+                let _ = ask.try_send(());
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        watch.pulse();
+    }
+    watch.service.stopping();
+    if let Some(target) = watch.desk.as_ref().and_then(Desk::target) {
+        complain(&format!(
+            "ended while {} was being ended: the ledger has what was sent, and nothing more is",
+            target.leader
+        ));
+    }
+    Ok(Exit::Clean)
+}
+
+/// How the driver is opened, and what is stored of the past is taken in.
+fn opening(
+    args: &Args,
+    global: &Global,
+    config: &Config,
+    interval: Duration,
+) -> impl FnMut() -> Result<(Live, Event), String> + use<> {
+    let (global, rules) = (global.clone(), config.rules.clone());
+    let stored = args.stored;
+    move || {
+        let live = live(&global, interval).map_err(|error| format!("{error:#}"))?;
+        let mut engine = Engine::new(rules.clone());
+        let ask = store::Ask {
+            global: &global,
+            stored,
+            needed: store::longest(&rules),
+            most_bytes: store::MOST_FOR_CHECK,
+            quiet: false,
+        };
+        if let Err(error) = store::feed(&mut engine, &live, ask) {
+            complain(&format!("{error}; nothing is known of the past"));
+        }
+        let opened = Event::Opened {
+            engine: Box::new(engine),
+            boot_id: live.host().boot_id.clone(),
+        };
+        Ok((live, opened))
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    let spawned = thread::Builder::new().name(name.to_owned()).spawn(work);
+    spawned
+        .map(drop)
+        .with_context(|| format!("cannot start a thread for {name}"))
+}
+
+fn hear_signals(events: SyncSender<Event>) -> anyhow::Result<()> {
+    // Caught, a limit on file sizes is an error of the write.
+    let mut signals =
+        Signals::new([SIGINT, SIGTERM, SIGHUP, SIGXFSZ]).context("cannot catch signals")?;
+    spawn("signals", move || {
+        for signal in signals.forever().filter(|&signal| signal != SIGXFSZ) {
+            if events.send(Event::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+/// What the loop knows.
+struct Watch<'a> {
+    global: &'a Global,
+    service: Service,
+    config: Config,
+    machine: Machine<'a>,
+    desk: Option<Desk>,
+    /// The time of the last sample, and when it came.
+    last: Option<(Time, Instant)>,
+    /// What was last complained of.
+    said: Option<String>,
+    status: String,
+    is_ready: bool,
+    /// A sample came since the service manager was last told that all is well.
+    is_sampled: bool,
+    /// When that was.
+    pulse: Instant,
+}
+
+impl Watch<'_> {
+    fn hear(&mut self, event: Event) -> anyhow::Result<()> {
+        match event {
+            Event::NotOpened(error) => {
+                self.set_status(&error);
+                self.say_once(Some(format!("{error}; trying on")));
+            }
+            Event::Opened {
+                mut engine,
+                boot_id,
+            } => {
+                engine.set_settings(self.config.rules.clone());
+                let boot_id = boot_id.context("this machine does not tell its boot id")?;
+                let path = self.machine.folder.join(WARNINGS);
+                let (warnings, error) = Warnings::open(&path, boot_id);
+                if let Some(error) = error {
+                    complain(&error.to_string());
+                }
+                let settings = (self.config.rules.clone(), self.config.reap.clone());
+                self.desk = Some(Desk::new(*engine, settings, warnings, actor()));
+            }
+            Event::Sample { snapshot, at } => self.take_in(*snapshot, at),
+            Event::Told(told) => {
+                if let (Some(desk), Some((time, at))) = (&mut self.desk, self.last) {
+                    let now = time.plus_seconds(at.elapsed().as_secs_f64());
+                    desk.told(*told, now, &mut self.machine);
+                }
+            }
+            Event::Signal(_) => {}
+        }
+        Ok(())
+    }
+
+    fn take_in(&mut self, snapshot: Snapshot, at: Instant) {
+        self.last = Some((snapshot.time, at));
+        self.is_sampled = true;
+        let blind = unreadable(&snapshot).then(|| {
+            let error = snapshot.errors.first();
+            let error =
+                error.map_or_else(String::new, |it| format!(" ({}: {})", it.call, it.error));
+            format!("cannot read every GPU{error}; nothing is done where nothing is seen")
+        });
+        let is_blind = blind.is_some();
+        self.say_once(blind.clone());
+        let Some(desk) = &mut self.desk else {
+            return;
+        };
+        desk.observe(snapshot, &mut self.machine);
+        let status = match blind {
+            Some(blind) if is_blind => blind,
+            _ => desk.status(),
+        };
+        self.set_status(&status);
+        if !self.is_ready {
+            self.is_ready = true;
+            self.service.ready();
+        }
+    }
+
+    /// Complains of what is not as it was.
+    fn say_once(&mut self, text: Option<String>) {
+        match &text {
+            Some(text) if self.said.as_ref() != Some(text) => complain(text),
+            None if self.said.is_some() => complain("every GPU can be read"),
+            _ => {}
+        }
+        self.said = text;
+    }
+
+    fn set_status(&mut self, text: &str) {
+        if self.status != text {
+            self.status = text.to_owned();
+            self.service.status(text);
+        }
+    }
+
+    /// Says that all is well, where it is: samples come.
+    fn pulse(&mut self) {
+        let is_due = |every| self.pulse.elapsed() >= every;
+        if self.is_sampled && self.service.watchdog().is_some_and(is_due) {
+            self.service.alive();
+            (self.is_sampled, self.pulse) = (false, Instant::now());
+        }
+    }
+
+    /// Reads the configuration again; one that cannot be used changes nothing.
+    fn reload(&mut self) {
+        self.service.reloading();
+        match config::load(self.global) {
+            Ok(config) => {
+                if let Some(desk) = &mut self.desk {
+                    desk.reconfigure(config.rules.clone(), config.reap.clone());
+                }
+                self.config = config;
+                complain("the configuration was read again");
+            }
+            Err(error) => {
+                let error = anyhow::Error::from(error);
+                complain(&format!("{error:#}; what was in force stays so"));
+            }
+        }
+        if self.is_ready {
+            self.service.ready();
+        }
+    }
+}
+
+/// Who acts.
+fn actor() -> Actor {
+    Actor {
+        pid: process::id(),
+        uid: geteuid().as_raw(),
+        user: None,
+        sudo_user: std::env::var("SUDO_USER").ok().map(Into::into),
+    }
+}
+
+/// This machine, to be acted upon.
+struct Machine<'a> {
+    args: &'a Args,
+    roots: Roots,
+    /// Where ledger and lock are.
+    folder: PathBuf,
+    notices: SyncSender<Notice>,
+    acting: Option<Tools>,
+}
+
+/// What an act is done with.
+struct Tools {
+    hands: Pidfds,
+    ledger: Spoken,
+    _lock: Lock,
+}
+
+/// The ledger, which says on standard error what it is told.
+struct Spoken(Ledger);
+
+impl Record for Spoken {
+    fn write(&mut self, entry: &Entry) -> Result<(), ledger::Error> {
+        self.0.write(entry)?;
+        match &entry.event {
+            Line::Intended(deed) => complain(&page::deed(deed)),
+            Line::Done { failures, .. } if !failures.is_empty() => {
+                complain(&page::failures(failures));
+            }
+            Line::Begun { .. } | Line::Done { .. } | Line::Ended(_) => {}
+        }
+        Ok(())
+    }
+}
+
+impl Machine<'_> {
+    fn tools(&self) -> anyhow::Result<(Tools, Vec<Time>)> {
+        let lock = Lock::take(&self.folder.join(LOCK))?;
+        let path = self.folder.join(LEDGER);
+        let ledger = Ledger::open(&path)?;
+        let acts = ledger::read(&path, MOST_LEDGER_BYTES)?.times();
+        let mut hands = Pidfds::new(self.roots.clone());
+        if let Some(server) = ask_server() {
+            hands = hands.with_server(server);
+        }
+        let tools = Tools {
+            hands,
+            ledger: Spoken(ledger),
+            _lock: lock,
+        };
+        Ok((tools, acts))
+    }
+}
+
+impl World for Machine<'_> {
+    fn guard(
+        &mut self,
+        rules: &Settings,
+        reap: &Reap,
+        snapshot: &Snapshot,
+    ) -> Result<Guard, String> {
+        let ourselves = read_ourselves(&self.roots).map_err(|error| error.to_string())?;
+        let guard = asked::guard(self.args, rules.keeps(), ourselves, snapshot);
+        let mut guard = guard.map_err(|error| error.to_string())?;
+        guard.policy.never.clone_from(&reap.never);
+        Ok(guard)
+    }
+
+    fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded> {
+        let known = |&pid: &u32| Some((pid, read_guarded(&self.roots, pid).ok()??));
+        pids.iter().filter_map(known).collect()
+    }
+
+    fn tell(&mut self, notice: Notice) -> bool {
+        self.notices.try_send(notice).is_ok()
+    }
+
+    fn log(&mut self, text: &str) {
+        complain(text);
+    }
+
+    fn begin(&mut self) -> Result<Vec<Time>, String> {
+        let (tools, acts) = self.tools().map_err(|error| format!("{error:#}"))?;
+        self.acting = Some(tools);
+        Ok(acts)
+    }
+
+    fn hands(&mut self) -> Option<(&mut dyn Hands, &mut dyn Record)> {
+        let tools = self.acting.as_mut()?;
+        Some((&mut tools.hands, &mut tools.ledger))
+    }
+
+    fn end(&mut self) {
+        self.acting = None;
+    }
+}

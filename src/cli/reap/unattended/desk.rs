@@ -1,0 +1,550 @@
+//! What is due by the newest snapshot: whom to tell, what would be ended, what is ended, one at a time.
+//!
+//! Driven by data and by the time it is told; what it wants done to the world goes through [`World`], so
+//! that a test can be one. Which findings lead to an act the configuration says, whether one may be
+//! touched [`crate::reclaim`] does; who was warned, and when, is in [`crate::reclaim::warnings`].
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::herald::{Kind as NoticeKind, Notice, Told};
+use crate::cli::reap::page;
+use crate::cli::reap::standing::standing;
+use crate::config::reap::{Reap, Response, is_reaped};
+use crate::host::Guarded;
+use crate::model::family::families;
+use crate::model::finding::{Finding, Severity};
+use crate::model::{Identity, Snapshot, Time};
+use crate::reclaim::hands::Hands;
+use crate::reclaim::ledger::{self, Actor, Record};
+use crate::reclaim::plan::{Seen, pids};
+use crate::reclaim::policy::Pace;
+use crate::reclaim::target::{Member, Reason, Step};
+use crate::reclaim::warnings::{Due, Terms};
+use crate::reclaim::{
+    Act, Guard, Moment, Outcome, Plan, Progress, Standing, Target, Warnings, plan,
+};
+use crate::report::escape::escape;
+use crate::rules::keep::exempt_processes;
+use crate::rules::{Engine, Settings};
+use crate::units::Bytes;
+
+/// After it was in vain, it is tried again so much later, in seconds.
+const RETRY_SECONDS: f64 = 60.0;
+
+/// The world that the desk acts upon.
+pub(super) trait World {
+    /// Who may be touched at this moment, but for the rules that are asked.
+    fn guard(
+        &mut self,
+        rules: &Settings,
+        reap: &Reap,
+        snapshot: &Snapshot,
+    ) -> Result<Guard, String>;
+
+    /// What Linux tells of processes.
+    fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded>;
+
+    /// Has a notice told; `false` where there are too many at once.
+    fn tell(&mut self, notice: Notice) -> bool;
+
+    /// Says what goes on.
+    fn log(&mut self, text: &str);
+
+    /// Becomes the one reaper of the machine; when earlier acts began.
+    fn begin(&mut self) -> Result<Vec<Time>, String>;
+
+    /// What an act is done with, after [`begin`](Self::begin).
+    fn hands(&mut self) -> Option<(&mut dyn Hands, &mut dyn Record)>;
+
+    /// Is no longer the one reaper.
+    fn end(&mut self);
+}
+
+/// What is being ended.
+#[derive(Debug)]
+struct Acting {
+    act: Act,
+    /// Of which findings.
+    findings: Vec<Arc<str>>,
+    /// The configuration that it was begun by is not in force any more, and the new one would not have
+    /// it ended.
+    is_revoked: bool,
+}
+
+/// What is due.
+#[derive(Debug)]
+pub(super) struct Desk {
+    engine: Engine,
+    rules: Settings,
+    reap: Reap,
+    actor: Actor,
+    warnings: Warnings,
+    snapshot: Snapshot,
+    acting: Option<Acting>,
+    /// No act begins before then.
+    not_before: Option<Time>,
+    /// Findings of which somebody is being told.
+    telling: HashSet<Arc<str>>,
+    /// Findings of which nobody could be told, and when it is tried again.
+    in_vain: HashMap<Arc<str>, Time>,
+    /// Findings of which it was said why nothing is done.
+    left_alone: HashSet<Arc<str>>,
+    /// What was last said of what stands in the way of everything.
+    obstacle: Option<String>,
+}
+
+impl Desk {
+    /// A desk with what is known so far.
+    pub(super) fn new(
+        engine: Engine,
+        (rules, reap): (Settings, Reap),
+        warnings: Warnings,
+        actor: Actor,
+    ) -> Self {
+        Self {
+            engine,
+            rules,
+            reap,
+            actor,
+            warnings,
+            snapshot: Snapshot::new(Time::default()),
+            acting: None,
+            not_before: None,
+            telling: HashSet::new(),
+            in_vain: HashMap::new(),
+            left_alone: HashSet::new(),
+            obstacle: None,
+        }
+    }
+
+    /// Goes by another configuration from now on. What is being ended goes on only where the new one
+    /// would have it ended, too.
+    pub(super) fn reconfigure(&mut self, rules: Settings, reap: Reap) {
+        self.engine.set_settings(rules.clone());
+        (self.rules, self.reap) = (rules, reap);
+        if let Some(acting) = &mut self.acting {
+            let target = acting.act.target();
+            let exempt = exempt_processes(self.rules.keeps(), &self.snapshot);
+            let is_kept = |it: &Member| exempt.iter().any(|kept| kept.0 == it.identity());
+            let is_ended = match &target.reason {
+                Reason::Found { findings } => findings
+                    .iter()
+                    .all(|it| self.reap.response(&it.rule) == Response::Reap),
+                Reason::Named => false,
+            };
+            acting.is_revoked |= !is_ended || target.members.iter().any(is_kept);
+        }
+        self.left_alone.clear();
+        self.in_vain.clear();
+    }
+
+    /// Whether something is being ended.
+    pub(super) fn is_acting(&self) -> bool {
+        self.acting.is_some()
+    }
+
+    /// The leader of what is being ended.
+    pub(super) fn target(&self) -> Option<&Target> {
+        self.acting.as_ref().map(|it| it.act.target())
+    }
+
+    /// How things are, in a line.
+    pub(super) fn status(&self) -> String {
+        let gpus = self.snapshot.gpus.len();
+        let found = self.engine.findings().len();
+        let warned = self.warnings.all().len();
+        let s = |count| if count == 1 { "" } else { "s" };
+        let mut text = format!(
+            "{gpus} GPU{}, {found} finding{}, {warned} told of",
+            s(gpus),
+            s(found)
+        );
+        if let Some(target) = self.target() {
+            text.push_str(&format!("; ending {}", target.leader));
+        }
+        text
+    }
+
+    /// Takes in the next snapshot, and does what is due by it.
+    pub(super) fn observe(&mut self, snapshot: Snapshot, world: &mut dyn World) {
+        let now = snapshot.time;
+        self.engine.observe(&snapshot);
+        self.snapshot = snapshot;
+        let (reaped, told) = self.found();
+        let to_end = reaped.iter().map(|finding| (finding, true));
+        let all: Vec<(&Finding, bool)> = to_end
+            .chain(told.iter().map(|finding| (finding, false)))
+            .collect();
+        let updated = self.warnings.update(&all, now);
+        self.note(updated.map_err(|error| error.to_string()), world);
+        let lasts = |id: &Arc<str>| all.iter().any(|(finding, _)| finding.id == *id);
+        self.left_alone.retain(lasts);
+        self.in_vain.retain(|id, _| lasts(id));
+        for finding in &told {
+            self.warn(finding, false, now, world);
+        }
+        self.rehearse(&told, now, world);
+        if self.acting.is_none() && !reaped.is_empty() {
+            self.reap(&reaped, now, world);
+        }
+        self.advance(now, world);
+    }
+
+    /// What is to be ended: what a rule found that says so, be it the accusation or what stands behind
+    /// one. And what somebody is only told of: the other accusations.
+    fn found(&self) -> (Vec<Finding>, Vec<Finding>) {
+        let is_kept = |id: &Arc<str>| self.engine.kept().iter().any(|it| it.finding.id == *id);
+        let reaped: Vec<Finding> = self
+            .engine
+            .standing()
+            .filter(|it| self.is_reaping(it) && !is_kept(&it.id))
+            .cloned()
+            .collect();
+        let whose = |finding: &Finding| finding.process.as_ref().map(|it| it.identity);
+        let is_new = |finding: &&Finding| {
+            let identity: Option<Identity> = whose(finding);
+            !self.is_reaping(finding)
+                && (identity.is_none() || reaped.iter().all(|it| whose(it) != identity))
+        };
+        let others = self.engine.findings().iter();
+        let told = others
+            .filter(|it| it.severity >= Severity::Warning)
+            .filter(is_new)
+            .cloned()
+            .collect();
+        (reaped, told)
+    }
+
+    fn is_reaping(&self, finding: &Finding) -> bool {
+        is_reaped(finding.kind) && self.reap.response(&finding.rule) == Response::Reap
+    }
+
+    fn terms(&self) -> Terms {
+        Terms {
+            warn: self.reap.warn.0,
+            grace: self.reap.grace.0,
+        }
+    }
+
+    /// Has the warning given that is due.
+    fn warn(&mut self, finding: &Finding, is_of_end: bool, now: Time, world: &mut dyn World) {
+        let is_waiting = self.in_vain.get(&finding.id).is_some_and(|&at| now < at);
+        if is_waiting || self.telling.contains(&finding.id) || !is_seen(finding, &self.snapshot) {
+            return;
+        }
+        let terms = self.terms();
+        let known = self.warnings.of(finding, is_of_end);
+        let due = known.map_or(Due::First, |it| it.due(now, terms));
+        let grace = terms.grace.as_secs_f64();
+        let warn = terms.warn.as_secs_f64();
+        let (kind, acts_at) = match (due, is_of_end) {
+            (Due::First, false) => (NoticeKind::Found, None),
+            (Due::First, true) => (
+                NoticeKind::Warning,
+                Some(now.plus_seconds(warn).plus_seconds(grace)),
+            ),
+            (Due::Last, true) if known.is_some_and(|it| !it.is_over) => {
+                (NoticeKind::LastWarning, Some(now.plus_seconds(grace)))
+            }
+            _ => return,
+        };
+        let about = finding.process.as_ref();
+        let process = about.and_then(|about| self.snapshot.process(about.pid));
+        let notice = Notice {
+            kind,
+            time: now,
+            acts_at,
+            finding: finding.clone(),
+            uid: process.and_then(|process| process.uid),
+            host: self.snapshot.host.hostname.clone(),
+            command: self.reap.notify.clone(),
+            to_terminals: self.reap.warn_terminal,
+        };
+        if world.tell(notice) {
+            self.telling.insert(Arc::clone(&finding.id));
+        }
+    }
+
+    /// Somebody was told, or nobody was.
+    pub(super) fn told(&mut self, told: Told, now: Time, world: &mut dyn World) {
+        let Told { notice, result } = told;
+        let finding = &notice.finding;
+        self.telling.remove(&finding.id);
+        let whom = finding.process.as_ref().and_then(|it| it.user.as_deref());
+        let whom = whom.unwrap_or("nobody in particular");
+        let written = result
+            .map_err(|error| error.to_string())
+            .and_then(|terminals| {
+                let is_of_end = notice.kind != NoticeKind::Found;
+                let noted = self.warnings.note(finding, is_of_end, now);
+                noted.map(|()| terminals).map_err(|error| error.to_string())
+            });
+        match written {
+            Ok(terminals) => {
+                let what = match (notice.kind, notice.acts_at) {
+                    (NoticeKind::Found, _) | (_, None) => "told".to_owned(),
+                    (NoticeKind::Warning, Some(at)) => format!("warned, to be ended at {at}"),
+                    (NoticeKind::LastWarning, Some(at)) => {
+                        format!("warned last, to be ended at {at}")
+                    }
+                };
+                let on = match terminals {
+                    0 => String::new(),
+                    1 => " on 1 terminal".to_owned(),
+                    count => format!(" on {count} terminals"),
+                };
+                world.log(&format!("{}: {whom} {what}{on}", finding.message));
+            }
+            Err(error) => {
+                let again = now.plus_seconds(RETRY_SECONDS);
+                self.in_vain.insert(Arc::clone(&finding.id), again);
+                world.log(&format!("{}: {whom} not told: {error}", finding.message));
+            }
+        }
+    }
+
+    /// Says what would be ended, if its rule said so.
+    fn rehearse(&mut self, told: &[Finding], now: Time, world: &mut dyn World) {
+        let terms = self.terms();
+        let is_due = |finding: &&Finding| {
+            let known = self.warnings.of(finding, false);
+            let would = known.filter(|it| !it.is_over).map(|it| {
+                let last = it.first.plus_seconds(terms.warn.as_secs_f64());
+                last.plus_seconds(terms.grace.as_secs_f64())
+            });
+            is_reaped(finding.kind)
+                && would.is_some_and(|at| now >= at)
+                && is_seen(finding, &self.snapshot)
+        };
+        let due: Vec<Finding> = told.iter().filter(is_due).cloned().collect();
+        if due.is_empty() {
+            return;
+        }
+        let ids: Vec<Arc<str>> = due.iter().map(|it| Arc::clone(&it.id)).collect();
+        match self.plan(&due, world) {
+            Ok((plan, _)) => {
+                for target in &plan.targets {
+                    world.log(&format!("would end {}, if its rule said so", named(target)));
+                }
+                let concluded = self.warnings.conclude(&ids);
+                self.note(concluded.map_err(|error| error.to_string()), world);
+            }
+            Err(error) => self.note(Err(error), world),
+        }
+    }
+
+    fn plan(&self, findings: &[Finding], world: &mut dyn World) -> Result<(Plan, Guard), String> {
+        let mut guard = world.guard(&self.rules, &self.reap, &self.snapshot)?;
+        let mut rules: Vec<Arc<str>> = findings.iter().map(|it| Arc::clone(&it.rule)).collect();
+        rules.sort_unstable();
+        rules.dedup();
+        guard.policy.selection.rules = rules;
+        let families = families(&self.snapshot);
+        let facts = world.facts(&pids(&self.snapshot, &families));
+        let seen = Seen {
+            findings,
+            snapshot: &self.snapshot,
+            families: &families,
+            facts: &facts,
+        };
+        Ok((plan(&seen, &guard), guard))
+    }
+
+    /// Warns of what would be ended, and begins to end what is due of it, most memory first. Of what is
+    /// left alone nobody is warned.
+    fn reap(&mut self, reaped: &[Finding], now: Time, world: &mut dyn World) {
+        let (plan, guard) = match self.plan(reaped, world) {
+            Ok(planned) => planned,
+            Err(error) => return self.note(Err(error), world),
+        };
+        for refused in &plan.refused {
+            let pid = refused.pid.unwrap_or_default();
+            let why = format!("{pid} is left alone: {}", refused.why);
+            self.leave(refused.finding.as_slice(), &why, world);
+        }
+        let (advice, targets): (Vec<_>, Vec<_>) =
+            plan.targets.into_iter().partition(Target::is_advice);
+        for target in &advice {
+            let why = format!(
+                "{} is left alone: end it with: {}",
+                named(target),
+                advised(target)
+            );
+            self.leave(&because(target), &why, world);
+        }
+        let mut due = Vec::new();
+        for target in targets {
+            let ids = because(&target);
+            let of_target: Vec<&Finding> = reaped
+                .iter()
+                .filter(|finding| ids.contains(&finding.id))
+                .collect();
+            for finding in &of_target {
+                self.warn(finding, true, now, world);
+            }
+            if of_target.iter().all(|finding| self.is_due(finding, now)) {
+                due.push(target);
+            }
+        }
+        if let Some(target) = due.into_iter().next() {
+            self.begin(target, guard, now, world);
+        }
+    }
+
+    /// Whether everybody was warned who was to be, and nothing was tried yet.
+    fn is_due(&self, finding: &Finding, now: Time) -> bool {
+        let known = self.warnings.of(finding, true).filter(|it| !it.is_over);
+        known.is_some_and(|it| it.due(now, self.terms()) == Due::Act)
+            && is_seen(finding, &self.snapshot)
+    }
+
+    /// Says once why nothing is done about findings.
+    fn leave(&mut self, findings: &[Arc<str>], why: &str, world: &mut dyn World) {
+        let is_new = findings.iter().any(|it| !self.left_alone.contains(it));
+        if is_new {
+            world.log(why);
+            self.left_alone.extend(findings.iter().cloned());
+        }
+    }
+
+    fn begin(&mut self, target: Target, guard: Guard, now: Time, world: &mut dyn World) {
+        if self.not_before.is_some_and(|at| now < at) {
+            return;
+        }
+        let acts = match world.begin() {
+            Ok(acts) => acts,
+            Err(error) => {
+                self.note(Err(error), world);
+                self.not_before = Some(now.plus_seconds(RETRY_SECONDS));
+                return;
+            }
+        };
+        let next = self.pace().next(&acts, now);
+        if next > now {
+            world.end();
+            self.not_before = Some(next);
+            return;
+        }
+        self.obstacle = None;
+        world.log(&format!("ending {}", named(&target)));
+        let findings = because(&target);
+        let act = Act::new(target, Arc::new(guard), self.actor.clone());
+        self.acting = Some(Acting {
+            act,
+            findings,
+            is_revoked: false,
+        });
+    }
+
+    fn pace(&self) -> Pace {
+        Pace {
+            settle: self.reap.settle.0,
+            most: self.reap.most,
+            within: self.reap.within.0,
+        }
+    }
+
+    /// Does what is due of what is being ended.
+    fn advance(&mut self, now: Time, world: &mut dyn World) {
+        let Some(acting) = &mut self.acting else {
+            return;
+        };
+        let stands = match acting.is_revoked {
+            false => standing(&acting.act, &self.engine, &self.snapshot),
+            // No longer is not what it is: that it goes on after SIGCONT would not be held against that.
+            true => Standing::Unknown,
+        };
+        let moment = Moment {
+            now,
+            snapshot: &self.snapshot,
+            stands,
+        };
+        let progress = match world.hands() {
+            Some((hands, record)) => acting.act.advance(moment, hands, record),
+            None => return,
+        };
+        let outcome = match progress {
+            Ok(Progress::Waiting { .. }) => return,
+            Ok(Progress::Ended(outcome)) => outcome,
+            Err(error) => return self.stop(&error, now, world),
+        };
+        let Some(Acting { act, findings, .. }) = self.acting.take() else {
+            return;
+        };
+        world.end();
+        world.log(page::outcome(act.target(), &outcome).trim_end());
+        // Whoever is at work again is warned again, should it cease; the others were tried.
+        let noted = match outcome {
+            Outcome::RuleNoLongerTrue => self.warnings.forget(&findings),
+            _ => self.warnings.conclude(&findings),
+        };
+        self.note(noted.map_err(|error| error.to_string()), world);
+    }
+
+    /// Without a ledger nothing is done: a full disk stops the reaper.
+    fn stop(&mut self, error: &ledger::Error, now: Time, world: &mut dyn World) {
+        self.acting = None;
+        world.end();
+        self.note(Err(error.to_string()), world);
+        self.not_before = Some(now.plus_seconds(RETRY_SECONDS));
+    }
+
+    /// Says what stands in the way of everything, once.
+    fn note(&mut self, result: Result<(), String>, world: &mut dyn World) {
+        if let Err(error) = result
+            && self.obstacle.as_ref() != Some(&error)
+        {
+            world.log(&error);
+            self.obstacle = Some(error);
+        }
+    }
+}
+
+/// Whether a snapshot shows the process of a finding, and its GPUs: else what is said of it is what was
+/// said before, and nothing is done upon that.
+fn is_seen(finding: &Finding, snapshot: &Snapshot) -> bool {
+    let is_there = finding.process.as_ref().is_none_or(|about| {
+        let process = snapshot.process(about.pid);
+        process.is_some_and(|process| process.identity() == about.identity)
+    });
+    is_there
+        && finding.gpus.iter().all(|on| {
+            let gpu = snapshot.gpus.iter().find(|gpu| gpu.index == on.index);
+            gpu.is_some_and(|gpu| gpu.stale_seconds.is_none() && gpu.processes.is_some())
+        })
+}
+
+fn because(target: &Target) -> Vec<Arc<str>> {
+    match &target.reason {
+        Reason::Found { findings } => findings.iter().map(|it| Arc::clone(&it.id)).collect(),
+        Reason::Named => Vec::new(),
+    }
+}
+
+/// What its owner would type.
+fn advised(target: &Target) -> &str {
+    let commands = target.steps.iter().filter_map(|step| match step {
+        Step::Advise { command } => Some(&**command),
+        _ => None,
+    });
+    commands.last().unwrap_or("gpumem reap --direct")
+}
+
+/// A target in a line.
+fn named(target: &Target) -> String {
+    let lead = page::lead(target);
+    let name = lead.map_or_else(String::new, |it| format!(" ({})", escape(&it.name)));
+    let owner = lead.map_or_else(String::new, |it| format!(" of {}", page::owner(it)));
+    let bytes = target
+        .bytes
+        .map_or_else(String::new, |it| format!(" with {}", Bytes(it)));
+    format!(
+        "{}{name}{owner}{bytes}, {}",
+        target.leader,
+        page::why(target)
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,418 @@
+//! Days at the desk: what is told, when it is acted, and what keeps it from being.
+
+use super::*;
+use crate::cli::reap::unattended::hook;
+use crate::config::{self, Config};
+use crate::model::Process;
+use crate::reclaim::Signal;
+use crate::reclaim::testing::{BOOT, Pages, Puppets, at, facts, gpu, guard, process, snapshot};
+use crate::units::GIB;
+
+/// The rule takes two minutes, the warning ten, the last one a minute.
+const REAPS: &str = "[rules.stopped]\naction = \"reap\"\nduration = \"2m\"\n\
+                     [reap]\nwarn = \"10m\"\ngrace = \"1m\"\n";
+const ONLY_TELLS: &str =
+    "[rules.stopped]\nduration = \"2m\"\n[reap]\nwarn = \"10m\"\ngrace = \"1m\"\n";
+/// Between two samples, in seconds.
+const STEP: f64 = 2.0;
+/// When the warning is given, the last one, and when it is acted, at the latest.
+const WARNED: f64 = 124.0;
+const WARNED_LAST: f64 = WARNED + 604.0;
+const ACTED: f64 = WARNED_LAST + 64.0;
+
+/// A world of puppets, which remembers.
+#[derive(Default)]
+struct Stage {
+    puppets: Puppets,
+    pages: Pages,
+    /// When acts began.
+    acts: Vec<Time>,
+    /// What is told and nobody has heard yet.
+    notices: Vec<Notice>,
+    log: Vec<String>,
+    is_busy: bool,
+    now: f64,
+}
+
+impl World for Stage {
+    fn guard(&mut self, _: &Settings, reap: &Reap, _: &Snapshot) -> Result<Guard, String> {
+        let mut guard = guard();
+        guard.policy.never.clone_from(&reap.never);
+        Ok(guard)
+    }
+
+    fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded> {
+        let world = self.puppets.world.iter();
+        let known = world.filter(|(pid, _)| pids.contains(pid));
+        known.map(|(&pid, facts)| (pid, facts.clone())).collect()
+    }
+
+    fn tell(&mut self, notice: Notice) -> bool {
+        self.notices.push(notice);
+        true
+    }
+
+    fn log(&mut self, text: &str) {
+        self.log.push(text.to_owned());
+    }
+
+    fn begin(&mut self) -> Result<Vec<Time>, String> {
+        match self.is_busy {
+            true => Err("another reaper is at work".to_owned()),
+            false => Ok(self.acts.clone()),
+        }
+    }
+
+    fn hands(&mut self) -> Option<(&mut dyn Hands, &mut dyn Record)> {
+        Some((&mut self.puppets, &mut self.pages))
+    }
+
+    fn end(&mut self) {}
+}
+
+/// A desk, its world, and the processes that NVML lists on GPU 0, a GiB each.
+struct Day {
+    desk: Desk,
+    stage: Stage,
+    processes: Vec<Process>,
+    /// The list cannot be read.
+    is_blind: bool,
+    /// The notify command fails.
+    is_deaf: bool,
+    /// Every notice: when, of what.
+    told: Vec<(f64, NoticeKind)>,
+    seen: Vec<Snapshot>,
+    folder: tempfile::TempDir,
+}
+
+fn configured(toml: &str) -> Config {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), toml).unwrap();
+    config::load_file(file.path()).unwrap()
+}
+
+fn stopped(pid: u32) -> Process {
+    Process {
+        state: Some('T'),
+        ..process(pid, "python train.py")
+    }
+}
+
+impl Day {
+    fn new(toml: &str, processes: Vec<Process>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let desk = Self::open(toml, &folder, Engine::new(configured(toml).rules));
+        let mut stage = Stage::default();
+        stage.puppets.world = facts(&snapshot(at(0.0), &processes, Vec::new()));
+        Self {
+            desk,
+            stage,
+            processes,
+            is_blind: false,
+            is_deaf: false,
+            told: Vec::new(),
+            seen: Vec::new(),
+            folder,
+        }
+    }
+
+    fn open(toml: &str, folder: &tempfile::TempDir, engine: Engine) -> Desk {
+        let config = configured(toml);
+        let path = folder.path().join("warnings");
+        let (warnings, error) = Warnings::open(&path, BOOT.into());
+        assert!(error.is_none(), "{error:?}");
+        let settings = (config.rules, config.reap);
+        Desk::new(engine, settings, warnings, Actor::default())
+    }
+
+    /// gpumem ends, and another begins with what is stored.
+    fn restart(&mut self, toml: &str) {
+        let mut engine = Engine::new(configured(toml).rules);
+        for snapshot in &self.seen {
+            engine.observe(snapshot);
+        }
+        self.desk = Self::open(toml, &self.folder, engine);
+    }
+
+    /// The world until then, sample by sample; what is told is heard at once.
+    fn until(&mut self, seconds: f64) {
+        while self.stage.now < seconds {
+            self.stage.now += STEP;
+            let world = &self.stage.puppets.world;
+            self.processes.retain(|it| world.contains_key(&it.pid));
+            let rows: Vec<(u32, u64)> = self.processes.iter().map(|it| (it.pid, GIB)).collect();
+            let mut gpu = gpu(0, &rows, 0);
+            if self.is_blind {
+                gpu.processes = None;
+            }
+            let snapshot = snapshot(at(self.stage.now), &self.processes, vec![gpu]);
+            self.seen.push(snapshot.clone());
+            let deeds = self.stage.puppets.sent.len();
+            self.desk.observe(snapshot, &mut self.stage);
+            if self.stage.puppets.sent.len() > deeds {
+                self.stage.acts.push(at(self.stage.now));
+            }
+            for notice in std::mem::take(&mut self.stage.notices) {
+                self.told.push((self.stage.now, notice.kind));
+                let result = match self.is_deaf {
+                    true => hook::run(&["/bin/false".into()], b"", hook::DEADLINE).map(|()| 0),
+                    false => Ok(0),
+                };
+                let told = Told { notice, result };
+                self.desk.told(told, at(self.stage.now), &mut self.stage);
+            }
+        }
+    }
+
+    fn sent(&self) -> Vec<(u32, Signal)> {
+        self.stage.puppets.sent.clone()
+    }
+
+    fn says(&self, words: &str) -> usize {
+        let log = self.stage.log.iter();
+        log.filter(|line| line.contains(words)).count()
+    }
+}
+
+#[test]
+fn it_is_warned_twice_then_ended_and_the_memory_is_back() {
+    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    day.stage.puppets.ends_on.insert(70, vec![Signal::Term]);
+    day.until(WARNED_LAST);
+    let kinds: Vec<NoticeKind> = day.told.iter().map(|told| told.1).collect();
+    assert_eq!(kinds, [NoticeKind::Warning, NoticeKind::LastWarning]);
+    let apart = day.told[1].0 - day.told[0].0;
+    assert!((600.0..=604.0).contains(&apart), "{:?}", day.told);
+    day.until(day.told[1].0 + 58.0);
+    assert_eq!(day.sent(), [], "not before its time");
+    day.until(ACTED + 30.0);
+    assert_eq!(day.sent()[0], (70, Signal::Term));
+    assert!(day.sent().iter().all(|sent| sent.1 != Signal::Kill));
+    assert_eq!(
+        day.says("freed 1.0GiB") + day.says("freed 1GiB"),
+        1,
+        "{:?}",
+        day.stage.log
+    );
+    assert!(!day.desk.is_acting());
+    assert!(day.desk.warnings.all().is_empty(), "nothing is left of it");
+}
+
+#[test]
+fn a_rule_that_only_tells_ends_nothing_and_says_once_what_it_would() {
+    let mut day = Day::new(ONLY_TELLS, vec![stopped(70)]);
+    day.until(3.0 * ACTED);
+    assert_eq!(day.sent(), []);
+    assert!(day.stage.pages.lines.is_empty());
+    let kinds: Vec<NoticeKind> = day.told.iter().map(|told| told.1).collect();
+    assert_eq!(kinds, [NoticeKind::Found]);
+    assert_eq!(
+        day.says("would end 70 (python train.py) of ann"),
+        1,
+        "{:?}",
+        day.stage.log
+    );
+}
+
+#[test]
+fn what_ceases_and_comes_back_starts_over() {
+    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    day.until(WARNED_LAST);
+    day.processes[0].state = Some('S');
+    day.until(WARNED_LAST + 4.0);
+    day.processes[0].state = Some('T');
+    day.until(WARNED_LAST + 600.0);
+    assert_eq!(day.sent(), []);
+    let kinds: Vec<NoticeKind> = day.told.iter().map(|told| told.1).collect();
+    let again = [
+        NoticeKind::Warning,
+        NoticeKind::LastWarning,
+        NoticeKind::Warning,
+    ];
+    assert_eq!(kinds, again);
+    day.until(WARNED_LAST + 4.0 + ACTED);
+    assert!(!day.sent().is_empty());
+}
+
+#[test]
+fn who_could_not_be_told_was_not_warned() {
+    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    day.is_deaf = true;
+    day.until(2.0 * ACTED);
+    assert_eq!(day.sent(), []);
+    let apart = day.told[1].0 - day.told[0].0;
+    assert!((60.0..=64.0).contains(&apart), "{:?}", day.told);
+    assert!(day.says("not told: the notify command /bin/false failed") > 0);
+    day.is_deaf = false;
+    day.until(2.0 * ACTED + 600.0);
+    assert_eq!(day.sent(), [], "it has the whole time from then on");
+    day.until(3.0 * ACTED);
+    assert!(!day.sent().is_empty());
+}
+
+#[test]
+fn a_restart_neither_forgets_a_warning_nor_acts_without_one() {
+    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    day.until(WARNED + 300.0);
+    day.restart(REAPS);
+    day.until(WARNED_LAST - 20.0);
+    day.restart(REAPS);
+    day.until(ACTED + 4.0);
+    assert_eq!(day.told.len(), 2, "{:?}", day.told);
+    assert!(!day.sent().is_empty());
+    // Without its file.
+    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    day.until(WARNED_LAST);
+    std::fs::remove_file(day.folder.path().join("warnings")).unwrap();
+    day.restart(REAPS);
+    day.until(ACTED + 300.0);
+    assert_eq!(day.sent(), []);
+}
+
+#[test]
+fn after_a_restart_without_history_it_starts_over_where_it_may_have_ceased() {
+    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    day.until(WARNED_LAST);
+    day.seen.clear();
+    day.restart(REAPS);
+    day.until(WARNED_LAST + 600.0);
+    assert_eq!(day.sent(), []);
+    assert_eq!(day.told.last().unwrap().1, NoticeKind::Warning);
+}
+
+#[test]
+fn blind_is_no_act() {
+    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    day.until(WARNED_LAST + 30.0);
+    day.is_blind = true;
+    day.until(ACTED + 20.0);
+    assert_eq!(day.sent(), []);
+    day.is_blind = false;
+    day.until(ACTED + 30.0);
+    assert!(!day.sent().is_empty(), "{:?}", day.stage.log);
+}
+
+#[test]
+fn blindness_in_the_midst_of_an_act_sends_nothing_more() {
+    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    while day.sent().is_empty() {
+        assert!(day.stage.now < ACTED + 10.0);
+        day.until(day.stage.now + STEP);
+    }
+    let sent = day.sent();
+    day.is_blind = true;
+    day.until(day.stage.now + 120.0);
+    assert_eq!(
+        day.sent(),
+        sent,
+        "it ignores SIGTERM, and SIGKILL is not sent unseen"
+    );
+    assert!(!day.desk.is_acting());
+}
+
+#[test]
+fn another_configuration_cancels_what_it_would_not_do() {
+    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    while day.sent().is_empty() {
+        assert!(day.stage.now < ACTED + 10.0);
+        day.until(day.stage.now + STEP);
+    }
+    assert_eq!(day.desk.target().unwrap().leader, 70);
+    let sent = day.sent();
+    let config = configured(ONLY_TELLS);
+    day.desk.reconfigure(config.rules, config.reap);
+    day.until(day.stage.now + 60.0);
+    assert_eq!(day.sent(), sent, "no SIGKILL");
+    assert!(!day.desk.is_acting());
+    assert_eq!(day.says("70: left alone"), 1, "{:?}", day.stage.log);
+    // And one that would do it again warns first, again.
+    let config = configured(REAPS);
+    day.desk.reconfigure(config.rules, config.reap);
+    day.until(day.stage.now + 300.0);
+    assert_eq!(day.sent(), sent);
+}
+
+#[test]
+fn what_the_configuration_keeps_is_not_ended() {
+    let keep = "[[keep]]\nuser = \"ann\"\nreason = \"a talk\"\n";
+    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    day.until(WARNED_LAST + 10.0);
+    let config = configured(&format!("{REAPS}{keep}"));
+    day.desk.reconfigure(config.rules, config.reap);
+    day.until(ACTED + 300.0);
+    assert_eq!(day.sent(), []);
+}
+
+#[test]
+fn of_what_is_never_touched_nobody_is_warned() {
+    let never = format!("{REAPS}never = [\"python3.11\"]\n");
+    let mut day = Day::new(&never, vec![stopped(70)]);
+    day.until(2.0 * ACTED);
+    assert_eq!((day.sent(), day.told.len()), (Vec::new(), 0));
+    assert_eq!(
+        day.says("70 is left alone: 70: python3.11 is never touched"),
+        1
+    );
+}
+
+#[test]
+fn without_a_ledger_nothing_is_sent() {
+    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    day.stage.pages.room = 0;
+    day.until(ACTED + 200.0);
+    assert_eq!(day.sent(), []);
+    assert!(day.says("cannot write to the ledger") > 0);
+    day.stage.pages.room = usize::MAX;
+    day.until(ACTED + 300.0);
+    assert!(!day.sent().is_empty(), "once there is room again");
+}
+
+#[test]
+fn while_another_reaper_is_at_work_it_waits() {
+    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    day.stage.is_busy = true;
+    day.until(ACTED + 200.0);
+    assert_eq!(day.sent(), []);
+    assert_eq!(day.says("another reaper is at work"), 1);
+    day.stage.is_busy = false;
+    day.until(ACTED + 300.0);
+    assert!(!day.sent().is_empty());
+}
+
+#[test]
+fn one_at_a_time_and_so_many_in_a_time() {
+    let pids = [70, 71, 72, 73, 74];
+    let mut day = Day::new(REAPS, pids.map(stopped).to_vec());
+    for pid in pids {
+        day.stage.puppets.ends_on.insert(pid, vec![Signal::Term]);
+    }
+    let terms = |day: &Day| {
+        let sent = day.sent().into_iter();
+        sent.filter(|sent| sent.1 == Signal::Term).count()
+    };
+    let mut before = 0;
+    let mut last = 0.0;
+    while day.stage.now < ACTED + 570.0 {
+        day.until(day.stage.now + STEP);
+        let now = terms(&day);
+        assert!(now <= before + 1, "two at once");
+        if now > before && before > 0 {
+            assert!(day.stage.now - last >= 15.0, "no pause between two");
+        }
+        if now > before {
+            (before, last) = (now, day.stage.now);
+        }
+    }
+    assert_eq!(before, 3, "three in ten minutes: {:?}", day.stage.log);
+    day.until(ACTED + 700.0);
+    assert_eq!(terms(&day), 5);
+}
+
+#[test]
+fn what_was_tried_in_vain_is_not_tried_again() {
+    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    day.until(3.0 * ACTED);
+    let kills = day.sent().into_iter().filter(|sent| sent.1 == Signal::Kill);
+    assert_eq!(kills.count(), 1, "{:?}", day.sent());
+    assert_eq!(day.says("ending 70"), 1);
+}

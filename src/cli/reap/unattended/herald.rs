@@ -1,0 +1,193 @@
+//! Telling people: what is said of a finding, and a thread that says it.
+//!
+//! What is told may take long, or hang: neither the rules nor the acts wait for it. The command is told
+//! first; where it fails nobody counts as told, and the terminals are spared until it succeeds.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{Event, hook, terminals};
+use crate::model::Time;
+use crate::model::finding::Finding;
+use crate::report::escape::escape;
+
+/// The `schema` of what the command is told.
+const SCHEMA: &str = "gpumem.notice/1";
+/// A finding's sentence, on a terminal.
+const LONGEST_MESSAGE: usize = 300;
+
+/// What is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Kind {
+    /// It was found, and nothing will be done about it.
+    Found,
+    /// It was found, and will be ended.
+    Warning,
+    /// It will be ended shortly.
+    LastWarning,
+}
+
+/// What is told of a finding, and to whom.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Notice {
+    pub(super) kind: Kind,
+    pub(super) time: Time,
+    /// When it will be ended, if nothing changes.
+    pub(super) acts_at: Option<Time>,
+    pub(super) finding: Finding,
+    /// The process's owner.
+    pub(super) uid: Option<u32>,
+    pub(super) host: Option<Arc<str>>,
+    /// The command that is told.
+    pub(super) command: Vec<Arc<str>>,
+    /// The owner's terminals are told.
+    pub(super) to_terminals: bool,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) notice: Notice,
+    /// How many terminals took it; or why nobody counts as told.
+    pub(super) result: Result<usize, hook::Error>,
+}
+
+impl Notice {
+    /// For the command.
+    fn json(&self) -> Vec<u8> {
+        #[derive(Serialize)]
+        struct Document<'a> {
+            schema: &'static str,
+            notice: Kind,
+            time: Time,
+            host: Option<&'a str>,
+            uid: Option<u32>,
+            acts_at: Option<Time>,
+            finding: &'a Finding,
+        }
+        let document = Document {
+            schema: SCHEMA,
+            notice: self.kind,
+            time: self.time,
+            host: self.host.as_deref(),
+            uid: self.uid,
+            acts_at: self.acts_at,
+            finding: &self.finding,
+        };
+        // Plain data is always JSON.
+        let mut json = serde_json::to_vec(&document).unwrap_or_default();
+        json.push(b'\n');
+        json
+    }
+
+    /// For a terminal; harmless whatever the process is called.
+    fn text(&self) -> String {
+        let host = escape(self.host.as_deref().unwrap_or("this machine")).into_owned();
+        let message = escape(&self.finding.message).into_owned();
+        let message: String = message.chars().take(LONGEST_MESSAGE).collect();
+        let what = match (self.kind, self.acts_at) {
+            (Kind::Found, _) | (_, None) => "Please end it if it is not needed.".to_owned(),
+            (Kind::Warning | Kind::LastWarning, Some(at)) => {
+                format!("It will be ended at {at} unless it is used before.")
+            }
+        };
+        // The terminal may be in any state: lines begin where they begin.
+        format!("\r\n\u{7}gpumem on {host}: {message}\r\n{what}\r\n")
+    }
+
+    /// Tells, and says what came of it.
+    fn tell(self, dev: &Path, deadline: Duration) -> Told {
+        let result = hook::run(&self.command, &self.json(), deadline);
+        let result = result.map(|()| match self.uid {
+            Some(uid) if self.to_terminals => terminals::write(dev, uid, &self.text()),
+            _ => 0,
+        });
+        Told {
+            notice: self,
+            result,
+        }
+    }
+}
+
+/// Tells what comes, one after another, until nobody asks any more.
+pub(super) fn run(notices: &Receiver<Notice>, events: &SyncSender<Event>) {
+    for notice in notices {
+        let told = notice.tell(Path::new("/dev"), hook::DEADLINE);
+        if events.send(Event::Told(Box::new(told))).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Kind as Finds;
+    use crate::reclaim::testing::{at, finding, process};
+    use std::fs;
+
+    fn notice(command: &[&str]) -> Notice {
+        let mut finding = finding(Finds::Idle, &process(70, "python train.py"));
+        finding.message = "\u{1b}]0;x\u{7}train.py has been idle\nfor 2h".to_owned();
+        Notice {
+            kind: Kind::Warning,
+            time: at(0.0),
+            acts_at: Some(at(960.0)),
+            finding,
+            uid: None,
+            host: Some("node7".into()),
+            command: command.iter().map(|&word| word.into()).collect(),
+            to_terminals: true,
+        }
+    }
+
+    #[test]
+    fn the_command_is_told_the_finding() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("told");
+        let notice = notice(&["/bin/sh", "-c", "cat > \"$0\"", path.to_str().unwrap()]);
+        let told = notice.clone().tell(folder.path(), hook::DEADLINE);
+        assert_eq!(told.result.unwrap(), 0);
+        let json: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        assert_eq!(json["schema"], "gpumem.notice/1");
+        assert_eq!(json["notice"], "warning");
+        assert_eq!(json["host"], "node7");
+        assert_eq!(json["acts_at"], at(960.0).to_string());
+        assert_eq!(
+            json["finding"],
+            serde_json::to_value(&notice.finding).unwrap()
+        );
+    }
+
+    #[test]
+    fn a_command_that_fails_has_told_nobody() {
+        let told = notice(&["/bin/false"]).tell(Path::new("/nonexistent"), hook::DEADLINE);
+        assert!(told.result.is_err());
+    }
+
+    #[test]
+    fn what_a_terminal_is_sent_is_harmless_and_bounded() {
+        let mut notice = notice(&[]);
+        let text = notice.text();
+        assert_eq!(
+            text,
+            format!(
+                "\r\n\u{7}gpumem on node7: \\e]0;x\\u{{7}}train.py has been idle\\nfor 2h\r\nIt will \
+                 be ended at {} unless it is used before.\r\n",
+                at(960.0)
+            )
+        );
+        notice.finding.message = "\u{202e}".repeat(100_000);
+        notice.kind = Kind::Found;
+        let text = notice.text();
+        assert!(
+            text.len() < 500 && text.contains("if it is not needed"),
+            "{text}"
+        );
+    }
+}

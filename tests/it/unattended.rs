@@ -1,0 +1,291 @@
+//! `gpumem reap --watch` as a service: what its manager hears, what a notify command is told, what
+//! happens without a driver and on signals.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use mock_nvml::scene::{Fault, Scene};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::machine::{Machine, Running, one_gpu};
+use crate::support::{clean_environment, gpumem, wait_until};
+
+/// A stopped process is a finding after a second; nobody is written to.
+const TELLS: &str = "[sample]\ninterval = \"200ms\"\n[reap]\nwarn = \"1s\"\ngrace = \"1s\"\n\
+                     warn_terminal = false\nnotify = [\"/bin/sh\", \"-c\", \"cat >> $0\", \"TOLD\"]\n\
+                     [rules.stopped]\nduration = \"1s\"\n";
+
+/// A running service, and its manager.
+struct Service {
+    machine: Machine,
+    manager: UnixDatagram,
+    child: Child,
+    complaints: Option<thread::JoinHandle<String>>,
+}
+
+impl Service {
+    fn start(scene: &Scene, toml: &str) -> Self {
+        let machine = Machine::new(scene);
+        let told = machine.path("told");
+        machine.configure(&toml.replace("TOLD", told.to_str().unwrap()));
+        let manager = UnixDatagram::bind(machine.path("notify")).unwrap();
+        let patience = Some(Duration::from_secs(30));
+        manager.set_read_timeout(patience).unwrap();
+        let mut command = Command::new(gpumem());
+        clean_environment(&mut command);
+        command
+            .args(["reap", "--watch", "--no-store", "--nvml-library"])
+            .arg(machine.library())
+            .env("NOTIFY_SOCKET", machine.path("notify"))
+            .env("WATCHDOG_USEC", "1000000")
+            .env("STATE_DIRECTORY", machine.path("state"))
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped());
+        machine.environment(&mut command);
+        let mut child = command.spawn().unwrap();
+        let mut stderr = child.stderr.take().unwrap();
+        let complaints = thread::spawn(move || {
+            let mut text = String::new();
+            stderr.read_to_string(&mut text).unwrap();
+            text
+        });
+        Self {
+            machine,
+            manager,
+            child,
+            complaints: Some(complaints),
+        }
+    }
+
+    fn next(&self) -> String {
+        let mut bytes = [0; 4096];
+        let length = self
+            .manager
+            .recv(&mut bytes)
+            .expect("the manager hears something");
+        String::from_utf8(bytes[..length].to_vec()).unwrap()
+    }
+
+    /// What the manager hears until something that begins so, which is the last of it.
+    fn hear(&self, begin: &str) -> Vec<String> {
+        let mut heard = Vec::new();
+        loop {
+            heard.push(self.next());
+            let last = heard.last().unwrap();
+            if last.starts_with(begin) {
+                return heard;
+            }
+            assert!(heard.len() < 1000, "in vain waited for {begin}: {heard:?}");
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    }
+
+    /// Ends it; what it complained of.
+    fn end(mut self) -> String {
+        self.signal(Signal::TERM);
+        self.hear("STOPPING=1");
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+        self.complaints.take().unwrap().join().unwrap()
+    }
+
+    fn told(&self) -> PathBuf {
+        self.machine.path("told")
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn stopped() -> Running {
+    let child = Running::sleep();
+    let pid = Pid::from_raw(i32::try_from(child.pid()).unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    child
+}
+
+fn state(pid: u32) -> char {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(')')
+        .next()
+        .unwrap()
+        .trim_start()
+        .chars()
+        .next()
+        .unwrap()
+}
+
+#[test]
+fn its_manager_hears_that_it_is_ready_alive_reloading_and_stopping() {
+    let service = Service::start(&one_gpu(&[]), TELLS);
+    let heard = service.hear("READY=1");
+    assert!(
+        heard.iter().all(|it| !it.starts_with("WATCHDOG")),
+        "{heard:?}"
+    );
+    assert!(
+        heard.contains(&"STATUS=1 GPU, 0 findings, 0 told of".to_owned()),
+        "{heard:?}"
+    );
+    service.hear("WATCHDOG=1");
+    service.hear("WATCHDOG=1");
+    service.signal(Signal::HUP);
+    service.hear("RELOADING=1\nMONOTONIC_USEC=");
+    service.hear("READY=1");
+    service.machine.configure("[reap]\nwarm = \"1m\"\n");
+    service.signal(Signal::HUP);
+    service.hear("RELOADING=1");
+    service.hear("READY=1");
+    service.hear("WATCHDOG=1");
+    let complaints = service.end();
+    assert_eq!(
+        complaints
+            .matches("the configuration was read again")
+            .count(),
+        1
+    );
+    let broken = "config.toml:2: reap.warm: is not known; did you mean \"warn\"?; allowed: warn, \
+                  grace, settle, most, within, notify, warn_terminal, never; what was in force stays so";
+    assert!(complaints.contains(broken), "{complaints}");
+}
+
+#[test]
+fn a_notify_command_is_told_the_finding_and_nothing_is_sent() {
+    let child = stopped();
+    let service = Service::start(&one_gpu(&[child.pid()]), TELLS);
+    wait_until("the command is told", || service.told().exists());
+    // It would have been ended by now.
+    service.hear("STATUS=1 GPU, 1 finding, 1 told of");
+    for _ in 0..6 {
+        service.hear("WATCHDOG=1");
+    }
+    let text = fs::read_to_string(service.told()).unwrap();
+    let notice: Value = serde_json::from_str(&text).expect("one notice, once");
+    assert_eq!(notice["schema"], "gpumem.notice/1");
+    assert_eq!(
+        (&notice["notice"], &notice["acts_at"]),
+        (&"found".into(), &Value::Null)
+    );
+    assert_eq!(notice["finding"]["kind"], "stopped");
+    assert_eq!(notice["finding"]["process"]["pid"], child.pid());
+    assert_eq!(state(child.pid()), 'T', "nothing was sent");
+    assert!(!service.machine.path("state/reap.jsonl").exists());
+    // A restart does not tell it again.
+    let warnings = fs::read_to_string(service.machine.path("state/reap-warnings.json")).unwrap();
+    assert!(warnings.contains("\"is_of_end\": false"), "{warnings}");
+    service.end();
+}
+
+/// By a rule nobody is ended whose pid may be of another namespace, as all are in a container.
+#[test]
+fn a_rule_that_says_so_ends_a_stopped_process_on_the_host_and_nothing_in_a_container() {
+    let mut child = stopped();
+    let reaps = format!("{TELLS}action = \"reap\"\n");
+    let service = Service::start(&one_gpu(&[child.pid()]), &reaps);
+    let namespace = fs::read_link("/proc/self/ns/pid").unwrap();
+    if namespace.to_str() == Some("pid:[4026531836]") {
+        wait_until("it is ended", || child.0.try_wait().unwrap().is_some());
+        service.hear("WATCHDOG=1");
+        let told = fs::read_to_string(service.told()).unwrap();
+        assert_eq!(told.matches("\"notice\":").count(), 2, "{told}");
+        let complaints = service.end();
+        assert!(
+            complaints.contains("SIGTERM and SIGCONT to"),
+            "{complaints}"
+        );
+        return;
+    }
+    for _ in 0..8 {
+        service.hear("WATCHDOG=1");
+    }
+    assert_eq!(state(child.pid()), 'T');
+    assert!(
+        !service.told().exists(),
+        "nobody is warned of what will not be"
+    );
+    let complaints = service.end();
+    let left = format!("{} is left alone", child.pid());
+    assert_eq!(complaints.matches(&left).count(), 1, "{complaints}");
+}
+
+#[test]
+fn a_command_that_fails_has_told_nobody() {
+    let child = stopped();
+    let toml = TELLS.replace("cat >> $0", "cat >> $0; exit 7");
+    let service = Service::start(&one_gpu(&[child.pid()]), &toml);
+    wait_until("the command is told", || service.told().exists());
+    service.hear("WATCHDOG=1");
+    service.hear("WATCHDOG=1");
+    assert!(!service.machine.path("state/reap-warnings.json").exists());
+    let complaints = service.end();
+    let why = "not told: the notify command /bin/sh failed (exit status: 7)";
+    assert_eq!(complaints.matches(why).count(), 1, "{complaints}");
+}
+
+#[test]
+fn a_driver_that_is_not_there_is_waited_for() {
+    let scene = one_gpu(&[]);
+    let service = Service::start(&scene.clone().init_error(9), TELLS);
+    let heard = service.hear("STATUS=");
+    assert!(!heard.contains(&"READY=1".to_owned()), "{heard:?}");
+    service.machine.play(&scene);
+    service.hear("READY=1");
+    let complaints = service.end();
+    assert_eq!(complaints.matches("trying on").count(), 1, "{complaints}");
+}
+
+#[test]
+fn it_ends_at_once_where_there_is_no_driver() {
+    let service = Service::start(&one_gpu(&[]).init_error(9), TELLS);
+    service.hear("STATUS=");
+    service.end();
+}
+
+#[test]
+fn a_driver_that_goes_away_and_comes_back_is_survived() {
+    let child = stopped();
+    let scene = one_gpu(&[child.pid()]);
+    let service = Service::start(&scene, TELLS);
+    service.hear("READY=1");
+    let away = scene.clone().init_error(18).fault(Fault::error("*", 18));
+    service.machine.play(&away);
+    service.hear("STATUS=cannot read every GPU");
+    // It goes on looking.
+    service.hear("WATCHDOG=1");
+    service.hear("WATCHDOG=1");
+    service.machine.play(&scene);
+    service.hear("STATUS=1 GPU");
+    wait_until("the command is told", || service.told().exists());
+    let complaints = service.end();
+    assert!(
+        complaints.contains("nothing is done where nothing is seen"),
+        "{complaints}"
+    );
+    assert!(complaints.contains("every GPU can be read"), "{complaints}");
+}
+
+#[test]
+fn what_cannot_be_meant_together_is_refused() {
+    for more in [
+        &["--yes"][..],
+        &["--pid", "1"],
+        &["--kind", "idle"],
+        &["--json"],
+    ] {
+        let output = crate::support::run(&[&["reap", "--watch"], more].concat());
+        assert_eq!(output.code, 2, "{output:?}");
+    }
+}
