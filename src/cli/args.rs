@@ -500,6 +500,15 @@ pub struct Rules {
 /// memory_above and memory_below (what the process holds on the GPU), time ("22:00-06:00"), days
 /// (["mon", "fri"]: those on which the time begins), timezone (this machine's where it is left out). All
 /// of it has to fit.
+///
+/// What `gpumem reap --watch` does about what a `[[rule]]` or a kind's own rule finds is its action:
+/// "notify" (the default: its owner is told) or "reap" (its owner is warned, then it is ended; for orphan,
+/// stopped, hung, idle and leak). [reap] says how: warn (15m: from the first warning to the last), grace
+/// (1m: from the last warning to the act), settle (15s: a pause after each act), most (3 acts) within
+/// (10m), notify (a program by its whole path and its arguments, run without a shell, with the finding as
+/// JSON on its standard input; it has 10s, and where it fails nobody counts as warned), warn_terminal
+/// (true: the owner's terminals are written to) and never (file names of programs that are never
+/// touched, by `gpumem reap` and `gpumem kill` neither).
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Config {
