@@ -219,7 +219,7 @@ fn a_mistake_is_told_with_file_line_key_and_what_is_allowed() {
             "[[override]]\nrule = \"idle\"\nusr = \"ann\"",
             "config.toml:3: override.usr: is not known; did you mean \"user\"?; allowed: user, command, \
              gpu, framework, container, notebook, memory_above, memory_below, time, days, timezone, \
-             action, enabled, min_memory, duration, max_cpu_percent, severity",
+             enabled, min_memory, duration, max_cpu_percent, severity",
         ),
         (
             "[[override]]\nrule = \"idle\"\nuser = \"\"",

@@ -97,7 +97,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
         at: Instant::now(),
     };
     spawn("sampling", move || {
-        sampler::run(open, sample, interval, &asks, &sampling)
+        sampler::run(open, sample, interval, &asks, &sampling);
     })?;
     let mut watch = Watch {
         global,

@@ -524,11 +524,11 @@ fn because(target: &Target) -> Vec<Arc<str>> {
 
 /// What its owner would type.
 fn advised(target: &Target) -> &str {
-    let commands = target.steps.iter().filter_map(|step| match step {
+    let mut commands = target.steps.iter().filter_map(|step| match step {
         Step::Advise { command } => Some(&**command),
         _ => None,
     });
-    commands.last().unwrap_or("gpumem reap --direct")
+    commands.next().unwrap_or("gpumem reap --direct")
 }
 
 /// A target in a line.
