@@ -503,7 +503,7 @@ pub struct Rules {
 ///
 /// What `gpumem reap --watch` does about what a `[[rule]]` or a kind's own rule finds is its action:
 /// "notify" (the default: its owner is told) or "reap" (its owner is warned, then it is ended; for orphan,
-/// stopped, hung, idle and leak). [reap] says how: warn (15m: from the first warning to the last), grace
+/// stopped, hung, idle and leak). `[reap]` says how: warn (15m: from the first warning to the last), grace
 /// (1m: from the last warning to the act), settle (15s: a pause after each act), most (3 acts) within
 /// (10m), notify (a program by its whole path and its arguments, run without a shell, with the finding as
 /// JSON on its standard input; it has 10s, and where it fails nobody counts as warned), warn_terminal

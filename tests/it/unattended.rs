@@ -289,3 +289,21 @@ fn what_cannot_be_meant_together_is_refused() {
         assert_eq!(output.code, 2, "{output:?}");
     }
 }
+
+#[test]
+fn what_the_configuration_says_is_never_touched_a_plan_leaves_alone_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.toml");
+    let planned = |toml: &str| {
+        fs::write(&path, toml).unwrap();
+        let path = path.to_str().unwrap();
+        let output = crate::support::run(&["reap", "--demo", "--json", "--config", path]);
+        assert_eq!(output.code, 0, "{output:?}");
+        let targets = output.json()["targets"].as_array().unwrap().clone();
+        let is_it = |target: &Value| target["leader"] == 448_016;
+        targets.iter().any(is_it)
+    };
+    assert!(planned(""));
+    assert!(!planned("[reap]\nnever = [\"python3.12\"]\n"));
+    assert!(planned("[reap]\nnever = [\"python3\", \"ython3.12\"]\n"));
+}

@@ -12,6 +12,7 @@ use super::asked;
 use crate::cli::args::{Global, Reap};
 use crate::cli::store::{self, Fed};
 use crate::cli::{complain, config, recorded, warn_of_damage};
+use crate::config::Config;
 use crate::host::{Guarded, Ourselves, Roots, read_guarded, read_ourselves};
 use crate::model::family::families;
 use crate::model::finding::Undecided;
@@ -39,6 +40,8 @@ pub(super) struct Look {
     /// What rules that are asked for could not decide.
     pub(super) undecided: Vec<Undecided>,
     keeps: Vec<Keep>,
+    /// Programs that the configuration says are never touched.
+    never: Vec<Arc<str>>,
     /// This machine; `None` where it is a recording.
     pub(super) live: Option<Live>,
 }
@@ -50,7 +53,9 @@ impl Look {
     ///
     /// Where there is nothing to see, or what was typed makes no sense.
     pub(super) fn new(args: &Reap, global: &Global) -> anyhow::Result<Self> {
-        let mut rules = config::load(global)?.rules;
+        let Config {
+            mut rules, reap, ..
+        } = config::load(global)?;
         asked::switch_on(&mut rules, args)?;
         let keeps = rules.keeps().to_vec();
         let concerned: Vec<_> = rules
@@ -96,6 +101,7 @@ impl Look {
             snapshot,
             undecided,
             keeps,
+            never: reap.never,
             live,
         })
     }
@@ -115,7 +121,8 @@ impl Look {
     fn plan_here(&self, args: &Reap) -> anyhow::Result<(Plan, Guard)> {
         let roots = Roots::default();
         let ourselves = read_ourselves(&roots)?;
-        let guard = asked::guard(args, &self.keeps, ourselves, &self.snapshot)?;
+        let mut guard = asked::guard(args, &self.keeps, ourselves, &self.snapshot)?;
+        guard.policy.never.clone_from(&self.never);
         let families = families(&self.snapshot);
         // Who cannot be looked at, or is gone, is not known, and that protects.
         let facts = pids(&self.snapshot, &families).into_iter();
@@ -144,6 +151,7 @@ impl Look {
         };
         let mut guard = asked::guard(args, &self.keeps, ourselves, &snapshot)?;
         guard.policy.all_users = true;
+        guard.policy.never.clone_from(&self.never);
         let families = families(&snapshot);
         let facts: BTreeMap<u32, Guarded> = snapshot
             .processes
