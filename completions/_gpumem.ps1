@@ -149,6 +149,7 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
             [CompletionResult]::new('--servers', '--servers', [CompletionResultType]::ParameterName, 'Inference servers that listen, too')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print the plan, and what came of it, as one JSON document (gpumem.reap/1); does not ask')
             [CompletionResult]::new('--history', '--history', [CompletionResultType]::ParameterName, 'Show what was done, by the ledger; with --json as gpumem.history/1')
+            [CompletionResult]::new('--watch', '--watch', [CompletionResultType]::ParameterName, 'Go on until it is ended: tell people what is found, and end what rules find whose configuration says action = "reap", after they were warned')
             [CompletionResult]::new('--no-store', '--no-store', [CompletionResultType]::ParameterName, 'Do not use the history that `gpumem record --store` keeps')
             [CompletionResult]::new('--demo', '--demo', [CompletionResultType]::ParameterName, 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan')
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')

@@ -973,7 +973,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__reap)
-            opts="-y -n -h --pid --notebook --kernel --gpu --user --kind --rule --older-than --min --yes --dry-run --signal --grace --direct --all-users --graphics --servers --json --history --window --no-store --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-y -n -h --pid --notebook --kernel --gpu --user --kind --rule --older-than --min --yes --dry-run --signal --grace --direct --all-users --graphics --servers --json --history --watch --window --no-store --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -141,6 +141,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --servers 'Inference servers that listen, too'
             cand --json 'Print the plan, and what came of it, as one JSON document (gpumem.reap/1); does not ask'
             cand --history 'Show what was done, by the ledger; with --json as gpumem.history/1'
+            cand --watch 'Go on until it is ended: tell people what is found, and end what rules find whose configuration says action = "reap", after they were warned'
             cand --no-store 'Do not use the history that `gpumem record --store` keeps'
             cand --demo 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
             cand -h 'Print help (see more with ''--help'')'

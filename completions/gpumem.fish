@@ -172,6 +172,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l graphics -d 'Proc
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l servers -d 'Inference servers that listen, too'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l json -d 'Print the plan, and what came of it, as one JSON document (gpumem.reap/1); does not ask'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l history -d 'Show what was done, by the ledger; with --json as gpumem.history/1'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l watch -d 'Go on until it is ended: tell people what is found, and end what rules find whose configuration says action = "reap", after they were warned'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -2,7 +2,8 @@
 //!
 //! What was typed is understood in `asked`, the machine or a recording looked at in `look`, a person
 //! asked in `confirm`; `acting` carries targets out and hears of signals by `interrupt`, `standing` says
-//! whether what a rule said is still so. [`document`] is the JSON, `page` and `history` are for people.
+//! whether what a rule said is still so. [`document`] is the JSON, `page` and `history` are for people;
+//! `unattended` goes on doing all of it where nobody looks.
 //! Whom to end and how is decided in [`crate::reclaim`], which alone touches anybody.
 
 mod acting;

@@ -15,21 +15,19 @@ mod terminals;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::process;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use rustix::process::geteuid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use self::desk::{Desk, World};
 use self::herald::{Notice, Told};
 use self::service::Service;
-use super::acting::{LEDGER, LOCK, MOST_LEDGER_BYTES, ask_server};
+use super::acting::{LEDGER, LOCK, MOST_LEDGER_BYTES, actor, ask_server};
 use super::{asked, page};
 use crate::cli::args::{Global, Reap as Args};
 use crate::cli::exit::Exit;
@@ -232,7 +230,7 @@ impl Watch<'_> {
                     complain(&error.to_string());
                 }
                 let settings = (self.config.rules.clone(), self.config.reap.clone());
-                self.desk = Some(Desk::new(*engine, settings, warnings, actor()));
+                self.desk = Some(Desk::new(*engine, settings, warnings));
             }
             Event::Sample { snapshot, at } => self.take_in(*snapshot, at),
             Event::Told(told) => {
@@ -320,16 +318,6 @@ impl Watch<'_> {
     }
 }
 
-/// Who acts.
-fn actor() -> Actor {
-    Actor {
-        pid: process::id(),
-        uid: geteuid().as_raw(),
-        user: None,
-        sudo_user: std::env::var("SUDO_USER").ok().map(Into::into),
-    }
-}
-
 /// This machine, to be acted upon.
 struct Machine<'a> {
     args: &'a Args,
@@ -400,6 +388,10 @@ impl World for Machine<'_> {
     fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded> {
         let known = |&pid: &u32| Some((pid, read_guarded(&self.roots, pid).ok()??));
         pids.iter().filter_map(known).collect()
+    }
+
+    fn actor(&mut self, snapshot: &Snapshot) -> Actor {
+        actor(snapshot)
     }
 
     fn tell(&mut self, notice: Notice) -> bool {

@@ -45,6 +45,9 @@ pub(super) trait World {
     /// What Linux tells of processes.
     fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded>;
 
+    /// Who acts.
+    fn actor(&mut self, snapshot: &Snapshot) -> Actor;
+
     /// Has a notice told; `false` where there are too many at once.
     fn tell(&mut self, notice: Notice) -> bool;
 
@@ -78,7 +81,6 @@ pub(super) struct Desk {
     engine: Engine,
     rules: Settings,
     reap: Reap,
-    actor: Actor,
     warnings: Warnings,
     snapshot: Snapshot,
     acting: Option<Acting>,
@@ -96,17 +98,11 @@ pub(super) struct Desk {
 
 impl Desk {
     /// A desk with what is known so far.
-    pub(super) fn new(
-        engine: Engine,
-        (rules, reap): (Settings, Reap),
-        warnings: Warnings,
-        actor: Actor,
-    ) -> Self {
+    pub(super) fn new(engine: Engine, (rules, reap): (Settings, Reap), warnings: Warnings) -> Self {
         Self {
             engine,
             rules,
             reap,
-            actor,
             warnings,
             snapshot: Snapshot::new(Time::default()),
             acting: None,
@@ -429,7 +425,7 @@ impl Desk {
         self.obstacle = None;
         world.log(&format!("ending {}", named(&target)));
         let findings = because(&target);
-        let act = Act::new(target, Arc::new(guard), self.actor.clone());
+        let act = Act::new(target, Arc::new(guard), world.actor(&self.snapshot));
         self.acting = Some(Acting {
             act,
             findings,

@@ -47,6 +47,10 @@ impl World for Stage {
         known.map(|(&pid, facts)| (pid, facts.clone())).collect()
     }
 
+    fn actor(&mut self, _: &Snapshot) -> Actor {
+        Actor::default()
+    }
+
     fn tell(&mut self, notice: Notice) -> bool {
         self.notices.push(notice);
         true
@@ -122,7 +126,7 @@ impl Day {
         let (warnings, error) = Warnings::open(&path, BOOT.into());
         assert!(error.is_none(), "{error:?}");
         let settings = (config.rules, config.reap);
-        Desk::new(engine, settings, warnings, Actor::default())
+        Desk::new(engine, settings, warnings)
     }
 
     /// gpumem ends, and another begins with what is stored.
