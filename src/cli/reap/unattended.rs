@@ -27,7 +27,7 @@ use signal_hook::iterator::Signals;
 use self::desk::{Desk, World};
 use self::herald::{Notice, Told};
 use self::service::Service;
-use super::acting::{LEDGER, LOCK, MOST_LEDGER_BYTES, actor, ask_server};
+use super::acting::{LEDGER, LOCK, MOST_LEDGER_BYTES, actor};
 use super::{asked, page};
 use crate::cli::args::{Global, Reap as Args};
 use crate::cli::exit::Exit;
@@ -37,7 +37,7 @@ use crate::host::{Guarded, Roots, read_guarded, read_ourselves};
 use crate::model::{Snapshot, Time};
 use crate::reclaim::hands::Hands;
 use crate::reclaim::ledger::{self, Actor, Entry, Event as Line, Record};
-use crate::reclaim::{Guard, Ledger, Lock, Pidfds, Warnings};
+use crate::reclaim::{Guard, Ledger, Lock, Pidfds, Warnings, ask_servers};
 use crate::rules::{Engine, Settings};
 use crate::source::live::Live;
 
@@ -358,10 +358,7 @@ impl Machine<'_> {
         let path = self.folder.join(LEDGER);
         let ledger = Ledger::open(&path)?;
         let acts = ledger::read(&path, MOST_LEDGER_BYTES)?.times();
-        let mut hands = Pidfds::new(self.roots.clone());
-        if let Some(server) = ask_server() {
-            hands = hands.with_server(server);
-        }
+        let hands = Pidfds::new(self.roots.clone()).with_server(ask_servers(self.roots.clone()));
         let tools = Tools {
             hands,
             ledger: Spoken(ledger),
