@@ -106,7 +106,10 @@ impl fmt::Display for Outcome {
             Self::ExitedNotFreed { holders } => {
                 let pids: Vec<String> = holders.iter().map(ToString::to_string).collect();
                 let pids = pids.join(", ");
-                write!(f, "exited, and the memory is not back; {pids} may hold it")
+                write!(
+                    f,
+                    "exited, and the memory is not back; see what `gpumem explain` says of {pids}"
+                )
             }
             Self::Respawned { pid } => write!(
                 f,

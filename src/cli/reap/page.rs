@@ -3,11 +3,12 @@
 use std::fmt::{self, Write as _};
 
 use super::document::{Planned, Report, Status};
+use crate::model::Kind;
 use crate::reclaim::guard::Protection;
 use crate::reclaim::ledger::{Deed, Failure};
 use crate::reclaim::plan::Why;
 use crate::reclaim::target::{Member, Reason, Step, Whom};
-use crate::reclaim::{Outcome, Refused, Target};
+use crate::reclaim::{Outcome, Refused, Signal, Target};
 use crate::report::escape::{escape, fit};
 use crate::report::style::Style;
 use crate::units::{Bytes, Span};
@@ -197,7 +198,16 @@ fn in_words(step: &Step, target: &Target) -> String {
                     numbers(&pids)
                 }
             };
-            format!("{signal} to {whom}; wait {}", wait(*grace_seconds))
+            // Who is stopped hears nothing else before it goes on.
+            let is_stopped = match &target.reason {
+                Reason::Found { findings } => findings.iter().any(|it| it.kind == Kind::Stopped),
+                Reason::Named => false,
+            };
+            let resumes = match is_stopped && *signal != Signal::Kill {
+                true => " and SIGCONT",
+                false => "",
+            };
+            format!("{signal}{resumes} to {whom}; wait {}", wait(*grace_seconds))
         }
         Step::Advise { command } => format!(
             "not gpumem's to end: {}; --direct signals it all the same",

@@ -49,20 +49,41 @@ fn report(targets: Vec<Target>, refused: Vec<Refused>) -> Report {
     Report::new(plan, Vec::new(), Vec::new())
 }
 
-#[test]
-fn a_plan_says_whom_why_and_how_and_nothing_that_a_terminal_obeys() {
-    let mut found = target(7, Some(1 << 30));
-    found.reason = Reason::Found {
+fn because(kind: Kind) -> Reason {
+    Reason::Found {
         findings: vec![Because {
             id: "x".into(),
             rule: "night\u{7}".into(),
-            kind: Kind::Idle,
+            kind,
             pid: 7,
             since: Time::default(),
             message: "it \u{1b}]0;idles".to_owned(),
             evidence: serde_json::Value::Null,
         }],
+    }
+}
+
+#[test]
+fn who_is_stopped_is_made_to_go_on_to_hear_it() {
+    let mut stopped = target(7, None);
+    stopped.reason = because(Kind::Stopped);
+    let term = &stopped.steps[0];
+    assert_eq!(
+        in_words(term, &stopped),
+        "SIGTERM and SIGCONT to 7; wait 10s"
+    );
+    let kill = Step::Signal {
+        signal: Signal::Kill,
+        whom: Whom::Family,
+        grace_seconds: 5.0,
     };
+    assert_eq!(in_words(&kill, &stopped), "SIGKILL to 7; wait 5s");
+}
+
+#[test]
+fn a_plan_says_whom_why_and_how_and_nothing_that_a_terminal_obeys() {
+    let mut found = target(7, Some(1 << 30));
+    found.reason = because(Kind::Idle);
     let refused = Refused {
         pid: Some(8),
         user: Some("bob\r".into()),
