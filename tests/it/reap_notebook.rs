@@ -3,6 +3,8 @@
 
 use std::fs;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use gpumem::host::Roots;
 use gpumem::model::Kind;
@@ -13,7 +15,7 @@ use gpumem::reclaim::{Outcome, Signal, Target, ask_servers};
 use rustix::process::Signal as Number;
 use serde_json::{Value, json};
 
-use crate::machine::Running;
+use crate::machine::{Machine, Running, one_gpu};
 use crate::notebook::{Kernel, Place, Server, TOKEN, assert_no_secret, script, signal};
 use crate::reclaim::{GIB, Stage, is_freed, sent};
 use crate::support::{self, wait_until};
@@ -107,6 +109,40 @@ fn an_idle_kernel_is_shut_by_its_server() {
     assert!(sent(&past, kernel.pid).is_empty(), "{past:?}");
     assert_eq!(shown(&server), (json!([]), json!([])));
     assert!(!kernel.connection_file.exists());
+}
+
+#[test]
+fn the_command_has_the_server_shut_a_kernel_and_says_what_came_back() {
+    let Some(server) = server(&[]) else {
+        return;
+    };
+    let kernel = idle(&server);
+    let machine = Machine::new(&one_gpu(&[kernel.pid]));
+    let (process, scene) = (format!("/proc/{}", kernel.pid), machine.path("scene.json"));
+    thread::spawn(move || {
+        while fs::exists(&process).unwrap_or(false) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        // The test may be over.
+        let _ = one_gpu(&[]).write(&scene);
+    });
+    let mut command = machine.command(&["reap", "--yes", "--json", "--kernel", &kernel.id]);
+    command.env("STATE_DIRECTORY", machine.path("state"));
+    let output = support::finish(&mut command);
+    let ledger = fs::read_to_string(machine.path("state/reap.jsonl")).unwrap_or_default();
+    assert_no_secret(&[&output.stdout, &output.stderr, &ledger]);
+    let report = output.json();
+    if machine.snapshot(0).0["host"]["pid_namespace"] != "host" {
+        // It holds no GPU's file here, so that the number may be another's.
+        let why = &report["refused"][0]["why"]["protection"]["reason"];
+        assert_eq!(why, "other_namespace", "{output:?}");
+        assert_eq!(state(&server, &kernel), "idle");
+        return;
+    }
+    assert_eq!(output.code, 0, "{output:?}");
+    assert_eq!(report["freed_bytes"], 2 * GIB);
+    assert_eq!(shown(&server), (json!([]), json!([])));
+    assert!(!ledger.contains("SIGTERM"), "{ledger}");
 }
 
 #[test]
