@@ -264,11 +264,14 @@ fn in_a_pid_namespace_pids_are_doubted() {
     diagnosis.says("pid-namespace", "limited", &["--pid=host", "unattributed"]);
     // Nobody else is in it.
     diagnosis.says("descriptors", "ok", &["pid 1 was looked into"]);
-    let host = Diagnosis::of(&machine, &[], 0);
-    assert_ne!(
-        host.one("pid-namespace")["seen"],
-        diagnosis.one("pid-namespace")["seen"]
-    );
+    // These tests may themselves run in a container.
+    if machine.snapshot(0).0["host"]["pid_namespace"] == "host" {
+        let host = Diagnosis::of(&machine, &[], 0);
+        assert_ne!(
+            host.one("pid-namespace")["seen"],
+            diagnosis.one("pid-namespace")["seen"]
+        );
+    }
 }
 
 #[test]

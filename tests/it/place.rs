@@ -105,7 +105,7 @@ fn inside_a_namespace_a_number_that_nobody_has_is_unresolved() {
     let Some(unshare) = unshare("p") else {
         return;
     };
-    let machine = Machine::new(&idle_gpu(&[std::process::id(), 4_000_000]));
+    let machine = Machine::new(&idle_gpu(&[3_999_999, 4_000_000]));
     machine.configure(QUICK);
     let within = |arguments: &str| {
         let script = format!("\"$@\" {arguments}");
