@@ -39,7 +39,7 @@ const MONITORS: &[&str] = &[
 ];
 
 /// What draws a desktop.
-const DISPLAYS: &[&str] = &[
+pub const DISPLAYS: &[&str] = &[
     "Xorg",
     "X",
     "Xwayland",

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::keep::{Keep, VARIABLE};
 use super::policy::Policy;
 use crate::host::{Guarded, Ourselves};
+use crate::model::program::DISPLAYS;
 use crate::model::snapshot::{PidNamespace, ProcessType};
 use crate::model::{Process, Snapshot, Time};
 
@@ -28,31 +29,9 @@ const PROGRAMS: &[&str] = &[
     "docker-init",
     "dumb-init",
     "catatonit",
-    // Displays.
-    "Xorg",
-    "X",
-    "Xwayland",
-    "Xvfb",
-    "Xvnc",
-    "gnome-shell",
-    "gnome-remote-desktop-daemon",
-    "mutter",
-    "kwin_x11",
-    "kwin_wayland",
-    "plasmashell",
-    "sway",
-    "weston",
-    "Hyprland",
-    "cinnamon",
-    "xfwm4",
+    // Displays, besides those of `model::program`.
     "gdm",
     "gdm3",
-    "gdm-x-session",
-    "gdm-wayland-session",
-    "sddm",
-    "sddm-greeter",
-    "lightdm",
-    "cosmic-comp",
     // The driver's own.
     "nvidia-persistenced",
     "nvidia-powerd",
@@ -381,7 +360,7 @@ impl Guard {
         comm: Option<&'a str>,
     ) -> Option<&'a str> {
         let own = self.policy.never.iter().map(|name| &**name);
-        let names = || PROGRAMS.iter().copied().chain(own.clone());
+        let names = || PROGRAMS.iter().chain(DISPLAYS).copied().chain(own.clone());
         let is_family = |name: &str| FAMILIES.iter().any(|family| name.starts_with(family));
         match executable {
             Some(path) => {

@@ -300,7 +300,7 @@ fn notebooks_are_named_by_kernel_or_path() {
     kernel.jupyter = Some(Arc::new(Jupyter {
         application: Some("jupyter".into()),
         kernel_id: Some("7a1b".into()),
-        notebook_path: Some("work/Train.ipynb".into()),
+        notebook_path: Some("lab/Train.ipynb".into()),
         server_root: Some("/home/ann".into()),
         server_url: Some("http://127.0.0.1:8888/".into()),
         ..Jupyter::default()
@@ -323,11 +323,11 @@ fn notebooks_are_named_by_kernel_or_path() {
     assert_eq!((count(&["7a1b"], &[]), count(&["7a1"], &[])), (1, 0));
     for (path, found) in [
         ("Train.ipynb", 1),
-        ("work/Train.ipynb", 1),
-        ("./work/Train.ipynb", 1),
-        ("/home/ann/work/Train.ipynb", 1),
+        ("lab/Train.ipynb", 1),
+        ("./lab/Train.ipynb", 1),
+        ("/home/ann/lab/Train.ipynb", 1),
         ("ain.ipynb", 0),
-        ("/work/Train.ipynb", 1),
+        ("/lab/Train.ipynb", 1),
         ("other/Train.ipynb", 0),
         ("", 0),
     ] {
