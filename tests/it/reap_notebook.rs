@@ -341,7 +341,18 @@ fn a_server_that_does_not_answer_is_told_once() {
         .filter(|line| line.ends_with(" HTTP/1.1"))
         .filter_map(|line| line.split(' ').next())
         .collect();
-    assert_eq!(told, ["GET", "DELETE"]);
+    let mut deeds = past.acts.iter().flat_map(|act| &act.deeds);
+    let failed = deeds.find_map(|it| match it.deed {
+        Deed::ShutKernel { .. } => it.failures.clone(),
+        _ => None,
+    });
+    // A busy machine may be too late with the question already, which the ledger then says.
+    match failed {
+        Some(failed) if !failed[0].error.contains("DELETE") => {
+            assert!(!told.contains(&"DELETE"), "{told:?} {failed:?}");
+        }
+        _ => assert_eq!(told, ["GET", "DELETE"]),
+    }
     assert_eq!(sent(&past, fake.kernel).first(), Some(&Signal::Term));
 }
 
