@@ -10,6 +10,8 @@ use super::{Misuse, config, live, recorded, store, style};
 use crate::rules::Engine;
 use crate::source::Source;
 use crate::source::replay::Pace;
+use crate::watch::app::Me;
+use crate::watch::view::look::Depth;
 use crate::watch::{self, Options, Outcome};
 
 pub(super) fn run(args: &Watch, global: &Global) -> anyhow::Result<Exit> {
@@ -43,7 +45,14 @@ pub(super) fn run(args: &Watch, global: &Global) -> anyhow::Result<Exit> {
     };
     let options = Options {
         interval,
-        color: style(global.color).color,
+        me: Me {
+            uid: Some(rustix::process::geteuid().as_raw()),
+            name: std::env::var("USER").ok(),
+        },
+        depth: match style(global.color).color {
+            true => Depth::Ansi16,
+            false => Depth::Mono,
+        },
         ascii: args.ascii || !locale_is_utf8(),
     };
     match watch::run(source, engine, options)? {

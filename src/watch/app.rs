@@ -2,27 +2,45 @@
 //!
 //! [`update`] is a pure function of state and event: it draws nothing, reads no clock and starts
 //! nothing; time comes with the events and what must be done comes back as an [`Effect`]. The keys
-//! are in `keys.rs`, the panels in `view/`, the loop that carries effects out in `mod.rs`.
+//! are in `keys.rs`, the mouse in `mouse.rs`; which rows the table has in `listing.rs`; what is typed in
+//! `prompt.rs`; time in `play.rs`; a page of explanation in `page.rs`; ending processes in `reaping.rs`;
+//! the panels in `view/`, the loop that carries effects out in `mod.rs`.
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crossterm::event::{KeyCode, KeyEvent};
+use crossterm::event::{KeyCode, KeyEvent, MouseEvent};
 use ratatui::layout::Rect;
 use signal_hook::consts::{SIGCONT, SIGTSTP};
 
 use super::column::Column;
+use super::hand::{Ask, News};
 use super::keys::{self, Action};
-use super::layout::Layout;
+use super::layout::{Form, Layout};
+use super::listing::{Choice, Listing};
+use super::page::{self, Page};
 use super::picture::{Picture, RowKey, Sort, Subject};
+use super::play::{self, Control, Play};
+use super::prompt::{self, Prompt};
+use super::reaping::{self, Reaping};
 use super::view::help;
-use crate::model::Snapshot;
+use super::view::look::{Depth, Theme};
+use super::{mouse, tape::Tape};
+use crate::history::course::Courses;
+use crate::model::{Snapshot, Time};
 use crate::rules::Engine;
+
+/// Columns of the commands that one key scrolls away.
+const SIDE_STEP: u16 = 8;
 
 /// Everything that can happen.
 #[derive(Debug)]
 pub enum Event {
     /// A key.
     Key(KeyEvent),
+    /// The mouse.
+    Mouse(MouseEvent),
     /// The terminal has this many columns and rows now.
     Resize(u16, u16),
     /// The next sample came, `now` after the start of the screen.
@@ -31,7 +49,11 @@ pub enum Event {
         now: Duration,
         /// What was observed.
         snapshot: Box<Snapshot>,
+        /// Whether more follow at once, so that this one need not be shown.
+        is_passing: bool,
     },
+    /// The recording begins again: what was seen of it is forgotten.
+    SourceRewound,
     /// The recording is over.
     SourceEnded,
     /// Nothing more can come, and why.
@@ -43,10 +65,12 @@ pub enum Event {
     },
     /// A signal was sent to gpumem.
     Signal(i32),
+    /// Something came of what was asked of the hand.
+    Hand(News),
 }
 
 /// What the loop has to do.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub enum Effect {
     /// Draw what changed.
     Draw,
@@ -64,17 +88,36 @@ pub enum Effect {
     Die(i32),
     /// End: nothing was ever seen, and why.
     Fail(String),
+    /// Have the source do this, and draw what changed.
+    Control(Control),
+    /// Have the hand do this, and draw what changed.
+    Hand(Ask),
 }
 
 /// What the keys act on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// The table.
-    Table,
+    /// The table and the findings.
+    Main,
     /// The help, scrolled down by so many lines.
     Help(u16),
     /// The next letter names a column to sort by.
     ChooseSort,
+    /// What is being typed.
+    Prompt(Prompt),
+    /// The page of explanation, [`App::page`].
+    Page,
+    /// The plan, or what is being done by it, [`App::reaping`].
+    Plan,
+}
+
+/// Which of the panels the keys move in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Focus {
+    /// The process table.
+    Table,
+    /// The findings.
+    Findings,
 }
 
 /// Why no more samples come.
@@ -87,18 +130,27 @@ pub enum End {
 }
 
 /// What does not change while the screen is up.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Setup {
     /// The recording's name; `None` for this machine, now.
     pub replay: Option<String>,
     /// gpumem's own version.
     pub version: &'static str,
-    /// The time from one sample to the next.
-    pub interval: Duration,
-    /// Whether colours may be used.
-    pub color: bool,
+    /// The user that gpumem runs as, by number and name.
+    pub me: Me,
+    /// How many colours may be used.
+    pub depth: Depth,
     /// Whether only ASCII may be written.
     pub ascii: bool,
+}
+
+/// The user that gpumem runs as.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Me {
+    /// By number; of no account in a recording, which another machine may have made.
+    pub uid: Option<u32>,
+    /// By name.
+    pub name: Option<String>,
 }
 
 /// The state of the screen.
@@ -106,14 +158,42 @@ pub struct Setup {
 pub struct App {
     /// What does not change.
     pub setup: Setup,
-    /// The last sample, judged; `None` before the first.
+    /// The sample that is shown, judged; `None` before the first.
     pub picture: Option<Picture>,
-    /// The order of the table.
-    pub sort: Sort,
+    /// Which rows the table is to have, and in which order.
+    pub choice: Choice,
+    /// The rows that it has.
+    pub listing: Listing,
     /// The table's first visible row.
     pub offset: usize,
+    /// The columns of the commands that are scrolled away to the left.
+    pub scrolled: u16,
+    /// The marked rows.
+    pub tagged: HashSet<RowKey>,
+    /// Which panel the keys move in.
+    pub focus: Focus,
+    /// The selected finding's id.
+    pub finding: Option<Arc<str>>,
+    /// The first finding that is visible.
+    pub findings_offset: usize,
     /// What the keys act on.
     pub mode: Mode,
+    /// What is explained.
+    pub page: Option<Page>,
+    /// What is to be ended, or being ended.
+    pub reaping: Reaping,
+    /// Whether the screen stands still, and how fast time goes.
+    pub play: Play,
+    /// The samples that one can go back to.
+    pub tape: Tape,
+    /// How memory moved, as far as the engine has judged.
+    pub courses: Courses,
+    /// What the rules have judged.
+    pub engine: Engine,
+    /// How things look.
+    pub theme: Theme,
+    /// How the GPUs are shown; `None` leaves it to the room that there is.
+    pub form: Option<Form>,
     /// Why no more samples come.
     pub end: Option<End>,
     /// The screen.
@@ -121,28 +201,40 @@ pub struct App {
     selected: Option<RowKey>,
     // Where the selected row is, or was when its process went away.
     cursor: usize,
-    engine: Engine,
+    // When the history that the courses belong to began.
+    first: Option<Time>,
     sampled_at: Duration,
     now: Duration,
 }
 
 impl App {
     /// A screen of `columns` by `rows` that waits for its first sample.
-    pub fn new(setup: Setup, engine: Engine, columns: u16, rows: u16) -> Self {
+    pub fn new(setup: Setup, engine: Engine, interval: Duration, columns: u16, rows: u16) -> Self {
         Self {
             setup,
             picture: None,
-            sort: Sort {
-                column: Column::Memory,
-                reversed: false,
-            },
+            choice: Choice::default(),
+            listing: Listing::default(),
             offset: 0,
-            mode: Mode::Table,
+            scrolled: 0,
+            tagged: HashSet::new(),
+            focus: Focus::Table,
+            finding: None,
+            findings_offset: 0,
+            mode: Mode::Main,
+            page: None,
+            reaping: Reaping::default(),
+            play: Play::new(interval),
+            tape: Tape::default(),
+            courses: Courses::default(),
+            engine,
+            theme: Theme::default(),
+            form: None,
             end: None,
             area: Rect::new(0, 0, columns, rows),
             selected: None,
             cursor: 0,
-            engine,
+            first: None,
             sampled_at: Duration::ZERO,
             now: Duration::ZERO,
         }
@@ -155,7 +247,13 @@ impl App {
 
     /// The selected row.
     pub fn subject(&self) -> Option<Subject<'_>> {
-        self.picture.as_ref()?.subject(self.selected()?)
+        self.subject_at(self.selected()?)
+    }
+
+    /// The row on a line of the table, counted from its first, visible or not.
+    pub fn subject_at(&self, line: usize) -> Option<Subject<'_>> {
+        let line = self.listing.lines.get(line)?;
+        self.picture.as_ref()?.subject(line.row)
     }
 
     /// Whole seconds since the last sample (or since the start, before the first); `None` where no
@@ -168,7 +266,7 @@ impl App {
     /// Whether the sample is older than three intervals.
     pub fn is_overdue(&self) -> bool {
         self.age_seconds()
-            .is_some_and(|age| Duration::from_secs(age) > self.setup.interval * 3)
+            .is_some_and(|age| Duration::from_secs(age) > self.play.interval * 3)
     }
 
     /// When the age will read differently, as time since the start of the screen.
@@ -195,9 +293,16 @@ impl App {
     }
 
     /// Puts a judged snapshot on show; the selection follows its process.
-    pub(super) fn show(&mut self, mut picture: Picture) {
-        picture.sort(self.sort);
+    pub(super) fn show(&mut self, picture: Picture) {
         self.picture = Some(picture);
+        self.list();
+    }
+
+    /// Makes the table's rows anew, after the sample or the choice has changed.
+    pub(super) fn list(&mut self) {
+        if let Some(picture) = &self.picture {
+            self.listing = Listing::new(picture, &self.choice, &self.setup.me);
+        }
         self.follow();
     }
 
@@ -207,11 +312,14 @@ impl App {
         let Some(picture) = &self.picture else {
             return;
         };
-        match self.selected.and_then(|key| picture.position(&key)) {
+        match self
+            .selected
+            .and_then(|key| self.listing.position(picture, &key))
+        {
             Some(at) => self.cursor = at,
             None => {
                 self.selected = None;
-                self.cursor = self.cursor.min(picture.rows.len().saturating_sub(1));
+                self.cursor = self.cursor.min(self.listing.lines.len().saturating_sub(1));
             }
         }
         self.scroll();
@@ -219,8 +327,8 @@ impl App {
 
     /// Keeps the selected row in view, and the table full.
     fn scroll(&mut self) {
-        let height = self.page();
-        let count = self.picture.as_ref().map_or(0, |it| it.rows.len());
+        let height = self.page_rows();
+        let count = self.listing.lines.len();
         if self.selected.is_some() {
             self.offset = self
                 .offset
@@ -230,18 +338,20 @@ impl App {
     }
 
     /// Rows of the table that are visible at once.
-    fn page(&self) -> usize {
+    fn page_rows(&self) -> usize {
         self.layout()
             .map_or(1, |layout| usize::from(layout.table.height))
     }
 
-    fn select(&mut self, at: usize) {
+    /// Selects the row on this line of the table, or the last one.
+    pub(super) fn select(&mut self, at: usize) {
         let Some(picture) = &self.picture else {
             return;
         };
-        let at = at.min(picture.rows.len().saturating_sub(1));
+        let at = at.min(self.listing.lines.len().saturating_sub(1));
         self.cursor = at;
-        self.selected = picture.rows.get(at).map(|row| row.key);
+        let line = self.listing.lines.get(at);
+        self.selected = line.and_then(|line| Some(picture.rows.get(line.row)?.key));
         self.scroll();
     }
 
@@ -253,12 +363,43 @@ impl App {
         }
     }
 
-    fn sort_by(&mut self, sort: Sort) {
-        self.sort = sort;
-        if let Some(picture) = &mut self.picture {
-            picture.sort(sort);
+    pub(super) fn sort_by(&mut self, sort: Sort) {
+        self.choice.sort = sort;
+        self.list();
+    }
+
+    /// Changes which rows the table has.
+    pub(super) fn choose(&mut self, change: impl FnOnce(&mut Choice)) {
+        change(&mut self.choice);
+        self.list();
+    }
+
+    /// Marks the selected row, or takes its mark away, and selects the next.
+    fn tag(&mut self) {
+        if let Some(key) = self.selected {
+            if !self.tagged.remove(&key) {
+                self.tagged.insert(key);
+            }
+            self.select(self.cursor + 1);
+        } else {
+            self.select(self.cursor);
         }
-        self.follow();
+    }
+
+    /// Judges a snapshot, and remembers it.
+    fn observe(&mut self, snapshot: &Snapshot) {
+        self.engine.observe(snapshot);
+        let history = self.engine.history();
+        if history.last_time() != Some(snapshot.time) {
+            // Passed over: its clock is behind.
+            return;
+        }
+        if history.first_time() != self.first {
+            // Another boot, or the machine slept: nothing before it says anything of now.
+            self.first = history.first_time();
+            self.courses.forget();
+        }
+        self.courses.observe(snapshot);
     }
 }
 
@@ -266,21 +407,25 @@ impl App {
 pub fn update(app: &mut App, event: Event) -> Option<Effect> {
     match event {
         Event::Key(key) => on_key(app, &key),
+        Event::Mouse(event) => mouse::on_mouse(app, event),
+        Event::Hand(news) => reaping::hear(app, news),
         Event::Resize(columns, rows) => {
             app.area = Rect::new(0, 0, columns, rows);
             app.scroll();
             Some(Effect::Repaint)
         }
-        Event::Snapshot { now, snapshot } => {
+        Event::Snapshot {
+            now,
+            snapshot,
+            is_passing,
+        } => {
             app.now = app.now.max(now);
             app.sampled_at = now;
-            app.engine.observe(&snapshot);
-            app.show(Picture::new(
-                *snapshot,
-                app.engine.findings().to_vec(),
-                app.engine.undecided(),
-                |identity, gpu| app.engine.history().idle_since(identity, gpu),
-            ));
+            app.observe(&snapshot);
+            play::take(app, *snapshot, is_passing)
+        }
+        Event::SourceRewound => {
+            play::rewind(app);
             Some(Effect::Draw)
         }
         Event::SourceEnded => {
@@ -305,12 +450,17 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
 
 fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     let action = keys::action(key);
-    match (app.mode, action) {
-        (_, Some(Action::Repaint)) => return Some(Effect::Repaint),
-        (_, Some(Action::Suspend)) => return Some(Effect::Suspend),
-        (_, Some(Action::QuitAtOnce)) => return Some(Effect::Quit),
-        (Mode::Table, _) => {}
-        (Mode::Help(line), _) => {
+    let is_typing = matches!(app.mode, Mode::Prompt(_));
+    match action {
+        Some(Action::Repaint) => return Some(Effect::Repaint),
+        Some(Action::Suspend) => return Some(Effect::Suspend),
+        Some(Action::QuitAtOnce) if !is_typing => return Some(Effect::Quit),
+        _ if key.is_release() => return None,
+        _ => {}
+    }
+    match &app.mode {
+        Mode::Main => act(app, action?),
+        Mode::Help(line) => {
             let last = help::last_line(app.area);
             app.mode = match action {
                 Some(Action::Down) => Mode::Help(last.min(line + 1)),
@@ -318,16 +468,12 @@ fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
                 Some(Action::PageDown | Action::Last) => Mode::Help(last),
                 Some(Action::PageUp | Action::First) => Mode::Help(0),
                 // Any other key leaves the help, and only that.
-                _ if key.is_release() => return None,
-                _ => Mode::Table,
+                _ => Mode::Main,
             };
-            return Some(Effect::Draw);
+            Some(Effect::Draw)
         }
-        (Mode::ChooseSort, _) => {
-            if key.is_release() {
-                return None;
-            }
-            app.mode = Mode::Table;
+        Mode::ChooseSort => {
+            app.mode = Mode::Main;
             if let KeyCode::Char(letter) = key.code
                 && let Some(column) = Column::by_letter(letter.to_ascii_lowercase())
             {
@@ -335,36 +481,72 @@ fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
                 let reversed = letter.is_ascii_uppercase();
                 app.sort_by(Sort { column, reversed });
             }
-            return Some(Effect::Draw);
+            Some(Effect::Draw)
         }
+        Mode::Prompt(_) => prompt::on_key(app, key),
+        Mode::Page => page::on_key(app, action),
+        Mode::Plan => reaping::on_key(app, key, action),
     }
-    let page = app.page() as isize;
-    match action? {
+}
+
+/// Does what a key asks for while nothing is open.
+pub(super) fn act(app: &mut App, action: Action) -> Option<Effect> {
+    if app.focus == Focus::Findings
+        && let Some(effect) = page::act_on_findings(app, action)
+    {
+        return Some(effect);
+    }
+    let page_rows = app.page_rows() as isize;
+    let sort = app.choice.sort;
+    let sorted = |column| Sort {
+        column,
+        reversed: false,
+    };
+    match action {
         Action::Down => app.move_by(1),
         Action::Up => app.move_by(-1),
-        Action::PageDown => app.move_by(page),
-        Action::PageUp => app.move_by(-page),
+        Action::PageDown => app.move_by(page_rows),
+        Action::PageUp => app.move_by(-page_rows),
         Action::First => app.select(0),
         Action::Last => app.select(usize::MAX),
+        Action::Left => app.scrolled = 0,
+        Action::Right => app.scrolled = app.scrolled.saturating_add(SIDE_STEP),
+        Action::SwitchFocus => app.focus = Focus::Findings,
+        Action::Open => return page::open(app),
+        Action::Tag => app.tag(),
+        Action::UntagAll => app.tagged.clear(),
+        Action::Reap => return reaping::open_selected(app),
+        Action::ReapFindings => return reaping::open_findings(app),
+        Action::Filter => prompt::open_filter(app),
+        Action::Seek => prompt::open_seek(app),
+        Action::Tree => app.choose(|choice| choice.tree ^= true),
+        Action::Mine => app.choose(|choice| choice.mine ^= true),
+        Action::OnlyFindings => app.choose(|choice| choice.only_findings ^= true),
+        Action::HideSmall => app.choose(|choice| choice.hide_small ^= true),
         Action::ChooseSort => app.mode = Mode::ChooseSort,
-        Action::SortRight => app.sort_by(Sort {
-            column: app.sort.column.step(1),
-            reversed: false,
-        }),
-        Action::SortLeft => app.sort_by(Sort {
-            column: app.sort.column.step(-1),
-            reversed: false,
-        }),
-        Action::SortBy(column) => app.sort_by(Sort {
-            column,
-            reversed: false,
-        }),
+        Action::SortRight => app.sort_by(sorted(sort.column.step(1))),
+        Action::SortLeft => app.sort_by(sorted(sort.column.step(-1))),
+        Action::SortBy(column) => app.sort_by(sorted(column)),
         Action::Reverse => app.sort_by(Sort {
-            reversed: !app.sort.reversed,
-            ..app.sort
+            reversed: !sort.reversed,
+            ..sort
         }),
+        Action::Pause
+        | Action::StepBack
+        | Action::StepOn
+        | Action::LeapBack
+        | Action::LeapOn
+        | Action::NextFinding
+        | Action::PreviousFinding
+        | Action::Now
+        | Action::Faster
+        | Action::Slower => return play::act(app, action),
+        Action::NextForm => app.form = Form::after(app.form),
+        Action::NextTheme => app.theme = app.theme.next(),
         Action::Help => app.mode = Mode::Help(0),
         Action::Back if app.selected.is_some() => app.selected = None,
+        Action::Back if !app.tagged.is_empty() => app.tagged.clear(),
+        Action::Back if app.choice.is_limited() => app.choose(Choice::lift),
         Action::Back | Action::Quit | Action::QuitAtOnce => return Some(Effect::Quit),
         Action::Repaint => return Some(Effect::Repaint),
         Action::Suspend => return Some(Effect::Suspend),

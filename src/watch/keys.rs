@@ -21,6 +21,32 @@ pub enum Action {
     First,
     /// The last row.
     Last,
+    /// What lies to the left of the commands that are shown.
+    Left,
+    /// What lies to the right of them.
+    Right,
+    /// From the table to the findings and back.
+    SwitchFocus,
+    /// Explain what is selected.
+    Open,
+    /// Mark the selected process, or take its mark away, and go on to the next.
+    Tag,
+    /// Take all marks away.
+    UntagAll,
+    /// Show how the marked processes, or the selected one, would be ended.
+    Reap,
+    /// Show how what the rules found would be ended.
+    ReapFindings,
+    /// Type a filter.
+    Filter,
+    /// Families as trees, or a flat list.
+    Tree,
+    /// Only one's own processes, or everybody's.
+    Mine,
+    /// Only processes of which something was found, or all.
+    OnlyFindings,
+    /// Hide what holds little, or show it.
+    HideSmall,
     /// Sort by a column whose letter comes next.
     ChooseSort,
     /// Sort by the next column to the right.
@@ -31,13 +57,39 @@ pub enum Action {
     SortBy(Column),
     /// Turn the order around.
     Reverse,
+    /// Hold the screen still, or go on.
+    Pause,
+    /// The sample before.
+    StepBack,
+    /// The sample after.
+    StepOn,
+    /// A minute back.
+    LeapBack,
+    /// A minute on.
+    LeapOn,
+    /// Where the next finding begins.
+    NextFinding,
+    /// Where the finding before began.
+    PreviousFinding,
+    /// Type a time to go to.
+    Seek,
+    /// The newest sample.
+    Now,
+    /// Sample more often; play faster.
+    Faster,
+    /// Sample less often; play slower.
+    Slower,
+    /// The GPUs in another form.
+    NextForm,
+    /// The next theme.
+    NextTheme,
     /// Show or leave the help.
     Help,
     /// Draw everything again.
     Repaint,
     /// Stop, as Ctrl-Z does to any program.
     Suspend,
-    /// One step back: leave the help, clear the selection, quit.
+    /// One step back: leave what is open, clear the selection, quit.
     Back,
     /// Leave.
     Quit,
@@ -99,128 +151,276 @@ impl Binding {
     }
 }
 
-/// Every key, in the order of the help.
-pub const TABLE: &[Binding] = &[
-    bind(
-        &[char('?'), char('h'), plain(KeyCode::F(1))],
-        "? h F1",
-        "this help",
-        Action::Help,
-    )
-    .hinted("?", "help"),
-    bind(
-        &[char('q'), plain(KeyCode::F(10))],
-        "q F10",
-        "quit",
-        Action::Quit,
-    )
-    .hinted("q", "quit"),
-    bind(
-        &[Key::Ctrl('c')],
-        "Ctrl-C",
-        "quit, from the help too",
-        Action::QuitAtOnce,
+/// Every key, in the order of the help, under its headings.
+pub const GROUPS: &[(&str, &[Binding])] = &[
+    (
+        "Look around",
+        &[
+            bind(
+                &[char('j'), plain(KeyCode::Down)],
+                "j Down",
+                "select the next process",
+                Action::Down,
+            )
+            .hinted("j k", "select"),
+            bind(
+                &[char('k'), plain(KeyCode::Up)],
+                "k Up",
+                "select the one before",
+                Action::Up,
+            ),
+            bind(
+                &[plain(KeyCode::PageDown), Key::Ctrl('f')],
+                "PgDn Ctrl-F",
+                "a screenful down",
+                Action::PageDown,
+            ),
+            bind(
+                &[plain(KeyCode::PageUp), Key::Ctrl('b')],
+                "PgUp Ctrl-B",
+                "a screenful up",
+                Action::PageUp,
+            ),
+            bind(
+                &[plain(KeyCode::Home), char('g')],
+                "Home g",
+                "the first",
+                Action::First,
+            ),
+            bind(
+                &[plain(KeyCode::End), char('G')],
+                "End G",
+                "the last",
+                Action::Last,
+            ),
+            bind(
+                &[plain(KeyCode::Left)],
+                "Left",
+                "back to the beginning of the commands",
+                Action::Left,
+            ),
+            bind(
+                &[plain(KeyCode::Right), char('l')],
+                "Right l",
+                "more of the commands",
+                Action::Right,
+            ),
+            bind(
+                &[plain(KeyCode::Tab), plain(KeyCode::BackTab)],
+                "Tab",
+                "to the findings, and back to the table",
+                Action::SwitchFocus,
+            ),
+            bind(
+                &[plain(KeyCode::Enter)],
+                "Enter",
+                "explain the selected process or finding",
+                Action::Open,
+            )
+            .hinted("Enter", "explain"),
+        ],
     ),
-    bind(
-        &[plain(KeyCode::Esc)],
-        "Esc",
-        "one step back: help, selection, quit",
-        Action::Back,
+    (
+        "Get memory back",
+        &[
+            bind(
+                &[char(' ')],
+                "Space",
+                "mark the process, and go on to the next",
+                Action::Tag,
+            ),
+            bind(&[char('U')], "U", "take all marks away", Action::UntagAll),
+            bind(
+                &[
+                    char('x'),
+                    char('K'),
+                    plain(KeyCode::F(9)),
+                    plain(KeyCode::Delete),
+                ],
+                "x K F9 Del",
+                "show how the marked, or the selected, would be ended",
+                Action::Reap,
+            )
+            .hinted("x", "end"),
+            bind(
+                &[char('X')],
+                "X",
+                "show how all that the rules found would be ended",
+                Action::ReapFindings,
+            ),
+        ],
     ),
-    bind(
-        &[char('j'), plain(KeyCode::Down)],
-        "j Down",
-        "select the next process",
-        Action::Down,
-    )
-    .hinted("j k", "select"),
-    bind(
-        &[char('k'), plain(KeyCode::Up)],
-        "k Up",
-        "select the one before",
-        Action::Up,
+    (
+        "Which processes, in which order",
+        &[
+            bind(
+                &[char('/'), plain(KeyCode::F(4))],
+                "/ F4",
+                "filter: words, or user:ann gpu:0 idle>10m mem>4GiB",
+                Action::Filter,
+            )
+            .hinted("/", "filter"),
+            bind(&[char('t')], "t", "families as trees", Action::Tree).hinted("t", "tree"),
+            bind(&[char('u')], "u", "only my own", Action::Mine),
+            bind(
+                &[char('f')],
+                "f",
+                "only those with findings",
+                Action::OnlyFindings,
+            ),
+            bind(
+                &[char('z')],
+                "z",
+                "hide what holds little",
+                Action::HideSmall,
+            ),
+            bind(
+                &[char('o'), plain(KeyCode::F(6))],
+                "o F6",
+                "sort by a column, named by its letter",
+                Action::ChooseSort,
+            )
+            .hinted("o", "sort"),
+            bind(
+                &[char('<'), char(',')],
+                "< ,",
+                "sort by the column to the left",
+                Action::SortLeft,
+            ),
+            bind(
+                &[char('>'), char('.')],
+                "> .",
+                "sort by the column to the right",
+                Action::SortRight,
+            ),
+            bind(
+                &[char('M')],
+                "M",
+                "sort by GPU memory",
+                Action::SortBy(Column::Memory),
+            ),
+            bind(
+                &[char('P')],
+                "P",
+                "sort by CPU use",
+                Action::SortBy(Column::CpuPercent),
+            ),
+            bind(
+                &[char('r'), char('I')],
+                "r I",
+                "turn the order around",
+                Action::Reverse,
+            ),
+        ],
     ),
-    bind(
-        &[plain(KeyCode::PageDown), Key::Ctrl('f')],
-        "PgDn Ctrl-F",
-        "a screenful down",
-        Action::PageDown,
+    (
+        "Time",
+        &[
+            bind(
+                &[char('p'), char('Z')],
+                "p Z",
+                "hold the screen still; go on",
+                Action::Pause,
+            )
+            .hinted("p", "pause"),
+            bind(&[char('[')], "[", "the sample before", Action::StepBack),
+            bind(&[char(']')], "]", "the sample after", Action::StepOn),
+            bind(&[char('{')], "{", "a minute back", Action::LeapBack),
+            bind(&[char('}')], "}", "a minute on", Action::LeapOn),
+            bind(
+                &[char('n')],
+                "n",
+                "to where the next finding begins",
+                Action::NextFinding,
+            ),
+            bind(
+                &[char('N')],
+                "N",
+                "to where the finding before began",
+                Action::PreviousFinding,
+            ),
+            bind(
+                &[char('@')],
+                "@",
+                "to a time: 10:04, -5m, +1h",
+                Action::Seek,
+            ),
+            bind(&[char('L')], "L", "to the newest sample", Action::Now),
+            bind(
+                &[char('+'), char('=')],
+                "+ =",
+                "sample more often; play faster",
+                Action::Faster,
+            ),
+            bind(
+                &[char('-')],
+                "-",
+                "sample less often; play slower",
+                Action::Slower,
+            ),
+        ],
     ),
-    bind(
-        &[plain(KeyCode::PageUp), Key::Ctrl('b')],
-        "PgUp Ctrl-B",
-        "a screenful up",
-        Action::PageUp,
-    ),
-    bind(
-        &[plain(KeyCode::Home), char('g')],
-        "Home g",
-        "the first",
-        Action::First,
-    ),
-    bind(
-        &[plain(KeyCode::End), char('G')],
-        "End G",
-        "the last",
-        Action::Last,
-    ),
-    bind(
-        &[char('o'), plain(KeyCode::F(6))],
-        "o F6",
-        "sort by a column, named by its letter",
-        Action::ChooseSort,
-    )
-    .hinted("o", "sort"),
-    bind(
-        &[char('<'), char(',')],
-        "< ,",
-        "sort by the column to the left",
-        Action::SortLeft,
-    ),
-    bind(
-        &[char('>'), char('.')],
-        "> .",
-        "sort by the column to the right",
-        Action::SortRight,
-    ),
-    bind(
-        &[char('M')],
-        "M",
-        "sort by GPU memory",
-        Action::SortBy(Column::Memory),
-    ),
-    bind(
-        &[char('P')],
-        "P",
-        "sort by CPU use",
-        Action::SortBy(Column::CpuPercent),
-    ),
-    bind(
-        &[char('r'), char('I')],
-        "r I",
-        "turn the order around",
-        Action::Reverse,
-    )
-    .hinted("r", "reverse"),
-    bind(
-        &[Key::Ctrl('l'), plain(KeyCode::F(5))],
-        "Ctrl-L F5",
-        "draw the screen again",
-        Action::Repaint,
-    ),
-    bind(
-        &[Key::Ctrl('z')],
-        "Ctrl-Z",
-        "back to the shell; fg returns",
-        Action::Suspend,
+    (
+        "The screen",
+        &[
+            bind(
+                &[char('?'), char('h'), plain(KeyCode::F(1))],
+                "? h F1",
+                "this help",
+                Action::Help,
+            )
+            .hinted("?", "help"),
+            bind(
+                &[char('v')],
+                "v",
+                "the GPUs in another form",
+                Action::NextForm,
+            ),
+            bind(&[char('C')], "C", "the next theme", Action::NextTheme),
+            bind(
+                &[Key::Ctrl('l'), plain(KeyCode::F(5))],
+                "Ctrl-L F5",
+                "draw the screen again",
+                Action::Repaint,
+            ),
+            bind(
+                &[Key::Ctrl('z')],
+                "Ctrl-Z",
+                "back to the shell; fg returns",
+                Action::Suspend,
+            ),
+            bind(
+                &[plain(KeyCode::Esc)],
+                "Esc",
+                "one step back: what is open, the selection, quit",
+                Action::Back,
+            ),
+            bind(
+                &[char('q'), plain(KeyCode::F(10))],
+                "q F10",
+                "quit",
+                Action::Quit,
+            )
+            .hinted("q", "quit"),
+            bind(
+                &[Key::Ctrl('c')],
+                "Ctrl-C",
+                "quit, whatever is open",
+                Action::QuitAtOnce,
+            ),
+        ],
     ),
 ];
+
+/// Every key.
+pub fn table() -> impl Iterator<Item = &'static Binding> {
+    GROUPS.iter().flat_map(|(_, bindings)| *bindings)
+}
 
 /// What a key asks for, if anything.
 pub fn action(event: &KeyEvent) -> Option<Action> {
     let key = pressed(event)?;
-    TABLE
-        .iter()
+    table()
         .find(|binding| binding.keys.contains(&key))
         .map(|binding| binding.action)
 }
@@ -243,11 +443,7 @@ mod tests {
 
     #[test]
     fn no_key_is_bound_twice() {
-        let keys: Vec<Key> = TABLE
-            .iter()
-            .flat_map(|binding| binding.keys)
-            .copied()
-            .collect();
+        let keys: Vec<Key> = table().flat_map(|binding| binding.keys).copied().collect();
         for (at, key) in keys.iter().enumerate() {
             assert!(!keys[..at].contains(key), "{key:?}");
         }

@@ -30,6 +30,30 @@ pub enum Gpus {
     Sum,
 }
 
+/// The forms of the GPUs' panel that a person can ask for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Form {
+    /// A card with charts for each, where there is room.
+    Cards,
+    /// At most a line for each.
+    Lines,
+    /// As few lines as there can be.
+    Compact,
+}
+
+impl Form {
+    /// What the key goes on to; `None` leaves it to the room that there is.
+    pub fn after(form: Option<Self>) -> Option<Self> {
+        match form {
+            None => Some(Self::Cards),
+            Some(Self::Cards) => Some(Self::Lines),
+            Some(Self::Lines) => Some(Self::Compact),
+            Some(Self::Compact) => None,
+        }
+    }
+}
+
 /// The panels' places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {

@@ -5,19 +5,33 @@
 //! driver that hangs freezes its own numbers and nothing else.
 //!
 //! - [`app`]: the state, and `update`, which is pure;
-//! - [`keys`]: the table of keys; [`mod@column`]: the table of columns;
-//! - [`picture`]: one snapshot with its verdicts, as rows in order;
+//! - [`keys`]: the table of keys; [`mouse`]; [`mod@column`]: the table of columns;
+//! - [`picture`]: one snapshot with its verdicts, as rows; [`listing`]: which of them are shown, in which
+//!   order, by the [`filter`] that is typed in the [`prompt`];
+//! - [`play`]: pause, steps and speed; [`tape`]: the samples that one can go back to;
+//! - [`page`]: the findings and what explains them; [`reaping`]: ending processes, by the [`hand`];
+//! - [`remember`]: what is kept from one run to the next;
 //! - [`layout`]: which panel gets which part of the screen;
 //! - [`view`]: a file per panel;
 //! - [`terminal`]: the terminal, taken and given back.
 
 pub mod app;
 pub mod column;
+pub mod filter;
+pub mod hand;
 pub mod keys;
 pub mod layout;
+pub mod listing;
+pub mod mouse;
+pub mod page;
 pub mod picture;
+pub mod play;
+pub mod prompt;
+pub mod reaping;
+pub mod remember;
 #[cfg(test)]
 mod sample;
+pub mod tape;
 pub mod terminal;
 pub mod view;
 
@@ -35,16 +49,19 @@ use signal_hook::{SigId, flag, low_level};
 
 use crate::rules::Engine;
 use crate::source::{Origin, Source};
-use app::{App, Effect, Event, Setup, update};
+use app::{App, Effect, Event, Me, Setup, update};
 use terminal::Screen;
+use view::look::Depth;
 
 /// How the screen is shown.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
+    /// The user that gpumem runs as.
+    pub me: Me,
     /// The time from one sample to the next; a sample older than three of them is an alarm.
     pub interval: Duration,
-    /// Whether colours may be used.
-    pub color: bool,
+    /// How many colours may be used.
+    pub depth: Depth,
     /// Whether only ASCII may be written, as in a locale that is not UTF-8.
     pub ascii: bool,
 }
@@ -124,12 +141,12 @@ pub fn run(source: Box<dyn Source>, engine: Engine, options: Options) -> Result<
     let setup = Setup {
         replay,
         version: env!("CARGO_PKG_VERSION"),
-        interval: options.interval,
-        color: options.color,
+        me: options.me,
+        depth: options.depth,
         ascii: options.ascii,
     };
     let (columns, rows) = terminal::size();
-    let mut app = App::new(setup, engine, columns, rows);
+    let mut app = App::new(setup, engine, options.interval, columns, rows);
     let start = Instant::now();
     let (sender, messages) = sync_channel(QUEUE);
 
@@ -185,6 +202,7 @@ fn drive(
                 Effect::Quit => return Ok(Outcome::Quit),
                 Effect::Die(signal) => return Ok(Outcome::Signal(signal)),
                 Effect::Fail(error) => return Err(Error::Source(error)),
+                Effect::Control(_) | Effect::Hand(_) => {}
             }
         }
     }
@@ -208,7 +226,12 @@ fn sample(mut source: Box<dyn Source>, start: Instant, sender: &SyncSender<Messa
             Ok(Some(snapshot)) => {
                 let now = start.elapsed();
                 let snapshot = Box::new(snapshot);
-                (Event::Snapshot { now, snapshot }, true)
+                let event = Event::Snapshot {
+                    now,
+                    snapshot,
+                    is_passing: false,
+                };
+                (event, true)
             }
             Ok(None) => (Event::SourceEnded, false),
             Err(error) => (Event::SourceFailed(in_full(&error)), false),

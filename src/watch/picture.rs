@@ -264,15 +264,10 @@ impl Picture {
         }
     }
 
-    /// Where a row is now.
-    pub fn position(&self, key: &RowKey) -> Option<usize> {
-        self.rows.iter().position(|row| row.key == *key)
-    }
-
-    /// Puts the rows in order; equal ones by GPU and pid, so that nothing moves without a reason.
-    pub fn sort(&mut self, sort: Sort) {
-        let mut rows = std::mem::take(&mut self.rows);
-        let mut order: Vec<(Value<'_>, usize)> = rows
+    /// The rows' places in order; equal ones by GPU and pid, so that nothing moves without a reason.
+    pub fn order(&self, sort: Sort) -> Vec<usize> {
+        let mut order: Vec<(Value<'_>, usize)> = self
+            .rows
             .iter()
             .enumerate()
             .map(|(at, row)| (Value::of(&self.parts(row), sort.column), at))
@@ -280,12 +275,9 @@ impl Picture {
         order.sort_by(|(left, left_at), (right, right_at)| {
             let tie = |row: &Row| (row.key.gpu, row.key.identity, row.key.instance);
             left.compare(right, sort.descending())
-                .then_with(|| tie(&rows[*left_at]).cmp(&tie(&rows[*right_at])))
+                .then_with(|| tie(&self.rows[*left_at]).cmp(&tie(&self.rows[*right_at])))
         });
-        let order: Vec<usize> = order.into_iter().map(|(_, at)| at).collect();
-        let mut taken: Vec<Option<Row>> = rows.drain(..).map(Some).collect();
-        rows.extend(order.into_iter().filter_map(|at| taken[at].take()));
-        self.rows = rows;
+        order.into_iter().map(|(_, at)| at).collect()
     }
 
     fn measure(&self) -> Widths {
@@ -468,26 +460,23 @@ mod tests {
     use super::*;
     use crate::watch::sample;
 
-    fn pids(picture: &Picture) -> Vec<u32> {
-        picture
-            .rows
-            .iter()
-            .map(|row| row.key.identity.pid)
-            .collect()
+    fn pids(picture: &Picture, sort: Sort) -> Vec<u32> {
+        let order = picture.order(sort).into_iter();
+        order.map(|at| picture.rows[at].key.identity.pid).collect()
     }
 
     #[test]
     fn the_unknown_comes_last_whichever_way() {
         let mut snapshot = sample::snapshot(1, 3);
         sample::entry(&mut snapshot, 0, 1).used_bytes = None;
-        let mut picture = Picture::new(snapshot, Vec::new(), Vec::new(), |_, _| None);
+        let picture = Picture::new(snapshot, Vec::new(), Vec::new(), |_, _| None);
         let unknown = sample::pid(0, 1);
         for reversed in [false, true] {
-            picture.sort(Sort {
+            let sort = Sort {
                 column: Column::Memory,
                 reversed,
-            });
-            assert_eq!(pids(&picture).last(), Some(&unknown), "{reversed}");
+            };
+            assert_eq!(pids(&picture, sort).last(), Some(&unknown), "{reversed}");
         }
     }
 
@@ -496,14 +485,11 @@ mod tests {
         let mut snapshot = sample::snapshot(2, 5);
         snapshot.processes[3].systemd_unit = Some("vllm.service".into());
         snapshot.processes[4].systemd_unit = Some("train.service".into());
-        let mut picture = Picture::new(snapshot, Vec::new(), Vec::new(), |identity, _| {
+        let picture = Picture::new(snapshot, Vec::new(), Vec::new(), |identity, _| {
             Some(Time::from_unix_milliseconds(i64::from(identity.pid)))
         });
         for column in Column::ALL {
-            let mut sorted = |reversed| {
-                picture.sort(Sort { column, reversed });
-                pids(&picture)
-            };
+            let sorted = |reversed| pids(&picture, Sort { column, reversed });
             let (there, back) = (sorted(false), sorted(true));
             assert_eq!(there.len(), 10);
             if column != Column::Finding {

@@ -17,10 +17,11 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("config", &["rules", "model", "units"]),
     ("reclaim", &["model", "host", "units"]),
     ("report", &["model", "units"]),
-    // `report` only for escaping text that a process chose.
     (
         "watch",
-        &["model", "history", "rules", "report", "units", "source"],
+        &[
+            "model", "history", "rules", "reclaim", "report", "units", "source",
+        ],
     ),
     (
         "cli",

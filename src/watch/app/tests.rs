@@ -12,11 +12,17 @@ fn app() -> App {
     let setup = Setup {
         replay: None,
         version: "0.1.0",
-        interval: Duration::from_secs(2),
-        color: true,
+        me: Me::default(),
+        depth: Depth::Ansi16,
         ascii: false,
     };
-    App::new(setup, Engine::new(Settings::default()), 80, 24)
+    App::new(
+        setup,
+        Engine::new(Settings::default()),
+        Duration::from_secs(2),
+        80,
+        24,
+    )
 }
 
 /// An app that has seen `snapshot`.
@@ -29,7 +35,14 @@ fn showing(snapshot: Snapshot) -> App {
 fn see(app: &mut App, seconds: u64, snapshot: Snapshot) -> Option<Effect> {
     let now = Duration::from_secs(seconds);
     let snapshot = Box::new(snapshot);
-    update(app, Event::Snapshot { now, snapshot })
+    update(
+        app,
+        Event::Snapshot {
+            now,
+            snapshot,
+            is_passing: false,
+        },
+    )
 }
 
 fn tick(app: &mut App, milliseconds: u64) -> Option<Effect> {
@@ -53,7 +66,7 @@ fn selected_pid(app: &App) -> Option<u32> {
 }
 
 fn first_pid(app: &App) -> Option<u32> {
-    let subject = app.picture.as_ref()?.subject(0)?;
+    let subject = app.subject_at(0)?;
     Some(subject.row.key.identity.pid)
 }
 
@@ -71,7 +84,7 @@ fn escape_goes_one_step_back() {
     type_in(&mut app, "j?");
     assert_eq!(app.mode, Mode::Help(0));
     assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Draw));
-    assert_eq!((app.mode, app.selected()), (Mode::Table, Some(0)));
+    assert_eq!((&app.mode, app.selected()), (&Mode::Main, Some(0)));
     assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Draw));
     assert_eq!(app.selected(), None);
     assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Quit));
@@ -80,14 +93,14 @@ fn escape_goes_one_step_back() {
 #[test]
 fn keys_without_a_binding_and_releases_do_nothing() {
     let mut app = showing(sample::snapshot(1, 2));
-    assert_eq!(press(&mut app, KeyCode::Char('z')), None);
+    assert_eq!(press(&mut app, KeyCode::Char('y')), None);
     let mut release = KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE);
     release.kind = KeyEventKind::Release;
     assert_eq!(update(&mut app, Event::Key(release)), None);
     type_in(&mut app, "?");
     assert_eq!(update(&mut app, Event::Key(release)), None);
     assert_eq!(app.mode, Mode::Help(0));
-    type_in(&mut app, "zo");
+    type_in(&mut app, "yo");
     assert_eq!(update(&mut app, Event::Key(release)), None);
     assert_eq!(app.mode, Mode::ChooseSort);
 }
@@ -101,13 +114,13 @@ fn the_help_scrolls_to_its_end_and_any_other_key_leaves_it() {
         type_in(&mut app, "jjk");
         assert_eq!(app.mode, Mode::Help(1));
         type_in(&mut app, "G");
-        let end = app.mode;
+        let end = app.mode.clone();
         type_in(&mut app, "j");
         assert_eq!(app.mode, end);
         type_in(&mut app, "gk");
         assert_eq!(app.mode, Mode::Help(0));
         type_in(&mut app, "q");
-        assert_eq!(app.mode, Mode::Table);
+        assert_eq!(app.mode, Mode::Main);
     }
 }
 
@@ -195,7 +208,7 @@ fn every_letter_after_o_sorts_by_its_column() {
         let letter = column.spec().letter;
         type_in(&mut app, &format!("o{letter}"));
         assert_eq!(
-            app.sort,
+            app.choice.sort,
             Sort {
                 column,
                 reversed: false
@@ -203,19 +216,19 @@ fn every_letter_after_o_sorts_by_its_column() {
         );
         type_in(&mut app, &format!("o{}", letter.to_ascii_uppercase()));
         assert_eq!(
-            app.sort,
+            app.choice.sort,
             Sort {
                 column,
                 reversed: true
             }
         );
-        assert_eq!(app.mode, Mode::Table);
+        assert_eq!(app.mode, Mode::Main);
     }
-    let before = app.sort;
+    let before = app.choice.sort;
     press(&mut app, KeyCode::F(6));
     assert_eq!(app.mode, Mode::ChooseSort);
     press(&mut app, KeyCode::Esc);
-    assert_eq!((app.mode, app.sort), (Mode::Table, before));
+    assert_eq!((app.mode, app.choice.sort), (Mode::Main, before));
 }
 
 #[test]
@@ -231,7 +244,7 @@ fn sort_keys_step_jump_and_turn_around() {
         ("M", Column::Memory),
     ] {
         type_in(&mut app, keys);
-        assert_eq!(app.sort.column, column, "{keys}");
+        assert_eq!(app.choice.sort.column, column, "{keys}");
     }
     type_in(&mut app, "r");
     assert_eq!(first_pid(&app), Some(sample::pid(0, 0)));
@@ -244,7 +257,7 @@ fn a_redraw_and_a_suspension_are_asked_for_in_every_mode() {
     for keys in ["", "?", "o"] {
         let mut app = showing(sample::snapshot(1, 1));
         type_in(&mut app, keys);
-        let mode = app.mode;
+        let mode = app.mode.clone();
         for (c, effect) in [('l', Effect::Repaint), ('z', Effect::Suspend)] {
             let key = KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL);
             assert_eq!(update(&mut app, Event::Key(key)), Some(effect));

@@ -106,6 +106,7 @@ pub fn bar(shares: Option<Shares>, width: u16, look: Look, pen: &mut Pen<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use crate::watch::view::look::{Depth, Theme};
     use ratatui::buffer::Buffer;
     use ratatui::layout::Rect;
 
@@ -138,7 +139,10 @@ mod tests {
         bar(
             gpu.memory.map(|memory| Shares::of(gpu, &memory)),
             10,
-            Look { color: false },
+            Look {
+                theme: Theme::Dark,
+                depth: Depth::Mono,
+            },
             &mut Pen::new(&mut buffer, area, 0),
         );
         buffer

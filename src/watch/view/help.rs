@@ -7,7 +7,7 @@ use super::bar::{FREE, HELD, RESERVED, UNATTRIBUTED, UNTOLD};
 use super::look::Look;
 use super::pen::Pen;
 use crate::watch::column::Column;
-use crate::watch::keys::TABLE;
+use crate::watch::keys::{self, GROUPS};
 
 /// What the marks mean.
 const MARKS: [(&str, &str); 12] = [
@@ -31,9 +31,9 @@ const MARKS: [(&str, &str); 12] = [
 /// The columns that the keys' names take.
 const LABEL: u16 = 14;
 
-/// Lines of the whole help: two headings with a blank before, the letters, keys and marks.
+/// Lines of the whole help: each part has a heading and a blank before the next.
 fn line_count() -> usize {
-    TABLE.len() + Column::ALL.len() + MARKS.len() + 6
+    keys::table().count() + 2 * GROUPS.len() + Column::ALL.len() + MARKS.len() + 3
 }
 
 /// The line that the help starts with when it is scrolled down to its end.
@@ -59,11 +59,13 @@ pub fn draw(look: Look, first: u16, area: Rect, buffer: &mut Buffer) {
         }
         at += 1;
     };
-    line("Keys (any other key leaves this help)", "", true);
-    for binding in TABLE {
-        line(binding.label, binding.does, false);
+    for (title, bindings) in GROUPS {
+        line(title, "", true);
+        for binding in *bindings {
+            line(binding.label, binding.does, false);
+        }
+        line("", "", false);
     }
-    line("", "", false);
     line("After o: sort by (a capital turns it around)", "", true);
     for column in Column::ALL {
         let spec = column.spec();
@@ -79,12 +81,21 @@ pub fn draw(look: Look, first: u16, area: Rect, buffer: &mut Buffer) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::watch::view::look::{Depth, Theme};
 
     #[test]
     fn the_last_line_of_the_help_can_be_reached() {
         let area = Rect::new(0, 0, 80, 10);
         let mut buffer = Buffer::empty(area);
-        draw(Look { color: false }, u16::MAX, area, &mut buffer);
+        draw(
+            Look {
+                theme: Theme::Dark,
+                depth: Depth::Mono,
+            },
+            u16::MAX,
+            area,
+            &mut buffer,
+        );
         let text: String = buffer
             .content
             .iter()

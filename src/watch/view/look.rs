@@ -5,16 +5,46 @@ use ratatui::style::{Color, Modifier, Style};
 
 use crate::model::Severity;
 
+/// How many colours a terminal has.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Depth {
+    /// None, or none are wanted.
+    Mono,
+    /// The sixteen that every theme of a terminal has.
+    Ansi16,
+    /// xterm's cube.
+    Ansi256,
+    /// Any.
+    True,
+}
+
+/// A theme.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Theme {
+    /// For light text on a dark ground.
+    #[default]
+    Dark,
+}
+
+impl Theme {
+    /// The next one, around.
+    pub fn next(self) -> Self {
+        self
+    }
+}
+
 /// The styles of the screen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Look {
-    /// Whether colours may be used.
-    pub color: bool,
+    /// The theme.
+    pub theme: Theme,
+    /// How many colours may be used.
+    pub depth: Depth,
 }
 
 impl Look {
     fn colored(self, color: Color) -> Style {
-        if self.color {
+        if self.depth > Depth::Mono {
             Style::new().fg(color)
         } else {
             Style::new()
@@ -33,7 +63,7 @@ impl Look {
 
     /// What is there to be looked up.
     pub fn faint(self) -> Style {
-        if self.color {
+        if self.depth > Depth::Mono {
             Style::new().fg(Color::DarkGray)
         } else {
             Style::new().add_modifier(Modifier::DIM)

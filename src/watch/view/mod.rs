@@ -33,11 +33,12 @@ fn whole(number: Option<u32>, unit: &str) -> String {
 /// Draws the whole screen.
 pub fn draw(app: &App, buffer: &mut Buffer) {
     let look = Look {
-        color: app.setup.color,
+        theme: app.theme,
+        depth: app.setup.depth,
     };
     let area = buffer.area;
-    match (app.mode, app.layout_of(area)) {
-        (Mode::Help(line), _) => help::draw(look, line, area, buffer),
+    match (&app.mode, app.layout_of(area)) {
+        (Mode::Help(line), _) => help::draw(look, *line, area, buffer),
         (_, None) => small::draw(app, look, area, buffer),
         (_, Some(layout)) => {
             header::draw(app, look, layout.header, buffer);

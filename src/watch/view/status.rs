@@ -328,7 +328,7 @@ pub fn hints(app: &App, look: Look, table_height: u16, area: Rect, buffer: &mut 
         }
         return;
     }
-    for (key, word) in keys::TABLE.iter().filter_map(|binding| binding.hint) {
+    for (key, word) in keys::table().filter_map(|binding| binding.hint) {
         if columns(key) + 1 + columns(word) > pen.room() {
             break;
         }

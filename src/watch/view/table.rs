@@ -30,7 +30,7 @@ pub fn draw(app: &App, look: Look, heading: Rect, area: Rect, buffer: &mut Buffe
         return;
     };
     let columns = chosen(picture.widths, area.width);
-    draw_heading(&columns, app.sort, look, heading, buffer);
+    draw_heading(&columns, app.choice.sort, look, heading, buffer);
     if picture.rows.is_empty() {
         Pen::new(buffer, area, 0)
             .skip(GUTTER)
@@ -39,7 +39,7 @@ pub fn draw(app: &App, look: Look, heading: Rect, area: Rect, buffer: &mut Buffe
     }
     for line in 0..area.height {
         let at = app.offset + usize::from(line);
-        let Some(subject) = picture.subject(at) else {
+        let Some(subject) = app.subject_at(at) else {
             break;
         };
         draw_row(&columns, &subject, look, area, line, buffer);
@@ -337,7 +337,7 @@ pub fn what(process: &Process, width: u16) -> String {
 
 /// The rows above and below the visible ones: `12 more`; nothing where all are visible.
 pub fn beyond(app: &App, height: u16) -> String {
-    let count = app.picture.as_ref().map_or(0, |it| it.rows.len());
+    let count = app.listing.lines.len();
     if count <= usize::from(height) {
         return String::new();
     }
@@ -348,7 +348,7 @@ pub fn beyond(app: &App, height: u16) -> String {
 /// The column that the rows are sorted by, where it is folded away.
 pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
     let widths = app.picture.as_ref()?.widths;
-    let column = app.sort.column;
+    let column = app.choice.sort.column;
     let shown = chosen(widths, width).iter().any(|(it, _)| *it == column);
     (!shown).then(|| column.spec().title)
 }

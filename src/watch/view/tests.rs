@@ -12,9 +12,10 @@ use super::*;
 use crate::model::finding::{Severity, Undecided};
 use crate::model::snapshot::{Jupyter, Process, ProcessType, ReadError, Snapshot};
 use crate::rules::{Engine, Settings};
-use crate::watch::app::{Event, Setup, update};
+use crate::watch::app::{Event, Me, Setup, update};
 use crate::watch::picture::Picture;
 use crate::watch::sample;
+use crate::watch::view::look::Depth;
 
 const SIZES: [(u16, u16); 4] = [(60, 15), (80, 24), (120, 40), (200, 60)];
 
@@ -22,11 +23,17 @@ fn app(columns: u16, rows: u16) -> App {
     let setup = Setup {
         replay: None,
         version: "0.1.0",
-        interval: Duration::from_secs(2),
-        color: true,
+        me: Me::default(),
+        depth: Depth::Ansi16,
         ascii: false,
     };
-    App::new(setup, Engine::new(Settings::default()), columns, rows)
+    App::new(
+        setup,
+        Engine::new(Settings::default()),
+        Duration::from_secs(2),
+        columns,
+        rows,
+    )
 }
 
 /// An app that shows `snapshot`, in which the first process of GPU 0 is idle.
@@ -301,7 +308,7 @@ fn without_colour_there_is_none() {
     let mut snapshot = sample::snapshot(4, 2);
     sample::lose(&mut snapshot, 1);
     let mut app = showing(snapshot, 120, 40);
-    app.setup.color = false;
+    app.setup.depth = Depth::Mono;
     app.setup.replay = Some("demo".to_owned());
     let buffer = render(&app);
     assert!(
