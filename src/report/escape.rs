@@ -10,7 +10,8 @@ use std::fmt::Write as _;
 use unicode_width::UnicodeWidthChar;
 
 /// Escapes what a terminal would act on: control characters (C0, C1, DEL) and the invisible ones
-/// that reorder or hide text (bidirectional controls, zero-width characters, line separators).
+/// that reorder or hide text (bidirectional controls, zero-width characters, line separators), or that
+/// change another one's width in some terminals only (variation selectors, skin tones).
 pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_hostile) {
         return Cow::Borrowed(text);
@@ -36,7 +37,8 @@ fn is_hostile(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+            | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+            | '\u{1f3fb}'..='\u{1f3ff}' | '\u{e0000}'..='\u{e007f}' | '\u{e0100}'..='\u{e01ef}')
 }
 
 /// A command line as a person would read it: arguments joined by spaces, those that hold a space or
@@ -90,6 +92,10 @@ mod tests {
         assert_eq!(
             escape("a\x1b[31mred\nb\u{202e}c\u{9b}0m\x7f"),
             "a\\e[31mred\\nb\\u{202e}c\\u{9b}0m\\u{7f}"
+        );
+        assert_eq!(
+            escape("❤\u{fe0f} 👍\u{1f3fd} \u{2067}x"),
+            "❤\\u{fe0f} 👍\\u{1f3fd} \\u{2067}x"
         );
     }
 
