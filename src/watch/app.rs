@@ -22,10 +22,10 @@ use super::listing::{Choice, Listing};
 use super::page::{self, Page};
 use super::picture::{Picture, RowKey, Sort, Subject};
 use super::play::{self, Control, Play};
-use super::prompt::{self, Prompt};
+use super::prompt::{self, Former, Prompt};
 use super::reaping::{self, Reaping};
-use super::view::help;
 use super::view::look::{Depth, Theme};
+use super::view::{help, table};
 use super::{mouse, tape::Tape};
 use crate::history::course::Courses;
 use crate::model::{Snapshot, Time};
@@ -164,6 +164,8 @@ pub struct App {
     pub choice: Choice,
     /// The rows that it has.
     pub listing: Listing,
+    /// What was typed before.
+    pub former: Former,
     /// The table's first visible row.
     pub offset: usize,
     /// The columns of the commands that are scrolled away to the left.
@@ -215,6 +217,7 @@ impl App {
             picture: None,
             choice: Choice::default(),
             listing: Listing::default(),
+            former: Former::default(),
             offset: 0,
             scrolled: 0,
             tagged: HashSet::new(),
@@ -301,7 +304,7 @@ impl App {
     /// Makes the table's rows anew, after the sample or the choice has changed.
     pub(super) fn list(&mut self) {
         if let Some(picture) = &self.picture {
-            self.listing = Listing::new(picture, &self.choice, &self.setup.me);
+            self.listing = Listing::new(picture, &self.courses, &self.choice, &self.setup.me);
         }
         self.follow();
     }
@@ -510,7 +513,7 @@ pub(super) fn act(app: &mut App, action: Action) -> Option<Effect> {
         Action::First => app.select(0),
         Action::Last => app.select(usize::MAX),
         Action::Left => app.scrolled = 0,
-        Action::Right => app.scrolled = app.scrolled.saturating_add(SIDE_STEP),
+        Action::Right => app.scrolled = table::scrolled_on(app, SIDE_STEP),
         Action::SwitchFocus => app.focus = Focus::Findings,
         Action::Open => return page::open(app),
         Action::Tag => app.tag(),

@@ -16,6 +16,8 @@ pub enum Column {
     Memory,
     /// The same as a share of the GPU's memory.
     MemoryPercent,
+    /// How that memory moved; sorted by how much it grew.
+    History,
     /// Use of the GPU's multiprocessors.
     SmPercent,
     /// Use of the CPU; one core is 100.
@@ -55,12 +57,13 @@ pub struct Spec {
 
 impl Column {
     /// All of them, as shown from left to right.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Gpu,
         Self::Pid,
         Self::User,
         Self::Memory,
         Self::MemoryPercent,
+        Self::History,
         Self::SmPercent,
         Self::CpuPercent,
         Self::HostMemory,
@@ -74,7 +77,7 @@ impl Column {
     ];
 
     /// From the one that stays longest on a narrow screen to the one that goes first.
-    pub const BY_NEED: [Self; 15] = [
+    pub const BY_NEED: [Self; 16] = [
         Self::Command,
         Self::Pid,
         Self::Memory,
@@ -84,6 +87,7 @@ impl Column {
         Self::SmPercent,
         Self::Idle,
         Self::Place,
+        Self::History,
         Self::CpuPercent,
         Self::MemoryPercent,
         Self::State,
@@ -101,6 +105,7 @@ impl Column {
             Self::User => ("USER", 'u', false, false, 0),
             Self::Memory => ("MEM", 'm', true, true, 10),
             Self::MemoryPercent => ("MEM%", 'n', true, true, 5),
+            Self::History => ("HISTORY", 'y', true, false, 10),
             Self::SmPercent => ("SM%", 's', true, true, 4),
             Self::CpuPercent => ("CPU%", 'c', true, true, 6),
             Self::HostMemory => ("HOST MEM", 'h', true, true, 10),

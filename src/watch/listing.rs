@@ -1,11 +1,26 @@
 //! Which rows of a [`Picture`] the table has, and in which order: sorted, filtered, as trees of families.
 //!
-//! Pure. A line is a row of the picture by its place; what it says is made in `view/table.rs`.
+//! Pure, and made once for each sample or choice, not for each frame. A line is a row of the picture by
+//! its place; what it says is made in `view/table.rs`.
+//!
+//! In a tree the families come in the order of their first members, and within a family whoever started
+//! another stands above it, the older before the younger. What is hidden is left out of the tree: a
+//! process stands under the nearest ancestor that is shown.
+
+use std::collections::HashMap;
 
 use super::app::Me;
 use super::column::Column;
 use super::filter::Filter;
-use super::picture::{Picture, RowKey, Sort};
+use super::picture::{Picture, RowKey, Sort, Subject};
+use crate::history::course::Courses;
+use crate::model::family::{Family, families};
+use crate::units::MIB;
+
+/// What holds less on a GPU is small: a context without anything in it holds more on most GPUs.
+const SMALL_BYTES: u64 = 64 * MIB;
+/// Generations that a tree tells apart; the bits of [`Line::rails`].
+const DEEPEST: usize = 31;
 
 /// Which rows are wanted, and in which order.
 #[derive(Clone, PartialEq, Debug)]
@@ -14,11 +29,11 @@ pub struct Choice {
     pub sort: Sort,
     /// Families as trees.
     pub tree: bool,
-    /// Only one's own processes.
+    /// Only one's own processes; of those whose owner is not known, none.
     pub mine: bool,
     /// Only processes of which something was found.
     pub only_findings: bool,
-    /// Without those that hold little.
+    /// Without those that are known to hold less than 64 MiB and of which nothing was found.
     pub hide_small: bool,
     /// Only those that fit what was typed.
     pub filter: Option<Filter>,
@@ -53,6 +68,37 @@ impl Choice {
         self.hide_small = false;
         self.filter = None;
     }
+
+    /// What limits the rows: `mine, with findings, filter: gpu:0`; `None` where nothing does. The
+    /// filter is as it was typed, to be escaped.
+    pub fn limits(&self) -> Option<String> {
+        let filter = self.filter.as_ref();
+        let parts = [
+            self.mine.then(|| "mine".to_owned()),
+            self.only_findings.then(|| "with findings".to_owned()),
+            self.hide_small.then(|| "without small".to_owned()),
+            filter.map(|filter| format!("filter: {filter}")),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| parts.join(", "))
+    }
+
+    fn wants(&self, subject: &Subject<'_>, me: &Me) -> bool {
+        (!self.mine || subject.is_of(me) == Some(true))
+            && (!self.only_findings || subject.finding.is_some())
+            && !(self.hide_small && is_small(subject))
+            && self
+                .filter
+                .as_ref()
+                .is_none_or(|filter| filter.fits(subject, me))
+    }
+}
+
+/// Whether a row holds little and is nobody's business. What it holds where that is not known may be
+/// much.
+fn is_small(subject: &Subject<'_>) -> bool {
+    let held = subject.row.entry.used_bytes;
+    subject.finding.is_none() && held.is_some_and(|bytes| bytes < SMALL_BYTES)
 }
 
 /// A line of the table.
@@ -60,8 +106,37 @@ impl Choice {
 pub struct Line {
     /// The row, by its place in the picture.
     pub row: usize,
-    /// Generations above it that are shown; 0 outside trees.
+    /// Generations above it that are shown; 0 outside trees. Where who started a family's oldest is not
+    /// shown, these stand at 1, as if it were.
     pub depth: u16,
+    /// How it hangs on the tree.
+    pub bough: Bough,
+    /// For each generation above, from bit 1, whether a later line hangs there.
+    pub rails: u32,
+}
+
+/// How a line hangs on its tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bough {
+    /// It is a root, or there is no tree.
+    Root,
+    /// The first of a family that hangs on nobody who is shown.
+    First,
+    /// Another follows at its depth.
+    Middle,
+    /// The last one of its depth.
+    Last,
+}
+
+/// What a family hangs on, where that is not one of its lines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Head {
+    /// Its oldest member, by pid; it has no row, or a hidden one.
+    Member(u32),
+    /// Who started it, by pid; no member.
+    Launcher(u32),
+    /// That is not known.
+    Unknown,
 }
 
 /// The table's lines.
@@ -71,15 +146,33 @@ pub struct Listing {
     pub lines: Vec<Line>,
     /// Rows of the picture that are hidden.
     pub hidden: usize,
+    /// What families hang on, by the number of their first line; only of those with [`Bough::First`].
+    pub heads: HashMap<usize, Head>,
 }
 
 impl Listing {
-    /// Chooses and orders.
-    pub fn new(picture: &Picture, choice: &Choice, _me: &Me) -> Self {
-        let lines = picture.order(choice.sort).into_iter();
+    /// Chooses and orders. How memory moved is in `courses`; `me` is who looks.
+    pub fn new(picture: &Picture, courses: &Courses, choice: &Choice, me: &Me) -> Self {
+        let mut order = picture.order(choice.sort, courses);
+        if choice.is_limited() {
+            order.retain(|&row| {
+                let subject = picture.subject(row);
+                subject.is_some_and(|subject| choice.wants(&subject, me))
+            });
+        }
+        let hidden = picture.rows.len() - order.len();
+        if choice.tree {
+            let (lines, heads) = Trees::new(picture, &order).grow(&order);
+            return Self {
+                lines,
+                hidden,
+                heads,
+            };
+        }
         Self {
-            lines: lines.map(|row| Line { row, depth: 0 }).collect(),
-            hidden: 0,
+            lines: order.into_iter().map(|row| root(row, 0)).collect(),
+            hidden,
+            heads: HashMap::new(),
         }
     }
 
@@ -94,3 +187,133 @@ impl Listing {
         self.lines.iter().position(is_it)
     }
 }
+
+/// The families of a picture, and where their rows are.
+struct Trees<'a> {
+    picture: &'a Picture,
+    families: Vec<Family>,
+    /// The family of a pid, by position.
+    family_of: HashMap<u32, usize>,
+    /// The rows of a pid that are shown, in order.
+    rows_of: HashMap<u32, Vec<usize>>,
+}
+
+impl<'a> Trees<'a> {
+    fn new(picture: &'a Picture, order: &[usize]) -> Self {
+        let families = families(&picture.snapshot);
+        let mut family_of = HashMap::with_capacity(picture.snapshot.processes.len());
+        for (at, family) in families.iter().enumerate() {
+            family_of.extend(family.members.iter().map(|&pid| (pid, at)));
+        }
+        let mut rows_of: HashMap<u32, Vec<usize>> = HashMap::with_capacity(order.len());
+        for &row in order {
+            let pid = picture.rows[row].key.identity.pid;
+            rows_of.entry(pid).or_default().push(row);
+        }
+        Self {
+            picture,
+            families,
+            family_of,
+            rows_of,
+        }
+    }
+
+    fn grow(&self, order: &[usize]) -> (Vec<Line>, HashMap<usize, Head>) {
+        let mut lines: Vec<Line> = Vec::with_capacity(order.len());
+        let mut heads = HashMap::new();
+        let mut grown = vec![false; self.families.len()];
+        for &row in order {
+            let pid = self.picture.rows[row].key.identity.pid;
+            match self.family_of.get(&pid) {
+                Some(&family) if grown[family] => continue,
+                Some(&family) => {
+                    grown[family] = true;
+                    let start = lines.len();
+                    let head = self.add(&self.families[family], &mut lines);
+                    heads.extend(head.map(|head| (start, head)));
+                }
+                None => lines.push(root(row, 0)),
+            }
+        }
+        (lines, heads)
+    }
+
+    /// Adds a family's lines, each under the nearest ancestor that is shown; says what they hang on
+    /// where that is none of them.
+    fn add(&self, family: &Family, lines: &mut Vec<Line>) -> Option<Head> {
+        let start = lines.len();
+        if let [pid] = family.members[..] {
+            let rows = self.rows_of.get(&pid).into_iter().flatten();
+            lines.extend(rows.map(|&row| root(row, 0)));
+            // One process on several GPUs.
+            hang(&mut lines[start..]);
+            return None;
+        }
+        let tree = family.tree(&self.picture.snapshot);
+        // The generations of the shown ancestors of the next branch.
+        let mut above: Vec<usize> = Vec::new();
+        let mut shown = 0;
+        for branch in &tree {
+            while above.last().is_some_and(|&depth| depth >= branch.depth) {
+                above.pop();
+            }
+            let Some(rows) = self.rows_of.get(&branch.pid) else {
+                continue;
+            };
+            let depth = above.len().min(DEEPEST - 1) as u16;
+            lines.extend(rows.iter().map(|&row| root(row, depth)));
+            above.push(branch.depth);
+            shown += 1;
+        }
+        if !hang(&mut lines[start..]) || shown < 2 {
+            return None;
+        }
+        let oldest = tree.first().map(|branch| branch.pid);
+        let hidden = oldest.filter(|pid| !self.rows_of.contains_key(pid));
+        let launcher = family.launcher.as_ref().map(|launcher| launcher.pid);
+        Some(match hidden {
+            Some(pid) => Head::Member(pid),
+            None => launcher.map_or(Head::Unknown, Head::Launcher),
+        })
+    }
+}
+
+/// Joins the lines of a family; whether it has several roots, which then hang side by side.
+fn hang(lines: &mut [Line]) -> bool {
+    let roots = lines.iter().filter(|line| line.depth == 0).count();
+    if roots > 1 {
+        for line in &mut *lines {
+            line.depth += 1;
+        }
+    }
+    // From the last line up: at which depths one was seen that hangs on the same branch.
+    let mut follows = 0u32;
+    for line in lines.iter_mut().rev() {
+        let bit = 1u32 << line.depth;
+        let above = bit - 1;
+        line.rails = follows & above;
+        line.bough = match (line.depth, follows & bit) {
+            (0, _) => Bough::Root,
+            (_, 0) => Bough::Last,
+            _ => Bough::Middle,
+        };
+        follows = (follows & above) | bit;
+    }
+    if roots > 1 {
+        lines[0].bough = Bough::First;
+    }
+    roots > 1
+}
+
+/// A line that hangs on nothing yet.
+fn root(row: usize, depth: u16) -> Line {
+    Line {
+        row,
+        depth,
+        bough: Bough::Root,
+        rails: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@
 //! - [`app`]: the state, and `update`, which is pure;
 //! - [`keys`]: the table of keys; [`mouse`]; [`mod@column`]: the table of columns;
 //! - [`picture`]: one snapshot with its verdicts, as rows; [`listing`]: which of them are shown, in which
-//!   order, by the [`filter`] that is typed in the [`prompt`];
+//!   order, by the [`filter`] that is typed in the [`prompt`]; [`trend`]: how a row's memory moved;
 //! - [`play`]: pause, steps and speed; [`tape`]: the samples that one can go back to;
 //! - [`page`]: the findings and what explains them; [`reaping`]: ending processes, by the [`hand`];
 //! - [`remember`]: what is kept from one run to the next;
@@ -33,6 +33,7 @@ pub mod remember;
 mod sample;
 pub mod tape;
 pub mod terminal;
+pub mod trend;
 pub mod view;
 
 use std::io;

@@ -11,7 +11,10 @@ use std::sync::Arc;
 
 use unicode_width::UnicodeWidthStr;
 
+use super::app::Me;
 use super::column::Column;
+use super::trend;
+use crate::history::course::{Course, Courses};
 use crate::model::finding::{Finding, Undecided};
 use crate::model::snapshot::{Gpu, GpuProcess, Process, Snapshot};
 use crate::model::{Identity, Start, Time};
@@ -62,6 +65,38 @@ pub struct Subject<'a> {
 }
 
 impl Subject<'_> {
+    /// Whether it is this user's: by number where that is known, or else by name.
+    pub fn is_of(&self, me: &Me) -> Option<bool> {
+        let process = self.process.ok()?;
+        if let (Some(mine), Some(uid)) = (me.uid, process.uid) {
+            return Some(mine == uid);
+        }
+        Some(me.name.as_deref()? == process.user.as_deref()?)
+    }
+
+    /// Whether it is on the GPU of this index, or holds its files.
+    pub fn is_on(&self, gpu: u32) -> Option<bool> {
+        if self.row.is_listed {
+            return Some(self.row.key.gpu? == gpu);
+        }
+        let process = self.process.ok()?;
+        let gpu = self.snapshot.gpus.iter().find(|it| it.index == gpu);
+        gpu.map_or(Some(false), |gpu| gpu.is_open_in(process))
+    }
+
+    /// How its memory on this GPU moved; `None` where it was never seen there.
+    pub fn course<'c>(&self, courses: &'c Courses) -> Option<&'c Course> {
+        if !self.row.is_listed {
+            return None;
+        }
+        courses.row(self.row.key.identity, self.gpu?, &self.row.entry)
+    }
+
+    /// By how many bytes its memory grew in the window that ends with this sample.
+    pub fn growth_bytes(&self, courses: &Courses) -> Option<i64> {
+        trend::growth_bytes(self.course(courses)?, self.snapshot.time)
+    }
+
     /// Its share of the memory of the GPU, or of the part of it that it is on.
     pub fn memory_percent(&self) -> Option<f64> {
         let (gpu_instance, compute_instance) = self.row.key.instance;
@@ -265,12 +300,13 @@ impl Picture {
     }
 
     /// The rows' places in order; equal ones by GPU and pid, so that nothing moves without a reason.
-    pub fn order(&self, sort: Sort) -> Vec<usize> {
+    /// How memory moved is in `courses`.
+    pub fn order(&self, sort: Sort, courses: &Courses) -> Vec<usize> {
         let mut order: Vec<(Value<'_>, usize)> = self
             .rows
             .iter()
             .enumerate()
-            .map(|(at, row)| (Value::of(&self.parts(row), sort.column), at))
+            .map(|(at, row)| (Value::of(&self.parts(row), sort.column, courses), at))
             .collect();
         order.sort_by(|(left, left_at), (right, right_at)| {
             let tie = |row: &Row| (row.key.gpu, row.key.identity, row.key.instance);
@@ -379,7 +415,7 @@ enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    fn of(subject: &Subject<'a>, column: Column) -> Self {
+    fn of(subject: &Subject<'a>, column: Column, courses: &Courses) -> Self {
         let row = subject.row;
         let entry = &row.entry;
         let process = subject.process.ok();
@@ -391,6 +427,7 @@ impl<'a> Value<'a> {
             Column::User => text(process.and_then(|it| it.user.as_ref())),
             Column::Memory => number(entry.used_bytes.map(|bytes| bytes as f64)),
             Column::MemoryPercent => number(subject.memory_percent()),
+            Column::History => number(subject.growth_bytes(courses).map(|it| it as f64)),
             Column::SmPercent => number(entry.sm_percent.map(f64::from)),
             Column::CpuPercent => number(process.and_then(|it| it.cpu_percent)),
             Column::HostMemory => number(
@@ -460,8 +497,8 @@ mod tests {
     use super::*;
     use crate::watch::sample;
 
-    fn pids(picture: &Picture, sort: Sort) -> Vec<u32> {
-        let order = picture.order(sort).into_iter();
+    fn pids(picture: &Picture, sort: Sort, courses: &Courses) -> Vec<u32> {
+        let order = picture.order(sort, courses).into_iter();
         order.map(|at| picture.rows[at].key.identity.pid).collect()
     }
 
@@ -476,12 +513,17 @@ mod tests {
                 column: Column::Memory,
                 reversed,
             };
-            assert_eq!(pids(&picture, sort).last(), Some(&unknown), "{reversed}");
+            assert_eq!(
+                pids(&picture, sort, &Courses::default()).last(),
+                Some(&unknown),
+                "{reversed}"
+            );
         }
     }
 
     #[test]
     fn every_column_sorts_and_turning_it_around_moves_known_rows() {
+        let courses = sample::courses(&sample::snapshot(2, 5), 8);
         let mut snapshot = sample::snapshot(2, 5);
         snapshot.processes[3].systemd_unit = Some("vllm.service".into());
         snapshot.processes[4].systemd_unit = Some("train.service".into());
@@ -489,7 +531,7 @@ mod tests {
             Some(Time::from_unix_milliseconds(i64::from(identity.pid)))
         });
         for column in Column::ALL {
-            let sorted = |reversed| pids(&picture, Sort { column, reversed });
+            let sorted = |reversed| pids(&picture, Sort { column, reversed }, &courses);
             let (there, back) = (sorted(false), sorted(true));
             assert_eq!(there.len(), 10);
             if column != Column::Finding {

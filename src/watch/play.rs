@@ -66,6 +66,15 @@ pub fn take(app: &mut App, snapshot: Snapshot, _is_passing: bool) -> Option<Effe
 /// Forgets what was seen: the recording begins again.
 pub fn rewind(_app: &mut App) {}
 
+/// Goes to a time that was typed.
+///
+/// # Errors
+///
+/// Why it makes no sense, with what would.
+pub fn seek(_app: &mut App, _text: &str) -> Result<Option<Effect>, String> {
+    Ok(None)
+}
+
 /// Does what a key asks for.
 pub fn act(_app: &mut App, _action: Action) -> Option<Effect> {
     None

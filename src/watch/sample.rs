@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::history::course::Courses;
 use crate::model::evidence::{Evidence, IdleEvidence};
 use crate::model::finding::{Action, Finding, FindingGpu, FindingProcess, Kind, Severity};
 use crate::model::snapshot::{
@@ -228,4 +229,27 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
         actions: vec![Action::Notify, Action::Terminate],
         also: Vec::new(),
     }
+}
+
+/// How memory moved up to a snapshot, over so many minutes: the second process of each GPU leaks, the
+/// third came late.
+pub fn courses(snapshot: &Snapshot, minutes: u32) -> Courses {
+    let mut courses = Courses::default();
+    let seconds = minutes * 60;
+    for before in (0..=seconds).rev().step_by(10) {
+        let mut then = snapshot.clone();
+        then.time = snapshot.time.plus_seconds(-f64::from(before));
+        for gpu in &mut then.gpus {
+            let rows = gpu.processes.iter_mut().flatten();
+            for (at, row) in rows.enumerate() {
+                let share = if at == 1 { before / 2 } else { 0 };
+                let late = at == 2 && before > seconds / 2;
+                let held = row.used_bytes.filter(|_| !late);
+                row.used_bytes =
+                    held.map(|bytes| bytes - bytes / u64::from(seconds.max(1)) * u64::from(share));
+            }
+        }
+        courses.observe(&then);
+    }
+    courses
 }

@@ -237,7 +237,7 @@ fn sort_keys_step_jump_and_turn_around() {
     assert_eq!(first_pid(&app), Some(sample::pid(0, 3)));
     for (keys, column) in [
         (">", Column::MemoryPercent),
-        (".", Column::SmPercent),
+        (".", Column::History),
         ("<", Column::MemoryPercent),
         (",", Column::Memory),
         ("P", Column::CpuPercent),

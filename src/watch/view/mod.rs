@@ -1,7 +1,7 @@
 //! The panels: `&App` to cells. Nothing here changes state.
 //!
 //! A file per panel: [`header`], [`gpus`] (with its [`bar`]), [`table`], [`status`] (findings and keys), [`help`],
-//! [`small`] (a screen too small for panels). Where they go is in `layout.rs`; [`pen`] writes a
+//! [`mod@prompt`] (in their place while one types), [`small`] (a screen too small for panels). Where they go is in `layout.rs`; [`pen`] writes a
 //! line, [`look`] has the styles, [`ascii`] translates for terminals without Unicode.
 
 pub mod ascii;
@@ -11,6 +11,7 @@ pub mod header;
 pub mod help;
 pub mod look;
 pub mod pen;
+pub mod prompt;
 pub mod small;
 pub mod status;
 pub mod table;
@@ -39,7 +40,12 @@ pub fn draw(app: &App, buffer: &mut Buffer) {
     let area = buffer.area;
     match (&app.mode, app.layout_of(area)) {
         (Mode::Help(line), _) => help::draw(look, *line, area, buffer),
-        (_, None) => small::draw(app, look, area, buffer),
+        (mode, None) => {
+            small::draw(app, look, area, buffer);
+            if let Mode::Prompt(prompt) = mode {
+                prompt::draw(app, prompt, look, area, buffer);
+            }
+        }
         (_, Some(layout)) => {
             header::draw(app, look, layout.header, buffer);
             gpus::draw(
@@ -52,7 +58,10 @@ pub fn draw(app: &App, buffer: &mut Buffer) {
             );
             table::draw(app, look, layout.table_heading, layout.table, buffer);
             status::draw(app, look, layout.status, buffer);
-            status::hints(app, look, layout.table.height, layout.hints, buffer);
+            match &app.mode {
+                Mode::Prompt(prompt) => prompt::draw(app, prompt, look, layout.hints, buffer),
+                _ => status::hints(app, look, layout.table.height, layout.hints, buffer),
+            }
         }
     }
     if app.setup.ascii {

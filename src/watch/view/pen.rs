@@ -120,6 +120,24 @@ pub fn head(text: &str, count: usize) -> &str {
         .map_or(text, |(at, _)| &text[..at])
 }
 
+/// What is left of escaped text that is scrolled `count` columns to the left; a character that is cut in
+/// half is a blank.
+pub fn scrolled(text: &str, count: u16) -> Cow<'_, str> {
+    let mut gone = 0;
+    for (at, c) in text.char_indices() {
+        let width = c.width().unwrap_or(0);
+        if gone >= usize::from(count) && width > 0 {
+            let rest = &text[at..];
+            return match gone - usize::from(count) {
+                0 => Cow::Borrowed(rest),
+                half => Cow::Owned(format!("{}{rest}", " ".repeat(half))),
+            };
+        }
+        gone += width;
+    }
+    Cow::Borrowed("")
+}
+
 /// Breaks `text` into at most `lines` lines of `width` columns, at spaces where there are any; what
 /// is left over is cut with `…`.
 pub fn wrap(text: &str, width: u16, lines: usize) -> Vec<Cow<'_, str>> {
@@ -183,6 +201,19 @@ mod tests {
         assert_eq!(wrap("abcdefghij", 4, 3), ["abcd", "efgh", "ij"]);
         assert_eq!(wrap("日本語", 1, 9), [""; 0]);
         assert_eq!(wrap("  ", 8, 2), [""; 0]);
+    }
+
+    #[test]
+    fn text_is_scrolled_by_columns() {
+        for (count, rest) in [
+            (0, "a日e\u{301}b"),
+            (1, "日e\u{301}b"),
+            (2, " e\u{301}b"),
+            (4, "b"),
+            (9, ""),
+        ] {
+            assert_eq!(scrolled("a日e\u{301}b", count), rest, "{count}");
+        }
     }
 
     #[test]

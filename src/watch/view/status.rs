@@ -328,8 +328,18 @@ pub fn hints(app: &App, look: Look, table_height: u16, area: Rect, buffer: &mut 
         }
         return;
     }
+    let mut right = table::beyond(app, table_height);
+    if let Some(title) = table::hidden_sort(app, area.width) {
+        right = format!("sorted by {title}  {right}");
+    }
+    let right = right.trim_end();
+    // Where marks are set, that is worth more than the keys.
+    let kept = match app.tagged.is_empty() {
+        true => 0,
+        false => columns(right) + 1,
+    };
     for (key, word) in keys::table().filter_map(|binding| binding.hint) {
-        if columns(key) + 1 + columns(word) > pen.room() {
+        if columns(key) + 1 + columns(word) + kept > pen.room() {
             break;
         }
         pen.text(key, look.strong())
@@ -337,9 +347,5 @@ pub fn hints(app: &App, look: Look, table_height: u16, area: Rect, buffer: &mut 
             .text(word, look.faint())
             .skip(2);
     }
-    let mut right = table::beyond(app, table_height);
-    if let Some(title) = table::hidden_sort(app, area.width) {
-        right = format!("sorted by {title}  {right}");
-    }
-    pen.at_end(right.trim_end(), look.faint());
+    pen.at_end(right, look.faint());
 }

@@ -7,19 +7,31 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::look::Look;
-use super::pen::{Pen, clean, columns, head};
+use super::pen::{Pen, clean, columns, head, scrolled};
 use super::{NOT_AVAILABLE, UNKNOWN};
-use crate::model::snapshot::Process;
-use crate::report::escape::command_line;
+use crate::model::snapshot::{Process, Snapshot};
+use crate::report::escape::{command_line, escape};
 use crate::units::{Bytes, Span};
 use crate::watch::app::App;
 use crate::watch::column::Column;
+use crate::watch::listing::{Bough, Head, Line};
 use crate::watch::picture::{Picture, Sort, Subject, Widths, badge, notebook};
+use crate::watch::trend::Axis;
 
 /// Columns of the command that stay beside the evidence of an unlisted process.
 const COMMAND_BESIDE: u16 = 16;
-/// The column before the first, for the mark of the selected row.
+/// The column before the first, for the marks of rows.
 const GUTTER: u16 = 1;
+/// In the gutter: the selected row, a marked one, both.
+const SELECTED: &str = "▸";
+const TAGGED: &str = "*";
+const BOTH: &str = "◆";
+/// How far commands can be scrolled, whatever a process calls itself.
+const FARTHEST: u16 = 4096;
+/// Generations that a tree indents; further ones stand below each other.
+const INDENTED: u16 = 8;
+/// Blocks for the heights of an outline.
+const BLOCKS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 
 /// Draws the heading and the visible rows.
 pub fn draw(app: &App, look: Look, heading: Rect, area: Rect, buffer: &mut Buffer) {
@@ -30,25 +42,114 @@ pub fn draw(app: &App, look: Look, heading: Rect, area: Rect, buffer: &mut Buffe
         return;
     };
     let columns = chosen(picture.widths, area.width);
-    draw_heading(&columns, app.choice.sort, look, heading, buffer);
-    if picture.rows.is_empty() {
+    draw_heading(app, &columns, look, heading, buffer);
+    if app.listing.lines.is_empty() {
+        let text = match app.choice.limits() {
+            Some(limits) if !picture.rows.is_empty() => {
+                let count = picture.rows.len();
+                format!(
+                    "none of {count} is shown ({}); Esc shows all",
+                    escape(&limits)
+                )
+            }
+            _ => nothing(picture),
+        };
         Pen::new(buffer, area, 0)
             .skip(GUTTER)
-            .text(&nothing(picture), look.plain());
+            .text(&text, look.plain());
         return;
     }
+    let first = app.engine.history().first_time();
+    let table = Table {
+        app,
+        picture,
+        columns: &columns,
+        look,
+        axis: Axis::new(
+            first,
+            picture.snapshot.time,
+            column_width(Column::History, picture.widths),
+        ),
+    };
     for line in 0..area.height {
         let at = app.offset + usize::from(line);
-        let Some(subject) = app.subject_at(at) else {
+        let Some((of_tree, subject)) = app
+            .listing
+            .lines
+            .get(at)
+            .and_then(|line| Some((line, picture.subject(line.row)?)))
+        else {
             break;
         };
-        draw_row(&columns, &subject, look, area, line, buffer);
-        if app.selected() == Some(at) {
-            let row = Rect::new(area.x, area.y + line, area.width, 1);
+        let row = Rect::new(area.x, area.y + line, area.width, 1);
+        table.draw_row(at, of_tree, &subject, row, buffer);
+        let is_selected = app.selected() == Some(at);
+        let mark = match (is_selected, app.tagged.contains(&subject.row.key)) {
+            (false, false) => continue,
+            (false, true) => TAGGED,
+            (true, false) => SELECTED,
+            (true, true) => BOTH,
+        };
+        if is_selected {
             buffer.set_style(row.intersection(buffer.area), look.selected());
-            Pen::new(buffer, row, 0).text("▸", look.selected());
         }
+        Pen::new(buffer, row, 0).text(mark, look.strong());
     }
+}
+
+/// How many of the rows are shown, where not all are: `12 of 40`.
+pub fn count(app: &App) -> String {
+    let shown = app.listing.lines.len();
+    match app.listing.hidden {
+        0 => String::new(),
+        hidden => format!("{shown} of {}", shown + hidden),
+    }
+}
+
+/// The column whose heading, or whose cells, lie at this column of the screen.
+pub fn hit_column(app: &App, x: u16) -> Option<Column> {
+    let area = app.layout()?.table_heading;
+    let widths = app.picture.as_ref()?.widths;
+    if x >= area.right() {
+        return None;
+    }
+    let mut left = x.checked_sub(area.x)?.saturating_sub(GUTTER);
+    for (column, width) in chosen(widths, area.width) {
+        if left <= width {
+            return Some(column);
+        }
+        left -= width + 1;
+    }
+    None
+}
+
+/// How far the commands are scrolled away when they are scrolled on by `steps`: no further than the end
+/// of the longest one that is visible.
+pub fn scrolled_on(app: &App, steps: u16) -> u16 {
+    let (Some(picture), Some(layout)) = (&app.picture, app.layout()) else {
+        return app.scrolled;
+    };
+    let columns = chosen(picture.widths, layout.table.width);
+    let Some(&(Column::Command, width)) = columns.last() else {
+        return app.scrolled;
+    };
+    let look = Look {
+        theme: app.theme,
+        depth: app.setup.depth,
+    };
+    let height = usize::from(layout.table.height);
+    let visible = app.listing.lines.iter().skip(app.offset).take(height);
+    let longest = visible
+        .filter_map(|line| picture.subject(line.row))
+        .map(|subject| {
+            let (text, _) = cell(Column::Command, FARTHEST, &subject, look);
+            self::columns(&text)
+        })
+        .max();
+    let farthest = longest.unwrap_or(0).saturating_sub(width).min(FARTHEST);
+    app.scrolled
+        .saturating_add(steps)
+        .min(farthest.max(app.scrolled))
 }
 
 /// Why there is no row.
@@ -113,29 +214,25 @@ fn column_width(column: Column, widths: Widths) -> u16 {
     }
 }
 
-fn draw_heading(
-    columns: &[(Column, u16)],
-    sort: Sort,
-    look: Look,
-    area: Rect,
-    buffer: &mut Buffer,
-) {
+fn draw_heading(app: &App, columns: &[(Column, u16)], look: Look, area: Rect, buffer: &mut Buffer) {
+    let sort = app.choice.sort;
     let mut pen = Pen::new(buffer, area, 0);
     pen.skip(GUTTER);
     for &(column, width) in columns {
-        let spec = column.spec();
-        let mark = match (column == sort.column, sort.descending()) {
-            (false, _) => "",
-            (true, true) => "▼",
-            (true, false) => "▲",
-        };
-        let style = if mark.is_empty() {
-            look.heading()
-        } else {
+        let style = if column == sort.column {
             look.heading().patch(look.strong())
+        } else {
+            look.heading()
         };
-        let title = format!("{}{mark}", spec.title);
-        if spec.right {
+        let title = title(column, sort);
+        if column == Column::Command
+            && let Some((beside, told)) = told(app, &title, width)
+        {
+            if beside {
+                pen.text(&title, style).skip(2);
+            }
+            pen.text(&told, look.caution());
+        } else if column.spec().right {
             pen.right(&title, width, style).skip(1);
         } else {
             pen.left(&title, width, style).skip(1);
@@ -143,27 +240,145 @@ fn draw_heading(
     }
 }
 
-fn draw_row(
-    columns: &[(Column, u16)],
-    subject: &Subject<'_>,
+/// A column's title, with the mark of the order.
+fn title(column: Column, sort: Sort) -> String {
+    let mark = match (column == sort.column, sort.descending()) {
+        (false, _) => "",
+        (true, true) => "▼",
+        (true, false) => "▲",
+    };
+    format!("{}{mark}", column.spec().title)
+}
+
+/// How many rows are shown and what limits them, where something does; and whether the last column's
+/// title has room beside it.
+fn told(app: &App, title: &str, width: u16) -> Option<(bool, String)> {
+    let limits = app.choice.limits()?;
+    let shown = app.listing.lines.len();
+    let count = shown + app.listing.hidden;
+    let text = format!("{shown} of {count} ({})", escape(&limits));
+    let is_beside = columns(title).saturating_add(columns(&text)) + 2 <= width;
+    Some((is_beside, text))
+}
+
+/// What the visible rows have in common.
+struct Table<'a> {
+    app: &'a App,
+    picture: &'a Picture,
+    columns: &'a [(Column, u16)],
     look: Look,
-    area: Rect,
-    line: u16,
-    buffer: &mut Buffer,
-) {
-    let mut pen = Pen::new(buffer, area, line);
-    pen.skip(GUTTER);
-    let tells_state = columns.iter().any(|(it, _)| *it == Column::State);
-    for &(column, width) in columns {
-        let (text, style) = match column {
-            Column::Command if !tells_state => command_with_state(width, subject, look),
-            column => cell(column, width, subject, look),
-        };
-        if column.spec().right {
-            pen.right(&text, width, style).skip(1);
-        } else {
-            pen.left(&text, width, style).skip(1);
+    axis: Axis,
+}
+
+impl Table<'_> {
+    /// Draws the line of the table at `at`.
+    fn draw_row(
+        &self,
+        at: usize,
+        line: &Line,
+        subject: &Subject<'_>,
+        area: Rect,
+        buffer: &mut Buffer,
+    ) {
+        let look = self.look;
+        let mut pen = Pen::new(buffer, area, 0);
+        pen.skip(GUTTER);
+        let tells_state = self.columns.iter().any(|(it, _)| *it == Column::State);
+        for &(column, width) in self.columns {
+            match column {
+                Column::Command => {
+                    let tree = indent(line, width / 2);
+                    pen.text(&tree, look.faint());
+                    let width = width.saturating_sub(columns(&tree));
+                    let enough = width.saturating_add(self.app.scrolled);
+                    let (text, style) = if tells_state {
+                        cell(column, enough, subject, look)
+                    } else {
+                        command_with_state(enough, subject, look)
+                    };
+                    let head = self.app.listing.heads.get(&at);
+                    let head = head.map(|head| family(*head, &self.picture.snapshot));
+                    let text = format!("{}{text}", head.unwrap_or_default());
+                    pen.left(&scrolled(&text, self.app.scrolled), width, style);
+                }
+                Column::History => {
+                    self.draw_history(subject, width, &mut pen);
+                    pen.skip(1);
+                }
+                column => {
+                    let (text, mut style) = cell(column, width, subject, look);
+                    if column == Column::User && subject.is_of(&self.app.setup.me) == Some(false) {
+                        style = look.faint();
+                    }
+                    if column.spec().right {
+                        pen.right(&text, width, style).skip(1);
+                    } else {
+                        pen.left(&text, width, style).skip(1);
+                    }
+                }
+            }
         }
+    }
+
+    /// How its memory moved, up to the time that is shown.
+    fn draw_history(&self, subject: &Subject<'_>, width: u16, pen: &mut Pen<'_>) {
+        let course = subject.course(&self.app.courses);
+        let heights = course.map(|course| self.axis.heights(course));
+        match heights.filter(|heights| heights.iter().any(Option::is_some)) {
+            Some(heights) => {
+                for height in heights.iter().take(usize::from(width)) {
+                    match height {
+                        Some(height) => {
+                            let block = BLOCKS[usize::from(*height).min(BLOCKS.len() - 1)];
+                            pen.fill(block, 1, self.look.held());
+                        }
+                        None => {
+                            pen.skip(1);
+                        }
+                    }
+                }
+            }
+            None => {
+                pen.right(UNKNOWN, width, self.look.faint());
+            }
+        }
+    }
+}
+
+/// What stands before a line of a tree: `│  ├─ `, at most `room` columns of it.
+fn indent(line: &Line, room: u16) -> String {
+    let last = match line.bough {
+        Bough::Root => return String::new(),
+        Bough::First => "┌─ ",
+        Bough::Middle => "├─ ",
+        Bough::Last => "└─ ",
+    };
+    let depth = line.depth.min(INDENTED).min((room / 3).max(1));
+    let mut text = String::new();
+    for generation in 1..depth {
+        let follows = line.rails & (1 << generation) != 0;
+        text.push_str(if follows { "│  " } else { "   " });
+    }
+    text.push_str(last);
+    text
+}
+
+/// What a family hangs on, before its first line.
+fn family(head: Head, snapshot: &Snapshot) -> String {
+    let name = |pid: u32| {
+        let process = snapshot.process(pid).filter(|it| it.unresolved.is_none());
+        let comm = process.and_then(|it| it.comm.as_deref());
+        let name = comm.map_or_else(String::new, |comm| format!("{} ", clean(comm, 16)));
+        let dead = match process.map(|it| it.state) {
+            Some(Some('Z' | 'X')) => ", dead",
+            _ => "",
+        };
+        format!("{name}{pid}{dead}")
+    };
+    match head {
+        Head::Member(pid) => format!("[family of {}] ", name(pid)),
+        Head::Launcher(pid) => format!("[family started by {}] ", name(pid)),
+        Head::Unknown => "[family] ".to_owned(),
     }
 }
 
@@ -208,6 +423,8 @@ fn cell<'a>(
             )
         }
         Column::MemoryPercent => plain(subject.memory_percent().map(|it| format!("{it:.1}"))),
+        // It is drawn, not written.
+        Column::History => plain(None),
         Column::SmPercent => plain(entry.sm_percent.map(|it| it.to_string())),
         Column::CpuPercent => plain(process.and_then(|it| it.cpu_percent).map(|percent| {
             if percent < 1000.0 {
@@ -335,14 +552,36 @@ pub fn what(process: &Process, width: u16) -> String {
     command_line(&words)
 }
 
-/// The rows above and below the visible ones: `12 more`; nothing where all are visible.
+/// How many rows are marked, and which of the rows are visible where not all are: `2 marked  1-12 of 40`.
 pub fn beyond(app: &App, height: u16) -> String {
-    let count = app.listing.lines.len();
-    if count <= usize::from(height) {
-        return String::new();
+    let mut parts = Vec::new();
+    if !app.tagged.is_empty() {
+        parts.push(marked(app));
     }
-    let last = (app.offset + usize::from(height)).min(count);
-    format!("{}-{last} of {count}", app.offset + 1)
+    let count = app.listing.lines.len();
+    if count > usize::from(height) {
+        let last = (app.offset + usize::from(height)).min(count);
+        parts.push(format!("{}-{last} of {count}", app.offset + 1));
+    }
+    parts.join("  ")
+}
+
+/// How many rows are marked; those that are hidden, or gone, are marked all the same.
+fn marked(app: &App) -> String {
+    let rows = app
+        .picture
+        .as_ref()
+        .map_or(&[][..], |picture| &picture.rows);
+    let lines = app.listing.lines.iter();
+    let seen = lines
+        .filter_map(|line| rows.get(line.row))
+        .filter(|row| app.tagged.contains(&row.key))
+        .count();
+    let count = app.tagged.len();
+    match count.saturating_sub(seen) {
+        0 => format!("{count} marked"),
+        unseen => format!("{count} marked, {unseen} not shown"),
+    }
 }
 
 /// The column that the rows are sorted by, where it is folded away.
@@ -354,55 +593,4 @@ pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn columns_leave_in_order_of_need_and_never_overflow() {
-        let widths = Widths {
-            gpu: 4,
-            pid: 7,
-            user: 8,
-            framework: 10,
-            place: 12,
-            finding: 8,
-        };
-        for width in 0..=220u16 {
-            let columns = chosen(widths, width);
-            let used: u16 = columns.iter().map(|(_, width)| width + 1).sum();
-            assert!(used <= width.max(1) + 1, "{width}: {columns:?}");
-            let count = columns.len();
-            let mut kept = Column::BY_NEED[..count].to_vec();
-            kept.retain(|it| !columns.iter().any(|(shown, _)| shown == it));
-            assert_eq!(kept, [], "{width}");
-        }
-        assert_eq!(chosen(widths, 220).len(), Column::ALL.len());
-    }
-
-    #[test]
-    fn a_command_line_is_bounded_before_it_is_escaped() {
-        let process = Process {
-            command: Some(vec!["\x1b".repeat(4 << 20).into(), "x".into()].into()),
-            ..Process::default()
-        };
-        assert_eq!(what(&process, 10), "\\e".repeat(12));
-        let zombie = Process {
-            comm: Some("a)\n".into()),
-            ..Process::default()
-        };
-        assert_eq!(what(&zombie, 10), "[a)\\n]");
-    }
-
-    #[test]
-    fn only_the_halted_are_marked_so() {
-        for (state, marked) in [
-            ('R', false),
-            ('S', false),
-            ('I', false),
-            ('D', false),
-            ('T', true),
-        ] {
-            assert_eq!(is_halted(state), marked, "{state}");
-        }
-    }
-}
+mod tests;

@@ -37,7 +37,7 @@ fn app(columns: u16, rows: u16) -> App {
 }
 
 /// An app that shows `snapshot`, in which the first process of GPU 0 is idle.
-fn showing(snapshot: Snapshot, columns: u16, rows: u16) -> App {
+pub(super) fn showing(snapshot: Snapshot, columns: u16, rows: u16) -> App {
     let mut app = app(columns, rows);
     let idle = snapshot.process(sample::pid(0, 0)).is_some();
     let findings = idle
@@ -54,7 +54,7 @@ fn showing(snapshot: Snapshot, columns: u16, rows: u16) -> App {
     app
 }
 
-fn render(app: &App) -> Buffer {
+pub(super) fn render(app: &App) -> Buffer {
     let viewport = Viewport::Fixed(app.area);
     let backend = TestBackend::new(app.area.width, app.area.height);
     let mut terminal = Terminal::with_options(backend, TerminalOptions { viewport }).unwrap();
@@ -65,7 +65,7 @@ fn render(app: &App) -> Buffer {
 }
 
 /// The screen as text, without the blanks at the ends of lines.
-fn text(buffer: &Buffer) -> String {
+pub(super) fn text(buffer: &Buffer) -> String {
     let width = usize::from(buffer.area.width).max(1);
     let mut out = String::new();
     for line in buffer.content.chunks(width) {
@@ -84,7 +84,7 @@ fn text(buffer: &Buffer) -> String {
     out
 }
 
-fn check(name: &str, app: &App) {
+pub(super) fn check(name: &str, app: &App) {
     let actual = text(&render(app));
     let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     path.extend(["tests", "data", "screens", &format!("{name}.txt")]);
@@ -204,7 +204,7 @@ fn a_grid_of_gpus_has_no_room_for_their_parts() {
     check("mig-grid-60x15", &showing(snapshot, 60, 15));
 }
 
-fn hostile() -> Snapshot {
+pub(super) fn hostile() -> Snapshot {
     let mut snapshot = sample::snapshot(1, 7);
     let names: [&str; 7] = [
         "\x1b[2J\x1b[31mred\n",
@@ -426,7 +426,7 @@ fn no_size_and_no_snapshot_panics() {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let mut sizes: Vec<(u16, u16)> = vec![(0, 0), (1, 1), (0, 70), (220, 0), (1, 70), (220, 1)];
     sizes.extend((0..100).map(|_| (dice.roll(221) as u16, dice.roll(71) as u16)));
-    let keys = "jjkGo?xgrhM>P<pqnz,.IoI";
+    let keys = "jjkGo?xgrhM>P<pqnz,.IoItufzl/@ y:";
     for (columns, rows) in sizes {
         let mut app = app(columns, rows);
         app.setup.ascii = dice.chance();

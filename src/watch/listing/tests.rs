@@ -1,0 +1,234 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::model::Snapshot;
+use crate::model::process::Parent;
+use crate::watch::filter::Filter;
+use crate::watch::sample;
+
+fn picture(snapshot: Snapshot) -> Picture {
+    let findings = vec![sample::finding(&snapshot, 0, 0)];
+    Picture::new(snapshot, findings, Vec::new(), |_, _| None)
+}
+
+fn me(name: &str) -> Me {
+    Me {
+        uid: None,
+        name: Some(name.to_owned()),
+    }
+}
+
+fn listing(picture: &Picture, change: impl FnOnce(&mut Choice)) -> Listing {
+    let mut choice = Choice::default();
+    change(&mut choice);
+    Listing::new(picture, &Courses::default(), &choice, &me("ann"))
+}
+
+fn pids(picture: &Picture, listing: &Listing) -> Vec<u32> {
+    let rows = listing.lines.iter().map(|line| &picture.rows[line.row]);
+    rows.map(|row| row.key.identity.pid).collect()
+}
+
+/// The lines with their glyphs: `0 4000`, `1├4001`, `1└4002`.
+fn drawn(picture: &Picture, listing: &Listing) -> Vec<String> {
+    let lines = listing.lines.iter().zip(pids(picture, listing));
+    lines
+        .map(|(line, pid)| {
+            let bough = match line.bough {
+                Bough::Root => ' ',
+                Bough::First => '┌',
+                Bough::Middle => '├',
+                Bough::Last => '└',
+            };
+            format!("{}{bough}{pid}", line.depth)
+        })
+        .collect()
+}
+
+/// Six processes on a GPU: 4000 launched 4001 and 4003, 4003 launched 4005; 4002 and 4004 are
+/// strangers to them and to each other.
+fn family() -> Snapshot {
+    let mut snapshot = sample::snapshot(1, 6);
+    for process in &mut snapshot.processes {
+        process.process_group = Some(process.pid);
+        process.session = Some(process.pid);
+        process.ppid = Some(1);
+        process.uid = Some(1000);
+    }
+    for (child, parent) in [(1, 0), (3, 0), (5, 3)] {
+        let pid = snapshot.processes[parent].pid;
+        let start_ticks = snapshot.processes[parent].start_ticks;
+        let process = &mut snapshot.processes[child];
+        process.ppid = Some(pid);
+        process.process_group = Some(4000);
+        process.session = Some(4000);
+        process.parent = Some(Arc::new(Parent {
+            pid,
+            start_ticks,
+            ..Parent::default()
+        }));
+    }
+    snapshot
+}
+
+#[test]
+fn each_limit_hides_what_it_says_and_all_of_them_are_told() {
+    let mut snapshot = sample::snapshot(1, 4);
+    sample::entry(&mut snapshot, 0, 0).used_bytes = Some(5 * MIB);
+    sample::entry(&mut snapshot, 0, 1).used_bytes = Some(5 * MIB);
+    sample::entry(&mut snapshot, 0, 2).used_bytes = None;
+    let picture = picture(snapshot);
+    let of = |change: fn(&mut Choice)| {
+        let listing = listing(&picture, change);
+        assert_eq!(listing.lines.len() + listing.hidden, 4);
+        pids(&picture, &listing)
+    };
+    assert_eq!(of(|_| ()), [4003, 4000, 4001, 4002]);
+    assert_eq!(of(|it| it.mine = true), [4003, 4000]);
+    assert_eq!(of(|it| it.only_findings = true), [4000]);
+    // What was found is not small, and neither is what is not known.
+    assert_eq!(of(|it| it.hide_small = true), [4003, 4000, 4002]);
+    assert_eq!(
+        of(|it| it.filter = Filter::parse("mem<1GiB").unwrap()),
+        [4000, 4001]
+    );
+    let mut choice = Choice {
+        mine: true,
+        only_findings: true,
+        hide_small: true,
+        filter: Filter::parse("user:ann").unwrap(),
+        ..Choice::default()
+    };
+    assert_eq!(
+        choice.limits().as_deref(),
+        Some("mine, with findings, without small, filter: user:ann")
+    );
+    choice.lift();
+    assert_eq!((choice.limits(), choice.is_limited()), (None, false));
+}
+
+#[test]
+fn mine_is_told_by_number_and_only_then_by_name() {
+    let mut snapshot = sample::snapshot(1, 4);
+    snapshot.processes[0].uid = Some(7);
+    snapshot.processes[1].uid = Some(1000);
+    snapshot.processes[2].user = None;
+    let picture = picture(snapshot);
+    let choice = Choice {
+        mine: true,
+        ..Choice::default()
+    };
+    let of = |me: Me| {
+        let listing = Listing::new(&picture, &Courses::default(), &choice, &me);
+        pids(&picture, &listing)
+    };
+    let ann = |uid| Me { uid, ..me("ann") };
+    assert_eq!(of(ann(None)), [4003, 4000]);
+    assert_eq!(of(ann(Some(1000))), [4003, 4001]);
+    assert_eq!(of(Me::default()), [0; 0]);
+}
+
+#[test]
+fn a_tree_stands_where_its_first_member_would_and_children_below_who_started_them() {
+    let picture = picture(family());
+    let listing = listing(&picture, |it| it.tree = true);
+    assert_eq!(
+        drawn(&picture, &listing),
+        ["0 4000", "1├4001", "1└4003", "2└4005", "0 4004", "0 4002"]
+    );
+    assert!(listing.heads.is_empty());
+    assert_eq!(listing.lines[3].rails, 0, "nobody follows 4003");
+}
+
+#[test]
+fn what_is_hidden_leaves_the_others_joined() {
+    let picture = picture(family());
+    let of = |filter: &str| {
+        listing(&picture, |it| {
+            it.tree = true;
+            it.filter = Filter::parse(filter).unwrap();
+        })
+    };
+    let one = of("!pid:4003");
+    assert_eq!(
+        drawn(&picture, &one)[..3],
+        ["0 4000", "1├4001", "1└4005"].map(str::to_owned)
+    );
+    let headless = of("!pid:4000");
+    assert_eq!(
+        drawn(&picture, &headless),
+        ["1┌4001", "1└4003", "2└4005", "0 4004", "0 4002"]
+    );
+    assert_eq!(headless.heads[&0], Head::Member(4000));
+    assert_eq!(drawn(&picture, &of("pid:4005")), ["0 4005"]);
+}
+
+#[test]
+fn rails_lead_past_children_to_the_next_sibling() {
+    let mut lines: Vec<Line> = [0, 1, 2, 2, 1, 0]
+        .into_iter()
+        .map(|depth| root(0, depth))
+        .collect();
+    assert!(!hang(&mut lines[..5]));
+    let rails: Vec<u32> = lines.iter().map(|line| line.rails).collect();
+    assert_eq!(rails, [0, 0, 2, 2, 0, 0]);
+    let boughs: Vec<Bough> = lines.iter().map(|line| line.bough).collect();
+    use Bough::{Last, Middle, Root};
+    assert_eq!(boughs, [Root, Middle, Middle, Last, Last, Root]);
+}
+
+#[test]
+fn the_rows_of_one_process_hang_together() {
+    let mut snapshot = sample::snapshot(2, 2);
+    sample::entry(&mut snapshot, 1, 1).pid = 4000;
+    snapshot.processes[0].uid = Some(1000);
+    let picture = picture(snapshot);
+    let listing = listing(&picture, |it| it.tree = true);
+    let drawn = drawn(&picture, &listing);
+    assert_eq!(drawn[..2], ["1┌4000", "1└4000"].map(str::to_owned));
+}
+
+#[test]
+fn a_deep_tree_stays_within_its_bits() {
+    let mut snapshot = sample::snapshot(1, 60);
+    for at in 1..60 {
+        let (pid, start_ticks) = (
+            snapshot.processes[at - 1].pid,
+            snapshot.processes[at - 1].start_ticks,
+        );
+        let process = &mut snapshot.processes[at];
+        process.ppid = Some(pid);
+        process.process_group = Some(4000);
+        process.uid = Some(1000);
+        process.parent = Some(Arc::new(Parent {
+            pid,
+            start_ticks,
+            ..Parent::default()
+        }));
+    }
+    snapshot.processes[0].process_group = Some(4000);
+    snapshot.processes[0].uid = Some(1000);
+    let picture = picture(snapshot);
+    let listing = listing(&picture, |it| it.tree = true);
+    assert_eq!(listing.lines.len(), 60);
+    assert!(listing.lines.iter().any(|line| line.depth > 20));
+    assert!(listing.lines.iter().all(|line| line.depth < 32));
+}
+
+#[test]
+fn growth_is_what_the_history_is_sorted_by() {
+    let snapshot = sample::snapshot(2, 3);
+    let courses = sample::courses(&snapshot, 10);
+    let picture = picture(snapshot);
+    let choice = Choice {
+        sort: Sort {
+            column: Column::History,
+            reversed: false,
+        },
+        ..Choice::default()
+    };
+    let listing = Listing::new(&picture, &courses, &choice, &Me::default());
+    let mut first = pids(&picture, &listing);
+    first.truncate(2);
+    assert_eq!(first, [4101, 4001], "the two that leak");
+}

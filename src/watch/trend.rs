@@ -1,0 +1,168 @@
+//! How a row's memory moved, in a few cells, and by how much it grew.
+//!
+//! Pure. All rows share one axis, which ends with the sample that is shown: what came after it is not
+//! shown, and a time that nobody saw is blank. Each row has a scale of its own, from the least that it
+//! held: what it holds stands beside it, so that what the cells tell is whether it climbs.
+
+use crate::history::course::{Bucket, Course};
+use crate::model::Time;
+
+/// The longest time that is shown: 30 minutes, as the slowest of the rules needs about as much.
+const WINDOW_SECONDS: f64 = 1800.0;
+/// A sample tells of the time after it, as far as to the next one, but of no more than this: what the
+/// rules bridge, too.
+const VOUCHED_MILLISECONDS: i64 = 60_000;
+/// How many heights there are.
+const STEPS: u64 = 8;
+/// A change by less than this part of what is held does not fill the scale: noise is no mountain.
+const LEAST_SPAN_DIVISOR: u64 = 4;
+
+/// The time axis of a column of outlines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Axis {
+    start: Time,
+    end: Time,
+    cells: u16,
+}
+
+impl Axis {
+    /// An axis of `cells` that ends at `end` and begins with what was seen first, or half an hour
+    /// before its end; a cell is at least a second.
+    pub fn new(first: Option<Time>, end: Time, cells: u16) -> Self {
+        let earliest = end.plus_seconds(-WINDOW_SECONDS);
+        let latest = end.plus_seconds(-f64::from(cells));
+        let start = first.unwrap_or(end).max(earliest).min(latest);
+        Self { start, end, cells }
+    }
+
+    /// The heights of a course, 0 to 7; `None` where nobody saw it.
+    pub fn heights(self, course: &Course) -> Vec<Option<u8>> {
+        let mut most: Vec<Option<u64>> = vec![None; usize::from(self.cells)];
+        let length = (self.end - self.start).max(1);
+        let cell_at = |time: Time| {
+            let into = (time - self.start).clamp(0, length);
+            let at = into as i128 * i128::from(self.cells) / i128::from(length);
+            (at as usize).min(most.len().saturating_sub(1))
+        };
+        let buckets = seen(course, self.start, self.end);
+        let mut spans = Vec::with_capacity(buckets.len());
+        for (at, bucket) in buckets.iter().enumerate() {
+            let next = buckets.get(at + 1).map_or(self.end, |next| next.since);
+            let until = if next - bucket.until <= VOUCHED_MILLISECONDS {
+                next
+            } else {
+                bucket.until
+            };
+            // The cell that begins where a stretch ends is not of it.
+            let last = cell_at(until.plus_seconds(-0.001)).max(cell_at(bucket.since));
+            spans.push((cell_at(bucket.since), last, bucket.high_bytes));
+        }
+        for (first, last, bytes) in spans {
+            for cell in most.iter_mut().take(last + 1).skip(first) {
+                *cell = Some(cell.map_or(bytes, |known| known.max(bytes)));
+            }
+        }
+        let known = || most.iter().flatten().copied();
+        let (Some(low), Some(high)) = (known().min(), known().max()) else {
+            return vec![None; most.len()];
+        };
+        let span = (high - low).max(high / LEAST_SPAN_DIVISOR).max(1);
+        most.iter()
+            .map(|bytes| {
+                let above = u128::from((*bytes)? - low);
+                let step = above * u128::from(STEPS) / u128::from(span);
+                Some(step.min(u128::from(STEPS - 1)) as u8)
+            })
+            .collect()
+    }
+}
+
+/// By how many bytes a course grew in the half hour before `end`; negative where it shrank, `None`
+/// where nothing was seen in it.
+pub fn growth_bytes(course: &Course, end: Time) -> Option<i64> {
+    let buckets = seen(course, end.plus_seconds(-WINDOW_SECONDS), end);
+    let (first, last) = (buckets.first()?, buckets.last()?);
+    let grown = i128::from(last.last_bytes) - i128::from(first.last_bytes);
+    i64::try_from(grown).ok()
+}
+
+/// The stretches of a course that lie in a time.
+fn seen(course: &Course, start: Time, end: Time) -> &[Bucket] {
+    let buckets = course.buckets();
+    let first = buckets.partition_point(|bucket| bucket.until < start);
+    let after = buckets.partition_point(|bucket| bucket.since <= end);
+    buckets.get(first..after).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::course::Courses;
+    use crate::units::{GIB, MIB};
+    use crate::watch::sample;
+
+    /// What is drawn of a row that held `bytes` so many seconds before now.
+    fn drawn(bytes: &[(i64, u64)], cells: u16) -> (String, Option<i64>) {
+        let mut snapshot = sample::snapshot(1, 1);
+        let now = snapshot.time;
+        let mut courses = Courses::default();
+        for &(before, bytes) in bytes {
+            snapshot.time = now.plus_seconds(-before as f64);
+            sample::entry(&mut snapshot, 0, 0).used_bytes = Some(bytes);
+            courses.observe(&snapshot);
+        }
+        let gpu = &snapshot.gpus[0];
+        let row = &gpu.processes.as_ref().unwrap()[0];
+        let course = courses
+            .row(snapshot.processes[0].identity(), gpu, row)
+            .unwrap();
+        let first = now.plus_seconds(-bytes[0].0 as f64);
+        let heights = Axis::new(Some(first), now, cells).heights(course);
+        let text = heights
+            .iter()
+            .map(|height| height.map_or(' ', |it| char::from(b'0' + it)))
+            .collect();
+        (text, growth_bytes(course, now))
+    }
+
+    #[test]
+    fn what_climbs_is_seen_to_climb_and_what_stays_is_level() {
+        let leak: Vec<_> = (0..=8)
+            .map(|at| (80 - at * 10, (8 + at as u64) * GIB))
+            .collect();
+        assert_eq!(
+            drawn(&leak, 8),
+            ("01234567".to_owned(), Some(8 * GIB as i64))
+        );
+        let level: Vec<_> = (0..9).map(|at| (80 - at * 10, 40 * GIB)).collect();
+        assert_eq!(drawn(&level, 8), ("00000000".to_owned(), Some(0)));
+        let noise: Vec<_> = (0..9)
+            .map(|at| (80 - at * 10, 40 * GIB + (at as u64 % 2) * 64 * MIB))
+            .collect();
+        assert_eq!(drawn(&noise, 8).0, "00000000");
+        let freed = [(80, 40 * GIB), (40, 40 * GIB), (39, GIB), (0, GIB)];
+        assert_eq!(
+            drawn(&freed, 8),
+            ("77777000".to_owned(), Some(-39 * GIB as i64))
+        );
+    }
+
+    #[test]
+    fn a_time_that_nobody_saw_is_blank() {
+        let gap = [(800, GIB), (790, GIB), (100, GIB), (0, GIB)];
+        assert_eq!(drawn(&gap, 8).0, "0      0");
+        assert_eq!(
+            drawn(&[(2, GIB), (0, GIB)], 8).0,
+            "      00",
+            "it grows from the right"
+        );
+    }
+
+    #[test]
+    fn no_number_overflows() {
+        let wild = [(4, 0), (3, u64::MAX), (2, 0), (1, u64::MAX), (0, 1)];
+        assert_eq!(drawn(&wild, 4), ("0707".to_owned(), Some(1)));
+        assert_eq!(drawn(&[(1, 0), (0, u64::MAX)], 0).0, "");
+        assert_eq!(drawn(&[(1, 0), (0, u64::MAX)], 1).1, None);
+    }
+}

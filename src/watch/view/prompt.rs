@@ -1,0 +1,101 @@
+//! The line that is being typed, at the bottom, with what is wrong with it.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Modifier;
+use unicode_width::UnicodeWidthChar;
+
+use super::look::Look;
+use super::pen::{Pen, columns};
+use super::table;
+use crate::report::escape::escape;
+use crate::watch::app::App;
+use crate::watch::prompt::{Prompt, Purpose};
+
+/// Columns that what is typed keeps beside an error.
+const TYPED_MIN: u16 = 16;
+
+/// Draws the line on the last one of `area`.
+pub fn draw(app: &App, prompt: &Prompt, look: Look, area: Rect, buffer: &mut Buffer) {
+    let area = area.intersection(buffer.area);
+    if area.is_empty() {
+        return;
+    }
+    let line = Rect::new(area.x, area.bottom() - 1, area.width, 1);
+    for x in line.left()..line.right() {
+        buffer[(x, line.y)].reset();
+    }
+    let label = match prompt.purpose {
+        Purpose::Filter => "filter: ",
+        Purpose::Seek => "go to: ",
+    };
+    let mut pen = Pen::new(buffer, line, 0);
+    pen.text(label, look.strong());
+
+    // What is pasted may be as hostile as what a process chose.
+    let before = escape(&prompt.text[..prompt.cursor]);
+    let after = escape(&prompt.text[prompt.cursor..]);
+    let wanted = columns(&before).saturating_add(columns(&after)) + 1;
+    let (note, style) = match &prompt.error {
+        Some(error) => (escape(error).into_owned(), look.caution()),
+        None if prompt.purpose == Purpose::Filter => (table::count(app), look.faint()),
+        None => (String::new(), look.faint()),
+    };
+    let room = pen.room();
+    let kept = wanted.max(TYPED_MIN).min(room);
+    let note_width = match columns(&note) {
+        0 => 0,
+        width => (width + 2).min(room - kept),
+    };
+    // Where it is too long, its end before the cursor is what one looks at.
+    let typed_width = room - note_width;
+    let (under, rest) = split_first(&after);
+    let under_width = columns(under).max(1);
+    let before = tail(&before, typed_width.saturating_sub(under_width));
+    pen.text(before, look.plain());
+    let cursor = look.plain().add_modifier(Modifier::REVERSED);
+    pen.text(if under.is_empty() { " " } else { under }, cursor);
+    let left = typed_width
+        .saturating_sub(columns(before))
+        .saturating_sub(under_width);
+    pen.left(rest, left, look.plain());
+    if note_width > 2 {
+        pen.skip(2).text(&note, style);
+    }
+}
+
+/// The first character, with its marks, and the others.
+fn split_first(text: &str) -> (&str, &str) {
+    let mut next = text.char_indices().skip(1);
+    let end = next.find(|(_, c)| c.width().unwrap_or(0) > 0);
+    text.split_at(end.map_or(text.len(), |(at, _)| at))
+}
+
+/// The end of a text that has room.
+fn tail(text: &str, width: u16) -> &str {
+    let mut used = 0;
+    let mut start = text.len();
+    for (at, c) in text.char_indices().rev() {
+        used += c.width().unwrap_or(0);
+        if used > usize::from(width) {
+            break;
+        }
+        start = at;
+    }
+    &text[start..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_line_shows_its_end_and_no_half_character() {
+        assert_eq!(tail("abcdef", 3), "def");
+        assert_eq!(tail("ab日本", 3), "本");
+        assert_eq!(tail("日", 1), "");
+        assert_eq!(split_first("e\u{301}x"), ("e\u{301}", "x"));
+        assert_eq!(split_first("日"), ("日", ""));
+        assert_eq!(split_first(""), ("", ""));
+    }
+}
