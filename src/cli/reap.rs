@@ -1,20 +1,19 @@
 //! `gpumem reap` and `gpumem kill`: a plan, a yes to it, that very plan carried out, and what came back.
 //!
 //! What was typed is understood in `asked`, the machine or a recording looked at in `look`, a person
-//! asked in `confirm`; `acting` carries targets out and hears of signals by `interrupt`, `standing` says
-//! whether what a rule said is still so. [`document`] is the JSON, `page` and `history` are for people;
-//! `unattended` goes on doing all of it where nobody looks.
+//! asked in `confirm`; `acting` carries targets out and hears of signals by `interrupt`. [`document`] is the
+//! JSON, `page` and `history` are for people; `unattended` goes on doing all of it where nobody looks, and
+//! `watch` where somebody does.
 //! Whom to end and how is decided in [`crate::reclaim`], which alone touches anybody.
 
-mod acting;
+pub(super) mod acting;
 mod asked;
 mod confirm;
 pub mod document;
 mod history;
 mod interrupt;
-mod look;
-mod page;
-mod standing;
+pub(super) mod look;
+pub(super) mod page;
 mod unattended;
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};

@@ -2,14 +2,14 @@
 //!
 //! [`mod@plan`] makes of findings, or of what a person names, targets ([`target`]) with their steps and
 //! refusals with their reasons; it is pure, and so are [`guard`] (who is never touched), [`policy`] (what is asked
-//! for) and [`verify`] (what came back, as NVML sees it). [`act`] carries a target out, one call at a
+//! for), [`mod@standing`] (whether what a rule said is still so) and [`verify`] (what came back, as NVML sees it). [`act`] carries a target out, one call at a
 //! time, driven by data; [`hands`] is the only place that touches the world, through pidfds and never
 //! through a number; how a notebook's [`server`] is asked, and the daemon of [`mps`], is beside it.
 //! [`ledger`] is written before anything is sent, [`lock`] holds off a second reaper, [`warnings`]
 //! remember who was warned before an act of which nobody is asked.
 //!
-//! Nothing here prints, asks a clock, knows NVML or judges: whether a rule still holds, whoever drives
-//! an act says before each call.
+//! Nothing here prints, asks a clock, knows NVML or judges: what rules find now, whoever drives an act
+//! says before each call.
 
 pub mod act;
 mod deeds;
@@ -24,6 +24,7 @@ pub mod plan;
 pub mod policy;
 mod select;
 pub mod server;
+pub mod standing;
 mod steps;
 pub mod target;
 #[cfg(test)]
@@ -39,6 +40,7 @@ pub use lock::Lock;
 pub use plan::{Plan, Refused, plan};
 pub use policy::{Exempt, Pace, Policy, Selection, Signal};
 pub use server::ask_servers;
+pub use standing::standing;
 pub use target::Target;
 pub use verify::Outcome;
 pub use warnings::Warnings;

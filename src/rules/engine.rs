@@ -197,6 +197,12 @@ impl Engine {
         open.chain(standing.kept.iter().map(|kept| &kept.finding))
     }
 
+    /// What each rule finds now, but for what an exemption keeps.
+    pub fn unkept(&self) -> impl Iterator<Item = &Finding> {
+        let standing = &self.standing;
+        standing.accusations.iter().chain(&standing.subordinate)
+    }
+
     /// What was so and has ceased, latest first; bounded in number.
     pub fn resolved(&self) -> &[Finding] {
         &self.resolved

@@ -1,14 +1,25 @@
 //! The hand: what makes plans and carries them out, on a thread of its own.
 //!
 //! Here is only how it is spoken to; whoever starts the screen brings one along, which knows this
-//! machine, its configuration and its ledger. A recording's makes plans and carries none out.
+//! machine, its configuration and its ledger. A recording's makes plans and carries none out. Everything
+//! that may hang, be it /proc, a server or a disk, is the hand's, so that the screen never waits for it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::picture::RowKey;
-use crate::model::finding::Finding;
+use crate::model::finding::{Finding, Undecided};
 use crate::model::{Snapshot, Time};
-use crate::reclaim::{Plan, Signal};
+use crate::reclaim::{Outcome, Plan, Signal};
+
+/// Makes plans and carries them out.
+pub trait Hand {
+    /// Does what is asked, or what is due; tells what came of it. How long there is nothing to do after
+    /// that; `None` until something is asked.
+    ///
+    /// It is called again after that time without an ask. It may take long: nobody waits for it.
+    fn go_on(&mut self, ask: Option<Ask>, tell: &mut dyn FnMut(News)) -> Option<Duration>;
+}
 
 /// Whom to end, and how.
 #[derive(Clone, PartialEq, Debug)]
@@ -19,6 +30,8 @@ pub struct Wish {
     pub signal: Option<Signal>,
     /// Processes of other users too.
     pub all_users: bool,
+    /// What a scheduler, a service manager or a container runtime owns, too.
+    pub direct: bool,
 }
 
 /// Whom to end.
@@ -36,30 +49,42 @@ pub enum Scope {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Ask {
     /// Make a plan.
-    Plan {
-        /// The answer carries it, too.
-        number: u64,
-        /// Of whom.
-        wish: Wish,
-        /// What was seen.
-        snapshot: Arc<Snapshot>,
-        /// What was found in it.
-        findings: Vec<Finding>,
-    },
+    Plan(Box<Question>),
     /// Carry out this very plan.
     Begin {
-        /// The plan's.
+        /// The question's.
         number: u64,
+        /// The plan.
+        plan: Arc<Plan>,
     },
     /// Do what is due, by this sample.
-    Look {
-        /// Now, by the clock of the snapshots.
-        now: Time,
-        /// The newest sample.
-        snapshot: Arc<Snapshot>,
-    },
-    /// Send nothing more.
+    Look(Sight),
+    /// Send nothing more, and say what was sent.
     Leave,
+}
+
+/// Of whom a plan is asked for.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Question {
+    /// The answer carries it, too.
+    pub number: u64,
+    /// Of whom.
+    pub wish: Wish,
+    /// What was seen.
+    pub snapshot: Arc<Snapshot>,
+    /// What was found in it.
+    pub findings: Vec<Finding>,
+    /// What could not be decided.
+    pub undecided: Vec<Undecided>,
+}
+
+/// A sample, as it was judged.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sight {
+    /// The newest sample.
+    pub snapshot: Arc<Snapshot>,
+    /// All that the rules find in it and no exemption keeps.
+    pub found: Vec<Finding>,
 }
 
 /// What came of it.
@@ -69,7 +94,70 @@ pub enum News {
     Planned {
         /// The question's.
         number: u64,
-        /// The plan, and the lines that `gpumem reap` would print of it.
-        plan: Result<(Plan, Vec<String>), String>,
+        /// The plan.
+        plan: Result<Proposal, String>,
+    },
+    /// A plan is being carried out: looks are wanted.
+    Begun {
+        /// The question's.
+        number: u64,
+    },
+    /// How far one of its targets is.
+    Target {
+        /// The question's.
+        number: u64,
+        /// Which of the plan's targets.
+        place: usize,
+        /// How far.
+        stage: Stage,
+    },
+    /// Something was done to one of its targets.
+    Sent {
+        /// The question's.
+        number: u64,
+        /// Which of the plan's targets.
+        place: usize,
+        /// What, in words.
+        words: String,
+    },
+    /// Nothing more is done: all targets are at their end, or it failed, and how.
+    Over {
+        /// The question's.
+        number: u64,
+        /// Why not all was done.
+        error: Option<String>,
+    },
+}
+
+/// A plan as it is shown.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Proposal {
+    /// What is carried out.
+    pub plan: Arc<Plan>,
+    /// The lines that `gpumem reap` prints of it.
+    pub lines: Vec<String>,
+    /// A line for each target: who it is, and what should come back.
+    pub titles: Vec<String>,
+}
+
+/// How far a target is.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Stage {
+    /// It waits until then for the effect of those before it.
+    Paced {
+        /// When.
+        until: Time,
+    },
+    /// It has until then.
+    Waiting {
+        /// When.
+        until: Time,
+    },
+    /// It is at its end.
+    Ended {
+        /// What it came to.
+        outcome: Outcome,
+        /// The same, in words.
+        words: String,
     },
 }

@@ -6,6 +6,7 @@
 //! the ledger has it.
 
 use std::fs;
+use std::path::Path;
 use std::process;
 use std::sync::Arc;
 use std::thread;
@@ -16,7 +17,6 @@ use rustix::process::geteuid;
 
 use super::interrupt::Interrupt;
 use super::page;
-use super::standing::standing;
 use crate::cli::{complain, store};
 use crate::host::Roots;
 use crate::model::{Snapshot, Time};
@@ -24,7 +24,9 @@ use crate::reclaim::ask_servers;
 use crate::reclaim::guard::Call;
 use crate::reclaim::ledger::{self, Actor, Entry, Event, Record};
 use crate::reclaim::policy::Pace;
-use crate::reclaim::{Act, Guard, Ledger, Lock, Moment, Outcome, Pidfds, Progress, Target};
+use crate::reclaim::{
+    Act, Guard, Ledger, Lock, Moment, Outcome, Pidfds, Progress, Target, standing,
+};
 use crate::rules::Engine;
 use crate::source::live::Live;
 use crate::units::Span;
@@ -32,11 +34,48 @@ use crate::units::Span;
 /// The ledger, in the directory of state.
 pub(super) const LEDGER: &str = "reap.jsonl";
 /// The lock, beside it.
-pub(super) const LOCK: &str = "reap.lock";
+const LOCK: &str = "reap.lock";
 /// What is read of the ledger's end: some thousand acts.
 pub(super) const MOST_LEDGER_BYTES: u64 = 16 << 20;
 /// Between two looks while something is being ended.
 const INTERVAL: Duration = Duration::from_millis(250);
+
+/// What nothing is done without.
+pub(in crate::cli) struct Taken {
+    pub(in crate::cli) lock: Lock,
+    pub(in crate::cli) ledger: Ledger,
+    /// When acts of the past began that did something.
+    pub(in crate::cli) acts: Vec<Time>,
+}
+
+impl Taken {
+    /// Takes the lock of a directory of state, which is there, and opens the ledger in it.
+    ///
+    /// # Errors
+    ///
+    /// Another reaper is at work, or there can be no ledger.
+    pub(in crate::cli) fn take(folder: &Path) -> anyhow::Result<Self> {
+        let lock = Lock::take(&folder.join(LOCK))?;
+        let path = folder.join(LEDGER);
+        let ledger = Ledger::open(&path)?;
+        let acts = ledger::read(&path, MOST_LEDGER_BYTES)?.times();
+        Ok(Self { lock, ledger, acts })
+    }
+
+    /// As [`Taken::take`], of this user's directory of state, which is made where it is missing.
+    ///
+    /// # Errors
+    ///
+    /// As there, and where the directory cannot be made.
+    pub(in crate::cli) fn take_here() -> anyhow::Result<Self> {
+        let folder = store::state()?;
+        fs::create_dir_all(&folder).with_context(|| {
+            let name = folder.display();
+            format!("cannot make the directory {name} for the ledger; nothing is done without one")
+        })?;
+        Self::take(&folder)
+    }
+}
 
 /// Who carries targets out.
 pub(super) struct Reaper {
@@ -79,15 +118,7 @@ impl Reaper {
         guard: Guard,
         actor: Actor,
     ) -> anyhow::Result<Self> {
-        let folder = store::state()?;
-        fs::create_dir_all(&folder).with_context(|| {
-            let name = folder.display();
-            format!("cannot make the directory {name} for the ledger; nothing is done without one")
-        })?;
-        let lock = Lock::take(&folder.join(LOCK))?;
-        let path = folder.join(LEDGER);
-        let ledger = Ledger::open(&path)?;
-        let acts = ledger::read(&path, MOST_LEDGER_BYTES)?.times();
+        let Taken { lock, ledger, acts } = Taken::take_here()?;
         let interrupt = Interrupt::catch()?;
         Ok(Self {
             live,
@@ -128,7 +159,7 @@ impl Reaper {
             let moment = Moment {
                 now: self.live.now(),
                 snapshot: &snapshot,
-                stands: standing(&act, &self.engine, &snapshot),
+                stands: standing(&act, self.engine.unkept(), &snapshot),
             };
             let mut record = Told {
                 ledger: &mut self.ledger,
@@ -185,7 +216,7 @@ impl Reaper {
 }
 
 /// Who acts here. The owners that a snapshot names tell what this user is called.
-pub(super) fn actor(snapshot: &Snapshot) -> Actor {
+pub(in crate::cli) fn actor(snapshot: &Snapshot) -> Actor {
     let uid = geteuid().as_raw();
     let own = snapshot.processes.iter().find(|it| it.uid == Some(uid));
     Actor {

@@ -15,12 +15,12 @@ use crate::cli::{complain, config, recorded, warn_of_damage};
 use crate::config::Config;
 use crate::host::{Guarded, Ourselves, Roots, read_guarded, read_ourselves};
 use crate::model::family::families;
-use crate::model::finding::Undecided;
+use crate::model::finding::{Finding, Undecided};
 use crate::model::{Process, Snapshot};
 use crate::reclaim::plan::{Seen, pids};
 use crate::reclaim::{Guard, Plan, plan};
-use crate::rules::Engine;
 use crate::rules::keep::Keep;
+use crate::rules::{Engine, Settings};
 use crate::source::Source as _;
 use crate::source::live::Live;
 use crate::source::replay::Pace;
@@ -39,11 +39,26 @@ pub(super) struct Look {
     pub(super) snapshot: Snapshot,
     /// What rules that are asked for could not decide.
     pub(super) undecided: Vec<Undecided>,
-    keeps: Vec<Keep>,
-    /// Programs that the configuration says are never touched.
-    never: Vec<Arc<str>>,
+    spared: Spared,
     /// This machine; `None` where it is a recording.
     pub(super) live: Option<Live>,
+}
+
+/// Whom the configuration spares.
+#[derive(Clone, Debug)]
+pub(in crate::cli) struct Spared {
+    /// What it keeps.
+    pub(in crate::cli) keeps: Vec<Keep>,
+    /// Programs that are never touched.
+    pub(in crate::cli) never: Vec<Arc<str>>,
+}
+
+/// What a plan is about.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cli) struct Scene<'a> {
+    pub(in crate::cli) snapshot: &'a Snapshot,
+    pub(in crate::cli) findings: &'a [Finding],
+    pub(in crate::cli) spared: &'a Spared,
 }
 
 impl Look {
@@ -57,13 +72,11 @@ impl Look {
             mut rules, reap, ..
         } = config::load(global)?;
         asked::switch_on(&mut rules, args)?;
-        let keeps = rules.keeps().to_vec();
-        let concerned: Vec<_> = rules
-            .rules()
-            .iter()
-            .filter(|rule| asked::concerns(args, &***rule))
-            .map(|rule| Arc::clone(rule.name()))
-            .collect();
+        let spared = Spared {
+            keeps: rules.keeps().to_vec(),
+            never: reap.never,
+        };
+        let concerned = concerned(args, &rules);
         let needed = store::longest(&rules);
         let mut engine = Engine::new(rules);
         let mut live = None;
@@ -100,8 +113,7 @@ impl Look {
             engine,
             snapshot,
             undecided,
-            keeps,
-            never: reap.never,
+            spared,
             live,
         })
     }
@@ -112,60 +124,88 @@ impl Look {
     ///
     /// A GPU was named that there is not, or /proc does not tell who gpumem itself is.
     pub(super) fn plan(&self, args: &Reap) -> anyhow::Result<(Plan, Guard)> {
-        match self.live {
-            Some(_) => self.plan_here(args),
-            None => self.plan_there(args),
-        }
-    }
-
-    fn plan_here(&self, args: &Reap) -> anyhow::Result<(Plan, Guard)> {
-        let roots = Roots::default();
-        let ourselves = read_ourselves(&roots)?;
-        let mut guard = asked::guard(args, &self.keeps, ourselves, &self.snapshot)?;
-        guard.policy.never.clone_from(&self.never);
-        let families = families(&self.snapshot);
-        // Who cannot be looked at, or is gone, is not known, and that protects.
-        let facts = pids(&self.snapshot, &families).into_iter();
-        let facts = facts.filter_map(|pid| Some((pid, read_guarded(&roots, pid).ok()??)));
-        let seen = Seen {
-            findings: self.engine.findings(),
+        let scene = Scene {
             snapshot: &self.snapshot,
-            families: &families,
-            facts: &facts.collect(),
-        };
-        Ok((plan(&seen, &guard), guard))
-    }
-
-    /// Of a recording: what root would plan there. What only the machine itself could tell
-    /// (`oom_score_adj`, an environment that was not recorded) protects nobody here, where nothing is sent.
-    fn plan_there(&self, args: &Reap) -> anyhow::Result<(Plan, Guard)> {
-        let mut snapshot = self.snapshot.clone();
-        for process in &mut snapshot.processes {
-            process.environment.get_or_insert_default();
-        }
-        let ourselves = Ourselves {
-            may_signal_others: true,
-            pid_namespace: snapshot.host.pid_namespace,
-            boot_id: snapshot.host.boot_id.clone(),
-            ..Ourselves::default()
-        };
-        let mut guard = asked::guard(args, &self.keeps, ourselves, &snapshot)?;
-        guard.policy.all_users = true;
-        guard.policy.never.clone_from(&self.never);
-        let families = families(&snapshot);
-        let facts: BTreeMap<u32, Guarded> = snapshot
-            .processes
-            .iter()
-            .filter_map(|process| Some((process.pid, told(process)?)))
-            .collect();
-        let seen = Seen {
             findings: self.engine.findings(),
-            snapshot: &snapshot,
-            families: &families,
-            facts: &facts,
+            spared: &self.spared,
         };
-        Ok((plan(&seen, &guard), guard))
+        match self.live {
+            Some(_) => plan_here(args, scene),
+            None => plan_there(args, scene),
+        }
     }
+}
+
+/// The rules whose doubts are of account to who asked.
+pub(in crate::cli) fn concerned(args: &Reap, rules: &Settings) -> Vec<Arc<str>> {
+    let rules = rules.rules().iter();
+    rules
+        .filter(|rule| asked::concerns(args, &***rule))
+        .map(|rule| Arc::clone(rule.name()))
+        .collect()
+}
+
+/// Makes a plan for this machine, of which more is read; and says who decided whom it may touch.
+///
+/// # Errors
+///
+/// As [`Look::plan`].
+pub(in crate::cli) fn plan_here(args: &Reap, scene: Scene<'_>) -> anyhow::Result<(Plan, Guard)> {
+    let Scene {
+        snapshot,
+        findings,
+        spared,
+    } = scene;
+    let roots = Roots::default();
+    let ourselves = read_ourselves(&roots)?;
+    let mut guard = asked::guard(args, &spared.keeps, ourselves, snapshot)?;
+    guard.policy.never.clone_from(&spared.never);
+    let families = families(snapshot);
+    // Who cannot be looked at, or is gone, is not known, and that protects.
+    let facts = pids(snapshot, &families).into_iter();
+    let facts = facts.filter_map(|pid| Some((pid, read_guarded(&roots, pid).ok()??)));
+    let seen = Seen {
+        findings,
+        snapshot,
+        families: &families,
+        facts: &facts.collect(),
+    };
+    Ok((plan(&seen, &guard), guard))
+}
+
+/// Of a recording: what root would plan there. What only the machine itself could tell
+/// (`oom_score_adj`, an environment that was not recorded) protects nobody here, where nothing is sent.
+///
+/// # Errors
+///
+/// As [`Look::plan`].
+pub(in crate::cli) fn plan_there(args: &Reap, scene: Scene<'_>) -> anyhow::Result<(Plan, Guard)> {
+    let mut snapshot = scene.snapshot.clone();
+    for process in &mut snapshot.processes {
+        process.environment.get_or_insert_default();
+    }
+    let ourselves = Ourselves {
+        may_signal_others: true,
+        pid_namespace: snapshot.host.pid_namespace,
+        boot_id: snapshot.host.boot_id.clone(),
+        ..Ourselves::default()
+    };
+    let mut guard = asked::guard(args, &scene.spared.keeps, ourselves, &snapshot)?;
+    guard.policy.all_users = true;
+    guard.policy.never.clone_from(&scene.spared.never);
+    let families = families(&snapshot);
+    let facts: BTreeMap<u32, Guarded> = snapshot
+        .processes
+        .iter()
+        .filter_map(|process| Some((process.pid, told(process)?)))
+        .collect();
+    let seen = Seen {
+        findings: scene.findings,
+        snapshot: &snapshot,
+        families: &families,
+        facts: &facts,
+    };
+    Ok((plan(&seen, &guard), guard))
 }
 
 /// What a recording tells of a process.

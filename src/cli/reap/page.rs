@@ -17,7 +17,7 @@ use crate::units::{Bytes, Span};
 const NAME_COLUMNS: usize = 100;
 
 /// The plan.
-pub(super) fn plan(report: &Report, style: Style) -> String {
+pub(in crate::cli) fn plan(report: &Report, style: Style) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     let _ = write_plan(&mut out, report, style);
@@ -71,12 +71,12 @@ pub(super) fn expected(targets: &[&Target]) -> String {
     }
 }
 
-fn write_target(out: &mut String, target: &Target, style: Style) -> fmt::Result {
+/// Who it is about, what should come back and from where, a line.
+pub(in crate::cli) fn title(target: &Target, style: Style) -> String {
     let Some(leader) = lead(target) else {
-        return Ok(());
+        return String::new();
     };
     let pid = style.heading(&leader.pid.to_string());
-    write!(out, "{pid} {}: {}", owner(leader), expected(&[target]))?;
     let mut gpus: Vec<u32> = target
         .members
         .iter()
@@ -84,11 +84,20 @@ fn write_target(out: &mut String, target: &Target, style: Style) -> fmt::Result 
         .collect();
     gpus.sort_unstable();
     gpus.dedup();
-    if !gpus.is_empty() {
-        let s = if gpus.len() == 1 { "" } else { "s" };
-        write!(out, " on GPU{s} {}", numbers(&gpus))?;
-    }
-    writeln!(out, ": {}", short(&leader.name))?;
+    let on = match &gpus[..] {
+        [] => String::new(),
+        [gpu] => format!(" on GPU {gpu}"),
+        gpus => format!(" on GPUs {}", numbers(gpus)),
+    };
+    let (owner, bytes) = (owner(leader), expected(&[target]));
+    format!("{pid} {owner}: {bytes}{on}: {}", short(&leader.name))
+}
+
+fn write_target(out: &mut String, target: &Target, style: Style) -> fmt::Result {
+    let Some(leader) = lead(target) else {
+        return Ok(());
+    };
+    writeln!(out, "{}", title(target, style))?;
     let others: Vec<u32> = target
         .members
         .iter()
@@ -241,7 +250,7 @@ fn refusal(refused: &Refused) -> String {
 }
 
 /// What is about to be done, in words.
-pub(super) fn deed(deed: &Deed) -> String {
+pub(in crate::cli) fn deed(deed: &Deed) -> String {
     match deed {
         Deed::Signal { signals, processes } => {
             let signals: Vec<&str> = signals.iter().map(|signal| signal.name()).collect();
@@ -264,7 +273,7 @@ pub(super) fn deed(deed: &Deed) -> String {
 }
 
 /// What of it was not done.
-pub(super) fn failures(failures: &[Failure]) -> String {
+pub(in crate::cli) fn failures(failures: &[Failure]) -> String {
     let words: Vec<String> = failures
         .iter()
         .map(|failure| match failure.pid {
@@ -276,7 +285,7 @@ pub(super) fn failures(failures: &[Failure]) -> String {
 }
 
 /// What a target came to, a line.
-pub(super) fn outcome(target: &Target, outcome: &Outcome) -> String {
+pub(in crate::cli) fn outcome(target: &Target, outcome: &Outcome) -> String {
     let words = match outcome {
         Outcome::Protected {
             why: Protection::Owned { command },

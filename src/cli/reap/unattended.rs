@@ -27,7 +27,7 @@ use signal_hook::iterator::Signals;
 use self::desk::{Desk, World};
 use self::herald::{Notice, Told};
 use self::service::Service;
-use super::acting::{LEDGER, LOCK, MOST_LEDGER_BYTES, actor};
+use super::acting::{Taken, actor};
 use super::{asked, page};
 use crate::cli::args::{Global, Reap as Args};
 use crate::cli::exit::Exit;
@@ -354,10 +354,7 @@ impl Record for Spoken {
 
 impl Machine<'_> {
     fn tools(&self) -> anyhow::Result<(Tools, Vec<Time>)> {
-        let lock = Lock::take(&self.folder.join(LOCK))?;
-        let path = self.folder.join(LEDGER);
-        let ledger = Ledger::open(&path)?;
-        let acts = ledger::read(&path, MOST_LEDGER_BYTES)?.times();
+        let Taken { lock, ledger, acts } = Taken::take(&self.folder)?;
         let hands = Pidfds::new(self.roots.clone()).with_server(ask_servers(self.roots.clone()));
         let tools = Tools {
             hands,

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use super::herald::{Kind as NoticeKind, Notice, Told};
 use crate::cli::reap::page;
-use crate::cli::reap::standing::standing;
 use crate::config::reap::{Reap, Response, is_reaped};
 use crate::host::Guarded;
 use crate::model::family::families;
@@ -19,6 +18,7 @@ use crate::reclaim::hands::Hands;
 use crate::reclaim::ledger::{self, Actor, Record};
 use crate::reclaim::plan::{Seen, pids};
 use crate::reclaim::policy::Pace;
+use crate::reclaim::standing;
 use crate::reclaim::target::{Member, Reason, Step};
 use crate::reclaim::warnings::{Due, Terms};
 use crate::reclaim::{
@@ -190,11 +190,10 @@ impl Desk {
     /// What is to be ended: what a rule found that says so, be it the accusation or what stands behind
     /// one. And what somebody is only told of: the other accusations.
     fn found(&self) -> (Vec<Finding>, Vec<Finding>) {
-        let is_kept = |id: &Arc<str>| self.engine.kept().iter().any(|it| it.finding.id == *id);
         let reaped: Vec<Finding> = self
             .engine
-            .standing()
-            .filter(|it| self.is_reaping(it) && !is_kept(&it.id))
+            .unkept()
+            .filter(|it| self.is_reaping(it))
             .cloned()
             .collect();
         let whose = |finding: &Finding| finding.process.as_ref().map(|it| it.identity);
@@ -447,7 +446,7 @@ impl Desk {
             return;
         };
         let stands = match acting.is_revoked {
-            false => standing(&acting.act, &self.engine, &self.snapshot),
+            false => standing(&acting.act, self.engine.unkept(), &self.snapshot),
             // No longer is not what it is: that it goes on after SIGCONT would not be held against that.
             true => Standing::Unknown,
         };

@@ -1,19 +1,21 @@
 //! Whether what a rule said of a target is still so, by the newest snapshot. Pure.
 
+use super::act::{Act, Standing};
+use super::target::{Because, Member, Reason};
 use crate::model::finding::Finding;
 use crate::model::{Identity, Snapshot};
-use crate::reclaim::target::{Because, Member, Reason};
-use crate::reclaim::{Act, Standing};
-use crate::rules::Engine;
 
-/// Asks the engine, which has judged `snapshot` last.
-pub(super) fn standing(act: &Act, engine: &Engine, snapshot: &Snapshot) -> Standing {
+/// Whether it is. `found` is all that the rules say now and no exemption keeps, by `snapshot`.
+pub fn standing<'a>(
+    act: &Act,
+    found: impl IntoIterator<Item = &'a Finding>,
+    snapshot: &Snapshot,
+) -> Standing {
     let Reason::Found { findings } = &act.target().reason else {
         // What a person named stands.
         return Standing::Holds;
     };
-    let kept = |finding: &Finding| engine.kept().iter().any(|it| it.finding.id == finding.id);
-    let found: Vec<&Finding> = engine.standing().filter(|finding| !kept(finding)).collect();
+    let found: Vec<&Finding> = found.into_iter().collect();
     of_members(&act.alive(), findings, &found, snapshot)
 }
 
