@@ -1,4 +1,6 @@
-//! `gpumem watch`: the terminal screen.
+//! `gpumem watch`: the terminal screen. What ends processes for it is in `hand`.
+
+mod hand;
 
 use std::io::IsTerminal as _;
 
@@ -25,6 +27,8 @@ pub(super) fn run(args: &Watch, global: &Global) -> anyhow::Result<Exit> {
         let why = "TERM=dumb names a terminal without a screen; use `gpumem ps` or `gpumem check`";
         return Err(Misuse(why.to_owned()).into());
     }
+    let is_recording = args.recorded.replay.is_some() || args.recorded.demo;
+    let hand = hand::Acting::new(&config, is_recording);
     let needed = store::longest(&config.rules);
     let mut engine = Engine::new(config.rules);
     let source: Box<dyn Source> = match recorded(&args.recorded, Pace::Speed(args.speed))? {
@@ -55,7 +59,7 @@ pub(super) fn run(args: &Watch, global: &Global) -> anyhow::Result<Exit> {
         },
         ascii: args.ascii || !locale_is_utf8(),
     };
-    match watch::run(source, engine, options)? {
+    match watch::run(source, engine, Box::new(hand), options)? {
         Outcome::Quit => Ok(Exit::Clean),
         Outcome::Signal(signal) => {
             // Ends the program as by that signal, unless the signal has no such default.

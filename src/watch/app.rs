@@ -67,6 +67,8 @@ pub enum Event {
     Signal(i32),
     /// Something came of what was asked of the hand.
     Hand(News),
+    /// What is so now has been drawn.
+    Drawn,
 }
 
 /// What the loop has to do.
@@ -272,10 +274,23 @@ impl App {
             .is_some_and(|age| Duration::from_secs(age) > self.play.interval * 3)
     }
 
-    /// When the age will read differently, as time since the start of the screen.
+    /// When something will read differently, as time since the start of the screen.
     pub fn next_tick(&self) -> Option<Duration> {
-        let age = self.age_seconds()?;
-        Some(self.sampled_at + Duration::from_secs(age + 1))
+        let age = self.age_seconds();
+        let age = age.map(|age| self.sampled_at + Duration::from_secs(age + 1));
+        [age, reaping::next_tick(self)].into_iter().flatten().min()
+    }
+
+    /// Time since the screen started, by the last event that told it.
+    pub(super) fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// Now, by the clock of the samples; `None` before the first.
+    pub(super) fn clock(&self) -> Option<Time> {
+        let since = self.now.saturating_sub(self.sampled_at);
+        let last = self.engine.history().last_time()?;
+        Some(last.plus_seconds(since.as_secs_f64()))
     }
 
     /// The panels' places; `None` where the screen is too small for panels.
@@ -425,7 +440,9 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
             app.now = app.now.max(now);
             app.sampled_at = now;
             app.observe(&snapshot);
-            play::take(app, *snapshot, is_passing)
+            let asked = reaping::see(app, &snapshot);
+            let shown = play::take(app, *snapshot, is_passing);
+            asked.or(shown)
         }
         Event::SourceRewound => {
             play::rewind(app);
@@ -443,7 +460,12 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
         Event::Tick { now } => {
             let before = app.age_seconds();
             app.now = app.now.max(now);
-            (app.age_seconds() != before).then_some(Effect::Draw)
+            let older = (app.age_seconds() != before).then_some(Effect::Draw);
+            reaping::tick(app).or(older)
+        }
+        Event::Drawn => {
+            reaping::drawn(app);
+            None
         }
         Event::Signal(SIGTSTP) => Some(Effect::Stop),
         Event::Signal(SIGCONT) => Some(Effect::Resume),

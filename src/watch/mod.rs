@@ -1,7 +1,7 @@
 //! The terminal screen.
 //!
-//! Three threads only send events on one bounded channel: one samples, one reads keys, one waits for
-//! signals. The main thread owns state and terminal, and draws when something has changed; so a
+//! Four threads only send events on one bounded channel: one samples, one reads keys, one waits for
+//! signals, and one makes plans and carries them out. The main thread owns state and terminal, and draws when something has changed; so a
 //! driver that hangs freezes its own numbers and nothing else.
 //!
 //! - [`app`]: the state, and `update`, which is pure;
@@ -39,7 +39,7 @@ pub mod view;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,7 @@ use signal_hook::{SigId, flag, low_level};
 use crate::rules::Engine;
 use crate::source::{Origin, Source};
 use app::{App, Effect, Event, Me, Setup, update};
+use hand::{Ask, Hand, News};
 use terminal::Screen;
 use view::look::Depth;
 
@@ -119,10 +120,15 @@ enum Message {
 
 /// Messages that may wait; a source that is faster than the screen is held up.
 const QUEUE: usize = 4;
+/// What may wait for the hand, which is busy; what is asked of it beyond that, it is not.
+const ASKS: usize = 16;
+/// How long the hand has to say what it did, once the screen is gone.
+const LEAVE: Duration = Duration::from_secs(5);
 /// Messages that are taken in before the screen is drawn again.
 const BATCH: usize = 16;
 
-/// Shows what `source` yields and `engine` makes of it, until a person or a signal ends it.
+/// Shows what `source` yields and `engine` makes of it, until a person or a signal ends it. What a person
+/// asks to be ended `hand` ends; it is told to [leave](Ask::Leave) once the terminal is given back.
 ///
 /// A thread that waits in `source` or for a key stays behind when this returns; the program is
 /// expected to end soon after.
@@ -131,7 +137,12 @@ const BATCH: usize = 16;
 ///
 /// Where there is no terminal, or where the source fails before its first snapshot. A source that
 /// fails later leaves its last snapshot on the screen, and says so there.
-pub fn run(source: Box<dyn Source>, engine: Engine, options: Options) -> Result<Outcome, Error> {
+pub fn run(
+    source: Box<dyn Source>,
+    engine: Engine,
+    hand: Box<dyn Hand + Send>,
+    options: Options,
+) -> Result<Outcome, Error> {
     if !terminal::is_terminal() {
         return Err(Error::NotATerminal);
     }
@@ -150,6 +161,8 @@ pub fn run(source: Box<dyn Source>, engine: Engine, options: Options) -> Result<
     let mut app = App::new(setup, engine, options.interval, columns, rows);
     let start = Instant::now();
     let (sender, messages) = sync_channel(QUEUE);
+    let (asks, to_do) = sync_channel(ASKS);
+    let (leaving, left) = sync_channel(0);
 
     let outcome = terminal::with_screen(|screen| {
         // Before the threads: a signal that comes now must find the terminal's keeper.
@@ -158,8 +171,18 @@ pub fn run(source: Box<dyn Source>, engine: Engine, options: Options) -> Result<
             sample(source, start, sender);
         })?;
         spawn("keyboard", &sender, read_keys)?;
-        drive(&mut app, screen, &messages, start)
+        spawn("hand", &sender, move |sender| {
+            let _leaving: SyncSender<()> = leaving;
+            work(hand, &to_do, sender);
+        })?;
+        drive(&mut app, screen, &messages, &asks, start)
     });
+    // Nobody listens any more, so that nothing holds the hand up.
+    drop(messages);
+    if asks.try_send(Ask::Leave).is_ok() {
+        // It hangs up when it is done.
+        let _ = left.recv_timeout(LEAVE);
+    }
     match outcome {
         Ok(Err(Error::Terminal(error))) | Err(error) if terminal::is_gone(&error) => {
             Ok(Outcome::Signal(SIGHUP))
@@ -174,6 +197,7 @@ fn drive(
     app: &mut App,
     screen: &mut Screen,
     messages: &Receiver<Message>,
+    asks: &SyncSender<Ask>,
     start: Instant,
 ) -> Result<Outcome, Error> {
     let mut changed = true;
@@ -183,6 +207,7 @@ fn drive(
                 .draw(|buffer| view::draw(app, buffer))
                 .map_err(Error::Terminal)?;
             changed = false;
+            update(app, Event::Drawn);
         }
         let first = wait(messages, app.next_tick(), start);
         for message in std::iter::once(first).chain(messages.try_iter().take(BATCH)) {
@@ -203,7 +228,15 @@ fn drive(
                 Effect::Quit => return Ok(Outcome::Quit),
                 Effect::Die(signal) => return Ok(Outcome::Signal(signal)),
                 Effect::Fail(error) => return Err(Error::Source(error)),
-                Effect::Control(_) | Effect::Hand(_) => {}
+                Effect::Hand(ask) => {
+                    if let Err(TrySendError::Full(ask) | TrySendError::Disconnected(ask)) =
+                        asks.try_send(ask)
+                        && let Some(news) = in_vain(ask)
+                    {
+                        update(app, Event::Hand(news));
+                    }
+                }
+                Effect::Control(_) => {}
             }
         }
     }
@@ -240,6 +273,49 @@ fn sample(mut source: Box<dyn Source>, start: Instant, sender: &SyncSender<Messa
         if sender.send(Message::Event(event)).is_err() || !more {
             return;
         }
+    }
+}
+
+/// Does what is asked, until nobody asks any more or it is told to leave.
+fn work(mut hand: Box<dyn Hand + Send>, asks: &Receiver<Ask>, sender: &SyncSender<Message>) {
+    let mut patience = None;
+    loop {
+        let ask = match patience {
+            None => match asks.recv() {
+                Ok(ask) => Some(ask),
+                Err(_) => return,
+            },
+            Some(patience) => match asks.recv_timeout(patience) {
+                Ok(ask) => Some(ask),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            },
+        };
+        let is_last = ask == Some(Ask::Leave);
+        patience = hand.go_on(ask, &mut |news| {
+            // Where nobody listens, it will be told to leave.
+            let _ = sender.send(Message::Event(Event::Hand(news)));
+        });
+        if is_last {
+            return;
+        }
+    }
+}
+
+/// What is to be said where the hand did not take what it was asked.
+fn in_vain(ask: Ask) -> Option<News> {
+    let why = || "what makes plans is held up by this machine; try again".to_owned();
+    match ask {
+        Ask::Plan(question) => Some(News::Planned {
+            number: question.number,
+            plan: Err(why()),
+        }),
+        Ask::Begin { number, .. } => Some(News::Over {
+            number,
+            error: Some(format!("nothing was sent: {}", why())),
+        }),
+        // The next sample says more.
+        Ask::Look(_) | Ask::Leave => None,
     }
 }
 

@@ -1,33 +1,528 @@
 //! Ending processes: the plan as it is shown, a yes to it, and how far it is.
 //!
-//! Pure: what has to be done is asked of the [`hand`](super::hand).
+//! Pure: what has to be done is asked of the [`hand`](super::hand). A number binds the answer to its
+//! question, so that what is confirmed is the very plan that is on the screen: it never changes by
+//! itself, a newer sample makes no other plan, and only a person asks for another one. A yes counts only
+//! once the plan has been drawn, and can be taken back for [`UNDO`]; until then nothing is sent.
+//! A plan that is carried out is a [`batch`]; how all of it looks is in `view/plan.rs`.
 
-use crossterm::event::KeyEvent;
+pub mod batch;
 
-use super::app::{App, Effect};
-use super::hand::News;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::app::{App, Effect, Mode};
+use super::hand::{Ask, News, Proposal, Question, Scope, Sight, Wish};
 use super::keys::Action;
+use super::picture::RowKey;
+use super::play::Control;
+use super::view::plan as view;
+use crate::model::Snapshot;
+use crate::model::finding::{Finding, Undecided};
+use crate::reclaim::Signal;
+use batch::Batch;
 
-/// What is to be ended, or being ended.
+/// How long a yes can be taken back.
+pub const UNDO: Duration = Duration::from_secs(3);
+/// A second yes sends at once, but not before so much of [`UNDO`] has passed: a key that is held down
+/// says yes twice.
+const HELD_DOWN: Duration = Duration::from_secs(1);
+
+/// What is to be ended, and what is being ended.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Reaping {}
+pub struct Reaping {
+    /// The plan, while it is open.
+    pub dialog: Option<Dialog>,
+    /// What is being carried out, or was and has not been looked at since.
+    pub batch: Option<Batch>,
+    /// The last question's.
+    number: u64,
+}
+
+/// A plan that is asked for and shown.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Dialog {
+    /// Whom, and how.
+    pub wish: Wish,
+    /// Who was marked or selected when it was opened.
+    pub selected: Vec<RowKey>,
+    /// The plan, or what keeps it.
+    pub answer: Answer,
+    /// Lines that are scrolled away.
+    pub offset: usize,
+    /// What Enter does.
+    pub button: Button,
+    /// The list of signals, and which of them is selected there: 0 for the gentlest way.
+    pub signals: Option<usize>,
+    /// A yes that can still be taken back.
+    pub countdown: Option<Countdown>,
+    /// What came of the last key, in words.
+    pub note: Option<String>,
+    /// All that is shown has been on the screen.
+    is_drawn: bool,
+    is_hurried: bool,
+}
+
+/// What has come of the question.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Answer {
+    /// The sample on the screen is of the past; the next one is waited for.
+    Waiting,
+    /// The plan is being made.
+    Asked,
+    /// The plan.
+    Plan(Proposal),
+    /// There is none, and why.
+    Failed(String),
+}
+
+/// What Enter does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Button {
+    /// Leave, with nothing sent.
+    Cancel,
+    /// Carry the plan out.
+    Begin,
+}
+
+/// A yes that can be taken back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Countdown {
+    /// Until then, as time since the screen started; `None` before the first tick tells the time, since
+    /// keys do not.
+    pub ends: Option<Duration>,
+}
+
+impl Dialog {
+    /// The plan, where there is one.
+    pub fn proposal(&self) -> Option<&Proposal> {
+        match &self.answer {
+            Answer::Plan(proposal) => Some(proposal),
+            _ => None,
+        }
+    }
+
+    /// How many targets gpumem itself would end.
+    pub fn ends(&self) -> usize {
+        let targets = self.proposal().map(|it| &it.plan.targets).into_iter();
+        targets.flatten().filter(|it| !it.is_advice()).count()
+    }
+
+    /// Whether there is anything that `direct` would change.
+    pub fn offers_direct(&self) -> bool {
+        let targets = self.proposal().map(|it| &it.plan.targets).into_iter();
+        self.wish.direct || targets.flatten().any(|target| target.is_advice())
+    }
+}
 
 /// Shows how the marked processes, or the selected one, would be ended.
-pub fn open_selected(_app: &mut App) -> Option<Effect> {
-    None
+pub fn open_selected(app: &mut App) -> Option<Effect> {
+    let selected = selected(app);
+    let scope = Scope::Processes(selected.clone());
+    open(app, scope, selected)
 }
 
 /// Shows how all that the rules found would be ended.
-pub fn open_findings(_app: &mut App) -> Option<Effect> {
-    None
+pub fn open_findings(app: &mut App) -> Option<Effect> {
+    let selected = selected(app);
+    open(app, Scope::Findings, selected)
 }
 
-/// Takes a key while the plan is open.
-pub fn on_key(_app: &mut App, _key: &KeyEvent, _action: Option<Action>) -> Option<Effect> {
-    None
+/// The marked rows, or the selected one.
+fn selected(app: &App) -> Vec<RowKey> {
+    let mut rows: Vec<RowKey> = app.tagged.iter().copied().collect();
+    if rows.is_empty() {
+        rows.extend(app.subject().map(|subject| subject.row.key));
+    }
+    rows.sort_by_key(|key| (key.identity, key.gpu, key.instance));
+    rows
+}
+
+fn open(app: &mut App, scope: Scope, selected: Vec<RowKey>) -> Option<Effect> {
+    app.mode = Mode::Plan;
+    if app.reaping.batch.is_some() {
+        // One at a time; what has come of it is looked at first.
+        return Some(Effect::Draw);
+    }
+    app.reaping.dialog = Some(Dialog {
+        wish: Wish {
+            scope,
+            signal: None,
+            all_users: false,
+            direct: false,
+        },
+        selected,
+        answer: Answer::Asked,
+        offset: 0,
+        button: Button::Cancel,
+        signals: None,
+        countdown: None,
+        note: None,
+        is_drawn: false,
+        is_hurried: false,
+    });
+    ask(app)
+}
+
+/// Asks for a plan of what the dialog wishes.
+fn ask(app: &mut App) -> Option<Effect> {
+    let dialog = app.reaping.dialog.as_mut()?;
+    dialog.answer = Answer::Asked;
+    (dialog.offset, dialog.button) = (0, Button::Cancel);
+    (dialog.signals, dialog.countdown, dialog.note) = (None, None, None);
+    dialog.is_drawn = false;
+    // An answer to an earlier question is none to this.
+    app.reaping.number += 1;
+    if let Scope::Processes(rows) | Scope::Families(rows) = &dialog.wish.scope
+        && rows.is_empty()
+    {
+        let why = "no process is selected; select one (j k) or press X for all that was found";
+        dialog.answer = Answer::Failed(why.to_owned());
+        return Some(Effect::Draw);
+    }
+    let Some(picture) = &app.picture else {
+        dialog.answer = Answer::Failed("there is no sample so far; try again".to_owned());
+        return Some(Effect::Draw);
+    };
+    if app.setup.replay.is_some() {
+        // Of a recording: what would be done at the time that is shown.
+        let (findings, undecided) = (picture.findings.clone(), picture.undecided.clone());
+        return question(app, Arc::new(picture.snapshot.clone()), findings, undecided);
+    }
+    if app.engine.history().last_time() != Some(picture.snapshot.time) {
+        dialog.answer = Answer::Waiting;
+        dialog.is_hurried = true;
+        return Some(Effect::Control(Control::Hurry(true)));
+    }
+    let snapshot = Arc::new(picture.snapshot.clone());
+    question_now(app, snapshot)
+}
+
+fn question_now(app: &App, snapshot: Arc<Snapshot>) -> Option<Effect> {
+    let findings = app.engine.findings().to_vec();
+    question(app, snapshot, findings, app.engine.undecided())
+}
+
+fn question(
+    app: &App,
+    snapshot: Arc<Snapshot>,
+    findings: Vec<Finding>,
+    undecided: Vec<Undecided>,
+) -> Option<Effect> {
+    Some(Effect::Hand(Ask::Plan(Box::new(Question {
+        number: app.reaping.number,
+        wish: app.reaping.dialog.as_ref()?.wish.clone(),
+        snapshot,
+        findings,
+        undecided,
+    }))))
+}
+
+/// Takes in a sample that the engine has judged, before it is shown.
+pub fn see(app: &mut App, snapshot: &Snapshot) -> Option<Effect> {
+    if let Some(dialog) = &mut app.reaping.dialog
+        && dialog.answer == Answer::Waiting
+    {
+        dialog.answer = Answer::Asked;
+        return question_now(app, Arc::new(snapshot.clone()));
+    }
+    let batch = app.reaping.batch.as_mut()?;
+    if batch.over.is_some() {
+        return None;
+    }
+    batch.see(snapshot);
+    Some(Effect::Hand(Ask::Look(Sight {
+        snapshot: Arc::new(snapshot.clone()),
+        found: app.engine.unkept().cloned().collect(),
+    })))
 }
 
 /// Takes in what came of what was asked.
-pub fn hear(_app: &mut App, _news: News) -> Option<Effect> {
-    None
+pub fn hear(app: &mut App, news: News) -> Option<Effect> {
+    let reaping = &mut app.reaping;
+    if let News::Planned { number, plan } = news {
+        let dialog = reaping.dialog.as_mut()?;
+        if number != reaping.number || dialog.answer != Answer::Asked {
+            return None;
+        }
+        dialog.answer = plan.map_or_else(Answer::Failed, Answer::Plan);
+        dialog.is_drawn = false;
+        return Some(match std::mem::take(&mut dialog.is_hurried) {
+            true => Effect::Control(Control::Hurry(false)),
+            false => Effect::Draw,
+        });
+    }
+    let batch = reaping.batch.as_mut()?;
+    match news {
+        News::Begun { number } if number == batch.number => {
+            return Some(Effect::Control(Control::Hurry(true)));
+        }
+        News::Target {
+            number,
+            place,
+            stage,
+        } if number == batch.number => batch.stand(place, stage),
+        News::Sent {
+            number,
+            place,
+            words,
+        } if number == batch.number => batch.send(place, words),
+        News::Over { number, error } if number == batch.number => {
+            batch.over = Some(error.map_or(Ok(()), Err));
+            return Some(Effect::Control(Control::Hurry(false)));
+        }
+        _ => return None,
+    }
+    Some(Effect::Draw)
 }
+
+/// What is shown has been drawn: from now on it can be answered.
+pub fn drawn(app: &mut App) {
+    let is_shown = app.mode == Mode::Plan && app.layout().is_some();
+    if let Some(dialog) = &mut app.reaping.dialog {
+        dialog.is_drawn = is_shown;
+    }
+}
+
+/// Time has passed.
+pub fn tick(app: &mut App) -> Option<Effect> {
+    let now = app.now();
+    if let Some(countdown) = app
+        .reaping
+        .dialog
+        .as_mut()
+        .and_then(|dialog| dialog.countdown.as_mut())
+    {
+        match countdown.ends {
+            None => countdown.ends = Some(now + UNDO),
+            Some(ends) if now >= ends => return begin(app),
+            Some(_) => {}
+        }
+        return Some(Effect::Draw);
+    }
+    is_running(app).then_some(Effect::Draw)
+}
+
+/// When something here will read differently, as time since the start of the screen.
+pub fn next_tick(app: &App) -> Option<Duration> {
+    let now = app.now();
+    let dialog = app.reaping.dialog.as_ref();
+    if let Some(countdown) = dialog.and_then(|dialog| dialog.countdown) {
+        let Some(ends) = countdown.ends else {
+            return Some(Duration::ZERO);
+        };
+        let next = seconds_left(ends, now).saturating_sub(1);
+        return Some(ends.saturating_sub(Duration::from_secs(next)));
+    }
+    is_running(app).then(|| Duration::from_secs(now.as_secs() + 1))
+}
+
+/// Whole seconds until then, the last one to its end.
+pub fn seconds_left(ends: Duration, now: Duration) -> u64 {
+    let left = ends.saturating_sub(now);
+    left.as_secs() + u64::from(left.subsec_nanos() > 0)
+}
+
+/// Whether a plan is being carried out.
+pub fn is_running(app: &App) -> bool {
+    let batch = app.reaping.batch.as_ref();
+    batch.is_some_and(|batch| batch.over.is_none())
+}
+
+/// How far what goes on behind the screen is, in a few words; `None` where nothing does.
+pub fn hint(app: &App) -> Option<String> {
+    let batch = app.reaping.batch.as_ref()?;
+    (app.mode != Mode::Plan).then(|| batch.hint(app.clock()))
+}
+
+/// Carries out the plan that is shown.
+fn begin(app: &mut App) -> Option<Effect> {
+    let reaping = &mut app.reaping;
+    let Answer::Plan(proposal) = reaping.dialog.take()?.answer else {
+        return None;
+    };
+    let (number, plan) = (reaping.number, Arc::clone(&proposal.plan));
+    reaping.batch = Some(Batch::new(number, proposal));
+    Some(Effect::Hand(Ask::Begin { number, plan }))
+}
+
+/// Takes a key while the plan is open.
+pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<Action>) -> Option<Effect> {
+    let is_plain = (key.modifiers - KeyModifiers::SHIFT).is_empty();
+    let code = if is_plain { key.code } else { KeyCode::Null };
+    match &mut app.reaping.dialog {
+        None => on_batch(app, code, action),
+        Some(dialog) if dialog.countdown.is_some() => on_countdown(app, code),
+        Some(dialog) if dialog.signals.is_some() => on_signals(app, code, action),
+        Some(_) => on_plan(app, code, action),
+    }
+}
+
+fn on_plan(app: &mut App, code: KeyCode, action: Option<Action>) -> Option<Effect> {
+    if scroll(app, action) {
+        return Some(Effect::Draw);
+    }
+    let dialog = app.reaping.dialog.as_mut()?;
+    match code {
+        KeyCode::Char('y') => return confirm(app),
+        KeyCode::Enter => {
+            return match dialog.button {
+                Button::Begin => confirm(app),
+                Button::Cancel => close(app),
+            };
+        }
+        KeyCode::Esc | KeyCode::Char('n' | 'q' | 'x') | KeyCode::F(10) => return close(app),
+        KeyCode::Left | KeyCode::Right => {
+            dialog.button = match dialog.button {
+                Button::Cancel => Button::Begin,
+                Button::Begin => Button::Cancel,
+            };
+        }
+        KeyCode::Char('s') | KeyCode::F(9) => {
+            let asked = dialog.wish.signal;
+            let place = Signal::ASKED.iter().position(|&it| Some(it) == asked);
+            dialog.signals = Some(place.map_or(0, |place| place + 1));
+        }
+        KeyCode::Tab => return turn(app, 1),
+        KeyCode::BackTab => return turn(app, 2),
+        KeyCode::Char('a') => {
+            dialog.wish.all_users ^= true;
+            return ask(app);
+        }
+        KeyCode::Char('d') if dialog.offers_direct() => {
+            dialog.wish.direct ^= true;
+            return ask(app);
+        }
+        KeyCode::Char('r') | KeyCode::F(5) => return ask(app),
+        _ => return None,
+    }
+    Some(Effect::Draw)
+}
+
+/// The next scope, `steps` on.
+fn turn(app: &mut App, steps: usize) -> Option<Effect> {
+    let dialog = app.reaping.dialog.as_mut()?;
+    if !dialog.selected.is_empty() {
+        let rows = || dialog.selected.clone();
+        let scopes = [
+            Scope::Processes(rows()),
+            Scope::Families(rows()),
+            Scope::Findings,
+        ];
+        let at = scopes.iter().position(|it| *it == dialog.wish.scope);
+        let next = (at.unwrap_or(0) + steps) % scopes.len();
+        dialog.wish.scope = scopes[next].clone();
+    } else {
+        dialog.wish.scope = Scope::Findings;
+    }
+    ask(app)
+}
+
+/// A yes. It counts where there is a plan, and it has been seen.
+fn confirm(app: &mut App) -> Option<Effect> {
+    let is_recording = app.setup.replay.is_some();
+    let dialog = app.reaping.dialog.as_mut()?;
+    if dialog.proposal().is_none() || !dialog.is_drawn {
+        return None;
+    }
+    if is_recording {
+        dialog.note = Some("nothing was sent: of a recording nothing is ended".to_owned());
+    } else if dialog.ends() == 0 {
+        dialog.note = Some("nothing was sent: there is nothing for gpumem to end".to_owned());
+    } else {
+        dialog.note = None;
+        dialog.countdown = Some(Countdown { ends: None });
+    }
+    Some(Effect::Draw)
+}
+
+fn on_countdown(app: &mut App, code: KeyCode) -> Option<Effect> {
+    let now = app.now();
+    let dialog = app.reaping.dialog.as_mut()?;
+    match code {
+        KeyCode::Char('y') | KeyCode::Enter => {
+            let ends = dialog.countdown.and_then(|countdown| countdown.ends)?;
+            if now + UNDO >= ends + HELD_DOWN {
+                return begin(app);
+            }
+            None
+        }
+        KeyCode::Char('u' | 'n' | 'q' | 'x') | KeyCode::Esc => {
+            dialog.countdown = None;
+            dialog.button = Button::Cancel;
+            dialog.note = Some("undone: nothing was sent".to_owned());
+            Some(Effect::Draw)
+        }
+        _ => None,
+    }
+}
+
+fn on_signals(app: &mut App, code: KeyCode, action: Option<Action>) -> Option<Effect> {
+    let dialog = app.reaping.dialog.as_mut()?;
+    let at = dialog.signals?;
+    let last = Signal::ASKED.len();
+    match (code, action) {
+        (KeyCode::Esc | KeyCode::Char('q' | 's') | KeyCode::F(9), _) => dialog.signals = None,
+        (KeyCode::Enter, _) => {
+            dialog.wish.signal = at.checked_sub(1).map(|at| Signal::ASKED[at]);
+            return ask(app);
+        }
+        (_, Some(Action::Down)) => dialog.signals = Some((at + 1).min(last)),
+        (_, Some(Action::Up)) => dialog.signals = Some(at.saturating_sub(1)),
+        (_, Some(Action::First)) => dialog.signals = Some(0),
+        (_, Some(Action::Last)) => dialog.signals = Some(last),
+        _ => return None,
+    }
+    Some(Effect::Draw)
+}
+
+fn on_batch(app: &mut App, code: KeyCode, action: Option<Action>) -> Option<Effect> {
+    if scroll(app, action) {
+        return Some(Effect::Draw);
+    }
+    match code {
+        KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q' | 'n' | 'x') | KeyCode::F(10) => {
+            close(app)
+        }
+        _ => None,
+    }
+}
+
+/// Leaves the plan, or what is carried out, which goes on all the same.
+fn close(app: &mut App) -> Option<Effect> {
+    app.mode = Mode::Main;
+    if !is_running(app) {
+        app.reaping.batch = None;
+    }
+    let was_hurried = app.reaping.dialog.take().is_some_and(|it| it.is_hurried);
+    Some(match was_hurried {
+        true => Effect::Control(Control::Hurry(false)),
+        false => Effect::Draw,
+    })
+}
+
+/// Scrolls, if the action does that.
+fn scroll(app: &mut App, action: Option<Action>) -> bool {
+    let (last, page) = (view::last_offset(app), view::body_rows(app).max(1));
+    let offset = match (&mut app.reaping.dialog, &mut app.reaping.batch) {
+        (Some(dialog), _) => &mut dialog.offset,
+        (None, Some(batch)) => &mut batch.offset,
+        (None, None) => return false,
+    };
+    *offset = match action {
+        Some(Action::Down) => *offset + 1,
+        Some(Action::Up) => offset.saturating_sub(1),
+        Some(Action::PageDown) => *offset + page,
+        Some(Action::PageUp) => offset.saturating_sub(page),
+        Some(Action::First) => 0,
+        Some(Action::Last) => last,
+        _ => return false,
+    }
+    .min(last);
+    true
+}
+
+#[cfg(test)]
+mod tests;

@@ -36,3 +36,4 @@ mod store;
 mod support;
 mod tidy;
 mod unattended;
+mod watch_reap;

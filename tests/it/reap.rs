@@ -24,19 +24,19 @@ use crate::machine::{Machine, one_gpu};
 use crate::support::{self, Output};
 
 /// Sleeps, and ends when it is told to.
-const OBEYS: &str = "";
+pub const OBEYS: &str = "";
 /// What a program ignores it goes on ignoring after exec.
-const IGNORES: &str = "trap '' TERM;";
+pub const IGNORES: &str = "trap '' TERM;";
 
 /// A machine with a namespace in which GPUs' files can be held, and a place for the ledger.
-struct Stage {
+pub struct Stage {
     namespace: Namespace,
-    machine: Machine,
+    pub machine: Machine,
 }
 
 impl Stage {
     /// `None`, after a printed reason, where there can be no namespace.
-    fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         Some(Self {
             namespace: Namespace::new()?,
             machine: Machine::new(&one_gpu(&[])),
@@ -44,7 +44,7 @@ impl Stage {
     }
 
     /// A process that holds 2 GiB until it ends.
-    fn holder(&self, script: &str) -> Holder {
+    pub fn holder(&self, script: &str) -> Holder {
         self.holder_by(&[], script)
     }
 
@@ -63,7 +63,7 @@ impl Stage {
     }
 
     /// From now on its memory comes back so long after its end.
-    fn release(&self, holder: &Holder, after: Duration) {
+    pub fn release(&self, holder: &Holder, after: Duration) {
         let (child, path) = (Arc::clone(&holder.child), self.machine.path("scene.json"));
         thread::spawn(move || {
             while child.lock().unwrap().try_wait().unwrap().is_none() {
@@ -75,7 +75,7 @@ impl Stage {
         });
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.namespace.gpumem(&self.machine, arguments);
         command.env("STATE_DIRECTORY", self.machine.path("state"));
         command
@@ -91,12 +91,12 @@ impl Stage {
         self.run(&[&["reap", "--yes", "--json", "--pid", &pid], more].concat())
     }
 
-    fn ledger(&self) -> PathBuf {
+    pub fn ledger(&self) -> PathBuf {
         self.machine.path("state/reap.jsonl")
     }
 
     /// The ledger's lines; none where there is no ledger.
-    fn lines(&self) -> Vec<Value> {
+    pub fn lines(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.ledger()).unwrap_or_default();
         let lines = text.lines();
         // The last one may be in the making.
@@ -105,7 +105,7 @@ impl Stage {
             .collect()
     }
 
-    fn events(&self) -> Vec<String> {
+    pub fn events(&self) -> Vec<String> {
         let lines = self.lines();
         lines
             .iter()
@@ -131,8 +131,8 @@ impl Stage {
 }
 
 /// A process that holds a GPU; killed at the end.
-struct Holder {
-    pid: u32,
+pub struct Holder {
+    pub pid: u32,
     child: Arc<Mutex<Child>>,
 }
 
@@ -154,7 +154,7 @@ impl Holder {
         }
     }
 
-    fn is_alive(&self) -> bool {
+    pub fn is_alive(&self) -> bool {
         self.child.lock().unwrap().try_wait().unwrap().is_none()
     }
 

@@ -1,7 +1,8 @@
 //! The panels: `&App` to cells. Nothing here changes state.
 //!
 //! A file per panel: [`header`], [`gpus`] (with its [`bar`]), [`table`], [`status`] (findings and keys), [`help`],
-//! [`mod@prompt`] (in their place while one types), [`small`] (a screen too small for panels). Where they go is in `layout.rs`; [`pen`] writes a
+//! [`mod@prompt`] (in their place while one types), [`plan`] (how something would be ended, over all the
+//! others), [`small`] (a screen too small for panels). Where they go is in `layout.rs`; [`pen`] writes a
 //! line, [`look`] has the styles, [`ascii`] translates for terminals without Unicode.
 
 pub mod ascii;
@@ -11,6 +12,7 @@ pub mod header;
 pub mod help;
 pub mod look;
 pub mod pen;
+pub mod plan;
 pub mod prompt;
 pub mod small;
 pub mod status;
@@ -61,6 +63,9 @@ pub fn draw(app: &App, buffer: &mut Buffer) {
             match &app.mode {
                 Mode::Prompt(prompt) => prompt::draw(app, prompt, look, layout.hints, buffer),
                 _ => status::hints(app, look, layout.table.height, layout.hints, buffer),
+            }
+            if app.mode == Mode::Plan {
+                plan::draw(app, look, area, buffer);
             }
         }
     }

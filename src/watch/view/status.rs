@@ -17,6 +17,7 @@ use crate::watch::column::Column;
 use crate::watch::keys;
 use crate::watch::layout::Gpus;
 use crate::watch::picture::{Picture, Subject, badge};
+use crate::watch::reaping;
 
 /// The text of one finding is cut here, whatever a rule or a recording put into it.
 const MESSAGE_CHARS: u16 = 1000;
@@ -338,6 +339,9 @@ pub fn hints(app: &App, look: Look, table_height: u16, area: Rect, buffer: &mut 
         true => 0,
         false => columns(right) + 1,
     };
+    if let Some(hint) = reaping::hint(app) {
+        pen.text(&hint, look.caution()).skip(2);
+    }
     for (key, word) in keys::table().filter_map(|binding| binding.hint) {
         if columns(key) + 1 + columns(word) + kept > pen.room() {
             break;

@@ -1,0 +1,204 @@
+//! A plan that is being carried out: how far each target is, and what has come back. Pure.
+
+use std::sync::Arc;
+
+use crate::model::{Snapshot, Time};
+use crate::reclaim::{Outcome, Plan, Target};
+use crate::report::escape::escape;
+use crate::units::{Bytes, Span};
+use crate::watch::hand::{Proposal, Stage};
+
+/// What was done to one target; a plan has a handful of steps.
+const MOST_SENT: usize = 16;
+
+/// A plan that is being carried out, or was.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Batch {
+    /// The question's.
+    pub number: u64,
+    /// What is carried out.
+    pub plan: Arc<Plan>,
+    /// How far each of the plan's targets is.
+    pub targets: Vec<Mark>,
+    /// Nothing more is done, or why not all was.
+    pub over: Option<Result<(), String>>,
+    /// Lines that are scrolled away.
+    pub offset: usize,
+}
+
+/// How far a target is.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Mark {
+    /// Who it is, and what should come back.
+    pub title: String,
+    /// Where it is; `None` before its turn.
+    pub stage: Option<Stage>,
+    /// What was done to it, in words, oldest first.
+    pub sent: Vec<String>,
+    /// What NVML says it holds still; `None` where it does not say.
+    pub held_bytes: Option<u64>,
+}
+
+impl Mark {
+    fn outcome(&self) -> Option<&Outcome> {
+        match &self.stage {
+            Some(Stage::Ended { outcome, .. }) => Some(outcome),
+            _ => None,
+        }
+    }
+}
+
+impl Batch {
+    /// Nothing is done so far.
+    pub fn new(number: u64, proposal: Proposal) -> Self {
+        let mark = |title| Mark {
+            title,
+            stage: None,
+            sent: Vec::new(),
+            held_bytes: None,
+        };
+        Self {
+            number,
+            plan: proposal.plan,
+            targets: proposal.titles.into_iter().map(mark).collect(),
+            over: None,
+            offset: 0,
+        }
+    }
+
+    /// Notes how far a target is.
+    pub fn stand(&mut self, place: usize, stage: Stage) {
+        if let Some(mark) = self.targets.get_mut(place) {
+            mark.stage = Some(stage);
+        }
+    }
+
+    /// Notes what was done to a target.
+    pub fn send(&mut self, place: usize, words: String) {
+        if let Some(mark) = self.targets.get_mut(place)
+            && mark.sent.len() < MOST_SENT
+        {
+            mark.sent.push(words);
+        }
+    }
+
+    /// Notes what each target holds still, by a sample.
+    pub fn see(&mut self, snapshot: &Snapshot) {
+        for (mark, target) in self.targets.iter_mut().zip(&self.plan.targets) {
+            mark.held_bytes = held(target, snapshot);
+        }
+    }
+
+    /// What it is about, line by line. `now` is by the clock of the samples.
+    pub fn lines(&self, now: Option<Time>) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (mark, target) in self.targets.iter().zip(&self.plan.targets) {
+            lines.push(mark.title.clone());
+            for words in &mark.sent {
+                lines.push(format!("    done: {words}"));
+            }
+            lines.push(format!("    {}", self.state(mark, target, now)));
+        }
+        lines
+    }
+
+    fn state(&self, mark: &Mark, target: &Target, now: Option<Time>) -> String {
+        let left = |until: Time| now.map(|now| left(until, now));
+        match &mark.stage {
+            Some(Stage::Ended { words, .. }) => words.clone(),
+            // What is not at its end is left as it is.
+            _ if self.over.is_some() => "left as it is".to_owned(),
+            None => "its turn is to come".to_owned(),
+            Some(Stage::Paced { until }) => match left(*until) {
+                Some(left) => format!("waits {left}: rules act one at a time"),
+                None => "waits: rules act one at a time".to_owned(),
+            },
+            Some(Stage::Waiting { until }) => {
+                let what = match mark.sent.is_empty() {
+                    true => "looking at it",
+                    false => "waiting for it",
+                };
+                let left = left(*until).map_or_else(String::new, |left| format!(", {left} left"));
+                let back = match (target.bytes, mark.held_bytes) {
+                    (Some(all), Some(held)) => {
+                        let back = Bytes(all.saturating_sub(held));
+                        format!("; {back} of {} back", Bytes(all))
+                    }
+                    _ => String::new(),
+                };
+                format!("{what}{left}{back}")
+            }
+        }
+    }
+
+    /// All of it, in a line.
+    pub fn summary(&self) -> String {
+        let outcomes = || self.targets.iter().filter_map(Mark::outcome);
+        let freed: u64 = outcomes().map(Outcome::freed_bytes).sum();
+        let ended = outcomes().filter(|it| it.is_success()).count();
+        let all = self.targets.len();
+        let total = format!("{} back from {ended} of {all}", Bytes(freed));
+        match &self.over {
+            None => total,
+            Some(Ok(())) => format!("over: {total}"),
+            Some(Err(error)) => format!("{total}; {}", escape(error)),
+        }
+    }
+
+    /// How far it is, in a few words: `ending 1 of 3: SIGTERM to 4000, 7s`.
+    pub fn hint(&self, now: Option<Time>) -> String {
+        if self.over.is_some() {
+            return format!("{} (x)", self.summary());
+        }
+        let all = self.targets.len();
+        let is_open = |mark: &Mark| mark.outcome().is_none();
+        let Some(place) = self.targets.iter().position(is_open) else {
+            return self.summary();
+        };
+        let mark = &self.targets[place];
+        let mut text = format!("ending {} of {all}", place + 1);
+        if let Some(words) = mark.sent.last() {
+            text.push_str(&format!(": {words}"));
+        }
+        if let (Some(Stage::Waiting { until } | Stage::Paced { until }), Some(now)) =
+            (&mark.stage, now)
+        {
+            text.push_str(&format!(", {}", left(*until, now)));
+        }
+        text
+    }
+}
+
+/// The time that is left, in whole seconds.
+fn left(until: Time, now: Time) -> Span {
+    Span::from_seconds(until.seconds_since(now).max(0.0).ceil())
+}
+
+/// What a target holds by NVML's lists; `None` where one of its GPUs does not tell.
+fn held(target: &Target, snapshot: &Snapshot) -> Option<u64> {
+    let is_its = |index: u32| {
+        let mut gpus = target.members.iter().flat_map(|member| &member.gpus);
+        gpus.any(|gpu| gpu.index == index)
+    };
+    // A number that another process has now holds nothing of the target's.
+    let is_member = |pid: u32| {
+        let start = snapshot.process(pid).and_then(|it| it.start_ticks);
+        let mut members = target.members.iter();
+        members.any(|it| it.pid == pid && start.is_none_or(|start| start == it.start_ticks))
+            || (start.is_none() && target.dead.contains(&pid))
+    };
+    let mut bytes = 0u64;
+    let mut seen = false;
+    for gpu in snapshot.gpus.iter().filter(|gpu| is_its(gpu.index)) {
+        if gpu.stale_seconds.is_some() {
+            return None;
+        }
+        for row in gpu.processes.as_ref()? {
+            if is_member(row.pid) {
+                bytes = bytes.saturating_add(row.used_bytes?);
+            }
+        }
+        seen = true;
+    }
+    seen.then_some(bytes)
+}

@@ -1,0 +1,216 @@
+//! Ending real processes from `gpumem watch`, on a real terminal and the mock driver.
+
+use std::fs::File;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use serde_json::json;
+
+use crate::machine::GIB;
+use crate::pty::Terminal;
+use crate::reap::{Holder, IGNORES, OBEYS, Stage};
+use crate::support;
+
+/// The screen, with the only process selected.
+fn watching(stage: &Stage, holder: &Holder) -> Option<Terminal> {
+    support::find("setsid", "util-linux")?;
+    let command = stage.command(&["watch", "--no-store", "--interval", "250ms"]);
+    let mut terminal = Terminal::start(&[], &command, 30, 120);
+    terminal.wait_for("process", |text| text.contains(&holder.pid.to_string()));
+    terminal.press("j");
+    let title = format!("process {} on GPU 0", holder.pid);
+    terminal.wait_for("selection", |text| text.contains(&title));
+    Some(terminal)
+}
+
+/// The screen, with the plan for that process.
+fn planned(stage: &Stage, holder: &Holder) -> Option<Terminal> {
+    let mut terminal = watching(stage, holder)?;
+    terminal.press("x");
+    let text = terminal.wait_for("plan", |text| text.contains("y: end it"));
+    for words in [
+        format!("end {}", holder.pid),
+        format!("SIGTERM to {}; wait 10s", holder.pid),
+        "1 to end, 2.0 GiB expected back".to_owned(),
+    ] {
+        assert!(text.contains(&words), "no {words}:\n{text}");
+    }
+    Some(terminal)
+}
+
+fn quit(terminal: &mut Terminal) {
+    terminal.press("\u{3}");
+    assert_eq!(terminal.end().code(), Some(0));
+}
+
+#[test]
+fn a_yes_ends_it_and_the_screen_says_what_came_back() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let holder = stage.holder(OBEYS);
+    let Some(mut terminal) = planned(&stage, &holder) else {
+        return;
+    };
+    stage.release(&holder, Duration::ZERO);
+    terminal.press("y");
+    terminal.wait_for("countdown", |text| text.contains("nothing was sent so far"));
+    assert!(holder.is_alive() && stage.lines().is_empty());
+    let text = terminal.wait_for("outcome", |text| text.contains("over: "));
+    for words in [
+        format!("done: SIGTERM to {}", holder.pid),
+        format!("{}: freed 2.0 GiB in ", holder.pid),
+        "over: 2.0 GiB back from 1 of 1".to_owned(),
+    ] {
+        assert!(text.contains(&words), "no {words}:\n{text}");
+    }
+    assert!(!holder.is_alive());
+    assert_eq!(stage.events(), ["begun", "intended", "done", "ended"]);
+    let lines = stage.lines();
+    assert_eq!(lines[0]["target"]["members"][0]["pid"], holder.pid);
+    assert_eq!(
+        lines[0]["actor"]["uid"],
+        rustix::process::geteuid().as_raw()
+    );
+    assert_eq!(lines[3]["bytes"], json!(2 * GIB));
+    quit(&mut terminal);
+}
+
+#[test]
+fn what_is_undone_or_left_is_left_alive() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let holder = stage.holder(OBEYS);
+    let Some(mut terminal) = planned(&stage, &holder) else {
+        return;
+    };
+    terminal.press("y");
+    terminal.wait_for("countdown", |text| text.contains("nothing was sent so far"));
+    terminal.press("u");
+    terminal.wait_for("undo", |text| text.contains("undone: nothing was sent"));
+    // Enter leaves, as long as nobody goes to the other button.
+    terminal.press("\r");
+    terminal.wait_for("table", |text| !text.contains("to end, "));
+    terminal.press("x");
+    terminal.wait_for("plan", |text| text.contains("y: end it"));
+    // A lone Esc is one only when nothing comes behind it.
+    terminal.press("\u{1b}");
+    terminal.wait_for("table", |text| !text.contains("to end, "));
+    quit(&mut terminal);
+    assert!(holder.is_alive() && stage.lines().is_empty());
+}
+
+#[test]
+fn one_that_ignores_it_is_killed_after_its_grace_behind_the_table() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let holder = stage.holder(IGNORES);
+    let Some(mut terminal) = planned(&stage, &holder) else {
+        return;
+    };
+    stage.release(&holder, Duration::ZERO);
+    terminal.press("y");
+    terminal.wait_for("grace", |text| {
+        text.contains("waiting for it, ") && text.contains("; 0 B of 2.0 GiB back")
+    });
+    assert!(holder.is_alive());
+    terminal.press("q");
+    let ending = format!("ending 1 of 1: SIGTERM to {}, ", holder.pid);
+    terminal.wait_for("line of what goes on", |text| text.contains(&ending));
+    terminal.press("x");
+    let text = terminal.wait_for("outcome", |text| text.contains("over: "));
+    let kill = format!("done: SIGSTOP and SIGKILL to {}", holder.pid);
+    assert!(
+        text.contains(&kill) && text.contains("over: 2.0 GiB back from 1 of 1"),
+        "{text}"
+    );
+    assert!(!holder.is_alive());
+    quit(&mut terminal);
+}
+
+#[test]
+fn another_signal_is_chosen_from_the_list_and_planned() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let holder = stage.holder(IGNORES);
+    let Some(mut terminal) = planned(&stage, &holder) else {
+        return;
+    };
+    terminal.press("s");
+    terminal.wait_for("list", |text| text.contains("> the gentlest way"));
+    terminal.press("G\r");
+    let text = terminal.wait_for("plan", |text| text.contains("signal: SIGKILL"));
+    assert!(
+        text.contains(&format!("1. SIGKILL to {}", holder.pid)) && !text.contains("SIGTERM"),
+        "{text}"
+    );
+    stage.release(&holder, Duration::ZERO);
+    terminal.press("y");
+    terminal.wait_for("outcome", |text| {
+        text.contains("over: 2.0 GiB back from 1 of 1")
+    });
+    assert!(!holder.is_alive());
+    quit(&mut terminal);
+}
+
+#[test]
+fn who_leaves_in_the_middle_is_told_what_was_sent() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let holder = stage.holder(IGNORES);
+    let Some(mut terminal) = planned(&stage, &holder) else {
+        return;
+    };
+    terminal.press("y");
+    terminal.wait_for("grace", |text| text.contains("waiting for it, "));
+    quit(&mut terminal);
+    let pid = holder.pid;
+    let said = format!("left at {pid}: nothing more is sent; it was sent: SIGTERM to {pid}");
+    terminal.wait_for("word of it", |text| text.contains(&said));
+    assert!(holder.is_alive());
+    assert_eq!(stage.events(), ["begun", "intended", "done"]);
+}
+
+#[test]
+fn beside_another_reaper_nothing_is_sent() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let holder = stage.holder(OBEYS);
+    let folder = stage.machine.path("state");
+    std::fs::create_dir_all(&folder).unwrap();
+    let lock = File::create(folder.join("reap.lock")).unwrap();
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let Some(mut terminal) = planned(&stage, &holder) else {
+        return;
+    };
+    terminal.press("y");
+    terminal.wait_for("refusal", |text| {
+        text.contains("nothing was sent: another reaper is at work")
+    });
+    quit(&mut terminal);
+    assert!(holder.is_alive() && stage.lines().is_empty());
+}
+
+#[test]
+fn of_the_demo_nothing_is_sent() {
+    if support::find("setsid", "util-linux").is_none() {
+        return;
+    }
+    let command = support::command(&["watch", "--demo"]);
+    let mut terminal = Terminal::start(&[], &command, 40, 120);
+    terminal.wait_for("demo", |text| text.contains("fine-tune"));
+    terminal.press("jx");
+    terminal.wait_for("plan", |text| {
+        text.contains("expected back") && text.contains("a recording: nothing will be sent")
+    });
+    terminal.press("y");
+    terminal.wait_for("no", |text| {
+        text.contains("nothing was sent: of a recording nothing is ended")
+    });
+    quit(&mut terminal);
+}
