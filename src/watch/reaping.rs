@@ -21,7 +21,7 @@ use super::play::Control;
 use super::view::plan as view;
 use crate::model::Snapshot;
 use crate::model::finding::{Finding, Undecided};
-use crate::reclaim::Signal;
+use crate::reclaim::{Signal, Target};
 use batch::Batch;
 
 /// How long a yes can be taken back.
@@ -113,7 +113,7 @@ impl Dialog {
     /// Whether there is anything that `direct` would change.
     pub fn offers_direct(&self) -> bool {
         let targets = self.proposal().map(|it| &it.plan.targets).into_iter();
-        self.wish.direct || targets.flatten().any(|target| target.is_advice())
+        self.wish.direct || targets.flatten().any(Target::is_advice)
     }
 }
 
@@ -428,7 +428,7 @@ fn confirm(app: &mut App) -> Option<Effect> {
         return None;
     }
     if is_recording {
-        dialog.note = Some("nothing was sent: of a recording nothing is ended".to_owned());
+        dialog.note = Some("nothing was sent: it is a recording".to_owned());
     } else if dialog.ends() == 0 {
         dialog.note = Some("nothing was sent: there is nothing for gpumem to end".to_owned());
     } else {

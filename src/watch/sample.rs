@@ -9,7 +9,10 @@ use crate::model::snapshot::{
     Container, Gpu, GpuProcess, Memory, MigDevice, Process, ReadError, Snapshot,
 };
 use crate::model::time::Time;
+use crate::reclaim::target::{Member, MemberGpu, Reason, Step, Whom};
+use crate::reclaim::{Plan, Signal, Target};
 use crate::units::{GIB, MIB};
+use crate::watch::hand::Proposal;
 
 const COMMANDS: [&[&str]; 5] = [
     &["python", "train.py", "--config", "configs/base.yaml"],
@@ -252,4 +255,57 @@ pub fn courses(snapshot: &Snapshot, minutes: u32) -> Courses {
         courses.observe(&then);
     }
     courses
+}
+
+/// One that gpumem would end itself.
+pub fn target(pid: u32) -> Target {
+    Target {
+        id: format!("{pid}:1").into(),
+        boot_id: None,
+        reason: Reason::Named,
+        members: vec![Member {
+            pid,
+            start_ticks: 1,
+            uid: 1000,
+            user: None,
+            name: "python".into(),
+            gpus: vec![MemberGpu {
+                index: 0,
+                uuid: None,
+                used_bytes: Some(6 * GIB),
+            }],
+            is_listed: true,
+            process_group: None,
+            session: None,
+        }],
+        launcher: None,
+        leader: pid,
+        dead: Vec::new(),
+        bytes: Some(6 * GIB),
+        steps: vec![Step::Signal {
+            signal: Signal::Term,
+            whom: Whom::Family,
+            grace_seconds: 10.0,
+        }],
+        respawn_seconds: 0.0,
+    }
+}
+
+/// A plan, and lines that are not those of `gpumem reap`.
+pub fn proposal(targets: Vec<Target>) -> Proposal {
+    let titles: Vec<String> = targets
+        .iter()
+        .map(|it| format!("{} ann: 6.0 GiB: python", it.leader))
+        .collect();
+    let mut lines = titles.clone();
+    lines.push("so much to end".to_owned());
+    Proposal {
+        plan: Arc::new(Plan {
+            time: Time::default(),
+            targets,
+            refused: Vec::new(),
+        }),
+        lines,
+        titles,
+    }
 }

@@ -206,11 +206,11 @@ fn of_the_demo_nothing_is_sent() {
     terminal.wait_for("demo", |text| text.contains("fine-tune"));
     terminal.press("jx");
     terminal.wait_for("plan", |text| {
-        text.contains("expected back") && text.contains("a recording: nothing will be sent")
+        text.contains("a recording: nothing will be sent") && text.contains("1. ")
     });
     terminal.press("y");
     terminal.wait_for("no", |text| {
-        text.contains("nothing was sent: of a recording nothing is ended")
+        text.contains("nothing was sent: it is a recording")
     });
     quit(&mut terminal);
 }

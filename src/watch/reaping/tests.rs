@@ -3,13 +3,13 @@
 use super::*;
 use crate::model::Time;
 use crate::reclaim::plan::Why;
-use crate::reclaim::target::{Member, MemberGpu, Reason, Step, Whom};
-use crate::reclaim::{Outcome, Plan, Refused, Target};
+use crate::reclaim::target::Step;
+use crate::reclaim::{Outcome, Plan, Refused};
 use crate::rules::{Engine, Settings};
 use crate::units::GIB;
 use crate::watch::app::{Event, Me, Setup, update};
 use crate::watch::hand::Stage;
-use crate::watch::sample;
+use crate::watch::sample::{self, proposal, target};
 use crate::watch::view::look::Depth;
 
 /// A screen that has seen two processes on a GPU.
@@ -66,57 +66,6 @@ fn draw(app: &mut App) {
     assert_eq!(update(app, Event::Drawn), None);
 }
 
-fn target(pid: u32) -> Target {
-    Target {
-        id: format!("{pid}:1").into(),
-        boot_id: None,
-        reason: Reason::Named,
-        members: vec![Member {
-            pid,
-            start_ticks: 1,
-            uid: 1000,
-            user: None,
-            name: "python".into(),
-            gpus: vec![MemberGpu {
-                index: 0,
-                uuid: None,
-                used_bytes: Some(6 * GIB),
-            }],
-            is_listed: true,
-            process_group: None,
-            session: None,
-        }],
-        launcher: None,
-        leader: pid,
-        dead: Vec::new(),
-        bytes: Some(6 * GIB),
-        steps: vec![Step::Signal {
-            signal: Signal::Term,
-            whom: Whom::Family,
-            grace_seconds: 10.0,
-        }],
-        respawn_seconds: 0.0,
-    }
-}
-
-fn proposal(targets: Vec<Target>) -> Proposal {
-    let titles: Vec<String> = targets
-        .iter()
-        .map(|it| format!("{} ann: 6.0 GiB: python", it.leader))
-        .collect();
-    let mut lines = titles.clone();
-    lines.push("so much to end".to_owned());
-    Proposal {
-        plan: Arc::new(Plan {
-            time: Time::default(),
-            targets,
-            refused: Vec::new(),
-        }),
-        lines,
-        titles,
-    }
-}
-
 /// What is asked for by an effect.
 fn asked(effect: Option<Effect>) -> Box<Question> {
     match effect {
@@ -165,7 +114,7 @@ fn a_yes_begins_the_very_plan_that_is_shown_after_the_time_to_undo() {
     assert_eq!(app.next_tick(), Some(Duration::ZERO));
     assert_eq!(tick(&mut app, 5_500), Some(Effect::Draw));
     for (next, until) in [(6_500, 6_400), (7_500, 7_499), (8_500, 8_499)] {
-        assert_eq!(app.next_tick(), Some(Duration::from_millis(next)));
+        assert_eq!(next_tick(&app), Some(Duration::from_millis(next)));
         assert_eq!(tick(&mut app, until), Some(Effect::Draw), "{until}");
         tick(&mut app, next.min(8_499));
     }
@@ -388,18 +337,14 @@ fn what_somebody_else_owns_is_signalled_only_where_that_is_asked_for() {
 #[test]
 fn marked_processes_are_meant_together_and_findings_are_asked_for_by_x() {
     let mut app = showing(None);
-    for _ in 0..4 {
+    for _ in 0..3 {
         char(&mut app, ' ');
     }
     let Scope::Processes(rows) = asked(char(&mut app, 'x')).wish.scope else {
         panic!("another scope");
     };
     let pids: Vec<u32> = rows.iter().map(|row| row.identity.pid).collect();
-    assert_eq!(
-        pids,
-        [sample::pid(0, 0)],
-        "marked, and the mark of the other taken"
-    );
+    assert_eq!(pids, [sample::pid(0, 0), sample::pid(0, 1)]);
     press(&mut app, KeyCode::Esc);
     let question = asked(char(&mut app, 'X'));
     assert_eq!(question.wish.scope, Scope::Findings);

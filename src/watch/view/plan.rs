@@ -21,6 +21,8 @@ use crate::watch::reaping::{Answer, Button, Dialog, seconds_left};
 const WIDTH: u16 = 110;
 /// One line of a plan is cut after so many of the screen.
 const MOST_LINES: usize = 12;
+/// Lines of a plan that are to be seen on the lowest screen.
+const LEAST_LINES: usize = 3;
 /// What is done where no signal is asked for: what owns a process is asked first, then comes SIGTERM.
 const GENTLEST: &str = "the gentlest way";
 
@@ -111,6 +113,7 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
             Below::Rule => {
                 let text = match hidden - offset {
                     0 => "the end; k goes back".to_owned(),
+                    1 => "1 more line; j goes on".to_owned(),
                     more => format!("{more} more lines; j goes on"),
                 };
                 pen.fill("─", 2, look.faint()).skip(1);
@@ -210,6 +213,13 @@ fn arrange(app: &App, area: Rect) -> Option<(Sheet, Places, Lines, Vec<Below>)> 
         below.push(Below::Choices(row));
     }
     below.push(Below::Buttons);
+    // What else could be asked for makes way for the plan.
+    let most = usize::from(area.height).saturating_sub(1 + LEAST_LINES);
+    while below.len() > most
+        && let Some(at) = below.iter().rposition(|it| matches!(it, Below::Choices(_)))
+    {
+        below.remove(at);
+    }
 
     let below_rows = u16::try_from(below.len()).unwrap_or(u16::MAX);
     let wanted = u16::try_from(lines.len()).unwrap_or(u16::MAX);
@@ -263,12 +273,11 @@ fn of_plan(app: &App, dialog: &Dialog) -> Sheet {
             body.extend(lines.iter().map(|line| (line.clone(), Tone::of(line))));
         }
     }
-    if is_recording {
-        let text = "a recording: nothing will be sent";
-        note.push((text.to_owned(), Tone::Plain));
-    }
     if let Some(text) = &dialog.note {
         note.push((text.clone(), Tone::Alarm));
+    } else if is_recording {
+        let text = "a recording: nothing will be sent";
+        note.push((text.to_owned(), Tone::Plain));
     }
     if let Some(at) = dialog.signals {
         body = vec![("end it by".to_owned(), Tone::Plain)];
@@ -405,3 +414,6 @@ fn fold(line: &str, width: u16) -> Vec<String> {
     out.extend(rest.iter().map(|it| format!("{blank}{it}")));
     out
 }
+
+#[cfg(test)]
+mod tests;

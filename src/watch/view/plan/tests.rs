@@ -1,0 +1,197 @@
+//! What the sheet looks like, on plans made by hand.
+
+use std::time::Duration;
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::*;
+use crate::reclaim::Outcome;
+use crate::rules::{Engine, Settings};
+use crate::units::GIB;
+use crate::watch::app::{Event, Me, Setup, update};
+use crate::watch::hand::{News, Proposal, Stage};
+use crate::watch::sample;
+use crate::watch::view::look::Depth;
+use crate::watch::view::tests::check;
+
+const SIZES: [(u16, u16); 3] = [(40, 10), (80, 24), (120, 40)];
+
+/// The lines of a plan as `gpumem reap` prints them.
+const LINES: &[&str] = &[
+    "4001 ann: 6.0 GiB on GPU 0: python -m ipykernel_launcher -f kernel-3f.json",
+    "    idle since 2026-11-21T09:34:15.123Z: notebook thesis/fine-tune.ipynb (4001) has held 6.0 GiB on GPU 0 without using it for 29m 50s",
+    "    1. ask the notebook server http://127.0.0.1:8888/ to shut kernel 4b1f6f0e-2a57-4c3d-9be4-d08a51c7f2e6 down; wait 6s",
+    "    2. SIGTERM to 4001; wait 10s",
+    "    3. SIGKILL to 4001; wait 5s",
+    "",
+    "4000 bob: 3.0 GiB on GPU 0: 日本語のとても長い名前のプログラム.py \\e[2J",
+    "    named",
+    "    1. SIGTERM to 4000; wait 10s",
+    "",
+    "left alone: 4100 hana (vllm serve): it serves and waits for requests; --servers takes it",
+    "undecided: leak: needs 600 s of history, has 5 s",
+    "error: GPU 1: nvmlDeviceGetMemoryInfo_v2: GPU is lost",
+    "2 to end, 9.0 GiB expected back, 1 left alone",
+];
+
+fn app(columns: u16, rows: u16, replay: Option<&str>) -> App {
+    let setup = Setup {
+        replay: replay.map(str::to_owned),
+        version: "0.1.0",
+        me: Me::default(),
+        depth: Depth::Ansi16,
+        ascii: false,
+    };
+    let engine = Engine::new(Settings::default());
+    let mut app = App::new(setup, engine, Duration::from_secs(2), columns, rows);
+    let news = Event::Snapshot {
+        now: Duration::from_secs(1),
+        snapshot: Box::new(sample::snapshot(2, 3)),
+        is_passing: false,
+    };
+    update(&mut app, news);
+    app
+}
+
+fn press(app: &mut App, code: KeyCode) {
+    update(app, Event::Key(KeyEvent::new(code, KeyModifiers::NONE)));
+}
+
+fn tick(app: &mut App, seconds: u64) {
+    let now = Duration::from_secs(seconds);
+    update(app, Event::Tick { now });
+}
+
+/// Has the plan come and drawn.
+fn plan(app: &mut App) {
+    press(app, KeyCode::Char('X'));
+    let targets = vec![sample::target(4001), sample::target(4000)];
+    let proposal = Proposal {
+        lines: LINES.iter().map(|&line| line.to_owned()).collect(),
+        ..sample::proposal(targets)
+    };
+    let number = 1;
+    let plan = Ok(proposal);
+    update(app, Event::Hand(News::Planned { number, plan }));
+    update(app, Event::Drawn);
+}
+
+#[test]
+fn a_plan_and_what_can_be_done_with_it() {
+    for (columns, rows) in SIZES {
+        let at = format!("{columns}x{rows}");
+        let mut app = app(columns, rows, None);
+        press(&mut app, KeyCode::Char('X'));
+        check(&format!("plan-asked-{at}"), &app);
+        press(&mut app, KeyCode::Esc);
+        app = self::app(columns, rows, None);
+        plan(&mut app);
+        check(&format!("plan-{at}"), &app);
+        press(&mut app, KeyCode::End);
+        press(&mut app, KeyCode::Right);
+        check(&format!("plan-end-{at}"), &app);
+        press(&mut app, KeyCode::Char('y'));
+        tick(&mut app, 2);
+        tick(&mut app, 3);
+        check(&format!("plan-countdown-{at}"), &app);
+        press(&mut app, KeyCode::Char('u'));
+        check(&format!("plan-undone-{at}"), &app);
+        press(&mut app, KeyCode::Char('s'));
+        press(&mut app, KeyCode::End);
+        check(&format!("plan-signals-{at}"), &app);
+    }
+}
+
+#[test]
+fn of_a_recording_it_says_that_nothing_will_be_sent() {
+    for (columns, rows) in SIZES {
+        let mut app = app(columns, rows, Some("demo"));
+        plan(&mut app);
+        press(&mut app, KeyCode::Char('y'));
+        check(&format!("plan-recording-{columns}x{rows}"), &app);
+    }
+}
+
+#[test]
+fn what_is_carried_out_and_what_came_of_it() {
+    for (columns, rows) in SIZES {
+        let at = format!("{columns}x{rows}");
+        let mut app = app(columns, rows, None);
+        plan(&mut app);
+        press(&mut app, KeyCode::Char('y'));
+        tick(&mut app, 2);
+        tick(&mut app, 5);
+        let number = 1;
+        let stand = |app: &mut App, place, stage| {
+            let news = News::Target {
+                number,
+                place,
+                stage,
+            };
+            update(app, Event::Hand(news));
+        };
+        let outcome = Outcome::Freed {
+            bytes: 6 * GIB,
+            ms: 2300,
+        };
+        let words = format!("4001: {outcome}");
+        stand(&mut app, 0, Stage::Ended { outcome, words });
+        let words = "SIGTERM to 4000".to_owned();
+        let sent = News::Sent {
+            number,
+            place: 1,
+            words,
+        };
+        update(&mut app, Event::Hand(sent));
+        let until = sample::snapshot(0, 0).time.plus_seconds(12.0);
+        stand(&mut app, 1, Stage::Waiting { until });
+        check(&format!("plan-ending-{at}"), &app);
+        press(&mut app, KeyCode::Esc);
+        check(&format!("plan-behind-{at}"), &app);
+        let outcome = Outcome::StillAlive;
+        let words = format!("4000: {outcome}");
+        stand(&mut app, 1, Stage::Ended { outcome, words });
+        let error = None;
+        update(&mut app, Event::Hand(News::Over { number, error }));
+        press(&mut app, KeyCode::Char('x'));
+        check(&format!("plan-over-{at}"), &app);
+    }
+}
+
+#[test]
+fn a_line_is_folded_where_it_began_and_cut_in_the_end() {
+    let line = format!("    {}", "word ".repeat(20));
+    let folded = fold(&line, 40);
+    assert!(folded[0].starts_with("    word") && folded[1].starts_with("      word"));
+    let long = fold(&"x".repeat(100_000), 40);
+    assert_eq!(long.len(), MOST_LINES + 1);
+    assert_eq!(fold("", 10), [""]);
+    for width in 0..20 {
+        for line in ["    日本語日本語", "        deep", "x"] {
+            for folded in fold(line, width) {
+                assert!(columns(&folded) <= width.max(1) + 1, "{width}: {folded:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_size_of_the_screen_panics() {
+    for columns in (0..=130).step_by(7) {
+        for rows in 0..=20 {
+            let mut app = app(columns, rows, None);
+            plan(&mut app);
+            for key in ['j', 'y', 'u', 's', 'G'] {
+                press(&mut app, KeyCode::Char(key));
+                let area = Rect::new(0, 0, columns, rows);
+                let mut buffer = Buffer::empty(area);
+                let look = Look {
+                    theme: app.theme,
+                    depth: Depth::Mono,
+                };
+                draw(&app, look, area, &mut buffer);
+                crate::watch::view::draw(&app, &mut buffer);
+            }
+        }
+    }
+}
