@@ -1,5 +1,5 @@
-//! How memory moved: an outline of what each process held on each GPU and of what each GPU had in use,
-//! for a page about one of them.
+//! How memory moved: an outline of what each process held on each GPU, and of what each GPU had in use
+//! and how much it was used, for charts and for a page about one of them.
 //!
 //! Beside [`History`](super::History), which rules ask and which keeps less of more: an outline is at
 //! most [`MOST_BUCKETS`] stretches of time with what was held at least and at most in them, and the
@@ -32,11 +32,109 @@ pub struct Bucket {
     pub last_bytes: u64,
 }
 
+/// How much a GPU was used in a stretch of time.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Load {
+    /// The first sample in it.
+    pub since: Time,
+    /// The last one.
+    pub until: Time,
+    /// Mean utilization; never without a sample.
+    pub percent: Average,
+}
+
+/// What an outline is made of.
+trait Stretch {
+    fn since(&self) -> Time;
+    fn until(&self) -> Time;
+    /// Takes in the stretch that follows.
+    fn join(&mut self, later: &Self);
+}
+
+/// Stretches of time, oldest first, and what each may span.
+#[derive(Clone, Debug)]
+struct Outline<S> {
+    stretches: Vec<S>,
+    width: i64,
+}
+
+impl<S> Default for Outline<S> {
+    fn default() -> Self {
+        Self {
+            stretches: Vec::new(),
+            width: 0,
+        }
+    }
+}
+
+impl<S: Stretch> Outline<S> {
+    fn push(&mut self, next: S) {
+        if let Some(last) = self.stretches.last_mut()
+            && next.until() - last.since() < self.width
+        {
+            last.join(&next);
+            return;
+        }
+        if self.stretches.len() == MOST_BUCKETS {
+            self.widen();
+        }
+        self.stretches.push(next);
+    }
+
+    /// Joins neighbours until half of the room is free, or as much as the gaps between them allow.
+    fn widen(&mut self) {
+        while self.stretches.len() > MOST_BUCKETS / 2 {
+            self.width = FIRST_WIDTH_MILLISECONDS.max(self.width.saturating_mul(2));
+            let mut joined: Vec<S> = Vec::with_capacity(MOST_BUCKETS);
+            for next in self.stretches.drain(..) {
+                match joined.last_mut() {
+                    Some(last) if next.until() - last.since() < self.width => last.join(&next),
+                    _ => joined.push(next),
+                }
+            }
+            self.stretches = joined;
+        }
+    }
+}
+
+impl Stretch for Bucket {
+    fn since(&self) -> Time {
+        self.since
+    }
+
+    fn until(&self) -> Time {
+        self.until
+    }
+
+    fn join(&mut self, later: &Self) {
+        self.until = later.until;
+        self.low_bytes = self.low_bytes.min(later.low_bytes);
+        self.high_bytes = self.high_bytes.max(later.high_bytes);
+        self.last_bytes = later.last_bytes;
+    }
+}
+
+impl Stretch for Load {
+    fn since(&self) -> Time {
+        self.since
+    }
+
+    fn until(&self) -> Time {
+        self.until
+    }
+
+    fn join(&mut self, later: &Self) {
+        self.until = later.until;
+        self.percent.add(later.percent);
+    }
+}
+
 /// The outline of one row, or of one GPU.
 #[derive(Clone, Debug, Default)]
 pub struct Course {
-    buckets: Vec<Bucket>,
-    width: i64,
+    held: Outline<Bucket>,
+    // Only of GPUs: a row's would double what thousands of rows take, and no chart shows it.
+    used: Outline<Load>,
     samples: u64,
     percent: Average,
     last_seen: Option<Time>,
@@ -50,17 +148,7 @@ impl Course {
             return;
         };
         self.samples += 1;
-        let width = self.width;
-        if let Some(last) = self.buckets.last_mut()
-            && time - last.since < width
-        {
-            last.take(time, bytes);
-            return;
-        }
-        if self.buckets.len() == MOST_BUCKETS {
-            self.widen();
-        }
-        self.buckets.push(Bucket {
+        self.held.push(Bucket {
             since: time,
             until: time,
             low_bytes: bytes,
@@ -69,24 +157,24 @@ impl Course {
         });
     }
 
-    /// Joins neighbours until half of the room is free, or as much as the gaps between them allow.
-    fn widen(&mut self) {
-        while self.buckets.len() > MOST_BUCKETS / 2 {
-            self.width = FIRST_WIDTH_MILLISECONDS.max(self.width.saturating_mul(2));
-            let mut joined: Vec<Bucket> = Vec::with_capacity(MOST_BUCKETS);
-            for bucket in self.buckets.drain(..) {
-                match joined.last_mut() {
-                    Some(last) if bucket.until - last.since < self.width => last.join(bucket),
-                    _ => joined.push(bucket),
-                }
-            }
-            self.buckets = joined;
-        }
+    fn observe_use(&mut self, time: Time, percent: u32) {
+        let mut average = Average::default();
+        average.push(Some(f64::from(percent)));
+        self.used.push(Load {
+            since: time,
+            until: time,
+            percent: average,
+        });
     }
 
     /// The outline, oldest first; empty where it was never told what is held.
     pub fn buckets(&self) -> &[Bucket] {
-        &self.buckets
+        &self.held.stretches
+    }
+
+    /// How much a GPU was used, oldest first; empty where that was never told, and of a process.
+    pub fn loads(&self) -> &[Load] {
+        &self.used.stretches
     }
 
     /// How many samples told what is held.
@@ -102,22 +190,6 @@ impl Course {
     /// When it was last shown.
     pub fn last_seen(&self) -> Option<Time> {
         self.last_seen
-    }
-}
-
-impl Bucket {
-    fn take(&mut self, time: Time, bytes: u64) {
-        self.until = time;
-        self.low_bytes = self.low_bytes.min(bytes);
-        self.high_bytes = self.high_bytes.max(bytes);
-        self.last_bytes = bytes;
-    }
-
-    fn join(&mut self, later: Self) {
-        self.until = later.until;
-        self.low_bytes = self.low_bytes.min(later.low_bytes);
-        self.high_bytes = self.high_bytes.max(later.high_bytes);
-        self.last_bytes = later.last_bytes;
     }
 }
 
@@ -163,6 +235,9 @@ impl Courses {
                 let used = gpu.memory.map(|memory| memory.used_bytes);
                 let course = self.gpus.entry(gpu.index).or_default();
                 course.observe(time, used, gpu.gpu_percent);
+                if let Some(percent) = gpu.gpu_percent {
+                    course.observe_use(time, percent);
+                }
             }
             for row in gpu.processes.iter().flatten() {
                 let key = Key::of(identity_of(&who, row.pid), gpu, row);
@@ -246,6 +321,27 @@ mod tests {
         let buckets = course.buckets().windows(2);
         let gaps: Vec<i64> = buckets.map(|two| two[1].since - two[0].until).collect();
         assert_eq!(gaps, [1000, 4_999_000]);
+    }
+
+    #[test]
+    fn how_much_a_gpu_was_used_is_outlined_as_well_and_bounded() {
+        let mut scene = Scene::new(1, 1.0);
+        scene.holder(7, &[0], GIB);
+        let mut courses = Courses::default();
+        for second in 0..1000 {
+            scene.gpu(0).gpu_percent = (second % 4 > 0).then_some(30 + second % 4 * 10);
+            courses.observe(scene.step());
+        }
+        let now = scene.step();
+        let course = courses.gpu(&now.gpus[0]).unwrap();
+        let loads = course.loads();
+        assert!(loads.len() <= MOST_BUCKETS && loads.len() >= MOST_BUCKETS / 4);
+        assert!(loads.windows(2).all(|two| two[0].until < two[1].since));
+        let samples: u64 = loads.iter().map(|load| load.percent.count()).sum();
+        assert_eq!(samples, 750, "what is not told is no sample");
+        let row = &now.gpus[0].processes.as_ref().unwrap()[0];
+        let row = courses.row(now.processes[0].identity(), &now.gpus[0], row);
+        assert!(row.unwrap().loads().is_empty());
     }
 
     #[test]
