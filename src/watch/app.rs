@@ -17,7 +17,7 @@ use signal_hook::consts::{SIGCONT, SIGTSTP};
 use super::column::Column;
 use super::hand::{Ask, News};
 use super::keys::{self, Action};
-use super::layout::{Form, Layout};
+use super::layout::{Form, Layout, Needs};
 use super::listing::{Choice, Listing};
 use super::page::{self, Page};
 use super::picture::{Picture, RowKey, Sort, Subject};
@@ -300,14 +300,22 @@ impl App {
 
     /// The panels' places on a screen of this size.
     pub fn layout_of(&self, area: Rect) -> Option<Layout> {
-        let gpus = self.picture.as_ref().map(|it| &it.snapshot.gpus);
-        let count = gpus.map_or(0, Vec::len);
-        let parts: usize = gpus
-            .into_iter()
-            .flatten()
-            .map(|gpu| gpu.mig_devices.len())
-            .sum();
-        Layout::new(area, count, parts)
+        let mut needs = Needs {
+            is_in_findings: self.focus == Focus::Findings,
+            form: self.form,
+            ..Needs::default()
+        };
+        if let Some(picture) = &self.picture {
+            needs.gpus = picture.snapshot.gpus.len();
+            for gpu in &picture.snapshot.gpus {
+                needs.parts += gpu.mig_devices.len();
+                needs.parts_most = needs.parts_most.max(gpu.mig_devices.len());
+            }
+            needs.table = Some(self.listing.lines.len());
+            let errors = usize::from(!picture.snapshot.errors.is_empty());
+            needs.findings = picture.findings.len() + picture.undecided.len() + errors;
+        }
+        Layout::new(area, &needs)
     }
 
     /// Puts a judged snapshot on show; the selection follows its process.
@@ -576,6 +584,8 @@ pub(super) fn act(app: &mut App, action: Action) -> Option<Effect> {
         Action::Repaint => return Some(Effect::Repaint),
         Action::Suspend => return Some(Effect::Suspend),
     }
+    // What was done may have given the table more rows, or fewer.
+    app.scroll();
     Some(Effect::Draw)
 }
 

@@ -1,8 +1,24 @@
 //! Which panel gets which part of the screen, and what folds first when it is small.
 //!
-//! A pure function of the size and of how many GPUs there are, so that `app` can know the height of
-//! the table that `view` draws. The table keeps [`TABLE_ROWS_MIN`] rows wherever the height allows:
-//! GPUs go from a line each to a grid, to a dense grid, to one line for all.
+//! A pure function of the size, of what there is to show and of what was asked for, so that `app` can
+//! know the height of the table that `view` draws. What folds, from what goes first to what goes last:
+//!
+//! | where | what |
+//! |---|---|
+//! | below 45, 30, 20 and 14 rows | the findings: 9 lines, then 7, 4, 2 and 1 |
+//! | where the GPUs take more than their half | lines of the charts in their cards, down to [`CHART_ROWS_MIN`] |
+//! | | the cards: a line for each GPU, and one for each MIG device |
+//! | | the MIG devices' lines, all of them |
+//! | | the GPUs' lines: a grid, then a dense grid, then one line for all |
+//! | below 20 rows | the GPUs' heading, and the blank line above the table |
+//! | below [`ROWS_MIN`] rows or [`COLUMNS_MIN`] columns | all panels: the essentials in words |
+//!
+//! The header, [`TABLE_ROWS_MIN`] rows of the table with its heading, a line of findings and the keys
+//! stand as long as there are panels. The GPUs' half is of what header, heading, findings and keys leave;
+//! it is more where a person asked for a form that needs more.
+//!
+//! Rows that the table leaves blank go to the findings; a few of them change hands at a time, so that
+//! the panels do not move with every process that comes or goes.
 
 use ratatui::layout::Rect;
 
@@ -12,14 +28,39 @@ pub const COLUMNS_MIN: u16 = 40;
 pub const ROWS_MIN: u16 = 10;
 /// The rows that the table keeps whatever the number of GPUs.
 pub const TABLE_ROWS_MIN: u16 = 5;
+/// The rows that it keeps while the keys move in the findings.
+const TABLE_ROWS_ASIDE: u16 = 3;
 /// Columns of a cell in the grid: index, bar, memory %, utilization %.
 pub const GRID_CELL: u16 = 26;
 /// Columns of a cell in the dense grid: index, memory %.
 pub const DENSE_CELL: u16 = 10;
+/// Columns that a card is to have where there are several of them; each has this many blanks after it.
+const CARD: u16 = 56;
+/// Blank columns between two cards.
+pub const CARD_GAP: u16 = 2;
+/// Lines of a card above its chart: name, bar, figures, and the chart's caption.
+pub const CARD_LINES: u16 = 4;
+/// Lines of a card's chart, at the least.
+pub const CHART_ROWS_MIN: u16 = 2;
+/// Lines of a card's chart, at the most.
+pub const CHART_ROWS_MAX: u16 = 8;
+/// GPUs that have cards before a person asks for them.
+const CARDS_MOST: usize = 2;
+/// Lines that say of a selected process what is to be said, in most cases.
+const DETAILS: usize = 9;
+/// Rows of the table that change hands at once.
+const STEP: usize = 4;
 
 /// How the GPUs are shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gpus {
+    /// A card for each, with charts: so many side by side, and each so many lines high.
+    Cards {
+        /// Cards side by side, 1 or more.
+        across: u16,
+        /// Lines of each, with those of its MIG devices.
+        height: u16,
+    },
     /// A line for each.
     Lines,
     /// Several on a line, each with a bar.
@@ -30,15 +71,22 @@ pub enum Gpus {
     Sum,
 }
 
+impl Gpus {
+    /// Whether each GPU has room for words, as of why it gives no figures.
+    pub fn has_words(self) -> bool {
+        matches!(self, Self::Cards { .. } | Self::Lines)
+    }
+}
+
 /// The forms of the GPUs' panel that a person can ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Form {
     /// A card with charts for each, where there is room.
     Cards,
-    /// At most a line for each.
+    /// At most a line for each, with one for each MIG device.
     Lines,
-    /// As few lines as there can be.
+    /// One line for all of them, with as much of each as it has room for.
     Compact,
 }
 
@@ -54,12 +102,31 @@ impl Form {
     }
 }
 
+/// What there is to show, and what was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Needs {
+    /// How many GPUs there are.
+    pub gpus: usize,
+    /// MIG devices of all of them.
+    pub parts: usize,
+    /// MIG devices of the GPU that has the most.
+    pub parts_most: usize,
+    /// Lines of the table; `None` where nothing is known yet.
+    pub table: Option<usize>,
+    /// Lines that findings and notes have to say.
+    pub findings: usize,
+    /// Whether the keys move in the findings.
+    pub is_in_findings: bool,
+    /// How the GPUs are to be shown; `None` leaves it to the room that there is.
+    pub form: Option<Form>,
+}
+
 /// The panels' places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// Host, versions, clock, age.
     pub header: Rect,
-    /// What the GPUs' numbers mean; empty on a low screen.
+    /// What the GPUs' numbers mean; empty on a low screen and above cards.
     pub gpu_heading: Rect,
     /// The GPUs.
     pub gpus: Rect,
@@ -76,31 +143,29 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Divides `area`; `None` where it is too small for panels. The GPUs' MIG devices, `part_count` of
-    /// them, have lines of their own where there is room for all of them.
-    pub fn new(area: Rect, gpu_count: usize, part_count: usize) -> Option<Self> {
+    /// Divides `area`; `None` where it is too small for panels.
+    pub fn new(area: Rect, needs: &Needs) -> Option<Self> {
         if area.width < COLUMNS_MIN || area.height < ROWS_MIN {
             return None;
         }
         let roomy = area.height >= 20;
-        let status = match area.height {
-            0..14 => 1,
-            14..20 => 2,
-            20..30 => 4,
-            30..45 => 7,
-            _ => 9,
-        };
+        let status = status_rows(area.height);
         // Header, table heading and hints stand always.
         let rest = area.height - 3 - status;
         let extra = if roomy { 2 } else { 0 };
-        let budget = (rest / 2)
-            .min(rest.saturating_sub(TABLE_ROWS_MIN + extra))
-            .max(1);
-        let (gpu_form, gpu_rows) = gpu_form(area.width, budget, gpu_count, part_count);
-        // Numbers in a grid have no units beside them; they need their heading more.
-        let in_cells = matches!(gpu_form, Gpus::Grid | Gpus::Dense);
-        let heading = u16::from(roomy || in_cells && rest - gpu_rows > TABLE_ROWS_MIN);
-        let blank = u16::from(roomy);
+        let most = rest.saturating_sub(TABLE_ROWS_MIN + extra).max(1);
+        let (gpu_form, gpu_rows) = gpu_form(area, most, most.min(rest / 2).max(1), needs);
+        let heading = match gpu_form {
+            // Cards say what their numbers are.
+            Gpus::Cards { .. } => false,
+            // Numbers in a grid have no units beside them; they need their heading more.
+            Gpus::Grid | Gpus::Dense => roomy || rest - gpu_rows > TABLE_ROWS_MIN,
+            Gpus::Lines | Gpus::Sum => roomy,
+        };
+        let (heading, blank) = (u16::from(heading), u16::from(roomy));
+        // What the findings do not take is the table's.
+        let rest = area.height - 3 - heading - gpu_rows - blank;
+        let status = shared(rest, status, needs);
 
         let mut top = area.y;
         let mut take = |height: u16| {
@@ -113,7 +178,7 @@ impl Layout {
         let gpus = take(gpu_rows);
         take(blank);
         let table_heading = take(1);
-        let table = take(rest - gpu_rows - heading - blank);
+        let table = take(rest - status);
         let status = take(status);
         let hints = take(1);
         Some(Self {
@@ -129,14 +194,69 @@ impl Layout {
     }
 }
 
-/// The first form in which all GPUs fit into `budget` rows, and the rows that it takes.
-fn gpu_form(width: u16, budget: u16, count: usize, parts: usize) -> (Gpus, u16) {
-    let rows = |cell: u16| count.max(1).div_ceil(usize::from((width / cell).max(1)));
+/// The rows of the findings where neither they nor the table are short of any.
+fn status_rows(height: u16) -> u16 {
+    match height {
+        0..14 => 1,
+        14..20 => 2,
+        20..30 => 4,
+        30..45 => 7,
+        _ => 9,
+    }
+}
+
+/// How many of the `rest` rows of table and findings are the findings', where `usual` are theirs.
+fn shared(rest: u16, usual: u16, needs: &Needs) -> u16 {
+    // A title comes before them.
+    let said = needs.findings.saturating_add(1);
+    let table = usize::from(rest - usual);
+    let lines = needs.table.unwrap_or(table);
+    let rows = if lines > table {
+        match needs.findings {
+            // What is said of a selected process fits in half of them.
+            0 => usual.min(usual / 2 + 1),
+            _ => usual,
+        }
+    } else {
+        let used = lines.div_ceil(STEP).saturating_mul(STEP);
+        let used = used.clamp(usize::from(TABLE_ROWS_MIN), table) as u16;
+        at_most(said.max(DETAILS), rest - used).max(usual)
+    };
+    if needs.is_in_findings {
+        rows.max(at_most(said, rest.saturating_sub(TABLE_ROWS_ASIDE)))
+    } else {
+        rows
+    }
+}
+
+fn at_most(wanted: usize, most: u16) -> u16 {
+    wanted.min(usize::from(most)) as u16
+}
+
+/// The first form in which all GPUs fit, and the rows that it takes. They have `usual` rows, or `most`
+/// where a person asked for a form.
+fn gpu_form(area: Rect, most: u16, usual: u16, needs: &Needs) -> (Gpus, u16) {
+    let count = needs.gpus.max(1);
+    let in_cells = |cell: u16| count.div_ceil(usize::from((area.width / cell).max(1)));
+    let (cards, budget) = match needs.form {
+        // A screen that is not tall has better use for its lines.
+        None if needs.gpus <= CARDS_MOST => (cards(area, usual.min(area.height / 3), needs), usual),
+        None => (None, usual),
+        Some(Form::Cards) => {
+            let cards = cards(area, usual, needs).or_else(|| cards(area, most, needs));
+            (cards, most)
+        }
+        Some(Form::Lines) => (None, most),
+        Some(Form::Compact) => (None, 1),
+    };
+    if let Some(cards) = cards {
+        return cards;
+    }
     for (form, rows) in [
-        (Gpus::Lines, count.max(1).saturating_add(parts)),
-        (Gpus::Lines, count.max(1)),
-        (Gpus::Grid, rows(GRID_CELL)),
-        (Gpus::Dense, rows(DENSE_CELL)),
+        (Gpus::Lines, count.saturating_add(needs.parts)),
+        (Gpus::Lines, count),
+        (Gpus::Grid, in_cells(GRID_CELL)),
+        (Gpus::Dense, in_cells(DENSE_CELL)),
     ] {
         if rows <= usize::from(budget) {
             return (form, rows as u16);
@@ -145,35 +265,123 @@ fn gpu_form(width: u16, budget: u16, count: usize, parts: usize) -> (Gpus, u16) 
     (Gpus::Sum, 1)
 }
 
+/// Cards for all GPUs in at most `budget` rows, with charts as high as that allows; `None` where it
+/// does not.
+fn cards(area: Rect, budget: u16, needs: &Needs) -> Option<(Gpus, u16)> {
+    let count = u16::try_from(needs.gpus).ok().filter(|&count| count > 0)?;
+    let across = ((area.width + CARD_GAP) / (CARD + CARD_GAP)).clamp(1, count);
+    let down = count.div_ceil(across);
+    // As wide as they can be without taking more lines.
+    let across = count.div_ceil(down);
+    let lines = CARD_LINES.saturating_add(u16::try_from(needs.parts_most).ok()?);
+    let chart = (budget / down).checked_sub(lines)?;
+    if chart < CHART_ROWS_MIN {
+        return None;
+    }
+    let height = lines + chart.min(CHART_ROWS_MAX);
+    Some((Gpus::Cards { across, height }, height * down))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const FORMS: [Option<Form>; 4] = [
+        None,
+        Some(Form::Cards),
+        Some(Form::Lines),
+        Some(Form::Compact),
+    ];
+
+    fn layout(width: u16, height: u16, needs: Needs) -> Option<Layout> {
+        Layout::new(Rect::new(0, 0, width, height), &needs)
+    }
+
+    fn gpus(gpus: usize) -> Needs {
+        Needs {
+            gpus,
+            ..Needs::default()
+        }
+    }
+
+    /// Whether the panels fill the screen without overlap, and the table keeps its rows.
+    fn check(width: u16, height: u16, needs: Needs) {
+        let Some(layout) = layout(width, height, needs) else {
+            assert!(width < COLUMNS_MIN || height < ROWS_MIN);
+            return;
+        };
+        let mut top = 0;
+        for panel in [
+            layout.header,
+            layout.gpu_heading,
+            layout.gpus,
+            layout.table_heading,
+            layout.table,
+            layout.status,
+            layout.hints,
+        ] {
+            assert!(panel.y >= top && panel.width == width, "{layout:?}");
+            top = panel.bottom();
+        }
+        assert_eq!(top, height, "{layout:?}");
+        let least = match needs.is_in_findings {
+            true => TABLE_ROWS_ASIDE,
+            false => TABLE_ROWS_MIN,
+        };
+        assert!(layout.table.height >= least, "{layout:?} {needs:?}");
+        assert!(layout.status.height >= 1 && layout.gpus.height >= 1);
+        if let Gpus::Cards { across, height } = layout.gpu_form {
+            let down = needs.gpus.div_ceil(usize::from(across));
+            assert_eq!(usize::from(layout.gpus.height), down * usize::from(height));
+            assert!(height >= CARD_LINES + CHART_ROWS_MIN + needs.parts_most as u16);
+        }
+    }
 
     #[test]
     fn panels_fill_the_screen_without_overlap_at_every_size() {
         for width in 0..=220 {
             for height in 0..=70 {
-                for (count, parts) in [(0, 0), (1, 7), (4, 0), (8, 56), (64, 3), (1000, 0)] {
-                    let area = Rect::new(0, 0, width, height);
-                    let Some(layout) = Layout::new(area, count, parts) else {
-                        assert!(width < COLUMNS_MIN || height < ROWS_MIN);
-                        continue;
+                for (at, (gpus, parts)) in [(0, 0), (1, 7), (2, 3), (8, 56), (64, 3), (1000, 0)]
+                    .into_iter()
+                    .enumerate()
+                {
+                    let seed = usize::from(width) + usize::from(height) + at;
+                    let needs = Needs {
+                        gpus,
+                        parts,
+                        parts_most: parts.min(7),
+                        table: [None, Some(0), Some(9), Some(1000)][seed % 4],
+                        findings: [0, 1, 40, usize::MAX][seed / 4 % 4],
+                        is_in_findings: seed % 3 == 0,
+                        form: FORMS[seed % 4],
                     };
-                    let mut top = 0;
-                    for panel in [
-                        layout.header,
-                        layout.gpu_heading,
-                        layout.gpus,
-                        layout.table_heading,
-                        layout.table,
-                        layout.status,
-                        layout.hints,
-                    ] {
-                        assert!(panel.y >= top && panel.width == width, "{layout:?}");
-                        top = panel.bottom();
+                    check(width, height, needs);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn panels_fill_some_screens_without_overlap_whatever_is_needed() {
+        for (width, height) in [(40, 10), (60, 15), (80, 24), (120, 40), (200, 60)] {
+            for form in FORMS {
+                for gpus in [0, 1, 2, 4, 8, 64] {
+                    for table in [None, Some(0), Some(7), Some(1000)] {
+                        for findings in [0, 1, 8, 40] {
+                            for is_in_findings in [false, true] {
+                                let needs = Needs {
+                                    gpus,
+                                    parts: gpus / 2,
+                                    parts_most: gpus.min(1),
+                                    table,
+                                    findings,
+                                    is_in_findings,
+                                    form,
+                                };
+                                check(width, height, needs);
+                            }
+                        }
                     }
-                    assert_eq!(top, height);
-                    assert!(layout.table.height >= TABLE_ROWS_MIN, "{layout:?}");
                 }
             }
         }
@@ -181,9 +389,7 @@ mod tests {
 
     #[test]
     fn gpus_compact_before_the_table_suffers() {
-        let form = |width, height, count| {
-            Layout::new(Rect::new(0, 0, width, height), count, 0).map(|layout| layout.gpu_form)
-        };
+        let form = |width, height, count| Some(layout(width, height, gpus(count))?.gpu_form);
         assert_eq!(form(80, 24, 8), Some(Gpus::Lines));
         assert_eq!(form(60, 15, 8), Some(Gpus::Grid));
         assert_eq!(form(80, 24, 64), Some(Gpus::Dense));
@@ -191,7 +397,13 @@ mod tests {
         assert_eq!(form(40, 10, 64), Some(Gpus::Sum));
         assert_eq!(form(39, 60, 1), None);
         let lines = |height, parts| {
-            let layout = Layout::new(Rect::new(0, 0, 80, height), 1, parts)?;
+            let needs = Needs {
+                parts,
+                parts_most: parts,
+                form: Some(Form::Lines),
+                ..gpus(1)
+            };
+            let layout = layout(80, height, needs)?;
             Some((layout.gpu_form, layout.gpus.height))
         };
         assert_eq!(lines(24, 2), Some((Gpus::Lines, 3)));
@@ -200,5 +412,92 @@ mod tests {
             Some((Gpus::Lines, 1)),
             "parts go before the table"
         );
+    }
+
+    #[test]
+    fn a_few_gpus_have_cards_where_there_is_room_and_more_where_one_asks() {
+        let form = |width, height, count, form| {
+            let needs = Needs {
+                form,
+                ..gpus(count)
+            };
+            Some(layout(width, height, needs)?.gpu_form)
+        };
+        let cards = |across, height| Some(Gpus::Cards { across, height });
+        assert_eq!(form(80, 24, 1, None), cards(1, 8));
+        assert_eq!(form(120, 40, 2, None), cards(2, 12));
+        assert_eq!(
+            form(80, 24, 2, None),
+            Some(Gpus::Lines),
+            "one below the other"
+        );
+        assert_eq!(form(80, 15, 1, None), Some(Gpus::Lines));
+        assert_eq!(form(200, 60, 0, None), Some(Gpus::Lines));
+        assert_eq!(form(200, 60, 8, None), Some(Gpus::Lines));
+        assert_eq!(form(200, 60, 8, Some(Form::Cards)), cards(3, 8));
+        assert_eq!(
+            form(200, 60, 4, Some(Form::Cards)),
+            cards(2, 12),
+            "none stands alone"
+        );
+        assert_eq!(form(80, 24, 8, Some(Form::Cards)), Some(Gpus::Lines));
+        assert_eq!(form(120, 40, 1, Some(Form::Lines)), Some(Gpus::Lines));
+        let compact = |count| form(80, 24, count, Some(Form::Compact));
+        assert_eq!(compact(1), Some(Gpus::Lines));
+        assert_eq!(compact(3), Some(Gpus::Grid));
+        assert_eq!(compact(8), Some(Gpus::Dense));
+        assert_eq!(compact(9), Some(Gpus::Sum));
+    }
+
+    #[test]
+    fn findings_grow_into_blank_rows_and_shrink_where_they_have_nothing_to_say() {
+        let rows = |height, lines, findings, is_in_findings| {
+            let needs = Needs {
+                table: Some(lines),
+                findings,
+                is_in_findings,
+                ..gpus(8)
+            };
+            layout(80, height, needs).map(|layout| layout.status.height)
+        };
+        assert_eq!(rows(24, 100, 3, false), Some(4));
+        assert_eq!(rows(24, 100, 0, false), Some(3));
+        assert_eq!(rows(30, 3, 3, false), Some(9));
+        assert_eq!(rows(40, 3, 20, false), Some(21));
+        assert_eq!(
+            rows(10, 100, 8, true),
+            Some(3),
+            "while the keys move in them"
+        );
+        for height in ROWS_MIN..70 {
+            for lines in [0, 5, 17, 100] {
+                for asked in [false, true] {
+                    let grown = (0..60).map(|findings| rows(height, lines, findings, asked));
+                    assert!(grown.is_sorted(), "more to say, more room");
+                }
+                let free = |lines| rows(height, lines, 9, false);
+                assert!(free(lines + 1) <= free(lines), "less blank, less room");
+                assert!(rows(height, lines, 9, false) <= rows(height, lines, 9, true));
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_more_or_less_moves_no_panel() {
+        let at = |lines| {
+            let needs = Needs {
+                table: Some(lines),
+                findings: 20,
+                ..gpus(4)
+            };
+            layout(120, 40, needs)
+        };
+        for lines in 1..40 {
+            let same = at(lines) == at(lines + 1);
+            assert!(
+                same || lines % STEP == 0 || lines < usize::from(TABLE_ROWS_MIN),
+                "{lines}"
+            );
+        }
     }
 }

@@ -1,20 +1,23 @@
-//! The GPUs: a line each, with their MIG devices below them, a grid, or one line for all, as the layout
+//! The GPUs: a card or a line each, with their MIG devices, a grid, or one line for all, as the layout
 //! says.
 //!
 //! What a GPU last said before it fell silent is marked `stale`; one that is gone is marked `lost`, with
-//! the error. The memory bar is in `bar`.
+//! the error. The memory bar is in `bar`, a card in `card`, how things moved in `chart`.
 
 use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
+use ratatui::layout::{Position, Rect};
 
 use super::bar::{Shares, bar, legend};
+use super::card::Card;
+use super::chart::{self, Window};
 use super::look::Look;
 use super::pen::{Pen, clean, columns};
 use super::{NOT_AVAILABLE, UNKNOWN, whole};
+use crate::history::course::{Course, Courses};
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::{Bytes, Span};
 use crate::watch::app::App;
-use crate::watch::layout::{DENSE_CELL, GRID_CELL, Gpus};
+use crate::watch::layout::{CARD_GAP, DENSE_CELL, GRID_CELL, Gpus};
 use crate::watch::picture::percent;
 
 /// Draws the heading and the GPUs.
@@ -28,17 +31,40 @@ pub fn draw(app: &App, look: Look, form: Gpus, heading: Rect, area: Rect, buffer
         return;
     }
     match form {
+        Gpus::Cards { across, height } => {
+            let window = window(&app.courses, snapshot);
+            for (at, gpu) in (0u16..).zip(&snapshot.gpus) {
+                let card = Card {
+                    snapshot,
+                    gpu,
+                    course: app.courses.gpu(gpu),
+                    window,
+                    look,
+                };
+                let width = card_width(area, across);
+                let place = Rect {
+                    x: area.x + at % across * (width + CARD_GAP),
+                    y: area.y + at / across * height,
+                    width,
+                    height,
+                };
+                card.draw(place.intersection(area), buffer);
+            }
+        }
         Gpus::Lines => {
+            let window = window(&app.courses, snapshot);
             let columns = Columns::new(snapshot, area.width);
-            columns.heading(look, heading, buffer);
-            let parts: usize = snapshot.gpus.iter().map(|gpu| gpu.mig_devices.len()).sum();
-            // All of them or none: some would look like all.
-            let has_room = snapshot.gpus.len() + parts <= usize::from(area.height);
+            columns.heading(&window.label(), look, heading, buffer);
+            let has_parts = has_room_for_parts(snapshot, area);
             let mut line = 0;
             for gpu in &snapshot.gpus {
                 columns.line(snapshot, gpu, look, area, line, buffer);
+                if let Some(course) = app.courses.gpu(gpu).filter(|_| !is_lost(gpu)) {
+                    let place = Rect::new(area.x, area.y + line, area.width, 1);
+                    columns.history(course, gpu, window, look, place, buffer);
+                }
                 line += 1;
-                for device in gpu.mig_devices.iter().filter(|_| has_room) {
+                for device in gpu.mig_devices.iter().filter(|_| has_parts) {
                     let mut pen = Pen::new(buffer, area, line);
                     columns.device(gpu, device, look, &mut pen);
                     line += 1;
@@ -61,6 +87,66 @@ pub fn draw(app: &App, look: Look, form: Gpus, heading: Rect, area: Rect, buffer
             Pen::new(buffer, area, 0).text(&sum(snapshot), look.plain());
         }
     }
+}
+
+/// The GPU at a place on the screen, by its position in the snapshot.
+pub fn hit(app: &App, x: u16, y: u16) -> Option<usize> {
+    let layout = app.layout()?;
+    let snapshot = &app.picture.as_ref()?.snapshot;
+    let area = layout.gpus;
+    if !area.contains(Position { x, y }) {
+        return None;
+    }
+    let (x, y) = (x - area.x, y - area.y);
+    // A blank at the end of the line belongs to the last cell on it.
+    let at = |width: u16, across: u16| usize::from((x / width.max(1)).min(across - 1));
+    let cell = |width: u16| {
+        let across = (area.width / width).max(1);
+        usize::from(y) * usize::from(across) + at(width, across)
+    };
+    let found = match layout.gpu_form {
+        Gpus::Cards { across, height } => {
+            let down = usize::from(y / height.max(1));
+            down * usize::from(across) + at(card_width(area, across) + CARD_GAP, across)
+        }
+        Gpus::Lines => {
+            let has_parts = has_room_for_parts(snapshot, area);
+            let lines = |gpu: &Gpu| 1 + if has_parts { gpu.mig_devices.len() } else { 0 };
+            let mut end = 0;
+            snapshot.gpus.iter().position(|gpu| {
+                end += lines(gpu);
+                usize::from(y) < end
+            })?
+        }
+        Gpus::Grid => cell(GRID_CELL),
+        Gpus::Dense => cell(DENSE_CELL),
+        Gpus::Sum => return None,
+    };
+    (found < snapshot.gpus.len()).then_some(found)
+}
+
+/// Columns of each of the cards that share a line.
+fn card_width(area: Rect, across: u16) -> u16 {
+    ((area.width + CARD_GAP) / across.max(1)).saturating_sub(CARD_GAP)
+}
+
+/// Whether MIG devices have lines: all of them or none, for some would look like all.
+fn has_room_for_parts(snapshot: &Snapshot, area: Rect) -> bool {
+    let parts: usize = snapshot.gpus.iter().map(|gpu| gpu.mig_devices.len()).sum();
+    snapshot.gpus.len() + parts <= usize::from(area.height)
+}
+
+/// The time that the charts of all GPUs show, so that they can be compared: all that was seen, up to
+/// the sample that is shown.
+fn window(courses: &Courses, snapshot: &Snapshot) -> Window {
+    let gpus = snapshot.gpus.iter();
+    let firsts = gpus.filter_map(|gpu| {
+        let course = courses.gpu(gpu)?;
+        let held = course.buckets().first().map(|bucket| bucket.since);
+        let used = course.loads().first().map(|load| load.since);
+        held.into_iter().chain(used).min()
+    });
+    Window::new(firsts.min(), snapshot.time)
 }
 
 /// All GPUs in a few words: `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
@@ -102,6 +188,8 @@ struct Columns {
     temperature: u16,
     performance: u16,
     has_balance: bool,
+    /// Of the chart of utilization, and of that of memory.
+    history: (u16, u16),
 }
 
 const UTILIZATION: u16 = 5;
@@ -139,6 +227,7 @@ impl Columns {
             temperature: 0,
             performance: 0,
             has_balance: false,
+            history: (0, 0),
         };
         let mut room =
             width.saturating_sub(these.index + 1 + BAR_MIN + 1 + these.memory + 1 + UTILIZATION);
@@ -157,6 +246,16 @@ impl Columns {
             parts.max().unwrap_or(0).max(columns(&name(gpu)))
         };
         these.name = grant(widest(&names).clamp(4, 24));
+        let chart = match width {
+            0..100 => 8,
+            100..140 => 12,
+            _ => 20,
+        };
+        // The bar says what is held now; what became of a GPU's time says more than that of its memory.
+        these.history.0 = grant(chart);
+        if width >= 140 {
+            these.history.1 = grant(chart);
+        }
         if width >= 100 {
             these.performance = grant(3);
         }
@@ -170,7 +269,7 @@ impl Columns {
         these
     }
 
-    fn heading(&self, look: Look, area: Rect, buffer: &mut Buffer) {
+    fn heading(&self, span: &str, look: Look, area: Rect, buffer: &mut Buffer) {
         let style = look.heading();
         let mut pen = Pen::new(buffer, area, 0);
         pen.right("GPU", self.index, style).skip(1);
@@ -189,6 +288,12 @@ impl Columns {
         if self.has_balance {
             for (title, width) in BALANCE {
                 pen.right(title, width, style).skip(1);
+            }
+        }
+        let (used, held) = self.history;
+        for (what, width) in [("MEM", held), ("UTIL", used)] {
+            if width > 0 {
+                pen.left(&format!("{what} {span}"), width, style).skip(1);
             }
         }
         pen.right("UTIL", UTILIZATION, style);
@@ -239,6 +344,41 @@ impl Columns {
             .skip(1);
     }
 
+    /// Columns of the charts, each with the blank after it.
+    fn history_width(&self) -> u16 {
+        let (used, held) = self.history;
+        [used, held]
+            .iter()
+            .filter(|it| **it > 0)
+            .map(|it| it + 1)
+            .sum()
+    }
+
+    /// How memory and utilization moved, where there is room for it.
+    fn history(
+        &self,
+        course: &Course,
+        gpu: &Gpu,
+        window: Window,
+        look: Look,
+        line: Rect,
+        buffer: &mut Buffer,
+    ) {
+        let name = if self.name > 0 { self.name + 1 } else { 0 };
+        let balance = BALANCE.iter().filter(|_| self.has_balance);
+        let balance: u16 = balance.map(|(_, width)| width + 1).sum();
+        let x = line.x + self.index + 1 + name + self.bar + 1 + self.memory + 1 + balance;
+        let place = |x: u16, width: u16| Rect::new(x, line.y, width, 1);
+        let (used, held) = self.history;
+        if held > 0 {
+            let total = gpu.memory.map_or(0, |memory| memory.total_bytes) as f64;
+            let place = place(x, held);
+            chart::draw(course.buckets(), window, total, look.held(), place, buffer);
+        }
+        let place = place(x + if held > 0 { held + 1 } else { 0 }, used);
+        chart::draw(course.loads(), window, 100.0, look.heading(), place, buffer);
+    }
+
     fn line(
         &self,
         snapshot: &Snapshot,
@@ -263,6 +403,7 @@ impl Columns {
         if self.has_balance {
             balance(gpu, look, &mut pen);
         }
+        pen.skip(self.history_width());
         if let Some(seconds) = gpu.stale_seconds {
             // Utilization is of a moment and has no last known value; the mark takes its place.
             pen.text(&stale_text(seconds), look.alarm());
@@ -359,7 +500,7 @@ fn balance(gpu: &Gpu, look: Look, pen: &mut Pen<'_>) {
 }
 
 /// Why a GPU gives no figures of its memory, made harmless.
-fn reason(gpu: &Gpu) -> Option<String> {
+pub(super) fn reason(gpu: &Gpu) -> Option<String> {
     let reason = gpu.memory_unavailable.as_deref()?;
     gpu.memory
         .is_none()
@@ -375,7 +516,7 @@ fn of(used: u64, total: u64) -> String {
     }
 }
 
-fn memory_text(memory: Option<Memory>) -> String {
+pub(super) fn memory_text(memory: Option<Memory>) -> String {
     memory.map_or_else(
         || UNKNOWN.to_owned(),
         |memory| of(memory.used_bytes, memory.total_bytes),
@@ -392,7 +533,7 @@ fn used_percent(gpu: &Gpu) -> String {
         )
 }
 
-fn power_text(gpu: &Gpu) -> String {
+pub(super) fn power_text(gpu: &Gpu) -> String {
     match (gpu.power_watts, gpu.power_limit_watts) {
         (Some(power), Some(limit)) => format!("{power:.0}/{limit:.0} W"),
         (Some(power), None) => format!("{power:.0} W"),
@@ -400,22 +541,22 @@ fn power_text(gpu: &Gpu) -> String {
     }
 }
 
-fn name(gpu: &Gpu) -> String {
+pub(super) fn name(gpu: &Gpu) -> String {
     let name = gpu.name.as_deref().unwrap_or(UNKNOWN);
     // Every GPU here is NVIDIA's; what follows tells them apart.
     clean(name.strip_prefix("NVIDIA ").unwrap_or(name), 64).into_owned()
 }
 
-fn part_name(device: &MigDevice) -> String {
+pub(super) fn part_name(device: &MigDevice) -> String {
     let profile = device.profile.as_deref().unwrap_or(UNKNOWN);
     format!("  MIG {}", clean(profile, 40))
 }
 
-fn is_lost(gpu: &Gpu) -> bool {
+pub(super) fn is_lost(gpu: &Gpu) -> bool {
     gpu.memory.is_none() && gpu.memory_unavailable.is_none() && gpu.processes.is_none()
 }
 
-fn lost_text(snapshot: &Snapshot, gpu: &Gpu, width: u16) -> String {
+pub(super) fn lost_text(snapshot: &Snapshot, gpu: &Gpu, width: u16) -> String {
     let error = snapshot
         .errors
         .iter()
@@ -426,7 +567,7 @@ fn lost_text(snapshot: &Snapshot, gpu: &Gpu, width: u16) -> String {
     }
 }
 
-fn stale_text(seconds: f64) -> String {
+pub(super) fn stale_text(seconds: f64) -> String {
     format!("stale {}", Span::from_seconds(seconds))
 }
 

@@ -1,12 +1,15 @@
 //! The panels: `&App` to cells. Nothing here changes state.
 //!
-//! A file per panel: [`header`], [`gpus`] (with its [`bar`]), [`table`], [`status`] (findings and keys), [`help`],
-//! [`mod@prompt`] (in their place while one types), [`plan`] (how something would be ended, over all the
-//! others), [`small`] (a screen too small for panels). Where they go is in `layout.rs`; [`pen`] writes a
+//! A file per panel: [`header`], [`gpus`] (with [`bar`], [`card`] and [`chart`]), [`table`], [`status`]
+//! (findings and keys), [`help`], [`mod@prompt`] (in their place while one types), [`plan`] (how something
+//! would be ended, over all the others), [`small`] (a screen too small for panels). Where they go is in
+//! `layout.rs`; [`pen`] writes a
 //! line, [`look`] has the styles, [`ascii`] translates for terminals without Unicode.
 
 pub mod ascii;
 pub mod bar;
+pub mod card;
+pub mod chart;
 pub mod gpus;
 pub mod header;
 pub mod help;

@@ -17,6 +17,8 @@ use crate::watch::picture::Picture;
 use crate::watch::sample;
 use crate::watch::view::look::Depth;
 
+mod gpus;
+
 const SIZES: [(u16, u16); 4] = [(60, 15), (80, 24), (120, 40), (200, 60)];
 
 fn app(columns: u16, rows: u16) -> App {

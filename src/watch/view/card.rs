@@ -1,0 +1,235 @@
+//! A GPU as a card: its name and figures, where its memory is, its MIG devices, and how memory and
+//! utilization moved.
+//!
+//! The bar is in `bar`, the charts are in `chart`; how many cards stand side by side is in `layout.rs`.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+use super::bar::{FREE, HELD, RESERVED, Shares, UNATTRIBUTED, bar};
+use super::chart::{self, Window};
+use super::gpus::{
+    is_lost, lost_text, memory_text, name, part_name, power_text, reason, stale_text,
+};
+use super::look::Look;
+use super::pen::{Pen, columns};
+use super::{NOT_AVAILABLE, UNKNOWN, whole};
+use crate::history::course::Course;
+use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
+use crate::units::Bytes;
+use crate::watch::picture::percent;
+
+/// Columns that the name keeps beside the figures.
+const NAME_MIN: u16 = 12;
+/// Columns between the two charts.
+const GAP: u16 = 2;
+/// Columns of a MIG device's number and of its profile.
+const PART: (u16, u16) = (6, 16);
+
+/// What a card is made of.
+pub(super) struct Card<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) gpu: &'a Gpu,
+    /// How its memory and utilization moved; `None` where nothing was seen.
+    pub(super) course: Option<&'a Course>,
+    /// The time that the charts show.
+    pub(super) window: Window,
+    pub(super) look: Look,
+}
+
+impl Card<'_> {
+    /// Draws it, from top to bottom; charts take the lines that are left.
+    pub(super) fn draw(&self, area: Rect, buffer: &mut Buffer) {
+        self.title(&mut Pen::new(buffer, area, 0));
+        self.memory(&mut Pen::new(buffer, area, 1));
+        self.figures(&mut Pen::new(buffer, area, 2));
+        let mut line = 3;
+        for device in &self.gpu.mig_devices {
+            self.part(device, &mut Pen::new(buffer, area, line));
+            line += 1;
+        }
+        let rest = Rect {
+            y: area.y + line.min(area.height),
+            height: area.height.saturating_sub(line),
+            ..area
+        };
+        self.charts(rest, buffer);
+    }
+
+    fn title(&self, pen: &mut Pen<'_>) {
+        let (gpu, look) = (self.gpu, self.look);
+        let (figures, style) = match gpu.stale_seconds {
+            // Utilization is of a moment and has no last known value; the mark takes its place.
+            Some(seconds) => (vec![stale_text(seconds)], look.alarm()),
+            None if is_lost(gpu) => (Vec::new(), look.plain()),
+            None => (figures(gpu), look.plain()),
+        };
+        let index = gpu.index.to_string();
+        let room = pen.room().saturating_sub(columns(&index) + 1 + NAME_MIN);
+        let mut text = String::new();
+        for figure in figures {
+            // A figure stands whole or not at all.
+            if columns(&text) + 2 + columns(&figure) <= room {
+                text.push_str("  ");
+                text.push_str(&figure);
+            }
+        }
+        let left = pen.room().saturating_sub(columns(&text));
+        let name_room = left.saturating_sub(columns(&index) + 1);
+        pen.text(&index, look.strong())
+            .skip(1)
+            .left(&name(gpu), name_room, look.strong())
+            .text(&text, style);
+    }
+
+    fn memory(&self, pen: &mut Pen<'_>) {
+        let (gpu, look) = (self.gpu, self.look);
+        if is_lost(gpu) {
+            let text = lost_text(self.snapshot, gpu, pen.room());
+            pen.text(&text, look.alarm());
+            return;
+        }
+        if let Some(reason) = reason(gpu) {
+            pen.text(&format!("memory {NOT_AVAILABLE}: {reason}"), look.faint());
+            return;
+        }
+        let shares = gpu.memory.map(|memory| Shares::of(gpu, &memory));
+        self.bar(gpu.memory, shares, pen);
+    }
+
+    /// The bar on what the text beside it leaves of the line.
+    fn bar(&self, memory: Option<Memory>, shares: Option<Shares>, pen: &mut Pen<'_>) {
+        let fullness = memory
+            .filter(|memory| memory.total_bytes > 0)
+            .map(|memory| percent(memory.used_bytes, memory.total_bytes));
+        let mut text = memory_text(memory);
+        if let Some(percent) = fullness {
+            text.push_str(&format!(" ({percent:.0}%)"));
+        }
+        let width = pen.room().saturating_sub(columns(&text) + 1);
+        bar(shares, width, self.look, pen);
+        let style = self.look.fullness(fullness.unwrap_or_default());
+        pen.skip(1).text(&text, style);
+    }
+
+    /// Where the memory is, in figures; the bar's legend as well.
+    fn figures(&self, pen: &mut Pen<'_>) {
+        let look = self.look;
+        let Some(balance) = self.gpu.balance() else {
+            return;
+        };
+        let parts: [(&str, Style, &str, Option<u64>); 4] = [
+            (HELD, look.held(), "processes", balance.process_bytes),
+            (
+                UNATTRIBUTED,
+                look.unattributed(),
+                "unattributed",
+                balance.unattributed.ok(),
+            ),
+            (RESERVED, look.faint(), "reserved", balance.reserved_bytes),
+            (FREE, look.faint(), "free", Some(balance.free_bytes)),
+        ];
+        for (glyph, style, what, bytes) in parts {
+            let bytes = bytes.map_or_else(|| UNKNOWN.to_owned(), |it| Bytes(it).to_string());
+            let text = format!("{what} {bytes}");
+            if columns(&text) + 2 > pen.room() {
+                return;
+            }
+            pen.text(glyph, style)
+                .skip(1)
+                .text(&text, look.plain())
+                .skip(2);
+        }
+    }
+
+    fn part(&self, device: &MigDevice, pen: &mut Pen<'_>) {
+        let look = self.look;
+        let (number, profile) = PART;
+        pen.left(&device.name_on(self.gpu.index), number, look.plain())
+            .left(part_name(device).trim_start(), profile, look.plain())
+            .skip(1);
+        let shares = device.memory.map(|it| Shares::on(self.gpu, device, &it));
+        self.bar(device.memory, shares, pen);
+    }
+
+    /// The charts under their captions, side by side; that of utilization only where there is any.
+    fn charts(&self, area: Rect, buffer: &mut Buffer) {
+        let (gpu, look) = (self.gpu, self.look);
+        if area.height < 2 {
+            return;
+        }
+        let (held, used) = match self.course {
+            Some(course) => (course.buckets(), course.loads()),
+            None => (&[][..], &[][..]),
+        };
+        let has_use = gpu.gpu_percent.is_some() || !used.is_empty();
+        let half = area.width.saturating_sub(GAP) / 2;
+        let left = Rect {
+            width: if has_use { half } else { area.width },
+            ..area
+        };
+        let under = |area: Rect| Rect {
+            y: area.y + 1,
+            height: area.height - 1,
+            ..area
+        };
+        let span = self.window.label();
+        let most = held.iter().map(|bucket| bucket.high_bytes).max();
+        let top = gpu.memory.map(|memory| memory.total_bytes).or(most);
+        let caption = match (top.map(Bytes), &gpu.memory_unavailable) {
+            (Some(top), _) => captions("memory", &span, &top.to_string()),
+            (None, Some(_)) => vec![format!("memory {NOT_AVAILABLE}")],
+            (None, None) => vec![format!("memory {UNKNOWN}")],
+        };
+        let mut pen = Pen::new(buffer, left, 0);
+        pen.text(longest(&caption, left.width), look.faint());
+        let top = top.unwrap_or_default() as f64;
+        chart::draw(held, self.window, top, look.held(), under(left), buffer);
+        if !has_use {
+            return;
+        }
+        let right = Rect {
+            x: area.x + half + GAP,
+            width: area.width.saturating_sub(half + GAP),
+            ..area
+        };
+        let caption = captions("utilization", &span, "100%");
+        let mut pen = Pen::new(buffer, right, 0);
+        pen.text(longest(&caption, right.width), look.faint());
+        chart::draw(
+            used,
+            self.window,
+            100.0,
+            look.heading(),
+            under(right),
+            buffer,
+        );
+    }
+}
+
+/// What there is to say of a GPU beside its memory, the most telling first.
+fn figures(gpu: &Gpu) -> Vec<String> {
+    let mut figures = vec![
+        format!("util {}", whole(gpu.gpu_percent, "%")),
+        power_text(gpu),
+        whole(gpu.temperature_celsius, "°C"),
+    ];
+    figures.extend(gpu.performance_state.map(|state| format!("P{state}")));
+    figures
+}
+
+/// What a chart is of, with its time and its scale, in less and less words.
+fn captions(what: &str, span: &str, top: &str) -> Vec<String> {
+    vec![
+        format!("{what}, the last {span}, up to {top}"),
+        format!("{what} {span}, to {top}"),
+        format!("{what} {span}"),
+    ]
+}
+
+/// The first that fits, or else the last.
+fn longest(texts: &[String], width: u16) -> &str {
+    let fits = texts.iter().find(|text| columns(text) <= width);
+    fits.or(texts.last()).map_or("", String::as_str)
+}
