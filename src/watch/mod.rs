@@ -13,9 +13,11 @@
 //! - [`remember`]: what is kept from one run to the next;
 //! - [`layout`]: which panel gets which part of the screen;
 //! - [`view`]: a file per panel;
+//! - [`canvas`]: a frame, and what of it has changed;
 //! - [`terminal`]: the terminal, taken and given back.
 
 pub mod app;
+pub mod canvas;
 pub mod column;
 pub mod filter;
 pub mod hand;

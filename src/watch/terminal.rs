@@ -13,15 +13,16 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossterm::cursor::{Hide, Show};
+use crossterm::execute;
 use crossterm::style::ResetColor;
 use crossterm::terminal::{
-    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
-use crossterm::{execute, queue};
-use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use rustix::io::Errno;
+
+use super::canvas::Canvas;
 
 /// Whether the terminal is taken now. Static, because a panic hook has nothing else to ask.
 static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -32,11 +33,7 @@ const FRAME_BYTES: usize = 32 * 1024;
 /// The terminal while it is taken; given back when dropped.
 #[derive(Debug)]
 pub struct Screen {
-    // Not `ratatui::Terminal`, which writes to the terminal when it is dropped, panics where that is
-    // gone, and hides the cursor again with every frame.
-    backend: CrosstermBackend<BufWriter<File>>,
-    shown: Buffer,
-    next: Buffer,
+    canvas: Canvas<BufWriter<File>>,
 }
 
 impl Screen {
@@ -50,11 +47,9 @@ impl Screen {
         // Not through `Stdout`, which would write a frame in pieces of a kilobyte.
         let output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         let (columns, rows) = size();
-        let blank = Buffer::empty(Rect::new(0, 0, columns, rows));
+        let output = BufWriter::with_capacity(FRAME_BYTES, output);
         let mut screen = Self {
-            backend: CrosstermBackend::new(BufWriter::with_capacity(FRAME_BYTES, output)),
-            shown: blank.clone(),
-            next: blank,
+            canvas: Canvas::new(output, Rect::new(0, 0, columns, rows)),
         };
         give_back_on_panic();
         screen.retake()?;
@@ -72,7 +67,7 @@ impl Screen {
         // crossterm believes that raw mode lasts, whatever a shell has done since.
         disable_raw_mode()?;
         enable_raw_mode()?;
-        execute!(self.backend, EnterAlternateScreen, Hide)
+        execute!(self.canvas.output(), EnterAlternateScreen, Hide)
     }
 
     /// Takes a new size over and clears the screen, so that the next frame is drawn whole.
@@ -81,11 +76,9 @@ impl Screen {
     ///
     /// Where the terminal cannot be written to.
     pub fn resize(&mut self, area: Rect) -> io::Result<()> {
-        self.shown = Buffer::empty(area);
-        self.next = Buffer::empty(area);
+        self.canvas.resize(area);
         if TAKEN.load(Ordering::SeqCst) {
-            // Written with the next frame, so that no blank screen is seen between.
-            queue!(self.backend, Clear(ClearType::All))?;
+            self.canvas.clear()?;
         }
         Ok(())
     }
@@ -100,15 +93,7 @@ impl Screen {
         if !TAKEN.load(Ordering::SeqCst) {
             return Ok(());
         }
-        self.next.reset();
-        paint(&mut self.next);
-        let changes = self.shown.diff(&self.next);
-        if !changes.is_empty() {
-            self.backend.draw(changes.into_iter())?;
-            Backend::flush(&mut self.backend)?;
-        }
-        std::mem::swap(&mut self.shown, &mut self.next);
-        Ok(())
+        self.canvas.draw(paint)
     }
 }
 

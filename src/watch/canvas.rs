@@ -1,0 +1,121 @@
+//! What is on the terminal and what is to be, as cells: a frame writes only what has changed.
+//!
+//! Knows no terminal: it writes to whatever it is given. Who takes the terminal is in `terminal.rs`,
+//! what is drawn in `view/`.
+
+use std::io::{self, Write};
+use std::mem;
+
+use crossterm::queue;
+use crossterm::terminal::{Clear, ClearType};
+use ratatui::backend::{Backend, CrosstermBackend};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+/// Two frames: the one that is shown and the one that is being drawn.
+#[derive(Debug)]
+pub struct Canvas<W: Write> {
+    // Not `ratatui::Terminal`, which writes to the terminal when it is dropped, panics where that is
+    // gone, and hides the cursor again with every frame.
+    backend: CrosstermBackend<W>,
+    shown: Buffer,
+    next: Buffer,
+}
+
+impl<W: Write> Canvas<W> {
+    /// Cells for `output`, which is taken to be blank.
+    pub fn new(output: W, area: Rect) -> Self {
+        let blank = Buffer::empty(area);
+        Self {
+            backend: CrosstermBackend::new(output),
+            shown: blank.clone(),
+            next: blank,
+        }
+    }
+
+    /// Where frames are written to.
+    pub fn output(&mut self) -> &mut impl Write {
+        &mut self.backend
+    }
+
+    /// Takes a new size over and forgets what is shown, so that the next frame is drawn whole.
+    pub fn resize(&mut self, area: Rect) {
+        self.shown = Buffer::empty(area);
+        self.next = Buffer::empty(area);
+    }
+
+    /// Has the output cleared with the next frame, so that no blank screen is seen between.
+    ///
+    /// # Errors
+    ///
+    /// Where the output cannot be written to.
+    pub fn clear(&mut self) -> io::Result<()> {
+        queue!(self.backend, Clear(ClearType::All))
+    }
+
+    /// Draws a frame and writes what has changed; nothing where nothing has.
+    ///
+    /// # Errors
+    ///
+    /// Where the output cannot be written to.
+    pub fn draw(&mut self, paint: impl FnOnce(&mut Buffer)) -> io::Result<()> {
+        self.next.reset();
+        paint(&mut self.next);
+        let mut changes = self.shown.diff_iter(&self.next).peekable();
+        if changes.peek().is_some() {
+            self.backend.draw(changes)?;
+            Backend::flush(&mut self.backend)?;
+        }
+        mem::swap(&mut self.shown, &mut self.next);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::style::Style;
+
+    use super::*;
+
+    #[test]
+    fn only_what_has_changed_is_written() {
+        let mut out = Vec::new();
+        let mut canvas = Canvas::new(&mut out, Rect::new(0, 0, 20, 3));
+        let paint = |text: &'static str| {
+            move |buffer: &mut Buffer| {
+                buffer.set_string(0, 1, text, Style::new());
+            }
+        };
+        for text in ["used:41GiB", "used:42GiB", "used:42GiB"] {
+            canvas.draw(paint(text)).unwrap();
+        }
+        drop(canvas);
+        let text = String::from_utf8(out).unwrap();
+        let (first, after) = text.split_once("\x1b[2;7H").unwrap();
+        assert!(first.contains("\x1b[2;1Hused:41GiB"), "{text:?}");
+        // The one digit (line 2, column 7), once; then only what ends a frame.
+        let (digit, end) = after.split_at(1);
+        assert_eq!(digit, "2");
+        assert!(first.ends_with(end), "{text:?}");
+    }
+
+    #[test]
+    fn after_a_new_size_all_of_it_is_written() {
+        let mut out = Vec::new();
+        let mut canvas = Canvas::new(&mut out, Rect::new(0, 0, 20, 3));
+        for _ in 0..2 {
+            canvas.resize(Rect::new(0, 0, 30, 2));
+            canvas.clear().unwrap();
+            canvas
+                .draw(|buffer| {
+                    assert_eq!(buffer.area.width, 30);
+                    buffer.set_string(0, 0, "whole", Style::new());
+                })
+                .unwrap();
+        }
+        drop(canvas);
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.matches("\x1b[2J").count(), 2, "{text:?}");
+        assert_eq!(text.matches("whole").count(), 2, "{text:?}");
+    }
+}
