@@ -1,5 +1,7 @@
 //! Snapshots for tests, made up but plausible.
 
+pub mod dice;
+
 use std::sync::Arc;
 
 use crate::history::course::Courses;

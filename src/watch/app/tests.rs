@@ -1,4 +1,6 @@
-//! The state of the screen, event by event and key by key.
+//! The state of the screen, event by event and key by key; any of them in any order in [`chance`].
+
+mod chance;
 
 use crossterm::event::{KeyEventKind, KeyModifiers};
 use signal_hook::consts::SIGTERM;
