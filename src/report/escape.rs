@@ -13,7 +13,9 @@ use unicode_width::UnicodeWidthChar;
 /// that reorder or hide text (bidirectional controls, zero-width characters, line separators), or that
 /// change another one's width in some terminals only (variation selectors, skin tones).
 pub fn escape(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(is_hostile) {
+    // Nearly all text is plain, and a look at bytes says so soonest.
+    let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    if is_plain || !text.chars().any(is_hostile) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 8);
@@ -63,6 +65,9 @@ pub fn command_line<S: AsRef<str>>(arguments: &[S]) -> String {
 
 /// Cuts escaped text to a width in terminal columns, the last one `…` where anything was cut.
 pub fn fit(text: &str, columns: usize) -> Cow<'_, str> {
+    if text.len() <= columns && text.is_ascii() {
+        return Cow::Borrowed(text);
+    }
     let mut used = 0;
     let mut cut = 0;
     for (at, c) in text.char_indices() {
