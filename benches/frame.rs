@@ -1,0 +1,346 @@
+//! What the screen costs: `cargo bench --bench frame`.
+//!
+//! A screen of 200 by 60 has watched 1,000 processes for ten minutes at one sample a second; a tenth
+//! are idle, some leak, all are in families. Then, for each view, the CPU time of taking in a sample
+//! (judging it, the picture, the rows), of the frame that follows it, and of a key with its frame. A
+//! frame is all that is done from state to bytes: cells, what of them has changed, writing that. The
+//! ratio is to a frame of text that has changed in every cell, which costs the program nothing to
+//! make. A median frame over [`MOST_MILLISECONDS`] fails the run, as does a frame that writes although
+//! nothing has changed. `--quick` measures less, to see that it runs.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
+
+use std::cell::Cell;
+use std::env;
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use gpumem::model::snapshot::{GpuProcess, Memory, PidNamespace, Process};
+use gpumem::model::{Gpu, Snapshot, Time};
+use gpumem::rules::{Engine, Settings};
+use gpumem::watch::app::{App, Event, Me, Setup, update};
+use gpumem::watch::canvas::Canvas;
+use gpumem::watch::view;
+use gpumem::watch::view::look::Depth;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Style};
+use rustix::time::{ClockId, clock_gettime};
+
+/// What a frame may cost.
+const MOST_MILLISECONDS: f64 = 4.0;
+const SCREEN: Rect = Rect::new(0, 0, 200, 60);
+const PROCESSES: u32 = 1_000;
+
+const GIB: u64 = 1 << 30;
+const MIB: u64 = 1 << 20;
+
+/// What is looked at: the keys that lead there from the table as it opens.
+const VIEWS: [(&str, &str); 7] = [
+    ("table", ""),
+    ("table, one selected", "jjj"),
+    ("table, sorted by command", "od"),
+    ("trees", "t"),
+    ("filtered", "/mem>4GiB\r"),
+    ("only findings", "f"),
+    ("explained", "j\r"),
+];
+
+fn main() -> ExitCode {
+    let quick = env::args().any(|argument| argument == "--quick");
+    let (history, rounds) = if quick { (60, 10) } else { (600, 200) };
+    let floor = filling(rounds);
+    println!("| GPUs | view | frame, ms: least | median | / filling | bytes | key | sample |");
+    println!("|---|---|---|---|---|---|---|---|");
+    println!(
+        "| - | text that has changed everywhere | {:.3} | {:.3} | 1.0 | {} | - | - |",
+        floor.frame.least(),
+        floor.frame.median(),
+        floor.bytes / rounds,
+    );
+    let mut is_slow = false;
+    for gpus in [8, 16, 64] {
+        for (view, keys) in VIEWS {
+            if gpus != 16 && !keys.is_empty() {
+                // How many GPUs there are is a matter of the GPUs' panel.
+                continue;
+            }
+            let mut scene = Scene::new(gpus, history);
+            for key in keys.chars() {
+                scene.press(key);
+            }
+            let cost = scene.measure(rounds);
+            is_slow |= cost.frame.median() > MOST_MILLISECONDS;
+            println!(
+                "| {gpus} | {view} | {:.3} | {:.3} | {:.1} | {} | {:.3} | {:.3} |",
+                cost.frame.least(),
+                cost.frame.median(),
+                cost.frame.median() / floor.frame.median(),
+                cost.bytes / rounds,
+                cost.key.median(),
+                cost.sample.median(),
+            );
+        }
+    }
+    if is_slow {
+        println!("a frame took more than {MOST_MILLISECONDS} ms");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// CPU milliseconds of each round.
+#[derive(Default)]
+struct Times(Vec<f64>);
+
+impl Times {
+    fn take<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let before = cpu_seconds();
+        let value = work();
+        self.0.push((cpu_seconds() - before) * 1e3);
+        value
+    }
+
+    fn least(&self) -> f64 {
+        self.0.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    fn median(&self) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted[sorted.len() / 2]
+    }
+}
+
+#[derive(Default)]
+struct Cost {
+    sample: Times,
+    frame: Times,
+    key: Times,
+    bytes: usize,
+}
+
+/// Counts what is written, and keeps none of it.
+#[derive(Clone, Default)]
+struct Sink(Rc<Cell<usize>>);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.set(self.0.get() + bytes.len());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The least that a frame in which all has changed can cost.
+fn filling(rounds: usize) -> Cost {
+    let sink = Sink::default();
+    let mut canvas = Canvas::new(sink.clone(), SCREEN);
+    let mut cost = Cost::default();
+    let lines: Vec<String> = ('a'..='z')
+        .map(|letter| letter.to_string().repeat(usize::from(SCREEN.width)))
+        .collect();
+    let style = Style::new().fg(Color::Green);
+    for round in 0..rounds {
+        cost.frame.take(|| {
+            canvas
+                .draw(|buffer| {
+                    for y in 0..SCREEN.height {
+                        let line = &lines[(round + usize::from(y)) % lines.len()];
+                        buffer.set_string(0, y, line, style);
+                    }
+                })
+                .unwrap();
+        });
+    }
+    cost.bytes = sink.0.get();
+    cost
+}
+
+/// A screen and what it watches.
+struct Scene {
+    machine: Machine,
+    app: App,
+}
+
+impl Scene {
+    fn new(gpus: u32, history: u32) -> Self {
+        let setup = Setup {
+            replay: None,
+            version: "0",
+            me: Me::default(),
+            depth: Depth::Ansi16,
+            ascii: false,
+        };
+        let engine = Engine::new(Settings::default());
+        let interval = Duration::from_secs(1);
+        let app = App::new(setup, engine, interval, SCREEN.width, SCREEN.height);
+        let mut scene = Self {
+            machine: Machine::new(gpus),
+            app,
+        };
+        for _ in 0..history {
+            let event = scene.machine.event();
+            update(&mut scene.app, event);
+        }
+        scene
+    }
+
+    fn press(&mut self, key: char) {
+        update(&mut self.app, pressed(key));
+    }
+
+    fn measure(&mut self, rounds: usize) -> Cost {
+        let mut cost = Cost::default();
+        let sink = Sink::default();
+        let mut canvas = Canvas::new(BufWriter::with_capacity(32 * 1024, sink.clone()), SCREEN);
+        let mut draw = |app: &App| canvas.draw(|buffer| view::draw(app, buffer)).unwrap();
+        // All of the first frame is new, and it is not counted.
+        draw(&self.app);
+        for round in 0..rounds {
+            let event = self.machine.event();
+            cost.sample.take(|| update(&mut self.app, event));
+            let before = sink.0.get();
+            cost.frame.take(|| draw(&self.app));
+            let written = sink.0.get();
+            cost.bytes += written - before;
+            draw(&self.app);
+            assert_eq!(sink.0.get(), written, "nothing has changed");
+            cost.key.take(|| {
+                update(&mut self.app, pressed(['j', 'k'][round % 2]));
+                draw(&self.app);
+            });
+        }
+        cost
+    }
+}
+
+fn pressed(key: char) -> Event {
+    let code = match key {
+        '\r' => KeyCode::Enter,
+        key => KeyCode::Char(key),
+    };
+    Event::Key(KeyEvent::new(code, KeyModifiers::NONE))
+}
+
+/// Processes that train, some that leak, some that are idle.
+struct Machine {
+    now: Snapshot,
+    seconds: u32,
+}
+
+impl Machine {
+    fn new(gpus: u32) -> Self {
+        let mut now = Snapshot::new(Time::from_unix_milliseconds(1_763_706_000_000));
+        now.host.hostname = Some("gpu26".into());
+        now.host.boot_id = Some("a".into());
+        now.host.pid_namespace = Some(PidNamespace::Host);
+        now.driver.version = Some("580.159.03".into());
+        let total_bytes = 20_000 * GIB;
+        now.gpus = (0..gpus)
+            .map(|index| Gpu {
+                index,
+                minor_number: Some(index),
+                uuid: Some(format!("GPU-{index}").into()),
+                name: Some("NVIDIA H200".into()),
+                memory: Some(Memory {
+                    total_bytes,
+                    reserved_bytes: Some(GIB),
+                    used_bytes: 0,
+                    free_bytes: 0,
+                }),
+                temperature_celsius: Some(60),
+                power_limit_watts: Some(700.0),
+                memory_percent: Some(40),
+                processes: Some(Vec::new()),
+                ..Gpu::default()
+            })
+            .collect();
+        for pid in 1..=PROCESSES {
+            let gpu = &mut now.gpus[(pid % gpus) as usize];
+            gpu.processes.get_or_insert_default().push(GpuProcess {
+                pid,
+                ..GpuProcess::default()
+            });
+            // Families of ten.
+            let first = pid - (pid - 1) % 10;
+            now.processes.push(Process {
+                pid,
+                start_ticks: Some(u64::from(pid) * 100),
+                start_time: Some(now.time.plus_seconds(-86_400.0 - f64::from(pid))),
+                state: Some(if pid.is_multiple_of(3) { 'R' } else { 'S' }),
+                ppid: Some(if pid == first { 1_000_000 } else { first }),
+                parent_is_reaper: Some(false),
+                group_leader_alive: Some(true),
+                command: Some(command(pid)),
+                user: Some(["ann", "bob", "hana"][pid as usize % 3].into()),
+                framework: Some(["pytorch", "jax", "vllm"][pid as usize % 3].into()),
+                rss_bytes: Some(u64::from(pid) * 7 * MIB),
+                listening: Some(false),
+                cpu_seconds: Some(1000.0),
+                ..Process::default()
+            });
+        }
+        Self { now, seconds: 0 }
+    }
+
+    /// The next second: hardly a number stays as it was.
+    fn event(&mut self) -> Event {
+        self.seconds += 1;
+        let second = self.seconds;
+        self.now.time = self.now.time.plus_seconds(1.0);
+        let is_idle = |pid: u32| pid.is_multiple_of(10);
+        for gpu in &mut self.now.gpus {
+            let mut held = 0;
+            for row in gpu.processes.iter_mut().flatten() {
+                let pid = row.pid;
+                let percent = 1 + (pid * 7 + second * 13) % 90;
+                row.sm_percent = Some(if is_idle(pid) { 0 } else { percent });
+                row.memory_percent = Some(percent / 2);
+                let moved = match pid % 20 {
+                    _ if is_idle(pid) => 0,
+                    19 => u64::from(second) * MIB,
+                    _ => u64::from((pid * 31 + second * 17) % 512) * MIB,
+                };
+                let bytes = u64::from(1 + pid % 16) * GIB + moved;
+                row.used_bytes = Some(bytes);
+                held += bytes;
+            }
+            if let Some(memory) = &mut gpu.memory {
+                memory.used_bytes = held + 2 * GIB;
+                memory.free_bytes = memory.total_bytes - GIB - memory.used_bytes;
+            }
+            gpu.gpu_percent = Some((gpu.index * 37 + second * 11) % 101);
+            gpu.power_watts = Some(f64::from(300 + (gpu.index + second) % 400));
+        }
+        for process in &mut self.now.processes {
+            let pid = process.pid;
+            let percent = match is_idle(pid) {
+                true => 0.0,
+                false => f64::from((pid * 3 + second * 29) % 1600) / 10.0,
+            };
+            process.cpu_percent = Some(percent);
+            process.cpu_seconds = process.cpu_seconds.map(|total| total + percent / 100.0);
+        }
+        Event::Snapshot {
+            now: Duration::from_secs(u64::from(second)),
+            snapshot: Box::new(self.now.clone()),
+            is_passing: false,
+        }
+    }
+}
+
+fn command(pid: u32) -> Arc<[Arc<str>]> {
+    let words = format!("python train.py --config configs/llama-{pid}.yaml --resume --seed {pid}");
+    words.split(' ').map(Arc::from).collect()
+}
+
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}

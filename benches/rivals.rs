@@ -1,0 +1,376 @@
+//! Whole programs on one driver: `cargo bench --bench rivals`.
+//!
+//! gpumem watch, nvtop and nvitop, one after the other, each alone on a terminal of 200 by 60 at one
+//! sample a second, with the mock driver's 8 GPUs and 128 real processes that sleep. After a warm-up:
+//! the CPU time that each program took, its resident memory, and what it wrote to the terminal. The
+//! run fails where gpumem takes more CPU time than nvtop, or more than a twentieth of nvitop's, or
+//! where a screen does not show the driver's GPUs, so that its figures say nothing.
+//!
+//! It needs `setsid` (util-linux). A rival that is not there is skipped, and the reason printed: nvtop
+//! comes from the distribution (in Debian `contrib`), nvitop from PyPI; `GPUMEM_NVITOP=PATH` names one
+//! that is not on the search path. Close what else is busy: CPU time is not wall time, but a crowded
+//! cache costs it, too.
+//!
+//! `--quick` measures for a few seconds, and what it prints is not to be believed; `--seconds N` and
+//! `--processes N` measure longer and more.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
+
+use std::env;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::num::NonZero;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mock_nvml::scene::{Gpu, Process, Scene, Utilization, Value};
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+const COLUMNS: NonZero<u16> = NonZero::new(200).unwrap();
+const ROWS: NonZero<u16> = NonZero::new(60).unwrap();
+const GPUS: usize = 8;
+/// The mock driver's GPUs have this in their names, which each program shows.
+const SHOWN: &str = "H200";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let number = |name: &str| {
+        let at = arguments.iter().position(|argument| argument == name)?;
+        arguments.get(at + 1)?.parse::<u32>().ok()
+    };
+    let quick = arguments.iter().any(|argument| argument == "--quick");
+    let seconds = number("--seconds").unwrap_or(if quick { 3 } else { 30 });
+    let processes = number("--processes").unwrap_or(128);
+    if find("setsid").is_none() {
+        println!("skipped: there is no setsid (util-linux) to give a program its terminal");
+        return ExitCode::SUCCESS;
+    }
+    let stage = Stage::new(processes as usize);
+    let warm_up = Duration::from_secs(if quick { 2 } else { 5 });
+
+    println!(
+        "{GPUS} GPUs, {processes} processes, {COLUMNS}x{ROWS}, a sample a second, {seconds} s"
+    );
+    println!("| program | CPU | a second | of gpumem's | RSS now, at most | to the terminal |");
+    println!("|---|---|---|---|---|---|");
+    let mut ours = None;
+    let mut is_missed = false;
+    let contenders = [
+        Ok((stage.gpumem(&[]), None)),
+        Ok((stage.gpumem(&["--no-store"]), None)),
+        stage.nvtop().map(|command| (command, Some(1.0))),
+        stage.nvitop().map(|command| (command, Some(20.0))),
+    ];
+    let mut missing = Vec::new();
+    for contender in contenders {
+        let (command, least_ratio) = match contender {
+            Ok(contender) => contender,
+            Err(reason) => {
+                missing.push(reason);
+                continue;
+            }
+        };
+        let name = name(&command);
+        let cost = stage.measure(&command, warm_up, Duration::from_secs(seconds.into()));
+        let ratio = cost.cpu_seconds / *ours.get_or_insert(cost.cpu_seconds);
+        println!(
+            "| {name} | {:.3} s | {:.2} ms | {ratio:.2} | {:.1} MiB, {:.1} MiB | {:.1} KiB/s |",
+            cost.cpu_seconds,
+            cost.cpu_seconds / f64::from(seconds) * 1e3,
+            cost.resident_mib,
+            cost.most_resident_mib,
+            cost.written_bytes as f64 / f64::from(seconds) / 1024.0,
+        );
+        if !cost.screen.contains(SHOWN) {
+            println!("{name} shows no {SHOWN}; its last screen:\n{}", cost.screen);
+            is_missed = true;
+        }
+        if let Some(least) = least_ratio.filter(|least| ratio < *least) {
+            println!("missed: {name} takes {ratio:.2} of gpumem's CPU time, not {least} or more");
+            is_missed = true;
+        }
+    }
+    for reason in missing {
+        println!("skipped: {reason}");
+    }
+    if is_missed && !quick {
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// A program's name and arguments, without the path that leads there and the one of the driver.
+fn name(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap();
+    let words = std::iter::once(program).chain(command.get_args());
+    let words = words.map(|word| word.display().to_string());
+    let words: Vec<String> = words.filter(|word| !word.starts_with('/')).collect();
+    words.join(" ").replace(" --nvml-library", "")
+}
+
+/// A program on the search path.
+fn find(program: &str) -> Option<PathBuf> {
+    env::split_paths(&env::var_os("PATH")?)
+        .map(|folder| folder.join(program))
+        .find(|path| path.is_file())
+}
+
+/// What a program took while it was measured.
+struct Cost {
+    cpu_seconds: f64,
+    resident_mib: f64,
+    most_resident_mib: f64,
+    written_bytes: u64,
+    screen: String,
+}
+
+/// The driver's scene, the library by the name that loaders search, and processes that sleep.
+struct Stage {
+    folder: tempfile::TempDir,
+    _sleepers: Sleepers,
+}
+
+impl Stage {
+    fn new(processes: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let sleepers = Sleepers::new(processes);
+        let mut scene = Scene::new();
+        for gpu in 0..GPUS {
+            let mut described = Gpu {
+                utilization: Some(Utilization {
+                    gpu: wave(gpu, 100.0),
+                    memory: wave(gpu + 1, 60.0),
+                }),
+                power: Some(wave(gpu, 700_000.0)),
+                ..Gpu::default()
+            };
+            let on_gpu = sleepers.0.iter().skip(gpu).step_by(GPUS);
+            for (at, child) in on_gpu.enumerate() {
+                // One in four grows a little, one in four is idle.
+                let bytes = match at % 4 {
+                    0 => Value::line([(0.0, 1e9), (300.0, 2e9)]),
+                    _ => (1_u64 << 30).into(),
+                };
+                let process = Process::compute(child.id(), bytes);
+                described = described.process(match at % 4 {
+                    1 => process,
+                    _ => process.sm(wave(gpu + at, 90.0)),
+                });
+            }
+            scene = scene.gpu(described);
+        }
+        scene.write(&folder.path().join("scene.json")).unwrap();
+        let library = folder.path().join("libnvidia-ml.so.1");
+        symlink(mock_nvml::library(), library).unwrap();
+        Self {
+            folder,
+            _sleepers: sleepers,
+        }
+    }
+
+    /// A program that meets the driver and no settings of whoever runs this.
+    fn command(&self, program: &Path) -> Command {
+        let folder = self.folder.path();
+        let mut command = Command::new(program);
+        command
+            .env("GPUMEM_MOCK_SCENE", folder.join("scene.json"))
+            .env("LD_LIBRARY_PATH", folder)
+            .env("TERM", "xterm-256color")
+            .env("LANG", "C.UTF-8")
+            .env_remove("LC_ALL")
+            .env_remove("NO_COLOR");
+        for home in [
+            "HOME",
+            "XDG_CONFIG_HOME",
+            "XDG_STATE_HOME",
+            "XDG_CACHE_HOME",
+        ] {
+            command.env(home, folder);
+        }
+        command
+    }
+
+    fn gpumem(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command(Path::new(env!("CARGO_BIN_EXE_gpumem")));
+        command
+            .args(["watch", "--interval", "1s"])
+            .args(arguments)
+            .arg("--nvml-library")
+            .arg(mock_nvml::library())
+            .env("STATE_DIRECTORY", self.folder.path());
+        command
+    }
+
+    fn nvtop(&self) -> Result<Command, String> {
+        let program = find("nvtop").ok_or("nvtop is not installed (apt install nvtop)")?;
+        let mut command = self.command(&program);
+        // In tenths of a second.
+        command.args(["-d", "10"]);
+        Ok(command)
+    }
+
+    fn nvitop(&self) -> Result<Command, String> {
+        let named = env::var_os("GPUMEM_NVITOP").map(PathBuf::from);
+        let program = named
+            .or_else(|| find("nvitop"))
+            .ok_or("nvitop is not installed (pip install nvitop; GPUMEM_NVITOP=PATH names it)")?;
+        let mut command = self.command(&program);
+        command.args(["--monitor", "full", "--interval", "1"]);
+        Ok(command)
+    }
+
+    fn measure(&self, program: &Command, warm_up: Duration, time: Duration) -> Cost {
+        let terminal = Terminal::start(program);
+        let pid = terminal.child.id();
+        thread::sleep(warm_up);
+        let begun = Instant::now();
+        let (cpu, written) = (cpu_seconds(pid), terminal.written());
+        thread::sleep(time.saturating_sub(begun.elapsed()));
+        Cost {
+            cpu_seconds: cpu_seconds(pid) - cpu,
+            written_bytes: terminal.written() - written,
+            resident_mib: status_mib(pid, "VmRSS:"),
+            most_resident_mib: status_mib(pid, "VmHWM:"),
+            screen: terminal.screen.lock().unwrap().0.screen().contents(),
+        }
+    }
+}
+
+/// Up and down between nothing and `most`, every GPU a little later than the one before.
+fn wave(phase: usize, most: f64) -> Value {
+    let points = (0..600).map(|second| {
+        let turn = f64::from(second) / 20.0 + phase as f64;
+        (f64::from(second), (most * (0.5 + 0.5 * turn.sin())).round())
+    });
+    Value::Steps(points.collect())
+}
+
+/// CPU time of a process and its descendants so far, to the nanosecond: what `/proc` tells comes in
+/// ticks of ten milliseconds, which is more than gpumem takes for a sample.
+fn cpu_seconds(pid: u32) -> f64 {
+    let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed()));
+    let time = clock.and_then(clock_gettime).unwrap();
+    let own = time.tv_sec() as f64 + time.tv_nsec() as f64 * 1e-9;
+    own + children(pid).into_iter().map(cpu_seconds).sum::<f64>()
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let mut children = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
+        let text = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        children.extend(
+            text.split_whitespace()
+                .map(|pid| pid.parse::<u32>().unwrap()),
+        );
+    }
+    children
+}
+
+fn status_mib(pid: u32, field: &str) -> f64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    let kib: f64 = line
+        .unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap();
+    kib / 1024.0
+}
+
+/// A program on a terminal of its own, which is read as fast as it is written to.
+struct Terminal {
+    child: Child,
+    screen: Arc<Mutex<(vt100::Parser, u64)>>,
+}
+
+impl Terminal {
+    fn start(program: &Command) -> Self {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let mut options = File::options();
+        let slave = options.read(true).write(true).open(name.to_str().unwrap());
+        let slave = slave.unwrap();
+        let size = Winsize {
+            ws_row: ROWS.get(),
+            ws_col: COLUMNS.get(),
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&slave, size).unwrap();
+        // A controlling terminal has to be taken by the program itself. As setsid leads no group of
+        // processes here, it becomes the program, and does not fork.
+        let mut command = Command::new("setsid");
+        command
+            .arg("--ctty")
+            .arg(program.get_program())
+            .args(program.get_args());
+        for (name, value) in program.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let end = || Stdio::from(slave.try_clone().unwrap());
+        command.stdin(end()).stdout(end()).stderr(end());
+        let child = command.spawn().unwrap();
+        let parser = vt100::Parser::new(ROWS, COLUMNS, 0);
+        let screen = Arc::new(Mutex::new((parser, 0)));
+        let reader = Arc::clone(&screen);
+        let mut master = File::from(master);
+        thread::spawn(move || {
+            let mut bytes = vec![0; 64 * 1024];
+            while let Ok(length @ 1..) = master.read(&mut bytes) {
+                let mut screen = reader.lock().unwrap();
+                screen.0.process(&bytes[..length]);
+                screen.1 += length as u64;
+            }
+        });
+        Self { child, screen }
+    }
+
+    fn written(&self) -> u64 {
+        self.screen.lock().unwrap().1
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Processes that sleep until this is dropped.
+struct Sleepers(Vec<Child>);
+
+impl Sleepers {
+    fn new(count: usize) -> Self {
+        let sleep = || {
+            Command::new("sleep")
+                .arg("3600")
+                .stdin(Stdio::null())
+                .spawn()
+        };
+        Self((0..count).map(|_| sleep().unwrap()).collect())
+    }
+}
+
+impl Drop for Sleepers {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+        }
+        for child in &mut self.0 {
+            let _ = child.wait();
+        }
+    }
+}
