@@ -26,6 +26,7 @@
 //! | [`history`] | a bounded window of points per process and GPU |
 //! | [`rules`] | a file per kind of finding, and the engine that runs them |
 //! | [`advice`] | what gives memory back, by framework |
+//! | [`explain`] | what there is to say of a process, a GPU or a framework, as a page |
 //! | [`config`] | TOML and defaults to one checked value |
 //! | [`reclaim`] | getting memory back: plan, act, verify; the only sender of signals |
 //! | [`report`] | writers: tables, JSON, escaping for terminals |
@@ -35,6 +36,7 @@
 pub mod advice;
 pub mod cli;
 pub mod config;
+pub mod explain;
 pub mod history;
 pub mod host;
 pub mod model;

@@ -2,11 +2,19 @@
 
 use super::{Framework, Line};
 
+/// What a launcher gives each of the processes that it starts; the value may be any.
+const IS_A_RANK: &[(&str, &str)] = &[
+    ("TORCHELASTIC_RUN_ID", ""),
+    ("LOCAL_RANK", ""),
+    ("RANK", ""),
+];
+
 const TORCHRUN: Line = Line::new(
     "end the launcher, not a rank: `kill -TERM` to torchrun, which ends its ranks within 30 seconds; \
      `kill -9` of it leaves them behind, and a rank that is killed may be started again",
     "pytorch: torch/distributed/elastic/multiprocessing/api.py",
-);
+)
+.only_if_set(IS_A_RANK);
 
 const TF_GROWTH: Line = Line::new(
     "at its next start: TF_FORCE_GPU_ALLOW_GROWTH=true, so that it takes what it needs, step by step",
@@ -408,7 +416,8 @@ pub(super) const DEEPSPEED: Framework = Framework {
     at_end: &[Line::new(
         "end the launcher, not a rank: `kill -TERM` to deepspeed, which ends its ranks",
         "deepspeed: launcher/launch.py",
-    )],
+    )
+    .only_if_set(IS_A_RANK)],
 };
 
 pub(super) const RAY: Framework = Framework {

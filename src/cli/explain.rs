@@ -1,13 +1,8 @@
 //! `gpumem explain`: one page about a process, a GPU, a finding or a framework.
 //!
 //! Here snapshots are fetched and the page is printed. What was typed is understood in `target`; what
-//! there is to say is put together in `subject`, what to do in `steps`, a framework's row in
-//! `framework`; how it looks is in [`crate::report::explain`].
+//! there is to say is put together in [`crate::explain`]; how it looks is in [`crate::report::explain`].
 
-mod framework;
-mod kin;
-mod steps;
-mod subject;
 mod target;
 
 use std::io::{self, IsTerminal as _};
@@ -20,8 +15,10 @@ use super::args::{Explain, Global};
 use super::exit::Exit;
 use super::watch::locale_is_utf8;
 use super::{
-    complain, config, live, print, recorded, store, style, terminal_width, warn_of_damage,
+    Misuse, complain, config, live, print, recorded, store, style, terminal_width, warn_of_damage,
 };
+use crate::advice;
+use crate::explain::{self, Known, More};
 use crate::history::course::Courses;
 use crate::model::finding::Finding;
 use crate::model::{Snapshot, Time};
@@ -34,6 +31,8 @@ use crate::units::Span;
 
 /// How long this machine is looked at: the use of a GPU is known from the second sample on.
 const LOOK: Span = Span(Duration::from_secs(2));
+/// The word that asks for every framework.
+const LIST: &str = "list";
 /// Columns where standard output is no terminal and nobody says otherwise.
 const WIDTH: usize = 80;
 
@@ -44,7 +43,7 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
         ascii: !locale_is_utf8(),
     };
     if let Some(name) = &args.framework {
-        let report = framework::report(name)?;
+        let report = frameworks(name)?;
         return put(&report, args.json, look).map(|()| Exit::Clean);
     }
     let typed = args.target.as_deref().unwrap_or_default();
@@ -53,16 +52,36 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
     observe(&mut seen, args, global)?;
     let last = seen.last.as_ref().context("there was no snapshot")?;
     let found = target.find(&seen, last)?;
-    let mut report = match &found {
-        Found::Process(pid, asked) => subject::process(&seen, last, *pid, asked.as_ref()),
-        Found::Gpu(place, asked) => subject::gpu(&seen, last, *place, asked.as_ref()),
-    };
-    report.notes.extend(target.notes(&found, last));
+    let report = report(&target, &found, seen.known(last));
     put(&report, args.json, look)?;
     Ok(if is_blind(&report) {
         Exit::Blind
     } else {
         Exit::Clean
+    })
+}
+
+/// The page about what was found.
+fn report(target: &Target, found: &Found, known: Known<'_>) -> Report {
+    let mut report = match found {
+        Found::Process(pid, asked) => explain::process(known, *pid, asked.as_ref()),
+        Found::Gpu(place, asked) => explain::gpu(known, *place, asked.as_ref()),
+    };
+    report.notes.extend(target.notes(found, known.last));
+    report
+}
+
+/// The page of the framework of this name; all of them for `list`.
+fn frameworks(name: &str) -> Result<Report, Misuse> {
+    if name == LIST {
+        return Ok(explain::frameworks());
+    }
+    explain::framework(name).ok_or_else(|| {
+        let known: Vec<&str> = advice::frameworks().iter().map(|it| it.name).collect();
+        Misuse(format!(
+            "--framework {name}: nothing is known of it; there are {}",
+            known.join(", ")
+        ))
     })
 }
 
@@ -118,6 +137,21 @@ impl Seen {
         self.engine.observe(&snapshot);
         outline(&mut self.courses, &mut self.first, &self.engine, &snapshot);
         self.last = Some(snapshot);
+    }
+
+    /// All of it that a page is made of.
+    fn known<'k>(&'k self, last: &'k Snapshot) -> Known<'k> {
+        Known {
+            engine: &self.engine,
+            courses: &self.courses,
+            last,
+            needed: self.needed,
+            more: if self.is_live {
+                More::ByWindow
+            } else {
+                More::Nowhere
+            },
+        }
     }
 
     /// What the rules found, whatever became of it; what lasts comes first.

@@ -18,7 +18,6 @@ use crate::model::snapshot::Host;
 use crate::model::{Snapshot, Time};
 use crate::recording::Error;
 use crate::recording::store::{Access, Latest, Store};
-use crate::rules::setting::Value;
 use crate::rules::{Engine, Settings};
 use crate::source::live::Live;
 use crate::units::{Bytes, MIB, Span};
@@ -180,26 +179,7 @@ pub(super) struct Fed {
 
 /// The longest time that a rule which is switched on asks for.
 pub(super) fn longest(rules: &Settings) -> Duration {
-    let span = |value: &Value| match value {
-        Value::Span(span) => Some(span.0),
-        _ => None,
-    };
-    let enabled = rules.rules().iter().filter(|rule| {
-        let settings = rule.settings();
-        !settings
-            .iter()
-            .any(|setting| setting.name == "enabled" && setting.value == Value::Flag(false))
-    });
-    enabled
-        .flat_map(|rule| {
-            let own = rule.settings().into_iter().map(|setting| setting.value);
-            let others = rule.overrides().iter().flat_map(|(_, changes)| changes);
-            own.chain(others.map(|(_, value)| *value))
-                .collect::<Vec<_>>()
-        })
-        .filter_map(|value| span(&value))
-        .max()
-        .unwrap_or_default()
+    rules.longest()
 }
 
 /// Has the engine judge what is stored of this boot, up to now; the machine's own snapshots follow.
@@ -404,6 +384,7 @@ fn is_fresh(latest: &Latest, now: Time) -> bool {
 mod tests {
     use super::*;
     use crate::model::snapshot::PidNamespace;
+    use crate::rules::setting::Value;
 
     fn os(text: &str) -> Option<&OsStr> {
         Some(OsStr::new(text))

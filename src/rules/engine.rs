@@ -48,6 +48,11 @@ impl Engine {
         self.settings = settings;
     }
 
+    /// What it judges by.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Takes in the next snapshot and judges again. One of the same time as the last says nothing new.
     pub fn observe(&mut self, snapshot: &Snapshot) {
         if !self.history.observe(snapshot) {

@@ -41,6 +41,8 @@ use rule::{Rule, SettingValue, Tuned};
 pub use server::serves;
 pub use subject::name as name_of;
 
+use std::time::Duration;
+
 use crate::model::Kind;
 use crate::model::Severity;
 use setting::Value;
@@ -132,6 +134,27 @@ impl Settings {
     /// Adds a rule after the others.
     pub fn add(&mut self, rule: Box<dyn Rule>) {
         self.rules.push(rule);
+    }
+
+    /// The longest time that a rule which is switched on asks for.
+    pub fn longest(&self) -> Duration {
+        let enabled = self.rules.iter().filter(|rule| {
+            !rule
+                .settings()
+                .iter()
+                .any(|setting| setting.name == "enabled" && setting.value == Value::Flag(false))
+        });
+        let values = enabled.flat_map(|rule| {
+            let own = rule.settings().into_iter().map(|setting| setting.value);
+            let others = rule.overrides().iter().flat_map(|(_, changes)| changes);
+            own.chain(others.map(|(_, value)| *value))
+                .collect::<Vec<_>>()
+        });
+        let spans = values.filter_map(|value| match value {
+            Value::Span(span) => Some(span.0),
+            _ => None,
+        });
+        spans.max().unwrap_or_default()
     }
 
     /// The exemptions, in their order.

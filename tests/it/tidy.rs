@@ -18,9 +18,13 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("reclaim", &["model", "host", "units"]),
     ("report", &["model", "units"]),
     (
+        "explain",
+        &["model", "history", "rules", "advice", "report", "units"],
+    ),
+    (
         "watch",
         &[
-            "model", "history", "rules", "reclaim", "report", "units", "source",
+            "model", "history", "rules", "explain", "reclaim", "report", "units", "source",
         ],
     ),
     (
@@ -34,6 +38,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "history",
             "rules",
             "advice",
+            "explain",
             "config",
             "reclaim",
             "report",

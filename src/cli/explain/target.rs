@@ -4,6 +4,7 @@
 //! GPU could not be read is blindness.
 
 use crate::cli::{Misuse, unreadable};
+use crate::explain;
 use crate::model::finding::Finding;
 use crate::model::{Gpu, Snapshot, Time};
 use crate::rules;
@@ -195,15 +196,7 @@ fn find_finding(id: &str, seen: &Seen, last: &Snapshot) -> Result<Found, Misuse>
     let asked = Some(finding.clone());
     let found = match &finding.process {
         Some(process) => {
-            let is_listed = |gpu: &Gpu| {
-                let rows = gpu.processes.iter().flatten();
-                rows.clone().any(|row| row.pid == process.pid)
-            };
-            let now = last.process(process.pid);
-            let is_there = match now {
-                Some(now) => now.identity() == process.identity,
-                None => !process.identity.is_certain() && last.gpus.iter().any(is_listed),
-            };
+            let is_there = explain::is_there(process.identity, last);
             is_there.then_some(Found::Process(process.pid, asked))
         }
         None => {

@@ -1,29 +1,12 @@
-//! Pages about hand-made machines: nothing a process calls itself breaks one, and nothing is said of
-//! whom nothing is known.
+//! What is typed leads to its page, and what there is not is refused with what there is.
 
 use std::sync::Arc;
 
-use unicode_width::UnicodeWidthStr as _;
-
 use super::*;
 use crate::history::testing::Scene;
-use crate::model::finding::Undecided;
-use crate::model::snapshot::{
-    Container, Jupyter, Kubernetes, Memory, MigDevice, PidNamespace, ReadError, Slurm,
-};
-use crate::report::explain::Moment;
+use crate::model::snapshot::{Memory, MigDevice};
 use crate::report::style::Style;
 use crate::units::GIB;
-
-const WIDTHS: [usize; 3] = [40, 80, 120];
-
-fn look(width: usize) -> Look {
-    Look {
-        width,
-        style: Style::default(),
-        ascii: false,
-    }
-}
 
 /// What was seen of a scene over so many steps.
 fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> Seen {
@@ -35,28 +18,19 @@ fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> 
     seen
 }
 
-/// The page about what was typed, at a width; no line of it may be wider, at any.
+/// The page about what was typed.
 #[track_caller]
 fn page(seen: &Seen, typed: &str) -> (Report, String) {
     let last = seen.last.as_ref().unwrap();
     let target = Target::parse(typed).unwrap();
     let found = target.find(seen, last).unwrap();
-    let mut report = match &found {
-        Found::Process(pid, asked) => subject::process(seen, last, *pid, asked.as_ref()),
-        Found::Gpu(place, asked) => subject::gpu(seen, last, *place, asked.as_ref()),
+    let report = report(&target, &found, seen.known(last));
+    let look = Look {
+        width: 80,
+        style: Style::default(),
+        ascii: false,
     };
-    report.notes.extend(target.notes(&found, last));
-    for width in WIDTHS {
-        let text = text::page(&report, look(width));
-        for line in text.lines() {
-            assert!(line.width() <= width, "{width}: {line:?}");
-        }
-        let hostile = |c: char| c != '\n' && c.is_control();
-        assert!(!text.contains(hostile), "{text:?}");
-        assert!(text.lines().count() < 250, "{text}");
-    }
-    serde_json::from_str::<serde_json::Value>(&report.to_json().unwrap()).unwrap();
-    let text = text::page(&report, look(80));
+    let text = text::page(&report, look);
     (report, text)
 }
 
@@ -69,207 +43,6 @@ fn refused(seen: &Seen, typed: &str) -> (Exit, String) {
 
 fn words(text: &str) -> Option<Arc<str>> {
     Some(text.into())
-}
-
-#[test]
-fn an_idle_notebook_is_named_with_its_verdict_and_its_kernel_is_shut_down() {
-    let mut scene = Scene::new(1, 10.0);
-    scene.memory(0, 21 * GIB, 80 * GIB);
-    scene.holder(7, &[0], 20 * GIB);
-    let process = scene.process(7);
-    process.framework = words("pytorch");
-    process.framework_version = words("2.9.1");
-    process.namespace_pid = Some(12);
-    process.jupyter = Some(Arc::new(Jupyter {
-        notebook_path: words("thesis/fit.ipynb"),
-        execution_state: words("idle"),
-        ..Jupyter::default()
-    }));
-    let seen = seen(&mut scene, 300, |_, _| {});
-    let (report, text) = page(&seen, "7");
-    let shown = report.process.unwrap();
-    assert_eq!(shown.verdict.findings[0].kind, crate::model::Kind::Idle);
-    for part in [
-        "notebook thesis/fit.ipynb (pid 7)",
-        "PyTorch 2.9.1",
-        "pid 12 in its own pid namespace",
-        "ann",
-        "20.0 GiB of 80.0 GiB (25%)",
-        "the same for 49m 50s (300 samples)",
-        "warning: idle:",
-        "torch.cuda.empty_cache()",
-        "shut the kernel down",
-        "frees 20.0 GiB on GPU 0",
-    ] {
-        assert!(text.contains(part), "{part}: {text}");
-    }
-    // A kernel that is killed is started again; and its end comes last.
-    assert!(!text.contains("`kill"), "{text}");
-    let last = shown
-        .steps
-        .iter()
-        .rfind(|it| it.moment != Moment::NextStart);
-    assert!(last.unwrap().text.starts_with("shut the kernel down"));
-    // The same page by the finding's id, and by its beginning.
-    let id = shown.verdict.findings[0].id.to_string();
-    for typed in [&*id, "idle", "idle:GPU-0"] {
-        assert_eq!(page(&seen, typed).1, text);
-    }
-}
-
-#[test]
-fn a_page_lists_no_doubt_about_somebody_else() {
-    let mut scene = Scene::new(2, 10.0);
-    for (pid, gpu) in [(7, 0), (8, 1)] {
-        scene.memory(gpu, 21 * GIB, 80 * GIB);
-        scene.holder(pid, &[gpu], 20 * GIB);
-    }
-    let seen = seen(&mut scene, 300, |scene, _| {
-        for (pid, gpu) in [(7, 0), (8, 1)] {
-            scene.row(gpu, pid).used_bytes = None;
-        }
-    });
-    let doubts = seen.engine.undecided();
-    let of = |pid| doubts.iter().filter(move |doubt| doubt.pid == Some(pid));
-    assert!(of(7).count() > 0 && of(8).count() > 0, "{doubts:?}");
-    let process = page(&seen, "7").0.process.unwrap().verdict.undecided;
-    let gpu = page(&seen, "gpu:0").0.gpu.unwrap().verdict.undecided;
-    for shown in [&process, &gpu] {
-        assert!(of(7).all(|doubt| shown.contains(doubt)), "{shown:?}");
-        let is_others = |doubt: &Undecided| doubt.pid == Some(8) || doubt.gpu == Some(1);
-        assert!(!shown.iter().any(is_others), "{shown:?}");
-    }
-}
-
-#[test]
-fn a_family_is_a_tree_and_everybody_else_is_no_member() {
-    let mut scene = Scene::new(1, 10.0);
-    scene.memory(0, 21 * GIB, 80 * GIB);
-    for pid in [7, 8, 9, 10] {
-        scene.holder(pid, &[0], GIB);
-        let process = scene.process(pid);
-        let family = if pid == 10 { 10 } else { 7 };
-        process.process_group = Some(family);
-        process.session = Some(family);
-        process.uid = Some(1000);
-    }
-    scene.process(8).ppid = Some(7);
-    scene.process(9).ppid = Some(8);
-    let seen = seen(&mut scene, 2, |_, _| {});
-    let (report, text) = page(&seen, "8");
-    let members = report.process.unwrap().kin.members;
-    let lines: Vec<_> = members.iter().map(|it| (it.depth, it.holder.pid)).collect();
-    assert_eq!(lines, [(0, 7), (1, 8), (2, 9)]);
-    let lines: Vec<&str> = text.lines().collect();
-    let tree = lines
-        .iter()
-        .position(|line| line.contains("belongs together with"));
-    let tree = &lines[tree.unwrap() + 1..][..3];
-    for (line, start) in tree.iter().zip(["      7 ", "        8 ", "          9 "]) {
-        assert!(line.starts_with(start), "{text}");
-    }
-    let own: Vec<bool> = tree
-        .iter()
-        .map(|line| line.ends_with("(this one)"))
-        .collect();
-    assert_eq!(own, [false, true, false], "{text}");
-    // One that belongs to nobody has no tree.
-    assert!(page(&seen, "10").0.process.unwrap().kin.members.is_empty());
-}
-
-#[test]
-fn memory_that_moves_is_drawn() {
-    let mut scene = Scene::new(1, 10.0);
-    scene.memory(0, 60 * GIB, 80 * GIB);
-    scene.holder(7, &[0], GIB);
-    let seen = seen(&mut scene, 100, |scene, step| {
-        scene.row(0, 7).used_bytes = Some(GIB + step as u64 * GIB / 4);
-    });
-    let (report, text) = page(&seen, "7");
-    assert!(text.contains("▕") && text.contains('█'), "{text}");
-    assert!(text.contains("now 25.8 GiB: 24.8 GiB more than"), "{text}");
-    let ascii = Look {
-        ascii: true,
-        ..look(80)
-    };
-    assert!(text::page(&report, ascii).is_ascii());
-}
-
-#[test]
-fn without_history_it_is_said_what_more_would_tell() {
-    let mut scene = Scene::new(1, 1.0);
-    scene.memory(0, GIB, 80 * GIB);
-    scene.holder(7, &[0], GIB);
-    let mut seen = seen(&mut scene, 2, |_, _| {});
-    seen.is_live = true;
-    let (report, text) = page(&seen, "7");
-    assert!(report.process.unwrap().verdict.findings.is_empty());
-    assert!(text.contains("the history is 1s long"), "{text}");
-    assert!(text.contains("gpumem record --store"), "{text}");
-    assert!(
-        text.contains("nothing is found against it, as far as 1s"),
-        "{text}"
-    );
-}
-
-#[test]
-fn of_an_unresolved_pid_nothing_is_shown_but_why() {
-    let mut scene = Scene::new(1, 10.0);
-    scene.memory(0, 3 * GIB, 80 * GIB);
-    scene.holder(7, &[0], 2 * GIB);
-    let process = scene.process(7);
-    process.start_ticks = None;
-    process.start_time = None;
-    process.unresolved = words("it started after NVML named the pid");
-    // A stranger's, which a careless recording has left in.
-    process.command = Some(["/opt/secret".into()].into());
-    process.user = words("stranger");
-    let seen = seen(&mut scene, 300, |_, _| {});
-    let (report, text) = page(&seen, "7");
-    assert!(text.starts_with("pid 7: not resolved\n"), "{text}");
-    assert!(
-        text.contains("it started after NVML named the pid"),
-        "{text}"
-    );
-    let json = report.to_json().unwrap();
-    for strange in ["secret", "stranger", "kill"] {
-        assert!(
-            !text.contains(strange) && !json.contains(strange),
-            "{text}{json}"
-        );
-    }
-    let (_, gpu) = page(&seen, "gpu:0");
-    assert!(gpu.contains("(not resolved: it started"), "{gpu}");
-    assert!(
-        !gpu.contains("secret") && !gpu.contains("stranger"),
-        "{gpu}"
-    );
-}
-
-#[test]
-fn unknown_memory_is_not_available_with_its_reason() {
-    let mut scene = Scene::new(1, 10.0);
-    scene.holder(7, &[0], GIB);
-    scene.row(0, 7).used_bytes = None;
-    scene.gpu(0).memory_unavailable = words("it shares the machine's memory");
-    scene.gpu(0).process_memory_unavailable = words("the driver does not tell it under WSL");
-    let seen = seen(&mut scene, 3, |_, _| {});
-    let (report, text) = page(&seen, "gpu:0");
-    assert!(
-        text.contains("n/a: it shares the machine's memory"),
-        "{text}"
-    );
-    assert!(
-        !is_blind(&report),
-        "a GPU without framebuffer is no failure"
-    );
-    let (report, text) = page(&seen, "7");
-    assert!(
-        text.contains("memory n/a: the driver does not tell it under WSL"),
-        "{text}"
-    );
-    assert!(!text.contains("frees"), "{text}");
-    assert_eq!(report.process.unwrap().gpus[0].used_bytes, None);
 }
 
 #[test]
@@ -315,110 +88,29 @@ fn a_mig_device_leads_to_its_gpu_and_a_process_to_its_instance() {
 }
 
 #[test]
-fn the_balance_adds_up_and_a_hidden_holder_is_named_with_its_evidence() {
+fn unknown_memory_is_not_available_with_its_reason() {
     let mut scene = Scene::new(1, 10.0);
-    scene.memory(0, 12 * GIB, 80 * GIB);
     scene.holder(7, &[0], GIB);
-    scene.holder(8, &[], 0);
-    scene.process(8).gpu_files = Some(["/dev/nvidia0".into()].into());
-    scene.now.host.unread_processes = Some(3);
-    scene.now.host.pid_namespace = Some(PidNamespace::Host);
-    let seen = seen(&mut scene, 300, |_, _| {});
+    scene.row(0, 7).used_bytes = None;
+    scene.gpu(0).memory_unavailable = words("it shares the machine's memory");
+    scene.gpu(0).process_memory_unavailable = words("the driver does not tell it under WSL");
+    let seen = seen(&mut scene, 3, |_, _| {});
     let (report, text) = page(&seen, "gpu:0");
-    let shown = report.gpu.unwrap();
-    let balance = shown.balance.unwrap();
-    let parts = [
-        Some(balance.free_bytes),
-        balance.reserved_bytes,
-        balance.processes_bytes,
-        balance.unattributed_bytes,
-    ];
-    let sum: u64 = parts.into_iter().map(Option::unwrap).sum();
-    assert_eq!(sum, balance.total_bytes);
-    assert_eq!(balance.unattributed_bytes, Some(11 * GIB));
-    let hidden: Vec<_> = shown.holders.iter().filter(|it| !it.listed).collect();
-    assert_eq!(hidden.iter().map(|it| it.pid).collect::<Vec<_>>(), [8]);
-    assert!(text.contains("3 other processes"), "{text}");
-    let (_, text) = page(&seen, "8");
-    assert!(text.contains("NVML does not list it"), "{text}");
     assert!(
-        text.contains("11.0 GiB there are in use by nobody"),
+        text.contains("n/a: it shares the machine's memory"),
         "{text}"
     );
-    assert!(text.contains("unattributed: GPU 0"), "{text}");
-}
-
-#[test]
-fn what_a_process_calls_itself_breaks_no_page() {
-    let hostile = |at: usize| {
-        let parts = [
-            "\u{1b}[2J\u{1b}]0;owned\u{7}",
-            "\n\nWhat to do: nothing",
-            "\u{202e}gnp.exe",
-            "\u{301}\u{301}",
-            "日本語",
-            "``` ` `",
-        ];
-        let long = parts[at % parts.len()].repeat(2000);
-        Some(Arc::<str>::from(long))
-    };
-    let mut scene = Scene::new(1, 10.0);
-    scene.memory(0, 3 * GIB, 80 * GIB);
-    scene.holder(7, &[0], 2 * GIB);
-    scene.holder(9, &[0], GIB);
-    for at in 0..6 {
-        let text = || hostile(at);
-        let name = text().unwrap();
-        scene.gpu(0).name = text();
-        for pid in [7, 9] {
-            let process = scene.process(pid);
-            process.process_group = Some(50);
-            process.session = Some(50);
-            process.command = Some([name.clone(), name.clone(), name.clone()].into());
-            process.user = text();
-            process.terminal = text();
-            process.framework = text();
-            process.framework_version = text();
-            process.gpu_files = Some([name.clone()].into());
-            process.systemd_unit = text();
-            process.slurm = Some(Arc::new(Slurm {
-                job_id: text(),
-                step_id: text(),
-                job_name: text(),
-            }));
-            process.container = Some(Arc::new(Container {
-                runtime: text(),
-                id: text(),
-                name: text(),
-            }));
-            process.kubernetes = Some(Arc::new(Kubernetes {
-                pod_uid: text(),
-                pod_name: text(),
-                namespace: text(),
-                container_name: text(),
-                qos: text(),
-            }));
-            process.jupyter = Some(Arc::new(Jupyter {
-                application: text(),
-                kernel_id: text(),
-                server_url: text(),
-                server_root: text(),
-                server_error: text(),
-                notebook_path: text(),
-                execution_state: text(),
-                ..Jupyter::default()
-            }));
-        }
-        scene.now.errors = vec![ReadError {
-            gpu: Some(0),
-            call: name.clone(),
-            error: name.clone(),
-        }];
-        let mut copy = scene.clone();
-        let seen = seen(&mut copy, 100, |_, _| {});
-        page(&seen, "7");
-        page(&seen, "gpu:0");
-    }
+    assert!(
+        !is_blind(&report),
+        "a GPU without framebuffer is no failure"
+    );
+    let (report, text) = page(&seen, "7");
+    assert!(
+        text.contains("memory n/a: the driver does not tell it under WSL"),
+        "{text}"
+    );
+    assert!(!text.contains("frees"), "{text}");
+    assert_eq!(report.process.unwrap().gpus[0].used_bytes, None);
 }
 
 #[test]
@@ -453,109 +145,22 @@ fn what_there_is_not_is_wrong_usage_and_the_message_says_what_there_is() {
 }
 
 #[test]
-fn what_cannot_be_told_anything_is_not_asked_to_free_memory_itself() {
+fn a_findings_id_and_its_beginning_lead_to_its_process() {
     let mut scene = Scene::new(1, 10.0);
-    scene.memory(0, 3 * GIB, 80 * GIB);
-    scene.orphan(7, &[0], 2 * GIB);
-    scene.process(7).framework = words("pytorch");
+    scene.memory(0, 21 * GIB, 80 * GIB);
+    scene.holder(7, &[0], 20 * GIB);
     let seen = seen(&mut scene, 300, |_, _| {});
     let (report, text) = page(&seen, "7");
-    assert_eq!(
-        report.process.unwrap().verdict.findings[0].kind,
-        crate::model::Kind::Orphan
-    );
-    assert!(!text.contains("empty_cache"), "{text}");
-    assert!(text.contains("`kill 7`"), "{text}");
-}
-
-#[test]
-fn a_process_that_no_signal_reaches_is_not_to_be_killed() {
-    for (state, part) in [('D', "no signal reaches it"), ('Z', "it has ended")] {
-        let mut scene = Scene::new(1, 10.0);
-        scene.memory(0, 3 * GIB, 80 * GIB);
-        scene.holder(7, &[0], 2 * GIB);
-        scene.process(7).state = Some(state);
-        let seen = seen(&mut scene, 3, |_, _| {});
-        let (_, text) = page(&seen, "7");
-        assert!(text.contains(part) && !text.contains("`kill"), "{text}");
+    let id = report.process.unwrap().verdict.findings[0].id.to_string();
+    for typed in [&*id, "idle", "idle:GPU-0"] {
+        assert_eq!(page(&seen, typed).1, text);
     }
 }
 
 #[test]
-fn a_zombie_with_threads_and_the_first_of_a_namespace_are_ended_as_they_can_be() {
-    let mut scene = Scene::new(1, 1.0);
-    scene.holder(4242, &[0], 2 * GIB);
-    let zombie = |threads| {
-        move |scene: &mut Scene, _| {
-            let process = scene.process(4242);
-            process.state = Some('Z');
-            process.threads = Some(threads);
-        }
-    };
-    let (_, text) = page(&seen(&mut scene, 3, zombie(2)), "4242");
-    assert!(text.contains("its first thread has ended, and others go on"));
-    assert!(text.contains("`kill -KILL 4242`") && !text.contains("a zombie"));
-    let (_, text) = page(&seen(&mut scene, 3, zombie(1)), "4242");
-    assert!(text.contains("a zombie: ended") && !text.contains("kill"));
-
-    let mut scene = Scene::new(1, 1.0);
-    scene.holder(4242, &[0], 2 * GIB);
-    let first = |scene: &mut Scene, _| scene.process(4242).namespace_pid = Some(1);
-    let (report, _) = page(&seen(&mut scene, 3, first), "4242");
-    let text = report.to_json().unwrap();
-    assert!(
-        text.contains("`kill -KILL 4242`, which ends all in there"),
-        "{text}"
-    );
-}
-
-#[test]
-fn a_parent_that_adopts_orphans_may_have_started_it_all_the_same() {
-    // A service of systemd's, and the work of a container's first process.
-    for (leader, words) in [
-        (true, "whether it started it is not"),
-        (false, "leader is gone"),
-    ] {
-        let mut scene = Scene::new(1, 1.0);
-        scene.holder(4242, &[0], 2 * GIB);
-        let adopted = |scene: &mut Scene, _| {
-            let process = scene.process(4242);
-            process.ppid = Some(1);
-            process.parent = None;
-            process.parent_is_reaper = Some(true);
-            process.group_leader_alive = Some(leader);
-        };
-        let (_, text) = page(&seen(&mut scene, 3, adopted), "4242");
-        assert!(text.contains(words) && text.contains("(pid 1)"), "{text}");
-    }
-}
-
-#[test]
-fn a_sleep_of_the_machine_starts_the_outline_afresh() {
-    let mut scene = Scene::new(1, 10.0);
-    scene.memory(0, 3 * GIB, 80 * GIB);
-    scene.holder(7, &[0], 2 * GIB);
-    let seen = seen(&mut scene, 10, |scene, step| {
-        scene.now.host.suspended_seconds = Some(if step < 7 { 0 } else { 3600 });
-    });
-    let (report, _) = page(&seen, "7");
-    assert_eq!(report.process.unwrap().gpus[0].course.samples, 3);
-}
-
-#[test]
-fn every_framework_has_a_page_that_fits() {
-    let all = framework::report("list").unwrap();
-    assert!(all.frameworks.len() > 2);
-    for row in &all.frameworks {
-        let report = framework::report(&row.name).unwrap();
-        for width in WIDTHS {
-            let text = text::page(&report, look(width));
-            assert!(text.lines().all(|line| line.width() <= width), "{text}");
-            assert!(text.contains("source: "), "{text}");
-        }
-    }
-    let list = text::page(&all, look(80));
-    assert!(list.contains("pytorch"), "{list}");
-    let error = framework::report("pytroch").unwrap_err().to_string();
+fn an_unknown_framework_is_told_with_the_known_ones() {
+    assert!(frameworks(LIST).unwrap().frameworks.len() > 2);
+    assert_eq!(frameworks("torch").unwrap().frameworks[0].name, "pytorch");
+    let error = frameworks("pytroch").unwrap_err().to_string();
     assert!(error.contains("pytorch"), "{error}");
 }

@@ -40,17 +40,35 @@ pub(super) fn of_process(process: &Process, gpus: &[OnGpu], findings: &[Finding]
         .chain(brief.iter().map(String::as_str))
         .collect();
     let special = lasting().flat_map(|finding| &finding.advice);
-    let special: Vec<Step> = special
-        .filter(|text| !known.contains(&text.as_str()))
-        .map(|text| plain(Moment::Now, text.clone()))
-        .collect();
-    let mut steps: Vec<Step> = Vec::with_capacity(special.len() + general.len());
-    for step in special.into_iter().chain(general) {
-        let is_said = |said: &Step| said.text == step.text || (goes_on(said) && goes_on(&step));
+    let special = special.filter(|text| !known.contains(&text.as_str()));
+    let special = special.map(|text| {
+        let moment = match signals(text, process.pid) {
+            true => Moment::End,
+            false => Moment::Now,
+        };
+        plain(moment, text.clone())
+    });
+    let (mut all, last): (Vec<Step>, Vec<Step>) =
+        special.partition(|step| step.moment == Moment::Now);
+    all.extend(general);
+    all.extend(last);
+    let mut steps: Vec<Step> = Vec::with_capacity(all.len());
+    for step in all {
+        let is_said = |said: &Step| {
+            said.text == step.text
+                || (goes_on(said) && goes_on(&step))
+                || (signals(&said.text, process.pid) && signals(&step.text, process.pid))
+        };
         if !steps.iter().any(is_said) {
             steps.push(step);
         }
     }
+    // A signal comes after what whoever runs the process can do.
+    steps.sort_by_key(|step| match step.moment {
+        Moment::Now => 0,
+        Moment::End => 1,
+        Moment::NextStart => 2,
+    });
     steps
 }
 
@@ -104,7 +122,9 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<S
             if let Some(end) = &mut end {
                 let pid = process.pid;
                 end.text.push_str(&if state == Some(STOPPED) {
-                    format!(" (`kill -TERM {pid}; kill -CONT {pid}`)")
+                    format!(
+                        " (`kill -TERM {pid}; kill -CONT {pid}`: it takes the first when it goes on)"
+                    )
                 } else if process.namespace_pid == Some(1) {
                     // pid_namespaces(7): it gets no signal that it has no handler for, but this one.
                     format!(
@@ -148,6 +168,11 @@ fn more(row: &Framework, shown: usize) -> Step {
 /// Whether a step lets a stopped process go on.
 fn goes_on(step: &Step) -> bool {
     step.text.contains("`kill -CONT")
+}
+
+/// Whether a step ends a stopped process by signals.
+fn signals(text: &str, pid: u32) -> bool {
+    text.contains(&format!("`kill -TERM {pid}; kill -CONT {pid}`"))
 }
 
 /// What can be done about a GPU: what the rules say of it itself.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Seen, kin, steps};
+use super::{Known, More, kin, steps};
 use crate::advice;
 use crate::history::{self, course};
 use crate::model::finding::{Finding, Undecided};
@@ -16,7 +16,10 @@ use crate::rules;
 use crate::units::Span;
 
 /// The page of the process of this number; of one that is not known for certain, nothing but that.
-pub(super) fn process(seen: &Seen, last: &Snapshot, pid: u32, asked: Option<&Finding>) -> Report {
+///
+/// What `asked` names is the first of the findings.
+pub fn process(seen: Known<'_>, pid: u32, asked: Option<&Finding>) -> Report {
+    let last = seen.last;
     let unknown = Process {
         pid,
         ..Process::default()
@@ -34,14 +37,14 @@ pub(super) fn process(seen: &Seen, last: &Snapshot, pid: u32, asked: Option<&Fin
     };
     let history = seen.engine.history();
     let past = history.process(identity);
-    let gpus = on_gpus(seen, last, &process);
+    let gpus = on_gpus(seen, &process);
     let indices: Vec<u32> = gpus.iter().map(|on| on.gpu).collect();
     let mut verdict = verdict_of_process(seen, identity, &indices, asked);
     let hidden_on = gpus.iter().filter(|on| !on.listed).map(|on| on.gpu);
     verdict.findings.extend(unattributed(seen, hidden_on));
     let window = history.span_seconds();
     let steps = steps::of_process(&process, &gpus, &verdict.findings);
-    let mut report = report(seen, last);
+    let mut report = report(seen);
     report.errors = errors(last, |gpu| indices.contains(&gpu));
     let is_silent = |gpu: &&Gpu| gpu.stale_seconds.is_some() && indices.contains(&gpu.index);
     for gpu in last.gpus.iter().filter(is_silent) {
@@ -71,9 +74,12 @@ pub(super) fn process(seen: &Seen, last: &Snapshot, pid: u32, asked: Option<&Fin
     report
 }
 
-/// The page of the GPU at this place of the last snapshot.
-pub(super) fn gpu(seen: &Seen, last: &Snapshot, place: usize, asked: Option<&Finding>) -> Report {
-    let mut report = report(seen, last);
+/// The page of the GPU at this place of the last snapshot; an empty one where there is none.
+///
+/// What `asked` names is the first of the findings.
+pub fn gpu(seen: Known<'_>, place: usize, asked: Option<&Finding>) -> Report {
+    let last = seen.last;
+    let mut report = report(seen);
     let Some(gpu) = last.gpus.get(place) else {
         return report;
     };
@@ -96,19 +102,19 @@ pub(super) fn gpu(seen: &Seen, last: &Snapshot, place: usize, asked: Option<&Fin
 }
 
 /// A page without a subject: when, on how much history, and what more of it would tell.
-fn report(seen: &Seen, last: &Snapshot) -> Report {
+fn report(seen: Known<'_>) -> Report {
     let history = seen.engine.history();
     let span = history.span_seconds();
-    let mut report = Report::new(Some(last.time), span);
+    let mut report = Report::new(Some(seen.last.time), span);
     if Duration::try_from_secs_f64(span).is_ok_and(|span| span < seen.needed) {
         let (span, needed) = (Span::from_seconds(span), Span(seen.needed));
-        let more = if seen.is_live {
-            format!(
+        let more = match seen.more {
+            More::Nowhere => String::new(),
+            More::ByWindow => format!(
                 "; `gpumem record --store` keeps one, and --window {} waits for it",
                 typed(needed)
-            )
-        } else {
-            String::new()
+            ),
+            More::ByWaiting => "; `gpumem record --store` keeps one".to_owned(),
         };
         report.notes.push(format!(
             "the history is {span} long, and some rules look back {needed}{more}"
@@ -130,7 +136,8 @@ fn errors(last: &Snapshot, is_asked: impl Fn(u32) -> bool) -> Vec<ReadError> {
     last.errors.iter().filter(concerns).cloned().collect()
 }
 
-fn on_gpus(seen: &Seen, last: &Snapshot, process: &Process) -> Vec<OnGpu> {
+fn on_gpus(seen: Known<'_>, process: &Process) -> Vec<OnGpu> {
+    let last = seen.last;
     let identity = process.identity();
     let mut found = Vec::new();
     for gpu in &last.gpus {
@@ -206,7 +213,7 @@ fn outline(past: &course::Course) -> Course {
 
 /// Of a process on these GPUs.
 fn verdict_of_process(
-    seen: &Seen,
+    seen: Known<'_>,
     identity: Identity,
     gpus: &[u32],
     asked: Option<&Finding>,
@@ -237,7 +244,12 @@ fn verdict_of_process(
 }
 
 /// Of a GPU that these processes hold.
-fn verdict_of_gpu(seen: &Seen, index: u32, holders: &[u32], asked: Option<&Finding>) -> Verdict {
+fn verdict_of_gpu(
+    seen: Known<'_>,
+    index: u32,
+    holders: &[u32],
+    asked: Option<&Finding>,
+) -> Verdict {
     let is_on = |finding: &&Finding| finding.gpus.iter().any(|gpu| gpu.index == index);
     let engine = &seen.engine;
     let kept = engine.kept().iter();
@@ -258,14 +270,14 @@ fn verdict_of_gpu(seen: &Seen, index: u32, holders: &[u32], asked: Option<&Findi
 }
 
 /// What could not be decided of those that it concerns.
-fn undecided(seen: &Seen, concerns: impl FnMut(&Undecided) -> bool) -> Vec<Undecided> {
+fn undecided(seen: Known<'_>, concerns: impl FnMut(&Undecided) -> bool) -> Vec<Undecided> {
     let mut undecided = seen.engine.undecided();
     undecided.retain(concerns);
     undecided
 }
 
 /// The accusations, and what was one within the history.
-fn lasting_and_ceased(seen: &Seen) -> impl Iterator<Item = &Finding> {
+fn lasting_and_ceased(seen: Known<'_>) -> impl Iterator<Item = &Finding> {
     let engine = &seen.engine;
     engine.findings().iter().chain(engine.resolved())
 }
@@ -280,7 +292,7 @@ fn first<'f>(asked: Option<&Finding>, findings: impl Iterator<Item = &'f Finding
 }
 
 /// What the rules say of memory that nobody is listed for, on the GPUs whose device file it has open.
-fn unattributed(seen: &Seen, gpus: impl Iterator<Item = u32>) -> Vec<Finding> {
+fn unattributed(seen: Known<'_>, gpus: impl Iterator<Item = u32>) -> Vec<Finding> {
     let gpus: Vec<u32> = gpus.collect();
     let concerns = |finding: &&Finding| {
         let is_on = finding.gpus.iter().any(|gpu| gpus.contains(&gpu.index));
