@@ -214,6 +214,48 @@ fn memory_that_moves_is_drawn() {
 }
 
 #[test]
+fn a_leak_says_when_its_gpu_is_full_and_draws_it_where_there_is_room() {
+    for (free, is_near) in [(20, true), (400, false)] {
+        let mut scene = Scene::new(2, 10.0);
+        scene.memory(0, 60 * GIB, (60 + free) * GIB);
+        scene.holder(7, &[0], GIB);
+        let grow = |scene: &mut Scene, step: usize| {
+            scene.row(0, 7).used_bytes = Some(GIB + step as u64 * GIB / 4);
+        };
+        let seen = seen(&mut scene, 120, grow);
+        let (report, text) = page(&seen, "7");
+        let findings = report.process.unwrap().verdict.findings;
+        assert_eq!(findings[0].kind, crate::model::Kind::Leak, "{text}");
+        assert!(text.contains("full at about 2025-11-21 "), "{text}");
+        assert!(
+            text.contains(&format!("if it goes on: {free}.0 GiB are free")),
+            "{text}"
+        );
+        assert_eq!(text.contains('·'), is_near, "{text}");
+        assert_eq!(text.contains("50.8 GiB ▕"), is_near, "{text}");
+    }
+}
+
+#[test]
+fn a_leak_on_several_gpus_or_on_a_part_of_one_has_no_forecast_of_its_own() {
+    let mut scene = Scene::new(2, 10.0);
+    for gpu in [0, 1] {
+        scene.memory(gpu, 60 * GIB, 80 * GIB);
+    }
+    scene.holder(7, &[0, 1], GIB);
+    let seen = seen(&mut scene, 120, |scene, step| {
+        for gpu in [0, 1] {
+            scene.row(gpu, 7).used_bytes = Some(GIB + step as u64 * GIB / 4);
+        }
+    });
+    let (report, text) = page(&seen, "7");
+    let findings = report.process.unwrap().verdict.findings;
+    assert_eq!(findings[0].gpus.len(), 2, "{text}");
+    assert!(text.contains("out of memory in about"), "{text}");
+    assert!(!text.contains("full at about"), "{text}");
+}
+
+#[test]
 fn without_history_it_is_said_what_more_would_tell() {
     let mut scene = Scene::new(1, 1.0);
     scene.memory(0, GIB, 80 * GIB);

@@ -10,10 +10,58 @@ pub struct Style {
     pub color: bool,
 }
 
+/// What a piece of text stands out as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mark {
+    /// As nothing.
+    Plain,
+    /// A heading.
+    Heading,
+    /// The word of a severity.
+    Severity(Severity),
+}
+
+/// SGR's code of a heading.
+const HEADING: &str = "1";
+/// What ends every colour.
+const END: &str = "\x1b[0m";
+
+fn code(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Info => "36",
+        Severity::Warning => "33;1",
+        Severity::Critical => "31;1",
+    }
+}
+
+/// Takes apart what a [`Style`] has coloured, for a screen with colours of its own: no escape character
+/// is left in it.
+pub fn pieces(text: &str) -> impl Iterator<Item = (Mark, &str)> {
+    let parts = text.split('\x1b').enumerate();
+    let pieces = parts.map(|(at, part)| {
+        let sequence = part.strip_prefix('[').filter(|_| at > 0);
+        match sequence.and_then(|rest| rest.split_once('m')) {
+            Some((written, piece)) => (mark_of(written), piece),
+            None => (Mark::Plain, part),
+        }
+    });
+    pieces.filter(|(_, piece)| !piece.is_empty())
+}
+
+fn mark_of(written: &str) -> Mark {
+    let severities = [Severity::Info, Severity::Warning, Severity::Critical];
+    let severity = severities.into_iter().find(|it| code(*it) == written);
+    match severity {
+        Some(severity) => Mark::Severity(severity),
+        None if written == HEADING => Mark::Heading,
+        None => Mark::Plain,
+    }
+}
+
 impl Style {
     fn paint(self, code: &str, text: &str) -> String {
         if self.color {
-            format!("\x1b[{code}m{text}\x1b[0m")
+            format!("\x1b[{code}m{text}{END}")
         } else {
             text.to_owned()
         }
@@ -21,7 +69,7 @@ impl Style {
 
     /// A heading.
     pub fn heading(self, text: &str) -> String {
-        self.paint("1", text)
+        self.paint(HEADING, text)
     }
 
     /// What matters less.
@@ -31,12 +79,7 @@ impl Style {
 
     /// A severity's word, in its colour.
     pub fn severity(self, severity: Severity) -> String {
-        let code = match severity {
-            Severity::Info => "36",
-            Severity::Warning => "33;1",
-            Severity::Critical => "31;1",
-        };
-        self.paint(code, &severity.to_string())
+        self.paint(code(severity), &severity.to_string())
     }
 
     /// What a verdict's word stands in, in its colour.
@@ -49,5 +92,41 @@ impl Style {
             Verdict::NotApplicable => "2",
         };
         self.paint(code, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_coloured_is_taken_apart_and_nothing_of_it_is_lost() {
+        for color in [true, false] {
+            let style = Style { color };
+            let line = format!(
+                "{}  [1m a {}: the {}",
+                style.heading("What"),
+                style.severity(Severity::Warning),
+                style.faint("rest")
+            );
+            let pieces: Vec<(Mark, &str)> = pieces(&line).collect();
+            let text: String = pieces.iter().map(|(_, piece)| *piece).collect();
+            assert_eq!(text, "What  [1m a warning: the rest");
+            let marked: Vec<_> = pieces.iter().filter(|it| it.0 != Mark::Plain).collect();
+            if color {
+                let warning = (Mark::Severity(Severity::Warning), "warning");
+                assert_eq!(marked, [&(Mark::Heading, "What"), &warning]);
+            } else {
+                assert_eq!(marked.len(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn an_escape_that_is_nobodys_is_left_out() {
+        for hostile in ["\x1b", "\x1b[", "a\x1b[2Jb", "\x1b\x1b[0m", "\x1b]0;x\x07"] {
+            let escape = |(_, piece): (Mark, &str)| piece.contains('\x1b');
+            assert!(!pieces(hostile).any(escape), "{hostile:?}");
+        }
     }
 }

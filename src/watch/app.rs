@@ -381,6 +381,17 @@ impl App {
         self.scroll();
     }
 
+    /// Selects the row of this key; nothing where the table has no such row. Says whether it has.
+    pub(super) fn select_row(&mut self, key: Option<RowKey>) -> bool {
+        let picture = self.picture.as_ref();
+        let at = picture.and_then(|picture| self.listing.position(picture, &key?));
+        match at {
+            Some(at) => self.select(at),
+            None => self.selected = None,
+        }
+        at.is_some()
+    }
+
     /// Selects `steps` rows on. The first step selects the row where the cursor is, or was.
     fn move_by(&mut self, steps: isize) {
         match self.selected() {
@@ -438,6 +449,7 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
         Event::Resize(columns, rows) => {
             app.area = Rect::new(0, 0, columns, rows);
             app.scroll();
+            page::lay_out(app);
             Some(Effect::Repaint)
         }
         Event::Snapshot {
@@ -448,6 +460,9 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
             app.now = app.now.max(now);
             app.sampled_at = now;
             app.observe(&snapshot);
+            if !is_passing {
+                page::renew(app, &snapshot);
+            }
             let asked = reaping::see(app, &snapshot);
             let shown = play::take(app, *snapshot, is_passing);
             asked.or(shown)
@@ -544,7 +559,7 @@ pub(super) fn act(app: &mut App, action: Action) -> Option<Effect> {
         Action::Last => app.select(usize::MAX),
         Action::Left => app.scrolled = 0,
         Action::Right => app.scrolled = table::scrolled_on(app, SIDE_STEP),
-        Action::SwitchFocus => app.focus = Focus::Findings,
+        Action::SwitchFocus => return page::enter_findings(app),
         Action::Open => return page::open(app),
         Action::Tag => app.tag(),
         Action::UntagAll => app.tagged.clear(),

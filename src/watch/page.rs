@@ -1,26 +1,314 @@
 //! The findings as a list with a selection, and the page that explains one of them or a process.
+//!
+//! The page is the one that `gpumem explain` prints, put together by [`crate::explain`]; it is made anew
+//! with each sample and follows its process, not the pid. The list is drawn in `view/findings.rs`, the
+//! page in `view/page.rs`.
 
-use super::app::{App, Effect};
+use std::sync::Arc;
+
+use super::app::{App, Effect, Focus, Mode};
 use super::keys::Action;
+use super::picture::RowKey;
+use super::reaping;
+use super::view::{findings, page as view};
+use crate::explain::{self, Known, More};
+use crate::model::finding::Finding;
+use crate::model::{Identity, Snapshot, Time};
+use crate::report::explain::Report;
+use crate::report::explain::text::{self, Look};
+use crate::report::style::Style;
+
+/// What a page is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum About {
+    /// A process, whatever becomes of its number.
+    Process(Identity),
+    /// A GPU, by NVML's index.
+    Gpu(u32),
+}
 
 /// A page of explanation.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Page {
+    /// What it is about.
+    pub about: About,
+    /// Its lines as [`Style`] colours them, which [`pieces`](crate::report::style::pieces) takes apart.
+    pub lines: Vec<String>,
     /// Lines that are scrolled away.
     pub offset: usize,
+    /// The time of the sample that it is of.
+    pub time: Option<Time>,
+    /// When it was missed first; the page stays what it was before.
+    pub gone: Option<Time>,
+    // What was asked about comes first.
+    asked: Option<Finding>,
+    report: Report,
 }
 
 /// Explains what is selected.
-pub fn open(_app: &mut App) -> Option<Effect> {
-    None
+pub fn open(app: &mut App) -> Option<Effect> {
+    let (about, asked) = match app.focus {
+        Focus::Findings => {
+            let finding = selected_finding(app)?.1;
+            (about_finding(app, finding)?, Some(finding.clone()))
+        }
+        Focus::Table => {
+            let subject = app.subject()?;
+            let about = About::Process(subject.row.key.identity);
+            (about, subject.finding.cloned())
+        }
+    };
+    let report = report(app, about, asked.as_ref(), newest(app)?)?;
+    app.page = Some(Page {
+        about,
+        lines: Vec::new(),
+        offset: 0,
+        time: report.time,
+        gone: None,
+        asked,
+        report,
+    });
+    app.mode = Mode::Page;
+    lay_out(app);
+    Some(Effect::Draw)
 }
 
-/// Moves in the findings, where that is what the action does there.
-pub fn act_on_findings(_app: &mut App, _action: Action) -> Option<Effect> {
-    None
+/// Makes the open page anew after the engine has judged `newest`.
+pub fn renew(app: &mut App, newest: &Snapshot) {
+    let Some(page) = &app.page else {
+        return;
+    };
+    let report = report(app, page.about, page.asked.as_ref(), newest);
+    if let Some(page) = &mut app.page {
+        match report {
+            Some(report) => {
+                page.time = report.time;
+                page.gone = None;
+                page.report = report;
+            }
+            None => page.gone = page.gone.or(Some(newest.time)),
+        }
+    }
+    lay_out(app);
+}
+
+/// Breaks the open page's lines for the screen as it is now.
+pub fn lay_out(app: &mut App) {
+    let look = Look {
+        width: usize::from(view::text(app.area).width),
+        style: Style { color: true },
+        ascii: app.setup.ascii,
+    };
+    if let Some(page) = &mut app.page {
+        let text = text::page(&page.report, look);
+        page.lines = text.lines().map(str::to_owned).collect();
+    }
+    scroll_to(app, |offset, _| offset);
+}
+
+/// What is to be said above the page: that its process is gone, or that it is of another time than the
+/// rest of the screen.
+pub fn notices(app: &App) -> Vec<String> {
+    let mut notices = Vec::new();
+    let Some(page) = &app.page else {
+        return notices;
+    };
+    if let Some(gone) = page.gone {
+        notices.push(format!(
+            "gone since {}: this is what it was",
+            view::clock(gone)
+        ));
+        return notices;
+    }
+    let judged = app.engine.history().last_time();
+    if let (Some(of), Some(judged)) = (page.time, judged.filter(|time| page.time != Some(*time))) {
+        notices.push(format!(
+            "of the sample of {}; what the rules say is of {}",
+            view::clock(of),
+            view::clock(judged)
+        ));
+    } else if let (Some(of), Some(picture)) = (page.time, &app.picture)
+        && picture.snapshot.time != of
+    {
+        notices.push(format!(
+            "of the newest sample, {}; the screen behind shows {}",
+            view::clock(of),
+            view::clock(picture.snapshot.time)
+        ));
+    }
+    notices
 }
 
 /// Scrolls the page, or leaves it.
-pub fn on_key(_app: &mut App, _action: Option<Action>) -> Option<Effect> {
-    None
+pub fn on_key(app: &mut App, action: Option<Action>) -> Option<Effect> {
+    match action? {
+        Action::Down => scroll_to(app, |offset, _| offset.saturating_add(1)),
+        Action::Up => scroll_to(app, |offset, _| offset.saturating_sub(1)),
+        // The space bar, as in pagers.
+        Action::PageDown | Action::Tag => scroll_to(app, usize::saturating_add),
+        Action::PageUp => scroll_to(app, usize::saturating_sub),
+        Action::First => scroll_to(app, |_, _| 0),
+        Action::Last => scroll_to(app, |_, _| usize::MAX),
+        Action::Back | Action::Quit | Action::Open => close(app),
+        Action::Reap => return reap_page(app),
+        _ => return None,
+    }
+    Some(Effect::Draw)
 }
+
+/// Changes the offset, given itself and the lines that a screenful has beside one that stays.
+fn scroll_to(app: &mut App, change: impl FnOnce(usize, usize) -> usize) {
+    let height = usize::from(view::body(app).height);
+    if let Some(page) = &mut app.page {
+        let last = page.lines.len().saturating_sub(height);
+        let step = height.saturating_sub(1).max(1);
+        page.offset = change(page.offset, step).min(last);
+    }
+}
+
+fn close(app: &mut App) {
+    app.page = None;
+    app.mode = Mode::Main;
+}
+
+/// Shows how the process that the page is about would be ended.
+fn reap_page(app: &mut App) -> Option<Effect> {
+    let page = app.page.as_ref().filter(|page| page.gone.is_none())?;
+    let About::Process(who) = page.about else {
+        return None;
+    };
+    let key = row_of(app, who)?;
+    if !app.select_row(Some(key)) {
+        // Hidden by a filter; a plan must not be about whoever else is selected.
+        return None;
+    }
+    close(app);
+    app.focus = Focus::Table;
+    reaping::open_selected(app)
+}
+
+/// From the table to the findings, where there are any.
+pub fn enter_findings(app: &mut App) -> Option<Effect> {
+    let findings = &app.picture.as_ref()?.findings;
+    let own = app.subject().and_then(|subject| subject.finding);
+    let at = own.and_then(|own| findings.iter().position(|it| it.id == own.id));
+    let at = at.or_else(|| selected_finding(app).map(|(at, _)| at));
+    if findings.is_empty() {
+        return None;
+    }
+    app.focus = Focus::Findings;
+    select_finding(app, at.unwrap_or(0));
+    Some(Effect::Draw)
+}
+
+/// Moves in the findings, where that is what the action does there.
+pub fn act_on_findings(app: &mut App, action: Action) -> Option<Effect> {
+    let step = findings::window(app).map_or(1, |window| window.shown.max(1));
+    match action {
+        Action::Down => move_by(app, 1),
+        Action::Up => move_by(app, -1),
+        Action::PageDown => move_by(app, step as isize),
+        Action::PageUp => move_by(app, -(step as isize)),
+        Action::First => select_finding(app, 0),
+        Action::Last => select_finding(app, usize::MAX),
+        Action::Open => return Some(open(app).unwrap_or(Effect::Draw)),
+        Action::SwitchFocus | Action::Back => app.focus = Focus::Table,
+        Action::Reap => {
+            let key = subject_of_finding(app);
+            // Of a GPU, or hidden by a filter: there is nobody to end, least of all who was selected.
+            let is_selected = key.is_some() && app.select_row(key);
+            return (!is_selected).then_some(Effect::Draw);
+        }
+        _ => return None,
+    }
+    Some(Effect::Draw)
+}
+
+/// The first row of the process that the selected finding is about, shown rows before hidden ones;
+/// `None` where it is about a GPU, or its process is not in the sample.
+pub fn subject_of_finding(app: &App) -> Option<RowKey> {
+    let (_, finding) = selected_finding(app)?;
+    row_of(app, finding.process.as_ref()?.identity)
+}
+
+/// The selected finding and its place; `None` where it is no more.
+pub fn selected_finding(app: &App) -> Option<(usize, &Finding)> {
+    let id = app.finding.as_ref()?;
+    let findings = app.picture.as_ref()?.findings.iter().enumerate();
+    let mut findings = findings.filter(|(_, finding)| finding.id == *id);
+    findings.next()
+}
+
+/// Selects a finding by its place, or the last one, and its process's row with it.
+pub fn select_finding(app: &mut App, at: usize) {
+    let Some(picture) = &app.picture else {
+        return;
+    };
+    let at = at.min(picture.findings.len().saturating_sub(1));
+    app.finding = picture
+        .findings
+        .get(at)
+        .map(|finding| Arc::clone(&finding.id));
+    if let Some(window) = findings::window(app) {
+        app.findings_offset = window.first;
+    }
+    app.select_row(subject_of_finding(app));
+}
+
+/// Selects `steps` findings on. The first step after a finding has ceased selects the first that is seen.
+fn move_by(app: &mut App, steps: isize) {
+    let at = match selected_finding(app) {
+        Some((at, _)) => at.saturating_add_signed(steps),
+        None => findings::window(app).map_or(0, |window| window.first),
+    };
+    select_finding(app, at);
+}
+
+/// The process of a finding; its GPU where it is about no process, or about one that cannot be seen.
+fn about_finding(app: &App, finding: &Finding) -> Option<About> {
+    let process = finding.process.as_ref().map(|process| process.identity);
+    match process.filter(|who| newest(app).is_some_and(|last| explain::is_there(*who, last))) {
+        Some(who) => Some(About::Process(who)),
+        None => finding.gpus.first().map(|gpu| About::Gpu(gpu.index)),
+    }
+}
+
+fn row_of(app: &App, who: Identity) -> Option<RowKey> {
+    let rows = &app.picture.as_ref()?.rows;
+    let shown = app.listing.lines.iter();
+    let shown = shown.filter_map(|line| rows.get(line.row));
+    let mut rows = shown.chain(rows);
+    rows.find(|row| row.key.identity == who).map(|row| row.key)
+}
+
+/// The sample that a page opens with. It is the last that the engine has judged, but for a screen that
+/// was stepped back, whose page is of what it shows until the next sample comes.
+fn newest(app: &App) -> Option<&Snapshot> {
+    app.picture.as_ref().map(|picture| &picture.snapshot)
+}
+
+/// The page about what is in `last`; `None` where it is not.
+fn report(app: &App, about: About, asked: Option<&Finding>, last: &Snapshot) -> Option<Report> {
+    let known = Known {
+        engine: &app.engine,
+        courses: &app.courses,
+        last,
+        needed: app.engine.settings().longest(),
+        more: match app.setup.replay {
+            Some(_) => More::Nowhere,
+            None => More::ByWaiting,
+        },
+    };
+    match about {
+        About::Process(who) => {
+            explain::is_there(who, last).then(|| explain::process(known, who.pid, asked))
+        }
+        About::Gpu(index) => {
+            let place = last.gpus.iter().position(|gpu| gpu.index == index)?;
+            Some(explain::gpu(known, place, asked))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

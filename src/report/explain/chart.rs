@@ -1,7 +1,7 @@
 //! A small chart of how memory moved: columns of blocks, or of ASCII characters.
 //!
 //! Each column is the most that was held in its share of the time, so that no peak is lost; a time that
-//! nobody saw is blank.
+//! nobody saw is blank. What is to come, where somebody can tell, is a dotted line up to what there is.
 
 use super::Point;
 
@@ -10,6 +10,14 @@ const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇',
 /// The same for terminals without Unicode.
 const ASCII: [char; 9] = [' ', '.', '.', ':', ':', '+', '+', '#', '#'];
 const EIGHTHS: u64 = 8;
+/// What is to come, and the same for terminals without Unicode.
+const DOT: char = '·';
+const ASCII_DOT: char = '\'';
+/// What is to come is drawn where it is no longer than so many times what has been: else nothing of what
+/// has been could be told any more.
+const MOST_TO_COME: f64 = 2.0;
+/// With fewer columns, what is to come is not drawn.
+const LEAST_FOR_FORECAST: usize = 16;
 /// Milliseconds that may pass between two samples and are no gap, or three times their usual distance.
 const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;
 
@@ -24,6 +32,15 @@ pub struct Size {
     pub ascii: bool,
 }
 
+/// Growth that goes on as it is, to the end.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Forecast {
+    /// From the last point until nothing is left.
+    pub seconds: f64,
+    /// What will be held then.
+    pub full_bytes: u64,
+}
+
 /// A chart and its scale.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chart {
@@ -33,23 +50,36 @@ pub struct Chart {
     pub top_bytes: u64,
     /// What the lower edge stands for: 0, or more where all there is would lie near the upper edge.
     pub bottom_bytes: u64,
+    /// Whether what is to come is drawn.
+    pub has_forecast: bool,
 }
 
-/// Draws the points; `None` where there are fewer than two, or nothing to draw on.
-pub fn draw(points: &[Point], size: Size) -> Option<Chart> {
+/// Draws the points, and what is to come where there is room for it; `None` where there are fewer than
+/// two, or nothing to draw on.
+pub fn draw(points: &[Point], forecast: Option<Forecast>, size: Size) -> Option<Chart> {
     let (first, last) = (points.first()?, points.last()?);
     let length = last.until - first.since;
     if points.len() < 2 || length <= 0 || size.columns == 0 || size.rows == 0 {
         return None;
     }
+    let seconds = last.until.seconds_since(first.since);
+    let forecast = forecast.filter(|it| {
+        let is_due = it.seconds > 0.0 && it.seconds <= seconds * MOST_TO_COME;
+        is_due && it.full_bytes > last.last_bytes && size.columns >= LEAST_FOR_FORECAST
+    });
+    let to_come = forecast.map_or(0, |it| {
+        let share = it.seconds / (seconds + it.seconds);
+        ((size.columns as f64 * share).ceil() as usize).clamp(1, size.columns - 1)
+    });
     let high = points.iter().map(|point| point.high_bytes).max()?;
+    let high = forecast.map_or(high, |it| high.max(it.full_bytes));
     let low = points.iter().map(|point| point.low_bytes).min()?;
     let bottom = if high - low < high / 4 {
         low.saturating_sub((high - low) / 4)
     } else {
         0
     };
-    let columns = fill(points, size.columns);
+    let columns = fill(points, size.columns - to_come);
     let steps = EIGHTHS * size.rows as u64;
     let height = |bytes: u64| {
         let share = (bytes - bottom) as f64 / ((high - bottom).max(1)) as f64;
@@ -58,19 +88,35 @@ pub fn draw(points: &[Point], size: Size) -> Option<Chart> {
         ((share * steps as f64).round() as u64).clamp(least, steps)
     };
     let heights: Vec<Option<u64>> = columns.iter().map(|it| it.map(height)).collect();
-    let cells = if size.ascii { ASCII } else { BLOCKS };
+    // The row, from the top, that the dotted line goes through in each column to come.
+    let dotted: Vec<usize> = (1..=to_come)
+        .filter_map(|column| {
+            let left = forecast?.full_bytes.saturating_sub(last.last_bytes);
+            let share = column as f64 / to_come as f64;
+            let bytes = last.last_bytes.saturating_add((left as f64 * share) as u64);
+            let above = steps - height(bytes.clamp(bottom, high)).max(1);
+            Some((above / EIGHTHS) as usize)
+        })
+        .collect();
+    let (cells, dot) = if size.ascii {
+        (ASCII, ASCII_DOT)
+    } else {
+        (BLOCKS, DOT)
+    };
     let line = |row: usize| {
         let below = EIGHTHS * (size.rows - 1 - row) as u64;
         let cell = |height: &Option<u64>| {
             let eighths = height.unwrap_or(0).saturating_sub(below).min(EIGHTHS);
             cells[eighths as usize]
         };
-        heights.iter().map(cell).collect()
+        let to_come = dotted.iter().map(|&at| if at == row { dot } else { ' ' });
+        heights.iter().map(cell).chain(to_come).collect()
     };
     Some(Chart {
         lines: (0..size.rows).map(line).collect(),
         top_bytes: high,
         bottom_bytes: bottom,
+        has_forecast: forecast.is_some(),
     })
 }
 
@@ -143,16 +189,21 @@ mod tests {
         let values: Vec<_> = (0..8)
             .map(|second| (second, (second as u64 + 1) * GIB))
             .collect();
-        let chart = draw(&points(&values), size(8, 1)).unwrap();
+        let chart = draw(&points(&values), None, size(8, 1)).unwrap();
         assert_eq!(chart.lines, ["▁▂▃▄▅▆▇█"]);
         assert_eq!((chart.top_bytes, chart.bottom_bytes), (8 * GIB, 0));
-        let tall = draw(&points(&values), size(8, 2)).unwrap();
+        let tall = draw(&points(&values), None, size(8, 2)).unwrap();
         assert_eq!(tall.lines, ["    ▂▄▆█", "▂▄▆█████"]);
     }
 
     #[test]
     fn a_small_movement_high_up_is_drawn_on_a_scale_of_its_own() {
-        let chart = draw(&points(&[(0, 80), (1, 84), (2, 88), (3, 88)]), size(4, 1)).unwrap();
+        let chart = draw(
+            &points(&[(0, 80), (1, 84), (2, 88), (3, 88)]),
+            None,
+            size(4, 1),
+        )
+        .unwrap();
         assert_eq!((chart.top_bytes, chart.bottom_bytes), (88, 78));
         assert!(chart.lines[0].starts_with('▂'), "{chart:?}");
     }
@@ -160,26 +211,26 @@ mod tests {
     #[test]
     fn a_time_that_nobody_saw_is_blank_and_a_peak_is_not_lost() {
         let seen = points(&[(0, GIB), (10, GIB), (990, GIB), (1000, GIB)]);
-        let chart = draw(&seen, size(10, 1)).unwrap();
+        let chart = draw(&seen, None, size(10, 1)).unwrap();
         let blank = chart.lines[0].chars().filter(|cell| *cell == ' ').count();
         assert!(blank >= 7, "{chart:?}");
         let mut values: Vec<_> = (0..1000).map(|second| (second, GIB)).collect();
         values[333].1 = 8 * GIB;
-        let chart = draw(&points(&values), size(10, 1)).unwrap();
+        let chart = draw(&points(&values), None, size(10, 1)).unwrap();
         assert_eq!(chart.lines, ["▁▁▁█▁▁▁▁▁▁"]);
     }
 
     #[test]
     fn hardly_anything_makes_no_chart_and_nothing_overflows() {
-        assert_eq!(draw(&[], size(9, 1)), None);
-        assert_eq!(draw(&points(&[(0, 1)]), size(9, 1)), None);
-        assert_eq!(draw(&points(&[(0, 1), (0, 2)]), size(9, 1)), None);
-        assert_eq!(draw(&points(&[(0, 1), (1, 2)]), size(0, 1)), None);
+        assert_eq!(draw(&[], None, size(9, 1)), None);
+        assert_eq!(draw(&points(&[(0, 1)]), None, size(9, 1)), None);
+        assert_eq!(draw(&points(&[(0, 1), (0, 2)]), None, size(9, 1)), None);
+        assert_eq!(draw(&points(&[(0, 1), (1, 2)]), None, size(0, 1)), None);
         let extremes = points(&[(i64::MIN / 4000, u64::MAX), (0, 0), (i64::MAX / 4000, 7)]);
-        assert!(draw(&extremes, size(40, 3)).is_some());
+        assert!(draw(&extremes, None, size(40, 3)).is_some());
         // Times that go back are drawn somewhere.
         let back = points(&[(0, 1), (5, 2), (3, 9), (10, 4)]);
-        assert!(draw(&back, size(10, 1)).is_some());
+        assert!(draw(&back, None, size(10, 1)).is_some());
     }
 
     #[test]
@@ -189,7 +240,53 @@ mod tests {
             ascii: true,
             ..size(8, 1)
         };
-        let chart = draw(&points(&values), ascii).unwrap();
+        let chart = draw(&points(&values), None, ascii).unwrap();
         assert!(chart.lines[0].is_ascii(), "{chart:?}");
+    }
+
+    #[test]
+    fn what_is_to_come_is_a_dotted_line_up_to_what_there_is() {
+        let values: Vec<_> = (0..=8)
+            .map(|second| (second, (second as u64 + 1) * GIB))
+            .collect();
+        let full = |seconds| Forecast {
+            seconds,
+            full_bytes: 17 * GIB,
+        };
+        let chart = draw(&points(&values), Some(full(8.0)), size(16, 4)).unwrap();
+        assert!(chart.has_forecast);
+        assert_eq!((chart.top_bytes, chart.bottom_bytes), (17 * GIB, 0));
+        assert_eq!(
+            chart.lines,
+            [
+                "            ····",
+                "       ▁····    ",
+                "    ▁▃▅█        ",
+                "▂▄▆█████        "
+            ]
+        );
+        // Too far away, too small, or nothing: as if nobody had told.
+        let plain = draw(&points(&values), None, size(16, 4)).unwrap();
+        assert!(!plain.has_forecast);
+        for seconds in [17.0, 0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let chart = draw(&points(&values), Some(full(seconds)), size(16, 4));
+            assert_eq!(chart.as_ref(), Some(&plain), "{seconds}");
+        }
+        let narrow = draw(&points(&values), Some(full(8.0)), size(15, 4)).unwrap();
+        assert!(!narrow.has_forecast);
+        let extreme = Forecast {
+            seconds: 1e-9,
+            full_bytes: u64::MAX,
+        };
+        for ascii in [false, true] {
+            let size = Size {
+                ascii,
+                ..size(40, 3)
+            };
+            let chart = draw(&points(&values), Some(extreme), size).unwrap();
+            let lines = chart.lines.iter();
+            assert!(lines.clone().all(|line| line.chars().count() == 40));
+            assert!(!ascii || lines.clone().all(|line| line.is_ascii()));
+        }
     }
 }

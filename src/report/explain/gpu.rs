@@ -23,7 +23,7 @@ pub(super) fn write(sheet: &mut Sheet, page: &GpuPage, report: &Report) {
     sheet.title(&format!("GPU {}: {name}", gpu.index));
     what(sheet, page);
     memory(sheet, page);
-    course(sheet, &page.course, CHART_LINES);
+    course(sheet, &page.course, None, CHART_LINES);
     mig(sheet, page);
     holders(sheet, page);
     verdict(sheet, &page.verdict, report, |finding| {

@@ -1,9 +1,10 @@
 //! A process's page: what it is, whose, since when, how its memory moved, what holds it, what to do.
 
-use super::chart::{self, Size};
-use super::page::Sheet;
+use super::chart::{self, Forecast, Size};
+use super::page::{Sheet, instant};
 use super::text::{ago, steps, verdict};
 use super::{Course, Holder, OnGpu, ProcessPage, Report};
+use crate::model::evidence::{Evidence, LeakEvidence};
 use crate::model::snapshot::{Jupyter, Process};
 use crate::report::escape::{command_line, fit};
 use crate::units::{Bytes, Span};
@@ -204,7 +205,7 @@ fn gpus(sheet: &mut Sheet, page: &ProcessPage, report: &Report) {
         1
     };
     for on in page.gpus.iter().take(MOST_LISTED) {
-        on_gpu(sheet, on, rows, report);
+        on_gpu(sheet, on, page, rows, report);
     }
     let more = page.gpus.len().saturating_sub(MOST_LISTED);
     if more > 0 {
@@ -223,7 +224,7 @@ fn gpus(sheet: &mut Sheet, page: &ProcessPage, report: &Report) {
     sheet.entry("CPU", &cpu);
 }
 
-fn on_gpu(sheet: &mut Sheet, on: &OnGpu, rows: usize, report: &Report) {
+fn on_gpu(sheet: &mut Sheet, on: &OnGpu, page: &ProcessPage, rows: usize, report: &Report) {
     let label = match on.gpu_instance_id {
         Some(instance) => format!("GPU {}/{instance}", on.gpu),
         None => format!("GPU {}", on.gpu),
@@ -262,11 +263,63 @@ fn on_gpu(sheet: &mut Sheet, on: &OnGpu, rows: usize, report: &Report) {
     if let Some(unused) = on.unused_since {
         sheet.entry("", &format!("not used since {}", ago(unused, report)));
     }
-    course(sheet, &on.course, rows);
+    let leak = leak_on(on, page);
+    course(
+        sheet,
+        &on.course,
+        leak.and_then(|leak| forecast(on, leak)),
+        rows,
+    );
+    if let Some(text) = leak.and_then(|leak| full_when(leak, report)) {
+        sheet.entry("", &text);
+    }
 }
 
-/// How memory moved: a chart where it did, a line where it did not.
-pub(super) fn course(sheet: &mut Sheet, course: &Course, rows: usize) {
+/// The evidence that it leaks there, where it can be told that it is there: with several GPUs the evidence
+/// is of one of them, and a GPU's free memory says nothing of its parts.
+fn leak_on<'p>(on: &OnGpu, page: &'p ProcessPage) -> Option<&'p LeakEvidence> {
+    if on.gpu_instance_id.is_some() || page.gpus.iter().filter(|it| it.gpu == on.gpu).count() > 1 {
+        return None;
+    }
+    let mut lasting = page.verdict.findings.iter();
+    lasting.find_map(|finding| match (&finding.evidence, &finding.gpus[..]) {
+        (Evidence::Leak(leak), [only]) if finding.resolved_at.is_none() => {
+            (only.index == on.gpu).then_some(leak)
+        }
+        _ => None,
+    })
+}
+
+fn forecast(on: &OnGpu, leak: &LeakEvidence) -> Option<Forecast> {
+    Some(Forecast {
+        seconds: leak.out_of_memory_seconds?,
+        full_bytes: on.used_bytes?.saturating_add(leak.free_bytes?),
+    })
+}
+
+/// When the GPU will be full: `full at about …, in 25m (24m to 26m), if it goes on`.
+fn full_when(leak: &LeakEvidence, report: &Report) -> Option<String> {
+    let (free, now) = (leak.free_bytes?, report.time?);
+    let seconds = leak.out_of_memory_seconds?;
+    let span = Span::from_seconds;
+    let between = match (
+        leak.out_of_memory_seconds_low,
+        leak.out_of_memory_seconds_high,
+    ) {
+        (Some(low), Some(high)) => format!(" ({} to {})", span(low), span(high)),
+        _ => String::new(),
+    };
+    Some(format!(
+        "full at about {}, in {}{between}, if it goes on: {} are free",
+        instant(now.plus_seconds(seconds)),
+        span(seconds),
+        Bytes(free)
+    ))
+}
+
+/// How memory moved: a chart where it did, with what is to come where that is told; a line where it did
+/// not.
+pub(super) fn course(sheet: &mut Sheet, course: &Course, forecast: Option<Forecast>, rows: usize) {
     let points = &course.points;
     let (Some(first), Some(last)) = (points.first(), points.last()) else {
         return;
@@ -292,7 +345,7 @@ pub(super) fn course(sheet: &mut Sheet, course: &Course, rows: usize) {
         rows,
         ascii: sheet.look.ascii,
     };
-    if let Some(chart) = chart::draw(points, size) {
+    if let Some(chart) = chart::draw(points, forecast, size) {
         let edge = if sheet.look.ascii { '|' } else { '▕' };
         let last_line = chart.lines.len() - 1;
         for (at, line) in chart.lines.iter().enumerate() {

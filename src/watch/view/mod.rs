@@ -1,19 +1,22 @@
 //! The panels: `&App` to cells. Nothing here changes state.
 //!
 //! A file per panel: [`header`], [`gpus`] (with [`bar`], [`card`] and [`chart`]), [`table`], [`status`]
-//! (findings and keys), [`help`], [`mod@prompt`] (in their place while one types), [`plan`] (how something
-//! would be ended, over all the others), [`small`] (a screen too small for panels). Where they go is in
-//! `layout.rs`; [`pen`] writes a
+//! (the selected process, or the [`findings`]; and keys), [`mod@prompt`] (in their place while one types);
+//! over all the others [`page`] (of explanation), [`plan`] (how something would be ended) and [`help`];
+//! [`small`] (a screen too small for panels). Where they go is in `layout.rs`; [`pen`] writes a
 //! line, [`look`] has the styles, [`ascii`] translates for terminals without Unicode.
 
 pub mod ascii;
 pub mod bar;
 pub mod card;
 pub mod chart;
+pub mod findings;
 pub mod gpus;
 pub mod header;
 pub mod help;
+pub mod lines;
 pub mod look;
+pub mod page;
 pub mod pen;
 pub mod plan;
 pub mod prompt;
@@ -51,6 +54,7 @@ pub fn draw(app: &App, buffer: &mut Buffer) {
                 prompt::draw(app, prompt, look, area, buffer);
             }
         }
+        (Mode::Page, Some(_)) => page::draw(app, look, area, buffer),
         (_, Some(layout)) => {
             header::draw(app, look, layout.header, buffer);
             gpus::draw(

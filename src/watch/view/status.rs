@@ -1,82 +1,75 @@
-//! Below the table: what is known of the selected process and of its finding, or the findings as a
+//! Below the table: what is known of the selected process and of its finding, or the [`findings`] as a
 //! list; and the line of keys.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::Style;
 
 use super::header::date_and_time;
+use super::lines::{Lines, MESSAGE_CHARS};
 use super::look::Look;
-use super::pen::{Pen, clean, columns, wrap};
-use super::table;
-use crate::model::finding::Finding;
-use crate::model::snapshot::{Process, Snapshot};
+use super::pen::{Pen, clean, columns};
+use super::{findings, table};
+use crate::model::snapshot::Process;
 use crate::report::escape::escape;
-use crate::watch::app::{App, End, Mode};
+use crate::watch::app::{App, End, Focus, Mode};
 use crate::watch::column::Column;
 use crate::watch::keys;
-use crate::watch::layout::Gpus;
-use crate::watch::picture::{Picture, Subject, badge};
+use crate::watch::picture::Subject;
 use crate::watch::reaping;
-
-/// The text of one finding is cut here, whatever a rule or a recording put into it.
-const MESSAGE_CHARS: u16 = 1000;
 
 /// Draws the panel.
 pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
-    let mut lines = Lines {
-        look,
-        area,
-        buffer,
-        used: 0,
-        is_blank: true,
-    };
+    let mut lines = Lines::new(look, area, buffer);
+    let are_findings = findings::are_shown(app);
     if area.height >= 4 {
-        lines.rule(&title(app));
+        let style = match app.focus {
+            Focus::Findings => look.selected(),
+            Focus::Table => look.heading(),
+        };
+        lines.rule(&title(app), style);
     }
-    if let Some(End::Failed(error)) = &app.end {
-        let text = format!("no more samples: {}", clean(error, MESSAGE_CHARS));
-        lines.write(&text, 2, look.alarm());
+    for (text, limit) in alarms(app) {
+        lines.write(&text, limit, look.alarm());
     }
-    let Some(picture) = &app.picture else {
+    if app.picture.is_none() {
         return;
-    };
-    let overdue = app.is_overdue();
-    if overdue {
-        let (_, time) = date_and_time(picture.snapshot.time);
-        let text = format!("the driver does not answer; all of this is from {time} UTC");
-        lines.write(&text, 1, look.alarm());
     }
-    match app.subject() {
+    match app.subject().filter(|_| !are_findings) {
         Some(subject) => selected(&subject, &mut lines),
-        None => {
-            let form = app.layout().map(|layout| layout.gpu_form);
-            overview(picture, form, &mut lines);
-        }
+        None => findings::draw(app, &mut lines),
     }
     // Silence is no good news where nothing is heard.
-    if lines.is_blank && !overdue {
+    if lines.is_blank && !app.is_overdue() {
         lines.write("nothing to report", 1, look.faint());
     }
 }
 
+/// What is wrong with the samples themselves, each with the lines that it may take.
+pub fn alarms(app: &App) -> Vec<(String, u16)> {
+    let mut alarms = Vec::new();
+    if let Some(End::Failed(error)) = &app.end {
+        let text = format!("no more samples: {}", clean(error, MESSAGE_CHARS));
+        alarms.push((text, 2));
+    }
+    if let (Some(picture), true) = (&app.picture, app.is_overdue()) {
+        let (_, time) = date_and_time(picture.snapshot.time);
+        let text = format!("the driver does not answer; all of this is from {time} UTC");
+        alarms.push((text, 1));
+    }
+    alarms
+}
+
 fn title(app: &App) -> String {
-    match (app.subject(), &app.picture) {
-        (Some(subject), _) => {
-            let pid = subject.row.key.identity.pid;
-            match subject.place_on_gpus() {
-                Some(gpus) if subject.row.is_listed => {
-                    format!("process {pid} on GPU {gpus}{}", profile(&subject))
-                }
-                Some(gpus) => format!("process {pid}, unlisted, has GPU {gpus} open"),
-                None => format!("process {pid}"),
-            }
+    let Some(subject) = app.subject().filter(|_| !findings::are_shown(app)) else {
+        return findings::title(app);
+    };
+    let pid = subject.row.key.identity.pid;
+    match subject.place_on_gpus() {
+        Some(gpus) if subject.row.is_listed => {
+            format!("process {pid} on GPU {gpus}{}", profile(&subject))
         }
-        (None, Some(picture)) => match picture.findings.len() {
-            0 => "findings".to_owned(),
-            count => format!("findings: {count}"),
-        },
-        (None, None) => String::new(),
+        Some(gpus) => format!("process {pid}, unlisted, has GPU {gpus} open"),
+        None => format!("process {pid}"),
     }
 }
 
@@ -88,144 +81,6 @@ fn profile(subject: &Subject<'_>) -> String {
         .and_then(|gpu| gpu.mig_device(gpu_instance, compute_instance));
     let profile = device.and_then(|device| device.profile.as_deref());
     profile.map_or_else(String::new, |profile| format!(" ({})", clean(profile, 40)))
-}
-
-/// The panel's lines, from the top.
-struct Lines<'a> {
-    look: Look,
-    area: Rect,
-    buffer: &'a mut Buffer,
-    used: u16,
-    /// Whether nothing stands there yet but the rule.
-    is_blank: bool,
-}
-
-impl Lines<'_> {
-    fn left(&self) -> u16 {
-        self.area.height.saturating_sub(self.used)
-    }
-
-    fn pen(&mut self) -> Pen<'_> {
-        let line = self.used;
-        self.used += 1;
-        self.is_blank = false;
-        Pen::new(self.buffer, self.area, line)
-    }
-
-    fn rule(&mut self, title: &str) {
-        let look = self.look;
-        let mut pen = self.pen();
-        pen.fill("─", 2, look.faint());
-        if !title.is_empty() {
-            pen.skip(1).text(title, look.heading()).skip(1);
-        }
-        let rest = pen.room();
-        pen.fill("─", rest, look.faint());
-        self.is_blank = true;
-    }
-
-    /// Writes `text` on at most `limit` lines.
-    fn write(&mut self, text: &str, limit: u16, style: Style) {
-        let limit = limit.min(self.left());
-        for line in wrap(text, self.area.width, usize::from(limit)) {
-            self.pen().text(&line, style);
-        }
-    }
-
-    /// Writes a finding's badge and message on at most `limit` lines.
-    fn finding(&mut self, finding: &Finding, limit: u16) {
-        let look = self.look;
-        let limit = limit.min(self.left());
-        let badge = badge(finding);
-        let indent = columns(&badge) + 1;
-        let message = clean(&finding.message, MESSAGE_CHARS);
-        let width = self.area.width.saturating_sub(indent);
-        for (at, line) in wrap(&message, width, usize::from(limit)).iter().enumerate() {
-            let mut pen = self.pen();
-            if at == 0 {
-                pen.left(&badge, indent, look.badge(finding.severity));
-            } else {
-                pen.skip(indent);
-            }
-            pen.text(line, look.plain());
-        }
-    }
-}
-
-/// All findings, as many as have room; then what could not be decided or read.
-fn overview(picture: &Picture, form: Option<Gpus>, lines: &mut Lines<'_>) {
-    let look = lines.look;
-    let mut notes: Vec<String> = Vec::new();
-    if let Some(error) = picture.snapshot.errors.first() {
-        let place = error
-            .gpu
-            .map_or_else(String::new, |index| format!("GPU {index} "));
-        let more = match picture.snapshot.errors.len() {
-            1 => String::new(),
-            count => format!(" (and {} more)", count - 1),
-        };
-        notes.push(format!(
-            "could not read {place}{}: {}{more}",
-            clean(&error.call, 200),
-            clean(&error.error, 400)
-        ));
-    }
-    notes.extend(unavailable(&picture.snapshot, form));
-    for undecided in &picture.undecided {
-        notes.push(format!(
-            "not decided yet: {}: {}",
-            clean(&undecided.rule, 100),
-            clean(&undecided.reason, 400)
-        ));
-    }
-
-    let room = usize::from(lines.left());
-    let count = picture.findings.len();
-    // A line is kept for the notes where there is more than one, and one for what does not fit.
-    let kept = usize::from(!notes.is_empty() && room > 1);
-    let shown = if count + kept <= room {
-        count
-    } else {
-        room.saturating_sub(kept + usize::from(room > 2))
-    };
-    for finding in &picture.findings[..shown.min(count)] {
-        lines.finding(finding, 1);
-    }
-    if shown < count && lines.left() > kept as u16 {
-        let text = format!("and {} more findings", count - shown);
-        lines.write(&text, 1, look.faint());
-    }
-    for note in &notes {
-        lines.write(note, 1, look.caution());
-    }
-}
-
-/// Why figures are not to be had, each reason once; and that a hidden holder may not have been seen,
-/// where there is memory that nobody holds.
-fn unavailable(snapshot: &Snapshot, form: Option<Gpus>) -> Vec<String> {
-    let told = form.is_some_and(Gpus::has_words);
-    let mut notes: Vec<String> = Vec::new();
-    for gpu in &snapshot.gpus {
-        for (what, reason) in [
-            ("memory", &gpu.memory_unavailable),
-            ("memory of processes", &gpu.process_memory_unavailable),
-        ] {
-            // A GPU's own line tells it already.
-            let Some(reason) = reason.as_ref().filter(|_| !told || what != "memory") else {
-                continue;
-            };
-            let text = format!("{what} n/a: {}", clean(reason, 400));
-            if !notes.iter().any(|note| note.ends_with(&text)) {
-                notes.push(format!("GPU {}: {text}", gpu.index));
-            }
-        }
-    }
-    let gpus = snapshot.gpus.iter();
-    let mut balances = gpus.filter_map(|gpu| snapshot.balance(gpu));
-    if balances.any(|balance| balance.notable_bytes().is_some()) {
-        notes.extend(snapshot.host.unread_text());
-    }
-    notes
 }
 
 /// The finding about a process with what returns the memory, and what else is known of it.

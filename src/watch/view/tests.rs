@@ -1,5 +1,7 @@
 //! Screens as text under `tests/data/screens/`; `GPUMEM_BLESS=1` writes them anew.
 
+mod explained;
+
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,0 +1,316 @@
+//! The findings as a list, the worst first; then what could not be decided or read.
+//!
+//! A line each, with a mark on the selected one while the keys move here; where there is room for all of
+//! them twice, the sentence stands below the evidence. [`window`] says which of them are seen, and where.
+
+use super::lines::{Lines, MESSAGE_CHARS};
+use super::look::Look;
+use super::pen::{clean, columns, wrap};
+use super::status::alarms;
+use crate::model::finding::{Finding, Severity};
+use crate::model::snapshot::Snapshot;
+use crate::report::evidence::words;
+use crate::units::Bytes;
+use crate::watch::app::{App, Focus};
+use crate::watch::layout::Gpus;
+use crate::watch::page::selected_finding;
+use crate::watch::picture::{Picture, badge};
+
+/// From this width on, what a finding is about stands in columns.
+const WIDE: u16 = 72;
+/// From this width on, the severity has one of its own.
+const WIDEST: u16 = 100;
+/// A panel that is lower has no title.
+const TITLED: u16 = 4;
+
+/// Which findings are seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    /// The first one, by its place.
+    pub first: usize,
+    /// How many.
+    pub shown: usize,
+    /// Lines that each takes.
+    pub lines_each: u16,
+    /// The row of the screen that the first one is on.
+    pub top: u16,
+}
+
+/// Whether the panel shows the list, and not the selected process.
+pub fn are_shown(app: &App) -> bool {
+    app.focus == Focus::Findings || app.subject().is_none()
+}
+
+/// Which findings are seen; `None` where the list is not on the screen.
+pub fn window(app: &App) -> Option<Window> {
+    let layout = app.layout()?;
+    let area = layout.status;
+    if !are_shown(app) {
+        return None;
+    }
+    let picture = app.picture.as_ref()?;
+    let mut used = u16::from(area.height >= TITLED);
+    for (text, limit) in alarms(app) {
+        let room = area.height.saturating_sub(used).min(limit);
+        used += wrap(&text, area.width, usize::from(room)).len() as u16;
+    }
+    let room = area.height.saturating_sub(used);
+    let has_notes = notes(picture, Some(layout.gpu_form)).next().is_some();
+    Some(fit(app, picture, area.width, room, has_notes).at(area.y + used))
+}
+
+/// The finding on a row of the screen, by its place.
+pub fn at_row(app: &App, row: u16) -> Option<usize> {
+    let window = window(app)?;
+    let line = row.checked_sub(window.top)?;
+    let at = usize::from(line / window.lines_each);
+    (at < window.shown).then_some(window.first + at)
+}
+
+impl Window {
+    fn at(self, top: u16) -> Self {
+        Self { top, ..self }
+    }
+}
+
+/// Chooses what has room on so many lines.
+fn fit(app: &App, picture: &Picture, width: u16, room: u16, has_notes: bool) -> Window {
+    let count = picture.findings.len();
+    let room = usize::from(room);
+    // A line is kept for the notes where there is more than one.
+    let kept = usize::from(has_notes && room > 1);
+    let twice = width >= WIDE && count * 2 + kept <= room;
+    let mut shown = count.min(room - kept);
+    if shown < count && room > 2 && !has_title(app) {
+        // And one for what does not fit, where no title says it.
+        shown -= 1;
+    }
+    let selected = match app.focus {
+        Focus::Findings => selected_finding(app).map(|(at, _)| at),
+        Focus::Table => None,
+    };
+    let first = selected.map_or(app.findings_offset, |at| {
+        app.findings_offset
+            .clamp((at + 1).saturating_sub(shown), at)
+    });
+    Window {
+        first: first.min(count - shown),
+        shown,
+        lines_each: if twice { 2 } else { 1 },
+        top: 0,
+    }
+}
+
+fn has_title(app: &App) -> bool {
+    app.layout()
+        .is_some_and(|layout| layout.status.height >= TITLED)
+}
+
+/// `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`.
+pub fn title(app: &App) -> String {
+    let Some(picture) = &app.picture else {
+        return String::new();
+    };
+    let findings = &picture.findings;
+    let counts: Vec<String> = [Severity::Critical, Severity::Warning, Severity::Info]
+        .into_iter()
+        .filter_map(|severity| {
+            let count = findings.iter().filter(|it| it.severity == severity).count();
+            let s = if severity == Severity::Warning && count > 1 {
+                "s"
+            } else {
+                ""
+            };
+            (count > 0).then(|| format!("{count} {severity}{s}"))
+        })
+        .collect();
+    let place = match window(app) {
+        Some(window) if window.shown < findings.len() => format!(
+            " {}-{} of {}",
+            window.first + 1,
+            window.first + window.shown,
+            findings.len()
+        ),
+        _ => String::new(),
+    };
+    match counts.is_empty() {
+        true => "findings".to_owned(),
+        false => format!("findings{place}: {}", counts.join(", ")),
+    }
+}
+
+/// Draws the list, then the notes.
+pub fn draw(app: &App, lines: &mut Lines<'_>) {
+    let Some(picture) = &app.picture else {
+        return;
+    };
+    let look = lines.look;
+    let form = app.layout().map(|layout| layout.gpu_form);
+    let has_notes = notes(picture, form).next().is_some();
+    let window = fit(app, picture, lines.area.width, lines.left(), has_notes);
+    let seen = window.first..window.first + window.shown;
+    let columns = Columns::new(&picture.findings[seen], lines.area.width);
+    let selected = match app.focus {
+        Focus::Findings => selected_finding(app).map(|(at, _)| at),
+        Focus::Table => None,
+    };
+    let seen = picture.findings.iter().enumerate();
+    for (at, finding) in seen.skip(window.first).take(window.shown) {
+        columns.line(finding, selected == Some(at), lines);
+        if window.lines_each > 1 {
+            let message = clean(&finding.message, MESSAGE_CHARS);
+            lines.pen().skip(2).text(&message, look.plain());
+        }
+    }
+    let left_out = picture.findings.len() - window.shown;
+    let kept = u16::from(has_notes);
+    if left_out > 0 && !has_title(app) && lines.left() > kept {
+        lines.write(&format!("and {left_out} more findings"), 1, look.faint());
+    }
+    for note in notes(picture, form).take(usize::from(lines.left())) {
+        lines.write(&note, 1, look.caution());
+    }
+}
+
+/// How wide the columns are, as far as there are columns.
+struct Columns {
+    width: u16,
+    badge: u16,
+    memory: u16,
+    who: u16,
+    user: u16,
+}
+
+impl Columns {
+    fn new(findings: &[Finding], width: u16) -> Self {
+        let widest = |text: fn(&Finding) -> String| {
+            let texts = findings.iter().map(|it| columns(&text(it)));
+            texts.max().unwrap_or(0)
+        };
+        Self {
+            width,
+            badge: widest(badge).min(22),
+            memory: widest(memory).min(12),
+            who: widest(who).min(12),
+            user: widest(user).min(12),
+        }
+    }
+
+    fn line(&self, finding: &Finding, is_selected: bool, lines: &mut Lines<'_>) {
+        let look = lines.look;
+        let mut pen = lines.pen();
+        pen.left(if is_selected { "▸" } else { "" }, 1, look.plain());
+        let style = look.badge(finding.severity);
+        if self.width >= WIDE {
+            if self.width >= WIDEST {
+                let severity = finding.severity.to_string();
+                pen.left(&severity, 8, severity_style(look, finding))
+                    .skip(1);
+            }
+            let (memory, who, user) = (memory(finding), who(finding), user(finding));
+            pen.left(&badge(finding), self.badge, style).skip(1);
+            for (text, width) in [(memory, self.memory), (who, self.who)] {
+                pen.right(&text, width, look.plain()).skip(1);
+            }
+            if self.user > 0 {
+                pen.left(&user, self.user, look.plain()).skip(1);
+            }
+            pen.text(
+                clean(&words(&finding.evidence), MESSAGE_CHARS).as_ref(),
+                look.plain(),
+            );
+        } else {
+            pen.text(&badge(finding), style).skip(1);
+            pen.text(&who(finding), look.plain()).skip(1);
+            let message = clean(&finding.message, MESSAGE_CHARS);
+            pen.text(&message, look.plain());
+        }
+        if is_selected {
+            lines.select();
+        }
+    }
+}
+
+fn severity_style(look: Look, finding: &Finding) -> ratatui::style::Style {
+    match finding.severity {
+        Severity::Critical => look.strong(),
+        Severity::Warning | Severity::Info => look.plain(),
+    }
+}
+
+fn memory(finding: &Finding) -> String {
+    let bytes = finding.memory_bytes.map(|bytes| Bytes(bytes).to_string());
+    bytes.unwrap_or_else(|| super::UNKNOWN.to_owned())
+}
+
+/// The pid, or the GPUs where it is about no process.
+fn who(finding: &Finding) -> String {
+    match (&finding.process, &finding.gpus[..]) {
+        (Some(process), _) => process.pid.to_string(),
+        (None, []) => String::new(),
+        (None, [only]) => format!("GPU {}", only.index),
+        (None, [first, rest @ ..]) => format!("GPU {} +{}", first.index, rest.len()),
+    }
+}
+
+fn user(finding: &Finding) -> String {
+    let process = finding.process.as_ref();
+    let user = process.and_then(|process| process.user.as_deref());
+    user.map_or_else(String::new, |user| clean(user, 12).into_owned())
+}
+
+/// What could not be read, what is not available, and what could not be decided yet.
+fn notes(picture: &Picture, form: Option<Gpus>) -> impl Iterator<Item = String> {
+    let errors = &picture.snapshot.errors;
+    let unread = errors.first().map(|error| {
+        let place = error
+            .gpu
+            .map_or_else(String::new, |index| format!("GPU {index} "));
+        let more = match errors.len() {
+            1 => String::new(),
+            count => format!(" (and {} more)", count - 1),
+        };
+        format!(
+            "could not read {place}{}: {}{more}",
+            clean(&error.call, 200),
+            clean(&error.error, 400)
+        )
+    });
+    let undecided = picture.undecided.iter().map(|undecided| {
+        format!(
+            "not decided yet: {}: {}",
+            clean(&undecided.rule, 100),
+            clean(&undecided.reason, 400)
+        )
+    });
+    let unavailable = unavailable(&picture.snapshot, form);
+    unread.into_iter().chain(unavailable).chain(undecided)
+}
+
+/// Why figures are not to be had, each reason once; and that a hidden holder may not have been seen,
+/// where there is memory that nobody holds.
+fn unavailable(snapshot: &Snapshot, form: Option<Gpus>) -> Vec<String> {
+    let told = form == Some(Gpus::Lines);
+    let mut notes: Vec<String> = Vec::new();
+    for gpu in &snapshot.gpus {
+        for (what, reason) in [
+            ("memory", &gpu.memory_unavailable),
+            ("memory of processes", &gpu.process_memory_unavailable),
+        ] {
+            // A GPU's own line tells it already.
+            let Some(reason) = reason.as_ref().filter(|_| !told || what != "memory") else {
+                continue;
+            };
+            let text = format!("{what} n/a: {}", clean(reason, 400));
+            if !notes.iter().any(|note| note.ends_with(&text)) {
+                notes.push(format!("GPU {}: {text}", gpu.index));
+            }
+        }
+    }
+    let gpus = snapshot.gpus.iter();
+    let mut balances = gpus.filter_map(|gpu| snapshot.balance(gpu));
+    if balances.any(|balance| balance.notable_bytes().is_some()) {
+        notes.extend(snapshot.host.unread_text());
+    }
+    notes
+}

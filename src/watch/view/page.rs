@@ -1,0 +1,110 @@
+//! The page of explanation, on all of the screen but the header and the line of keys.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+use super::header::{self, date_and_time};
+use super::look::Look;
+use super::pen::{Pen, columns};
+use crate::model::Time;
+use crate::report::style::{Mark, pieces};
+use crate::watch::app::App;
+use crate::watch::page::{About, notices};
+
+/// The columns at each side of the text, where there are more than enough.
+const MARGIN: u16 = 1;
+/// The text is never narrower than this.
+const LEAST_WIDTH: u16 = 40;
+/// What the keys do here.
+const KEYS: [(&str, &str); 4] = [
+    ("j k", "scroll"),
+    ("Space", "a screenful"),
+    ("x", "end it"),
+    ("Esc", "back"),
+];
+
+/// Where the page's text stands on a screen of this size, with what is said above it.
+pub fn text(area: Rect) -> Rect {
+    let margin = if area.width >= LEAST_WIDTH + 2 * MARGIN {
+        MARGIN
+    } else {
+        0
+    };
+    Rect {
+        x: area.x + margin,
+        y: area.y.saturating_add(1),
+        width: area.width - 2 * margin,
+        height: area.height.saturating_sub(2),
+    }
+}
+
+/// Where the page's own lines stand, below what is said above it.
+pub fn body(app: &App) -> Rect {
+    below(text(app.area), notices(app).len())
+}
+
+fn below(text: Rect, lines: usize) -> Rect {
+    let above = u16::try_from(lines).unwrap_or(u16::MAX).min(text.height);
+    Rect {
+        y: text.y.saturating_add(above),
+        height: text.height - above,
+        ..text
+    }
+}
+
+/// Draws the header, the page and the line of keys.
+pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
+    let Some(page) = &app.page else {
+        return;
+    };
+    header::draw(app, look, Rect { height: 1, ..area }, buffer);
+    let said = notices(app);
+    for (line, notice) in (0..).zip(&said) {
+        Pen::new(buffer, text(area), line).text(notice, look.caution());
+    }
+    let body = below(text(area), said.len());
+    let height = usize::from(body.height);
+    let first = page.offset.min(page.lines.len().saturating_sub(height));
+    for (line, text) in (0..body.height).zip(page.lines.iter().skip(first)) {
+        let mut pen = Pen::new(buffer, body, line);
+        for (mark, piece) in pieces(text) {
+            pen.text(piece, style(mark, look));
+        }
+    }
+    let keys = Rect {
+        y: area.bottom().saturating_sub(1),
+        height: 1,
+        ..area
+    };
+    let mut pen = Pen::new(buffer, keys, 0);
+    let can_be_ended = page.gone.is_none() && matches!(page.about, About::Process(_));
+    for (key, word) in KEYS {
+        if key == "x" && !can_be_ended {
+            continue;
+        }
+        if columns(key) + 1 + columns(word) > pen.room() {
+            break;
+        }
+        pen.text(key, look.strong()).skip(1);
+        pen.text(word, look.faint()).skip(2);
+    }
+    if page.lines.len() > height {
+        let last = first + height;
+        let place = format!("{}-{last} of {}", first + 1, page.lines.len());
+        pen.at_end(&place, look.faint());
+    }
+}
+
+fn style(mark: Mark, look: Look) -> Style {
+    match mark {
+        Mark::Plain => look.plain(),
+        Mark::Heading => look.heading(),
+        Mark::Severity(severity) => look.badge(severity),
+    }
+}
+
+/// `10:04:05 UTC`.
+pub fn clock(time: Time) -> String {
+    format!("{} UTC", date_and_time(time).1)
+}
