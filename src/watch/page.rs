@@ -114,10 +114,7 @@ pub fn notices(app: &App) -> Vec<String> {
         return notices;
     };
     if let Some(gone) = page.gone {
-        notices.push(format!(
-            "gone since {}: this is what it was",
-            view::clock(gone)
-        ));
+        notices.push(format!("gone since {}: as it was", view::clock(gone)));
         return notices;
     }
     let judged = app.engine.history().last_time();
@@ -184,7 +181,7 @@ fn reap_page(app: &mut App) -> Option<Effect> {
     }
     close(app);
     app.focus = Focus::Table;
-    reaping::open_selected(app)
+    reaping::open_selected(app).or(Some(Effect::Draw))
 }
 
 /// From the table to the findings, where there are any.
@@ -216,8 +213,7 @@ pub fn act_on_findings(app: &mut App, action: Action) -> Option<Effect> {
         Action::Reap => {
             let key = subject_of_finding(app);
             // Of a GPU, or hidden by a filter: there is nobody to end, least of all who was selected.
-            let is_selected = key.is_some() && app.select_row(key);
-            return (!is_selected).then_some(Effect::Draw);
+            return (!app.select_row(key)).then_some(Effect::Draw);
         }
         _ => return None,
     }

@@ -3,6 +3,8 @@
 //! A line each, with a mark on the selected one while the keys move here; where there is room for all of
 //! them twice, the sentence stands below the evidence. [`window`] says which of them are seen, and where.
 
+use std::borrow::Cow;
+
 use super::lines::{Lines, MESSAGE_CHARS};
 use super::look::Look;
 use super::pen::{clean, columns, wrap};
@@ -154,17 +156,24 @@ pub fn draw(app: &App, lines: &mut Lines<'_>) {
         Focus::Findings => selected_finding(app).map(|(at, _)| at),
         Focus::Table => None,
     };
+    let left_out = picture.findings.len() - window.shown;
+    let kept = u16::from(has_notes);
+    let has_line = lines.left() > kept + window.shown as u16 * window.lines_each;
     let seen = picture.findings.iter().enumerate();
     for (at, finding) in seen.skip(window.first).take(window.shown) {
-        columns.line(finding, selected == Some(at), lines);
+        let is_last = at + 1 == window.first + window.shown;
+        let tail = if is_last && left_out > 0 && !has_title(app) && !has_line {
+            format!("+{left_out}")
+        } else {
+            String::new()
+        };
+        columns.line(finding, selected == Some(at), &tail, lines);
         if window.lines_each > 1 {
             let message = clean(&finding.message, MESSAGE_CHARS);
             lines.pen().skip(2).text(&message, look.plain());
         }
     }
-    let left_out = picture.findings.len() - window.shown;
-    let kept = u16::from(has_notes);
-    if left_out > 0 && !has_title(app) && lines.left() > kept {
+    if left_out > 0 && !has_title(app) && has_line {
         lines.write(&format!("and {left_out} more findings"), 1, look.faint());
     }
     for note in notes(picture, form).take(usize::from(lines.left())) {
@@ -196,12 +205,13 @@ impl Columns {
         }
     }
 
-    fn line(&self, finding: &Finding, is_selected: bool, lines: &mut Lines<'_>) {
+    /// Draws a finding; `tail` says how many more there are, where nothing else does.
+    fn line(&self, finding: &Finding, is_selected: bool, tail: &str, lines: &mut Lines<'_>) {
         let look = lines.look;
         let mut pen = lines.pen();
         pen.left(if is_selected { "▸" } else { "" }, 1, look.plain());
         let style = look.badge(finding.severity);
-        if self.width >= WIDE {
+        let text = if self.width >= WIDE {
             if self.width >= WIDEST {
                 let severity = finding.severity.to_string();
                 pen.left(&severity, 8, severity_style(look, finding))
@@ -215,16 +225,20 @@ impl Columns {
             if self.user > 0 {
                 pen.left(&user, self.user, look.plain()).skip(1);
             }
-            pen.text(
-                clean(&words(&finding.evidence), MESSAGE_CHARS).as_ref(),
-                look.plain(),
-            );
+            Cow::Owned(words(&finding.evidence))
         } else {
             pen.text(&badge(finding), style).skip(1);
             pen.text(&who(finding), look.plain()).skip(1);
-            let message = clean(&finding.message, MESSAGE_CHARS);
-            pen.text(&message, look.plain());
-        }
+            Cow::Borrowed(finding.message.as_str())
+        };
+        let tail_width = if tail.is_empty() {
+            0
+        } else {
+            columns(tail) + 1
+        };
+        let room = pen.room().saturating_sub(tail_width);
+        pen.left(&clean(&text, MESSAGE_CHARS), room, look.plain())
+            .at_end(tail, look.strong());
         if is_selected {
             lines.select();
         }

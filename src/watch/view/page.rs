@@ -1,12 +1,14 @@
 //! The page of explanation, on all of the screen but the header and the line of keys.
 
+use std::borrow::Cow;
+
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::header::{self, date_and_time};
 use super::look::Look;
-use super::pen::{Pen, columns};
+use super::pen::{Pen, columns, wrap};
 use crate::model::Time;
 use crate::report::style::{Mark, pieces};
 use crate::watch::app::App;
@@ -18,11 +20,13 @@ const MARGIN: u16 = 1;
 const LEAST_WIDTH: u16 = 40;
 /// What the keys do here.
 const KEYS: [(&str, &str); 4] = [
-    ("j k", "scroll"),
-    ("Space", "a screenful"),
-    ("x", "end it"),
     ("Esc", "back"),
+    ("j k", "scroll"),
+    ("x", "end it"),
+    ("Space", "a screenful"),
 ];
+/// What is said above the page is no longer than this many lines each.
+const NOTICE_LINES: usize = 2;
 
 /// Where the page's text stands on a screen of this size, with what is said above it.
 pub fn text(area: Rect) -> Rect {
@@ -41,7 +45,15 @@ pub fn text(area: Rect) -> Rect {
 
 /// Where the page's own lines stand, below what is said above it.
 pub fn body(app: &App) -> Rect {
-    below(text(app.area), notices(app).len())
+    let text = text(app.area);
+    below(text, said(app, text.width).len())
+}
+
+/// What is said above the page, broken for so many columns.
+fn said(app: &App, width: u16) -> Vec<String> {
+    let notices = notices(app);
+    let lines = notices.iter().flat_map(|it| wrap(it, width, NOTICE_LINES));
+    lines.map(Cow::into_owned).collect()
 }
 
 fn below(text: Rect, lines: usize) -> Rect {
@@ -59,7 +71,7 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
         return;
     };
     header::draw(app, look, Rect { height: 1, ..area }, buffer);
-    let said = notices(app);
+    let said = said(app, text(area).width);
     for (line, notice) in (0..).zip(&said) {
         Pen::new(buffer, text(area), line).text(notice, look.caution());
     }
@@ -77,23 +89,21 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
         height: 1,
         ..area
     };
+    let place = if page.lines.len() > height {
+        format!("{}-{} of {}", first + 1, first + height, page.lines.len())
+    } else {
+        String::new()
+    };
     let mut pen = Pen::new(buffer, keys, 0);
     let can_be_ended = page.gone.is_none() && matches!(page.about, About::Process(_));
-    for (key, word) in KEYS {
-        if key == "x" && !can_be_ended {
-            continue;
-        }
-        if columns(key) + 1 + columns(word) > pen.room() {
+    for (key, word) in KEYS.iter().filter(|(key, _)| *key != "x" || can_be_ended) {
+        if columns(key) + 1 + columns(word) + 2 + columns(&place) > pen.room() {
             break;
         }
         pen.text(key, look.strong()).skip(1);
         pen.text(word, look.faint()).skip(2);
     }
-    if page.lines.len() > height {
-        let last = first + height;
-        let place = format!("{}-{last} of {}", first + 1, page.lines.len());
-        pen.at_end(&place, look.faint());
-    }
+    pen.at_end(&place, look.faint());
 }
 
 fn style(mark: Mark, look: Look) -> Style {

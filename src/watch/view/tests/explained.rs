@@ -5,7 +5,9 @@ use crossterm::event::KeyCode;
 use super::*;
 use crate::history::testing::Scene;
 use crate::model::finding::{Finding, Kind};
+use crate::model::snapshot::PidNamespace;
 use crate::units::GIB;
+use crate::watch::page::About;
 
 const PAGES: [(u16, u16); 3] = [(40, 10), (80, 24), (120, 40)];
 
@@ -14,7 +16,7 @@ fn press(app: &mut App, code: KeyCode) {
 }
 
 /// Findings of every severity, worst first; the last one is about a GPU.
-fn findings(snapshot: &Snapshot, count: u32) -> Vec<Finding> {
+fn found(snapshot: &Snapshot, count: u32) -> Vec<Finding> {
     let mut findings: Vec<Finding> = (0..count)
         .map(|at| {
             let mut finding = sample::finding(snapshot, 0, at);
@@ -45,7 +47,7 @@ fn finding(count: u32, columns: u16, rows: u16) -> App {
         reason: "needs 600 s of history, has 5 s".to_owned(),
     }];
     let mut app = app(columns, rows);
-    let found = findings(&snapshot, count);
+    let found = found(&snapshot, count);
     app.show(Picture::new(snapshot, found, undecided, |_, _| None));
     app
 }
@@ -75,13 +77,27 @@ fn the_title_counts_by_severity_and_says_what_is_seen() {
 }
 
 #[test]
+fn one_line_says_how_many_findings_it_stands_for() {
+    let mut app = finding(40, 40, 10);
+    let shown = text(&render(&app));
+    assert!(shown.contains("… +39"), "{shown}");
+    press(&mut app, KeyCode::Tab);
+    press(&mut app, KeyCode::End);
+    let shown = text(&render(&app));
+    assert!(
+        shown.contains("▸PRESSURE 29m GPU 0") && shown.contains("+39"),
+        "{shown}"
+    );
+}
+
+#[test]
 fn the_marked_line_is_the_selected_finding() {
     let mut app = finding(40, 120, 40);
     press(&mut app, KeyCode::Tab);
     for key in [KeyCode::Down, KeyCode::End, KeyCode::Up, KeyCode::Home] {
         press(&mut app, key);
         let (at, finding) = crate::watch::page::selected_finding(&app).unwrap();
-        let window = super::super::findings::window(&app).unwrap();
+        let window = findings::window(&app).unwrap();
         let row = window.top + (at - window.first) as u16 * window.lines_each;
         let buffer = render(&app);
         let line: String = (0..120).map(|x| buffer[(x, row)].symbol()).collect();
@@ -102,6 +118,8 @@ fn leaking(columns: u16, rows: u16) -> (App, Scene) {
     let process = scene.process(7);
     process.framework = Some("pytorch".into());
     process.gpu_files = Some(["/dev/nvidia0".into()].into());
+    scene.now.host.pid_namespace = Some(PidNamespace::Host);
+    scene.now.host.unread_processes = Some(0);
     let mut app = app(columns, rows);
     for step in 0..120 {
         scene.row(0, 7).used_bytes = Some(GIB + step * GIB / 4);
@@ -139,6 +157,7 @@ fn pages_of_explanation() {
         press(&mut app, KeyCode::Tab);
         press(&mut app, KeyCode::End);
         press(&mut app, KeyCode::Enter);
+        assert_eq!(app.page.as_ref().unwrap().about, About::Gpu(1));
         check(&format!("page-gpu-{size}"), &app);
     }
 }
