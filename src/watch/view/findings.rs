@@ -304,7 +304,7 @@ fn notes(picture: &Picture, form: Option<Gpus>) -> impl Iterator<Item = String> 
 /// Why figures are not to be had, each reason once; and that a hidden holder may not have been seen,
 /// where there is memory that nobody holds.
 fn unavailable(snapshot: &Snapshot, form: Option<Gpus>) -> Vec<String> {
-    let told = form == Some(Gpus::Lines);
+    let told = form.is_some_and(Gpus::has_words);
     let mut notes: Vec<String> = Vec::new();
     for gpu in &snapshot.gpus {
         for (what, reason) in [
