@@ -107,6 +107,10 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
         'gpumem;watch' {
             [CompletionResult]::new('--interval', '--interval', [CompletionResultType]::ParameterName, 'Time between samples [default: 1s, or the configuration''s]')
             [CompletionResult]::new('--speed', '--speed', [CompletionResultType]::ParameterName, 'How fast a recording plays, as a multiple of real time')
+            [CompletionResult]::new('--theme', '--theme', [CompletionResultType]::ParameterName, 'The colours [default: auto]')
+            [CompletionResult]::new('--once', '--once', [CompletionResultType]::ParameterName, 'Print one picture to standard output, and end')
+            [CompletionResult]::new('--size', '--size', [CompletionResultType]::ParameterName, 'The picture''s columns and rows [default: the terminal''s, or COLUMNS and LINES, or 80x24]')
+            [CompletionResult]::new('--keys', '--keys', [CompletionResultType]::ParameterName, 'Keys that are pressed before the picture is taken: `jj<Enter>`, `?<PgDn>`; `<lt>` is <')
             [CompletionResult]::new('--replay', '--replay', [CompletionResultType]::ParameterName, 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine')
             [CompletionResult]::new('--nvml-library', '--nvml-library', [CompletionResultType]::ParameterName, 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1')
             [CompletionResult]::new('--nvml-timeout', '--nvml-timeout', [CompletionResultType]::ParameterName, 'How long one GPU may take to answer; then it is shown as stale and the others go on')

@@ -100,6 +100,10 @@ set edit:completion:arg-completer[gpumem] = {|@words|
         &'gpumem;watch'= {
             cand --interval 'Time between samples [default: 1s, or the configuration''s]'
             cand --speed 'How fast a recording plays, as a multiple of real time'
+            cand --theme 'The colours [default: auto]'
+            cand --once 'Print one picture to standard output, and end'
+            cand --size 'The picture''s columns and rows [default: the terminal''s, or COLUMNS and LINES, or 80x24]'
+            cand --keys 'Keys that are pressed before the picture is taken: `jj<Enter>`, `?<PgDn>`; `<lt>` is <'
             cand --replay 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine'
             cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
             cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale and the others go on'

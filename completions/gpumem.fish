@@ -121,6 +121,16 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l demo -d 'Use t
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l speed -d 'How fast a recording plays, as a multiple of real time' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l theme -d 'The colours [default: auto]' -r -f -a "auto\t'Light where COLORFGBG says so, else dark'
+dark\t'Light text on a dark ground'
+light\t'Dark text on a light ground'
+high-contrast\t'The strongest colours on black, bold and never dim'
+colour-blind\t'Blue, yellow and orange, which nobody takes for one another'
+mono\t'No colours'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l once -d 'Print one picture to standard output, and end' -r -f -a "text\t'Lines of text, with colours on a terminal and with --color always'
+svg\t'An SVG document, in colour but for --color never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l size -d 'The picture\'s columns and rows [default: the terminal\'s, or COLUMNS and LINES, or 80x24]' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l keys -d 'Keys that are pressed before the picture is taken: `jj<Enter>`, `?<PgDn>`; `<lt>` is <' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r

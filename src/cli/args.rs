@@ -1,5 +1,6 @@
 //! What a person may type. These doc comments are the help, the man pages and the completions.
 
+mod picture;
 mod reap;
 
 use std::path::PathBuf;
@@ -10,7 +11,10 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use crate::model::{Kind, Severity};
 use crate::report::processes::Sort;
 use crate::units::{Amount, Bytes, Span};
+use crate::watch::once::Keys;
 
+pub(super) use picture::cells;
+pub use picture::{Once, ThemeChoice};
 pub use reap::{Kill, Reap};
 
 const EXIT_CODES: &str = "\
@@ -382,6 +386,9 @@ pub struct Explain {
 /// Keys: ? shows them all, q quits. Where `gpumem record --store` runs, idle times and findings are
 /// there from the start. With --replay or --demo a recording plays, and nothing in it can be
 /// signalled.
+///
+/// With --once it prints one picture and ends; that needs no terminal. It is of this machine's second
+/// sample, of the recording's end, or of the demo's 25th minute.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Watch {
@@ -396,6 +403,33 @@ pub struct Watch {
     /// Draw with ASCII only [default: where the locale is not UTF-8]
     #[arg(long)]
     pub ascii: bool,
+
+    /// The colours [default: auto]
+    #[arg(long, value_name = "THEME")]
+    pub theme: Option<ThemeChoice>,
+
+    /// Print one picture to standard output, and end
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "text"
+    )]
+    pub once: Option<Once>,
+
+    /// The picture's columns and rows [default: the terminal's, or COLUMNS and LINES, or 80x24]
+    #[arg(long, value_name = "COLUMNSxROWS", requires = "once", value_parser = picture::size)]
+    pub size: Option<(u16, u16)>,
+
+    /// Keys that are pressed before the picture is taken: `jj<Enter>`, `?<PgDn>`; `<lt>` is <
+    #[arg(
+        long,
+        value_name = "KEYS",
+        requires = "once",
+        allow_hyphen_values = true
+    )]
+    pub keys: Option<Keys>,
 
     /// Whether the stored history counts.
     #[command(flatten)]

@@ -3,62 +3,50 @@
 mod hand;
 
 use std::io::IsTerminal as _;
+use std::time::Duration;
 
+use anyhow::Context as _;
 use signal_hook::low_level::emulate_default_handler;
 
-use super::args::{Global, Watch};
+use super::args::{Color, Global, Once, ThemeChoice, Watch, cells};
 use super::exit::Exit;
-use super::{Misuse, config, live, recorded, store, style};
+use super::{Misuse, config, live, print, recorded, store, style, unreadable, warn_of_damage};
+use crate::config::Config;
+use crate::model::Snapshot;
 use crate::rules::Engine;
 use crate::source::Source;
-use crate::source::replay::Pace;
+use crate::source::live::Live;
+use crate::source::replay::{DEMO_HISTORY_SECONDS, Pace, Replay};
 use crate::watch::app::Me;
-use crate::watch::view::look::Depth;
-use crate::watch::{self, Options, Outcome};
+use crate::watch::once::Still;
+use crate::watch::view::look::{Depth, Theme};
+use crate::watch::{self, Options, Outcome, terminal};
+
+/// Columns and rows of a picture where nobody says otherwise.
+const SIZE: (u16, u16) = (80, 24);
 
 pub(super) fn run(args: &Watch, global: &Global) -> anyhow::Result<Exit> {
     let config = config::load(global)?;
     let interval = args.interval.unwrap_or(config.sample.interval).0;
+    if let Some(format) = args.once {
+        return once(format, args, global, config, interval);
+    }
     if !std::io::stdout().is_terminal() {
         // Before the driver is waited for.
         return Err(watch::Error::NotATerminal.into());
     }
-    if std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
+    if variable("TERM") == "dumb" {
         let why = "TERM=dumb names a terminal without a screen; use `gpumem ps` or `gpumem check`";
         return Err(Misuse(why.to_owned()).into());
     }
-    let is_recording = args.recorded.replay.is_some() || args.recorded.demo;
-    let hand = hand::Acting::new(&config, is_recording);
+    let hand = hand::Acting::new(&config, is_recording(args));
     let needed = store::longest(&config.rules);
     let mut engine = Engine::new(config.rules);
     let source: Box<dyn Source> = match recorded(&args.recorded, Pace::Speed(args.speed))? {
         Some(replay) => Box::new(replay),
-        None => {
-            let live = live(global, interval)?;
-            // What is stored is judged before the first frame, which shows what is so at once.
-            let ask = store::Ask {
-                global,
-                stored: args.stored,
-                needed,
-                most_bytes: store::MOST_FOR_WATCH,
-                quiet: false,
-            };
-            store::feed(&mut engine, &live, ask)?;
-            Box::new(live)
-        }
+        None => Box::new(judged_live(args, global, interval, needed, &mut engine)?),
     };
-    let options = Options {
-        interval,
-        me: Me {
-            uid: Some(rustix::process::geteuid().as_raw()),
-            name: std::env::var("USER").ok(),
-        },
-        depth: match style(global.color).color {
-            true => Depth::Ansi16,
-            false => Depth::Mono,
-        },
-        ascii: args.ascii || !locale_is_utf8(),
-    };
+    let options = options(args, global, interval);
     match watch::run(source, engine, Box::new(hand), options)? {
         Outcome::Quit => Ok(Exit::Clean),
         Outcome::Signal(signal) => {
@@ -67,6 +55,162 @@ pub(super) fn run(args: &Watch, global: &Global) -> anyhow::Result<Exit> {
             Ok(Exit::Clean)
         }
     }
+}
+
+/// Whether it is a recording that is shown, where nobody can be sent anything.
+fn is_recording(args: &Watch) -> bool {
+    args.recorded.replay.is_some() || args.recorded.demo
+}
+
+/// This machine. What is stored of it is judged before the first frame, which shows what is so at once.
+fn judged_live(
+    args: &Watch,
+    global: &Global,
+    interval: Duration,
+    needed: Duration,
+    engine: &mut Engine,
+) -> anyhow::Result<Live> {
+    let live = live(global, interval)?;
+    let ask = store::Ask {
+        global,
+        stored: args.stored,
+        needed,
+        most_bytes: store::MOST_FOR_WATCH,
+        quiet: false,
+    };
+    store::feed(engine, &live, ask)?;
+    Ok(live)
+}
+
+fn options(args: &Watch, global: &Global, interval: Duration) -> Options {
+    Options {
+        interval,
+        me: Me {
+            uid: Some(rustix::process::geteuid().as_raw()),
+            name: std::env::var("USER").ok(),
+        },
+        theme: match args.theme {
+            Some(ThemeChoice::Named(theme)) => theme,
+            Some(ThemeChoice::Auto) | None => Theme::of_terminal(&variable("COLORFGBG")),
+        },
+        depth: depth(
+            global.color,
+            style(global.color).color,
+            Depth::of_terminal(
+                &variable("TERM"),
+                &variable("COLORTERM"),
+                std::env::var_os("STY").is_some(),
+            ),
+        ),
+        ascii: args.ascii || !locale_is_utf8(),
+    }
+}
+
+/// How many colours are used where the terminal has so many. Who asks for colour gets it, also from a
+/// terminal that says it has none.
+fn depth(color: Color, is_wanted: bool, has: Depth) -> Depth {
+    match (is_wanted, color) {
+        (false, _) => Depth::Mono,
+        (true, Color::Always) => has.max(Depth::Ansi16),
+        (true, _) => has,
+    }
+}
+
+/// Prints one picture.
+fn once(
+    format: Once,
+    args: &Watch,
+    global: &Global,
+    config: Config,
+    interval: Duration,
+) -> anyhow::Result<Exit> {
+    let mut hand = hand::Acting::new(&config, is_recording(args));
+    let needed = store::longest(&config.rules);
+    let mut engine = Engine::new(config.rules);
+    let mut options = options(args, global, interval);
+    if format == Once::Svg {
+        // Whoever looks at it has another terminal, and another locale, than who made it.
+        options.depth = depth(global.color, global.color != Color::Never, Depth::True);
+        options.ascii = args.ascii;
+    }
+    let size = args.size.unwrap_or_else(picture_size);
+    let (mut still, last, is_live) = match recorded(&args.recorded, Pace::AsFast)? {
+        Some(mut replay) => {
+            let name = replay.name().to_owned();
+            let mut still = Still::new(options, Some(name), engine, size);
+            let last = play(&mut replay, &mut still, args.recorded.demo)?;
+            (still, last, false)
+        }
+        None => {
+            let mut live = judged_live(args, global, interval, needed, &mut engine)?;
+            let mut still = Still::new(options, None, engine, size);
+            let mut next = || live.next()?.context("the driver gave no snapshot");
+            // Use is known from the second sample on.
+            still.see(next()?, true);
+            let last = next()?;
+            still.see(last.clone(), false);
+            (still, last, true)
+        }
+    };
+    if let Some(keys) = &args.keys {
+        still
+            .press(keys, &mut hand)
+            .map_err(|error| Misuse(error.to_string()))?;
+    }
+    print(&match format {
+        Once::Text => still.text(has_escapes(global.color)),
+        Once::Svg => still.svg(),
+    })?;
+    // With no GPU at all there is nothing that was not measured.
+    Ok(if is_live && unreadable(&last) && !last.gpus.is_empty() {
+        Exit::Blind
+    } else {
+        Exit::Clean
+    })
+}
+
+/// Plays a recording to its end, or the demo to where its screen comes up; the last snapshot.
+fn play(replay: &mut Replay, still: &mut Still, is_demo: bool) -> anyhow::Result<Snapshot> {
+    let mut next = replay.next()?;
+    let first = next.as_ref().map(|snapshot| snapshot.time);
+    let is_wanted = |snapshot: &Snapshot| {
+        let since = first.map(|first| snapshot.time.seconds_since(first));
+        !is_demo || since.is_none_or(|seconds| seconds < DEMO_HISTORY_SECONDS)
+    };
+    let mut last = None;
+    while let Some(snapshot) = next {
+        next = replay.next()?.filter(is_wanted);
+        if next.is_none() {
+            last = Some(snapshot.clone());
+        }
+        still.see(snapshot, next.is_some());
+    }
+    if !is_demo {
+        still.end();
+        warn_of_damage(replay);
+    }
+    last.context("the recording has no snapshot")
+}
+
+/// Columns and rows of the terminal, less a line for the prompt that follows the picture; where there
+/// is none, as shells say.
+fn picture_size() -> (u16, u16) {
+    if std::io::stdout().is_terminal() {
+        let (columns, rows) = terminal::size();
+        return (columns, rows.saturating_sub(1).max(1));
+    }
+    let (columns, rows) = (cells(&variable("COLUMNS")), cells(&variable("LINES")));
+    (columns.unwrap_or(SIZE.0), rows.unwrap_or(SIZE.1))
+}
+
+/// Whether bold and reversed text can be shown, whether or not in colour.
+fn has_escapes(color: Color) -> bool {
+    color == Color::Always || std::io::stdout().is_terminal() && variable("TERM") != "dumb"
+}
+
+/// A variable of the environment; nothing where it is not set, or is no text.
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
 }
 
 /// Whether the locale of the environment writes UTF-8; POSIX gives the order of the variables.
@@ -79,4 +223,28 @@ pub(super) fn locale_is_utf8() -> bool {
             let locale = locale.to_string_lossy().to_ascii_uppercase();
             locale.contains("UTF-8") || locale.contains("UTF8")
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_for_colour_gets_it_and_who_does_not_does_not() {
+        use Depth::{Ansi16, Mono, True};
+        for (color, is_wanted, has, depth_wanted) in [
+            (Color::Auto, true, True, True),
+            (Color::Auto, true, Mono, Mono),
+            (Color::Auto, false, True, Mono),
+            (Color::Never, false, True, Mono),
+            (Color::Always, true, Mono, Ansi16),
+            (Color::Always, true, True, True),
+        ] {
+            assert_eq!(
+                depth(color, is_wanted, has),
+                depth_wanted,
+                "{color:?} {has:?}"
+            );
+        }
+    }
 }

@@ -17,7 +17,7 @@ use crate::recording::{self, Damage, Reader};
 /// The demo: a recording of a machine that does not exist.
 static DEMO: &[u8] = include_bytes!("demo.jsonl.zst");
 /// How much of the demo is history when its screen comes up.
-const DEMO_HISTORY_SECONDS: f64 = 25.0 * 60.0;
+pub const DEMO_HISTORY_SECONDS: f64 = 25.0 * 60.0;
 /// A gap in a recording is not waited for longer than this.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 

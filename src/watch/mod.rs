@@ -14,7 +14,7 @@
 //! - [`layout`]: which panel gets which part of the screen;
 //! - [`view`]: a file per panel;
 //! - [`canvas`]: a frame, and what of it has changed;
-//! - [`terminal`]: the terminal, taken and given back.
+//! - [`terminal`]: the terminal, taken and given back; [`once`]: a picture instead.
 
 pub mod app;
 pub mod canvas;
@@ -25,6 +25,7 @@ pub mod keys;
 pub mod layout;
 pub mod listing;
 pub mod mouse;
+pub mod once;
 pub mod page;
 pub mod picture;
 pub mod play;
@@ -55,7 +56,7 @@ use crate::source::{Origin, Source};
 use app::{App, Effect, Event, Me, Setup, update};
 use hand::{Ask, Hand, News};
 use terminal::Screen;
-use view::look::Depth;
+use view::look::{Depth, Theme};
 
 /// How the screen is shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -64,10 +65,29 @@ pub struct Options {
     pub me: Me,
     /// The time from one sample to the next; a sample older than three of them is an alarm.
     pub interval: Duration,
+    /// How things look.
+    pub theme: Theme,
     /// How many colours may be used.
     pub depth: Depth,
     /// Whether only ASCII may be written, as in a locale that is not UTF-8.
     pub ascii: bool,
+}
+
+impl Options {
+    /// A screen of this size that waits for its first sample, of the recording of this name or of this
+    /// machine.
+    fn start(self, replay: Option<String>, engine: Engine, columns: u16, rows: u16) -> App {
+        let setup = Setup {
+            replay,
+            version: env!("CARGO_PKG_VERSION"),
+            me: self.me,
+            depth: self.depth,
+            ascii: self.ascii,
+        };
+        let mut app = App::new(setup, engine, self.interval, columns, rows);
+        app.theme = self.theme;
+        app
+    }
 }
 
 /// How the screen ended. The terminal is given back by then.
@@ -152,15 +172,8 @@ pub fn run(
         Origin::Live => None,
         Origin::Replay { name } => Some(name),
     };
-    let setup = Setup {
-        replay,
-        version: env!("CARGO_PKG_VERSION"),
-        me: options.me,
-        depth: options.depth,
-        ascii: options.ascii,
-    };
     let (columns, rows) = terminal::size();
-    let mut app = App::new(setup, engine, options.interval, columns, rows);
+    let mut app = options.start(replay, engine, columns, rows);
     let start = Instant::now();
     let (sender, messages) = sync_channel(QUEUE);
     let (asks, to_do) = sync_channel(ASKS);

@@ -1,11 +1,11 @@
-//! Files that are generated and committed: completions, manual pages, the README's usage.
+//! Files that are generated and committed: completions, manual pages, pictures, the README's usage.
 
 use std::fs;
 use std::path::Path;
 
 use gpumem::cli::generate;
 
-use crate::support::{compare_or_bless, run};
+use crate::support::{command, compare_or_bless, finish, run};
 
 #[test]
 fn completions_are_fresh() {
@@ -73,5 +73,35 @@ fn the_readme_shows_the_help_as_it_is() {
     compare_or_bless(
         "README.md",
         &format!("{before}{begin}{}{end}{after}", help.stdout),
+    );
+}
+
+/// The pictures in the README, and the keys that are pressed before each is taken.
+const PICTURES: &[(&str, &str)] = &[("watch", "jj")];
+
+#[test]
+fn pictures_are_fresh_and_shown() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    for (name, keys) in PICTURES {
+        let mut watch = command(&["watch", "--demo", "--once=svg", "--size", "120x40"]);
+        // Nobody's own rows, and nobody's terminal.
+        watch
+            .args(["--theme", "dark", "--keys", keys])
+            .env_remove("USER");
+        let picture = finish(&mut watch);
+        assert_eq!((picture.code, picture.stderr.as_str()), (0, ""));
+        let path = format!("tests/data/pictures/{name}.svg");
+        compare_or_bless(&path, &picture.stdout);
+        assert!(
+            readme.contains(&format!("]({path})")),
+            "the README shows {path}"
+        );
+    }
+    let committed = fs::read_dir(root.join("tests/data/pictures")).unwrap();
+    assert_eq!(
+        committed.count(),
+        PICTURES.len(),
+        "these pictures and no others"
     );
 }

@@ -22,6 +22,7 @@ mod holders;
 mod live;
 mod machine;
 mod notebook;
+mod once;
 mod place;
 mod platforms;
 mod pty;

@@ -1,8 +1,15 @@
-//! What things look like: styles, with colour and without. Colour never says anything alone; the
-//! text beside it says the same.
+//! What things look like: a style for each role, by theme and by how many colours there are. Colour
+//! never says anything alone; the text beside it says the same.
+//!
+//! The colours themselves are in `palette`. Where colours are stated exactly (256 or all), so is the
+//! ground that they were chosen for; the sixteen are the terminal's own and stand on its own ground.
+
+mod palette;
 
 use ratatui::style::{Color, Modifier, Style};
+use serde::{Deserialize, Serialize};
 
+use self::palette::Role;
 use crate::model::Severity;
 
 /// How many colours a terminal has.
@@ -18,19 +25,104 @@ pub enum Depth {
     True,
 }
 
+impl Depth {
+    /// What a terminal says of itself: `TERM`, `COLORTERM`, and whether it is inside GNU screen (`STY`),
+    /// which swallows exact colours whatever `COLORTERM` it was started with.
+    pub fn of_terminal(term: &str, colorterm: &str, in_screen: bool) -> Self {
+        /// They know all colours, also where `COLORTERM` is lost on the way, as over ssh.
+        const TRUE: [&str; 5] = ["kitty", "alacritty", "foot", "ghostty", "wezterm"];
+        let is_mono = matches!(term, "" | "dumb" | "unknown" | "network")
+            || term.starts_with("vt")
+            || term.ends_with("-m")
+            || term.ends_with("-mono");
+        if is_mono {
+            return Self::Mono;
+        }
+        let is_true = matches!(colorterm, "truecolor" | "24bit")
+            || term.ends_with("-direct")
+            || TRUE.iter().any(|name| term.contains(name));
+        match (is_true, in_screen) {
+            (true, false) => Self::True,
+            _ if is_true || term.contains("256color") => Self::Ansi256,
+            _ => Self::Ansi16,
+        }
+    }
+}
+
 /// A theme.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Theme {
-    /// For light text on a dark ground.
+    /// Light text on a dark ground.
     #[default]
     Dark,
+    /// Dark text on a light ground.
+    Light,
+    /// The strongest colours on black, bold and never dim.
+    HighContrast,
+    /// Blue, yellow and orange, which nobody takes for one another.
+    ColourBlind,
+    /// No colours: bold, dim, reversed and underlined.
+    Mono,
 }
 
 impl Theme {
+    /// Every theme, in the order in which a key goes through them.
+    pub const ALL: [Self; 5] = [
+        Self::Dark,
+        Self::Light,
+        Self::HighContrast,
+        Self::ColourBlind,
+        Self::Mono,
+    ];
+
     /// The next one, around.
     pub fn next(self) -> Self {
-        self
+        let at = Self::ALL.iter().position(|&theme| theme == self);
+        Self::ALL[(at.unwrap_or(0) + 1) % Self::ALL.len()]
     }
+
+    /// The theme as it is typed and written down: `high-contrast`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Dark => "dark",
+            Self::Light => "light",
+            Self::HighContrast => "high-contrast",
+            Self::ColourBlind => "colour-blind",
+            Self::Mono => "mono",
+        }
+    }
+
+    /// The theme of this name, if there is one.
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|theme| theme.name() == name)
+    }
+
+    /// The theme that suits a terminal whose `COLORFGBG` is this: light where it says so. Its last
+    /// number is the ground's, of the sixteen; 7 and those above 8 are light, as vim has it.
+    pub fn of_terminal(colorfgbg: &str) -> Self {
+        let ground = colorfgbg.rsplit(';').next();
+        match ground.and_then(|number| number.parse().ok()) {
+            Some(7u8 | 9..=15) => Self::Light,
+            _ => Self::Dark,
+        }
+    }
+
+    /// The ground that the theme's colours are chosen for, as red, green and blue.
+    pub fn ground(self) -> [u8; 3] {
+        palette::exact(self, Role::Ground)
+    }
+
+    /// What plain text has on that ground, as red, green and blue.
+    pub fn text(self) -> [u8; 3] {
+        palette::exact(self, Role::Text)
+    }
+}
+
+/// What a colour looks like, as red, green and blue, where the sixteen are xterm's; `None` for
+/// [`Color::Reset`], which is the terminal's own.
+pub fn shown(color: Color) -> Option<[u8; 3]> {
+    palette::shown(color)
 }
 
 /// The styles of the screen.
@@ -43,11 +135,45 @@ pub struct Look {
 }
 
 impl Look {
-    fn colored(self, color: Color) -> Style {
-        if self.depth > Depth::Mono {
-            Style::new().fg(color)
-        } else {
-            Style::new()
+    fn is_mono(self) -> bool {
+        self.theme == Theme::Mono || self.depth == Depth::Mono
+    }
+
+    fn color(self, role: Role) -> Option<Color> {
+        if self.is_mono() {
+            return None;
+        }
+        Some(match self.depth {
+            Depth::Mono => return None,
+            Depth::Ansi16 => palette::named(self.theme, role),
+            Depth::Ansi256 => Color::Indexed(palette::nearest(palette::exact(self.theme, role))),
+            Depth::True => {
+                let [red, green, blue] = palette::exact(self.theme, role);
+                Color::Rgb(red, green, blue)
+            }
+        })
+    }
+
+    fn colored(self, role: Role) -> Style {
+        match self.color(role) {
+            Some(color) if self.theme == Theme::HighContrast => {
+                Style::new().fg(color).add_modifier(Modifier::BOLD)
+            }
+            Some(color) => Style::new().fg(color),
+            None => Style::new(),
+        }
+    }
+
+    fn bold(self, role: Role) -> Style {
+        self.colored(role).add_modifier(Modifier::BOLD)
+    }
+
+    /// What the whole screen is painted with before anything is drawn on it.
+    pub fn ground(self) -> Style {
+        let is_own = self.depth <= Depth::Ansi16 && self.theme != Theme::HighContrast;
+        match (self.color(Role::Ground), self.color(Role::Text)) {
+            (Some(ground), Some(text)) if !is_own => Style::new().bg(ground).fg(text),
+            _ => Style::new(),
         }
     }
 
@@ -63,58 +189,109 @@ impl Look {
 
     /// What is there to be looked up.
     pub fn faint(self) -> Style {
-        if self.depth > Depth::Mono {
-            Style::new().fg(Color::DarkGray)
-        } else {
-            Style::new().add_modifier(Modifier::DIM)
+        match self.color(Role::Faint) {
+            Some(color) => Style::new().fg(color),
+            None if self.theme == Theme::HighContrast => Style::new(),
+            None => Style::new().add_modifier(Modifier::DIM),
         }
     }
 
     /// A column's heading.
     pub fn heading(self) -> Style {
-        self.colored(Color::Cyan)
+        self.colored(Role::Heading)
     }
 
     /// Something that is not as it should be.
     pub fn alarm(self) -> Style {
-        self.colored(Color::Red).add_modifier(Modifier::BOLD)
+        self.bold(Role::Alarm)
     }
 
     /// Something to keep an eye on.
     pub fn caution(self) -> Style {
-        self.colored(Color::Yellow)
+        let style = self.colored(Role::Caution);
+        if self.is_mono() {
+            style.add_modifier(Modifier::UNDERLINED)
+        } else {
+            style
+        }
     }
 
-    /// The selected row.
+    /// The selected row: one bar, whatever colours stood in it.
     pub fn selected(self) -> Style {
-        Style::new().add_modifier(Modifier::REVERSED)
+        Style::new()
+            .fg(Color::Reset)
+            .bg(Color::Reset)
+            .patch(self.ground())
+            .add_modifier(Modifier::REVERSED)
+    }
+
+    /// A row's mark, where a person has marked it.
+    pub fn tagged(self) -> Style {
+        self.bold(Role::Tag)
+    }
+
+    /// The title of the panel that the keys move in; another's is [`Look::heading`].
+    pub fn focused(self) -> Style {
+        self.bold(Role::Focus).add_modifier(Modifier::UNDERLINED)
+    }
+
+    /// What is being typed.
+    pub fn prompt(self) -> Style {
+        self.bold(Role::Prompt)
+    }
+
+    /// A key that can be pressed; what it does, beside it, is [`Look::faint`].
+    pub fn key(self) -> Style {
+        self.bold(Role::Key)
+    }
+
+    /// The key that ends a process.
+    pub fn danger(self) -> Style {
+        self.alarm().add_modifier(Modifier::REVERSED)
     }
 
     /// Where the snapshots come from, if not from here.
     pub fn origin(self) -> Style {
-        self.colored(Color::Magenta)
-            .add_modifier(Modifier::REVERSED | Modifier::BOLD)
+        self.bold(Role::Origin).add_modifier(Modifier::REVERSED)
     }
 
     /// A finding's badge.
     pub fn badge(self, severity: Severity) -> Style {
         match severity {
-            Severity::Info => self.colored(Color::Cyan),
-            Severity::Warning => self.colored(Color::Yellow).add_modifier(Modifier::BOLD),
-            Severity::Critical => self
-                .colored(Color::Red)
-                .add_modifier(Modifier::BOLD | Modifier::REVERSED),
+            Severity::Info => self.colored(Role::Info),
+            Severity::Warning => self.bold(Role::Caution),
+            Severity::Critical => self.danger(),
         }
+    }
+
+    /// The user of a row of one's own.
+    pub fn mine(self) -> Style {
+        self.bold(Role::Mine)
+    }
+
+    /// The user of anybody else's row.
+    pub fn others(self) -> Style {
+        self.plain()
     }
 
     /// Memory that processes hold.
     pub fn held(self) -> Style {
-        self.colored(Color::Green)
+        self.colored(Role::Held)
     }
 
     /// Memory that nobody visible holds.
     pub fn unattributed(self) -> Style {
-        self.colored(Color::Yellow)
+        self.colored(Role::Unattributed)
+    }
+
+    /// A chart of memory.
+    pub fn memory(self) -> Style {
+        self.held()
+    }
+
+    /// A chart of utilization.
+    pub fn utilization(self) -> Style {
+        self.colored(Role::Utilization)
     }
 
     /// A share of something that can run out.
@@ -126,3 +303,6 @@ impl Look {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

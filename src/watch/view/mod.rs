@@ -46,6 +46,7 @@ pub fn draw(app: &App, buffer: &mut Buffer) {
         depth: app.setup.depth,
     };
     let area = buffer.area;
+    buffer.set_style(area, look.ground());
     match (&app.mode, app.layout_of(area)) {
         (Mode::Help(line), _) => help::draw(look, *line, area, buffer),
         (mode, None) => {

@@ -1,0 +1,242 @@
+//! `gpumem watch --once`: one frame as a picture, without a terminal.
+//!
+//! A [`Still`] is the screen itself, fed with events by hand: samples, then [`Keys`]. It sends nothing
+//! and moves no recording. What is drawn is written by `text` and `svg`.
+
+mod svg;
+mod text;
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::buffer::{Buffer, Cell};
+
+use super::Options;
+use super::app::{App, Effect, Event, update};
+use super::hand::{Ask, Hand};
+use super::play::Control;
+use super::view::{self, gpus, pen};
+use crate::model::Snapshot;
+use crate::report::escape::escape;
+use crate::rules::Engine;
+
+/// Characters of the worst finding that a description tells.
+const MESSAGE_CHARS: usize = 400;
+
+/// Keys that are pressed before a picture is taken: characters, and names like `<Enter>`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Keys(Vec<(String, KeyEvent)>);
+
+/// What was typed names no key.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{0} is no key; write characters, names like <Enter> <Esc> <Tab> <Space> <Down> <PgDn> <F6> \
+     <Ctrl-F>, and <lt> for <"
+)]
+pub struct NoKey(String);
+
+impl FromStr for Keys {
+    type Err = NoKey;
+
+    fn from_str(text: &str) -> Result<Self, NoKey> {
+        let mut keys = Vec::new();
+        let mut rest = text;
+        while let Some(first) = rest.chars().next() {
+            let (key, after) = if first == '<' {
+                let end = rest.find('>').ok_or_else(|| NoKey(rest.to_owned()))? + 1;
+                let key = named(&rest[1..end - 1]).ok_or_else(|| NoKey(rest[..end].to_owned()))?;
+                (key, end)
+            } else if first.is_control() {
+                return Err(NoKey(escape(rest).into_owned()));
+            } else {
+                (KeyCode::Char(first).into(), first.len_utf8())
+            };
+            keys.push((rest[..after].to_owned(), key));
+            rest = &rest[after..];
+        }
+        Ok(Self(keys))
+    }
+}
+
+/// The key of a name, in capitals or not.
+fn named(name: &str) -> Option<KeyEvent> {
+    let name = name.to_ascii_lowercase();
+    if let Some(letter) = name.strip_prefix("ctrl-") {
+        let mut letters = letter.chars();
+        return match (letters.next(), letters.next()) {
+            (Some(letter), None) => {
+                Some(KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL))
+            }
+            _ => None,
+        };
+    }
+    let code = match name.as_str() {
+        "enter" => KeyCode::Enter,
+        "esc" => KeyCode::Esc,
+        "tab" => KeyCode::Tab,
+        "backtab" => KeyCode::BackTab,
+        "space" => KeyCode::Char(' '),
+        "lt" => KeyCode::Char('<'),
+        "backspace" => KeyCode::Backspace,
+        "del" => KeyCode::Delete,
+        "up" => KeyCode::Up,
+        "down" => KeyCode::Down,
+        "left" => KeyCode::Left,
+        "right" => KeyCode::Right,
+        "home" => KeyCode::Home,
+        "end" => KeyCode::End,
+        "pgup" => KeyCode::PageUp,
+        "pgdn" => KeyCode::PageDown,
+        other => match other.strip_prefix('f')?.parse() {
+            Ok(number @ 1..=12) => KeyCode::F(number),
+            _ => return None,
+        },
+    };
+    Some(code.into())
+}
+
+/// Why there is no picture of what a key does.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It leaves the screen.
+    #[error("{key} leaves the screen; leave it out of --keys")]
+    Leaves {
+        /// As it was typed.
+        key: String,
+    },
+    /// It needs a terminal, a recording that goes on, or somebody who acts.
+    #[error("{key} asks for more than a picture does; leave it out of --keys")]
+    AsksMore {
+        /// As it was typed.
+        key: String,
+    },
+}
+
+/// A screen that is fed by hand.
+#[derive(Debug)]
+pub struct Still {
+    app: App,
+    interval: Duration,
+    now: Duration,
+}
+
+impl Still {
+    /// A screen of `size`, columns and rows, of the recording of this name or of this machine.
+    pub fn new(
+        options: Options,
+        replay: Option<String>,
+        engine: Engine,
+        (columns, rows): (u16, u16),
+    ) -> Self {
+        let interval = options.interval;
+        Self {
+            app: options.start(replay, engine, columns, rows),
+            interval,
+            now: Duration::ZERO,
+        }
+    }
+
+    /// Takes a sample in; one that is passing need not be shown, for others follow.
+    pub fn see(&mut self, snapshot: Snapshot, is_passing: bool) {
+        self.now = self.now.saturating_add(self.interval);
+        let event = Event::Snapshot {
+            now: self.now,
+            snapshot: Box::new(snapshot),
+            is_passing,
+        };
+        update(&mut self.app, event);
+    }
+
+    /// Takes in that the recording is over.
+    pub fn end(&mut self) {
+        update(&mut self.app, Event::SourceEnded);
+    }
+
+    /// Presses keys. The hand makes plans, and is never asked to carry one out.
+    ///
+    /// # Errors
+    ///
+    /// A key asks for something of which there is no picture.
+    pub fn press(&mut self, keys: &Keys, hand: &mut dyn Hand) -> Result<(), Error> {
+        for (name, key) in &keys.0 {
+            let mut effect = update(&mut self.app, Event::Key(*key));
+            let key = || name.clone();
+            while let Some(asked) = effect.take() {
+                match asked {
+                    Effect::Draw
+                    | Effect::Repaint
+                    | Effect::Control(
+                        Control::Interval(_)
+                        | Control::Hurry(_)
+                        | Control::Speed(_)
+                        | Control::Playing(_),
+                    )
+                    | Effect::Hand(Ask::Look(_) | Ask::Leave) => {}
+                    Effect::Quit => return Err(Error::Leaves { key: key() }),
+                    Effect::Hand(ask @ Ask::Plan(_)) => {
+                        let mut plan = None;
+                        hand.go_on(Some(ask), &mut |news| plan = Some(news));
+                        effect = plan.and_then(|news| update(&mut self.app, Event::Hand(news)));
+                    }
+                    _ => return Err(Error::AsksMore { key: key() }),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The picture as lines of text, without blanks at their ends; with escape sequences where they
+    /// are wanted.
+    pub fn text(&self, has_styles: bool) -> String {
+        text::write(&self.draw(), has_styles)
+    }
+
+    /// The picture as an SVG document.
+    pub fn svg(&self) -> String {
+        svg::write(&self.draw(), self.app.theme, &self.description())
+    }
+
+    fn draw(&self) -> Buffer {
+        let mut buffer = Buffer::empty(self.app.area);
+        view::draw(&self.app, &mut buffer);
+        buffer
+    }
+
+    /// What the picture shows, for who cannot see it.
+    fn description(&self) -> String {
+        let Some(picture) = &self.app.picture else {
+            return "the screen of gpumem watch, waiting for its first sample".to_owned();
+        };
+        let snapshot = &picture.snapshot;
+        let mut text = format!(
+            "the screen of gpumem watch at {}: {}, {} rows of processes, {} findings",
+            snapshot.time,
+            gpus::sum(snapshot),
+            picture.rows.len(),
+            picture.findings.len()
+        );
+        if let Some(worst) = picture.findings.first() {
+            text.push_str(": ");
+            text.push_str(pen::head(&worst.message, MESSAGE_CHARS));
+        }
+        escape(&text).into_owned()
+    }
+}
+
+/// The cells of a line that show something themselves, with their columns and how many each takes; the
+/// right half of a wide character does not.
+fn visible(line: &[Cell]) -> impl Iterator<Item = (usize, &Cell, usize)> {
+    let mut next = 0;
+    line.iter().enumerate().filter_map(move |(at, cell)| {
+        if at < next {
+            return None;
+        }
+        let width = usize::from(pen::columns(cell.symbol())).max(1);
+        next = at + width;
+        Some((at, cell, width))
+    })
+}
+
+#[cfg(test)]
+mod tests;

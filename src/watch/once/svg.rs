@@ -1,0 +1,242 @@
+//! A frame as an SVG document that stands alone.
+//!
+//! A cell is [`CELL`] pixels. Text is written in runs of one style, each at the place of its first cell
+//! and as long as its cells, so that columns stay aligned whatever font there is; a character that may
+//! come from another font, or be written from the right, is a run of its own. Bars and charts are drawn
+//! (`shape`), for few fonts have blocks that touch.
+
+pub mod shape;
+
+use std::fmt::Write as _;
+
+use ratatui::buffer::{Buffer, Cell};
+use ratatui::style::Modifier;
+
+use self::shape::shape;
+use super::visible;
+use crate::watch::view::look::{Theme, shown};
+
+/// Width and height of a cell. Most monospaced fonts are 0.6 as wide as they are large.
+const CELL: (usize, usize) = (8, 16);
+const FONT_PIXELS: &str = "13.33";
+/// From the top of a cell to where its letters stand, and to a line under them.
+const BASELINE: usize = 12;
+const UNDERLINE: usize = 14;
+/// Around the screen.
+const MARGIN: usize = 8;
+
+type Rgb = [u8; 3];
+
+/// Writes a frame on its theme's ground. `description` is for who cannot see it.
+pub fn write(buffer: &Buffer, theme: Theme, description: &str) -> String {
+    let (columns, rows) = (buffer.area.width, buffer.area.height);
+    let width = usize::from(columns) * CELL.0 + 2 * MARGIN;
+    let height = usize::from(rows) * CELL.1 + 2 * MARGIN;
+    let mut out = String::with_capacity(buffer.content.len() * 16);
+    // To a string nothing fails to be written.
+    let _ = writeln!(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         viewBox=\"0 0 {width} {height}\" role=\"img\" aria-labelledby=\"title description\">\n\
+         <title id=\"title\">gpumem watch</title>\n\
+         <desc id=\"description\">{}</desc>\n\
+         <rect width=\"{width}\" height=\"{height}\" rx=\"6\" fill=\"{}\"/>\n\
+         <g transform=\"translate({MARGIN} {MARGIN})\" xml:space=\"preserve\" \
+         font-family=\"ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', \
+         'Liberation Mono', monospace\" font-size=\"{FONT_PIXELS}\" fill=\"{}\">",
+        escaped(description),
+        hex(theme.ground()),
+        hex(theme.text())
+    );
+    let width = usize::from(columns).max(1);
+    for (at, line) in buffer.content.chunks(width).enumerate() {
+        let y = at * CELL.1;
+        grounds(line, y, theme, &mut out);
+        for run in runs(line, theme) {
+            run.write(y, theme, &mut out);
+        }
+    }
+    out.push_str("</g>\n</svg>\n");
+    out
+}
+
+/// What a cell's character and its ground look like.
+fn colors(cell: &Cell, theme: Theme) -> (Rgb, Rgb) {
+    let text = shown(cell.fg).unwrap_or(theme.text());
+    let ground = shown(cell.bg).unwrap_or(theme.ground());
+    if cell.modifier.contains(Modifier::REVERSED) {
+        (ground, text)
+    } else {
+        (text, ground)
+    }
+}
+
+/// Paints what does not stand on the theme's own ground.
+fn grounds(line: &[Cell], y: usize, theme: Theme, out: &mut String) {
+    let mut from = 0;
+    for same in line.chunk_by(|one, other| colors(one, theme).1 == colors(other, theme).1) {
+        let ground = same.first().map(|cell| colors(cell, theme).1);
+        if let Some(ground) = ground.filter(|&ground| ground != theme.ground()) {
+            rectangle(from, same.len(), (y, CELL.1), ground, out);
+        }
+        from += same.len();
+    }
+}
+
+fn rectangle(
+    column: usize,
+    columns: usize,
+    (y, height): (usize, usize),
+    fill: Rgb,
+    out: &mut String,
+) {
+    let (x, width) = (column * CELL.0, columns * CELL.0);
+    let fill = hex(fill);
+    let _ = writeln!(
+        out,
+        "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{fill}\"/>"
+    );
+}
+
+/// How a run is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// Written, by one font.
+    Ascii,
+    /// Drawn.
+    Shapes,
+    /// Written, by whichever font has it.
+    Other,
+}
+
+impl Kind {
+    fn of(symbol: &str) -> Self {
+        let mut chars = symbol.chars();
+        match (chars.next(), chars.next()) {
+            (Some(' '..='~'), None) => Self::Ascii,
+            (Some(c), None) if shape(c).is_some() => Self::Shapes,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Cells in one style, side by side.
+#[derive(Debug)]
+struct Run {
+    column: usize,
+    columns: usize,
+    text: String,
+    color: Rgb,
+    modifier: Modifier,
+    kind: Kind,
+}
+
+/// The runs of a line that show something.
+fn runs(line: &[Cell], theme: Theme) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (column, cell, columns) in visible(line) {
+        let is_underlined = cell.modifier.contains(Modifier::UNDERLINED);
+        if cell.symbol() == " " && !is_underlined {
+            // One blank stands between two words of a run; more end it.
+            let touched = runs.last_mut().filter(|run| {
+                run.column + run.columns == column
+                    && run.kind == Kind::Ascii
+                    && !run.text.ends_with(' ')
+                    && !run.modifier.contains(Modifier::UNDERLINED)
+            });
+            if let Some(run) = touched {
+                run.text.push(' ');
+                run.columns += 1;
+            }
+            continue;
+        }
+        let color = colors(cell, theme).0;
+        let kind = Kind::of(cell.symbol());
+        let modifier = cell.modifier - Modifier::REVERSED;
+        let fitting = runs.last_mut().filter(|run| {
+            run.column + run.columns == column
+                && (run.color, run.modifier, run.kind) == (color, modifier, kind)
+                && kind != Kind::Other
+        });
+        match fitting {
+            Some(run) => {
+                run.text.push_str(cell.symbol());
+                run.columns += columns;
+            }
+            None => runs.push(Run {
+                column,
+                columns,
+                text: cell.symbol().to_owned(),
+                color,
+                modifier,
+                kind,
+            }),
+        }
+    }
+    runs
+}
+
+impl Run {
+    fn write(&self, y: usize, theme: Theme, out: &mut String) {
+        if self.modifier.contains(Modifier::UNDERLINED) {
+            let line = (y + UNDERLINE, 1);
+            rectangle(self.column, self.columns, line, self.color, out);
+        }
+        let text = self.text.trim_end_matches(' ');
+        if text.is_empty() {
+            return;
+        }
+        if self.kind == Kind::Shapes {
+            let _ = write!(out, "<path fill=\"{}\" d=\"", hex(self.color));
+            for (at, c) in text.chars().enumerate() {
+                let corner = ((self.column + at) * CELL.0, y);
+                for part in shape(c).into_iter().flatten() {
+                    part.write(corner, out);
+                }
+            }
+            out.push_str("\"/>\n");
+            return;
+        }
+        let columns = self.columns - (self.text.len() - text.len());
+        let _ = write!(
+            out,
+            "<text x=\"{}\" y=\"{}\" textLength=\"{}\"",
+            self.column * CELL.0,
+            y + BASELINE,
+            columns * CELL.0
+        );
+        if self.color != theme.text() {
+            let _ = write!(out, " fill=\"{}\"", hex(self.color));
+        }
+        for (modifier, attribute) in [
+            (Modifier::BOLD, " font-weight=\"bold\""),
+            (Modifier::DIM, " fill-opacity=\"0.6\""),
+            (Modifier::ITALIC, " font-style=\"italic\""),
+        ] {
+            if self.modifier.contains(modifier) {
+                out.push_str(attribute);
+            }
+        }
+        let _ = writeln!(out, ">{}</text>", escaped(text));
+    }
+}
+
+fn hex([red, green, blue]: Rgb) -> String {
+    format!("#{red:02x}{green:02x}{blue:02x}")
+}
+
+/// Text as XML 1.0 can have it; what it has no way to write becomes U+FFFD.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}

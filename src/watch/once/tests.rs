@@ -1,0 +1,322 @@
+//! Keys as they are typed, and pictures as they are written.
+
+use std::num::NonZero;
+use std::time::Duration;
+
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+
+use super::*;
+use crate::watch::hand::News;
+use crate::rules::Settings;
+use crate::watch::app::Me;
+use crate::watch::sample;
+use crate::watch::view::look::{Depth, Theme};
+
+fn still(theme: Theme, depth: Depth, size: (u16, u16)) -> Still {
+    let options = Options {
+        me: Me::default(),
+        interval: Duration::from_secs(1),
+        theme,
+        depth,
+        ascii: false,
+    };
+    let engine = Engine::new(Settings::default());
+    let mut still = Still::new(options, None, engine, size);
+    let mut snapshot = sample::snapshot(2, 4);
+    snapshot.processes[1].command = Some(vec!["日本語".into(), "<b>&\u{1b}[2J".into()].into());
+    snapshot.processes[2].user = Some("שלום".into());
+    still.see(snapshot, false);
+    still
+}
+
+/// Plans nothing.
+struct Idle;
+
+impl Hand for Idle {
+    fn go_on(&mut self, _: Option<Ask>, _: &mut dyn FnMut(News)) -> Option<Duration> {
+        None
+    }
+}
+
+fn press(still: &mut Still, keys: &str) -> Result<(), Error> {
+    still.press(&keys.parse().unwrap(), &mut Idle)
+}
+
+#[test]
+fn keys_are_read_as_they_are_written() {
+    let keys = |text: &str| -> Vec<KeyEvent> {
+        let Keys(keys) = text.parse().unwrap();
+        assert_eq!(
+            keys.iter()
+                .map(|(name, _)| name.as_str())
+                .collect::<String>(),
+            text
+        );
+        keys.into_iter().map(|(_, key)| key).collect()
+    };
+    assert_eq!(
+        keys("aé<Enter>G<lt><F10>>"),
+        [
+            KeyCode::Char('a'),
+            KeyCode::Char('é'),
+            KeyCode::Enter,
+            KeyCode::Char('G'),
+            KeyCode::Char('<'),
+            KeyCode::F(10),
+            KeyCode::Char('>'),
+        ]
+        .map(KeyEvent::from)
+    );
+    assert_eq!(
+        keys("<ctrl-f><SPACE>"),
+        [
+            KeyEvent::new(KeyCode::Char('f'), KeyModifiers::CONTROL),
+            KeyCode::Char(' ').into(),
+        ]
+    );
+    assert_eq!(keys(""), []);
+    for (text, named) in [
+        ("j<Entr>j", "<Entr> is"),
+        ("<", "< is"),
+        ("<F13>", "<F13> is"),
+        ("<F0>", "<F0> is"),
+        ("<é>", "<é> is"),
+        ("<>", "<> is"),
+        ("<ctrl-fg>", "<ctrl-fg> is"),
+        ("a\x1b[A", "\\e[A is"),
+    ] {
+        let error = text.parse::<Keys>().unwrap_err().to_string();
+        assert!(
+            error.starts_with(named) && error.contains("<lt>"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn keys_do_what_they_do_on_the_screen() {
+    let mut still = still(Theme::Dark, Depth::Mono, (80, 24));
+    assert_eq!(still.app.selected(), None);
+    press(&mut still, "jj<Down>").unwrap();
+    assert_eq!(still.app.selected(), Some(2));
+    press(&mut still, "<Esc>?").unwrap();
+    let help = still.text(false);
+    assert!(help.contains("select the next process"), "{help}");
+}
+
+#[test]
+fn no_picture_is_taken_of_what_leaves_the_screen_or_stops_it() {
+    let fresh = || still(Theme::Dark, Depth::Mono, (80, 24));
+    let error = press(&mut fresh(), "jq").unwrap_err();
+    assert!(matches!(error, Error::Leaves { key } if key == "q"));
+    let error = press(&mut fresh(), "<Ctrl-Z>").unwrap_err();
+    assert!(matches!(error, Error::AsksMore { key } if key == "<Ctrl-Z>"));
+}
+
+#[test]
+fn without_styles_there_are_lines_and_nothing_else() {
+    for (columns, rows) in [(40, 10), (80, 24), (200, 60), (1, 1)] {
+        let text = still(Theme::Dark, Depth::True, (columns, rows)).text(false);
+        assert_eq!(text.lines().count(), usize::from(rows));
+        assert!(!text.contains('\x1b'));
+        for line in text.lines() {
+            assert_eq!(line, line.trim_end());
+            assert!(pen::columns(line) <= columns, "{line}");
+        }
+    }
+}
+
+fn buffer(parts: &[(&str, Style)], columns: u16) -> Buffer {
+    let mut buffer = Buffer::empty(Rect::new(0, 0, columns, 1));
+    let mut x = 0;
+    for &(text, style) in parts {
+        buffer.set_string(x, 0, text, style);
+        x += pen::columns(text);
+    }
+    buffer
+}
+
+#[test]
+fn styles_are_written_where_they_change_and_taken_back() {
+    let red = Style::new().fg(Color::Red);
+    let parts = [
+        ("a", red),
+        ("b", red),
+        (
+            "日",
+            Style::new()
+                .fg(Color::Indexed(45))
+                .add_modifier(Modifier::BOLD),
+        ),
+        ("c", Style::new()),
+        ("d", Style::new().fg(Color::Rgb(1, 2, 3)).bg(Color::White)),
+    ];
+    assert_eq!(
+        text::write(&buffer(&parts, 20), true),
+        "\x1b[0;31mab\x1b[0;1;38;5;45m日\x1b[0mc\x1b[0;38;2;1;2;3;107md\x1b[0m\n"
+    );
+    assert_eq!(text::write(&buffer(&parts, 20), false), "ab日cd\n");
+    let bar = [("x  ", Style::new().add_modifier(Modifier::REVERSED))];
+    assert_eq!(text::write(&buffer(&bar, 9), true), "\x1b[0;7mx  \x1b[0m\n");
+}
+
+#[test]
+fn what_is_written_is_what_a_terminal_shows() {
+    for (theme, depth) in [
+        (Theme::Dark, Depth::Ansi16),
+        (Theme::Light, Depth::Ansi256),
+        (Theme::HighContrast, Depth::True),
+    ] {
+        let mut still = still(theme, depth, (100, 30));
+        press(&mut still, "jj").unwrap();
+        let mut terminal =
+            vt100::Parser::new(NonZero::new(31).unwrap(), NonZero::new(100).unwrap(), 0);
+        terminal.process(still.text(true).replace('\n', "\r\n").as_bytes());
+        let drawn = still.draw();
+        for y in 0..30 {
+            let line = &drawn.content[usize::from(y) * 100..][..100];
+            for (x, cell, _) in visible(line) {
+                let shown = terminal.screen().cell(y, x as u16).unwrap();
+                let symbol = if shown.contents().is_empty() {
+                    " "
+                } else {
+                    shown.contents()
+                };
+                assert_eq!(symbol, cell.symbol(), "{x} {y}");
+                if symbol != " " {
+                    let bold = cell.modifier.contains(Modifier::BOLD);
+                    let reversed = cell.modifier.contains(Modifier::REVERSED);
+                    assert_eq!((shown.bold(), shown.inverse()), (bold, reversed), "{x} {y}");
+                    let is_own = shown.fgcolor() == vt100::Color::Default;
+                    assert_eq!(is_own, cell.fg == Color::Reset, "{x} {y}");
+                }
+            }
+        }
+    }
+}
+
+/// The elements of a document, each a line, that begin so.
+fn elements<'a>(svg: &'a str, begin: &'a str) -> impl Iterator<Item = &'a str> {
+    svg.lines().filter(move |line| line.starts_with(begin))
+}
+
+#[test]
+fn an_svg_puts_every_run_in_its_column() {
+    let parts = [
+        ("one two  three ", Style::new()),
+        ("日本", Style::new()),
+        ("▁█⣿", Style::new().fg(Color::Rgb(1, 2, 3))),
+        (
+            "a&<b",
+            Style::new().add_modifier(Modifier::REVERSED | Modifier::BOLD),
+        ),
+        (
+            " u ",
+            Style::new().add_modifier(Modifier::UNDERLINED | Modifier::DIM),
+        ),
+    ];
+    let svg = svg::write(&buffer(&parts, 40), Theme::Dark, "d \x1b & d");
+    assert!(
+        svg.contains("width=\"336\" height=\"32\" viewBox=\"0 0 336 32\""),
+        "{svg}"
+    );
+    assert!(svg.contains("<desc id=\"description\">d \u{fffd} &amp; d</desc>"));
+    let texts: Vec<&str> = elements(&svg, "<text").collect();
+    assert_eq!(
+        texts,
+        [
+            "<text x=\"0\" y=\"12\" textLength=\"56\">one two</text>",
+            "<text x=\"72\" y=\"12\" textLength=\"40\">three</text>",
+            "<text x=\"120\" y=\"12\" textLength=\"16\">日</text>",
+            "<text x=\"136\" y=\"12\" textLength=\"16\">本</text>",
+            "<text x=\"176\" y=\"12\" textLength=\"32\" fill=\"#000000\" font-weight=\"bold\">\
+             a&amp;&lt;b</text>",
+            "<text x=\"208\" y=\"12\" textLength=\"16\" fill-opacity=\"0.6\"> u</text>",
+        ]
+    );
+    let paths: Vec<&str> = elements(&svg, "<path").collect();
+    let dots = "M169 1h2v2h-2zM169 5h2v2h-2zM169 9h2v2h-2zM173 1h2v2h-2zM173 5h2v2h-2zM173 9h2v2h-2z\
+                M169 13h2v2h-2zM173 13h2v2h-2z";
+    let drawn = format!("<path fill=\"#010203\" d=\"M152 14h8v2h-8zM160 0h8v16h-8z{dots}\"/>");
+    assert_eq!(paths, [drawn]);
+    let grounds: Vec<&str> = elements(&svg, "<rect x").collect();
+    assert_eq!(
+        grounds,
+        [
+            "<rect x=\"176\" y=\"0\" width=\"32\" height=\"16\" fill=\"#d0d0d0\"/>",
+            "<rect x=\"208\" y=\"14\" width=\"24\" height=\"1\" fill=\"#d0d0d0\"/>",
+        ]
+    );
+}
+
+#[test]
+fn an_svg_is_whole_in_every_theme_and_size() {
+    for theme in Theme::ALL {
+        for size in [(1, 1), (40, 10), (120, 40)] {
+            let mut still = still(theme, Depth::True, size);
+            press(&mut still, "jj").unwrap();
+            let svg = still.svg();
+            assert!(svg.starts_with("<svg ") && svg.ends_with("</g>\n</svg>\n"));
+            assert!(svg.chars().all(|c| c == '\n' || !c.is_control()));
+            let [red, green, blue] = theme.ground();
+            let ground = format!("rx=\"6\" fill=\"#{red:02x}{green:02x}{blue:02x}\"/>");
+            assert!(svg.contains(&ground), "{theme:?}");
+            // Nothing but entities and elements begins as they do.
+            for line in svg.lines().skip(1) {
+                let text = line.split_once('>').map_or("", |(_, rest)| rest);
+                let text = text.rsplit_once("</").map_or(text, |(text, _)| text);
+                assert!(!text.contains(['<', '>']), "{line}");
+            }
+            for cells in elements(&svg, "<text") {
+                let number = |name: &str| -> usize {
+                    let (_, rest) = cells.split_once(name).unwrap();
+                    rest.split('"').next().unwrap().parse().unwrap()
+                };
+                let end = number("x=\"") + number("textLength=\"");
+                assert!(end <= usize::from(size.0) * 8, "{cells}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_shape_stays_in_its_cell_and_has_one_of_its_own() {
+    let chars: Vec<char> = ('\u{2500}'..='\u{259f}')
+        .chain('\u{2801}'..='\u{28ff}')
+        .collect();
+    let mut seen: Vec<(char, String)> = Vec::new();
+    for c in chars {
+        let Some(parts) = svg::shape::shape(c) else {
+            continue;
+        };
+        let mut path = String::new();
+        for part in &parts {
+            part.write((0, 0), &mut path);
+            assert!(
+                part.x + part.width <= 8 && part.y + part.height <= 16,
+                "{c}"
+            );
+            assert!(part.width > 0 && part.height > 0, "{c}");
+        }
+        // Round corners are drawn as square ones.
+        if !"╭╮╰╯".contains(c) {
+            assert!(seen.iter().all(|(_, other)| *other != path), "{c}: {path}");
+        }
+        seen.push((c, path));
+    }
+    assert!(seen.len() > 255 + 20);
+    assert_eq!(svg::shape::shape('x'), None);
+}
+
+#[test]
+fn a_description_says_what_is_shown() {
+    let still = still(Theme::Dark, Depth::True, (80, 24));
+    let svg = still.svg();
+    let (_, rest) = svg.split_once("<desc id=\"description\">").unwrap();
+    let (description, _) = rest.split_once("</desc>").unwrap();
+    assert!(
+        description.contains("2 GPUs") && description.contains("8 rows of processes"),
+        "{description}"
+    );
+}

@@ -1,0 +1,225 @@
+//! The colours of the themes: for each role an exact one, and one of the sixteen that a terminal has by
+//! name.
+//!
+//! The exact ones are readable on their theme's ground: a contrast of 4.5 to 1, and of 7 to 1 in the
+//! theme of high contrast, as WCAG 2.2 counts it (1.4.3, 1.4.6). The tests beside `look.rs` measure it.
+
+use ratatui::style::Color;
+
+use super::Theme;
+
+/// What a colour is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    Ground,
+    Text,
+    Faint,
+    Heading,
+    Alarm,
+    Caution,
+    Info,
+    Origin,
+    Held,
+    Unattributed,
+    Utilization,
+    Mine,
+    Tag,
+    Focus,
+    Prompt,
+    Key,
+}
+
+/// The exact colour of a role.
+pub fn exact(theme: Theme, role: Role) -> [u8; 3] {
+    let hex: u32 = match theme {
+        Theme::Dark | Theme::Mono => match role {
+            Role::Ground => 0x000000,
+            Role::Text => 0xd0d0d0,
+            Role::Faint => 0x8a8a8a,
+            Role::Heading | Role::Info | Role::Key => 0x56c8d8,
+            Role::Alarm => 0xff6b6b,
+            Role::Caution | Role::Unattributed => 0xe5c04b,
+            Role::Origin => 0xd787ff,
+            Role::Held => 0x6cc070,
+            Role::Utilization | Role::Focus => 0x6cb6ff,
+            Role::Mine | Role::Prompt => 0x9ad1ff,
+            Role::Tag => 0xffaf5f,
+        },
+        Theme::Light => match role {
+            Role::Ground => 0xffffff,
+            Role::Text => 0x1f1f1f,
+            Role::Faint => 0x666666,
+            Role::Heading | Role::Key => 0x005f87,
+            Role::Info => 0x00626c,
+            Role::Alarm => 0xb00020,
+            Role::Caution | Role::Unattributed => 0x855200,
+            Role::Origin => 0x7a3aa0,
+            Role::Held => 0x1e6b2e,
+            Role::Utilization | Role::Focus | Role::Prompt => 0x0a50a8,
+            Role::Mine => 0x003f8a,
+            Role::Tag => 0xa04000,
+        },
+        Theme::HighContrast => match role {
+            Role::Ground => 0x000000,
+            Role::Text | Role::Mine | Role::Prompt => 0xffffff,
+            Role::Faint => 0xdadada,
+            Role::Heading | Role::Info | Role::Key => 0x00ffff,
+            Role::Alarm => 0xff8080,
+            Role::Caution | Role::Unattributed | Role::Focus => 0xffff00,
+            Role::Origin => 0xff9cff,
+            Role::Held => 0x00ff5f,
+            Role::Utilization => 0x00d7ff,
+            Role::Tag => 0xffb000,
+        },
+        // After the colours that Okabe and Ito chose for everybody (2008), brighter on black.
+        Theme::ColourBlind => match role {
+            Role::Ground => 0x000000,
+            Role::Text => 0xd6d6d6,
+            Role::Faint => 0x8c8c8c,
+            Role::Heading | Role::Focus | Role::Key => 0x7fc4f5,
+            Role::Info | Role::Held => 0x56b4e9,
+            Role::Alarm => 0xe25a10,
+            Role::Caution | Role::Prompt => 0xfbe64d,
+            Role::Unattributed | Role::Utilization | Role::Tag => 0xf0a030,
+            Role::Origin => 0xd9a6d0,
+            Role::Mine => 0xb5dcf7,
+        },
+    };
+    parts(hex)
+}
+
+fn parts(hex: u32) -> [u8; 3] {
+    let [_, red, green, blue] = hex.to_be_bytes();
+    [red, green, blue]
+}
+
+/// The colour of a role among the sixteen. What they look like is the terminal's own choice.
+pub fn named(theme: Theme, role: Role) -> Color {
+    match theme {
+        Theme::Dark | Theme::Mono => match role {
+            Role::Ground | Role::Text => Color::Reset,
+            Role::Faint => Color::DarkGray,
+            Role::Heading | Role::Info | Role::Key | Role::Mine | Role::Focus | Role::Prompt => {
+                Color::Cyan
+            }
+            Role::Alarm => Color::Red,
+            Role::Caution | Role::Unattributed | Role::Tag => Color::Yellow,
+            Role::Origin => Color::Magenta,
+            Role::Held => Color::Green,
+            Role::Utilization => Color::LightBlue,
+        },
+        // Green, yellow and cyan are too pale on white in most terminals.
+        Theme::Light => match role {
+            Role::Ground | Role::Text => Color::Reset,
+            Role::Faint => Color::DarkGray,
+            Role::Alarm => Color::Red,
+            Role::Caution | Role::Unattributed | Role::Tag | Role::Origin | Role::Utilization => {
+                Color::Magenta
+            }
+            Role::Heading
+            | Role::Info
+            | Role::Key
+            | Role::Held
+            | Role::Mine
+            | Role::Focus
+            | Role::Prompt => Color::Blue,
+        },
+        Theme::HighContrast => match role {
+            Role::Ground => Color::Black,
+            Role::Text | Role::Faint | Role::Mine | Role::Prompt => Color::White,
+            Role::Heading | Role::Info | Role::Key | Role::Utilization => Color::LightCyan,
+            Role::Alarm => Color::LightRed,
+            Role::Caution | Role::Unattributed | Role::Focus | Role::Tag => Color::LightYellow,
+            Role::Origin => Color::LightMagenta,
+            Role::Held => Color::LightGreen,
+        },
+        // There is no orange among them; a light red is the darker beside a light yellow.
+        Theme::ColourBlind => match role {
+            Role::Ground | Role::Text => Color::Reset,
+            Role::Faint => Color::DarkGray,
+            Role::Alarm => Color::LightRed,
+            Role::Caution | Role::Unattributed | Role::Tag | Role::Utilization | Role::Prompt => {
+                Color::LightYellow
+            }
+            Role::Origin => Color::LightMagenta,
+            Role::Heading | Role::Info | Role::Key | Role::Held | Role::Mine | Role::Focus => {
+                Color::LightCyan
+            }
+        },
+    }
+}
+
+/// The levels of red, green and blue in xterm's cube of 216 colours (`256colres.pl` in its source).
+const LEVELS: [u8; 6] = [0, 95, 135, 175, 215, 255];
+
+/// The one of xterm's colours 16 to 255 that is nearest; those below 16 are the terminal's own.
+pub fn nearest(color: [u8; 3]) -> u8 {
+    let step = |value: u8| match value {
+        0..48 => 0,
+        48..115 => 1,
+        _ => (value - 35) / 40,
+    };
+    let [red, green, blue] = color.map(step);
+    let cube = 16 + 36 * red + 6 * green + blue;
+    let mean = color.iter().map(|&value| u16::from(value)).sum::<u16>() / 3;
+    // 24 greys: 8, 18 … 238.
+    let grey = 232 + (mean.saturating_sub(3) / 10).min(23) as u8;
+    if distance(color, fixed(grey)) < distance(color, fixed(cube)) {
+        grey
+    } else {
+        cube
+    }
+}
+
+/// What xterm's own sixteen look like (`XTerm-col.ad` in its source).
+const SIXTEEN: [u32; 16] = [
+    0x000000, 0xcd0000, 0x00cd00, 0xcdcd00, 0x0000ee, 0xcd00cd, 0x00cdcd, 0xe5e5e5, 0x7f7f7f,
+    0xff0000, 0x00ff00, 0xffff00, 0x5c5cff, 0xff00ff, 0x00ffff, 0xffffff,
+];
+
+/// What any colour looks like in xterm; `None` for the terminal's own.
+pub fn shown(color: Color) -> Option<[u8; 3]> {
+    let index = match color {
+        Color::Reset => return None,
+        Color::Rgb(red, green, blue) => return Some([red, green, blue]),
+        Color::Indexed(index) => index,
+        Color::Black => 0,
+        Color::Red => 1,
+        Color::Green => 2,
+        Color::Yellow => 3,
+        Color::Blue => 4,
+        Color::Magenta => 5,
+        Color::Cyan => 6,
+        Color::Gray => 7,
+        Color::DarkGray => 8,
+        Color::LightRed => 9,
+        Color::LightGreen => 10,
+        Color::LightYellow => 11,
+        Color::LightBlue => 12,
+        Color::LightMagenta => 13,
+        Color::LightCyan => 14,
+        Color::White => 15,
+    };
+    Some(match SIXTEEN.get(usize::from(index)) {
+        Some(&hex) => parts(hex),
+        None => fixed(index),
+    })
+}
+
+/// What xterm's colours from 16 on look like.
+pub fn fixed(index: u8) -> [u8; 3] {
+    match index {
+        232.. => [8 + 10 * (index - 232); 3],
+        _ => {
+            let at = index.saturating_sub(16);
+            [at / 36, at / 6 % 6, at % 6].map(|step| LEVELS[usize::from(step)])
+        }
+    }
+}
+
+fn distance(one: [u8; 3], other: [u8; 3]) -> u32 {
+    one.iter()
+        .zip(other)
+        .map(|(&one, other)| u32::from(one.abs_diff(other)).pow(2))
+        .sum()
+}
