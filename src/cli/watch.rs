@@ -85,6 +85,7 @@ fn judged_live(
 fn options(args: &Watch, global: &Global, interval: Duration) -> Options {
     Options {
         interval,
+        speed: args.speed,
         me: Me {
             uid: Some(rustix::process::geteuid().as_raw()),
             name: std::env::var("USER").ok(),

@@ -6,6 +6,7 @@
 //! snapshot means: that is for `rules`. To play a recording at a pace, go to
 //! [`crate::source::replay`]; the format itself is [`crate::model::snapshot`].
 
+mod again;
 mod reader;
 pub mod store;
 mod writer;

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use super::again::Again;
 use super::{Error, is_zstd};
 use crate::model::Snapshot;
 use crate::model::snapshot::SCHEMA;
@@ -30,9 +31,11 @@ const START: &[u8] = br#"{"schema":"#;
 pub struct Reader {
     name: String,
     input: Box<dyn BufRead + Send>,
+    again: Option<Again>,
     compressed: bool,
     line: Vec<u8>,
     number: u64,
+    bytes: u64,
     found: bool,
     ended: bool,
     damage: Vec<Damage>,
@@ -52,7 +55,7 @@ impl Reader {
         if path.as_os_str() == "-" {
             let name = "standard input".to_owned();
             return match io::stdin().as_fd().try_clone_to_owned() {
-                Ok(stdin) => Self::from_read(File::from(stdin), name),
+                Ok(stdin) => Self::from_file(File::from(stdin), name),
                 Err(cause) => Err(open_error(name, cause)),
             };
         }
@@ -60,9 +63,56 @@ impl Reader {
             Ok((metadata, _)) if metadata.is_dir() => Err(Error::Directory {
                 path: path.to_owned(),
             }),
-            Ok((_, file)) => Self::from_read(file, name),
+            Ok((_, file)) => Self::from_file(file, name),
             Err(cause) => Err(open_error(name, cause)),
         }
+    }
+
+    fn from_file(file: File, name: String) -> Result<Self, Error> {
+        let again = Again::of(&file);
+        let reader = Self::from_read(file, name)?;
+        Ok(Self { again, ..reader })
+    }
+
+    /// Reads a recording that is part of the program; `name` is what errors call it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Reader::from_read`].
+    pub fn from_bytes(bytes: &'static [u8], name: impl Into<String>) -> Result<Self, Error> {
+        let reader = Self::from_read(Cursor::new(bytes), name)?;
+        let again = Some(Again::Bytes(bytes));
+        Ok(Self { again, ..reader })
+    }
+
+    /// Whether [`Reader::rewind`] goes back: a pipe cannot.
+    pub fn can_rewind(&self) -> bool {
+        self.again.is_some()
+    }
+
+    /// Goes back to the beginning, as if nothing had been read; in a pipe it does nothing.
+    ///
+    /// # Errors
+    ///
+    /// Where its first bytes cannot be read any more.
+    pub fn rewind(&mut self) -> Result<(), Error> {
+        let Some(again) = self.again.take() else {
+            return Ok(());
+        };
+        let input = again.open().map_err(|cause| Error::Read {
+            name: self.name.clone(),
+            line: 0,
+            cause,
+        })?;
+        *self = Self::from_read(input, std::mem::take(&mut self.name))?;
+        self.again = Some(again);
+        Ok(())
+    }
+
+    /// How much of it has been read, from 0 to 1; `None` where its length is not known, as of a pipe
+    /// or of a small compressed file.
+    pub fn share_read(&self) -> Option<f64> {
+        self.again.as_ref()?.share(self.compressed, self.bytes)
     }
 
     /// Reads a recording from anywhere; `name` is what errors call it.
@@ -98,9 +148,11 @@ impl Reader {
         Ok(Self {
             name,
             input,
+            again: None,
             compressed,
             line: Vec::new(),
             number: 0,
+            bytes: 0,
             found: false,
             ended: false,
             damage: Vec::new(),
@@ -154,6 +206,7 @@ impl Reader {
         let read = (&mut self.input)
             .take(LINE_LIMIT + 1)
             .read_until(b'\n', &mut self.line)?;
+        self.bytes += read as u64;
         Ok(if read == 0 {
             Line::End
         } else if self.line.ends_with(b"\n") {

@@ -53,6 +53,11 @@ impl Engine {
         &self.settings
     }
 
+    /// Forgets all that was seen; the settings stay.
+    pub fn forget(&mut self) {
+        *self = Self::new(std::mem::take(&mut self.settings));
+    }
+
     /// Takes in the next snapshot and judges again. One of the same time as the last says nothing new.
     pub fn observe(&mut self, snapshot: &Snapshot) {
         if !self.history.observe(snapshot) {

@@ -11,12 +11,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::beat::Beat;
 use super::notebooks::Notebooks;
 use super::nvml::{self, Nvml, SampledGpu};
-use super::{Error, Origin, Source};
+use super::{Control, Due, Error, Origin, Source, Taken};
 use crate::host::{self, Clocks, Holders, Processes, Roots};
 use crate::model::snapshot::{Driver, Gpu, Host, PidNamespace};
 use crate::model::{Process, Snapshot, Time};
@@ -38,8 +38,7 @@ pub struct Live {
     /// Wall-clock time and boot time when it was opened; from then on only the latter is asked, so
     /// that a clock that is set does not bend a history.
     opened: (Time, Clocks),
-    interval: Duration,
-    due: Instant,
+    beat: Beat,
     /// When NVML first named a pid (nanoseconds since boot), for as long as it goes on naming it.
     named: HashMap<u32, u64>,
     ticks_per_second: u64,
@@ -75,8 +74,7 @@ impl Live {
             notebooks: Notebooks::new(roots.clone()),
             processes: Processes::new(roots),
             opened: (wall_clock(), host::read_clocks()),
-            interval,
-            due: Instant::now(),
+            beat: Beat::new(interval, Instant::now()),
             named: HashMap::new(),
             ticks_per_second: rustix::param::clock_ticks_per_second(),
         })
@@ -233,14 +231,25 @@ impl Live {
 }
 
 impl Source for Live {
-    fn next(&mut self) -> Result<Option<Snapshot>, Error> {
-        let now = Instant::now();
-        if let Some(left) = self.due.checked_duration_since(now) {
-            thread::sleep(left);
+    fn due(&mut self, now: Instant) -> Result<Due, Error> {
+        Ok(Due::In(self.beat.wait(now)))
+    }
+
+    fn take(&mut self, now: Instant) -> Result<Option<Taken>, Error> {
+        self.beat.taken(now);
+        Ok(Some(Taken {
+            snapshot: self.sample(),
+            is_passing: false,
+        }))
+    }
+
+    fn steer(&mut self, control: Control, now: Instant) -> Result<(), Error> {
+        match control {
+            Control::Interval(interval) => self.beat.set_interval(interval),
+            Control::Hurry(is_hurried) => self.beat.hurry(is_hurried, now),
+            _ => {}
         }
-        // A sample that took longer than the interval does not make the next ones hurry.
-        self.due = (self.due + self.interval).max(now);
-        Ok(Some(self.sample()))
+        Ok(())
     }
 
     fn origin(&self) -> Origin {

@@ -1,28 +1,116 @@
 //! Where snapshots come from.
 //!
 //! [`Source`] is all that the rest of the house knows: the next snapshot, please. `live` joins NVML
-//! and /proc and stamps the time, `notebooks` asks Jupyter's servers for it; `replay` plays recordings; `nvml` holds every NVML call.
+//! and /proc and stamps the time, by the `beat`; `notebooks` asks Jupyter's servers for it; `replay` plays
+//! recordings by a `schedule`; `nvml` holds every NVML call.
 
+mod beat;
 pub mod live;
 mod notebooks;
 pub mod nvml;
 pub mod replay;
+mod schedule;
 
-use crate::model::Snapshot;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::model::{Snapshot, Time};
 use crate::recording;
 
-/// Yields snapshots at its own pace.
+/// Yields snapshots at its own pace, which can be steered.
+///
+/// Who only wants the snapshots calls [`Source::next`]. Who has to hear something else meanwhile
+/// asks when the next one is [`due`](Source::due), waits for that as it likes, and takes it.
 pub trait Source: Send {
-    /// The next snapshot; blocks until it is due. `None` at the end of a recording.
+    /// When the next snapshot is due, by a clock that shows `now`. Where a recording is read from a
+    /// pipe, this waits for the pipe.
     ///
     /// # Errors
     ///
     /// Only where nothing more can come: no driver at all, or a recording that cannot be read on.
     /// What is broken in part is in the snapshot's `errors`.
-    fn next(&mut self) -> Result<Option<Snapshot>, Error>;
+    fn due(&mut self, now: Instant) -> Result<Due, Error>;
+
+    /// The next snapshot, due or not; `None` at the end of a recording.
+    ///
+    /// # Errors
+    ///
+    /// As [`Source::due`].
+    fn take(&mut self, now: Instant) -> Result<Option<Taken>, Error>;
+
+    /// Does as it is told; what makes no sense to this source is no error and does nothing.
+    ///
+    /// # Errors
+    ///
+    /// Where a recording cannot be read again from its beginning.
+    fn steer(&mut self, control: Control, now: Instant) -> Result<(), Error>;
 
     /// Where the snapshots come from.
     fn origin(&self) -> Origin;
+
+    /// How much of a recording has been read, from 0 to 1; `None` where that is not known.
+    fn share_read(&self) -> Option<f64> {
+        None
+    }
+
+    /// The next snapshot; blocks until it is due. `None` at the end of a recording, and where one
+    /// stands still.
+    ///
+    /// # Errors
+    ///
+    /// As [`Source::due`].
+    fn next(&mut self) -> Result<Option<Snapshot>, Error> {
+        match self.due(Instant::now())? {
+            Due::In(wait) => {
+                if !wait.is_zero() {
+                    thread::sleep(wait);
+                }
+                Ok(self.take(Instant::now())?.map(|taken| taken.snapshot))
+            }
+            Due::WhenTold | Due::Ended => Ok(None),
+        }
+    }
+}
+
+/// When a source has its next snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Due {
+    /// So long from now.
+    In(Duration),
+    /// Not before it is steered: it stands still.
+    WhenTold,
+    /// Never, unless it is a recording that is begun again.
+    Ended,
+}
+
+/// A snapshot that was taken.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Taken {
+    /// What was observed.
+    pub snapshot: Snapshot,
+    /// Whether it is only passed over, on the way to what was asked for.
+    pub is_passing: bool,
+}
+
+/// What a source can be told.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Control {
+    /// Sample this machine so often.
+    Interval(Duration),
+    /// Sample this machine at once and several times a second, or no longer so.
+    Hurry(bool),
+    /// Play a recording so many times as fast as it was made.
+    Speed(f64),
+    /// Play a recording, or stand still.
+    Playing(bool),
+    /// The next sample of a recording, then stand still.
+    Step,
+    /// Pass over the samples that follow and are before this time, then stand still.
+    SeekTo(Time),
+    /// Pass over the samples that follow until told otherwise.
+    Run,
+    /// Go back to the beginning of a recording, and stand still there.
+    Rewind,
 }
 
 /// Where snapshots come from.
@@ -34,6 +122,8 @@ pub enum Origin {
     Replay {
         /// What to call it on the screen: the file's name, `standard input`, `demo`.
         name: String,
+        /// Whether it can be begun again; a pipe cannot.
+        can_rewind: bool,
     },
 }
 

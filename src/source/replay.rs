@@ -4,13 +4,14 @@
 //! `rules`. What is damaged in it is skipped; [`Replay::damage`] says what. How a recording is read
 //! is in [`crate::recording`]; the demo is made by `tests/it/demo.rs`.
 
-use std::io::Cursor;
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Error, Origin, Source};
+pub use super::schedule::Pace;
+use super::schedule::Schedule;
+use super::{Control, Due, Error, Origin, Source, Taken};
 use crate::model::{Snapshot, Time};
 use crate::recording::{self, Damage, Reader};
 
@@ -18,19 +19,6 @@ use crate::recording::{self, Damage, Reader};
 static DEMO: &[u8] = include_bytes!("demo.jsonl.zst");
 /// How much of the demo is history when its screen comes up.
 pub const DEMO_HISTORY_SECONDS: f64 = 25.0 * 60.0;
-/// A gap in a recording is not waited for longer than this.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
-
-/// How fast a recording plays.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Pace {
-    /// Without waiting.
-    AsFast,
-    /// By the snapshots' times: 1 is real time, 10 is ten times as fast. What is not above 0 waits
-    /// the longest that is ever waited between two snapshots, 5 s.
-    Speed(f64),
-}
-
 /// So many snapshots are read ahead of who judges them: enough that neither waits for the other's
 /// unevenness, little enough that a thousand processes in each do not matter.
 const READ_AHEAD: usize = 32;
@@ -40,8 +28,23 @@ const READ_AHEAD: usize = 32;
 pub struct Replay {
     name: String,
     input: Input,
+    /// What was read and is not due yet.
+    read: Option<Snapshot>,
     schedule: Schedule,
+    is_playing: bool,
+    errand: Option<Errand>,
     started: Option<Instant>,
+}
+
+/// What is to be done at once, whatever the pace.
+#[derive(Clone, Copy, Debug)]
+enum Errand {
+    /// One snapshot.
+    Step,
+    /// All before this time, and the one after them.
+    To(Time),
+    /// All that there are.
+    Run,
 }
 
 /// Where the snapshots are read.
@@ -88,6 +91,14 @@ impl Input {
         }
     }
 
+    /// Goes back to the beginning, where nobody reads ahead.
+    fn rewind(&mut self) -> Result<(), recording::Error> {
+        match self {
+            Self::Here(reader) => reader.rewind(),
+            Self::Ahead { .. } | Self::Ended(_) => Ok(()),
+        }
+    }
+
     fn next(&mut self) -> Result<Option<Snapshot>, recording::Error> {
         match self {
             Self::Here(reader) => reader.next().transpose(),
@@ -121,7 +132,10 @@ impl Replay {
                 Pace::AsFast => Input::ahead(reader),
                 Pace::Speed(_) => Input::Here(Box::new(reader)),
             },
+            read: None,
             schedule: Schedule::new(pace),
+            is_playing: true,
+            errand: None,
             started: None,
         }
     }
@@ -142,14 +156,14 @@ impl Replay {
     ///
     /// None that a file could cause: the demo is part of the program.
     pub fn demo(pace: Pace) -> Result<Self, recording::Error> {
-        let reader = Reader::from_read(Cursor::new(DEMO), "demo")?;
+        let reader = Reader::from_bytes(DEMO, "demo")?;
         Ok(Self::new(reader, pace).start_after(DEMO_HISTORY_SECONDS))
     }
 
     /// Delivers the snapshots of the first `seconds`, by their own times, without waiting.
     #[must_use]
     pub fn start_after(mut self, seconds: f64) -> Self {
-        self.schedule.skip_seconds = seconds;
+        self.schedule.skip(seconds);
         self
     }
 
@@ -167,79 +181,103 @@ impl Replay {
     pub fn damage_count(&self) -> u64 {
         self.input.reader().map_or(0, Reader::damage_count)
     }
+
+    fn clock(&mut self, now: Instant) -> Duration {
+        now.saturating_duration_since(*self.started.get_or_insert(now))
+    }
 }
 
 impl Source for Replay {
-    /// The next snapshot, when it is due. Only the end of the process interrupts the wait.
-    fn next(&mut self) -> Result<Option<Snapshot>, Error> {
-        let Some(snapshot) = self.input.next()? else {
+    fn due(&mut self, now: Instant) -> Result<Due, Error> {
+        if !self.is_playing && self.errand.is_none() {
+            return Ok(Due::WhenTold);
+        }
+        if self.read.is_none() {
+            self.read = self.input.next()?;
+        }
+        let clock = self.clock(now);
+        Ok(match &self.read {
+            None => Due::Ended,
+            Some(_) if self.errand.is_some() => Due::In(Duration::ZERO),
+            Some(snapshot) => Due::In(self.schedule.wait(snapshot.time, clock)),
+        })
+    }
+
+    fn take(&mut self, now: Instant) -> Result<Option<Taken>, Error> {
+        let read = match self.read.take() {
+            None => self.input.next()?,
+            read => read,
+        };
+        let Some(snapshot) = read else {
             return Ok(None);
         };
-        let now = self.started.get_or_insert_with(Instant::now).elapsed();
-        let wait = self.schedule.wait(snapshot.time, now);
-        if !wait.is_zero() {
-            thread::sleep(wait);
+        let clock = self.clock(now);
+        self.schedule.delivered(snapshot.time, clock);
+        let is_passing = match self.errand {
+            Some(Errand::Run) => true,
+            Some(Errand::To(time)) => snapshot.time < time,
+            Some(Errand::Step) | None => false,
+        };
+        if !is_passing {
+            self.errand = None;
         }
-        Ok(Some(snapshot))
+        Ok(Some(Taken {
+            snapshot,
+            is_passing,
+        }))
+    }
+
+    fn steer(&mut self, control: Control, now: Instant) -> Result<(), Error> {
+        let errand = match control {
+            Control::Interval(_) | Control::Hurry(_) => return Ok(()),
+            Control::Speed(speed) => {
+                self.schedule.set_speed(speed);
+                return Ok(());
+            }
+            Control::Playing(is_playing) => {
+                if is_playing && (!self.is_playing || self.errand.is_some()) {
+                    let clock = self.clock(now);
+                    self.schedule.resume(clock);
+                }
+                self.is_playing = is_playing;
+                self.errand = None;
+                return Ok(());
+            }
+            Control::Rewind => {
+                self.input.rewind()?;
+                self.read = None;
+                self.schedule.begin_again();
+                None
+            }
+            Control::Step => Some(Errand::Step),
+            Control::SeekTo(time) => Some(Errand::To(time)),
+            Control::Run => Some(Errand::Run),
+        };
+        self.is_playing = false;
+        self.errand = errand;
+        Ok(())
     }
 
     fn origin(&self) -> Origin {
+        let reader = match &self.input {
+            Input::Here(reader) => Some(reader),
+            Input::Ahead { .. } | Input::Ended(_) => None,
+        };
         Origin::Replay {
             name: self.name.clone(),
-        }
-    }
-}
-
-/// When snapshots are due, on a clock that is handed in.
-#[derive(Debug)]
-struct Schedule {
-    pace: Pace,
-    skip_seconds: f64,
-    first: Option<Time>,
-    previous: Option<Time>,
-    /// When the previous snapshot was due.
-    due: Duration,
-}
-
-impl Schedule {
-    fn new(pace: Pace) -> Self {
-        Self {
-            pace,
-            skip_seconds: 0.0,
-            first: None,
-            previous: None,
-            due: Duration::ZERO,
+            can_rewind: reader.is_some_and(|reader| reader.can_rewind()),
         }
     }
 
-    /// How long to wait at `now` for a snapshot taken at `time`.
-    fn wait(&mut self, time: Time, now: Duration) -> Duration {
-        let first = *self.first.get_or_insert(time);
-        let previous = self.previous.replace(time);
-        let (Pace::Speed(speed), Some(previous)) = (self.pace, previous) else {
-            self.due = now;
-            return Duration::ZERO;
-        };
-        if time.seconds_since(first) < self.skip_seconds {
-            self.due = now;
-            return Duration::ZERO;
-        }
-        // A clock that jumped back waits for nothing.
-        let gap = time.seconds_since(previous).max(0.0);
-        let gap = if speed > 0.0 {
-            Duration::try_from_secs_f64(gap / speed).unwrap_or(LONGEST_WAIT)
-        } else {
-            LONGEST_WAIT
-        };
-        // Counted from when the previous one was due, so that delays do not add up; but what was
-        // held up for long, by Ctrl-Z say, does not rush to make up for it.
-        self.due = (self.due + gap.min(LONGEST_WAIT)).max(now);
-        self.due - now
+    fn share_read(&self) -> Option<f64> {
+        self.input.reader()?.share_read()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Cursor;
+
     use super::*;
 
     fn snapshots(times: &[i64]) -> Vec<Snapshot> {
@@ -276,7 +314,8 @@ mod tests {
         assert_eq!(
             replay.origin(),
             Origin::Replay {
-                name: "r.jsonl".into()
+                name: "r.jsonl".into(),
+                can_rewind: false,
             }
         );
         assert_eq!(drain(&mut replay), snapshots);
@@ -297,73 +336,14 @@ mod tests {
         assert!(error.starts_with("r.jsonl holds no snapshot"), "{error}");
     }
 
-    /// Plays `times` on a clock that stands still but for the waits, and returns those in seconds.
-    fn waits(pace: Pace, skip_seconds: f64, times: &[f64]) -> Vec<f64> {
-        let mut schedule = Schedule::new(pace);
-        schedule.skip_seconds = skip_seconds;
-        let mut now = Duration::ZERO;
-        times
-            .iter()
-            .map(|&seconds| {
-                let wait = schedule.wait(Time::default().plus_seconds(seconds), now);
-                now += wait;
-                wait.as_secs_f64()
-            })
-            .collect()
-    }
-
-    #[test]
-    fn it_waits_by_the_times_recorded_and_never_long() {
-        let times = [0.0, 2.0, 3.0, 3.0, 1.0, 2.0, 9999.0];
-        assert_eq!(
-            waits(Pace::Speed(1.0), 0.0, &times),
-            [0.0, 2.0, 1.0, 0.0, 0.0, 1.0, 5.0]
-        );
-        assert_eq!(
-            waits(Pace::Speed(4.0), 0.0, &times),
-            [0.0, 0.5, 0.25, 0.0, 0.0, 0.25, 5.0]
-        );
-        assert_eq!(waits(Pace::AsFast, 0.0, &times), [0.0; 7]);
-        for odd in [0.0, -1.0, f64::NAN, f64::MIN_POSITIVE] {
-            assert_eq!(waits(Pace::Speed(odd), 0.0, &[0.0, 1.0]), [0.0, 5.0]);
-        }
-        assert_eq!(
-            waits(Pace::Speed(f64::INFINITY), 0.0, &[0.0, 1.0]),
-            [0.0, 0.0]
-        );
-    }
-
-    #[test]
-    fn the_first_part_is_delivered_at_once() {
-        assert_eq!(
-            waits(Pace::Speed(1.0), 10.0, &[0.0, 5.0, 9.9, 10.0, 12.0]),
-            [0.0, 0.0, 0.0, 0.1, 2.0]
-        );
-    }
-
-    #[test]
-    fn delays_do_not_add_up_and_a_long_stop_is_not_made_up_for() {
-        let at = |seconds| Time::default().plus_seconds(seconds);
-        let mut schedule = Schedule::new(Pace::Speed(1.0));
-        assert_eq!(schedule.wait(at(0.0), Duration::ZERO), Duration::ZERO);
-        // The screen took 0.3 s to draw.
-        assert_eq!(
-            schedule.wait(at(1.0), Duration::from_millis(300)),
-            Duration::from_millis(700)
-        );
-        // It was stopped for an hour.
-        let later = Duration::from_secs(3600);
-        assert_eq!(schedule.wait(at(2.0), later), Duration::ZERO);
-        assert_eq!(schedule.wait(at(3.0), later), Duration::from_secs(1));
-    }
-
     #[test]
     fn the_demo_plays_to_its_end() {
         let mut demo = Replay::demo(Pace::AsFast).unwrap();
         assert_eq!(
             demo.origin(),
             Origin::Replay {
-                name: "demo".into()
+                name: "demo".into(),
+                can_rewind: false,
             }
         );
         let snapshots = drain(&mut demo);
@@ -372,5 +352,96 @@ mod tests {
         };
         assert!(last.time.seconds_since(first.time) > DEMO_HISTORY_SECONDS + 600.0);
         assert_eq!(demo.damage_count(), 0);
+    }
+
+    /// A file of a snapshot a second from 100 s on, as the screen plays it, and a clock.
+    fn steered(count: i64) -> (Replay, Instant) {
+        let times: Vec<i64> = (100..100 + count).collect();
+        let bytes: &'static [u8] = recording(&snapshots(&times)).leak();
+        let reader = Reader::from_bytes(bytes, "r.jsonl").unwrap();
+        (Replay::new(reader, Pace::Speed(1.0)), Instant::now())
+    }
+
+    fn seconds(snapshot: &Snapshot) -> i64 {
+        snapshot.time.unix_seconds()
+    }
+
+    /// Takes what is due without waiting: the seconds, and whether it was passed over.
+    fn at_once(replay: &mut Replay, now: Instant) -> Vec<(i64, bool)> {
+        let mut taken = Vec::new();
+        while replay.due(now).unwrap() == Due::In(Duration::ZERO) && taken.len() < 50 {
+            let one = replay.take(now).unwrap().unwrap();
+            taken.push((seconds(&one.snapshot), one.is_passing));
+        }
+        taken
+    }
+
+    fn wait(replay: &mut Replay, now: Instant) -> Due {
+        replay.due(now).unwrap()
+    }
+
+    #[test]
+    fn it_stands_still_steps_and_goes_on_where_it_was() {
+        let (mut replay, start) = steered(5);
+        assert_eq!(at_once(&mut replay, start), [(100, false)]);
+        let second = Duration::from_secs(1);
+        assert_eq!(wait(&mut replay, start), Due::In(second));
+        replay.steer(Control::Playing(false), start).unwrap();
+        assert_eq!(wait(&mut replay, start + 9 * second), Due::WhenTold);
+        replay.steer(Control::Step, start).unwrap();
+        assert_eq!(at_once(&mut replay, start), [(101, false)]);
+        assert_eq!(wait(&mut replay, start), Due::WhenTold);
+        // What was a long pause is not made up for.
+        let now = start + 60 * second;
+        replay.steer(Control::Playing(true), now).unwrap();
+        assert_eq!(wait(&mut replay, now), Due::In(second));
+        // Faster, while it waits already.
+        replay.steer(Control::Speed(4.0), now).unwrap();
+        assert_eq!(wait(&mut replay, now), Due::In(second / 4));
+        // Told what it does already, it does not begin the wait again.
+        let later = now + second / 8;
+        replay.steer(Control::Playing(true), later).unwrap();
+        assert_eq!(wait(&mut replay, later), Due::In(second / 8));
+    }
+
+    #[test]
+    fn it_passes_over_what_lies_before_a_time_and_stands_still_there() {
+        let (mut replay, now) = steered(6);
+        let time = Time::from_unix_milliseconds(102_500);
+        replay.steer(Control::SeekTo(time), now).unwrap();
+        let passed = at_once(&mut replay, now);
+        assert_eq!(
+            passed,
+            [(100, true), (101, true), (102, true), (103, false)]
+        );
+        assert_eq!(wait(&mut replay, now), Due::WhenTold);
+        // What is behind is passed over already.
+        replay.steer(Control::SeekTo(time), now).unwrap();
+        assert_eq!(at_once(&mut replay, now), [(104, false)]);
+        replay.steer(Control::Run, now).unwrap();
+        assert_eq!(at_once(&mut replay, now), [(105, true)]);
+        assert_eq!(wait(&mut replay, now), Due::Ended);
+        assert_eq!(replay.take(now).unwrap(), None);
+    }
+
+    #[test]
+    fn it_can_be_begun_again_also_from_its_end() {
+        let (mut replay, now) = steered(3);
+        for _ in 0..2 {
+            replay.steer(Control::Run, now).unwrap();
+            assert_eq!(at_once(&mut replay, now).len(), 3);
+            assert_eq!(wait(&mut replay, now), Due::Ended);
+            replay.steer(Control::Rewind, now).unwrap();
+            assert_eq!(wait(&mut replay, now), Due::WhenTold);
+        }
+        replay.steer(Control::Playing(true), now).unwrap();
+        assert_eq!(at_once(&mut replay, now), [(100, false)]);
+
+        let mut demo = Replay::demo(Pace::Speed(1.0)).unwrap();
+        assert!(at_once(&mut demo, now).len() > 10, "its history");
+        demo.steer(Control::Rewind, now).unwrap();
+        demo.steer(Control::Playing(true), now).unwrap();
+        // Who went back wants to see it, not to be rushed through the history once more.
+        assert_eq!(at_once(&mut demo, now).len(), 1);
     }
 }

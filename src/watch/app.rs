@@ -54,6 +54,8 @@ pub enum Event {
     },
     /// The recording begins again: what was seen of it is forgotten.
     SourceRewound,
+    /// So many percent of the recording have been read.
+    SourceRead(u8),
     /// The recording is over.
     SourceEnded,
     /// Nothing more can come, and why.
@@ -268,17 +270,26 @@ impl App {
         live.then(|| self.now.saturating_sub(self.sampled_at).as_secs())
     }
 
-    /// Whether the sample is older than three intervals.
+    /// The age, where another sample should have come by now.
+    pub fn told_age_seconds(&self) -> Option<u64> {
+        self.age_seconds()
+            .filter(|age| *age >= self.play.told_age_seconds())
+    }
+
+    /// Whether the sample is older than three intervals, shown or not.
     pub fn is_overdue(&self) -> bool {
         self.age_seconds()
-            .is_some_and(|age| Duration::from_secs(age) > self.play.interval * 3)
+            .is_some_and(|age| Duration::from_secs(age) > self.play.patience())
     }
 
     /// When something will read differently, as time since the start of the screen.
     pub fn next_tick(&self) -> Option<Duration> {
-        let age = self.age_seconds();
-        let age = age.map(|age| self.sampled_at + Duration::from_secs(age + 1));
-        [age, reaping::next_tick(self)].into_iter().flatten().min()
+        let told = self.age_seconds().map(|age| {
+            let age = (age + 1).max(self.play.told_age_seconds());
+            self.sampled_at + Duration::from_secs(age)
+        });
+        let ticks = [told, play::next_tick(self), reaping::next_tick(self)];
+        ticks.into_iter().flatten().min()
     }
 
     /// Time since the screen started, by the last event that told it.
@@ -423,6 +434,13 @@ impl App {
         }
     }
 
+    /// Forgets what was judged, and what is remembered of it.
+    pub(super) fn forget(&mut self) {
+        self.engine.forget();
+        self.courses.forget();
+        self.first = None;
+    }
+
     /// Judges a snapshot, and remembers it.
     fn observe(&mut self, snapshot: &Snapshot) {
         self.engine.observe(snapshot);
@@ -452,39 +470,38 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
             page::lay_out(app);
             Some(Effect::Repaint)
         }
-        Event::Snapshot {
-            now,
-            snapshot,
-            is_passing,
-        } => {
+        Event::Snapshot { now, snapshot, .. } => {
             app.now = app.now.max(now);
             app.sampled_at = now;
             app.observe(&snapshot);
-            if !is_passing {
+            if !app.play.is_seeking() {
                 page::renew(app, &snapshot);
             }
             let asked = reaping::see(app, &snapshot);
-            let shown = play::take(app, *snapshot, is_passing);
+            let shown = play::take(app, *snapshot);
             asked.or(shown)
         }
-        Event::SourceRewound => {
-            play::rewind(app);
-            Some(Effect::Draw)
+        Event::SourceRewound => play::rewound(app),
+        Event::SourceRead(percent) => {
+            app.play.percent = Some(percent);
+            None
         }
         Event::SourceEnded => {
             app.end = Some(End::Complete);
+            play::ended(app);
             Some(Effect::Draw)
         }
         Event::SourceFailed(error) if app.picture.is_none() => Some(Effect::Fail(error)),
         Event::SourceFailed(error) => {
             app.end = Some(End::Failed(error));
+            play::failed(app);
             Some(Effect::Draw)
         }
         Event::Tick { now } => {
-            let before = app.age_seconds();
+            let before = app.told_age_seconds();
             app.now = app.now.max(now);
-            let older = (app.age_seconds() != before).then_some(Effect::Draw);
-            reaping::tick(app).or(older)
+            let aged = (app.told_age_seconds() != before).then_some(Effect::Draw);
+            reaping::tick(app).or(play::tick(app)).or(aged)
         }
         Event::Drawn => {
             reaping::drawn(app);
@@ -506,6 +523,7 @@ fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
         _ if key.is_release() => return None,
         _ => {}
     }
+    app.play.note = None;
     match &app.mode {
         Mode::Main => act(app, action?),
         Mode::Help(line) => {
@@ -592,6 +610,7 @@ pub(super) fn act(app: &mut App, action: Action) -> Option<Effect> {
         Action::NextForm => app.form = Form::after(app.form),
         Action::NextTheme => app.theme = app.theme.next(),
         Action::Help => app.mode = Mode::Help(0),
+        Action::Back if app.play.is_seeking() => return play::interrupt(app),
         Action::Back if app.selected.is_some() => app.selected = None,
         Action::Back if !app.tagged.is_empty() => app.tagged.clear(),
         Action::Back if app.choice.is_limited() => app.choose(Choice::lift),

@@ -42,7 +42,10 @@ pub mod view;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, TrySendError, channel,
+    sync_channel,
+};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -52,14 +55,15 @@ use signal_hook::iterator::{Handle, Signals};
 use signal_hook::{SigId, flag, low_level};
 
 use crate::rules::Engine;
-use crate::source::{Origin, Source};
+pub use crate::source::Control;
+use crate::source::{Due, Origin, Source};
 use app::{App, Effect, Event, Me, Setup, update};
 use hand::{Ask, Hand, News};
 use terminal::Screen;
 use view::look::{Depth, Theme};
 
 /// How the screen is shown.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// The user that gpumem runs as.
     pub me: Me,
@@ -67,6 +71,8 @@ pub struct Options {
     pub interval: Duration,
     /// How things look.
     pub theme: Theme,
+    /// How many times as fast as it was made a recording plays.
+    pub speed: f64,
     /// How many colours may be used.
     pub depth: Depth,
     /// Whether only ASCII may be written, as in a locale that is not UTF-8.
@@ -86,6 +92,7 @@ impl Options {
         };
         let mut app = App::new(setup, engine, self.interval, columns, rows);
         app.theme = self.theme;
+        app.play.speed = self.speed;
         app
     }
 }
@@ -146,8 +153,8 @@ const QUEUE: usize = 4;
 const ASKS: usize = 16;
 /// How long the hand has to say what it did, once the screen is gone.
 const LEAVE: Duration = Duration::from_secs(5);
-/// Messages that are taken in before the screen is drawn again.
-const BATCH: usize = 16;
+/// Messages are taken in for so long before the screen is drawn again.
+const BATCH: Duration = Duration::from_millis(8);
 
 /// Shows what `source` yields and `engine` makes of it, until a person or a signal ends it. What a person
 /// asks to be ended `hand` ends; it is told to [leave](Ask::Leave) once the terminal is given back.
@@ -168,14 +175,17 @@ pub fn run(
     if !terminal::is_terminal() {
         return Err(Error::NotATerminal);
     }
-    let replay = match source.origin() {
-        Origin::Live => None,
-        Origin::Replay { name } => Some(name),
+    let (replay, can_rewind) = match source.origin() {
+        Origin::Live => (None, false),
+        Origin::Replay { name, can_rewind } => (Some(name), can_rewind),
     };
     let (columns, rows) = terminal::size();
     let mut app = options.start(replay, engine, columns, rows);
+    app.play.can_rewind = can_rewind;
     let start = Instant::now();
     let (sender, messages) = sync_channel(QUEUE);
+    // The thread that samples may hang in the driver; nobody who tells it something waits for it.
+    let (controls, told) = channel();
     let (asks, to_do) = sync_channel(ASKS);
     let (leaving, left) = sync_channel(0);
 
@@ -183,14 +193,14 @@ pub fn run(
         // Before the threads: a signal that comes now must find the terminal's keeper.
         let _signals = SignalWatch::start(&sender)?;
         spawn("sampling", &sender, move |sender| {
-            sample(source, start, sender);
+            sample(source, &told, start, sender);
         })?;
         spawn("keyboard", &sender, read_keys)?;
         spawn("hand", &sender, move |sender| {
             let _leaving: SyncSender<()> = leaving;
             work(hand, &to_do, sender);
         })?;
-        drive(&mut app, screen, &messages, &asks, start)
+        drive(&mut app, screen, &messages, &controls, &asks, start)
     });
     // Nobody listens any more, so that nothing holds the hand up.
     drop(messages);
@@ -212,6 +222,7 @@ fn drive(
     app: &mut App,
     screen: &mut Screen,
     messages: &Receiver<Message>,
+    controls: &Sender<Control>,
     asks: &SyncSender<Ask>,
     start: Instant,
 ) -> Result<Outcome, Error> {
@@ -225,7 +236,10 @@ fn drive(
             update(app, Event::Drawn);
         }
         let first = wait(messages, app.next_tick(), start);
-        for message in std::iter::once(first).chain(messages.try_iter().take(BATCH)) {
+        let until = Instant::now() + BATCH;
+        let in_time = || Instant::now() < until;
+        let more = std::iter::from_fn(|| in_time().then(|| messages.try_recv().ok())?);
+        for message in std::iter::once(first).chain(more) {
             let event = match message {
                 Message::Event(event) => event,
                 Message::Failed(error) => return Err(error),
@@ -243,6 +257,8 @@ fn drive(
                 Effect::Quit => return Ok(Outcome::Quit),
                 Effect::Die(signal) => return Ok(Outcome::Signal(signal)),
                 Effect::Fail(error) => return Err(Error::Source(error)),
+                // A source that has failed listens to nobody.
+                Effect::Control(control) => drop(controls.send(control)),
                 Effect::Hand(ask) => {
                     if let Err(TrySendError::Full(ask) | TrySendError::Disconnected(ask)) =
                         asks.try_send(ask)
@@ -251,7 +267,6 @@ fn drive(
                         update(app, Event::Hand(news));
                     }
                 }
-                Effect::Control(_) => {}
             }
         }
     }
@@ -268,24 +283,65 @@ fn wait(messages: &Receiver<Message>, tick: Option<Duration>, start: Instant) ->
     })
 }
 
-/// Sends what `source` yields, until it ends or nobody listens.
-fn sample(mut source: Box<dyn Source>, start: Instant, sender: &SyncSender<Message>) {
+/// Sends what `source` yields when it is due, and does what is told at once; until the source fails or
+/// nobody listens.
+fn sample(
+    mut source: Box<dyn Source>,
+    told: &Receiver<Control>,
+    start: Instant,
+    sender: &SyncSender<Message>,
+) {
+    let send = |event| sender.send(Message::Event(event)).is_ok();
+    let mut percent = None;
     loop {
-        let (event, more) = match source.next() {
-            Ok(Some(snapshot)) => {
-                let now = start.elapsed();
-                let snapshot = Box::new(snapshot);
-                let event = Event::Snapshot {
-                    now,
-                    snapshot,
-                    is_passing: false,
-                };
-                (event, true)
+        let next = match source.due(Instant::now()) {
+            Ok(due) => {
+                if due == Due::Ended && !send(Event::SourceEnded) {
+                    return;
+                }
+                next_step(due, told)
             }
-            Ok(None) => (Event::SourceEnded, false),
-            Err(error) => (Event::SourceFailed(in_full(&error)), false),
+            Err(error) => Next::Fail(error),
         };
-        if sender.send(Message::Event(event)).is_err() || !more {
+        let failed = match next {
+            Next::Leave => return,
+            Next::Fail(error) => Some(error),
+            Next::Obey(control) => match source.steer(control, Instant::now()) {
+                Ok(()) if control == Control::Rewind => {
+                    percent = None;
+                    if !send(Event::SourceRewound) {
+                        return;
+                    }
+                    None
+                }
+                steered => steered.err(),
+            },
+            Next::Take => match source.take(Instant::now()) {
+                Err(error) => Some(error),
+                Ok(None) => None,
+                Ok(Some(taken)) => {
+                    let share = source.share_read();
+                    let read = share.map(|share| (share * 100.0).floor() as u8);
+                    if let Some(read) = read.filter(|_| read != percent) {
+                        percent = Some(read);
+                        if !send(Event::SourceRead(read)) {
+                            return;
+                        }
+                    }
+                    let event = Event::Snapshot {
+                        now: start.elapsed(),
+                        snapshot: Box::new(taken.snapshot),
+                        is_passing: taken.is_passing,
+                    };
+                    if !send(event) {
+                        return;
+                    }
+                    None
+                }
+            },
+        };
+        if let Some(error) = failed {
+            send(Event::SourceFailed(in_full(&error)));
             return;
         }
     }
@@ -331,6 +387,31 @@ fn in_vain(ask: Ask) -> Option<News> {
         }),
         // The next sample says more.
         Ask::Look(_) | Ask::Leave => None,
+    }
+}
+
+/// What the thread that samples does next.
+enum Next {
+    Take,
+    Obey(Control),
+    Fail(crate::source::Error),
+    Leave,
+}
+
+/// Waits until the next sample is due or something is told, whichever comes first.
+fn next_step(due: Due, told: &Receiver<Control>) -> Next {
+    match due {
+        Due::In(Duration::ZERO) => match told.try_recv() {
+            Ok(control) => Next::Obey(control),
+            Err(TryRecvError::Empty) => Next::Take,
+            Err(TryRecvError::Disconnected) => Next::Leave,
+        },
+        Due::In(wait) => match told.recv_timeout(wait) {
+            Ok(control) => Next::Obey(control),
+            Err(RecvTimeoutError::Timeout) => Next::Take,
+            Err(RecvTimeoutError::Disconnected) => Next::Leave,
+        },
+        Due::WhenTold | Due::Ended => told.recv().map_or(Next::Leave, Next::Obey),
     }
 }
 

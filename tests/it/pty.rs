@@ -440,6 +440,71 @@ fn keys_answer_and_healthy_gpus_go_on_while_one_hangs() {
 }
 
 #[test]
+fn the_demo_stands_still_steps_and_is_sought_through() {
+    let Some(mut terminal) = demo(24, 100) else {
+        return;
+    };
+    let clock = |text: &str| {
+        let line = text.lines().next().unwrap_or_default();
+        let at = line.find(" UTC")?;
+        line.get(at - 8..at).map(str::to_owned)
+    };
+    // Its history has to be there before it is halted.
+    terminal.wait_for("finding", |text| text.contains("has held"));
+    terminal.press("p");
+    let still = terminal.wait_for("pause", |text| text.contains("PAUSED, p plays"));
+    let still = clock(&still).unwrap();
+    terminal.press("[");
+    let back = terminal.wait_for("step back", |text| clock(text) != Some(still.clone()));
+    assert!(clock(&back).unwrap() < still, "{back}");
+    terminal.press("]");
+    terminal.wait_for("step on", |text| clock(text) == Some(still.clone()));
+    // Back to where somebody was accused, and all the way on to the end.
+    terminal.press("N");
+    terminal.wait_for("finding", |text| {
+        clock(text).is_some_and(|time| time < still) && text.contains("PAUSED")
+    });
+    terminal.press("p+++++++");
+    terminal.wait_for("end", |text| text.contains(", the end"));
+    terminal.press("[");
+    terminal.wait_for("step back from the end", |text| text.contains("PAUSED"));
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.assert_restored();
+}
+
+#[test]
+fn this_machine_stands_still_and_goes_on_with_now() {
+    if support::find("setsid", "util-linux").is_none() {
+        return;
+    }
+    let child = Running::sleep();
+    let process = Process::compute(child.pid(), 2 * GIB);
+    let scene = Scene::new().gpu(Gpu::default().process(process));
+    let machine = Machine::new(&scene);
+    let watch = machine.command(&["watch", "--interval", "200ms"]);
+    let mut terminal = Terminal::start(&[], &watch, 24, 100);
+    terminal.wait_for("process", |text| text.contains("2.0 GiB"));
+    terminal.press("p");
+    terminal.wait_for("pause", |text| text.contains("PAUSED"));
+    let mut grown = scene;
+    grown.gpus[0].processes[0] = Process::compute(child.pid(), 7 * GIB);
+    machine.play(&grown);
+    let text = terminal.wait_for("distance from now", |text| text.contains(" behind"));
+    assert!(
+        text.contains("2.0 GiB") && !text.contains("7.0 GiB"),
+        "{text}"
+    );
+    terminal.press("L");
+    terminal.wait_for("news", |text| text.contains("7.0 GiB"));
+    terminal.press("-");
+    terminal.wait_for("longer interval", |text| text.contains("every 250ms"));
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.assert_restored();
+}
+
+#[test]
 fn the_stored_history_is_there_with_the_first_sample() {
     if support::find("setsid", "util-linux").is_none() {
         return;

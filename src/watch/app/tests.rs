@@ -280,13 +280,14 @@ fn signals_stop_resume_and_end() {
 }
 
 #[test]
-fn the_age_is_redrawn_once_a_second_and_alarms_after_three_intervals() {
+fn the_age_is_told_when_a_sample_is_late_and_alarms_after_three_intervals() {
     let mut app = showing(sample::snapshot(1, 1));
-    assert_eq!(app.next_tick(), Some(Duration::from_secs(2)));
-    assert_eq!(tick(&mut app, 1_900), None);
-    assert_eq!(tick(&mut app, 2_000), Some(Effect::Draw));
-    assert_eq!((app.age_seconds(), app.is_overdue()), (Some(1), false));
-    assert_eq!(app.next_tick(), Some(Duration::from_secs(3)));
+    // Nothing is drawn while all is well: the next sample is due in two seconds.
+    assert_eq!(app.next_tick(), Some(Duration::from_secs(4)));
+    assert_eq!(tick(&mut app, 3_900), None);
+    assert_eq!(tick(&mut app, 4_000), Some(Effect::Draw));
+    assert_eq!((app.age_seconds(), app.is_overdue()), (Some(3), false));
+    assert_eq!(app.next_tick(), Some(Duration::from_secs(5)));
     tick(&mut app, 7_900);
     assert!(!app.is_overdue());
     tick(&mut app, 8_000);

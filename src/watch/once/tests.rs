@@ -7,14 +7,15 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::*;
-use crate::watch::hand::News;
 use crate::rules::Settings;
 use crate::watch::app::Me;
+use crate::watch::hand::News;
 use crate::watch::sample;
 use crate::watch::view::look::{Depth, Theme};
 
 fn still(theme: Theme, depth: Depth, size: (u16, u16)) -> Still {
     let options = Options {
+        speed: 1.0,
         me: Me::default(),
         interval: Duration::from_secs(1),
         theme,

@@ -1,15 +1,18 @@
-//! The first line: the host, the versions, where the snapshots come from, the clock and the age of
-//! what is shown.
+//! The first line: the host, the versions, where the snapshots come from; at its end the clock: when what
+//! is shown was so, whether the screen stands still, and what leads back to now.
+//!
+//! The clock is written in as many words as there is room for, what matters most in the fewest.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::Style;
+use ratatui::style::{Modifier, Style};
 
 use super::look::Look;
 use super::pen::{Pen, clean, columns};
 use crate::model::Time;
 use crate::units::Span;
 use crate::watch::app::{App, End};
+use crate::watch::play;
 
 /// Draws the line.
 pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
@@ -57,32 +60,112 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
     Pen::new(buffer, area, 0).at_end(&right, right_style);
 }
 
-/// The clock and the age, in as many words as there is room for.
+/// The clock and the state, in as many words as there is room for.
 fn clock(app: &App, look: Look, width: u16) -> (String, Style) {
-    let age = app.age_seconds();
-    let overdue = age.filter(|_| app.is_overdue());
-    if let Some(seconds) = overdue {
-        let span = Span::from_seconds(seconds as f64);
-        return (format!("no answer for {span}"), look.alarm());
+    let (texts, style) = match &app.setup.replay {
+        None => live(app, look),
+        Some(_) => replay(app, look),
+    };
+    // The host stays beside it, and that it is a recording.
+    let is_wide = width >= 60 || app.setup.replay.is_some();
+    let most = width.saturating_sub(if is_wide { 20 } else { 10 });
+    let fits = texts.iter().find(|text| columns(text) <= most);
+    let text = fits.or(texts.last()).cloned().unwrap_or_default();
+    (text, style)
+}
+
+/// What is to be said of this machine's time, longest first.
+fn live(app: &App, look: Look) -> (Vec<String>, Style) {
+    let span = |seconds: u64| Span::from_seconds(seconds as f64);
+    let paused = if app.play.is_paused { "PAUSED, " } else { "" };
+    if let Some(age) = app.age_seconds().filter(|_| app.is_overdue()) {
+        let text = format!("no answer for {}", span(age));
+        return (vec![format!("{paused}{text}"), text], look.alarm());
     }
     let Some(picture) = &app.picture else {
-        return ("waiting for the first sample".to_owned(), look.plain());
+        let texts = ["waiting for the first sample", "waiting"];
+        return (texts.map(str::to_owned).to_vec(), look.plain());
     };
     let (date, time) = date_and_time(picture.snapshot.time);
-    let clock = if width >= 100 || app.setup.replay.is_some() && width >= 80 {
-        format!("{date} {time} UTC")
-    } else {
-        format!("{time} UTC")
-    };
-    match (&app.end, age) {
-        (Some(End::Failed(_)), _) => (format!("no more samples since {clock}"), look.alarm()),
-        (Some(End::Complete), _) => (format!("{clock}, the end"), look.strong()),
-        (None, Some(seconds)) if width >= 60 => {
-            let span = Span::from_seconds(seconds as f64);
-            (format!("{clock}, {span} ago"), look.plain())
-        }
-        (None, _) => (clock, look.plain()),
+    let (long, short) = (format!("{date} {time} UTC"), format!("{time} UTC"));
+    if app.play.is_paused {
+        let texts = match play::behind_seconds(app) {
+            None => vec![
+                format!("PAUSED {short}, L goes on"),
+                format!("PAUSED {time}"),
+            ],
+            Some(seconds) => {
+                let behind = format!("{} behind", Span::from_seconds(seconds.floor()));
+                vec![
+                    format!("PAUSED {long}, {behind}, L: now"),
+                    format!("PAUSED {short}, {behind}, L: now"),
+                    format!("PAUSED {time}, {behind}"),
+                    format!("PAUSED, {behind}"),
+                ]
+            }
+        };
+        return (texts, look.caution().add_modifier(Modifier::BOLD));
     }
+    if let Some(End::Failed(_)) = &app.end {
+        let text = |clock: &str| format!("no more samples since {clock}");
+        let texts = vec![text(&long), text(&short), format!("none since {time}")];
+        return (texts, look.alarm());
+    }
+    let state = match app.told_age_seconds() {
+        Some(age) => format!("{} ago", span(age)),
+        None => format!("every {}", Span(app.play.interval)),
+    };
+    let texts = vec![
+        format!("{long}, {state}"),
+        format!("{short}, {state}"),
+        format!("{time}, {state}"),
+        short,
+    ];
+    (texts, look.plain())
+}
+
+/// What is to be said of a recording's time, longest first.
+fn replay(app: &App, look: Look) -> (Vec<String>, Style) {
+    let read = app.play.percent.map(|percent| format!(" {percent}%"));
+    let read = read.unwrap_or_default();
+    if app.play.is_seeking() {
+        let reached = app.tape.newest().map(|mark| date_and_time(mark.time));
+        let (date, time) = reached.unwrap_or_default();
+        let texts = vec![
+            format!("seeking, {date} {time} UTC{read}, Esc stops"),
+            format!("seeking, {time}{read}, Esc stops"),
+            format!("seeking{read}"),
+        ];
+        return (texts, look.strong());
+    }
+    let Some(picture) = &app.picture else {
+        return (vec!["reading".to_owned()], look.plain());
+    };
+    let (date, time) = date_and_time(picture.snapshot.time);
+    let (long, short) = (format!("{date} {time} UTC"), format!("{time} UTC"));
+    let (state, style) = match &app.end {
+        Some(End::Failed(_)) if play::is_at_end(app) => {
+            ("no more samples".to_owned(), look.alarm())
+        }
+        Some(End::Complete) if play::is_at_end(app) => ("the end".to_owned(), look.strong()),
+        _ if app.play.is_paused => (
+            "PAUSED".to_owned(),
+            look.caution().add_modifier(Modifier::BOLD),
+        ),
+        _ => (play::speed_text(app.play.speed), look.plain()),
+    };
+    let told = match (app.play.is_paused, &app.end) {
+        (true, _) if !play::is_at_end(app) => format!("{state}, p plays"),
+        (false, None) => format!("playing {state}"),
+        _ => state.clone(),
+    };
+    let texts = vec![
+        format!("{long}{read}, {told}"),
+        format!("{short}{read}, {told}"),
+        format!("{short}, {state}"),
+        format!("{time} {state}"),
+    ];
+    (texts, style)
 }
 
 /// `2026-11-21` and `10:04:05`; a time that no calendar has stays as it is.
@@ -96,3 +179,6 @@ pub fn date_and_time(time: Time) -> (String, String) {
         None => (String::new(), text),
     }
 }
+
+#[cfg(test)]
+mod tests;

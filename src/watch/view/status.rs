@@ -169,6 +169,10 @@ fn whereabouts(subject: &Subject<'_>, process: &Process, look: Look) -> String {
 /// Draws the line of keys; while a column is being chosen, the letters.
 pub fn hints(app: &App, look: Look, table_height: u16, area: Rect, buffer: &mut Buffer) {
     let mut pen = Pen::new(buffer, area, 0);
+    if let Some(note) = &app.play.note {
+        pen.text(&clean(note, area.width), look.caution());
+        return;
+    }
     if app.mode == Mode::ChooseSort {
         pen.text("sort by", look.strong()).skip(1);
         for column in Column::ALL {

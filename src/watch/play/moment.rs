@@ -1,0 +1,162 @@
+//! A time as it is typed: `10:04`, `10:04:30`, `2026-11-21 10:04`, `-5m`, `+1h`, `start`, `end`.
+//!
+//! Times of day are UTC, as on the screen.
+
+use crate::model::Time;
+use crate::units::Span;
+
+/// Where to go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// The oldest sample.
+    Start,
+    /// The newest one.
+    End,
+    /// The first one that is not before this time.
+    At(Time),
+}
+
+const EXAMPLES: &str = "10:04, 10:04:30, 2026-11-21 10:04, -5m, +1h, start or end";
+
+/// Reads what was typed. A time of day is one of the day of the sample that is `shown`; where `now` is
+/// given, it is the last one that has been.
+///
+/// # Errors
+///
+/// Where it is no time: what would be one.
+pub fn parse(text: &str, shown: Time, now: Option<Time>) -> Result<Moment, String> {
+    let text = text.trim();
+    let no_time = || format!("not a time; write {EXAMPLES}");
+    match text.to_ascii_lowercase().as_str() {
+        "start" | "begin" | "beginning" => return Ok(Moment::Start),
+        "end" | "now" => return Ok(Moment::End),
+        _ => {}
+    }
+    for (sign, way) in [('-', -1.0), ('+', 1.0)] {
+        if let Some(span) = text.strip_prefix(sign) {
+            let span: Span = span.parse().map_err(|_| no_time())?;
+            return Ok(Moment::At(shown.plus_seconds(way * span.seconds())));
+        }
+    }
+    if let Ok(time) = text.parse() {
+        return Ok(Moment::At(time));
+    }
+    let (date, clock) = match text.split_once([' ', 'T']) {
+        Some((date, clock)) => (Some(date), clock.trim()),
+        None => (None, text),
+    };
+    let clock = clock.strip_suffix(['Z', 'z']).unwrap_or(clock).trim_end();
+    let today = date_of(shown).ok_or_else(no_time)?;
+    let time = at(date.unwrap_or(&today), clock).ok_or_else(no_time)?;
+    match now {
+        Some(now) if date.is_none() && time > now => {
+            let yesterday = date_of(shown.plus_seconds(-86_400.0)).ok_or_else(no_time)?;
+            Ok(Moment::At(at(&yesterday, clock).ok_or_else(no_time)?))
+        }
+        _ => Ok(Moment::At(time)),
+    }
+}
+
+/// `2026-11-21`; `None` for a time that no calendar has.
+fn date_of(time: Time) -> Option<String> {
+    let text = time.to_string();
+    text.split_once('T').map(|(date, _)| date.to_owned())
+}
+
+/// A date and a time of day with or without seconds.
+fn at(date: &str, clock: &str) -> Option<Time> {
+    let seconds = match clock.bytes().filter(|byte| *byte == b':').count() {
+        1 => ":00",
+        2 => "",
+        _ => return None,
+    };
+    let hours = match clock.find(':') {
+        Some(1) => "0",
+        _ => "",
+    };
+    format!("{date}T{hours}{clock}{seconds}Z").parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time(text: &str) -> Time {
+        text.parse().unwrap()
+    }
+
+    fn at(text: &str) -> Result<Moment, String> {
+        parse(text, time("2026-11-21T10:04:05Z"), None)
+    }
+
+    #[test]
+    fn a_time_is_typed_as_it_is_said() {
+        for (text, means) in [
+            ("10:03", "2026-11-21T10:03:00Z"),
+            ("9:03", "2026-11-21T09:03:00Z"),
+            (" 23:59:30 ", "2026-11-21T23:59:30Z"),
+            ("2026-11-20 10:04", "2026-11-20T10:04:00Z"),
+            ("2026-11-20T10:04:07", "2026-11-20T10:04:07Z"),
+            ("2026-11-20T10:04:07Z", "2026-11-20T10:04:07Z"),
+            ("2026-11-20T10:04:07+01:00", "2026-11-20T09:04:07Z"),
+            ("-5m", "2026-11-21T09:59:05Z"),
+            ("+1h30m", "2026-11-21T11:34:05Z"),
+            ("-0", "2026-11-21T10:04:05Z"),
+        ] {
+            assert_eq!(at(text), Ok(Moment::At(time(means))), "{text}");
+        }
+        assert_eq!(at("start"), Ok(Moment::Start));
+        assert_eq!(at("END"), Ok(Moment::End));
+    }
+
+    #[test]
+    fn what_is_no_time_is_told_what_would_be_one() {
+        for text in [
+            "",
+            "-",
+            "ten",
+            "25:00",
+            "10:61",
+            "10",
+            "-5",
+            "+5x",
+            "10:04:05:06",
+        ] {
+            let error = at(text).unwrap_err();
+            assert!(error.contains("10:04"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn on_this_machine_a_time_of_day_is_the_last_one_that_has_been() {
+        let now = time("2026-11-21T00:10:00Z");
+        let parse = |text| parse(text, now, Some(now));
+        let last = Moment::At(time("2026-11-20T23:50:00Z"));
+        assert_eq!(parse("23:50"), Ok(last));
+        assert_eq!(parse("0:05"), Ok(Moment::At(time("2026-11-21T00:05:00Z"))));
+    }
+
+    #[test]
+    fn nothing_that_is_typed_panics() {
+        // xorshift: the same texts in every run.
+        let mut seed: u64 = 0x9E37_79B9_7F4A_7C15;
+        let mut random = move || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed
+        };
+        let letters: Vec<char> = "0123456789::::  --++.TZmshd年\u{1b}e".chars().collect();
+        for _ in 0..50_000 {
+            let length = random() % 22;
+            let text: String = (0..length)
+                .map(|_| letters[random() as usize % letters.len()])
+                .collect();
+            let shown = Time::from_unix_milliseconds((random() as i64) >> (random() % 64));
+            let now = Time::from_unix_milliseconds((random() as i64) >> (random() % 64));
+            if let Err(error) = parse(&text, shown, Some(now)) {
+                assert!(error.contains("10:04"), "{error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What the first line says of time, at several widths.
+
+use std::time::Duration;
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::*;
+use crate::rules::{Engine, Settings};
+use crate::watch::app::{Event, Me, Setup, update};
+use crate::watch::sample;
+use crate::watch::view::look::{Depth, Theme};
+
+fn app(replay: Option<&str>, samples: u64) -> App {
+    let setup = Setup {
+        replay: replay.map(str::to_owned),
+        version: "0.1.0",
+        me: Me::default(),
+        depth: Depth::Mono,
+        ascii: false,
+    };
+    let engine = Engine::new(Settings::default());
+    let mut app = App::new(setup, engine, Duration::from_secs(1), 80, 24);
+    for second in 0..samples {
+        see(&mut app, second);
+    }
+    app
+}
+
+fn see(app: &mut App, second: u64) {
+    let mut snapshot = sample::snapshot(1, 1);
+    snapshot.time = snapshot.time.plus_seconds(second as f64);
+    let event = Event::Snapshot {
+        now: Duration::from_secs(second),
+        snapshot: Box::new(snapshot),
+        is_passing: false,
+    };
+    update(app, event);
+}
+
+fn press(app: &mut App, keys: &str) {
+    for key in keys.chars() {
+        let key = KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE);
+        update(app, Event::Key(key));
+    }
+}
+
+fn line(app: &App, width: u16) -> String {
+    let area = Rect::new(0, 0, width, 1);
+    let mut buffer = Buffer::empty(area);
+    let look = Look {
+        theme: Theme::default(),
+        depth: Depth::Mono,
+    };
+    draw(app, look, area, &mut buffer);
+    let mut line = String::new();
+    for cell in &buffer.content {
+        line.push_str(cell.symbol());
+    }
+    line.trim_end().to_owned()
+}
+
+/// That the line ends so, at these widths.
+fn ends(app: &App, expected: &[(u16, &str)]) {
+    for &(width, end) in expected {
+        let line = line(app, width);
+        assert!(line.ends_with(end), "{width}: {line:?}");
+        assert!(columns(&line) <= width);
+    }
+}
+
+#[test]
+fn of_this_machine_it_says_how_often_it_is_sampled() {
+    let app = app(None, 3);
+    ends(
+        &app,
+        &[
+            (120, "  2026-11-21 10:04:07 UTC, every 1s"),
+            (60, "  2026-11-21 10:04:07 UTC, every 1s"),
+            (40, " 10:04:07 UTC, every 1s"),
+        ],
+    );
+    assert!(line(&app, 40).starts_with("gpu26"), "{}", line(&app, 40));
+}
+
+#[test]
+fn paused_it_says_how_far_behind_it_is_and_what_leads_back() {
+    let mut app = app(None, 3);
+    press(&mut app, "p");
+    ends(
+        &app,
+        &[
+            (80, "PAUSED 10:04:07 UTC, L goes on"),
+            (40, "PAUSED 10:04:07 UTC, L goes on"),
+        ],
+    );
+    for second in 3..203 {
+        see(&mut app, second);
+    }
+    ends(
+        &app,
+        &[
+            (120, "PAUSED 2026-11-21 10:04:07 UTC, 3m 20s behind, L: now"),
+            (80, "PAUSED 2026-11-21 10:04:07 UTC, 3m 20s behind, L: now"),
+            (60, "PAUSED 10:04:07, 3m 20s behind"),
+            (40, "PAUSED 10:04:07, 3m 20s behind"),
+        ],
+    );
+}
+
+#[test]
+fn late_silent_and_paused_are_told_apart() {
+    let mut app = app(None, 3);
+    let tick = |app: &mut App, second| {
+        let now = Duration::from_secs(second);
+        update(app, Event::Tick { now });
+    };
+    tick(&mut app, 4);
+    ends(&app, &[(80, "10:04:07 UTC, 2s ago")]);
+    tick(&mut app, 9);
+    ends(
+        &app,
+        &[(80, " no answer for 7s"), (40, " no answer for 7s")],
+    );
+    press(&mut app, "p");
+    ends(
+        &app,
+        &[
+            (80, "PAUSED, no answer for 7s"),
+            (40, "PAUSED, no answer for 7s"),
+        ],
+    );
+}
+
+#[test]
+fn of_a_recording_it_says_where_and_how_fast() {
+    let mut app = app(Some("r.jsonl"), 3);
+    update(&mut app, Event::SourceRead(37));
+    ends(
+        &app,
+        &[
+            (120, "2026-11-21 10:04:07 UTC 37%, playing 1x"),
+            (80, "2026-11-21 10:04:07 UTC 37%, playing 1x"),
+            (40, "10:04:07 UTC, 1x"),
+        ],
+    );
+    press(&mut app, "++");
+    ends(&app, &[(40, "10:04:07 UTC, 4x")]);
+    press(&mut app, "p");
+    ends(
+        &app,
+        &[(80, "37%, PAUSED, p plays"), (40, "10:04:07 UTC, PAUSED")],
+    );
+    press(&mut app, "n");
+    ends(
+        &app,
+        &[
+            (80, "seeking, 2026-11-21 10:04:07 UTC 37%, Esc stops"),
+            (40, "seeking 37%"),
+        ],
+    );
+    update(&mut app, Event::SourceEnded);
+    ends(&app, &[(80, "37%, the end"), (40, "10:04:07 the end")]);
+    press(&mut app, "[");
+    ends(&app, &[(80, "10:04:06 UTC 37%, PAUSED, p plays")]);
+    let narrow = line(&app, 40);
+    assert!(narrow.starts_with(" REPLAY   gpu26"), "{narrow}");
+}
+
+#[test]
+fn no_width_breaks_it() {
+    let mut paused = app(None, 30);
+    press(&mut paused, "[[[");
+    let mut ended = app(Some("\u{1b}[31m年年"), 4);
+    update(&mut ended, Event::SourceEnded);
+    for app in [app(None, 0), app(Some("r"), 0), paused, ended] {
+        for width in 0..130 {
+            // A wide character is followed by a cell of its own.
+            let shown = line(&app, width).chars().count();
+            assert!(shown <= usize::from(width));
+            assert!(shown > 0 || width < 20, "{width}");
+        }
+    }
+}
