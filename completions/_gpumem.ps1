@@ -118,6 +118,7 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use colour; NO_COLOR is honoured')
             [CompletionResult]::new('--store-dir', '--store-dir', [CompletionResultType]::ParameterName, 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store')
             [CompletionResult]::new('--ascii', '--ascii', [CompletionResultType]::ParameterName, 'Draw with ASCII only [default: where the locale is not UTF-8]')
+            [CompletionResult]::new('--no-mouse', '--no-mouse', [CompletionResultType]::ParameterName, 'Leave the mouse to the terminal, which selects text with it')
             [CompletionResult]::new('--no-store', '--no-store', [CompletionResultType]::ParameterName, 'Do not use the history that `gpumem record --store` keeps')
             [CompletionResult]::new('--demo', '--demo', [CompletionResultType]::ParameterName, 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan')
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')

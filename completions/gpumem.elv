@@ -111,6 +111,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --color 'When to use colour; NO_COLOR is honoured'
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
             cand --ascii 'Draw with ASCII only [default: where the locale is not UTF-8]'
+            cand --no-mouse 'Leave the mouse to the terminal, which selects text with it'
             cand --no-store 'Do not use the history that `gpumem record --store` keeps'
             cand --demo 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
             cand -h 'Print help (see more with ''--help'')'

@@ -431,6 +431,10 @@ pub struct Watch {
     )]
     pub keys: Option<Keys>,
 
+    /// Leave the mouse to the terminal, which selects text with it
+    #[arg(long)]
+    pub no_mouse: bool,
+
     /// Whether the stored history counts.
     #[command(flatten)]
     pub stored: Stored,

@@ -1,5 +1,7 @@
-//! `gpumem watch`: the terminal screen. What ends processes for it is in `hand`.
+//! `gpumem watch`: the terminal screen. What ends processes for it is in `hand`; how it was arranged is
+//! kept by [`habits`].
 
+mod habits;
 mod hand;
 
 use std::io::IsTerminal as _;
@@ -47,7 +49,14 @@ pub(super) fn run(args: &Watch, global: &Global) -> anyhow::Result<Exit> {
         None => Box::new(judged_live(args, global, interval, needed, &mut engine)?),
     };
     let options = options(args, global, interval);
-    match watch::run(source, engine, Box::new(hand), options)? {
+    let mut remembered = habits::load();
+    if args.theme.is_some() {
+        // What is typed counts.
+        remembered.theme = None;
+    }
+    let outcome = watch::run(source, engine, Box::new(hand), options, &mut remembered);
+    habits::save(remembered);
+    match outcome? {
         Outcome::Quit => Ok(Exit::Clean),
         Outcome::Signal(signal) => {
             // Ends the program as by that signal, unless the signal has no such default.
@@ -86,6 +95,7 @@ fn options(args: &Watch, global: &Global, interval: Duration) -> Options {
     Options {
         interval,
         speed: args.speed,
+        mouse: !args.no_mouse,
         me: Me {
             uid: Some(rustix::process::geteuid().as_raw()),
             name: std::env::var("USER").ok(),

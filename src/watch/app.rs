@@ -16,17 +16,18 @@ use signal_hook::consts::{SIGCONT, SIGTSTP};
 
 use super::column::Column;
 use super::hand::{Ask, News};
-use super::keys::{self, Action};
+use super::keys::{self, Action, Context};
 use super::layout::{Form, Layout, Needs};
 use super::listing::{Choice, Listing};
+use super::mouse::{self, Mouse};
 use super::page::{self, Page};
 use super::picture::{Picture, RowKey, Sort, Subject};
 use super::play::{self, Control, Play};
 use super::prompt::{self, Former, Prompt};
 use super::reaping::{self, Reaping};
+use super::tape::Tape;
 use super::view::look::{Depth, Theme};
 use super::view::{help, table};
-use super::{mouse, tape::Tape};
 use crate::history::course::Courses;
 use crate::model::{Snapshot, Time};
 use crate::rules::Engine;
@@ -40,7 +41,12 @@ pub enum Event {
     /// A key.
     Key(KeyEvent),
     /// The mouse.
-    Mouse(MouseEvent),
+    Mouse {
+        /// Time since the screen started.
+        now: Duration,
+        /// What it did, and where.
+        event: MouseEvent,
+    },
     /// The terminal has this many columns and rows now.
     Resize(u16, u16),
     /// The next sample came, `now` after the start of the screen.
@@ -103,7 +109,7 @@ pub enum Effect {
 pub enum Mode {
     /// The table and the findings.
     Main,
-    /// The help, scrolled down by so many lines.
+    /// The help, scrolled down by so many lines; [`App::help_over`] is below it.
     Help(u16),
     /// The next letter names a column to sort by.
     ChooseSort,
@@ -184,6 +190,10 @@ pub struct App {
     pub findings_offset: usize,
     /// What the keys act on.
     pub mode: Mode,
+    /// What the help was opened from.
+    pub help_over: Context,
+    /// What is remembered of the mouse.
+    pub mouse: Mouse,
     /// What is explained.
     pub page: Option<Page>,
     /// What is to be ended, or being ended.
@@ -229,6 +239,8 @@ impl App {
             finding: None,
             findings_offset: 0,
             mode: Mode::Main,
+            help_over: Context::Main,
+            mouse: Mouse::default(),
             page: None,
             reaping: Reaping::default(),
             play: Play::new(interval),
@@ -244,6 +256,16 @@ impl App {
             first: None,
             sampled_at: Duration::ZERO,
             now: Duration::ZERO,
+        }
+    }
+
+    /// Which keys hold now, or are explained by the help.
+    pub fn context(&self) -> Context {
+        match self.mode {
+            Mode::Page => Context::Page,
+            Mode::Plan => Context::Plan,
+            Mode::Help(_) => self.help_over,
+            Mode::Main | Mode::ChooseSort | Mode::Prompt(_) => Context::Main,
         }
     }
 
@@ -462,7 +484,7 @@ impl App {
 pub fn update(app: &mut App, event: Event) -> Option<Effect> {
     match event {
         Event::Key(key) => on_key(app, &key),
-        Event::Mouse(event) => mouse::on_mouse(app, event),
+        Event::Mouse { now, event } => mouse::on_mouse(app, event, now),
         Event::Hand(news) => reaping::hear(app, news),
         Event::Resize(columns, rows) => {
             app.area = Rect::new(0, 0, columns, rows);
@@ -514,7 +536,10 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
 }
 
 fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
-    let action = keys::action(key);
+    let action = match app.mode {
+        Mode::Help(_) => keys::action(Context::Main, key),
+        _ => keys::action(app.context(), key),
+    };
     let is_typing = matches!(app.mode, Mode::Prompt(_));
     match action {
         Some(Action::Repaint) => return Some(Effect::Repaint),
@@ -527,14 +552,18 @@ fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     match &app.mode {
         Mode::Main => act(app, action?),
         Mode::Help(line) => {
-            let last = help::last_line(app.area);
+            let last = help::last_line(app.help_over, app.area);
             app.mode = match action {
                 Some(Action::Down) => Mode::Help(last.min(line + 1)),
                 Some(Action::Up) => Mode::Help(line.saturating_sub(1)),
                 Some(Action::PageDown | Action::Last) => Mode::Help(last),
                 Some(Action::PageUp | Action::First) => Mode::Help(0),
                 // Any other key leaves the help, and only that.
-                _ => Mode::Main,
+                _ => match app.help_over {
+                    Context::Main => Mode::Main,
+                    Context::Page => Mode::Page,
+                    Context::Plan => Mode::Plan,
+                },
             };
             Some(Effect::Draw)
         }
@@ -550,9 +579,17 @@ fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
             Some(Effect::Draw)
         }
         Mode::Prompt(_) => prompt::on_key(app, key),
+        Mode::Page | Mode::Plan if action == Some(Action::Help) => open_help(app),
         Mode::Page => page::on_key(app, action),
         Mode::Plan => reaping::on_key(app, key, action),
     }
+}
+
+/// Puts the help over what is open.
+fn open_help(app: &mut App) -> Option<Effect> {
+    app.help_over = app.context();
+    app.mode = Mode::Help(0);
+    Some(Effect::Draw)
 }
 
 /// Does what a key asks for while nothing is open.
@@ -609,7 +646,7 @@ pub(super) fn act(app: &mut App, action: Action) -> Option<Effect> {
         | Action::Slower => return play::act(app, action),
         Action::NextForm => app.form = Form::after(app.form),
         Action::NextTheme => app.theme = app.theme.next(),
-        Action::Help => app.mode = Mode::Help(0),
+        Action::Help => return open_help(app),
         Action::Back if app.play.is_seeking() => return play::interrupt(app),
         Action::Back if app.selected.is_some() => app.selected = None,
         Action::Back if !app.tagged.is_empty() => app.tagged.clear(),
@@ -617,6 +654,12 @@ pub(super) fn act(app: &mut App, action: Action) -> Option<Effect> {
         Action::Back | Action::Quit | Action::QuitAtOnce => return Some(Effect::Quit),
         Action::Repaint => return Some(Effect::Repaint),
         Action::Suspend => return Some(Effect::Suspend),
+        Action::Confirm
+        | Action::Undo
+        | Action::ChooseSignal
+        | Action::EveryUser
+        | Action::Direct
+        | Action::PlanAgain => return None,
     }
     // What was done may have given the table more rows, or fewer.
     app.scroll();

@@ -1,8 +1,15 @@
-//! The keys: one table that both handles them and is the help.
+//! The keys: one table (in `keys/bindings.rs`) that handles them, is the help, and has the words of
+//! the bottom line.
 //!
-//! Keys of nvitop, nvtop, htop and vi where they agree. What an action does is in `app.rs`.
+//! Keys of nvitop, nvtop, htop and vi where they agree; where they do not, none of them ends a process
+//! at once. What an action does is in `app.rs`; what a page and a plan make of it in `page.rs` and
+//! `reaping.rs`.
+
+mod bindings;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+pub use bindings::GROUPS;
 
 use super::column::Column;
 
@@ -91,6 +98,18 @@ pub enum Action {
     Suspend,
     /// One step back: leave what is open, clear the selection, quit.
     Back,
+    /// Do what the plan says.
+    Confirm,
+    /// Do not do what the plan says, after all.
+    Undo,
+    /// Choose another signal for the plan.
+    ChooseSignal,
+    /// Plan for processes of other users, too.
+    EveryUser,
+    /// Plan for what a scheduler, a service manager or a container runtime owns, too.
+    Direct,
+    /// Make the plan anew.
+    PlanAgain,
     /// Leave.
     Quit,
     /// Leave, whatever is open.
@@ -104,6 +123,39 @@ pub enum Key {
     Plain(KeyCode),
     /// With Ctrl.
     Ctrl(char),
+}
+
+impl Key {
+    /// The event of pressing it.
+    pub fn event(self) -> KeyEvent {
+        match self {
+            Self::Plain(code) => KeyEvent::new(code, KeyModifiers::NONE),
+            Self::Ctrl(c) => KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL),
+        }
+    }
+}
+
+/// Where keys are pressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Context {
+    /// The table and the findings.
+    #[default]
+    Main,
+    /// The page of explanation.
+    Page,
+    /// The plan, or what is being done by it.
+    Plan,
+}
+
+/// Keys under a heading of the help.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// Where they are pressed.
+    pub context: Context,
+    /// The heading.
+    pub title: &'static str,
+    /// The keys.
+    pub bindings: &'static [Binding],
 }
 
 /// One line of the table.
@@ -121,306 +173,19 @@ pub struct Binding {
     pub action: Action,
 }
 
-const fn char(c: char) -> Key {
-    Key::Plain(KeyCode::Char(c))
+/// Keys that are of this context alone.
+pub fn table(context: Context) -> impl Iterator<Item = &'static Binding> {
+    GROUPS
+        .iter()
+        .filter(move |group| group.context == context)
+        .flat_map(|group| group.bindings)
 }
 
-const fn plain(code: KeyCode) -> Key {
-    Key::Plain(code)
-}
-
-const fn bind(
-    keys: &'static [Key],
-    label: &'static str,
-    does: &'static str,
-    action: Action,
-) -> Binding {
-    Binding {
-        keys,
-        label,
-        does,
-        hint: None,
-        action,
-    }
-}
-
-impl Binding {
-    const fn hinted(mut self, key: &'static str, word: &'static str) -> Self {
-        self.hint = Some((key, word));
-        self
-    }
-}
-
-/// Every key, in the order of the help, under its headings.
-pub const GROUPS: &[(&str, &[Binding])] = &[
-    (
-        "Look around",
-        &[
-            bind(
-                &[char('j'), plain(KeyCode::Down)],
-                "j Down",
-                "select the next process",
-                Action::Down,
-            )
-            .hinted("j k", "select"),
-            bind(
-                &[char('k'), plain(KeyCode::Up)],
-                "k Up",
-                "select the one before",
-                Action::Up,
-            ),
-            bind(
-                &[plain(KeyCode::PageDown), Key::Ctrl('f')],
-                "PgDn Ctrl-F",
-                "a screenful down",
-                Action::PageDown,
-            ),
-            bind(
-                &[plain(KeyCode::PageUp), Key::Ctrl('b')],
-                "PgUp Ctrl-B",
-                "a screenful up",
-                Action::PageUp,
-            ),
-            bind(
-                &[plain(KeyCode::Home), char('g')],
-                "Home g",
-                "the first",
-                Action::First,
-            ),
-            bind(
-                &[plain(KeyCode::End), char('G')],
-                "End G",
-                "the last",
-                Action::Last,
-            ),
-            bind(
-                &[plain(KeyCode::Left)],
-                "Left",
-                "back to the beginning of the commands",
-                Action::Left,
-            ),
-            bind(
-                &[plain(KeyCode::Right), char('l')],
-                "Right l",
-                "more of the commands",
-                Action::Right,
-            ),
-            bind(
-                &[plain(KeyCode::Tab), plain(KeyCode::BackTab)],
-                "Tab",
-                "to the findings, and back to the table",
-                Action::SwitchFocus,
-            ),
-            bind(
-                &[plain(KeyCode::Enter)],
-                "Enter",
-                "explain the selected process or finding",
-                Action::Open,
-            )
-            .hinted("Enter", "explain"),
-        ],
-    ),
-    (
-        "Get memory back",
-        &[
-            bind(
-                &[char(' ')],
-                "Space",
-                "mark the process, and go on to the next",
-                Action::Tag,
-            ),
-            bind(&[char('U')], "U", "take all marks away", Action::UntagAll),
-            bind(
-                &[
-                    char('x'),
-                    char('K'),
-                    plain(KeyCode::F(9)),
-                    plain(KeyCode::Delete),
-                ],
-                "x K F9 Del",
-                "show how the marked, or the selected, would be ended",
-                Action::Reap,
-            )
-            .hinted("x", "end"),
-            bind(
-                &[char('X')],
-                "X",
-                "show how all that the rules found would be ended",
-                Action::ReapFindings,
-            ),
-        ],
-    ),
-    (
-        "Which processes, in which order",
-        &[
-            bind(
-                &[char('/'), plain(KeyCode::F(4))],
-                "/ F4",
-                "filter: words, or user:ann gpu:0 idle>10m mem>4GiB",
-                Action::Filter,
-            )
-            .hinted("/", "filter"),
-            bind(&[char('t')], "t", "families as trees", Action::Tree).hinted("t", "tree"),
-            bind(&[char('u')], "u", "only my own", Action::Mine),
-            bind(
-                &[char('f')],
-                "f",
-                "only those with findings",
-                Action::OnlyFindings,
-            ),
-            bind(
-                &[char('z')],
-                "z",
-                "hide what holds little",
-                Action::HideSmall,
-            ),
-            bind(
-                &[char('o'), plain(KeyCode::F(6))],
-                "o F6",
-                "sort by a column, named by its letter",
-                Action::ChooseSort,
-            )
-            .hinted("o", "sort"),
-            bind(
-                &[char('<'), char(',')],
-                "< ,",
-                "sort by the column to the left",
-                Action::SortLeft,
-            ),
-            bind(
-                &[char('>'), char('.')],
-                "> .",
-                "sort by the column to the right",
-                Action::SortRight,
-            ),
-            bind(
-                &[char('M')],
-                "M",
-                "sort by GPU memory",
-                Action::SortBy(Column::Memory),
-            ),
-            bind(
-                &[char('P')],
-                "P",
-                "sort by CPU use",
-                Action::SortBy(Column::CpuPercent),
-            ),
-            bind(
-                &[char('r'), char('I')],
-                "r I",
-                "turn the order around",
-                Action::Reverse,
-            ),
-        ],
-    ),
-    (
-        "Time",
-        &[
-            bind(
-                &[char('p'), char('Z')],
-                "p Z",
-                "hold the screen still; go on",
-                Action::Pause,
-            )
-            .hinted("p", "pause"),
-            bind(&[char('[')], "[", "the sample before", Action::StepBack),
-            bind(&[char(']')], "]", "the sample after", Action::StepOn),
-            bind(&[char('{')], "{", "a minute back", Action::LeapBack),
-            bind(&[char('}')], "}", "a minute on", Action::LeapOn),
-            bind(
-                &[char('n')],
-                "n",
-                "to where the next finding begins",
-                Action::NextFinding,
-            ),
-            bind(
-                &[char('N')],
-                "N",
-                "to where the finding before began",
-                Action::PreviousFinding,
-            ),
-            bind(
-                &[char('@')],
-                "@",
-                "to a time: 10:04, -5m, +1h",
-                Action::Seek,
-            ),
-            bind(&[char('L')], "L", "to the newest sample", Action::Now),
-            bind(
-                &[char('+'), char('=')],
-                "+ =",
-                "sample more often; play faster",
-                Action::Faster,
-            ),
-            bind(
-                &[char('-')],
-                "-",
-                "sample less often; play slower",
-                Action::Slower,
-            ),
-        ],
-    ),
-    (
-        "The screen",
-        &[
-            bind(
-                &[char('?'), char('h'), plain(KeyCode::F(1))],
-                "? h F1",
-                "this help",
-                Action::Help,
-            )
-            .hinted("?", "help"),
-            bind(
-                &[char('v')],
-                "v",
-                "the GPUs in another form",
-                Action::NextForm,
-            ),
-            bind(&[char('C')], "C", "the next theme", Action::NextTheme),
-            bind(
-                &[Key::Ctrl('l'), plain(KeyCode::F(5))],
-                "Ctrl-L F5",
-                "draw the screen again",
-                Action::Repaint,
-            ),
-            bind(
-                &[Key::Ctrl('z')],
-                "Ctrl-Z",
-                "back to the shell; fg returns",
-                Action::Suspend,
-            ),
-            bind(
-                &[plain(KeyCode::Esc)],
-                "Esc",
-                "one step back: what is open, the selection, quit",
-                Action::Back,
-            ),
-            bind(
-                &[char('q'), plain(KeyCode::F(10))],
-                "q F10",
-                "quit",
-                Action::Quit,
-            )
-            .hinted("q", "quit"),
-            bind(
-                &[Key::Ctrl('c')],
-                "Ctrl-C",
-                "quit, whatever is open",
-                Action::QuitAtOnce,
-            ),
-        ],
-    ),
-];
-
-/// Every key.
-pub fn table() -> impl Iterator<Item = &'static Binding> {
-    GROUPS.iter().flat_map(|(_, bindings)| *bindings)
-}
-
-/// What a key asks for, if anything.
-pub fn action(event: &KeyEvent) -> Option<Action> {
+/// What a key asks for there, if anything.
+pub fn action(context: Context, event: &KeyEvent) -> Option<Action> {
     let key = pressed(event)?;
-    table()
+    table(context)
+        .chain(table(Context::Main))
         .find(|binding| binding.keys.contains(&key))
         .map(|binding| binding.action)
 }
@@ -438,31 +203,4 @@ fn pressed(event: &KeyEvent) -> Option<Key> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_key_is_bound_twice() {
-        let keys: Vec<Key> = table().flat_map(|binding| binding.keys).copied().collect();
-        for (at, key) in keys.iter().enumerate() {
-            assert!(!keys[..at].contains(key), "{key:?}");
-        }
-    }
-
-    #[test]
-    fn a_key_counts_when_it_is_pressed_with_nothing_else_held() {
-        let event = |code, modifiers| KeyEvent::new(code, modifiers);
-        let q = KeyCode::Char('q');
-        assert_eq!(action(&event(q, KeyModifiers::NONE)), Some(Action::Quit));
-        assert_eq!(action(&event(q, KeyModifiers::ALT)), None);
-        assert_eq!(action(&event(q, KeyModifiers::CONTROL)), None);
-        assert_eq!(
-            action(&event(KeyCode::Char('c'), KeyModifiers::CONTROL)),
-            Some(Action::QuitAtOnce)
-        );
-        assert_eq!(
-            action(&event(KeyCode::Char('G'), KeyModifiers::SHIFT)),
-            Some(Action::Last)
-        );
-    }
-}
+mod tests;

@@ -59,6 +59,7 @@ pub use crate::source::Control;
 use crate::source::{Due, Origin, Source};
 use app::{App, Effect, Event, Me, Setup, update};
 use hand::{Ask, Hand, News};
+use remember::Remembered;
 use terminal::Screen;
 use view::look::{Depth, Theme};
 
@@ -77,6 +78,9 @@ pub struct Options {
     pub depth: Depth,
     /// Whether only ASCII may be written, as in a locale that is not UTF-8.
     pub ascii: bool,
+    /// Whether clicks and the wheel are asked for; the terminal selects no text with them then,
+    /// unless Shift is held.
+    pub mouse: bool,
 }
 
 impl Options {
@@ -157,7 +161,8 @@ const LEAVE: Duration = Duration::from_secs(5);
 const BATCH: Duration = Duration::from_millis(8);
 
 /// Shows what `source` yields and `engine` makes of it, until a person or a signal ends it. What a person
-/// asks to be ended `hand` ends; it is told to [leave](Ask::Leave) once the terminal is given back.
+/// asks to be ended `hand` ends; it is told to [leave](Ask::Leave) once the terminal is given back. The
+/// screen is arranged as `remembered` says, which then says what was changed of that, and no more.
 ///
 /// A thread that waits in `source` or for a key stays behind when this returns; the program is
 /// expected to end soon after.
@@ -171,6 +176,7 @@ pub fn run(
     engine: Engine,
     hand: Box<dyn Hand + Send>,
     options: Options,
+    remembered: &mut Remembered,
 ) -> Result<Outcome, Error> {
     if !terminal::is_terminal() {
         return Err(Error::NotATerminal);
@@ -180,8 +186,11 @@ pub fn run(
         Origin::Replay { name, can_rewind } => (Some(name), can_rewind),
     };
     let (columns, rows) = terminal::size();
+    let mouse = options.mouse;
     let mut app = options.start(replay, engine, columns, rows);
     app.play.can_rewind = can_rewind;
+    app.arrange(remembered);
+    let arranged = app.remembered();
     let start = Instant::now();
     let (sender, messages) = sync_channel(QUEUE);
     // The thread that samples may hang in the driver; nobody who tells it something waits for it.
@@ -189,19 +198,20 @@ pub fn run(
     let (asks, to_do) = sync_channel(ASKS);
     let (leaving, left) = sync_channel(0);
 
-    let outcome = terminal::with_screen(|screen| {
+    let outcome = terminal::with_screen(mouse, |screen| {
         // Before the threads: a signal that comes now must find the terminal's keeper.
         let _signals = SignalWatch::start(&sender)?;
         spawn("sampling", &sender, move |sender| {
             sample(source, &told, start, sender);
         })?;
-        spawn("keyboard", &sender, read_keys)?;
+        spawn("keyboard", &sender, move |sender| read_keys(start, sender))?;
         spawn("hand", &sender, move |sender| {
             let _leaving: SyncSender<()> = leaving;
             work(hand, &to_do, sender);
         })?;
         drive(&mut app, screen, &messages, &controls, &asks, start)
     });
+    *remembered = app.remembered().since(&arranged);
     // Nobody listens any more, so that nothing holds the hand up.
     drop(messages);
     if asks.try_send(Ask::Leave).is_ok() {
@@ -427,11 +437,15 @@ fn in_full(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Sends keys and sizes, until nobody listens.
-fn read_keys(sender: &SyncSender<Message>) {
+/// Sends keys, clicks and sizes, until nobody listens.
+fn read_keys(start: Instant, sender: &SyncSender<Message>) {
     loop {
         let message = match crossterm::event::read() {
             Ok(crossterm::event::Event::Key(key)) => Message::Event(Event::Key(key)),
+            Ok(crossterm::event::Event::Mouse(event)) => {
+                let now = start.elapsed();
+                Message::Event(Event::Mouse { now, event })
+            }
             Ok(crossterm::event::Event::Resize(..)) => {
                 let (columns, rows) = terminal::size();
                 Message::Event(Event::Resize(columns, rows))
@@ -550,3 +564,6 @@ fn resume(app: &mut App, screen: &mut Screen) -> io::Result<()> {
 fn can_be_continued() -> bool {
     getsid(None).is_ok_and(|session| session != getpgrp())
 }
+
+#[cfg(test)]
+mod tests;

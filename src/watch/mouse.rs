@@ -1,10 +1,150 @@
 //! The mouse: what lies under it, and what a button or the wheel does there.
+//!
+//! A click does what a key does, by that key where there is one; so nothing can be done by mouse alone.
+//! Pure: the time of a click comes with it.
 
-use crossterm::event::MouseEvent;
+use std::time::Duration;
 
-use super::app::{App, Effect};
+use crossterm::event::{KeyCode, MouseButton, MouseEvent, MouseEventKind};
+use ratatui::layout::{Position, Rect};
 
-/// Takes in what the mouse did.
-pub fn on_mouse(_app: &mut App, _event: MouseEvent) -> Option<Effect> {
-    None
+use super::app::{App, Effect, Event, Focus, Mode, update};
+use super::column::Column;
+use super::page;
+use super::picture::{RowKey, Sort};
+use super::view::{findings, hints, table};
+
+/// Two clicks on a row within this time open it.
+const DOUBLE: Duration = Duration::from_millis(400);
+/// Lines that a notch of the wheel goes.
+const NOTCH: usize = 3;
+
+/// What is remembered of the mouse.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Mouse {
+    /// The row that was clicked last, and when.
+    clicked: Option<(RowKey, Duration)>,
 }
+
+/// Takes in what the mouse did, `now` after the start of the screen.
+pub fn on_mouse(app: &mut App, event: MouseEvent, now: Duration) -> Option<Effect> {
+    let at = Position::new(event.column, event.row);
+    match event.kind {
+        MouseEventKind::Down(MouseButton::Left) => on_click(app, at, now),
+        MouseEventKind::ScrollDown => on_wheel(app, at, KeyCode::Down),
+        MouseEventKind::ScrollUp => on_wheel(app, at, KeyCode::Up),
+        _ => None,
+    }
+}
+
+/// What scrolls is what lies under the mouse; what is typed goes on undisturbed.
+fn on_wheel(app: &mut App, at: Position, key: KeyCode) -> Option<Effect> {
+    match app.mode {
+        Mode::Main => {
+            let layout = app.layout()?;
+            if layout.table.contains(at) || layout.table_heading.contains(at) {
+                app.focus = Focus::Table;
+            } else if layout.status.contains(at) && findings::are_shown(app) {
+                app.focus = Focus::Findings;
+            } else {
+                return None;
+            }
+        }
+        Mode::Help(_) | Mode::Page | Mode::Plan => {}
+        Mode::ChooseSort | Mode::Prompt(_) => return None,
+    }
+    let mut effect = None;
+    for _ in 0..NOTCH {
+        effect = press(app, key).or(effect);
+    }
+    effect
+}
+
+fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
+    let last = app.mouse.clicked.take();
+    match app.mode {
+        // Whoever ends a process says so with a key.
+        Mode::Prompt(_) | Mode::Plan => return None,
+        Mode::Help(_) => return press(app, KeyCode::Esc),
+        Mode::Page => return on_hint(app, at),
+        Mode::Main | Mode::ChooseSort => {}
+    }
+    let layout = app.layout()?;
+    let was_asked = app.mode == Mode::ChooseSort;
+    app.mode = Mode::Main;
+    let effect = if was_asked && !layout.table_heading.contains(at) {
+        None
+    } else if layout.hints.contains(at) {
+        on_hint(app, at)
+    } else if layout.table_heading.contains(at) {
+        table::hit_column(app, at.x).map(|column| on_heading(app, column))
+    } else if layout.table.contains(at) {
+        on_row(app, usize::from(at.y - layout.table.y), last, now)
+    } else if layout.status.contains(at) && findings::are_shown(app) {
+        let finding = findings::at_row(app, at.y);
+        app.focus = Focus::Findings;
+        if let Some(finding) = finding {
+            page::select_finding(app, finding);
+        }
+        Some(Effect::Draw)
+    } else {
+        None
+    };
+    // The question for a column is gone from the screen, whatever was clicked.
+    effect.or_else(|| was_asked.then_some(Effect::Draw))
+}
+
+/// A column's heading sorts by it, and turns the order around where it is so already.
+fn on_heading(app: &mut App, column: Column) -> Effect {
+    let sort = app.choice.sort;
+    app.sort_by(Sort {
+        column,
+        reversed: sort.column == column && !sort.reversed,
+    });
+    Effect::Draw
+}
+
+/// A row is selected, and opened by a second click. The row is known by its process: where another
+/// one has moved under the mouse between the clicks, that one is selected only.
+fn on_row(
+    app: &mut App,
+    line: usize,
+    last: Option<(RowKey, Duration)>,
+    now: Duration,
+) -> Option<Effect> {
+    let at = app.offset + line;
+    let key = app.subject_at(at)?.row.key;
+    app.focus = Focus::Table;
+    app.select(at);
+    if last.is_some_and(|(row, then)| row == key && now.saturating_sub(then) <= DOUBLE) {
+        return press(app, KeyCode::Enter).or(Some(Effect::Draw));
+    }
+    app.mouse.clicked = Some((key, now));
+    Some(Effect::Draw)
+}
+
+/// A hint in the bottom line does what its key does.
+fn on_hint(app: &mut App, at: Position) -> Option<Effect> {
+    let bottom = Rect {
+        y: app.area.bottom().saturating_sub(1),
+        height: 1.min(app.area.height),
+        ..app.area
+    };
+    if !bottom.contains(at) {
+        return None;
+    }
+    let spots = hints::shown(app, bottom.width);
+    let binding = spots
+        .iter()
+        .find(|spot| (spot.from..spot.to).contains(&at.x))?
+        .binding;
+    let key = binding.keys.first()?;
+    update(app, Event::Key(key.event()))
+}
+
+fn press(app: &mut App, key: KeyCode) -> Option<Effect> {
+    update(app, Event::Key(key.into()))
+}
+
+#[cfg(test)]
+mod tests;

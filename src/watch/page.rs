@@ -181,7 +181,7 @@ fn reap_page(app: &mut App) -> Option<Effect> {
     }
     close(app);
     app.focus = Focus::Table;
-    reaping::open_selected(app).or(Some(Effect::Draw))
+    reaping::open_row(app, key).or(Some(Effect::Draw))
 }
 
 /// From the table to the findings, where there are any.
@@ -211,9 +211,10 @@ pub fn act_on_findings(app: &mut App, action: Action) -> Option<Effect> {
         Action::Open => return Some(open(app).unwrap_or(Effect::Draw)),
         Action::SwitchFocus | Action::Back => app.focus = Focus::Table,
         Action::Reap => {
-            let key = subject_of_finding(app);
             // Of a GPU, or hidden by a filter: there is nobody to end, least of all who was selected.
-            return (!app.select_row(key)).then_some(Effect::Draw);
+            let key = subject_of_finding(app).filter(|key| app.select_row(Some(*key)));
+            let plan = key.and_then(|key| reaping::open_row(app, key));
+            return Some(plan.unwrap_or(Effect::Draw));
         }
         _ => return None,
     }

@@ -124,6 +124,11 @@ pub fn open_selected(app: &mut App) -> Option<Effect> {
     open(app, scope, selected)
 }
 
+/// Shows how the process of this row would be ended, whatever is marked.
+pub fn open_row(app: &mut App, row: RowKey) -> Option<Effect> {
+    open(app, Scope::Processes(vec![row]), vec![row])
+}
+
 /// Shows how all that the rules found would be ended.
 pub fn open_findings(app: &mut App) -> Option<Effect> {
     let selected = selected(app);

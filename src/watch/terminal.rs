@@ -1,23 +1,24 @@
 //! The terminal, taken and given back.
 //!
-//! A [`Screen`] has raw mode, the alternate screen and a hidden cursor. However the program goes on
+//! A [`Screen`] has raw mode, the alternate screen, a hidden cursor, and clicks where they are wanted.
+//! However the program goes on
 //! (it returns, fails, panics on any thread, is stopped), [`give_back`] undoes that first, and what
 //! is said afterwards is said on the terminal as it was. Signals arrive as events; `mod.rs` gives
 //! back before it ends or stops.
 
 use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal};
+use std::io::{self, BufWriter, IsTerminal, Write as _};
 use std::os::fd::AsFd;
 use std::panic;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossterm::cursor::{Hide, Show};
-use crossterm::execute;
-use crossterm::style::ResetColor;
+use crossterm::style::{Print, ResetColor};
 use crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
+use crossterm::{execute, queue};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use rustix::io::Errno;
@@ -27,6 +28,12 @@ use super::canvas::Canvas;
 /// Whether the terminal is taken now. Static, because a panic hook has nothing else to ask.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
+/// Asks for buttons and the wheel, at any size of screen (xterm's modes 1000 and 1006). Not
+/// crossterm's `EnableMouseCapture`, which asks for every motion as well.
+const MOUSE_ON: &str = "\x1b[?1000h\x1b[?1006h";
+/// Asks for the mouse no more.
+const MOUSE_OFF: &str = "\x1b[?1006l\x1b[?1000l";
+
 /// Bytes of a large frame; more is written in parts.
 const FRAME_BYTES: usize = 32 * 1024;
 
@@ -34,22 +41,24 @@ const FRAME_BYTES: usize = 32 * 1024;
 #[derive(Debug)]
 pub struct Screen {
     canvas: Canvas<BufWriter<File>>,
+    mouse: bool,
 }
 
 impl Screen {
-    /// Takes the terminal that standard output is.
+    /// Takes the terminal that standard output is, and its mouse where that is wanted.
     ///
     /// # Errors
     ///
     /// Where it cannot be put into raw mode or written to, or where there are no keys to read:
     /// standard input is no terminal and there is no controlling one.
-    pub fn take() -> io::Result<Self> {
+    pub fn take(mouse: bool) -> io::Result<Self> {
         // Not through `Stdout`, which would write a frame in pieces of a kilobyte.
         let output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         let (columns, rows) = size();
         let output = BufWriter::with_capacity(FRAME_BYTES, output);
         let mut screen = Self {
             canvas: Canvas::new(output, Rect::new(0, 0, columns, rows)),
+            mouse,
         };
         give_back_on_panic();
         screen.retake()?;
@@ -67,7 +76,12 @@ impl Screen {
         // crossterm believes that raw mode lasts, whatever a shell has done since.
         disable_raw_mode()?;
         enable_raw_mode()?;
-        execute!(self.canvas.output(), EnterAlternateScreen, Hide)
+        let output = self.canvas.output();
+        queue!(output, EnterAlternateScreen, Hide)?;
+        if self.mouse {
+            queue!(output, Print(MOUSE_ON))?;
+        }
+        output.flush()
     }
 
     /// Takes a new size over and clears the screen, so that the next frame is drawn whole.
@@ -108,8 +122,8 @@ impl Drop for Screen {
 /// # Errors
 ///
 /// As [`Screen::take`].
-pub fn with_screen<T>(work: impl FnOnce(&mut Screen) -> T) -> io::Result<T> {
-    let mut screen = Screen::take()?;
+pub fn with_screen<T>(mouse: bool, work: impl FnOnce(&mut Screen) -> T) -> io::Result<T> {
+    let mut screen = Screen::take(mouse)?;
     Ok(work(&mut screen))
 }
 
@@ -117,7 +131,13 @@ pub fn with_screen<T>(work: impl FnOnce(&mut Screen) -> T) -> io::Result<T> {
 pub fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         // A terminal that is gone needs no care, and nobody is left to tell.
-        let _ = execute!(io::stdout(), ResetColor, LeaveAlternateScreen, Show);
+        let _ = execute!(
+            io::stdout(),
+            Print(MOUSE_OFF),
+            ResetColor,
+            LeaveAlternateScreen,
+            Show
+        );
         let _ = disable_raw_mode();
     }
 }

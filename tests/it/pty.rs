@@ -7,6 +7,7 @@ use std::num::NonZero;
 use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
 
 use mock_nvml::scene::{Fault, Gpu, Process, Scene};
+use vt100::{MouseProtocolEncoding, MouseProtocolMode};
 
 use crate::machine::{GIB, Machine, Running};
 use crate::support;
@@ -30,7 +32,11 @@ pub struct Terminal {
     /// Kept open, so that the terminal's modes can be read after the program has ended.
     slave: File,
     screen: Arc<Mutex<vt100::Parser>>,
+    /// Bytes that came so far.
+    written: Arc<AtomicUsize>,
     before: Termios,
+    /// Where it remembers how it was left, unless the program was told another place.
+    _state: tempfile::TempDir,
 }
 
 fn size(rows: u16, columns: u16) -> Winsize {
@@ -75,8 +81,13 @@ impl Terminal {
         command.args(["--ctty", "--wait"]).args(shell);
         command.arg(program.get_program()).args(program.get_args());
         support::clean_environment(&mut command);
+        let state = tempfile::tempdir().unwrap();
         for (name, value) in program.get_envs() {
             match value {
+                // What one screen remembers is nothing to the next.
+                Some(value) if name == "STATE_DIRECTORY" && value == support::NOWHERE => {
+                    command.env(name, state.path())
+                }
                 Some(value) => command.env(name, value),
                 None => command.env_remove(name),
             };
@@ -94,11 +105,14 @@ impl Terminal {
             cells(columns),
             0,
         )));
+        let written = Arc::new(AtomicUsize::new(0));
         let (mut reader, parser) = (master.try_clone().unwrap(), Arc::clone(&screen));
+        let count = Arc::clone(&written);
         thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(length @ 1..) = reader.read(&mut bytes) {
                 parser.lock().unwrap().process(&bytes[..length]);
+                count.fetch_add(length, Ordering::SeqCst);
             }
         });
         Self {
@@ -106,7 +120,9 @@ impl Terminal {
             master,
             slave,
             screen,
+            written,
             before,
+            _state: state,
         }
     }
 
@@ -130,7 +146,57 @@ impl Terminal {
     }
 
     pub fn press(&mut self, keys: &str) {
-        self.master.write_all(keys.as_bytes()).unwrap();
+        self.send(keys.as_bytes());
+    }
+
+    /// Sends bytes as the terminal would, whatever they mean.
+    fn send(&mut self, bytes: &[u8]) {
+        self.master.write_all(bytes).unwrap();
+    }
+
+    /// Clicks on the first character of the first place where `text` stands.
+    fn click(&mut self, text: &str) {
+        let screen = self.wait_for(text, |screen| screen.contains(text));
+        let mut lines = screen.lines().enumerate();
+        let place = lines.find_map(|(row, line)| Some((row, line.find(text)?, line)));
+        let (row, at, line) = place.unwrap_or_else(|| panic!("no {text} in\n{screen}"));
+        // No wide character stands before what the tests click on.
+        let column = line[..at].chars().count();
+        let (x, y) = (column + 1, row + 1);
+        self.press(&format!("\x1b[<0;{x};{y}M\x1b[<0;{x};{y}m"));
+    }
+
+    /// Waits until the row of `word` is the selected one.
+    fn wait_for_selected(&self, word: &str) {
+        let is_it = |line: &str| line.contains('▸') && line.contains(word);
+        self.wait_for("selected row", |text| text.lines().any(is_it));
+    }
+
+    fn mouse(&self) -> (MouseProtocolMode, MouseProtocolEncoding) {
+        let parser = self.screen.lock().unwrap();
+        let screen = parser.screen();
+        (
+            screen.mouse_protocol_mode(),
+            screen.mouse_protocol_encoding(),
+        )
+    }
+
+    fn resize(&self, rows: u16, columns: u16) {
+        let mut parser = self.screen.lock().unwrap();
+        parser.screen_mut().set_size(cells(rows), cells(columns));
+        tcsetwinsize(&self.master, size(rows, columns)).unwrap();
+    }
+
+    fn wait_for_stop(&self) {
+        let begun = Instant::now();
+        while self.state() != 'T' {
+            assert!(
+                begun.elapsed() < DEADLINE,
+                "it does not stop:\n{}",
+                self.text()
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// gpumem's pid: the last in the line of only children that begins with what was started.
@@ -204,13 +270,15 @@ impl Terminal {
             let parser = self.screen.lock().unwrap();
             let screen = parser.screen();
             let restored = !screen.alternate_screen() && !screen.hide_cursor();
-            if restored {
+            let is_mouse_free = screen.mouse_protocol_mode() == MouseProtocolMode::None
+                && screen.mouse_protocol_encoding() == MouseProtocolEncoding::Default;
+            if restored && is_mouse_free {
                 return;
             }
             drop(parser);
             assert!(
                 begun.elapsed() < DEADLINE,
-                "still in the alternate screen, or without cursor"
+                "still in the alternate screen, without cursor, or asking for the mouse"
             );
             thread::sleep(Duration::from_millis(20));
         }
@@ -276,13 +344,7 @@ fn it_follows_a_resize_down_to_one_cell_and_back() {
         return;
     };
     for (rows, columns) in [(50, 200), (1, 1), (10, 40), (30, 120)] {
-        terminal
-            .screen
-            .lock()
-            .unwrap()
-            .screen_mut()
-            .set_size(cells(rows), cells(columns));
-        tcsetwinsize(&terminal.master, size(rows, columns)).unwrap();
+        terminal.resize(rows, columns);
         if rows > 9 {
             terminal.wait_for("GPU", |text| text.contains("GPU") || text.contains("gpu"));
         }
@@ -322,15 +384,7 @@ fn it_stops_and_continues_like_any_program() {
         } else {
             kill_process(terminal.pid(), Signal::TSTP).unwrap();
         }
-        let begun = Instant::now();
-        while terminal.state() != 'T' {
-            assert!(
-                begun.elapsed() < DEADLINE,
-                "it does not stop:\n{}",
-                terminal.text()
-            );
-            thread::sleep(Duration::from_millis(20));
-        }
+        terminal.wait_for_stop();
         terminal.assert_restored();
         terminal.press("\n");
         terminal.wait_for("demo again", |text| {
@@ -380,31 +434,221 @@ fn a_terminal_that_goes_away_ends_it() {
 }
 
 #[test]
-fn a_panic_is_printed_on_a_restored_terminal() {
+fn a_panic_of_any_thread_is_printed_on_a_restored_terminal() {
     const CHILD: &str = "GPUMEM_TEST_PANIC";
-    if std::env::var_os(CHILD).is_some() {
+    if let Some(which) = std::env::var_os(CHILD) {
         // This test, run again as the program on the terminal.
-        let _ = gpumem::watch::terminal::with_screen(|_| panic!("as a bug would"));
+        let _ = gpumem::watch::terminal::with_screen(true, |screen| {
+            let bug = || panic!("as a bug would");
+            if which == "main" {
+                bug();
+            }
+            let _ = thread::spawn(bug).join();
+            // The main thread goes on until it hears of it, and draws nothing.
+            let drawn = screen.draw(|buffer| {
+                buffer.set_string(0, 0, "drawn", ratatui::style::Style::new());
+            });
+            assert!(drawn.is_ok());
+            std::process::exit(3);
+        });
         return;
     }
     if support::find("setsid", "util-linux").is_none() {
         return;
     }
+    for which in ["main", "other"] {
+        panics_on(CHILD, which);
+    }
+}
+
+fn panics_on(variable: &str, thread: &str) {
     let mut again = Command::new(std::env::current_exe().unwrap());
     again.args([
         "--exact",
         "--nocapture",
-        "pty::a_panic_is_printed_on_a_restored_terminal",
+        "pty::a_panic_of_any_thread_is_printed_on_a_restored_terminal",
     ]);
     let mut terminal = Terminal::start(
         &[],
-        again.env(CHILD, "1").env("RUST_BACKTRACE", "0"),
+        again.env(variable, thread).env("RUST_BACKTRACE", "0"),
         60,
         100,
     );
     assert_ne!(terminal.end().code(), Some(0));
     terminal.assert_restored();
-    terminal.wait_for("panic's message", |text| text.contains("as a bug would"));
+    let text = terminal.wait_for("panic's message", |text| text.contains("as a bug would"));
+    assert!(!text.contains("drawn"), "{text}");
+}
+
+#[test]
+fn a_person_sorts_clicks_resizes_and_comes_back_to_it() {
+    if support::find("bash", "bash").is_none() {
+        return;
+    }
+    let Some(mut terminal) = demo_in(Terminal::SHELL, 40, 160) else {
+        return;
+    };
+    let clicks = (MouseProtocolMode::PressRelease, MouseProtocolEncoding::Sgr);
+    assert_eq!(terminal.mouse(), clicks, "and no motion");
+    terminal.press("ou");
+    terminal.wait_for("order by user", |text| text.contains("USER▲"));
+    terminal.click("PID");
+    terminal.wait_for("order by pid", |text| text.contains("PID▲"));
+    terminal.click("PID");
+    terminal.wait_for("order turned around", |text| text.contains("PID▼"));
+    terminal.click("fine-tune");
+    terminal.wait_for_selected("fine-tune");
+    terminal.resize(1, 1);
+    terminal.wait_for("one cell", |text| text.trim().chars().count() <= 1);
+    terminal.resize(60, 200);
+    terminal.wait_for_selected("fine-tune");
+    terminal.press("\u{1a}");
+    terminal.wait_for_stop();
+    terminal.assert_restored();
+    terminal.press("\n");
+    terminal.wait_for("demo again", |text| text.contains("PID▼"));
+    assert_eq!(terminal.mouse(), clicks);
+    terminal.wait_for_selected("fine-tune");
+    terminal.click("? help");
+    terminal.wait_for("help", |text| text.contains("leaves this help"));
+    terminal.press("\u{1b}");
+    terminal.wait_for("table", |text| text.contains("PID▼"));
+    terminal.click("q quit");
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.assert_restored();
+}
+
+#[test]
+fn the_mouse_can_be_left_to_the_terminal() {
+    if support::find("setsid", "util-linux").is_none() {
+        return;
+    }
+    let watch = support::command(&["watch", "--demo", "--no-mouse"]);
+    let mut terminal = Terminal::start(&[], &watch, 24, 80);
+    terminal.wait_for("demo", |text| text.contains("fine-tune"));
+    let none = (MouseProtocolMode::None, MouseProtocolEncoding::Default);
+    assert_eq!(terminal.mouse(), none);
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.assert_restored();
+}
+
+#[test]
+fn how_it_was_left_is_how_it_comes_back() {
+    if support::find("setsid", "util-linux").is_none() {
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    let mut watch = support::command(&["watch", "--demo"]);
+    watch.env("STATE_DIRECTORY", state.path());
+    let start = |mark: &'static str| {
+        let terminal = Terminal::start(&[], &watch, 40, 160);
+        terminal.wait_for(mark, |text| text.contains(mark));
+        terminal
+    };
+    let mut terminal = start("MEM▼");
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+    let count = || std::fs::read_dir(state.path()).unwrap().count();
+    assert_eq!(count(), 0, "nothing was changed, nothing is written");
+
+    let mut terminal = start("MEM▼");
+    terminal.press("oU");
+    terminal.wait_for("order by user", |text| text.contains("USER▼"));
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+    let mut terminal = start("USER▼");
+    terminal.press("op");
+    terminal.wait_for("order by pid", |text| text.contains("PID▲"));
+    kill_process(terminal.pid(), Signal::TERM).unwrap();
+    terminal.end();
+    terminal.assert_restored();
+    let mut terminal = start("PID▲");
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+    assert_eq!(count(), 1);
+
+    std::fs::write(state.path().join("watch.json"), b"\xff{\0").unwrap();
+    let mut terminal = start("MEM▼");
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.assert_restored();
+}
+
+/// Ctrl-C, until it is the end: the first one may only close what is open.
+fn interrupt(terminal: &mut Terminal) -> ExitStatus {
+    let begun = Instant::now();
+    while terminal.child.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < DEADLINE, "{}", terminal.text());
+        // Its end may come first.
+        let _ = terminal.master.write_all(b"\x03");
+        thread::sleep(Duration::from_millis(50));
+    }
+    terminal.end()
+}
+
+#[test]
+fn bytes_that_are_no_keys_do_no_harm() {
+    // Replies that nobody asked for, a paste with its brackets, broken UTF-8, sequences of no meaning or
+    // without an end, clicks off the screen.
+    const STRANGE: [&[u8]; 10] = [
+        b"\x1b[?62;22c\x1b[24;80R\x1b[I\x1b[O",
+        b"\x1b[200~rm -rf /\r\x1b[201~",
+        b"\xff\xfe\xc3\x28\xf0\x9f\x80",
+        b"\x1b[999;999;999Z\x1bOZ\x1b[",
+        b"\x1b]52;c;AAAA\x07\x1bPzz\x1b\\",
+        b"\x1b[<0;9999;9999M\x1b[<99;0;0m\x1b[<;;M",
+        b"\x1b[M\x20\xff\xff\x1b[M",
+        "日本語 \u{202e} 🦀".as_bytes(),
+        b"\0\x01\x02\x04\x05\x06\x07\x08\x0b\x0c\x0e",
+        b"\x1b[1;5;5;5;5;5;5;5;5;5;5;5;5;5;5;5;5;5;5A",
+    ];
+    for bytes in STRANGE {
+        let Some(mut terminal) = demo(24, 80) else {
+            return;
+        };
+        terminal.send(bytes);
+        let status = interrupt(&mut terminal);
+        assert_eq!(status.code(), Some(0), "{}", bytes.escape_ascii());
+        terminal.assert_restored();
+        let text = terminal.text();
+        assert!(!text.contains("panicked"), "{text}");
+    }
+}
+
+#[test]
+fn a_storm_of_keys_is_taken_in_to_the_last() {
+    let Some(mut terminal) = demo(24, 100) else {
+        return;
+    };
+    for _ in 0..100 {
+        terminal.press(&"jkjkj\x1b[B\x1b[A><rI".repeat(10));
+    }
+    terminal.press("g?");
+    terminal.wait_for("help", |text| text.contains("leaves this help"));
+    assert!(terminal.is_raw());
+    assert_eq!(interrupt(&mut terminal).code(), Some(0));
+    terminal.assert_restored();
+}
+
+#[test]
+fn a_screen_that_does_not_change_writes_nothing() {
+    if support::find("setsid", "util-linux").is_none() {
+        return;
+    }
+    let recording = "tests/data/corpus/vllm_never_used-100.jsonl";
+    let watch = support::command(&["watch", "--replay", recording, "--speed", "10000"]);
+    let mut terminal = Terminal::start(&[], &watch, 24, 100);
+    terminal.wait_for("end", |text| text.contains("the end"));
+    // A key is answered last: all before it is drawn.
+    terminal.press("ou");
+    terminal.wait_for("order by user", |text| text.contains("USER▲"));
+    let before = terminal.written.load(Ordering::SeqCst);
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(terminal.written.load(Ordering::SeqCst), before);
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.assert_restored();
 }
 
 #[test]

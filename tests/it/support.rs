@@ -27,9 +27,12 @@ pub fn gpumem() -> &'static str {
     env!("CARGO_BIN_EXE_gpumem")
 }
 
+/// Where nothing of this machine's is.
+pub const NOWHERE: &str = env!("CARGO_TARGET_TMPDIR");
+
 /// An environment without this machine's configuration, history, locale and NVML.
 pub fn clean_environment(command: &mut Command) {
-    let nowhere = env!("CARGO_TARGET_TMPDIR");
+    let nowhere = NOWHERE;
     for name in [
         "NO_COLOR",
         "CLICOLOR_FORCE",

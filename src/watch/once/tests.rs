@@ -16,6 +16,7 @@ use crate::watch::view::look::{Depth, Theme};
 fn still(theme: Theme, depth: Depth, size: (u16, u16)) -> Still {
     let options = Options {
         speed: 1.0,
+        mouse: false,
         me: Me::default(),
         interval: Duration::from_secs(1),
         theme,

@@ -345,6 +345,7 @@ fn x_on_a_page_asks_for_the_plan_of_its_process_and_of_nobody_else() {
     assert_eq!(app.page, None);
     assert_eq!(selected_pid(&app), Some(7));
     // Where the table does not show it, there is no plan.
+    press(&mut app, KeyCode::Esc);
     press(&mut app, KeyCode::Enter);
     app.listing.lines.retain(|line| line.row != 0);
     assert_eq!(press(&mut app, KeyCode::Char('x')), None);

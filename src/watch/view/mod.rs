@@ -1,9 +1,10 @@
 //! The panels: `&App` to cells. Nothing here changes state.
 //!
 //! A file per panel: [`header`], [`gpus`] (with [`bar`], [`card`] and [`chart`]), [`table`], [`status`]
-//! (the selected process, or the [`findings`]; and keys), [`mod@prompt`] (in their place while one types);
-//! over all the others [`page`] (of explanation), [`plan`] (how something would be ended) and [`help`];
-//! [`small`] (a screen too small for panels). Where they go is in `layout.rs`; [`pen`] writes a
+//! (the selected process, or the [`findings`]), [`hints`] (the keys in the bottom line), [`mod@prompt`] (in
+//! their place while one types); over all the others [`page`] (of explanation), [`plan`] (how something
+//! would be ended) and [`help`]; [`small`] (a screen too small for panels). Where they go is in
+//! `layout.rs`; [`pen`] writes a
 //! line, [`look`] has the styles, [`ascii`] translates for terminals without Unicode.
 
 pub mod ascii;
@@ -14,6 +15,7 @@ pub mod findings;
 pub mod gpus;
 pub mod header;
 pub mod help;
+pub mod hints;
 pub mod lines;
 pub mod look;
 pub mod page;
@@ -48,7 +50,7 @@ pub fn draw(app: &App, buffer: &mut Buffer) {
     let area = buffer.area;
     buffer.set_style(area, look.ground());
     match (&app.mode, app.layout_of(area)) {
-        (Mode::Help(line), _) => help::draw(look, *line, area, buffer),
+        (Mode::Help(line), _) => help::draw(app.help_over, look, *line, area, buffer),
         (mode, None) => {
             small::draw(app, look, area, buffer);
             if let Mode::Prompt(prompt) = mode {
@@ -70,7 +72,7 @@ pub fn draw(app: &App, buffer: &mut Buffer) {
             status::draw(app, look, layout.status, buffer);
             match &app.mode {
                 Mode::Prompt(prompt) => prompt::draw(app, prompt, look, layout.hints, buffer),
-                _ => status::hints(app, look, layout.table.height, layout.hints, buffer),
+                _ => hints::draw(app, look, layout.hints, buffer),
             }
             if app.mode == Mode::Plan {
                 plan::draw(app, look, area, buffer);

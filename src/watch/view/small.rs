@@ -1,4 +1,5 @@
-//! A screen too small for panels: the essentials in as few words as there is room for.
+//! A screen too small for panels: the essentials in as few words as there is room for, and a line that
+//! says what it takes to see more.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -8,9 +9,11 @@ use super::look::Look;
 use super::pen::{Pen, columns};
 use crate::units::Span;
 use crate::watch::app::App;
+use crate::watch::layout::{COLUMNS_MIN, ROWS_MIN};
 use crate::watch::picture::badge;
 
 /// Draws what matters most first; a part that does not fit goes to the next line, if there is one.
+/// The last line is kept for why there are no panels.
 pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
     let mut parts = Vec::new();
     if app.is_overdue() {
@@ -42,6 +45,13 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
     }
     parts.push(("q quit".to_owned(), look.faint()));
 
+    let lines = match area.height {
+        0 | 1 => area.height,
+        height => {
+            Pen::new(buffer, area, height - 1).text(&too_small(area), look.caution());
+            height - 1
+        }
+    };
     let mut line = 0;
     let mut x = 0;
     for (text, style) in parts {
@@ -49,10 +59,41 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
             line += 1;
             x = 0;
         }
-        if line >= area.height {
+        if line >= lines {
             return;
         }
         Pen::new(buffer, area, line).skip(x).text(&text, style);
         x += columns(&text) + 2;
+    }
+}
+
+/// What the screen lacks, in as many words as there is room for.
+fn too_small(area: Rect) -> String {
+    let (width, height) = (area.width, area.height);
+    let needed = format!("{COLUMNS_MIN}x{ROWS_MIN}");
+    let mut words = [
+        format!("too small: {width}x{height}; {needed} or more shows panels"),
+        format!("too small: {width}x{height}, not {needed}"),
+        format!("too small: <{needed}"),
+    ]
+    .into_iter();
+    let fitting = words.find(|text| columns(text) <= width);
+    fitting.unwrap_or_else(|| format!("<{needed}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lacking_is_said_at_every_width() {
+        let said = |width| too_small(Rect::new(0, 0, width, 9));
+        assert_eq!(said(60), "too small: 60x9; 40x10 or more shows panels");
+        assert_eq!(said(39), "too small: 39x9, not 40x10");
+        assert_eq!(said(18), "too small: <40x10");
+        assert_eq!(said(7), "<40x10");
+        for width in 6..200 {
+            assert!(columns(&said(width)) <= width, "{width}");
+        }
     }
 }

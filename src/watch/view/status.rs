@@ -1,5 +1,5 @@
 //! Below the table: what is known of the selected process and of its finding, or the [`findings`] as a
-//! list; and the line of keys.
+//! list.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -7,15 +7,12 @@ use ratatui::layout::Rect;
 use super::header::date_and_time;
 use super::lines::{Lines, MESSAGE_CHARS};
 use super::look::Look;
-use super::pen::{Pen, clean, columns};
+use super::pen::clean;
 use super::{findings, table};
 use crate::model::snapshot::Process;
 use crate::report::escape::escape;
-use crate::watch::app::{App, End, Focus, Mode};
-use crate::watch::column::Column;
-use crate::watch::keys;
+use crate::watch::app::{App, End, Focus};
 use crate::watch::picture::Subject;
-use crate::watch::reaping;
 
 /// Draws the panel.
 pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
@@ -164,51 +161,4 @@ fn whereabouts(subject: &Subject<'_>, process: &Process, look: Look) -> String {
     }
     part("executable", process.executable.as_deref());
     parts.join(", ")
-}
-
-/// Draws the line of keys; while a column is being chosen, the letters.
-pub fn hints(app: &App, look: Look, table_height: u16, area: Rect, buffer: &mut Buffer) {
-    let mut pen = Pen::new(buffer, area, 0);
-    if let Some(note) = &app.play.note {
-        pen.text(&clean(note, area.width), look.caution());
-        return;
-    }
-    if app.mode == Mode::ChooseSort {
-        pen.text("sort by", look.strong()).skip(1);
-        for column in Column::ALL {
-            let spec = column.spec();
-            let word = spec.title.to_lowercase();
-            if columns(&word) + 2 > pen.room() {
-                break;
-            }
-            pen.text(spec.letter.encode_utf8(&mut [0; 4]), look.strong())
-                .skip(1)
-                .text(&word, look.plain())
-                .skip(2);
-        }
-        return;
-    }
-    let mut right = table::beyond(app, table_height);
-    if let Some(title) = table::hidden_sort(app, area.width) {
-        right = format!("sorted by {title}  {right}");
-    }
-    let right = right.trim_end();
-    // Where marks are set, that is worth more than the keys.
-    let kept = match app.tagged.is_empty() {
-        true => 0,
-        false => columns(right) + 1,
-    };
-    if let Some(hint) = reaping::hint(app) {
-        pen.text(&hint, look.caution()).skip(2);
-    }
-    for (key, word) in keys::table().filter_map(|binding| binding.hint) {
-        if columns(key) + 1 + columns(word) + kept > pen.room() {
-            break;
-        }
-        pen.text(key, look.strong())
-            .skip(1)
-            .text(word, look.faint())
-            .skip(2);
-    }
-    pen.at_end(right, look.faint());
 }

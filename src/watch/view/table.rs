@@ -113,7 +113,7 @@ pub fn hit_column(app: &App, x: u16) -> Option<Column> {
     if x >= area.right() {
         return None;
     }
-    let mut left = x.checked_sub(area.x)?.saturating_sub(GUTTER);
+    let mut left = x.checked_sub(area.x)?.checked_sub(GUTTER)?;
     for (column, width) in chosen(widths, area.width) {
         if left <= width {
             return Some(column);

@@ -10,7 +10,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::*;
 use crate::watch::canvas::Canvas;
-use crate::watch::keys::{Key, table};
+use crate::watch::keys::{Context, Key, table};
 use crate::watch::sample::dice::Dice;
 use crate::watch::view::draw;
 
@@ -95,18 +95,21 @@ impl Run {
                 }
             }
             6..17 => Event::Key(key(dice)),
-            17..20 => Event::Mouse(MouseEvent {
-                kind: match dice.roll(5) {
-                    0 => MouseEventKind::ScrollDown,
-                    1 => MouseEventKind::ScrollUp,
-                    2 => MouseEventKind::Drag(MouseButton::Left),
-                    3 => MouseEventKind::Down(MouseButton::Right),
-                    _ => MouseEventKind::Down(MouseButton::Left),
+            17..20 => Event::Mouse {
+                now: self.now,
+                event: MouseEvent {
+                    kind: match dice.roll(5) {
+                        0 => MouseEventKind::ScrollDown,
+                        1 => MouseEventKind::ScrollUp,
+                        2 => MouseEventKind::Drag(MouseButton::Left),
+                        3 => MouseEventKind::Down(MouseButton::Right),
+                        _ => MouseEventKind::Down(MouseButton::Left),
+                    },
+                    column: dice.roll(140) as u16,
+                    row: dice.roll(50) as u16,
+                    modifiers: KeyModifiers::NONE,
                 },
-                column: dice.roll(140) as u16,
-                row: dice.roll(50) as u16,
-                modifiers: KeyModifiers::NONE,
-            }),
+            },
             20 => {
                 let area = size(dice);
                 Event::Resize(area.width, area.height)
@@ -225,7 +228,12 @@ fn size(dice: &mut Dice) -> Rect {
 
 /// One that does something, or any character.
 fn key(dice: &mut Dice) -> KeyEvent {
-    let bindings: Vec<Key> = table().flat_map(|binding| binding.keys).copied().collect();
+    let bindings: Vec<Key> = [Context::Main, Context::Page, Context::Plan]
+        .into_iter()
+        .flat_map(table)
+        .flat_map(|binding| binding.keys)
+        .copied()
+        .collect();
     match dice.roll(5) {
         0 => KeyEvent::new(
             KeyCode::Char(char::from(dice.roll(128) as u8)),

@@ -1,0 +1,177 @@
+//! `watch.json` in the state directory: how the screen was arranged when it was left.
+//!
+//! A convenience: what cannot be read counts as nothing, what cannot be written is not written, and
+//! nobody is told. It is replaced as a whole or not at all.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+
+use super::store;
+use crate::watch::remember::Remembered;
+
+/// More than this is no file of ours.
+const MOST_BYTES: u64 = 64 * 1024;
+/// How long a file system that hangs may keep a screen that has been left from ending.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What was remembered; nothing where there is none.
+pub(super) fn load() -> Remembered {
+    path().map_or_else(Remembered::default, |path| read(&path))
+}
+
+/// Remembers `changes` on top of what is there now: another screen may have been left meanwhile.
+pub(super) fn save(changes: Remembered) {
+    let Some(path) = path().filter(|_| changes != Remembered::default()) else {
+        return;
+    };
+    let (done, is_done) = channel();
+    // A home directory may be on a server that does not answer.
+    let writing = thread::Builder::new().spawn(move || {
+        let _ = write(&path, changes);
+        drop(done);
+    });
+    if writing.is_ok() {
+        let _: Result<(), _> = is_done.recv_timeout(PATIENCE);
+    }
+}
+
+fn path() -> Option<PathBuf> {
+    store::state().ok().map(|folder| folder.join("watch.json"))
+}
+
+fn read(path: &Path) -> Remembered {
+    let read = || -> io::Result<Vec<u8>> {
+        let file = OpenOptions::new()
+            .read(true)
+            // Not to wait for whoever writes into a pipe of that name.
+            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+            .open(path)?;
+        let mut text = Vec::new();
+        file.take(MOST_BYTES).read_to_end(&mut text)?;
+        Ok(text)
+    };
+    read().map_or_else(|_| Remembered::default(), |text| Remembered::parse(&text))
+}
+
+fn write(path: &Path, changes: Remembered) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
+    let mut text = serde_json::to_vec_pretty(&read(path).with(changes))?;
+    text.push(b'\n');
+    // Of this process alone: two screens may be left at once.
+    let new = folder.join(format!("watch.json.{}.new", std::process::id()));
+    let replaced = write_new(&new, &text).and_then(|()| fs::rename(&new, path));
+    if replaced.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    replaced
+}
+
+fn write_new(new: &Path, text: &[u8]) -> io::Result<()> {
+    let mut file: File = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
+        .open(new)?;
+    file.write_all(text)?;
+    // Or a machine that loses power now has an empty file instead of the old one.
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn tree(tree: bool) -> Remembered {
+        Remembered {
+            tree: Some(tree),
+            ..Remembered::default()
+        }
+    }
+
+    fn theme(theme: &str) -> Remembered {
+        Remembered {
+            theme: Some(theme.to_owned()),
+            ..Remembered::default()
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_only_by_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("not/yet/there/watch.json");
+        assert_eq!(read(&path), Remembered::default());
+        write(&path, tree(true)).unwrap();
+        assert_eq!(read(&path), tree(true));
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(mode(path.parent().unwrap()), 0o700);
+        let count = fs::read_dir(path.parent().unwrap()).unwrap().count();
+        assert_eq!(count, 1, "nothing is left behind");
+    }
+
+    #[test]
+    fn two_screens_keep_what_each_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("watch.json");
+        write(&path, tree(true)).unwrap();
+        write(&path, theme("dark")).unwrap();
+        assert_eq!(read(&path), tree(true).with(theme("dark")));
+        write(&path, tree(false)).unwrap();
+        assert_eq!(read(&path), tree(false).with(theme("dark")));
+    }
+
+    #[test]
+    fn what_is_no_file_of_ours_counts_as_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("watch.json");
+        fs::create_dir(&path).unwrap();
+        assert_eq!(read(&path), Remembered::default());
+        assert!(write(&path, tree(true)).is_err());
+        fs::remove_dir(&path).unwrap();
+        let pipe = rustix::fs::FileType::Fifo;
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, pipe, mode, 0).unwrap();
+        assert_eq!(read(&path), Remembered::default(), "and nobody waits");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, vec![b'['; 1 << 20]).unwrap();
+        assert_eq!(read(&path), Remembered::default());
+        write(&path, tree(true)).unwrap();
+        assert_eq!(read(&path), tree(true));
+        assert!(fs::metadata(&path).unwrap().len() < MOST_BYTES);
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_the_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("watch.json");
+        write(&path, tree(true)).unwrap();
+        // As on a full disk: the new file cannot be made.
+        let new = folder
+            .path()
+            .join(format!("watch.json.{}.new", std::process::id()));
+        std::os::unix::fs::symlink("/dev/full", &new).unwrap();
+        assert!(write(&path, tree(false)).is_err());
+        assert_eq!(read(&path), tree(true));
+        assert!(!new.is_symlink(), "nothing is left behind");
+        write(&path, tree(false)).unwrap();
+        assert!(write_new(Path::new("/dev/full"), b"{}").is_err());
+        let in_a_file = path.join("watch.json");
+        assert!(write(&in_a_file, tree(false)).is_err());
+        assert_eq!(read(&path), tree(false));
+    }
+}

@@ -1,0 +1,99 @@
+//! What is remembered, and what is made of it.
+
+use std::time::Duration;
+
+use super::*;
+use crate::rules::{Engine, Settings};
+use crate::watch::app::{Me, Setup};
+use crate::watch::view::look::Depth;
+
+fn app() -> App {
+    let setup = Setup {
+        replay: None,
+        version: "0.1.0",
+        me: Me::default(),
+        depth: Depth::Ansi16,
+        ascii: false,
+    };
+    let engine = Engine::new(Settings::default());
+    App::new(setup, engine, Duration::from_secs(1), 80, 24)
+}
+
+#[test]
+fn an_arrangement_comes_back() {
+    for form in [
+        None,
+        Some(Form::Cards),
+        Some(Form::Lines),
+        Some(Form::Compact),
+    ] {
+        for column in Column::ALL {
+            let mut app = app();
+            app.choice.sort = Sort {
+                column,
+                reversed: true,
+            };
+            app.choice.tree = true;
+            app.choice.hide_small = true;
+            app.form = form;
+            app.theme = app.theme.next();
+            let text = serde_json::to_vec(&app.remembered()).unwrap();
+            let mut next = self::app();
+            next.arrange(&Remembered::parse(&text));
+            assert_eq!(next.choice, app.choice);
+            assert_eq!((next.form, next.theme), (app.form, app.theme));
+            assert_eq!(next.remembered(), app.remembered());
+        }
+    }
+}
+
+#[test]
+fn garbage_changes_nothing_and_what_makes_sense_counts() {
+    let usual = app().remembered();
+    for text in [
+        "",
+        "null",
+        "[1,2]",
+        "{",
+        "\u{0}\u{ff}",
+        r#"{"sort":7,"reversed":"yes","tree":null,"gpus":["cards"],"theme":{}}"#,
+        r#"{"sort":"no such column","reversed":true,"gpus":"no such form","theme":"plaid"}"#,
+        r#"{"of another version":{"deep":[1]}}"#,
+    ] {
+        let mut app = app();
+        app.arrange(&Remembered::parse(text.as_bytes()));
+        assert_eq!(app.remembered(), usual, "{text}");
+    }
+    let mut app = app();
+    app.arrange(&Remembered::parse(
+        br#"{"sort":"PID","theme":"plaid","tree":true,"new":1}"#,
+    ));
+    assert_eq!(app.choice.sort.column, Column::Pid);
+    assert!(app.choice.tree && !app.choice.sort.reversed);
+}
+
+#[test]
+fn only_what_changed_is_told_and_a_direction_stays_with_its_column() {
+    let mut app = app();
+    let start = app.remembered();
+    assert_eq!(app.remembered().since(&start), Remembered::default());
+    app.choice.sort.column = Column::Pid;
+    let changes = app.remembered().since(&start);
+    let expected = Remembered {
+        sort: Some("PID".to_owned()),
+        reversed: Some(false),
+        ..Remembered::default()
+    };
+    assert_eq!(changes, expected);
+    let stored = Remembered {
+        sort: Some("USER".to_owned()),
+        reversed: Some(true),
+        tree: Some(true),
+        ..Remembered::default()
+    };
+    let expected = Remembered {
+        tree: Some(true),
+        ..expected
+    };
+    assert_eq!(stored.with(changes), expected);
+}

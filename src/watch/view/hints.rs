@@ -1,0 +1,188 @@
+//! The bottom line: the keys that have room, and how much of the table is out of sight.
+//!
+//! Both what draws the keys and the mouse read their places from here, so that a click does what is
+//! written there.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use super::look::Look;
+use super::pen::{Pen, clean, columns};
+use super::table;
+use crate::watch::app::{App, Mode};
+use crate::watch::column::Column;
+use crate::watch::keys::{self, Binding, Context};
+use crate::watch::reaping;
+
+/// Blanks between one hint and the next.
+const GAP: u16 = 2;
+/// Hints at the end that stand before all others have room: the help, and the way out.
+const ALWAYS: usize = 2;
+
+/// A hint, and its columns.
+#[derive(Clone, Copy, Debug)]
+pub struct Spot {
+    /// Its first column.
+    pub from: u16,
+    /// The column after its last.
+    pub to: u16,
+    /// The key as it is written there, and its word.
+    pub hint: (&'static str, &'static str),
+    /// What it is the hint of.
+    pub binding: &'static Binding,
+}
+
+/// The hints that stand in the bottom line of a screen of so many columns.
+pub fn shown(app: &App, width: u16) -> Vec<Spot> {
+    // Where marks are set, what is said of them is worth more than the keys.
+    let kept = match app.tagged.is_empty() {
+        true => 0,
+        false => columns(&after(app, width)) + 1,
+    };
+    let begin = before(app).map_or(0, |text| columns(&text) + GAP);
+    let mut spots = spots(app.context(), width.saturating_sub(kept + begin));
+    for spot in &mut spots {
+        spot.from += begin;
+        spot.to += begin;
+    }
+    spots
+}
+
+/// What stands before the keys: how far an ending is.
+fn before(app: &App) -> Option<String> {
+    match app.context() {
+        Context::Main => reaping::hint(app),
+        Context::Page | Context::Plan => None,
+    }
+}
+
+/// What stands at the end of the line.
+fn after(app: &App, width: u16) -> String {
+    let height = app.layout().map_or(0, |layout| layout.table.height);
+    let beyond = table::beyond(app, height);
+    match table::hidden_sort(app, width) {
+        Some(title) => format!("sorted by {title}  {beyond}").trim_end().to_owned(),
+        None => beyond,
+    }
+}
+
+/// The hints of `context` that have room on a line of so many columns, from left to right.
+pub fn spots(context: Context, width: u16) -> Vec<Spot> {
+    let hinted: Vec<_> = keys::table(context)
+        .filter_map(|binding| Some((binding.hint?, binding)))
+        .collect();
+    let size = |(key, word): (&str, &str)| columns(key) + 1 + columns(word);
+    let (others, always) = hinted.split_at(hinted.len().saturating_sub(ALWAYS));
+    let kept: u16 = always.iter().map(|(hint, _)| size(*hint) + GAP).sum();
+    let mut room = (width + GAP).saturating_sub(kept);
+    let mut spots: Vec<Spot> = Vec::with_capacity(hinted.len());
+    let fitting = others.iter().take_while(|(hint, _)| {
+        let fits = size(*hint) + GAP <= room;
+        room = room.saturating_sub(size(*hint) + GAP);
+        fits
+    });
+    let mut from = 0;
+    for &(hint, binding) in fitting.chain(always) {
+        let to = from + size(hint);
+        if to > width {
+            break;
+        }
+        spots.push(Spot {
+            from,
+            to,
+            hint,
+            binding,
+        });
+        from = to + GAP;
+    }
+    spots
+}
+
+/// Draws the line; while a column is being chosen, the columns' letters.
+pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
+    if app.mode == Mode::ChooseSort {
+        return letters(look, Pen::new(buffer, area, 0));
+    }
+    if let Some(note) = &app.play.note {
+        Pen::new(buffer, area, 0).text(&clean(note, area.width), look.caution());
+        return;
+    }
+    if let Some(text) = before(app) {
+        Pen::new(buffer, area, 0).text(&text, look.caution());
+    }
+    let mut pen = write(&shown(app, area.width), look, area, buffer);
+    pen.at_end(&after(app, area.width), look.faint());
+}
+
+fn letters(look: Look, mut pen: Pen<'_>) {
+    pen.text("sort by", look.strong()).skip(1);
+    for column in Column::ALL {
+        let spec = column.spec();
+        let word = spec.title.to_lowercase();
+        if columns(&word) + 2 > pen.room() {
+            break;
+        }
+        pen.text(spec.letter.encode_utf8(&mut [0; 4]), look.strong())
+            .skip(1)
+            .text(&word, look.plain())
+            .skip(GAP);
+    }
+}
+
+/// Writes hints on the first line of `area`, from its left end; what follows them is the caller's.
+pub fn write<'a>(spots: &[Spot], look: Look, area: Rect, buffer: &'a mut Buffer) -> Pen<'a> {
+    let mut pen = Pen::new(buffer, area, 0);
+    pen.skip(spots.first().map_or(0, |spot| spot.from));
+    for Spot {
+        hint: (key, word), ..
+    } in spots
+    {
+        pen.text(key, look.strong())
+            .skip(1)
+            .text(word, look.faint())
+            .skip(GAP);
+    }
+    pen
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::buffer::Cell;
+
+    use super::*;
+    use crate::watch::view::look::{Depth, Theme};
+
+    #[test]
+    fn hints_stand_where_they_are_said_to_stand() {
+        let look = Look {
+            theme: Theme::default(),
+            depth: Depth::Mono,
+        };
+        for context in [Context::Main, Context::Page, Context::Plan] {
+            for width in 0..200 {
+                let area = Rect::new(0, 0, width, 1);
+                let mut buffer = Buffer::empty(area);
+                let _ = write(&spots(context, width), look, area, &mut buffer);
+                let text: String = buffer.content.iter().map(Cell::symbol).collect();
+                for spot in spots(context, width) {
+                    let (key, word) = spot.hint;
+                    let there = &text[usize::from(spot.from)..usize::from(spot.to)];
+                    assert_eq!(there, format!("{key} {word}"), "{width}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_help_and_the_way_out_stand_where_others_have_no_room() {
+        let words = |width| -> Vec<&str> {
+            let spots = spots(Context::Main, width);
+            spots.iter().map(|spot| spot.hint.1).collect()
+        };
+        assert_eq!(words(30), ["select", "help", "quit"]);
+        assert_eq!(words(14), ["help", "quit"]);
+        assert_eq!(words(6), ["help"]);
+        let all = words(200);
+        assert!(all.len() > 6 && all.ends_with(&["help", "quit"]), "{all:?}");
+    }
+}
