@@ -212,8 +212,11 @@ pub fn act_on_findings(app: &mut App, action: Action) -> Option<Effect> {
         Action::SwitchFocus | Action::Back => app.focus = Focus::Table,
         Action::Reap => {
             // Of a GPU, or hidden by a filter: there is nobody to end, least of all who was selected.
-            let key = subject_of_finding(app).filter(|key| app.select_row(Some(*key)));
-            let plan = key.and_then(|key| reaping::open_row(app, key));
+            let key = subject_of_finding(app);
+            let is_listed = app.select_row(key);
+            let plan = key
+                .filter(|_| is_listed)
+                .and_then(|key| reaping::open_row(app, key));
             return Some(plan.unwrap_or(Effect::Draw));
         }
         _ => return None,
