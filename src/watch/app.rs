@@ -1,39 +1,37 @@
 //! The state of the screen, and what each event does to it.
 //!
 //! [`update`] is a pure function of state and event: it draws nothing, reads no clock and starts
-//! nothing; time comes with the events and what must be done comes back as an [`Effect`]. The keys
-//! are in `keys.rs`, the mouse in `mouse.rs`; which rows the table has in `listing.rs`; what is typed in
-//! `prompt.rs`; time in `play.rs`; a page of explanation in `page.rs`; ending processes in `reaping.rs`;
-//! the panels in `view/`, the loop that carries effects out in `mod.rs`.
+//! nothing; time comes with the events and what must be done comes back as an [`Effect`]. What a key
+//! does is in `act.rs`, and which keys there are in `keys.rs`; the mouse in `mouse.rs`; which rows the
+//! table has in `listing.rs`; what is typed in `prompt.rs`; time in `play.rs`; a page of explanation in
+//! `page.rs`; ending processes in `reaping.rs`; the panels in `view/`, the loop that carries effects
+//! out in `mod.rs`.
+
+mod act;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossterm::event::{KeyCode, KeyEvent, MouseEvent};
+use crossterm::event::{KeyEvent, MouseEvent};
 use ratatui::layout::Rect;
 use signal_hook::consts::{SIGCONT, SIGTSTP};
 
-use super::column::Column;
 use super::hand::{Ask, News};
-use super::keys::{self, Action, Context};
+use super::keys::Context;
 use super::layout::{Form, Layout, Needs};
 use super::listing::{Choice, Listing};
 use super::mouse::{self, Mouse};
 use super::page::{self, Page};
 use super::picture::{Picture, RowKey, Sort, Subject};
 use super::play::{self, Control, Play};
-use super::prompt::{self, Former, Prompt};
+use super::prompt::{Former, Prompt};
 use super::reaping::{self, Reaping};
 use super::tape::Tape;
 use super::view::look::{Depth, Theme};
-use super::view::{help, table};
 use crate::history::course::Courses;
 use crate::model::{Snapshot, Time};
 use crate::rules::Engine;
-
-/// Columns of the commands that one key scrolls away.
-const SIDE_STEP: u16 = 8;
 
 /// Everything that can happen.
 #[derive(Debug)]
@@ -483,7 +481,7 @@ impl App {
 /// Takes in an event; says what has to be done about it, if anything.
 pub fn update(app: &mut App, event: Event) -> Option<Effect> {
     match event {
-        Event::Key(key) => on_key(app, &key),
+        Event::Key(key) => act::on_key(app, &key),
         Event::Mouse { now, event } => mouse::on_mouse(app, event, now),
         Event::Hand(news) => reaping::hear(app, news),
         Event::Resize(columns, rows) => {
@@ -533,137 +531,6 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
         Event::Signal(SIGCONT) => Some(Effect::Resume),
         Event::Signal(signal) => Some(Effect::Die(signal)),
     }
-}
-
-fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
-    let action = match app.mode {
-        Mode::Help(_) => keys::action(Context::Main, key),
-        _ => keys::action(app.context(), key),
-    };
-    let is_typing = matches!(app.mode, Mode::Prompt(_));
-    match action {
-        Some(Action::Repaint) => return Some(Effect::Repaint),
-        Some(Action::Suspend) => return Some(Effect::Suspend),
-        Some(Action::QuitAtOnce) if !is_typing => return Some(Effect::Quit),
-        _ if key.is_release() => return None,
-        _ => {}
-    }
-    app.play.note = None;
-    match &app.mode {
-        Mode::Main => act(app, action?),
-        Mode::Help(line) => {
-            let last = help::last_line(app.help_over, app.area);
-            app.mode = match action {
-                Some(Action::Down) => Mode::Help(last.min(line + 1)),
-                Some(Action::Up) => Mode::Help(line.saturating_sub(1)),
-                Some(Action::PageDown | Action::Last) => Mode::Help(last),
-                Some(Action::PageUp | Action::First) => Mode::Help(0),
-                // Any other key leaves the help, and only that.
-                _ => match app.help_over {
-                    Context::Main => Mode::Main,
-                    Context::Page => Mode::Page,
-                    Context::Plan => Mode::Plan,
-                },
-            };
-            Some(Effect::Draw)
-        }
-        Mode::ChooseSort => {
-            app.mode = Mode::Main;
-            if let KeyCode::Char(letter) = key.code
-                && let Some(column) = Column::by_letter(letter.to_ascii_lowercase())
-            {
-                // A capital turns the order around, as in nvitop.
-                let reversed = letter.is_ascii_uppercase();
-                app.sort_by(Sort { column, reversed });
-            }
-            Some(Effect::Draw)
-        }
-        Mode::Prompt(_) => prompt::on_key(app, key),
-        Mode::Page | Mode::Plan if action == Some(Action::Help) => open_help(app),
-        Mode::Page => page::on_key(app, action),
-        Mode::Plan => reaping::on_key(app, key, action),
-    }
-}
-
-/// Puts the help over what is open.
-fn open_help(app: &mut App) -> Option<Effect> {
-    app.help_over = app.context();
-    app.mode = Mode::Help(0);
-    Some(Effect::Draw)
-}
-
-/// Does what a key asks for while nothing is open.
-pub(super) fn act(app: &mut App, action: Action) -> Option<Effect> {
-    if app.focus == Focus::Findings
-        && let Some(effect) = page::act_on_findings(app, action)
-    {
-        return Some(effect);
-    }
-    let page_rows = app.page_rows() as isize;
-    let sort = app.choice.sort;
-    let sorted = |column| Sort {
-        column,
-        reversed: false,
-    };
-    match action {
-        Action::Down => app.move_by(1),
-        Action::Up => app.move_by(-1),
-        Action::PageDown => app.move_by(page_rows),
-        Action::PageUp => app.move_by(-page_rows),
-        Action::First => app.select(0),
-        Action::Last => app.select(usize::MAX),
-        Action::Left => app.scrolled = 0,
-        Action::Right => app.scrolled = table::scrolled_on(app, SIDE_STEP),
-        Action::SwitchFocus => return page::enter_findings(app),
-        Action::Open => return page::open(app),
-        Action::Tag => app.tag(),
-        Action::UntagAll => app.tagged.clear(),
-        Action::Reap => return reaping::open_selected(app),
-        Action::ReapFindings => return reaping::open_findings(app),
-        Action::Filter => prompt::open_filter(app),
-        Action::Seek => prompt::open_seek(app),
-        Action::Tree => app.choose(|choice| choice.tree ^= true),
-        Action::Mine => app.choose(|choice| choice.mine ^= true),
-        Action::OnlyFindings => app.choose(|choice| choice.only_findings ^= true),
-        Action::HideSmall => app.choose(|choice| choice.hide_small ^= true),
-        Action::ChooseSort => app.mode = Mode::ChooseSort,
-        Action::SortRight => app.sort_by(sorted(sort.column.step(1))),
-        Action::SortLeft => app.sort_by(sorted(sort.column.step(-1))),
-        Action::SortBy(column) => app.sort_by(sorted(column)),
-        Action::Reverse => app.sort_by(Sort {
-            reversed: !sort.reversed,
-            ..sort
-        }),
-        Action::Pause
-        | Action::StepBack
-        | Action::StepOn
-        | Action::LeapBack
-        | Action::LeapOn
-        | Action::NextFinding
-        | Action::PreviousFinding
-        | Action::Now
-        | Action::Faster
-        | Action::Slower => return play::act(app, action),
-        Action::NextForm => app.form = Form::after(app.form),
-        Action::NextTheme => app.theme = app.theme.next(),
-        Action::Help => return open_help(app),
-        Action::Back if app.play.is_seeking() => return play::interrupt(app),
-        Action::Back if app.selected.is_some() => app.selected = None,
-        Action::Back if !app.tagged.is_empty() => app.tagged.clear(),
-        Action::Back if app.choice.is_limited() => app.choose(Choice::lift),
-        Action::Back | Action::Quit | Action::QuitAtOnce => return Some(Effect::Quit),
-        Action::Repaint => return Some(Effect::Repaint),
-        Action::Suspend => return Some(Effect::Suspend),
-        Action::Confirm
-        | Action::Undo
-        | Action::ChooseSignal
-        | Action::EveryUser
-        | Action::Direct
-        | Action::PlanAgain => return None,
-    }
-    // What was done may have given the table more rows, or fewer.
-    app.scroll();
-    Some(Effect::Draw)
 }
 
 #[cfg(test)]

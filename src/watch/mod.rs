@@ -34,14 +34,13 @@ pub mod reaping;
 pub mod remember;
 #[cfg(test)]
 mod sample;
+mod signals;
 pub mod tape;
 pub mod terminal;
 pub mod trend;
 pub mod view;
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{
     Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, TrySendError, channel,
     sync_channel,
@@ -49,10 +48,7 @@ use std::sync::mpsc::{
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{getpgrp, getsid, kill_current_process_group};
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
-use signal_hook::iterator::{Handle, Signals};
-use signal_hook::{SigId, flag, low_level};
+use signal_hook::consts::SIGHUP;
 
 use crate::rules::Engine;
 pub use crate::source::Control;
@@ -60,6 +56,7 @@ use crate::source::{Due, Origin, Source};
 use app::{App, Effect, Event, Me, Setup, update};
 use hand::{Ask, Hand, News};
 use remember::Remembered;
+use signals::{SignalWatch, stop, suspend};
 use terminal::Screen;
 use view::look::{Depth, Theme};
 
@@ -282,6 +279,15 @@ fn drive(
     }
 }
 
+/// Takes the terminal again.
+fn resume(app: &mut App, screen: &mut Screen) -> io::Result<()> {
+    screen.retake()?;
+    // The window may have changed meanwhile.
+    let (columns, rows) = terminal::size();
+    update(app, Event::Resize(columns, rows));
+    screen.resize(app.area)
+}
+
 /// The next message; a tick where none comes in time.
 fn wait(messages: &Receiver<Message>, tick: Option<Duration>, start: Instant) -> Message {
     const LONG: Duration = Duration::from_secs(3600);
@@ -485,84 +491,6 @@ fn spawn(
             what: "a thread",
             error,
         })
-}
-
-/// Signals as events, as long as this lives.
-struct SignalWatch {
-    handle: Handle,
-    flags: Vec<SigId>,
-}
-
-impl SignalWatch {
-    fn start(sender: &SyncSender<Message>) -> Result<Self, Error> {
-        let failed = |error| Error::Setup {
-            what: "signal handlers",
-            error,
-        };
-        let ends = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
-        let mut flags = Vec::new();
-        for signal in ends {
-            // Asked a second time, gpumem ends at once: the main thread may be stuck in a write to a
-            // terminal that takes nothing. The order matters: the first time only sets the flag. Each
-            // signal has its own: the end of a session sends several, and each only once.
-            let asked = Arc::new(AtomicBool::new(false));
-            let again = flag::register_conditional_default(signal, Arc::clone(&asked));
-            flags.push(again.map_err(failed)?);
-            flags.push(flag::register(signal, Arc::clone(&asked)).map_err(failed)?);
-        }
-        let mut signals = Signals::new(ends.iter().chain(&[SIGTSTP, SIGCONT])).map_err(failed)?;
-        let handle = signals.handle();
-        spawn("signals", sender, move |sender| {
-            for signal in signals.forever() {
-                if sender.send(Message::Event(Event::Signal(signal))).is_err() {
-                    return;
-                }
-            }
-        })?;
-        Ok(Self { handle, flags })
-    }
-}
-
-impl Drop for SignalWatch {
-    fn drop(&mut self) {
-        self.handle.close();
-        for &id in &self.flags {
-            low_level::unregister(id);
-        }
-    }
-}
-
-/// Ctrl-Z: stops all that the shell started in this job, as the terminal would outside raw mode. The
-/// signal comes back as an event and [`stop`]s gpumem itself.
-fn suspend() -> Result<(), Error> {
-    if !can_be_continued() {
-        return Ok(());
-    }
-    kill_current_process_group(rustix::process::Signal::TSTP)
-        .map_err(|errno| Error::Terminal(errno.into()))
-}
-
-/// Gives the terminal back and stops; whoever continues gpumem sends `SIGCONT`, which is an event.
-fn stop() -> Result<(), Error> {
-    if !can_be_continued() {
-        return Ok(());
-    }
-    terminal::give_back();
-    low_level::emulate_default_handler(SIGTSTP).map_err(Error::Terminal)
-}
-
-fn resume(app: &mut App, screen: &mut Screen) -> io::Result<()> {
-    screen.retake()?;
-    // The window may have changed meanwhile.
-    let (columns, rows) = terminal::size();
-    update(app, Event::Resize(columns, rows));
-    screen.resize(app.area)
-}
-
-/// Whether there is a shell to continue a stopped gpumem. A terminal that was opened for gpumem alone
-/// has none: it leads the session itself, and would stay stopped for good.
-fn can_be_continued() -> bool {
-    getsid(None).is_ok_and(|session| session != getpgrp())
 }
 
 #[cfg(test)]

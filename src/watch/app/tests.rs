@@ -2,12 +2,13 @@
 
 mod chance;
 
-use crossterm::event::{KeyEventKind, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEventKind, KeyModifiers};
 use signal_hook::consts::SIGTERM;
 
 use super::*;
 use crate::model::finding::Finding;
 use crate::rules::Settings;
+use crate::watch::column::Column;
 use crate::watch::sample;
 
 fn app() -> App {

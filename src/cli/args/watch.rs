@@ -1,0 +1,82 @@
+//! What may be typed to `gpumem watch`.
+
+mod picture;
+
+use clap::Args;
+
+use super::{EXIT_CODES, Recorded, Stored};
+use crate::units::Span;
+use crate::watch::once::Keys;
+
+pub(in crate::cli) use picture::cells;
+pub use picture::{Once, ThemeChoice};
+
+/// Watch GPUs, processes and findings live on the terminal
+///
+/// Keys: ? shows them all, q quits. Where `gpumem record --store` runs, idle times and findings are
+/// there from the start. With --replay or --demo a recording plays, and nothing in it can be
+/// signalled.
+///
+/// With --once it prints one picture and ends; that needs no terminal. It is of this machine's second
+/// sample, of the recording's end, or of the demo's 25th minute.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES)]
+pub struct Watch {
+    /// Time between samples [default: 1s, or the configuration's]
+    #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
+    pub interval: Option<Span>,
+
+    /// How fast a recording plays, as a multiple of real time
+    #[arg(long, value_name = "N", default_value = "1", value_parser = speed, allow_negative_numbers = true)]
+    pub speed: f64,
+
+    /// Draw with ASCII only [default: where the locale is not UTF-8]
+    #[arg(long)]
+    pub ascii: bool,
+
+    /// The colours [default: auto]
+    #[arg(long, value_name = "THEME")]
+    pub theme: Option<ThemeChoice>,
+
+    /// Print one picture to standard output, and end
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "text"
+    )]
+    pub once: Option<Once>,
+
+    /// The picture's columns and rows [default: the terminal's, or COLUMNS and LINES, or 80x24]
+    #[arg(long, value_name = "COLUMNSxROWS", requires = "once", value_parser = picture::size)]
+    pub size: Option<(u16, u16)>,
+
+    /// Keys that are pressed before the picture is taken: `jj<Enter>`, `?<PgDn>`; `<lt>` is <
+    #[arg(
+        long,
+        value_name = "KEYS",
+        requires = "once",
+        allow_hyphen_values = true
+    )]
+    pub keys: Option<Keys>,
+
+    /// Leave the mouse to the terminal, which selects text with it
+    #[arg(long)]
+    pub no_mouse: bool,
+
+    /// Whether the stored history counts.
+    #[command(flatten)]
+    pub stored: Stored,
+
+    /// Where snapshots come from.
+    #[command(flatten)]
+    pub recorded: Recorded,
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(speed) if (0.01..=10_000.0).contains(&speed) => Ok(speed),
+        _ => Err("write a number from 0.01 to 10000".to_owned()),
+    }
+}

@@ -1,0 +1,84 @@
+//! Signals that are sent to gpumem, as events; and stopping, as a shell's job does.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::SyncSender;
+
+use rustix::process::{getpgrp, getsid, kill_current_process_group};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+use signal_hook::iterator::{Handle, Signals};
+use signal_hook::{SigId, flag, low_level};
+
+use super::app::Event;
+use super::{Error, Message, spawn, terminal};
+
+/// Signals as events, as long as this lives.
+pub(super) struct SignalWatch {
+    handle: Handle,
+    flags: Vec<SigId>,
+}
+
+impl SignalWatch {
+    /// From now on.
+    pub(super) fn start(sender: &SyncSender<Message>) -> Result<Self, Error> {
+        let failed = |error| Error::Setup {
+            what: "signal handlers",
+            error,
+        };
+        let ends = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
+        let mut flags = Vec::new();
+        for signal in ends {
+            // Asked a second time, gpumem ends at once: the main thread may be stuck in a write to a
+            // terminal that takes nothing. The order matters: the first time only sets the flag. Each
+            // signal has its own: the end of a session sends several, and each only once.
+            let asked = Arc::new(AtomicBool::new(false));
+            let again = flag::register_conditional_default(signal, Arc::clone(&asked));
+            flags.push(again.map_err(failed)?);
+            flags.push(flag::register(signal, Arc::clone(&asked)).map_err(failed)?);
+        }
+        let mut signals = Signals::new(ends.iter().chain(&[SIGTSTP, SIGCONT])).map_err(failed)?;
+        let handle = signals.handle();
+        spawn("signals", sender, move |sender| {
+            for signal in signals.forever() {
+                if sender.send(Message::Event(Event::Signal(signal))).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { handle, flags })
+    }
+}
+
+impl Drop for SignalWatch {
+    fn drop(&mut self) {
+        self.handle.close();
+        for &id in &self.flags {
+            low_level::unregister(id);
+        }
+    }
+}
+
+/// Ctrl-Z: stops all that the shell started in this job, as the terminal would outside raw mode. The
+/// signal comes back as an event and [`stop`]s gpumem itself.
+pub(super) fn suspend() -> Result<(), Error> {
+    if !can_be_continued() {
+        return Ok(());
+    }
+    kill_current_process_group(rustix::process::Signal::TSTP)
+        .map_err(|errno| Error::Terminal(errno.into()))
+}
+
+/// Gives the terminal back and stops; whoever continues gpumem sends `SIGCONT`, which is an event.
+pub(super) fn stop() -> Result<(), Error> {
+    if !can_be_continued() {
+        return Ok(());
+    }
+    terminal::give_back();
+    low_level::emulate_default_handler(SIGTSTP).map_err(Error::Terminal)
+}
+
+/// Whether there is a shell to continue a stopped gpumem. A terminal that was opened for gpumem alone
+/// has none: it leads the session itself, and would stay stopped for good.
+fn can_be_continued() -> bool {
+    getsid(None).is_ok_and(|session| session != getpgrp())
+}
