@@ -1296,7 +1296,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__watch)
-            opts="-h --interval --speed --ascii --theme --once --size --keys --no-store --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-h --interval --speed --ascii --theme --once --size --keys --no-mouse --no-store --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -1,8 +1,8 @@
 //! The terminal screen.
 //!
 //! Four threads only send events on one bounded channel: one samples, one reads keys, one waits for
-//! signals, and one makes plans and carries them out. The main thread owns state and terminal, and draws when something has changed; so a
-//! driver that hangs freezes its own numbers and nothing else.
+//! signals, and one makes plans and carries them out. The main thread owns state and terminal, and draws
+//! when something has changed; so a driver that hangs freezes its own numbers and nothing else.
 //!
 //! - [`app`]: the state, and `update`, which is pure;
 //! - [`keys`]: the table of keys; [`mouse`]; [`mod@column`]: the table of columns;

@@ -77,7 +77,7 @@ fn the_readme_shows_the_help_as_it_is() {
 }
 
 /// The pictures in the README, and the keys that are pressed before each is taken.
-const PICTURES: &[(&str, &str)] = &[("watch", "jj")];
+const PICTURES: &[(&str, &str)] = &[("watch", "vjj"), ("leak", "jjjjj<Enter>")];
 
 #[test]
 fn pictures_are_fresh_and_shown() {
