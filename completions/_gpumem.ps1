@@ -33,7 +33,7 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
             [CompletionResult]::new('ps', 'ps', [CompletionResultType]::ParameterValue, 'Show who holds GPU memory now')
             [CompletionResult]::new('check', 'check', [CompletionResultType]::ParameterValue, 'Judge by the rules whether GPU memory is wasted; the exit code is the verdict')
             [CompletionResult]::new('explain', 'explain', [CompletionResultType]::ParameterValue, 'Explain one process, GPU or finding on a page: whose, since when, why, and what to do')
-            [CompletionResult]::new('watch', 'watch', [CompletionResultType]::ParameterValue, 'Watch GPUs, processes and findings live on the terminal')
+            [CompletionResult]::new('watch', 'watch', [CompletionResultType]::ParameterValue, 'Watch GPUs, processes and findings live on the terminal, and get memory back there')
             [CompletionResult]::new('reap', 'reap', [CompletionResultType]::ParameterValue, 'End what holds GPU memory and does not need it, and prove that the memory came back')
             [CompletionResult]::new('kill', 'kill', [CompletionResultType]::ParameterValue, 'End processes of yours that hold GPU memory, and prove that the memory came back')
             [CompletionResult]::new('record', 'record', [CompletionResultType]::ParameterValue, 'Record what is observed, a JSON snapshot a line')

@@ -30,7 +30,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand ps 'Show who holds GPU memory now'
             cand check 'Judge by the rules whether GPU memory is wasted; the exit code is the verdict'
             cand explain 'Explain one process, GPU or finding on a page: whose, since when, why, and what to do'
-            cand watch 'Watch GPUs, processes and findings live on the terminal'
+            cand watch 'Watch GPUs, processes and findings live on the terminal, and get memory back there'
             cand reap 'End what holds GPU memory and does not need it, and prove that the memory came back'
             cand kill 'End processes of yours that hold GPU memory, and prove that the memory came back'
             cand record 'Record what is observed, a JSON snapshot a line'

@@ -36,7 +36,7 @@ complete -c gpumem -n "__fish_gpumem_needs_command" -s h -l help -d 'Print help 
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "ps" -d 'Show who holds GPU memory now'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "check" -d 'Judge by the rules whether GPU memory is wasted; the exit code is the verdict'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "explain" -d 'Explain one process, GPU or finding on a page: whose, since when, why, and what to do'
-complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "watch" -d 'Watch GPUs, processes and findings live on the terminal'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "watch" -d 'Watch GPUs, processes and findings live on the terminal, and get memory back there'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "reap" -d 'End what holds GPU memory and does not need it, and prove that the memory came back'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "kill" -d 'End processes of yours that hold GPU memory, and prove that the memory came back'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "record" -d 'Record what is observed, a JSON snapshot a line'
