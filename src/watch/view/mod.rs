@@ -4,7 +4,7 @@
 //! (the selected process, or the [`findings`]), [`hints`] (the keys in the bottom line), [`mod@prompt`] (in
 //! their place while one types); over all the others [`page`] (of explanation), [`plan`] (how something
 //! would be ended) and [`help`]; [`small`] (a screen too small for panels). Where they go is in
-//! `layout.rs`; [`pen`] writes a line, [`lines`] parts text into several, [`look`] has the styles, [`ascii`]
+//! `layout.rs`; [`pen`] writes a line, [`lines`] those of the lower panel, [`look`] has the styles, [`ascii`]
 //! translates for terminals without Unicode.
 
 pub mod ascii;
