@@ -1,3 +1,5 @@
+//! Filters as they are typed, and what they keep.
+
 use super::*;
 use crate::history::course::Courses;
 use crate::model::snapshot::{Jupyter, ProcessType, Slurm};
