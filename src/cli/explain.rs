@@ -20,8 +20,8 @@ use super::{
 use crate::advice;
 use crate::explain::{self, Known, More};
 use crate::history::course::Courses;
+use crate::model::Snapshot;
 use crate::model::finding::Finding;
-use crate::model::{Snapshot, Time};
 use crate::report::explain::Report;
 use crate::report::explain::text::{self, Look};
 use crate::rules::{Engine, Settings};
@@ -114,8 +114,6 @@ struct Seen {
     engine: Engine,
     courses: Courses,
     last: Option<Snapshot>,
-    /// When the history that the outlines belong to began.
-    first: Option<Time>,
     /// The longest time that a rule asks for.
     needed: Duration,
     is_live: bool,
@@ -128,14 +126,13 @@ impl Seen {
             engine: Engine::new(settings),
             courses: Courses::default(),
             last: None,
-            first: None,
             is_live: false,
         }
     }
 
     fn observe(&mut self, snapshot: Snapshot) {
         self.engine.observe(&snapshot);
-        outline(&mut self.courses, &mut self.first, &self.engine, &snapshot);
+        self.courses.follow(self.engine.history(), &snapshot);
         self.last = Some(snapshot);
     }
 
@@ -160,20 +157,6 @@ impl Seen {
     }
 }
 
-/// Outlines a snapshot that the engine has judged, if it did not pass it over.
-fn outline(courses: &mut Courses, first: &mut Option<Time>, engine: &Engine, snapshot: &Snapshot) {
-    let history = engine.history();
-    if history.last_time() != Some(snapshot.time) {
-        return;
-    }
-    if history.first_time() != *first {
-        // Another boot, or the machine slept: nothing before it says anything of now.
-        *first = history.first_time();
-        courses.forget();
-    }
-    courses.observe(snapshot);
-}
-
 fn observe(seen: &mut Seen, args: &Explain, global: &Global) -> anyhow::Result<()> {
     if let Some(mut replay) = recorded(&args.recorded, Pace::AsFast)? {
         while let Some(snapshot) = replay.next()? {
@@ -195,14 +178,9 @@ fn observe(seen: &mut Seen, args: &Explain, global: &Global) -> anyhow::Result<(
         most_bytes: store::MOST_FOR_CHECK,
         quiet: false,
     };
-    let Seen {
-        engine,
-        courses,
-        first,
-        ..
-    } = seen;
+    let (engine, courses) = (&mut seen.engine, &mut seen.courses);
     store::feed_each(engine, &live, ask, |engine, snapshot| {
-        outline(courses, first, engine, snapshot);
+        courses.follow(engine.history(), snapshot);
     })?;
     if args.window.is_some() && io::stderr().is_terminal() {
         complain(&format!("sampling for {window} (--window)"));

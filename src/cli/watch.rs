@@ -22,7 +22,7 @@ use crate::source::replay::{DEMO_HISTORY_SECONDS, Pace, Replay};
 use crate::watch::app::Me;
 use crate::watch::once::Still;
 use crate::watch::view::look::{Depth, Theme};
-use crate::watch::{self, Options, Outcome, terminal};
+use crate::watch::{self, Options, Outcome, Past, terminal};
 
 /// Columns and rows of a picture where nobody says otherwise.
 const SIZE: (u16, u16) = (80, 24);
@@ -43,10 +43,10 @@ pub(super) fn run(args: &Watch, global: &Global) -> anyhow::Result<Exit> {
     }
     let hand = hand::Acting::new(&config, is_recording(args));
     let needed = store::longest(&config.rules);
-    let mut engine = Engine::new(config.rules);
+    let mut past = Past::new(Engine::new(config.rules));
     let source: Box<dyn Source> = match recorded(&args.recorded, Pace::Speed(args.speed))? {
         Some(replay) => Box::new(replay),
-        None => Box::new(judged_live(args, global, interval, needed, &mut engine)?),
+        None => Box::new(judged_live(args, global, interval, needed, &mut past)?),
     };
     let options = options(args, global, interval);
     let mut remembered = habits::load();
@@ -54,7 +54,7 @@ pub(super) fn run(args: &Watch, global: &Global) -> anyhow::Result<Exit> {
         // What is typed counts.
         remembered.theme = None;
     }
-    let outcome = watch::run(source, engine, Box::new(hand), options, &mut remembered);
+    let outcome = watch::run(source, past, Box::new(hand), options, &mut remembered);
     habits::save(remembered);
     match outcome? {
         Outcome::Quit => Ok(Exit::Clean),
@@ -77,7 +77,7 @@ fn judged_live(
     global: &Global,
     interval: Duration,
     needed: Duration,
-    engine: &mut Engine,
+    past: &mut Past,
 ) -> anyhow::Result<Live> {
     let live = live(global, interval)?;
     let ask = store::Ask {
@@ -87,7 +87,10 @@ fn judged_live(
         most_bytes: store::MOST_FOR_WATCH,
         quiet: false,
     };
-    store::feed(engine, &live, ask)?;
+    let courses = &mut past.courses;
+    store::feed_each(&mut past.engine, &live, ask, |engine, snapshot| {
+        courses.follow(engine.history(), snapshot);
+    })?;
     Ok(live)
 }
 
@@ -137,7 +140,7 @@ fn once(
 ) -> anyhow::Result<Exit> {
     let mut hand = hand::Acting::new(&config, is_recording(args));
     let needed = store::longest(&config.rules);
-    let mut engine = Engine::new(config.rules);
+    let mut past = Past::new(Engine::new(config.rules));
     let mut options = options(args, global, interval);
     if format == Once::Svg {
         // Whoever looks at it has another terminal, and another locale, than who made it.
@@ -148,13 +151,13 @@ fn once(
     let (mut still, last, is_live) = match recorded(&args.recorded, Pace::AsFast)? {
         Some(mut replay) => {
             let name = replay.name().to_owned();
-            let mut still = Still::new(options, Some(name), engine, size);
+            let mut still = Still::new(options, Some(name), past, size);
             let last = play(&mut replay, &mut still, args.recorded.demo)?;
             (still, last, false)
         }
         None => {
-            let mut live = judged_live(args, global, interval, needed, &mut engine)?;
-            let mut still = Still::new(options, None, engine, size);
+            let mut live = judged_live(args, global, interval, needed, &mut past)?;
+            let mut still = Still::new(options, None, past, size);
             let mut next = || live.next()?.context("the driver gave no snapshot");
             // Use is known from the second sample on.
             still.see(next()?, true);

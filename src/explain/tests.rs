@@ -49,17 +49,12 @@ impl Seen {
 fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> Seen {
     let mut engine = Engine::new(Settings::default());
     let mut courses = Courses::default();
-    let mut first = None;
     let mut last = scene.now.clone();
     for step in 0..steps {
         change(scene, step);
         last = scene.step().clone();
         engine.observe(&last);
-        if engine.history().first_time() != first {
-            first = engine.history().first_time();
-            courses.forget();
-        }
-        courses.observe(&last);
+        courses.follow(engine.history(), &last);
     }
     Seen {
         engine,

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::Average;
+use super::{Average, History};
 use crate::model::{Gpu, GpuProcess, Identity, Snapshot, Start, Time};
 
 /// Stretches kept of one outline: wider than any terminal's chart.
@@ -218,9 +218,24 @@ impl Key {
 pub struct Courses {
     rows: HashMap<Key, Course>,
     gpus: HashMap<u32, Course>,
+    // When the history that they follow began.
+    begun: Option<Time>,
 }
 
 impl Courses {
+    /// Takes in a snapshot that `history` was given, unless it passed it over; begins anew where the
+    /// history did.
+    pub fn follow(&mut self, history: &History, snapshot: &Snapshot) {
+        if history.last_time() != Some(snapshot.time) {
+            return;
+        }
+        if history.first_time() != self.begun {
+            self.forget();
+            self.begun = history.first_time();
+        }
+        self.observe(snapshot);
+    }
+
     /// Takes in the next snapshot. What a GPU that does not answer shows is no news.
     pub fn observe(&mut self, snapshot: &Snapshot) {
         let who: HashMap<u32, Identity> = snapshot
@@ -375,5 +390,25 @@ mod tests {
         let course = courses.row(who, gpu, &gpu.processes.as_ref().unwrap()[0]);
         assert_eq!(course.unwrap().samples(), 0);
         assert!(course.unwrap().last_seen() < Some(now.time));
+    }
+
+    #[test]
+    fn it_begins_anew_where_the_history_does_and_passes_over_what_the_history_does() {
+        let mut scene = Scene::new(1, 1.0);
+        scene.memory(0, GIB, 80 * GIB);
+        let (mut history, mut courses) = (History::default(), Courses::default());
+        let mut see = |snapshot: &Snapshot| {
+            history.observe(snapshot);
+            courses.follow(&history, snapshot);
+            let course = courses.gpu(&snapshot.gpus[0]);
+            course.map(Course::samples)
+        };
+        let early = scene.step().clone();
+        see(&early);
+        assert_eq!(see(scene.step()), Some(2));
+        assert_eq!(see(&early), Some(2), "its clock is behind");
+        let mut next = scene.step().clone();
+        next.host.boot_id = Some("another boot".into());
+        assert_eq!(see(&next), Some(1));
     }
 }

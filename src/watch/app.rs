@@ -215,8 +215,6 @@ pub struct App {
     selected: Option<RowKey>,
     // Where the selected row is, or was when its process went away.
     cursor: usize,
-    // When the history that the courses belong to began.
-    first: Option<Time>,
     sampled_at: Duration,
     now: Duration,
 }
@@ -251,7 +249,6 @@ impl App {
             area: Rect::new(0, 0, columns, rows),
             selected: None,
             cursor: 0,
-            first: None,
             sampled_at: Duration::ZERO,
             now: Duration::ZERO,
         }
@@ -458,23 +455,12 @@ impl App {
     pub(super) fn forget(&mut self) {
         self.engine.forget();
         self.courses.forget();
-        self.first = None;
     }
 
     /// Judges a snapshot, and remembers it.
     fn observe(&mut self, snapshot: &Snapshot) {
         self.engine.observe(snapshot);
-        let history = self.engine.history();
-        if history.last_time() != Some(snapshot.time) {
-            // Passed over: its clock is behind.
-            return;
-        }
-        if history.first_time() != self.first {
-            // Another boot, or the machine slept: nothing before it says anything of now.
-            self.first = history.first_time();
-            self.courses.forget();
-        }
-        self.courses.observe(snapshot);
+        self.courses.follow(self.engine.history(), snapshot);
     }
 }
 

@@ -14,7 +14,8 @@
 //! - [`layout`]: which panel gets which part of the screen;
 //! - [`view`]: a file per panel;
 //! - [`canvas`]: a frame, and what of it has changed;
-//! - [`terminal`]: the terminal, taken and given back; [`once`]: a picture instead.
+//! - [`terminal`]: the terminal, taken and given back; `signals`: those sent to gpumem; [`once`]: a
+//!   picture instead.
 
 pub mod app;
 pub mod canvas;
@@ -50,6 +51,7 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGHUP;
 
+use crate::history::course::Courses;
 use crate::rules::Engine;
 pub use crate::source::Control;
 use crate::source::{Due, Origin, Source};
@@ -83,7 +85,7 @@ pub struct Options {
 impl Options {
     /// A screen of this size that waits for its first sample, of the recording of this name or of this
     /// machine.
-    fn start(self, replay: Option<String>, engine: Engine, columns: u16, rows: u16) -> App {
+    fn start(self, replay: Option<String>, past: Past, columns: u16, rows: u16) -> App {
         let setup = Setup {
             replay,
             version: env!("CARGO_PKG_VERSION"),
@@ -91,10 +93,30 @@ impl Options {
             depth: self.depth,
             ascii: self.ascii,
         };
-        let mut app = App::new(setup, engine, self.interval, columns, rows);
+        let mut app = App::new(setup, past.engine, self.interval, columns, rows);
+        app.courses = past.courses;
         app.theme = self.theme;
         app.play.speed = self.speed;
         app
+    }
+}
+
+/// What was judged before the screen comes up, as of the stored history.
+#[derive(Debug)]
+pub struct Past {
+    /// What the rules made of it.
+    pub engine: Engine,
+    /// How memory moved meanwhile.
+    pub courses: Courses,
+}
+
+impl Past {
+    /// Nothing was seen; what comes is judged by this engine.
+    pub fn new(engine: Engine) -> Self {
+        Self {
+            engine,
+            courses: Courses::default(),
+        }
     }
 }
 
@@ -157,7 +179,7 @@ const LEAVE: Duration = Duration::from_secs(5);
 /// Messages are taken in for so long before the screen is drawn again.
 const BATCH: Duration = Duration::from_millis(8);
 
-/// Shows what `source` yields and `engine` makes of it, until a person or a signal ends it. What a person
+/// Shows what `source` yields, judged after the `past`, until a person or a signal ends it. What a person
 /// asks to be ended `hand` ends; it is told to [leave](Ask::Leave) once the terminal is given back. The
 /// screen is arranged as `remembered` says, which then says what was changed of that, and no more.
 ///
@@ -170,7 +192,7 @@ const BATCH: Duration = Duration::from_millis(8);
 /// fails later leaves its last snapshot on the screen, and says so there.
 pub fn run(
     source: Box<dyn Source>,
-    engine: Engine,
+    past: Past,
     hand: Box<dyn Hand + Send>,
     options: Options,
     remembered: &mut Remembered,
@@ -184,7 +206,7 @@ pub fn run(
     };
     let (columns, rows) = terminal::size();
     let mouse = options.mouse;
-    let mut app = options.start(replay, engine, columns, rows);
+    let mut app = options.start(replay, past, columns, rows);
     app.play.can_rewind = can_rewind;
     app.arrange(remembered);
     let arranged = app.remembered();

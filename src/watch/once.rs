@@ -12,14 +12,13 @@ use std::time::Duration;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::buffer::{Buffer, Cell};
 
-use super::Options;
 use super::app::{App, Effect, Event, update};
 use super::hand::{Ask, Hand};
 use super::play::Control;
 use super::view::{self, gpus, pen};
+use super::{Options, Past};
 use crate::model::Snapshot;
 use crate::report::escape::escape;
-use crate::rules::Engine;
 
 /// Characters of the worst finding that a description tells.
 const MESSAGE_CHARS: usize = 400;
@@ -126,12 +125,12 @@ impl Still {
     pub fn new(
         options: Options,
         replay: Option<String>,
-        engine: Engine,
+        past: Past,
         (columns, rows): (u16, u16),
     ) -> Self {
         let interval = options.interval;
         Self {
-            app: options.start(replay, engine, columns, rows),
+            app: options.start(replay, past, columns, rows),
             interval,
             now: Duration::ZERO,
         }

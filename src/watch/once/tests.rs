@@ -7,7 +7,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::*;
-use crate::rules::Settings;
+use crate::rules::{Engine, Settings};
 use crate::watch::app::Me;
 use crate::watch::hand::News;
 use crate::watch::sample;
@@ -24,7 +24,7 @@ fn still(theme: Theme, depth: Depth, size: (u16, u16)) -> Still {
         ascii: false,
     };
     let engine = Engine::new(Settings::default());
-    let mut still = Still::new(options, None, engine, size);
+    let mut still = Still::new(options, None, Past::new(engine), size);
     let mut snapshot = sample::snapshot(2, 4);
     snapshot.processes[1].command = Some(vec!["日本語".into(), "<b>&\u{1b}[2J".into()].into());
     snapshot.processes[2].user = Some("שלום".into());
