@@ -17,10 +17,20 @@
 //! stand as long as there are panels. The GPUs' half is of what header, heading, findings and keys leave;
 //! it is more where a person asked for a form that needs more.
 //!
+//! The help says it in fewer words: [`FOLDS`].
+//!
 //! Rows that the table leaves blank go to the findings; a few of them change hands at a time, so that
 //! the panels do not move with every process that comes or goes.
 
 use ratatui::layout::Rect;
+
+/// What gives way on a small screen, and how, as the help says it.
+pub const FOLDS: [(&str, &str); 4] = [
+    ("findings", "from 9 lines to one"),
+    ("GPUs", "cards, a line each, a grid, numbers, one line"),
+    ("columns", "from the framework to the user"),
+    ("below 40x10", "the essentials in words"),
+];
 
 /// Below this many columns only the essentials are shown.
 pub const COLUMNS_MIN: u16 = 40;
@@ -285,6 +295,7 @@ fn cards(area: Rect, budget: u16, needs: &Needs) -> Option<(Gpus, u16)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::watch::column::Column;
 
     const FORMS: [Option<Form>; 4] = [
         None,
@@ -385,6 +396,45 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_help_says_what_folds() {
+        let [findings, gpus, columns, below] = FOLDS;
+        let most = status_rows(u16::MAX);
+        assert_eq!(findings.1, format!("from {most} lines to one"));
+        assert_eq!(status_rows(ROWS_MIN), 1);
+        assert_eq!(below.0, format!("below {COLUMNS_MIN}x{ROWS_MIN}"));
+
+        let forms: Vec<&str> = gpus.1.split(", ").collect();
+        let mut seen = vec![false; forms.len()];
+        for count in 1..300 {
+            let needs = self::gpus(count);
+            let mut last = 0;
+            for height in (ROWS_MIN..80).rev() {
+                if height == 19 || status_rows(height) < status_rows(height + 1) {
+                    // What others have given up is theirs.
+                    last = 0;
+                }
+                let word = match layout(120, height, needs).unwrap().gpu_form {
+                    Gpus::Cards { .. } => "cards",
+                    Gpus::Lines => "a line each",
+                    Gpus::Grid => "a grid",
+                    Gpus::Dense => "numbers",
+                    Gpus::Sum => "one line",
+                };
+                let at = forms.iter().position(|form| *form == word).unwrap();
+                assert!(at >= last, "{count} GPUs, {height} rows: {word}");
+                (seen[at], last) = (true, at);
+            }
+        }
+        assert_eq!(seen, [true; 5]);
+
+        let is_named = |column: &Column| columns.1.contains(&column.spec().title.to_lowercase());
+        let in_turn = || Column::BY_NEED.into_iter().rev();
+        let named: Vec<Column> = in_turn().filter(is_named).collect();
+        assert_eq!(named, [Column::Framework, Column::User]);
+        assert_eq!(in_turn().next(), Some(Column::Framework));
     }
 
     #[test]

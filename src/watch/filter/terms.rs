@@ -76,7 +76,7 @@ pub const TERMS: [TermSpec; 21] = [
     ),
     term(
         &["notebook"],
-        "notebook:report.ipynb",
+        "notebook:a.ipynb",
         "the notebook",
         Field::Notebook,
     ),

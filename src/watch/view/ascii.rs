@@ -23,7 +23,7 @@ fn likeness(symbol: &str) -> &'static str {
         "▇" => "*",
         "█" => "#",
         "◆" => "@",
-        "│" => "|",
+        "│" | "▕" => "|",
         "┌" => ",",
         "├" => "|",
         "└" => "`",
@@ -54,7 +54,30 @@ fn dots(symbol: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use unicode_width::UnicodeWidthChar as _;
+
     use super::*;
+
+    /// Every character of the screens as they are committed, but for letters and pictures, which stand
+    /// only in names.
+    #[test]
+    fn whatever_a_panel_draws_has_a_likeness() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/screens");
+        let mut seen = BTreeSet::new();
+        for file in fs::read_dir(folder).unwrap() {
+            let path = file.unwrap().path();
+            seen.extend(fs::read_to_string(path).unwrap().chars());
+        }
+        assert!(seen.contains(&'▸') && seen.contains(&'⣿'), "{seen:?}");
+        seen.retain(|c| !c.is_alphanumeric() && !c.is_control() && c.width() == Some(1));
+        let strange = |c: &char| !c.is_ascii() && likeness(&c.to_string()) == "?";
+        let strange: Vec<char> = seen.into_iter().filter(strange).collect();
+        assert_eq!(strange, [] as [char; 0]);
+    }
 
     #[test]
     fn a_chart_of_dots_keeps_its_heights() {

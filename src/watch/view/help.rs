@@ -10,9 +10,11 @@ use super::bar::{FREE, HELD, RESERVED, UNATTRIBUTED, UNTOLD};
 use super::look::Look;
 use super::pen::{Pen, wrap};
 use crate::watch::column::Column;
+use crate::watch::filter::TERMS;
 use crate::watch::keys::{Context, GROUPS, Group};
+use crate::watch::layout::FOLDS;
 
-/// What can be typed after `/`.
+/// How what can be typed after `/` is put together; the terms follow, from their own table.
 const FILTER: [(&str, &str); 5] = [
     ("train.py", "a word: pid, user, command, notebook, finding"),
     ("user:ann gpu:0", "all of them have to fit"),
@@ -31,13 +33,6 @@ const MOUSE: [(&str, &str); 5] = [
     ("key below", "does what the key does"),
     ("wheel", "scrolls what lies under it"),
     ("Shift", "held, the terminal selects text"),
-];
-
-/// What gives way on a small screen, first to last.
-const FOLDS: [(&str, &str); 3] = [
-    ("GPUs", "cards, a line each, a grid, numbers, one line"),
-    ("columns", "from the framework to the user"),
-    ("below 40x10", "the essentials in words"),
 ];
 
 /// What the marks mean.
@@ -132,8 +127,10 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<Line>> {
         (spec.letter.to_string(), spec.title)
     });
     block("After o: sort by (capitals: reversed)", &mut letters);
+    let terms = TERMS.map(|term| (term.example, term.says));
+    let filter = [&FILTER[..], &terms].concat();
     for (title, table) in [
-        ("After /: show only", &FILTER[..]),
+        ("After /: show only", &filter[..]),
         ("The mouse", &MOUSE),
         ("When the screen is small", &FOLDS),
         ("Marks", &MARKS),
@@ -283,7 +280,15 @@ mod tests {
                     assert!(words.contains(&line), "{line} in {words}");
                 }
             }
-            for (mark, meaning) in [&MARKS[..], &FILTER, &MOUSE, &FOLDS].concat() {
+            for (mark, meaning) in [
+                &MARKS[..],
+                &FILTER,
+                &MOUSE,
+                &FOLDS,
+                &TERMS.map(|term| (term.example, term.says)),
+            ]
+            .concat()
+            {
                 assert!(words.contains(&format!("{mark} {meaning}")), "{mark}");
             }
         }
