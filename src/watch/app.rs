@@ -33,6 +33,9 @@ use crate::history::course::Courses;
 use crate::model::{Snapshot, Time};
 use crate::rules::Engine;
 
+/// Why a key does nothing before the first sample.
+pub(super) const NOTHING_SEEN: &str = "there is no sample so far";
+
 /// Everything that can happen.
 #[derive(Debug)]
 pub enum Event {
@@ -198,6 +201,8 @@ pub struct App {
     pub reaping: Reaping,
     /// Whether the screen stands still, and how fast time goes.
     pub play: Play,
+    /// Why the last key did nothing, or what it did where the screen does not show that; until the next.
+    pub note: Option<String>,
     /// The samples that one can go back to.
     pub tape: Tape,
     /// How memory moved, as far as the engine has judged.
@@ -240,6 +245,7 @@ impl App {
             page: None,
             reaping: Reaping::default(),
             play: Play::new(interval),
+            note: None,
             tape: Tape::default(),
             courses: Courses::default(),
             engine,
@@ -344,6 +350,12 @@ impl App {
             needs.findings = picture.findings.len() + picture.undecided.len() + errors;
         }
         Layout::new(area, &needs)
+    }
+
+    /// Says in the bottom line why a key does nothing.
+    pub(super) fn refuse(&mut self, why: &str) -> Option<Effect> {
+        self.note = Some(why.to_owned());
+        Some(Effect::Draw)
     }
 
     /// Puts a judged snapshot on show; the selection follows its process.
@@ -480,12 +492,13 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
             app.now = app.now.max(now);
             app.sampled_at = now;
             app.observe(&snapshot);
-            if !app.play.is_seeking() {
-                page::renew(app, &snapshot);
-            }
+            let renewed = match app.play.is_seeking() {
+                true => None,
+                false => page::renew(app, &snapshot),
+            };
             let asked = reaping::see(app, &snapshot);
             let shown = play::take(app, *snapshot);
-            asked.or(shown)
+            both(both(asked, shown), renewed)
         }
         Event::SourceRewound => play::rewound(app),
         Event::SourceRead(percent) => {
@@ -507,7 +520,8 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
             let before = app.told_age_seconds();
             app.now = app.now.max(now);
             let aged = (app.told_age_seconds() != before).then_some(Effect::Draw);
-            reaping::tick(app).or(play::tick(app)).or(aged)
+            let (reaped, played) = (reaping::tick(app), play::tick(app));
+            both(both(reaped, played), aged)
         }
         Event::Drawn => {
             reaping::drawn(app);
@@ -516,6 +530,20 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
         Event::Signal(SIGTSTP) => Some(Effect::Stop),
         Event::Signal(SIGCONT) => Some(Effect::Resume),
         Event::Signal(signal) => Some(Effect::Die(signal)),
+    }
+}
+
+/// One effect of two things that one event did: of two that only draw, one does. More is never asked
+/// for at once: what time in a recording asks of the source, and what an ending asks of the hand, which
+/// there is only on this machine.
+fn both(one: Option<Effect>, other: Option<Effect>) -> Option<Effect> {
+    match (one, other) {
+        (None | Some(Effect::Draw), Some(more)) => Some(more),
+        (one, None | Some(Effect::Draw)) => one,
+        (Some(one), Some(other)) => {
+            debug_assert!(false, "two effects at once: {one:?} and {other:?}");
+            Some(one)
+        }
     }
 }
 

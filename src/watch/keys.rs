@@ -102,6 +102,8 @@ pub enum Action {
     Confirm,
     /// Do not do what the plan says, after all.
     Undo,
+    /// Mark the other button of the plan.
+    OtherButton,
     /// Choose another signal for the plan.
     ChooseSignal,
     /// Plan for processes of other users, too.

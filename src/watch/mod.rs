@@ -273,27 +273,26 @@ fn drive(
                 Message::Event(event) => event,
                 Message::Failed(error) => return Err(error),
             };
-            let Some(effect) = update(app, event) else {
-                continue;
-            };
-            changed = true;
-            match effect {
-                Effect::Draw => {}
-                Effect::Repaint => screen.resize(app.area).map_err(Error::Terminal)?,
-                Effect::Suspend => suspend()?,
-                Effect::Stop => stop()?,
-                Effect::Resume => resume(app, screen).map_err(Error::Terminal)?,
-                Effect::Quit => return Ok(Outcome::Quit),
-                Effect::Die(signal) => return Ok(Outcome::Signal(signal)),
-                Effect::Fail(error) => return Err(Error::Source(error)),
-                // A source that has failed listens to nobody.
-                Effect::Control(control) => drop(controls.send(control)),
-                Effect::Hand(ask) => {
-                    if let Err(TrySendError::Full(ask) | TrySendError::Disconnected(ask)) =
-                        asks.try_send(ask)
-                        && let Some(news) = in_vain(ask)
-                    {
-                        update(app, Event::Hand(news));
+            let mut effect = update(app, event);
+            while let Some(asked) = effect.take() {
+                changed = true;
+                match asked {
+                    Effect::Draw => {}
+                    Effect::Repaint => screen.resize(app.area).map_err(Error::Terminal)?,
+                    Effect::Suspend => suspend()?,
+                    Effect::Stop => stop()?,
+                    Effect::Resume => resume(app, screen).map_err(Error::Terminal)?,
+                    Effect::Quit => return Ok(Outcome::Quit),
+                    Effect::Die(signal) => return Ok(Outcome::Signal(signal)),
+                    Effect::Fail(error) => return Err(Error::Source(error)),
+                    // A source that has failed listens to nobody.
+                    Effect::Control(control) => drop(controls.send(control)),
+                    Effect::Hand(ask) => {
+                        if let Err(TrySendError::Full(ask) | TrySendError::Disconnected(ask)) =
+                            asks.try_send(ask)
+                        {
+                            effect = in_vain(ask).and_then(|news| update(app, Event::Hand(news)));
+                        }
                     }
                 }
             }

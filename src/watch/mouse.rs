@@ -30,7 +30,14 @@ pub struct Mouse {
 pub fn on_mouse(app: &mut App, event: MouseEvent, now: Duration) -> Option<Effect> {
     let at = Position::new(event.column, event.row);
     match event.kind {
-        MouseEventKind::Down(MouseButton::Left) => on_click(app, at, now),
+        MouseEventKind::Down(MouseButton::Left) => {
+            // What a note stands over is not to be clicked.
+            let noted = app.note.take().map(|_| Effect::Draw);
+            match noted {
+                Some(_) if at.y + 1 == app.area.bottom() => noted,
+                _ => on_click(app, at, now).or(noted),
+            }
+        }
         MouseEventKind::ScrollDown => on_wheel(app, at, KeyCode::Down),
         MouseEventKind::ScrollUp => on_wheel(app, at, KeyCode::Up),
         _ => None,

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::app::{App, Effect, Focus, Mode};
+use super::app::{App, Effect, Focus, Mode, NOTHING_SEEN};
 use super::keys::Action;
 use super::picture::RowKey;
 use super::reaping;
@@ -17,6 +17,15 @@ use crate::model::{Identity, Snapshot, Time};
 use crate::report::explain::Report;
 use crate::report::explain::text::{self, Look};
 use crate::report::style::Style;
+
+/// Why a key about the findings does nothing.
+pub(super) const NOTHING_FOUND: &str = "nothing was found";
+/// Why a key about the selected finding does nothing.
+const NO_FINDING: &str = "no finding is selected; j or k selects one";
+/// Why x does nothing about a process that is no more.
+const GONE: &str = "the process is gone; there is nobody to end";
+/// And about one that the table does not show.
+const HIDDEN: &str = "the table does not show the process; show all, then press x again";
 
 /// What a page is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,18 +56,28 @@ pub struct Page {
 
 /// Explains what is selected.
 pub fn open(app: &mut App) -> Option<Effect> {
-    let (about, asked) = match app.focus {
-        Focus::Findings => {
-            let finding = selected_finding(app)?.1;
-            (about_finding(app, finding)?, Some(finding.clone()))
-        }
-        Focus::Table => {
-            let subject = app.subject()?;
+    if app.play.is_seeking() {
+        // What the rules say is of somewhere on the way.
+        return app.refuse("it is on its way to another time; Esc stops it");
+    }
+    let selected = match app.focus {
+        Focus::Findings => selected_finding(app)
+            .and_then(|(_, finding)| Some((about_finding(app, finding)?, Some(finding.clone())))),
+        Focus::Table => app.subject().map(|subject| {
             let about = About::Process(subject.row.key.identity);
             (about, subject.finding.cloned())
-        }
+        }),
     };
-    let report = report(app, about, asked.as_ref(), newest(app)?)?;
+    let Some((about, asked)) = selected else {
+        return app.refuse(match app.focus {
+            Focus::Findings => NO_FINDING,
+            Focus::Table => "no process is selected; j or k selects one",
+        });
+    };
+    let report = newest(app).and_then(|last| report(app, about, asked.as_ref(), last));
+    let Some(report) = report else {
+        return app.refuse("it is not in this sample");
+    };
     app.page = Some(Page {
         about,
         lines: Vec::new(),
@@ -74,10 +93,8 @@ pub fn open(app: &mut App) -> Option<Effect> {
 }
 
 /// Makes the open page anew after the engine has judged `newest`.
-pub fn renew(app: &mut App, newest: &Snapshot) {
-    let Some(page) = &app.page else {
-        return;
-    };
+pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
+    let page = app.page.as_ref()?;
     let report = report(app, page.about, page.asked.as_ref(), newest);
     if let Some(page) = &mut app.page {
         match report {
@@ -90,6 +107,7 @@ pub fn renew(app: &mut App, newest: &Snapshot) {
         }
     }
     lay_out(app);
+    Some(Effect::Draw)
 }
 
 /// Breaks the open page's lines for the screen as it is now.
@@ -136,17 +154,22 @@ pub fn notices(app: &App) -> Vec<String> {
     notices
 }
 
+/// Whether the open page is about a process that is still there.
+pub fn has_subject(app: &App) -> bool {
+    let is_process = |page: &Page| matches!(page.about, About::Process(_)) && page.gone.is_none();
+    app.page.as_ref().is_some_and(is_process)
+}
+
 /// Scrolls the page, or leaves it.
 pub fn on_key(app: &mut App, action: Option<Action>) -> Option<Effect> {
     match action? {
         Action::Down => scroll_to(app, |offset, _| offset.saturating_add(1)),
         Action::Up => scroll_to(app, |offset, _| offset.saturating_sub(1)),
-        // The space bar, as in pagers.
-        Action::PageDown | Action::Tag => scroll_to(app, usize::saturating_add),
+        Action::PageDown => scroll_to(app, usize::saturating_add),
         Action::PageUp => scroll_to(app, usize::saturating_sub),
         Action::First => scroll_to(app, |_, _| 0),
         Action::Last => scroll_to(app, |_, _| usize::MAX),
-        Action::Back | Action::Quit | Action::Open => close(app),
+        Action::Back | Action::Quit => close(app),
         Action::Reap => return reap_page(app),
         _ => return None,
     }
@@ -170,14 +193,17 @@ fn close(app: &mut App) {
 
 /// Shows how the process that the page is about would be ended.
 fn reap_page(app: &mut App) -> Option<Effect> {
-    let page = app.page.as_ref().filter(|page| page.gone.is_none())?;
+    let page = app.page.as_ref()?;
     let About::Process(who) = page.about else {
-        return None;
+        return app.refuse("it is about a GPU; there is no process to end");
     };
-    let key = row_of(app, who)?;
+    let key = row_of(app, who).filter(|_| page.gone.is_none());
+    let Some(key) = key else {
+        return app.refuse(GONE);
+    };
     if !app.select_row(Some(key)) {
-        // Hidden by a filter; a plan must not be about whoever else is selected.
-        return None;
+        // A plan must not be about whoever else is selected.
+        return app.refuse(HIDDEN);
     }
     close(app);
     app.focus = Focus::Table;
@@ -186,12 +212,15 @@ fn reap_page(app: &mut App) -> Option<Effect> {
 
 /// From the table to the findings, where there are any.
 pub fn enter_findings(app: &mut App) -> Option<Effect> {
-    let findings = &app.picture.as_ref()?.findings;
+    let Some(picture) = &app.picture else {
+        return app.refuse(NOTHING_SEEN);
+    };
+    let findings = &picture.findings;
     let own = app.subject().and_then(|subject| subject.finding);
     let at = own.and_then(|own| findings.iter().position(|it| it.id == own.id));
     let at = at.or_else(|| selected_finding(app).map(|(at, _)| at));
     if findings.is_empty() {
-        return None;
+        return app.refuse(NOTHING_FOUND);
     }
     app.focus = Focus::Findings;
     select_finding(app, at.unwrap_or(0));
@@ -208,16 +237,20 @@ pub fn act_on_findings(app: &mut App, action: Action) -> Option<Effect> {
         Action::PageUp => move_by(app, -(step as isize)),
         Action::First => select_finding(app, 0),
         Action::Last => select_finding(app, usize::MAX),
-        Action::Open => return Some(open(app).unwrap_or(Effect::Draw)),
+        Action::Open => return open(app),
         Action::SwitchFocus | Action::Back => app.focus = Focus::Table,
         Action::Reap => {
-            // Of a GPU, or hidden by a filter: there is nobody to end, least of all who was selected.
+            // Where there is nobody to end, least of all is it who was selected.
             let key = subject_of_finding(app);
             let is_listed = app.select_row(key);
-            let plan = key
-                .filter(|_| is_listed)
-                .and_then(|key| reaping::open_row(app, key));
-            return Some(plan.unwrap_or(Effect::Draw));
+            let is_about_gpu = selected_finding(app).map(|(_, it)| it.process.is_none());
+            return match (key, is_about_gpu) {
+                (Some(key), _) if is_listed => reaping::open_row(app, key),
+                (Some(_), _) => app.refuse(HIDDEN),
+                (None, None) => app.refuse(NO_FINDING),
+                (None, Some(true)) => app.refuse("it is about a GPU; there is no process to end"),
+                (None, Some(false)) => app.refuse(GONE),
+            };
         }
         _ => return None,
     }

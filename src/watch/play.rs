@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::app::{App, Effect};
+use super::app::{App, Effect, NOTHING_SEEN};
 use super::keys::Action;
 use super::picture::Picture;
 use super::tape::Mark;
@@ -45,8 +45,6 @@ pub struct Play {
     pub can_rewind: bool,
     /// How much of a recording has been read; `None` where that is not known.
     pub percent: Option<u8>,
-    /// What a key could not do, and why; until the next key.
-    pub note: Option<String>,
     /// Where samples are passed over to.
     goal: Option<Goal>,
     /// How often the recording was told to begin again and has not yet.
@@ -106,7 +104,6 @@ impl Play {
             speed: 1.0,
             can_rewind: true,
             percent: None,
-            note: None,
             goal: None,
             rewinds: 0,
             shown: None,
@@ -317,7 +314,7 @@ pub fn act(app: &mut App, action: Action) -> Option<Effect> {
         (Action::Faster, _) => faster(app, true),
         (Action::Slower, _) => faster(app, false),
         (Action::Pause, _) => pause(app),
-        (_, None) => None,
+        (_, None) => app.refuse(NOTHING_SEEN),
         (Action::StepBack, Some(shown)) => {
             app.play.is_paused = true;
             match app.tape.before(shown) {
@@ -378,11 +375,11 @@ pub fn act(app: &mut App, action: Action) -> Option<Effect> {
 ///
 /// Where the text is no time, or nothing of that time can be shown: why, in words.
 pub fn seek(app: &mut App, text: &str) -> Result<Option<Effect>, String> {
-    let shown = shown_time(app).ok_or("nothing has been seen yet")?;
+    let shown = shown_time(app).ok_or(NOTHING_SEEN)?;
     let newest = app.tape.newest().map_or(shown, |mark| mark.time);
     let oldest = app.tape.oldest();
     let moment = moment::parse(text, shown, is_live(app).then_some(newest))?;
-    app.play.note = None;
+    app.note = None;
     let to = match moment {
         Moment::End if is_live(app) => return Ok(now(app)),
         Moment::End if app.end.is_some() => {
@@ -390,7 +387,12 @@ pub fn seek(app: &mut App, text: &str) -> Result<Option<Effect>, String> {
         }
         Moment::End => return Ok(set_out(app, Goal::End)),
         Moment::Start => match oldest {
-            Some(oldest) if !can_rewind_before(app, oldest) => return Ok(go(app, oldest)),
+            Some(oldest) if !can_rewind_before(app, oldest) => {
+                if oldest.number > 0 {
+                    note(app, &oldest_why(app, oldest));
+                }
+                return Ok(go(app, oldest));
+            }
             _ => return Ok(rewind(app, Goal::Number(0))),
         },
         Moment::At(time) => time,
@@ -436,8 +438,7 @@ fn pause(app: &mut App) -> Option<Effect> {
         return now(app);
     }
     if !is_live(app) && is_at_end(app) {
-        note(app, "the recording has ended; [ goes back");
-        return Some(Effect::Draw);
+        return app.refuse("the recording has ended; [ goes back");
     }
     app.play.is_paused = !app.play.is_paused;
     stand(app)
@@ -507,13 +508,17 @@ fn older(app: &mut App, goal: Goal) -> Option<Effect> {
     if can_rewind_before(app, oldest) {
         return rewind(app, goal);
     }
-    let text = match &app.setup.replay {
+    note(app, &oldest_why(app, oldest));
+    stand(app)
+}
+
+/// Why nothing before the oldest sample on the tape can be shown.
+fn oldest_why(app: &App, oldest: Mark) -> String {
+    match &app.setup.replay {
         Some(_) if oldest.number == 0 => "this is the beginning of the recording".to_owned(),
         Some(name) => format!("nothing older is kept, and {name} cannot be read again"),
         None => "nothing older is kept".to_owned(),
-    };
-    note(app, &text);
-    stand(app)
+    }
 }
 
 /// Whether something lies before this sample, the oldest on the tape, and can be read again.
@@ -544,7 +549,7 @@ fn set_out(app: &mut App, goal: Goal) -> Option<Effect> {
 }
 
 fn note(app: &mut App, text: &str) {
-    app.play.note = Some(text.to_owned());
+    app.note = Some(text.to_owned());
 }
 
 fn shown_time(app: &App) -> Option<Time> {

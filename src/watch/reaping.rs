@@ -11,11 +11,12 @@ pub mod batch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEvent};
 
-use super::app::{App, Effect, Mode};
+use super::app::{App, Effect, Mode, NOTHING_SEEN};
 use super::hand::{Ask, News, Proposal, Question, Scope, Sight, Wish};
 use super::keys::Action;
+use super::page::NOTHING_FOUND;
 use super::picture::RowKey;
 use super::play::Control;
 use super::view::plan as view;
@@ -146,11 +147,24 @@ fn selected(app: &App) -> Vec<RowKey> {
 }
 
 fn open(app: &mut App, scope: Scope, selected: Vec<RowKey>) -> Option<Effect> {
-    app.mode = Mode::Plan;
     if app.reaping.batch.is_some() {
         // One at a time; what has come of it is looked at first.
+        app.mode = Mode::Plan;
         return Some(Effect::Draw);
     }
+    let Some(picture) = &app.picture else {
+        return app.refuse(NOTHING_SEEN);
+    };
+    match &scope {
+        Scope::Findings if picture.findings.is_empty() && picture.undecided.is_empty() => {
+            return app.refuse(NOTHING_FOUND);
+        }
+        Scope::Processes(rows) | Scope::Families(rows) if rows.is_empty() => {
+            return app.refuse("no process is selected; j or k selects one, X takes all findings");
+        }
+        _ => {}
+    }
+    app.mode = Mode::Plan;
     app.reaping.dialog = Some(Dialog {
         wish: Wish {
             scope,
@@ -180,17 +194,7 @@ fn ask(app: &mut App) -> Option<Effect> {
     dialog.is_drawn = false;
     // An answer to an earlier question is none to this.
     app.reaping.number += 1;
-    if let Scope::Processes(rows) | Scope::Families(rows) = &dialog.wish.scope
-        && rows.is_empty()
-    {
-        let why = "no process is selected; select one (j k) or press X for all that was found";
-        dialog.answer = Answer::Failed(why.to_owned());
-        return Some(Effect::Draw);
-    }
-    let Some(picture) = &app.picture else {
-        dialog.answer = Answer::Failed("there is no sample so far; try again".to_owned());
-        return Some(Effect::Draw);
-    };
+    let picture = app.picture.as_ref()?;
     if app.setup.replay.is_some() {
         // Of a recording: what would be done at the time that is shown.
         let (findings, undecided) = (picture.findings.clone(), picture.undecided.clone());
@@ -355,52 +359,55 @@ fn begin(app: &mut App) -> Option<Effect> {
 
 /// Takes a key while the plan is open.
 pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<Action>) -> Option<Effect> {
-    let is_plain = (key.modifiers - KeyModifiers::SHIFT).is_empty();
-    let code = if is_plain { key.code } else { KeyCode::Null };
+    let action = action?;
     match &mut app.reaping.dialog {
-        None => on_batch(app, code, action),
-        Some(dialog) if dialog.countdown.is_some() => on_countdown(app, code),
-        Some(dialog) if dialog.signals.is_some() => on_signals(app, code, action),
-        Some(_) => on_plan(app, code, action),
+        None => on_batch(app, action),
+        Some(dialog) if dialog.countdown.is_some() => on_countdown(app, action),
+        Some(dialog) if dialog.signals.is_some() => on_signals(app, action),
+        // Of three, two steps on are one back.
+        Some(_) if key.code == KeyCode::BackTab => turn(app, 2),
+        Some(_) => on_plan(app, action),
     }
 }
 
-fn on_plan(app: &mut App, code: KeyCode, action: Option<Action>) -> Option<Effect> {
+fn on_plan(app: &mut App, action: Action) -> Option<Effect> {
     if scroll(app, action) {
         return Some(Effect::Draw);
     }
     let dialog = app.reaping.dialog.as_mut()?;
-    match code {
-        KeyCode::Char('y') => return confirm(app),
-        KeyCode::Enter => {
+    match action {
+        Action::Confirm => return confirm(app),
+        Action::Open => {
             return match dialog.button {
                 Button::Begin => confirm(app),
                 Button::Cancel => close(app),
             };
         }
-        KeyCode::Esc | KeyCode::Char('n' | 'q' | 'x') | KeyCode::F(10) => return close(app),
-        KeyCode::Left | KeyCode::Right => {
+        Action::Back => return close(app),
+        Action::OtherButton => {
             dialog.button = match dialog.button {
                 Button::Cancel => Button::Begin,
                 Button::Begin => Button::Cancel,
             };
         }
-        KeyCode::Char('s') | KeyCode::F(9) => {
+        Action::ChooseSignal => {
             let asked = dialog.wish.signal;
             let place = Signal::ASKED.iter().position(|&it| Some(it) == asked);
             dialog.signals = Some(place.map_or(0, |place| place + 1));
         }
-        KeyCode::Tab => return turn(app, 1),
-        KeyCode::BackTab => return turn(app, 2),
-        KeyCode::Char('a') => {
+        Action::SwitchFocus => return turn(app, 1),
+        Action::EveryUser => {
             dialog.wish.all_users ^= true;
             return ask(app);
         }
-        KeyCode::Char('d') if dialog.offers_direct() => {
+        Action::Direct if dialog.offers_direct() => {
             dialog.wish.direct ^= true;
             return ask(app);
         }
-        KeyCode::Char('r') | KeyCode::F(5) => return ask(app),
+        Action::Direct => {
+            dialog.note = Some("nothing here is owned by a scheduler or a service".to_owned());
+        }
+        Action::PlanAgain => return ask(app),
         _ => return None,
     }
     Some(Effect::Draw)
@@ -443,18 +450,18 @@ fn confirm(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-fn on_countdown(app: &mut App, code: KeyCode) -> Option<Effect> {
+fn on_countdown(app: &mut App, action: Action) -> Option<Effect> {
     let now = app.now();
     let dialog = app.reaping.dialog.as_mut()?;
-    match code {
-        KeyCode::Char('y') | KeyCode::Enter => {
+    match action {
+        Action::Confirm | Action::Open => {
             let ends = dialog.countdown.and_then(|countdown| countdown.ends)?;
             if now + UNDO >= ends + HELD_DOWN {
                 return begin(app);
             }
             None
         }
-        KeyCode::Char('u' | 'n' | 'q' | 'x') | KeyCode::Esc => {
+        Action::Undo | Action::Back => {
             dialog.countdown = None;
             dialog.button = Button::Cancel;
             dialog.note = Some("undone: nothing was sent".to_owned());
@@ -464,33 +471,31 @@ fn on_countdown(app: &mut App, code: KeyCode) -> Option<Effect> {
     }
 }
 
-fn on_signals(app: &mut App, code: KeyCode, action: Option<Action>) -> Option<Effect> {
+fn on_signals(app: &mut App, action: Action) -> Option<Effect> {
     let dialog = app.reaping.dialog.as_mut()?;
     let at = dialog.signals?;
     let last = Signal::ASKED.len();
-    match (code, action) {
-        (KeyCode::Esc | KeyCode::Char('q' | 's') | KeyCode::F(9), _) => dialog.signals = None,
-        (KeyCode::Enter, _) => {
+    match action {
+        Action::Back | Action::ChooseSignal => dialog.signals = None,
+        Action::Open => {
             dialog.wish.signal = at.checked_sub(1).map(|at| Signal::ASKED[at]);
             return ask(app);
         }
-        (_, Some(Action::Down)) => dialog.signals = Some((at + 1).min(last)),
-        (_, Some(Action::Up)) => dialog.signals = Some(at.saturating_sub(1)),
-        (_, Some(Action::First)) => dialog.signals = Some(0),
-        (_, Some(Action::Last)) => dialog.signals = Some(last),
+        Action::Down => dialog.signals = Some((at + 1).min(last)),
+        Action::Up => dialog.signals = Some(at.saturating_sub(1)),
+        Action::First => dialog.signals = Some(0),
+        Action::Last => dialog.signals = Some(last),
         _ => return None,
     }
     Some(Effect::Draw)
 }
 
-fn on_batch(app: &mut App, code: KeyCode, action: Option<Action>) -> Option<Effect> {
+fn on_batch(app: &mut App, action: Action) -> Option<Effect> {
     if scroll(app, action) {
         return Some(Effect::Draw);
     }
-    match code {
-        KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q' | 'n' | 'x') | KeyCode::F(10) => {
-            close(app)
-        }
+    match action {
+        Action::Back | Action::Open => close(app),
         _ => None,
     }
 }
@@ -509,7 +514,7 @@ fn close(app: &mut App) -> Option<Effect> {
 }
 
 /// Scrolls, if the action does that.
-fn scroll(app: &mut App, action: Option<Action>) -> bool {
+fn scroll(app: &mut App, action: Action) -> bool {
     let (last, page) = (view::last_offset(app), view::body_rows(app).max(1));
     let offset = match (&mut app.reaping.dialog, &mut app.reaping.batch) {
         (Some(dialog), _) => &mut dialog.offset,
@@ -517,12 +522,12 @@ fn scroll(app: &mut App, action: Option<Action>) -> bool {
         (None, None) => return false,
     };
     *offset = match action {
-        Some(Action::Down) => *offset + 1,
-        Some(Action::Up) => offset.saturating_sub(1),
-        Some(Action::PageDown) => *offset + page,
-        Some(Action::PageUp) => offset.saturating_sub(page),
-        Some(Action::First) => 0,
-        Some(Action::Last) => last,
+        Action::Down => *offset + 1,
+        Action::Up => offset.saturating_sub(1),
+        Action::PageDown => *offset + page,
+        Action::PageUp => offset.saturating_sub(page),
+        Action::First => 0,
+        Action::Last => last,
         _ => return false,
     }
     .min(last);

@@ -5,7 +5,7 @@
 
 use crossterm::event::{KeyCode, KeyEvent};
 
-use super::{App, Effect, Focus, Mode};
+use super::{App, Effect, Focus, Mode, NOTHING_SEEN};
 use crate::watch::column::Column;
 use crate::watch::keys::{self, Action, Context};
 use crate::watch::layout::Form;
@@ -19,6 +19,15 @@ const SIDE_STEP: u16 = 8;
 
 /// Takes in a key, by what it means where it is pressed.
 pub(super) fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
+    if key.is_release() {
+        return None;
+    }
+    // A note that goes away is drawn, too.
+    let noted = app.note.take().map(|_| Effect::Draw);
+    press(app, key).or(noted)
+}
+
+fn press(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     let action = match app.mode {
         Mode::Help(_) => keys::action(Context::Main, key),
         _ => keys::action(app.context(), key),
@@ -28,10 +37,8 @@ pub(super) fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
         Some(Action::Repaint) => return Some(Effect::Repaint),
         Some(Action::Suspend) => return Some(Effect::Suspend),
         Some(Action::QuitAtOnce) if !is_typing => return Some(Effect::Quit),
-        _ if key.is_release() => return None,
         _ => {}
     }
-    app.play.note = None;
     match &app.mode {
         Mode::Main => act(app, action?),
         Mode::Help(line) => {
@@ -52,9 +59,10 @@ pub(super) fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
         }
         Mode::ChooseSort => {
             app.mode = Mode::Main;
-            if let KeyCode::Char(letter) = key.code
-                && let Some(column) = Column::by_letter(letter.to_ascii_lowercase())
-            {
+            if let KeyCode::Char(letter) = key.code {
+                let Some(column) = Column::by_letter(letter.to_ascii_lowercase()) else {
+                    return app.refuse("no column has this letter");
+                };
                 // A capital turns the order around, as in nvitop.
                 let reversed = letter.is_ascii_uppercase();
                 app.sort_by(Sort { column, reversed });
@@ -100,10 +108,12 @@ fn act(app: &mut App, action: Action) -> Option<Effect> {
         Action::SwitchFocus => return page::enter_findings(app),
         Action::Open => return page::open(app),
         Action::Tag => app.tag(),
+        Action::UntagAll if app.tagged.is_empty() => return app.refuse("nothing is marked"),
         Action::UntagAll => app.tagged.clear(),
         Action::Reap => return reaping::open_selected(app),
         Action::ReapFindings => return reaping::open_findings(app),
         Action::Filter => prompt::open_filter(app),
+        Action::Seek if app.picture.is_none() => return app.refuse(NOTHING_SEEN),
         Action::Seek => prompt::open_seek(app),
         Action::Tree => app.choose(|choice| choice.tree ^= true),
         Action::Mine => app.choose(|choice| choice.mine ^= true),
@@ -128,7 +138,11 @@ fn act(app: &mut App, action: Action) -> Option<Effect> {
         | Action::Faster
         | Action::Slower => return play::act(app, action),
         Action::NextForm => app.form = Form::after(app.form),
-        Action::NextTheme => app.theme = app.theme.next(),
+        Action::NextTheme => {
+            app.theme = app.theme.next();
+            // Where there are no colours, nothing else says so.
+            app.note = Some(format!("theme: {}", app.theme.name()));
+        }
         Action::Help => return open_help(app),
         Action::Back if app.play.is_seeking() => return play::interrupt(app),
         Action::Back if app.selected.is_some() => app.selected = None,
@@ -142,6 +156,7 @@ fn act(app: &mut App, action: Action) -> Option<Effect> {
         | Action::ChooseSignal
         | Action::EveryUser
         | Action::Direct
+        | Action::OtherButton
         | Action::PlanAgain => return None,
     }
     // What was done may have given the table more rows, or fewer.

@@ -421,7 +421,7 @@ pub const GROUPS: &[Group] = &[
                 &[plain(KeyCode::Left), plain(KeyCode::Right)],
                 "Left Right",
                 "mark the other button",
-                Action::Left,
+                Action::OtherButton,
             ),
             bind(
                 &[char('s'), plain(KeyCode::F(9))],

@@ -6,7 +6,7 @@ use super::*;
 use crate::model::Snapshot;
 use crate::rules::{Engine, Settings};
 use crate::watch::app::{Me, Setup};
-use crate::watch::keys::Context;
+use crate::watch::keys::{Context, table};
 use crate::watch::picture::Picture;
 use crate::watch::sample;
 use crate::watch::view::look::Depth;
@@ -57,7 +57,7 @@ fn heading(app: &App, column: Column) -> Option<(u16, u16)> {
 
 /// The middle of a hint.
 fn hint(context: Context, word: &str) -> (u16, u16) {
-    let spots = hints::spots(context, 120);
+    let spots = hints::spots(table(context), 120);
     let spot = spots.iter().find(|spot| spot.hint.1 == word).unwrap();
     (spot.from + 1, 39)
 }

@@ -12,6 +12,7 @@ use crate::model::snapshot::PidNamespace;
 use crate::rules::{Engine, Settings};
 use crate::units::GIB;
 use crate::watch::app::{Event, Me, Setup, update};
+use crate::watch::keys::{self, Context, Key};
 use crate::watch::picture::Picture;
 use crate::watch::sample;
 use crate::watch::view::look::Depth;
@@ -90,6 +91,11 @@ fn finding(count: u32) -> App {
     app
 }
 
+/// Why the last key did nothing.
+fn note(app: &App) -> &str {
+    app.note.as_deref().unwrap_or_default()
+}
+
 fn selected(app: &App) -> Option<usize> {
     selected_finding(app).map(|(at, _)| at)
 }
@@ -121,8 +127,9 @@ fn tab_goes_to_the_findings_and_back() {
 #[test]
 fn where_nothing_is_found_the_keys_stay_in_the_table() {
     for mut app in [app(), finding(0)] {
-        assert_eq!(press(&mut app, KeyCode::Tab), None);
+        press(&mut app, KeyCode::Tab);
         assert_eq!(app.focus, Focus::Table);
+        assert!(!note(&app).is_empty());
     }
 }
 
@@ -213,21 +220,22 @@ fn x_on_a_finding_is_about_its_process_or_about_nobody() {
         Vec::new(),
         |_, _| None,
     ));
+    press(&mut app, KeyCode::Esc);
+    app.focus = Focus::Findings;
     select_finding(&mut app, 0);
     app.select(1);
-    assert_eq!(
-        act_on_findings(&mut app, Action::Reap),
-        Some(Effect::Draw),
-        "the table never hears of it"
-    );
-    assert_eq!(selected_pid(&app), None);
+    type_in(&mut app, "x");
+    assert_eq!((&app.mode, selected_pid(&app)), (&Mode::Main, None));
+    assert_eq!(note(&app), "it is about a GPU; there is no process to end");
 }
 
 #[test]
 fn enter_opens_the_page_of_explain_and_three_keys_leave_it() {
     let mut scene = machine();
     let mut app = watching(&mut scene);
-    assert_eq!(press(&mut app, KeyCode::Enter), None, "nothing is selected");
+    press(&mut app, KeyCode::Enter);
+    assert_eq!(note(&app), "no process is selected; j or k selects one");
+    assert_eq!(app.mode, Mode::Main);
     type_in(&mut app, "j");
     for leave in [KeyCode::Esc, KeyCode::Char('q'), KeyCode::Enter] {
         assert_eq!(press(&mut app, KeyCode::Enter), Some(Effect::Draw));
@@ -330,8 +338,11 @@ fn an_open_page_goes_on_with_the_samples_until_its_process_is_gone() {
         notices(&app),
         [format!("gone since {}: as it was", view::clock(since))]
     );
-    assert_eq!(press(&mut app, KeyCode::Char('x')), None, "nobody to end");
+    press(&mut app, KeyCode::Char('x'));
+    assert_eq!(note(&app), "the process is gone; there is nobody to end");
     assert_eq!(app.mode, Mode::Page);
+    assert_eq!(press(&mut app, KeyCode::Char('t')), Some(Effect::Draw));
+    assert_eq!(app.note, None, "until the next key");
 }
 
 #[test]
@@ -348,7 +359,8 @@ fn x_on_a_page_asks_for_the_plan_of_its_process_and_of_nobody_else() {
     press(&mut app, KeyCode::Esc);
     press(&mut app, KeyCode::Enter);
     app.listing.lines.retain(|line| line.row != 0);
-    assert_eq!(press(&mut app, KeyCode::Char('x')), None);
+    press(&mut app, KeyCode::Char('x'));
+    assert!(note(&app).starts_with("the table does not show"));
     assert_eq!((&app.mode, selected_pid(&app)), (&Mode::Page, None));
 }
 
@@ -367,7 +379,8 @@ fn a_finding_about_a_gpu_opens_the_page_of_the_gpu() {
     assert_eq!(app.page.as_ref().unwrap().about, About::Gpu(1));
     assert!(text(&app).starts_with("GPU 1: "), "{}", text(&app));
     assert!(text(&app).contains("unattributed"), "{}", text(&app));
-    assert_eq!(press(&mut app, KeyCode::Char('x')), None, "nobody to end");
+    press(&mut app, KeyCode::Char('x'));
+    assert!(note(&app).contains("about a GPU"));
     // A process that cannot be seen has its GPU for a page.
     let mut app = finding(1);
     let picture = app.picture.as_mut().unwrap();
@@ -458,4 +471,34 @@ fn no_page_and_no_list_panics_at_any_size() {
             }
         }
     }
+}
+
+#[test]
+fn the_keys_of_a_page_are_those_of_its_table() {
+    let paged = || {
+        let mut app = finding(1);
+        press(&mut app, KeyCode::Tab);
+        press(&mut app, KeyCode::Enter);
+        assert_eq!(app.mode, Mode::Page);
+        app
+    };
+    let own: Vec<Key> = keys_of(Context::Page).collect();
+    for &key in &own {
+        let effect = update(&mut paged(), Event::Key(key.event()));
+        assert!(effect.is_some(), "{key:?} is in the help and does nothing");
+    }
+    for key in keys_of(Context::Main).filter(|key| !own.contains(key)) {
+        let mut app = paged();
+        let effect = update(&mut app, Event::Key(key.event()));
+        let action = keys::action(Context::Main, &key.event()).unwrap();
+        let is_everywhere = matches!(
+            action,
+            Action::Help | Action::Repaint | Action::Suspend | Action::Quit | Action::QuitAtOnce
+        );
+        assert_eq!(effect.is_some(), is_everywhere, "{key:?}");
+    }
+}
+
+fn keys_of(context: Context) -> impl Iterator<Item = Key> {
+    keys::table(context).flat_map(|it| it.keys).copied()
 }

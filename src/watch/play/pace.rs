@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Control, note};
+use super::Control;
 use crate::units::Span;
 use crate::watch::app::{App, Effect};
 
@@ -32,8 +32,7 @@ pub(super) fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
         };
         let Some(&next) = next else {
             let text = format!("a sample every {} is as far as it goes", Span(interval));
-            note(app, &text);
-            return Some(Effect::Draw);
+            return app.refuse(&text);
         };
         // The sample that is awaited may still take as long as it was to.
         play.awaited = play.awaited.max(interval);
@@ -48,8 +47,7 @@ pub(super) fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
     };
     if !(least..=most).contains(&next) {
         let text = format!("{} is as far as it goes", speed_text(play.speed));
-        note(app, &text);
-        return Some(Effect::Draw);
+        return app.refuse(&text);
     }
     play.speed = next;
     // Where the tape plays, its next sample is due by the new speed.

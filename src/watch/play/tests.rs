@@ -118,10 +118,10 @@ fn what_a_key_cannot_do_is_said_until_the_next_key() {
         for key in keys.chars() {
             press(&mut app, key);
         }
-        let note = app.play.note.clone().unwrap_or_default();
+        let note = app.note.clone().unwrap_or_default();
         assert!(note.contains(said), "{keys}: {note}");
         press(&mut app, 'j');
-        assert_eq!(app.play.note, None);
+        assert_eq!(app.note, None);
     }
 }
 
@@ -164,7 +164,7 @@ fn plus_and_minus_step_through_the_intervals() {
             }
             effect => {
                 assert_eq!(effect, Some(Effect::Draw));
-                assert!(app.play.note.is_some());
+                assert!(app.note.is_some());
             }
         }
     }
@@ -345,7 +345,7 @@ fn back_and_forth_shows_what_straight_on_showed() {
         assert_eq!(reel.shown(), straight[number], "{number}");
         reel.press('[');
     }
-    let note = reel.app.play.note.clone().unwrap_or_default();
+    let note = reel.app.note.clone().unwrap_or_default();
     assert!(note.contains("beginning"), "{note}");
     for picture in &straight {
         assert_eq!(&reel.shown(), picture);
@@ -390,7 +390,7 @@ fn findings_are_found_one_after_the_other_and_back_again() {
         found.push((reel.number(), reel.shown()));
     }
     assert!(!found.is_empty());
-    let note = reel.app.play.note.clone().unwrap_or_default();
+    let note = reel.app.note.clone().unwrap_or_default();
     assert!(note.contains("no other finding"), "{note}");
     for (number, shown) in found.iter().rev() {
         reel.press('N');
@@ -499,7 +499,7 @@ fn what_cannot_be_read_again_says_so() {
     reel.seek("start");
     assert_eq!(reel.number(), oldest.number);
     reel.press('[');
-    let note = reel.app.play.note.clone().unwrap_or_default();
+    let note = reel.app.note.clone().unwrap_or_default();
     assert!(
         note.contains("standard input cannot be read again"),
         "{note}"
@@ -518,7 +518,7 @@ fn plus_and_minus_double_and_halve_the_speed() {
         reel.press('-');
     }
     assert_eq!(reel.app.play.speed, 1.0 / 8.0);
-    assert!(reel.app.play.note.is_some());
+    assert!(reel.app.note.is_some());
     for (speed, text) in [
         (4.0, "4x"),
         (1.0, "1x"),

@@ -1,5 +1,7 @@
 //! Ending processes, key by key, with made-up news.
 
+use crossterm::event::KeyModifiers;
+
 use super::*;
 use crate::model::Time;
 use crate::reclaim::plan::Why;
@@ -9,6 +11,7 @@ use crate::rules::{Engine, Settings};
 use crate::units::GIB;
 use crate::watch::app::{Event, Me, Setup, update};
 use crate::watch::hand::Stage;
+use crate::watch::keys::{self, Context, Key};
 use crate::watch::sample::{self, proposal, target};
 use crate::watch::view::look::Depth;
 
@@ -277,10 +280,10 @@ fn an_error_is_shown_and_takes_no_yes() {
         Answer::Failed("cannot read /proc".to_owned())
     );
     let mut none = showing(None);
-    assert_eq!(char(&mut none, 'x'), Some(Effect::Draw), "none is selected");
-    assert!(matches!(dialog(&none).answer, Answer::Failed(_)));
-    assert_eq!(press(&mut none, KeyCode::Esc), Some(Effect::Draw));
-    assert_eq!(none.mode, Mode::Main);
+    char(&mut none, 'x');
+    let note = none.note.as_deref().unwrap_or_default();
+    assert!(note.starts_with("no process is selected"), "{note}");
+    assert_eq!((&none.mode, none.reaping.dialog), (&Mode::Main, None));
 }
 
 #[test]
@@ -303,7 +306,8 @@ fn the_scope_turns_and_another_signal_is_chosen_and_planned_anew() {
         (Scope::Findings, number + 4)
     );
     assert!(asked(char(&mut app, 'a')).wish.all_users);
-    assert_eq!(char(&mut app, 'd'), None, "nothing is owned");
+    char(&mut app, 'd');
+    assert!(!dialog(&app).wish.direct && dialog(&app).note.is_some());
     char(&mut app, 's');
     char(&mut app, 'j');
     char(&mut app, 'j');
@@ -547,4 +551,38 @@ fn a_long_plan_scrolls_to_its_end_and_no_further() {
     assert_eq!(dialog(&app).offset, 0);
     char(&mut app, 'y');
     assert!(dialog(&app).countdown.is_some());
+}
+
+#[test]
+fn the_keys_of_a_plan_are_those_of_its_table() {
+    let shown = || {
+        let mut app = showing(None);
+        planned(&mut app, vec![target(7)]);
+        app
+    };
+    let own: Vec<Key> = keys_of(Context::Plan).collect();
+    for &key in &own {
+        let mut counting = shown();
+        char(&mut counting, 'y');
+        let effects = [shown(), counting].map(|mut app| update(&mut app, Event::Key(key.event())));
+        let does = effects.iter().any(Option::is_some);
+        assert!(does, "{key:?} is in the help and does nothing");
+    }
+    for key in keys_of(Context::Main).filter(|key| !own.contains(key)) {
+        let effect = update(&mut shown(), Event::Key(key.event()));
+        let action = keys::action(Context::Main, &key.event()).unwrap();
+        let scrolls = matches!(
+            action,
+            Action::PageDown | Action::PageUp | Action::First | Action::Last
+        );
+        let is_everywhere = matches!(
+            action,
+            Action::Help | Action::Repaint | Action::Suspend | Action::QuitAtOnce
+        );
+        assert_eq!(effect.is_some(), scrolls || is_everywhere, "{key:?}");
+    }
+}
+
+fn keys_of(context: Context) -> impl Iterator<Item = Key> {
+    keys::table(context).flat_map(|it| it.keys).copied()
 }

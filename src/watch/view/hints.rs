@@ -11,8 +11,8 @@ use super::pen::{Pen, clean, columns};
 use super::table;
 use crate::watch::app::{App, Mode};
 use crate::watch::column::Column;
-use crate::watch::keys::{self, Binding, Context};
-use crate::watch::reaping;
+use crate::watch::keys::{self, Action, Binding, Context};
+use crate::watch::{page, reaping};
 
 /// Blanks between one hint and the next.
 const GAP: u16 = 2;
@@ -34,13 +34,21 @@ pub struct Spot {
 
 /// The hints that stand in the bottom line of a screen of so many columns.
 pub fn shown(app: &App, width: u16) -> Vec<Spot> {
-    // Where marks are set, what is said of them is worth more than the keys.
-    let kept = match app.tagged.is_empty() {
-        true => 0,
-        false => columns(&after(app, width)) + 1,
+    let is_kept = match app.context() {
+        // Where marks are set, what is said of them is worth more than the keys.
+        Context::Main => !app.tagged.is_empty(),
+        Context::Page => true,
+        Context::Plan => false,
+    };
+    let kept = match is_kept {
+        true => columns(&after(app, width)) + 1,
+        false => 0,
     };
     let begin = before(app).map_or(0, |text| columns(&text) + GAP);
-    let mut spots = spots(app.context(), width.saturating_sub(kept + begin));
+    let bindings = keys::table(app.context()).filter(|binding| {
+        app.context() != Context::Page || binding.action != Action::Reap || page::has_subject(app)
+    });
+    let mut spots = spots(bindings, width.saturating_sub(kept + begin));
     for spot in &mut spots {
         spot.from += begin;
         spot.to += begin;
@@ -58,6 +66,12 @@ fn before(app: &App) -> Option<String> {
 
 /// What stands at the end of the line.
 fn after(app: &App, width: u16) -> String {
+    match app.context() {
+        Context::Main => {}
+        Context::Page => return super::page::place(app),
+        // What is scrolled there is the plan.
+        Context::Plan => return String::new(),
+    }
     let height = app.layout().map_or(0, |layout| layout.table.height);
     let beyond = table::beyond(app, height);
     match table::hidden_sort(app, width) {
@@ -66,9 +80,9 @@ fn after(app: &App, width: u16) -> String {
     }
 }
 
-/// The hints of `context` that have room on a line of so many columns, from left to right.
-pub fn spots(context: Context, width: u16) -> Vec<Spot> {
-    let hinted: Vec<_> = keys::table(context)
+/// The hints of these keys that have room on a line of so many columns, from left to right.
+pub fn spots(bindings: impl Iterator<Item = &'static Binding>, width: u16) -> Vec<Spot> {
+    let hinted: Vec<_> = bindings
         .filter_map(|binding| Some((binding.hint?, binding)))
         .collect();
     let size = |(key, word): (&str, &str)| columns(key) + 1 + columns(word);
@@ -103,7 +117,7 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
     if app.mode == Mode::ChooseSort {
         return letters(look, Pen::new(buffer, area, 0));
     }
-    if let Some(note) = &app.play.note {
+    if let Some(note) = &app.note {
         Pen::new(buffer, area, 0).text(&clean(note, area.width), look.caution());
         return;
     }
@@ -130,17 +144,21 @@ fn letters(look: Look, mut pen: Pen<'_>) {
 }
 
 /// Writes hints on the first line of `area`, from its left end; what follows them is the caller's.
-pub fn write<'a>(spots: &[Spot], look: Look, area: Rect, buffer: &'a mut Buffer) -> Pen<'a> {
+fn write<'a>(spots: &[Spot], look: Look, area: Rect, buffer: &'a mut Buffer) -> Pen<'a> {
     let mut pen = Pen::new(buffer, area, 0);
-    pen.skip(spots.first().map_or(0, |spot| spot.from));
+    let mut end = 0;
     for Spot {
-        hint: (key, word), ..
+        from,
+        to,
+        hint: (key, word),
+        ..
     } in spots
     {
-        pen.text(key, look.strong())
+        pen.skip(from - end)
+            .text(key, look.strong())
             .skip(1)
-            .text(word, look.faint())
-            .skip(GAP);
+            .text(word, look.faint());
+        end = *to;
     }
     pen
 }
@@ -162,9 +180,10 @@ mod tests {
             for width in 0..200 {
                 let area = Rect::new(0, 0, width, 1);
                 let mut buffer = Buffer::empty(area);
-                let _ = write(&spots(context, width), look, area, &mut buffer);
+                let spots = spots(keys::table(context), width);
+                let _ = write(&spots, look, area, &mut buffer);
                 let text: String = buffer.content.iter().map(Cell::symbol).collect();
-                for spot in spots(context, width) {
+                for spot in spots {
                     let (key, word) = spot.hint;
                     let there = &text[usize::from(spot.from)..usize::from(spot.to)];
                     assert_eq!(there, format!("{key} {word}"), "{width}");
@@ -176,7 +195,7 @@ mod tests {
     #[test]
     fn the_help_and_the_way_out_stand_where_others_have_no_room() {
         let words = |width| -> Vec<&str> {
-            let spots = spots(Context::Main, width);
+            let spots = spots(keys::table(Context::Main), width);
             spots.iter().map(|spot| spot.hint.1).collect()
         };
         assert_eq!(words(30), ["select", "help", "quit"]);

@@ -7,24 +7,18 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::header::{self, date_and_time};
+use super::hints;
 use super::look::Look;
-use super::pen::{Pen, columns, wrap};
+use super::pen::{Pen, wrap};
 use crate::model::Time;
 use crate::report::style::{Mark, pieces};
 use crate::watch::app::App;
-use crate::watch::page::{About, notices};
+use crate::watch::page::notices;
 
 /// The columns at each side of the text, where there are more than enough.
 const MARGIN: u16 = 1;
 /// The text is never narrower than this.
 const LEAST_WIDTH: u16 = 40;
-/// What the keys do here.
-const KEYS: [(&str, &str); 4] = [
-    ("Esc", "back"),
-    ("j k", "scroll"),
-    ("x", "end it"),
-    ("Space", "a screenful"),
-];
 /// What is said above the page is no longer than this many lines each.
 const NOTICE_LINES: usize = 2;
 
@@ -89,21 +83,19 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
         height: 1,
         ..area
     };
-    let place = if page.lines.len() > height {
-        format!("{}-{} of {}", first + 1, first + height, page.lines.len())
-    } else {
-        String::new()
-    };
-    let mut pen = Pen::new(buffer, keys, 0);
-    let can_be_ended = page.gone.is_none() && matches!(page.about, About::Process(_));
-    for (key, word) in KEYS.iter().filter(|(key, _)| *key != "x" || can_be_ended) {
-        if columns(key) + 1 + columns(word) + 2 + columns(&place) > pen.room() {
-            break;
+    hints::draw(app, look, keys, buffer);
+}
+
+/// Which of the page's lines are on the screen; nothing where all of them are.
+pub fn place(app: &App) -> String {
+    let height = usize::from(body(app).height);
+    match &app.page {
+        Some(page) if page.lines.len() > height => {
+            let first = page.offset.min(page.lines.len() - height);
+            format!("{}-{} of {}", first + 1, first + height, page.lines.len())
         }
-        pen.text(key, look.strong()).skip(1);
-        pen.text(word, look.faint()).skip(2);
+        _ => String::new(),
     }
-    pen.at_end(&place, look.faint());
 }
 
 fn style(mark: Mark, look: Look) -> Style {

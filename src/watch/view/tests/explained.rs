@@ -178,7 +178,7 @@ fn a_page_keeps_its_words_without_colour_and_without_unicode() {
         "{text}"
     );
     assert!(
-        !text.contains('?'),
+        !text.replace("? help", "").contains('?'),
         "a chart of ASCII from the first: {text}"
     );
 }
