@@ -13,8 +13,8 @@ use crate::watch::hand::News;
 use crate::watch::sample;
 use crate::watch::view::look::{Depth, Theme};
 
-fn still(theme: Theme, depth: Depth, size: (u16, u16)) -> Still {
-    let options = Options {
+fn options(theme: Theme, depth: Depth) -> Options {
+    Options {
         speed: 1.0,
         mouse: false,
         me: Me::default(),
@@ -22,9 +22,12 @@ fn still(theme: Theme, depth: Depth, size: (u16, u16)) -> Still {
         theme,
         depth,
         ascii: false,
-    };
+    }
+}
+
+fn still(theme: Theme, depth: Depth, size: (u16, u16)) -> Still {
     let engine = Engine::new(Settings::default());
-    let mut still = Still::new(options, None, Past::new(engine), size);
+    let mut still = Still::new(options(theme, depth), None, Past::new(engine), size);
     let mut snapshot = sample::snapshot(2, 4);
     snapshot.processes[1].command = Some(vec!["日本語".into(), "<b>&\u{1b}[2J".into()].into());
     snapshot.processes[2].user = Some("שלום".into());
@@ -321,4 +324,25 @@ fn a_description_says_what_is_shown() {
         description.contains("2 GPUs") && description.contains("8 rows of processes"),
         "{description}"
     );
+}
+
+#[test]
+fn what_was_seen_before_is_in_the_charts_of_the_first_frame() {
+    let first_frame = |hours_before: u32| {
+        let mut past = Past::new(Engine::new(Settings::default()));
+        let mut snapshot = sample::snapshot(1, 1);
+        let now = snapshot.time;
+        for before in (1..=hours_before * 60).rev() {
+            snapshot.time = now.plus_seconds(f64::from(before) * -60.0);
+            past.engine.observe(&snapshot);
+            past.courses.follow(past.engine.history(), &snapshot);
+        }
+        snapshot.time = now;
+        let options = options(Theme::Dark, Depth::Mono);
+        let mut still = Still::new(options, None, past, (120, 40));
+        still.see(snapshot, false);
+        still.text(false)
+    };
+    assert!(!first_frame(0).contains("2h"), "{}", first_frame(0));
+    assert!(first_frame(2).contains("2h"), "{}", first_frame(2));
 }

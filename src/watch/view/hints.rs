@@ -136,7 +136,7 @@ fn letters(look: Look, mut pen: Pen<'_>) {
         if columns(&word) + 2 > pen.room() {
             break;
         }
-        pen.text(spec.letter.encode_utf8(&mut [0; 4]), look.strong())
+        pen.text(spec.letter.encode_utf8(&mut [0; 4]), look.key())
             .skip(1)
             .text(&word, look.plain())
             .skip(GAP);
@@ -155,7 +155,7 @@ fn write<'a>(spots: &[Spot], look: Look, area: Rect, buffer: &'a mut Buffer) -> 
     } in spots
     {
         pen.skip(from - end)
-            .text(key, look.strong())
+            .text(key, look.key())
             .skip(1)
             .text(word, look.faint());
         end = *to;

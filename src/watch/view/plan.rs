@@ -126,7 +126,7 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
             }
             Below::Choices(choices) => {
                 for (key, word) in choices {
-                    pen.text(key, look.strong())
+                    pen.text(key, look.key())
                         .skip(1)
                         .text(word, look.plain())
                         .skip(2);

@@ -30,7 +30,7 @@ pub fn draw(app: &App, prompt: &Prompt, look: Look, area: Rect, buffer: &mut Buf
         Purpose::Seek => "go to: ",
     };
     let mut pen = Pen::new(buffer, line, 0);
-    pen.text(label, look.strong());
+    pen.text(label, look.prompt());
 
     // What is pasted may be as hostile as what a process chose.
     let before = escape(&prompt.text[..prompt.cursor]);

@@ -20,7 +20,7 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
     let are_findings = findings::are_shown(app);
     if area.height >= 4 {
         let style = match app.focus {
-            Focus::Findings => look.selected(),
+            Focus::Findings => look.focused(),
             Focus::Table => look.heading(),
         };
         lines.rule(&title(app), style);

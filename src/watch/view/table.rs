@@ -93,7 +93,12 @@ pub fn draw(app: &App, look: Look, heading: Rect, area: Rect, buffer: &mut Buffe
         if is_selected {
             buffer.set_style(row.intersection(buffer.area), look.selected());
         }
-        Pen::new(buffer, row, 0).text(mark, look.strong());
+        let style = if is_selected {
+            look.strong()
+        } else {
+            look.tagged()
+        };
+        Pen::new(buffer, row, 0).text(mark, style);
     }
 }
 
