@@ -486,6 +486,7 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
             app.area = Rect::new(0, 0, columns, rows);
             app.scroll();
             page::lay_out(app);
+            reaping::turned(app);
             Some(Effect::Repaint)
         }
         Event::Snapshot { now, snapshot, .. } => {
@@ -514,6 +515,7 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
         Event::SourceFailed(error) => {
             app.end = Some(End::Failed(error));
             play::failed(app);
+            reaping::failed(app);
             Some(Effect::Draw)
         }
         Event::Tick { now } => {
@@ -527,7 +529,10 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
             reaping::drawn(app);
             None
         }
-        Event::Signal(SIGTSTP) => Some(Effect::Stop),
+        Event::Signal(SIGTSTP) => {
+            reaping::suspended(app);
+            Some(Effect::Stop)
+        }
         Event::Signal(SIGCONT) => Some(Effect::Resume),
         Event::Signal(signal) => Some(Effect::Die(signal)),
     }

@@ -2,7 +2,10 @@
 //!
 //! Here is only how it is spoken to; whoever starts the screen brings one along, which knows this
 //! machine, its configuration and its ledger. A recording's makes plans and carries none out. Everything
-//! that may hang, be it /proc, a server or a disk, is the hand's, so that the screen never waits for it.
+//! that may hang, be it /proc, a server or a disk, is the hand's, so that the screen never waits for it: what
+//! is asked lies in a [letterbox](post).
+
+pub mod post;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +17,15 @@ use crate::reclaim::{Outcome, Plan, Signal};
 
 /// Makes plans and carries them out.
 pub trait Hand {
-    /// Does what is asked, or what is due; tells what came of it. How long there is nothing to do after
-    /// that; `None` until something is asked.
+    /// Does what is asked, which was so long ago, or what is due; tells what came of it. How long there is
+    /// nothing to do after that; `None` until something is asked.
     ///
     /// It is called again after that time without an ask. It may take long: nobody waits for it.
-    fn go_on(&mut self, ask: Option<Ask>, tell: &mut dyn FnMut(News)) -> Option<Duration>;
+    fn go_on(
+        &mut self,
+        ask: Option<(Ask, Duration)>,
+        tell: &mut dyn FnMut(News),
+    ) -> Option<Duration>;
 }
 
 /// Whom to end, and how.
@@ -59,6 +66,11 @@ pub enum Ask {
     },
     /// Do what is due, by this sample.
     Look(Sight),
+    /// Send nothing more of this plan, whether or not something was sent.
+    Stop {
+        /// The question's.
+        number: u64,
+    },
     /// Send nothing more, and say what was sent.
     Leave,
 }

@@ -43,8 +43,7 @@ pub mod view;
 
 use std::io;
 use std::sync::mpsc::{
-    Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, TrySendError, channel,
-    sync_channel,
+    Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel,
 };
 use std::thread;
 use std::time::{Duration, Instant};
@@ -56,7 +55,8 @@ use crate::rules::Engine;
 pub use crate::source::Control;
 use crate::source::{Due, Origin, Source};
 use app::{App, Effect, Event, Me, Setup, update};
-use hand::{Ask, Hand, News};
+use hand::post::{Inbox, Letter, Outbox, post};
+use hand::{Ask, Hand};
 use remember::Remembered;
 use signals::{SignalWatch, stop, suspend};
 use terminal::Screen;
@@ -172,8 +172,6 @@ enum Message {
 
 /// Messages that may wait; a source that is faster than the screen is held up.
 const QUEUE: usize = 4;
-/// What may wait for the hand, which is busy; what is asked of it beyond that, it is not.
-const ASKS: usize = 16;
 /// How long the hand has to say what it did, once the screen is gone.
 const LEAVE: Duration = Duration::from_secs(5);
 /// Messages are taken in for so long before the screen is drawn again.
@@ -214,7 +212,7 @@ pub fn run(
     let (sender, messages) = sync_channel(QUEUE);
     // The thread that samples may hang in the driver; nobody who tells it something waits for it.
     let (controls, told) = channel();
-    let (asks, to_do) = sync_channel(ASKS);
+    let (asks, to_do) = post();
     let (leaving, left) = sync_channel(0);
 
     let outcome = terminal::with_screen(mouse, |screen| {
@@ -233,10 +231,9 @@ pub fn run(
     *remembered = app.remembered().since(&arranged);
     // Nobody listens any more, so that nothing holds the hand up.
     drop(messages);
-    if asks.try_send(Ask::Leave).is_ok() {
-        // It hangs up when it is done.
-        let _ = left.recv_timeout(LEAVE);
-    }
+    asks.send(Ask::Leave);
+    // It hangs up when it is done.
+    let _ = left.recv_timeout(LEAVE);
     match outcome {
         Ok(Err(Error::Terminal(error))) | Err(error) if terminal::is_gone(&error) => {
             Ok(Outcome::Signal(SIGHUP))
@@ -252,7 +249,7 @@ fn drive(
     screen: &mut Screen,
     messages: &Receiver<Message>,
     controls: &Sender<Control>,
-    asks: &SyncSender<Ask>,
+    asks: &Outbox,
     start: Instant,
 ) -> Result<Outcome, Error> {
     let mut changed = true;
@@ -273,28 +270,22 @@ fn drive(
                 Message::Event(event) => event,
                 Message::Failed(error) => return Err(error),
             };
-            let mut effect = update(app, event);
-            while let Some(asked) = effect.take() {
-                changed = true;
-                match asked {
-                    Effect::Draw => {}
-                    Effect::Repaint => screen.resize(app.area).map_err(Error::Terminal)?,
-                    Effect::Suspend => suspend()?,
-                    Effect::Stop => stop()?,
-                    Effect::Resume => resume(app, screen).map_err(Error::Terminal)?,
-                    Effect::Quit => return Ok(Outcome::Quit),
-                    Effect::Die(signal) => return Ok(Outcome::Signal(signal)),
-                    Effect::Fail(error) => return Err(Error::Source(error)),
-                    // A source that has failed listens to nobody.
-                    Effect::Control(control) => drop(controls.send(control)),
-                    Effect::Hand(ask) => {
-                        if let Err(TrySendError::Full(ask) | TrySendError::Disconnected(ask)) =
-                            asks.try_send(ask)
-                        {
-                            effect = in_vain(ask).and_then(|news| update(app, Event::Hand(news)));
-                        }
-                    }
-                }
+            let Some(effect) = update(app, event) else {
+                continue;
+            };
+            changed = true;
+            match effect {
+                Effect::Draw => {}
+                Effect::Repaint => screen.resize(app.area).map_err(Error::Terminal)?,
+                Effect::Suspend => suspend()?,
+                Effect::Stop => stop()?,
+                Effect::Resume => resume(app, screen).map_err(Error::Terminal)?,
+                Effect::Quit => return Ok(Outcome::Quit),
+                Effect::Die(signal) => return Ok(Outcome::Signal(signal)),
+                Effect::Fail(error) => return Err(Error::Source(error)),
+                // A source that has failed listens to nobody.
+                Effect::Control(control) => drop(controls.send(control)),
+                Effect::Hand(ask) => asks.send(ask),
             }
         }
     }
@@ -385,45 +376,22 @@ fn sample(
 }
 
 /// Does what is asked, until nobody asks any more or it is told to leave.
-fn work(mut hand: Box<dyn Hand + Send>, asks: &Receiver<Ask>, sender: &SyncSender<Message>) {
+fn work(mut hand: Box<dyn Hand + Send>, asks: &Inbox, sender: &SyncSender<Message>) {
     let mut patience = None;
     loop {
-        let ask = match patience {
-            None => match asks.recv() {
-                Ok(ask) => Some(ask),
-                Err(_) => return,
-            },
-            Some(patience) => match asks.recv_timeout(patience) {
-                Ok(ask) => Some(ask),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return,
-            },
+        let asked = match asks.next(patience) {
+            Letter::Ask(ask, waited) => Some((ask, waited)),
+            Letter::Nothing => None,
+            Letter::Closed => return,
         };
-        let is_last = ask == Some(Ask::Leave);
-        patience = hand.go_on(ask, &mut |news| {
+        let is_last = matches!(asked, Some((Ask::Leave, _)));
+        patience = hand.go_on(asked, &mut |news| {
             // Where nobody listens, it will be told to leave.
             let _ = sender.send(Message::Event(Event::Hand(news)));
         });
         if is_last {
             return;
         }
-    }
-}
-
-/// What is to be said where the hand did not take what it was asked.
-fn in_vain(ask: Ask) -> Option<News> {
-    let why = || "what makes plans is held up by this machine; try again".to_owned();
-    match ask {
-        Ask::Plan(question) => Some(News::Planned {
-            number: question.number,
-            plan: Err(why()),
-        }),
-        Ask::Begin { number, .. } => Some(News::Over {
-            number,
-            error: Some(format!("nothing was sent: {}", why())),
-        }),
-        // The next sample says more.
-        Ask::Look(_) | Ask::Leave => None,
     }
 }
 

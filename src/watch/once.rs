@@ -171,11 +171,12 @@ impl Still {
                         | Control::Speed(_)
                         | Control::Playing(_),
                     )
-                    | Effect::Hand(Ask::Look(_) | Ask::Leave) => {}
+                    | Effect::Hand(Ask::Look(_) | Ask::Stop { .. } | Ask::Leave) => {}
                     Effect::Quit => return Err(Error::Leaves { key: key() }),
                     Effect::Hand(ask @ Ask::Plan(_)) => {
                         let mut plan = None;
-                        hand.go_on(Some(ask), &mut |news| plan = Some(news));
+                        let ask = Some((ask, Duration::ZERO));
+                        hand.go_on(ask, &mut |news| plan = Some(news));
                         effect = plan.and_then(|news| update(&mut self.app, Event::Hand(news)));
                     }
                     _ => return Err(Error::AsksMore { key: key() }),

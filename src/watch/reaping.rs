@@ -3,7 +3,9 @@
 //! Pure: what has to be done is asked of the [`hand`](super::hand). A number binds the answer to its
 //! question, so that what is confirmed is the very plan that is on the screen: it never changes by
 //! itself, a newer sample makes no other plan, and only a person asks for another one. A yes counts only
-//! once the plan has been drawn, and can be taken back for [`UNDO`]; until then nothing is sent.
+//! once the plan has been drawn, and can be taken back for [`UNDO`], all of which is seen: where the plan goes
+//! out of sight, or time is missing, the yes is void. Until then nothing is sent; after that, until the first
+//! signal, it can be undone still, and stopped at any time. A plan that is [`OLD`] takes no yes.
 //! A plan that is carried out is a [`batch`]; how all of it looks is in `view/plan.rs`.
 
 pub mod batch;
@@ -20,16 +22,22 @@ use super::page::NOTHING_FOUND;
 use super::picture::RowKey;
 use super::play::Control;
 use super::view::plan as view;
-use crate::model::Snapshot;
 use crate::model::finding::{Finding, Undecided};
+use crate::model::{Snapshot, Time};
 use crate::reclaim::{Signal, Target};
+use crate::units::Span;
 use batch::Batch;
 
 /// How long a yes can be taken back.
 pub const UNDO: Duration = Duration::from_secs(3);
-/// A second yes sends at once, but not before so much of [`UNDO`] has passed: a key that is held down
-/// says yes twice.
+/// A second yes sends at once, but not within so much of another one: a key that is held down says yes
+/// again and again.
 const HELD_DOWN: Duration = Duration::from_secs(1);
+/// A countdown that is late by so much was not seen to its end: gpumem was stopped, or the terminal stood
+/// still.
+const LATE: Duration = Duration::from_secs(1);
+/// A plan that is so many seconds old is made anew before it takes a yes.
+pub const OLD: f64 = 300.0;
 
 /// What is to be ended, and what is being ended.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -61,6 +69,8 @@ pub struct Dialog {
     pub countdown: Option<Countdown>,
     /// What came of the last key, in words.
     pub note: Option<String>,
+    /// When the plan came, by the clock of the samples.
+    made: Option<Time>,
     /// All that is shown has been on the screen.
     is_drawn: bool,
     is_hurried: bool,
@@ -94,6 +104,10 @@ pub struct Countdown {
     /// Until then, as time since the screen started; `None` before the first tick tells the time, since
     /// keys do not.
     pub ends: Option<Duration>,
+    /// Whether another yes came since the last tick.
+    has_yes: bool,
+    /// No yes came later than this, but for that one.
+    quiet_since: Duration,
 }
 
 impl Dialog {
@@ -179,10 +193,23 @@ fn open(app: &mut App, scope: Scope, selected: Vec<RowKey>) -> Option<Effect> {
         signals: None,
         countdown: None,
         note: None,
+        made: None,
         is_drawn: false,
         is_hurried: false,
     });
     ask(app)
+}
+
+/// Why there is no plan of the past of this machine.
+const PAST: &str = "what is shown is of the past, and no more samples come; L shows the last one";
+
+/// No more samples come: who waits for one waits in vain.
+pub fn failed(app: &mut App) {
+    if let Some(dialog) = &mut app.reaping.dialog
+        && dialog.answer == Answer::Waiting
+    {
+        dialog.answer = Answer::Failed(PAST.to_owned());
+    }
 }
 
 /// Asks for a plan of what the dialog wishes.
@@ -201,6 +228,10 @@ fn ask(app: &mut App) -> Option<Effect> {
         return question(app, Arc::new(picture.snapshot.clone()), findings, undecided);
     }
     if app.engine.history().last_time() != Some(picture.snapshot.time) {
+        if app.end.is_some() {
+            dialog.answer = Answer::Failed(PAST.to_owned());
+            return Some(Effect::Draw);
+        }
         dialog.answer = Answer::Waiting;
         dialog.is_hurried = true;
         return Some(Effect::Control(Control::Hurry(true)));
@@ -250,6 +281,7 @@ pub fn see(app: &mut App, snapshot: &Snapshot) -> Option<Effect> {
 
 /// Takes in what came of what was asked.
 pub fn hear(app: &mut App, news: News) -> Option<Effect> {
+    let clock = app.clock();
     let reaping = &mut app.reaping;
     if let News::Planned { number, plan } = news {
         let dialog = reaping.dialog.as_mut()?;
@@ -257,6 +289,7 @@ pub fn hear(app: &mut App, news: News) -> Option<Effect> {
             return None;
         }
         dialog.answer = plan.map_or_else(Answer::Failed, Answer::Plan);
+        dialog.made = clock;
         dialog.is_drawn = false;
         return Some(match std::mem::take(&mut dialog.is_hurried) {
             true => Effect::Control(Control::Hurry(false)),
@@ -289,29 +322,66 @@ pub fn hear(app: &mut App, news: News) -> Option<Effect> {
 
 /// What is shown has been drawn: from now on it can be answered.
 pub fn drawn(app: &mut App) {
-    let is_shown = app.mode == Mode::Plan && app.layout().is_some();
+    let is_shown = is_in_sight(app);
     if let Some(dialog) = &mut app.reaping.dialog {
         dialog.is_drawn = is_shown;
     }
 }
 
+/// Whether the plan is what the screen shows.
+fn is_in_sight(app: &App) -> bool {
+    app.mode == Mode::Plan && app.layout().is_some()
+}
+
+/// Takes a yes back where it can still be taken back; says why, if only to who looks later.
+fn undo(app: &mut App, why: &str) -> Option<Effect> {
+    let dialog = app.reaping.dialog.as_mut()?;
+    dialog.countdown.take()?;
+    dialog.button = Button::Cancel;
+    dialog.note = Some(format!("undone: {why}"));
+    Some(Effect::Draw)
+}
+
+/// The screen has changed: a yes that can be taken back has to be seen.
+pub fn turned(app: &mut App) {
+    if !is_in_sight(app) {
+        undo(app, "the plan went out of sight; nothing was sent");
+    }
+}
+
+/// gpumem is about to be stopped, and time will be missing.
+pub fn suspended(app: &mut App) {
+    undo(app, "gpumem was suspended; nothing was sent");
+}
+
+/// How old the plan is that is shown; `None` of a recording, where nothing is sent.
+pub fn age_seconds(app: &App) -> Option<f64> {
+    let made = app.reaping.dialog.as_ref()?.made?;
+    let is_live = app.setup.replay.is_none();
+    Some(app.clock()?.seconds_since(made)).filter(|_| is_live)
+}
+
 /// Time has passed.
 pub fn tick(app: &mut App) -> Option<Effect> {
     let now = app.now();
-    if let Some(countdown) = app
-        .reaping
-        .dialog
-        .as_mut()
-        .and_then(|dialog| dialog.countdown.as_mut())
-    {
-        match countdown.ends {
-            None => countdown.ends = Some(now + UNDO),
-            Some(ends) if now >= ends => return begin(app),
-            Some(_) => {}
-        }
-        return Some(Effect::Draw);
+    let is_in_sight = is_in_sight(app);
+    let dialog = app.reaping.dialog.as_mut();
+    let Some(countdown) = dialog.and_then(|dialog| dialog.countdown.as_mut()) else {
+        return is_running(app).then_some(Effect::Draw);
+    };
+    if countdown.ends.is_none() || std::mem::take(&mut countdown.has_yes) {
+        countdown.quiet_since = now;
     }
-    is_running(app).then_some(Effect::Draw)
+    let ends = *countdown.ends.get_or_insert(now + UNDO);
+    if !is_in_sight {
+        undo(app, "the plan was out of sight; nothing was sent")
+    } else if now >= ends + LATE {
+        undo(app, "the screen stood still meanwhile; nothing was sent")
+    } else if now >= ends {
+        begin(app)
+    } else {
+        Some(Effect::Draw)
+    }
 }
 
 /// When something here will read differently, as time since the start of the screen.
@@ -349,9 +419,16 @@ pub fn hint(app: &App) -> Option<String> {
 /// Carries out the plan that is shown.
 fn begin(app: &mut App) -> Option<Effect> {
     let reaping = &mut app.reaping;
-    let Answer::Plan(proposal) = reaping.dialog.take()?.answer else {
+    let dialog = reaping.dialog.take()?;
+    let Answer::Plan(proposal) = dialog.answer else {
         return None;
     };
+    if dialog.wish.scope != Scope::Findings {
+        // Done with: the next plan is of whoever is marked after this.
+        for row in &dialog.selected {
+            app.tagged.remove(row);
+        }
+    }
     let (number, plan) = (reaping.number, Arc::clone(&proposal.plan));
     reaping.batch = Some(Batch::new(number, proposal));
     Some(Effect::Hand(Ask::Begin { number, plan }))
@@ -435,17 +512,34 @@ fn turn(app: &mut App, steps: usize) -> Option<Effect> {
 /// A yes. It counts where there is a plan, and it has been seen.
 fn confirm(app: &mut App) -> Option<Effect> {
     let is_recording = app.setup.replay.is_some();
+    let has_ended = app.end.is_some();
+    let old = age_seconds(app).filter(|age| *age >= OLD);
     let dialog = app.reaping.dialog.as_mut()?;
     if dialog.proposal().is_none() || !dialog.is_drawn {
         return None;
+    }
+    if let Some(age) = old {
+        let age = Span::from_seconds(age);
+        let effect = ask(app);
+        if let Some(dialog) = &mut app.reaping.dialog {
+            let note = format!("nothing was sent: that plan was {age} old; this is a new one");
+            dialog.note = Some(note);
+        }
+        return effect;
     }
     if is_recording {
         dialog.note = Some("nothing was sent: it is a recording".to_owned());
     } else if dialog.ends() == 0 {
         dialog.note = Some("nothing was sent: there is nothing for gpumem to end".to_owned());
+    } else if has_ended {
+        dialog.note = Some("nothing was sent: no more samples come".to_owned());
     } else {
         dialog.note = None;
-        dialog.countdown = Some(Countdown { ends: None });
+        dialog.countdown = Some(Countdown {
+            ends: None,
+            has_yes: false,
+            quiet_since: Duration::ZERO,
+        });
     }
     Some(Effect::Draw)
 }
@@ -453,20 +547,18 @@ fn confirm(app: &mut App) -> Option<Effect> {
 fn on_countdown(app: &mut App, action: Action) -> Option<Effect> {
     let now = app.now();
     let dialog = app.reaping.dialog.as_mut()?;
+    let countdown = dialog.countdown.as_mut()?;
     match action {
         Action::Confirm | Action::Open => {
-            let ends = dialog.countdown.and_then(|countdown| countdown.ends)?;
-            if now + UNDO >= ends + HELD_DOWN {
+            countdown.ends?;
+            let is_quiet = !countdown.has_yes && now >= countdown.quiet_since + HELD_DOWN;
+            if is_quiet && dialog.is_drawn {
                 return begin(app);
             }
+            countdown.has_yes = true;
             None
         }
-        Action::Undo | Action::Back => {
-            dialog.countdown = None;
-            dialog.button = Button::Cancel;
-            dialog.note = Some("undone: nothing was sent".to_owned());
-            Some(Effect::Draw)
-        }
+        Action::Undo | Action::Back => undo(app, "nothing was sent"),
         _ => None,
     }
 }
@@ -494,7 +586,14 @@ fn on_batch(app: &mut App, action: Action) -> Option<Effect> {
     if scroll(app, action) {
         return Some(Effect::Draw);
     }
+    let is_running = is_running(app);
     match action {
+        Action::Undo if is_running => {
+            let batch = app.reaping.batch.as_mut()?;
+            batch.is_stopping = true;
+            let number = batch.number;
+            Some(Effect::Hand(Ask::Stop { number }))
+        }
         Action::Back | Action::Open => close(app),
         _ => None,
     }

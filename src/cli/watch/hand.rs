@@ -28,12 +28,15 @@ use crate::reclaim::{
 };
 use crate::report::style::Style;
 use crate::rules::Settings;
+use crate::units::Span;
 use crate::watch::hand::{Ask, Hand, News, Proposal, Question, Scope, Sight, Stage};
 
 /// How often it is seen whether somebody has exited, while that is waited for.
 const TURN: Duration = Duration::from_millis(250);
 /// A sample that is older says nothing any more of what rules see.
 const FRESH: Duration = Duration::from_secs(5);
+/// A yes that could not be acted upon for so long is none any more: whoever gave it has gone on.
+const YES: Duration = Duration::from_secs(30);
 
 /// Makes plans, and carries them out on this machine.
 pub(super) struct Acting {
@@ -115,7 +118,8 @@ impl Acting {
         })
     }
 
-    fn begin(&mut self, number: u64, plan: &Plan) -> anyhow::Result<Batch> {
+    /// Begins a plan to which a yes was said then.
+    fn begin(&mut self, number: u64, plan: &Plan, asked: Instant) -> anyhow::Result<Batch> {
         anyhow::ensure!(
             !self.is_recording,
             "of a recording nothing is ended; run gpumem watch on the machine itself"
@@ -127,42 +131,56 @@ impl Acting {
         let guard = self.guard.take().filter(|(of, _)| *of == number);
         let (_, guard) =
             guard.ok_or_else(|| anyhow::anyhow!("there is a newer plan; try again"))?;
-        let Taken { lock, ledger, acts } = Taken::take_here()?;
-        Ok(Batch {
+        let targets = plan.targets.clone();
+        Ok(Batch::new(
             number,
-            guard: Arc::new(guard),
-            actor: None,
-            _lock: lock,
-            ledger,
-            acts,
-            targets: plan.targets.clone(),
-            place: 0,
-            under_way: None,
-            said: None,
-            sent: Vec::new(),
-            now: None,
-        })
+            guard,
+            targets,
+            Taken::take_here()?,
+            asked,
+        ))
     }
 
     /// Does what is due, and says for how long nothing is.
     fn advance(&mut self, tell: &mut dyn FnMut(News)) -> Option<Duration> {
         let batch = self.batch.as_mut()?;
-        // Nothing is done before it is seen how things stand.
-        let (sight, at) = self.sight.as_ref()?;
         let number = batch.number;
-        match batch.advance(sight, at.elapsed(), tell) {
-            Ok(Some(wait)) => return Some(wait),
-            Ok(None) => tell(News::Over {
-                number,
-                error: None,
-            }),
-            Err(error) => tell(News::Over {
-                number,
-                error: Some(error.to_string()),
-            }),
-        }
-        (self.batch, self.sight) = (None, None);
+        let error = if batch.now.is_none() && batch.asked.elapsed() > YES {
+            let yes = Span(YES);
+            Some(format!(
+                "nothing was sent: no sample came for {yes}; try again"
+            ))
+        } else {
+            // Nothing is done before it is seen how things stand.
+            let Some((sight, at)) = &self.sight else {
+                return Some(TURN);
+            };
+            match batch.advance(sight, at.elapsed(), tell) {
+                Ok(Some(wait)) => return Some(wait),
+                Ok(None) => None,
+                Err(error) => Some(error.to_string()),
+            }
+        };
+        self.over(number, error, tell);
         None
+    }
+
+    /// Nothing more is done of what is under way.
+    fn over(&mut self, number: u64, error: Option<String>, tell: &mut dyn FnMut(News)) {
+        (self.batch, self.sight) = (None, None);
+        tell(News::Over { number, error });
+    }
+
+    /// Sends nothing more.
+    fn stop(&mut self, number: u64, tell: &mut dyn FnMut(News)) {
+        let Some(batch) = self.batch.as_ref().filter(|batch| batch.number == number) else {
+            return;
+        };
+        let words = match batch.has_sent {
+            true => "stopped: nothing more is sent",
+            false => "undone: nothing was sent",
+        };
+        self.over(number, Some(words.to_owned()), tell);
     }
 
     /// Says on standard error what was sent to whom it leaves half way.
@@ -183,7 +201,14 @@ impl Acting {
 }
 
 impl Hand for Acting {
-    fn go_on(&mut self, ask: Option<Ask>, tell: &mut dyn FnMut(News)) -> Option<Duration> {
+    fn go_on(
+        &mut self,
+        ask: Option<(Ask, Duration)>,
+        tell: &mut dyn FnMut(News),
+    ) -> Option<Duration> {
+        let (ask, waited) = ask.unzip();
+        let now = Instant::now();
+        let asked = waited.and_then(|it| now.checked_sub(it)).unwrap_or(now);
         match ask {
             Some(Ask::Plan(question)) => {
                 let plan = self
@@ -192,7 +217,7 @@ impl Hand for Acting {
                 let number = question.number;
                 tell(News::Planned { number, plan });
             }
-            Some(Ask::Begin { number, plan }) => match self.begin(number, &plan) {
+            Some(Ask::Begin { number, plan }) => match self.begin(number, &plan, asked) {
                 Ok(batch) => {
                     // What was seen before is of no account.
                     (self.batch, self.sight) = (Some(batch), None);
@@ -204,9 +229,10 @@ impl Hand for Acting {
                 }),
             },
             Some(Ask::Look(sight)) if self.batch.is_some() => {
-                self.sight = Some((sight, Instant::now()));
+                self.sight = Some((sight, asked));
             }
             Some(Ask::Look(_)) | None => {}
+            Some(Ask::Stop { number }) => self.stop(number, tell),
             Some(Ask::Leave) => {
                 self.leave();
                 return None;
@@ -234,11 +260,40 @@ struct Batch {
     said: Option<Stage>,
     /// What was done to it.
     sent: Vec<String>,
-    /// The latest that it was.
+    /// Whether something was done to anybody.
+    has_sent: bool,
+    /// When the yes was said.
+    asked: Instant,
+    /// The latest that it was; `None` before anything was looked at.
     now: Option<Time>,
 }
 
 impl Batch {
+    fn new(
+        number: u64,
+        guard: Guard,
+        targets: Vec<Target>,
+        Taken { lock, ledger, acts }: Taken,
+        asked: Instant,
+    ) -> Self {
+        Self {
+            number,
+            guard: Arc::new(guard),
+            actor: None,
+            _lock: lock,
+            ledger,
+            acts,
+            targets,
+            place: 0,
+            under_way: None,
+            said: None,
+            sent: Vec::new(),
+            has_sent: false,
+            asked,
+            now: None,
+        }
+    }
+
     /// Does what is due by a sample of some age; for how long nothing is, `None` where all is done.
     fn advance(
         &mut self,
@@ -290,6 +345,7 @@ impl Batch {
             let progress = act.advance(moment, hands, &mut record);
             if before == 0 && !self.sent.is_empty() {
                 self.acts.push(now);
+                self.has_sent = true;
             }
             for words in &self.sent[before..] {
                 tell(News::Sent {

@@ -80,6 +80,7 @@ fn press(app: &mut App, key: &KeyEvent) -> Option<Effect> {
 fn open_help(app: &mut App) -> Option<Effect> {
     app.help_over = app.context();
     app.mode = Mode::Help(0);
+    reaping::turned(app);
     Some(Effect::Draw)
 }
 

@@ -408,7 +408,7 @@ pub const GROUPS: &[Group] = &[
             bind(
                 &[char('u')],
                 "u",
-                "undo, until the first signal is sent",
+                "undo, until the first signal; then stop",
                 Action::Undo,
             ),
             bind(

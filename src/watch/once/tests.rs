@@ -39,7 +39,7 @@ fn still(theme: Theme, depth: Depth, size: (u16, u16)) -> Still {
 struct Idle;
 
 impl Hand for Idle {
-    fn go_on(&mut self, _: Option<Ask>, _: &mut dyn FnMut(News)) -> Option<Duration> {
+    fn go_on(&mut self, _: Option<(Ask, Duration)>, _: &mut dyn FnMut(News)) -> Option<Duration> {
         None
     }
 }

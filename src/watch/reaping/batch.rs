@@ -22,6 +22,8 @@ pub struct Batch {
     pub targets: Vec<Mark>,
     /// Nothing more is done, or why not all was.
     pub over: Option<Result<(), String>>,
+    /// Nothing more is to be sent; who sends has not said so far that nothing is.
+    pub is_stopping: bool,
     /// Lines that are scrolled away.
     pub offset: usize,
 }
@@ -62,6 +64,7 @@ impl Batch {
             plan: proposal.plan,
             targets: proposal.titles.into_iter().map(mark).collect(),
             over: None,
+            is_stopping: false,
             offset: 0,
         }
     }
@@ -131,6 +134,11 @@ impl Batch {
         }
     }
 
+    /// Whether something was done to anybody.
+    pub fn has_sent(&self) -> bool {
+        self.targets.iter().any(|mark| !mark.sent.is_empty())
+    }
+
     /// All of it, in a line.
     pub fn summary(&self) -> String {
         let outcomes = || self.targets.iter().filter_map(Mark::outcome);
@@ -139,6 +147,7 @@ impl Batch {
         let all = self.targets.len();
         let total = format!("{} back from {ended} of {all}", Bytes(freed));
         match &self.over {
+            None if self.is_stopping => format!("{total}; stopping"),
             None => total,
             Some(Ok(())) => format!("over: {total}"),
             Some(Err(error)) => format!("{total}; {}", escape(error)),

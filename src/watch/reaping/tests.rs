@@ -160,12 +160,159 @@ fn a_second_yes_begins_at_once_but_a_key_held_down_does_not() {
         assert!(!matches!(char(&mut app, 'y'), Some(Effect::Hand(_))));
     }
     tick(&mut app, 2_000);
-    for _ in 0..20 {
-        assert_eq!(char(&mut app, 'y'), None, "held down");
+    for second in [3_000, 4_000] {
+        for _ in 0..20 {
+            assert_eq!(char(&mut app, 'y'), None, "held down");
+        }
+        tick(&mut app, second);
     }
-    tick(&mut app, 3_000);
+    press(&mut app, KeyCode::Esc);
+    assert!(app.reaping.batch.is_none());
+
+    char(&mut app, 'y');
+    tick(&mut app, 12_000);
+    tick(&mut app, 13_000);
     let effect = press(&mut app, KeyCode::Enter);
     assert!(matches!(effect, Some(Effect::Hand(Ask::Begin { .. }))));
+}
+
+/// A yes whose countdown runs to 5 s after the start.
+fn counting(app: &mut App) {
+    planned(app, vec![target(7)]);
+    char(app, 'y');
+    tick(app, 2_000);
+}
+
+/// That the yes is void, for a reason that is told, and that nothing comes of it later.
+fn is_void(app: &mut App, reason: &str) {
+    assert_eq!(dialog(app).countdown, None, "{reason}");
+    let note = dialog(app).note.clone().unwrap();
+    assert_eq!(note, format!("undone: {reason}; nothing was sent"));
+    for at in [5_000, 6_000, 60_000, 4_000_000] {
+        assert!(!matches!(tick(app, at), Some(Effect::Hand(_))), "{reason}");
+    }
+}
+
+#[test]
+fn a_yes_whose_countdown_is_not_seen_is_void() {
+    let mut app = showing(None);
+    counting(&mut app);
+    update(&mut app, Event::Resize(20, 5));
+    // Nor does it count that the screen is large again.
+    update(&mut app, Event::Resize(80, 24));
+    is_void(&mut app, "the plan went out of sight");
+
+    let mut app = showing(None);
+    counting(&mut app);
+    char(&mut app, '?');
+    press(&mut app, KeyCode::Esc);
+    assert_eq!(app.mode, Mode::Plan);
+    is_void(&mut app, "the plan went out of sight");
+}
+
+#[test]
+fn a_yes_is_void_where_time_is_missing() {
+    let mut app = showing(None);
+    counting(&mut app);
+    let effect = update(&mut app, Event::Signal(signal_hook::consts::SIGTSTP));
+    assert_eq!(effect, Some(Effect::Stop));
+    update(&mut app, Event::Signal(signal_hook::consts::SIGCONT));
+    is_void(&mut app, "gpumem was suspended");
+
+    // Stopped by SIGSTOP, which nobody is told of, or held up by a terminal that takes nothing: a tick
+    // that comes much too late, with or without a sample before it.
+    for has_sample in [false, true] {
+        let mut app = showing(None);
+        counting(&mut app);
+        if has_sample {
+            see(&mut app, 3_600, later(3_600.0));
+        }
+        assert_eq!(tick(&mut app, 3_600_000), Some(Effect::Draw));
+        is_void(&mut app, "the screen stood still meanwhile");
+    }
+}
+
+#[test]
+fn a_plan_that_is_old_takes_no_yes_and_is_made_anew() {
+    let mut app = showing(None);
+    let number = planned(&mut app, vec![target(7)]);
+    see(&mut app, 300, later(299.0));
+    draw(&mut app);
+    char(&mut app, 'y');
+    assert!(dialog(&app).countdown.is_some(), "old, but not too old");
+    char(&mut app, 'u');
+    // The machine slept: its clock went on, and that of the screen did not.
+    see(&mut app, 301, later(30_000.0));
+    draw(&mut app);
+    let question = asked(char(&mut app, 'y'));
+    assert_eq!(
+        (question.number, question.snapshot.time),
+        (number + 1, later(30_000.0).time)
+    );
+    assert_eq!(dialog(&app).countdown, None);
+    assert!(dialog(&app).note.as_ref().unwrap().contains("8h"));
+    let (number, plan) = (question.number, Ok(proposal(vec![target(7)])));
+    hear(&mut app, News::Planned { number, plan });
+    assert_eq!(char(&mut app, 'y'), None, "the new one was not drawn");
+    draw(&mut app);
+    char(&mut app, 'y');
+    assert!(dialog(&app).countdown.is_some());
+}
+
+#[test]
+fn what_is_carried_out_can_be_undone_and_stopped() {
+    let mut app = showing(None);
+    let number = begun(&mut app);
+    hear(&mut app, News::Begun { number });
+    let stop = Some(Effect::Hand(Ask::Stop { number }));
+    assert_eq!(char(&mut app, 'u'), stop);
+    let batch = app.reaping.batch.as_ref().unwrap();
+    assert_eq!(batch.summary(), "0 B back from 0 of 2; stopping");
+    assert!(is_running(&app), "not before the hand says so");
+    let error = Some("undone: nothing was sent".to_owned());
+    let effect = hear(&mut app, News::Over { number, error });
+    assert_eq!(effect, Some(Effect::Control(Control::Hurry(false))));
+    let batch = app.reaping.batch.as_ref().unwrap();
+    assert!(batch.summary().ends_with("; undone: nothing was sent"));
+    assert_eq!(char(&mut app, 'u'), None, "it is over");
+}
+
+#[test]
+fn marks_go_with_the_plan_that_was_begun() {
+    let mut app = showing(None);
+    char(&mut app, 'j');
+    char(&mut app, ' ');
+    assert_eq!(app.tagged.len(), 1);
+    begun(&mut app);
+    assert!(app.tagged.is_empty(), "who is marked was dealt with");
+    let mut app = showing(None);
+    char(&mut app, 'j');
+    char(&mut app, ' ');
+    asked(char(&mut app, 'X'));
+    press(&mut app, KeyCode::Esc);
+    assert_eq!(app.tagged.len(), 1, "nothing was begun");
+}
+
+#[test]
+fn where_no_more_samples_come_nothing_is_waited_for_nor_begun() {
+    let fail = |app: &mut App| update(app, Event::SourceFailed("the driver is gone".to_owned()));
+    let mut app = showing(None);
+    char(&mut app, 'j');
+    app.engine.observe(&later(2.0));
+    char(&mut app, 'x');
+    assert_eq!(dialog(&app).answer, Answer::Waiting);
+    fail(&mut app);
+    assert_eq!(dialog(&app).answer, Answer::Failed(PAST.to_owned()));
+    char(&mut app, 'r');
+    assert_eq!(dialog(&app).answer, Answer::Failed(PAST.to_owned()));
+
+    let mut app = showing(None);
+    fail(&mut app);
+    planned(&mut app, vec![target(7)]);
+    char(&mut app, 'y');
+    assert_eq!(dialog(&app).countdown, None);
+    let note = dialog(&app).note.as_deref();
+    assert_eq!(note, Some("nothing was sent: no more samples come"));
 }
 
 #[test]

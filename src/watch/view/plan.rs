@@ -12,15 +12,19 @@ use super::look::Look;
 use super::pen::{Pen, columns, wrap};
 use crate::reclaim::Signal;
 use crate::report::escape::escape;
+use crate::units::Span;
 use crate::watch::app::App;
 use crate::watch::hand::Scope;
+use crate::watch::picture::RowKey;
 use crate::watch::reaping::batch::Batch;
-use crate::watch::reaping::{Answer, Button, Dialog, seconds_left};
+use crate::watch::reaping::{Answer, Button, Dialog, age_seconds, seconds_left};
 
 /// Columns of the sheet where there are more.
 const WIDTH: u16 = 110;
 /// One line of a plan is cut after so many of the screen.
 const MOST_LINES: usize = 12;
+/// A plan's age is told from so many seconds on.
+const TOLD_AGE: f64 = 60.0;
 /// Lines of a plan that are to be seen on the lowest screen.
 const LEAST_LINES: usize = 3;
 /// What is done where no signal is asked for: what owns a process is asked first, then comes SIGTERM.
@@ -271,6 +275,10 @@ fn of_plan(app: &App, dialog: &Dialog) -> Sheet {
                 lines = rest;
             }
             body.extend(lines.iter().map(|line| (line.clone(), Tone::of(line))));
+            if let Some(age) = age_seconds(app).filter(|age| *age >= TOLD_AGE) {
+                let age = Span::from_seconds(age);
+                note.push((format!("made {age} ago; r plans anew"), Tone::Plain));
+            }
         }
     }
     if let Some(text) = &dialog.note {
@@ -311,7 +319,7 @@ fn of_plan(app: &App, dialog: &Dialog) -> Sheet {
         None => (choices(dialog, is_recording), buttons(dialog, is_recording)),
     };
     Sheet {
-        title: format!("end {}", whom(dialog)),
+        title: format!("end {}", whom(app, dialog)),
         body,
         offset: dialog.offset,
         note,
@@ -351,13 +359,24 @@ fn buttons(dialog: &Dialog, is_recording: bool) -> Vec<(String, bool)> {
     buttons
 }
 
-fn whom(dialog: &Dialog) -> String {
-    let pids = |rows: &[crate::watch::picture::RowKey]| {
+/// Whom the plan is about; said, where marks are on rows that the table does not show.
+fn whom(app: &App, dialog: &Dialog) -> String {
+    let is_shown = |key: &RowKey| {
+        let picture = app.picture.as_ref();
+        picture.is_some_and(|picture| app.listing.position(picture, key).is_some())
+    };
+    let pids = |rows: &[RowKey]| {
         let mut pids: Vec<u32> = rows.iter().map(|key| key.identity.pid).collect();
         pids.dedup();
-        match &pids[..] {
-            [pid] => pid.to_string(),
-            pids => format!("{} marked processes", pids.len()),
+        let shown = rows.iter().filter(|key| is_shown(key));
+        let is_hidden = |pid: &&u32| !shown.clone().any(|key| key.identity.pid == **pid);
+        let hidden = pids.iter().filter(is_hidden).count();
+        let count = pids.len();
+        match (&pids[..], hidden) {
+            ([pid], 0) => pid.to_string(),
+            ([pid], _) => format!("{pid}, not in the table"),
+            (_, 0) => format!("{count} marked processes"),
+            (_, _) => format!("{count} marked processes, {hidden} not in the table"),
         }
     };
     match &dialog.wish.scope {
@@ -377,17 +396,24 @@ fn of_batch(app: &App, batch: &Batch) -> Sheet {
         _ => Tone::Strong,
     };
     let title = if is_over { "what came of it" } else { "ending" };
-    let leave = match is_over {
-        true => "Esc: leave",
-        false => "Esc: leave; it goes on, x comes back",
-    };
+    let mut buttons = vec![("Esc: leave".to_owned(), true)];
+    if !is_over {
+        let undo = match batch.has_sent() {
+            true => "u: stop",
+            false => "u: undo",
+        };
+        buttons = vec![
+            ("Esc: leave it going".to_owned(), true),
+            (undo.to_owned(), false),
+        ];
+    }
     Sheet {
         title: title.to_owned(),
         body,
         offset: batch.offset,
         note: vec![(batch.summary(), tone)],
         choices: Vec::new(),
-        buttons: vec![(leave.to_owned(), true)],
+        buttons,
     }
 }
 

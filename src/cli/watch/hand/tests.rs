@@ -58,10 +58,113 @@ fn question(scope: Scope, snapshot: Snapshot) -> Box<Question> {
     })
 }
 
+/// A hand that has begun a plan of one process, `waited` after the yes, with its ledger in `folder`.
+fn begun(folder: &std::path::Path, waited: Duration) -> Acting {
+    let mut hand = Acting::new(&Config::default(), false);
+    let snapshot = snapshot(&[7]);
+    let args = Reap {
+        pid: vec![7],
+        ..Reap::default()
+    };
+    let scene = Scene {
+        snapshot: &snapshot,
+        findings: &[],
+        spared: &hand.spared,
+    };
+    let (plan, guard) = plan_there(&args, scene).unwrap();
+    let taken = Taken::take(folder).unwrap();
+    let asked = Instant::now().checked_sub(waited).unwrap();
+    hand.batch = Some(Batch::new(3, guard, plan.targets, taken, asked));
+    hand
+}
+
+/// That nothing is being done any more, for this reason; and that nothing is in the ledger.
+fn is_over(hand: &Acting, news: &[News], folder: &std::path::Path, reason: &str) {
+    let [
+        News::Over {
+            number: 3,
+            error: Some(error),
+        },
+    ] = news
+    else {
+        panic!("{news:?}");
+    };
+    assert!(error.starts_with(reason), "{error}");
+    assert!(hand.batch.is_none());
+    let ledger = std::fs::read_to_string(folder.join("reap.jsonl")).unwrap();
+    assert_eq!(ledger, "");
+}
+
+#[test]
+fn a_yes_that_could_not_be_acted_upon_in_time_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut hand = begun(folder.path(), Duration::ZERO);
+    let mut news = Vec::new();
+    let wait = hand.go_on(None, &mut |it| news.push(it));
+    assert_eq!((wait, news), (Some(TURN), vec![]), "it waits for a look");
+    // A driver that hung for a minute, and then tells at once: whoever said yes may be elsewhere.
+    for look in [true, false] {
+        drop(hand);
+        hand = begun(folder.path(), YES + TURN);
+        let sight = Sight {
+            snapshot: Arc::new(snapshot(&[7])),
+            found: Vec::new(),
+        };
+        let ask = look.then_some((Ask::Look(sight), Duration::ZERO));
+        let mut news = Vec::new();
+        hand.go_on(ask, &mut |it| news.push(it));
+        is_over(
+            &hand,
+            &news,
+            folder.path(),
+            "nothing was sent: no sample came for 30s",
+        );
+    }
+}
+
+#[test]
+fn what_is_stopped_before_the_first_signal_is_undone() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut hand = begun(folder.path(), Duration::ZERO);
+    assert_eq!(say(&mut hand, Ask::Stop { number: 2 }), [], "another plan");
+    assert!(hand.batch.is_some());
+    let news = say(&mut hand, Ask::Stop { number: 3 });
+    is_over(&hand, &news, folder.path(), "undone: nothing was sent");
+    let mut hand = begun(folder.path(), Duration::ZERO);
+    hand.batch.as_mut().unwrap().has_sent = true;
+    let news = say(&mut hand, Ask::Stop { number: 3 });
+    is_over(&hand, &news, folder.path(), "stopped: nothing more is sent");
+}
+
+#[test]
+fn a_sample_that_lay_about_is_as_old_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut hand = begun(folder.path(), Duration::ZERO);
+    // Nothing to end: it is looked at, and that is all.
+    hand.batch.as_mut().unwrap().targets.clear();
+    let sight = Sight {
+        snapshot: Arc::new(snapshot(&[7])),
+        found: Vec::new(),
+    };
+    let hour = Duration::from_secs(3600);
+    hand.go_on(Some((Ask::Look(sight.clone()), hour)), &mut |_| ());
+    hand = begun(folder.path(), Duration::ZERO);
+    hand.sight = None;
+    let at = Instant::now().checked_sub(hour).unwrap();
+    let mut batch = hand.batch.take().unwrap();
+    batch.targets.clear();
+    assert_eq!(
+        batch.advance(&sight, at.elapsed(), &mut |_| ()).unwrap(),
+        None
+    );
+    let now = batch.now.unwrap();
+    assert!(now.seconds_since(sight.snapshot.time) >= 3600.0);
+}
+
 /// What a hand says to an ask.
 fn say(hand: &mut Acting, ask: Ask) -> Vec<News> {
     let mut news = Vec::new();
-    hand.go_on(Some(ask), &mut |it| news.push(it));
+    hand.go_on(Some((ask, Duration::ZERO)), &mut |it| news.push(it));
     news
 }
 

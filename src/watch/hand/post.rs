@@ -1,0 +1,189 @@
+//! The letterbox between the screen and its hand: neither waits for the other, and nothing is lost in it.
+//!
+//! What is asked anew takes the place of what was asked before and has not been read: of several samples
+//! only the newest is of account, of several questions the last. So a hand that /proc or a disk has held up
+//! for an hour finds one sample, and how old it is, and not those of an hour ago; and it always hears that
+//! it is to stop, or that the screen is gone.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Ask;
+
+/// What the hand finds in the letterbox.
+#[derive(Debug)]
+pub enum Letter {
+    /// This was asked, so long ago.
+    Ask(Ask, Duration),
+    /// Nothing was asked for as long as it had patience.
+    Nothing,
+    /// Nobody asks any more.
+    Closed,
+}
+
+/// The screen's side; closes the letterbox when dropped.
+#[derive(Debug)]
+pub struct Outbox(Arc<Shared>);
+
+/// The hand's side.
+#[derive(Debug)]
+pub struct Inbox(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    asked: Mutex<Asked>,
+    rung: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Asked {
+    is_closed: bool,
+    /// By [`place`]: what comes first is read first.
+    asks: [Option<(Ask, Instant)>; 5],
+}
+
+/// Whether to go on at all comes before what to do; and what is begun is begun before it is stopped.
+fn place(ask: &Ask) -> usize {
+    match ask {
+        Ask::Leave => 0,
+        Ask::Begin { .. } => 1,
+        Ask::Stop { .. } => 2,
+        Ask::Plan(_) => 3,
+        Ask::Look(_) => 4,
+    }
+}
+
+/// An empty letterbox.
+pub fn post() -> (Outbox, Inbox) {
+    let shared = Arc::new(Shared::default());
+    (Outbox(Arc::clone(&shared)), Inbox(shared))
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Asked> {
+        // Whoever panicked here left a whole letterbox.
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Outbox {
+    /// Asks; the hand reads it when it can.
+    pub fn send(&self, ask: Ask) {
+        let at = place(&ask);
+        self.0.lock().asks[at] = Some((ask, Instant::now()));
+        self.0.rung.notify_one();
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.0.lock().is_closed = true;
+        self.0.rung.notify_one();
+    }
+}
+
+impl Inbox {
+    /// The next letter; waits for it as long as `patience`, or for ever where there is none. Where nobody
+    /// asks any more, what was asked is not read.
+    pub fn next(&self, patience: Option<Duration>) -> Letter {
+        let until = patience.map(|patience| Instant::now() + patience);
+        let mut inside = self.0.lock();
+        loop {
+            if inside.is_closed {
+                return Letter::Closed;
+            }
+            if let Some((ask, at)) = inside.asks.iter_mut().find_map(Option::take) {
+                return Letter::Ask(ask, at.elapsed());
+            }
+            inside = match until {
+                None => self.0.rung.wait(inside),
+                Some(until) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Letter::Nothing;
+                    }
+                    let waited = self.0.rung.wait_timeout(inside, left);
+                    waited
+                        .map(|(inside, _)| inside)
+                        .map_err(|error| PoisonError::new(error.into_inner().0))
+                }
+            }
+            .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Snapshot;
+    use crate::model::Time;
+    use crate::reclaim::Plan;
+    use crate::watch::hand::Sight;
+
+    fn look(seconds: i64) -> Ask {
+        Ask::Look(Sight {
+            snapshot: Arc::new(Snapshot::new(Time::from_unix_milliseconds(seconds * 1000))),
+            found: Vec::new(),
+        })
+    }
+
+    fn begin(number: u64) -> Ask {
+        let plan = Plan {
+            time: Time::default(),
+            targets: Vec::new(),
+            refused: Vec::new(),
+        };
+        let plan = Arc::new(plan);
+        Ask::Begin { number, plan }
+    }
+
+    fn read(inbox: &Inbox) -> Option<Ask> {
+        match inbox.next(Some(Duration::ZERO)) {
+            Letter::Ask(ask, _) => Some(ask),
+            Letter::Nothing | Letter::Closed => None,
+        }
+    }
+
+    #[test]
+    fn a_hand_that_was_held_up_finds_the_newest_sample_and_no_other() {
+        let (outbox, inbox) = post();
+        for second in 0..100_000 {
+            outbox.send(look(second));
+        }
+        assert_eq!(read(&inbox), Some(look(99_999)));
+        assert_eq!(read(&inbox), None);
+    }
+
+    #[test]
+    fn what_is_not_to_be_done_any_more_is_heard_whatever_waits() {
+        let (outbox, inbox) = post();
+        outbox.send(look(1));
+        outbox.send(Ask::Stop { number: 5 });
+        outbox.send(begin(5));
+        assert_eq!(read(&inbox), Some(begin(5)), "begun before it is stopped");
+        assert_eq!(read(&inbox), Some(Ask::Stop { number: 5 }));
+        outbox.send(begin(6));
+        outbox.send(Ask::Leave);
+        assert_eq!(read(&inbox), Some(Ask::Leave));
+        drop(outbox);
+        assert!(matches!(inbox.next(None), Letter::Closed), "6 never begins");
+    }
+
+    #[test]
+    fn whoever_waits_is_told() {
+        let (outbox, inbox) = post();
+        let reader = std::thread::spawn(move || {
+            let first = inbox.next(None);
+            (
+                matches!(first, Letter::Ask(Ask::Leave, _)),
+                inbox.next(None),
+            )
+        });
+        outbox.send(Ask::Leave);
+        drop(outbox);
+        // Closing may overtake what was asked: either way nothing more is done.
+        let (_, second) = reader.join().unwrap();
+        assert!(matches!(second, Letter::Closed));
+    }
+}
