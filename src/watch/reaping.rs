@@ -35,7 +35,7 @@ pub const UNDO: Duration = Duration::from_secs(3);
 const HELD_DOWN: Duration = Duration::from_secs(1);
 /// A countdown that is late by so much was not seen to its end: gpumem was stopped, or the terminal stood
 /// still.
-const LATE: Duration = Duration::from_secs(1);
+const LATE: Duration = Duration::from_secs(3);
 /// A plan that is so many seconds old is made anew before it takes a yes.
 pub const OLD: f64 = 300.0;
 
@@ -69,8 +69,8 @@ pub struct Dialog {
     pub countdown: Option<Countdown>,
     /// What came of the last key, in words.
     pub note: Option<String>,
-    /// When the plan came, by the clock of the samples.
-    made: Option<Time>,
+    /// When the plan was asked for, by the clock of the samples.
+    asked: Option<Time>,
     /// All that is shown has been on the screen.
     is_drawn: bool,
     is_hurried: bool,
@@ -193,7 +193,7 @@ fn open(app: &mut App, scope: Scope, selected: Vec<RowKey>) -> Option<Effect> {
         signals: None,
         countdown: None,
         note: None,
-        made: None,
+        asked: None,
         is_drawn: false,
         is_hurried: false,
     });
@@ -240,20 +240,24 @@ fn ask(app: &mut App) -> Option<Effect> {
     question_now(app, snapshot)
 }
 
-fn question_now(app: &App, snapshot: Arc<Snapshot>) -> Option<Effect> {
+fn question_now(app: &mut App, snapshot: Arc<Snapshot>) -> Option<Effect> {
     let findings = app.engine.findings().to_vec();
-    question(app, snapshot, findings, app.engine.undecided())
+    let undecided = app.engine.undecided();
+    question(app, snapshot, findings, undecided)
 }
 
 fn question(
-    app: &App,
+    app: &mut App,
     snapshot: Arc<Snapshot>,
     findings: Vec<Finding>,
     undecided: Vec<Undecided>,
 ) -> Option<Effect> {
+    let clock = app.clock();
+    let dialog = app.reaping.dialog.as_mut()?;
+    dialog.asked = clock;
     Some(Effect::Hand(Ask::Plan(Box::new(Question {
         number: app.reaping.number,
-        wish: app.reaping.dialog.as_ref()?.wish.clone(),
+        wish: dialog.wish.clone(),
         snapshot,
         findings,
         undecided,
@@ -281,7 +285,6 @@ pub fn see(app: &mut App, snapshot: &Snapshot) -> Option<Effect> {
 
 /// Takes in what came of what was asked.
 pub fn hear(app: &mut App, news: News) -> Option<Effect> {
-    let clock = app.clock();
     let reaping = &mut app.reaping;
     if let News::Planned { number, plan } = news {
         let dialog = reaping.dialog.as_mut()?;
@@ -289,7 +292,6 @@ pub fn hear(app: &mut App, news: News) -> Option<Effect> {
             return None;
         }
         dialog.answer = plan.map_or_else(Answer::Failed, Answer::Plan);
-        dialog.made = clock;
         dialog.is_drawn = false;
         return Some(match std::mem::take(&mut dialog.is_hurried) {
             true => Effect::Control(Control::Hurry(false)),
@@ -356,9 +358,9 @@ pub fn suspended(app: &mut App) {
 
 /// How old the plan is that is shown; `None` of a recording, where nothing is sent.
 pub fn age_seconds(app: &App) -> Option<f64> {
-    let made = app.reaping.dialog.as_ref()?.made?;
+    let asked = app.reaping.dialog.as_ref()?.asked?;
     let is_live = app.setup.replay.is_none();
-    Some(app.clock()?.seconds_since(made)).filter(|_| is_live)
+    Some(app.clock()?.seconds_since(asked)).filter(|_| is_live)
 }
 
 /// Time has passed.

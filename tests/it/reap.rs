@@ -7,6 +7,8 @@
 mod acts;
 mod plans;
 
+pub use acts::{have_acted, idle, scene};
+
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::machine::GIB;
 use crate::pty::Terminal;
-use crate::reap::{Holder, IGNORES, OBEYS, Stage};
+use crate::reap::{Holder, IGNORES, OBEYS, Stage, have_acted, idle, scene};
 use crate::support;
 
 /// The screen, with the only process selected.
@@ -173,6 +173,156 @@ fn who_leaves_in_the_middle_is_told_what_was_sent() {
     terminal.wait_for("word of it", |text| text.contains(&said));
     assert!(holder.is_alive());
     assert_eq!(stage.events(), ["begun", "intended", "done"]);
+}
+
+#[test]
+fn who_stops_in_the_middle_stays_and_is_told_what_was_sent() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let holder = stage.holder(IGNORES);
+    let Some(mut terminal) = planned(&stage, &holder) else {
+        return;
+    };
+    terminal.press("y");
+    terminal.wait_for("grace", |text| text.contains("waiting for it, "));
+    terminal.press("u");
+    let text = terminal.wait_for("stop", |text| {
+        text.contains("stopped: nothing more is sent")
+    });
+    let sent = format!("done: SIGTERM to {}", holder.pid);
+    assert!(
+        text.contains(&sent) && text.contains("left as it is"),
+        "{text}"
+    );
+    assert_eq!(stage.events(), ["begun", "intended", "done"]);
+    // Nobody is kept from acting by what is over.
+    let lock = File::open(stage.machine.path("state/reap.lock")).unwrap();
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+    quit(&mut terminal);
+    assert!(holder.is_alive());
+}
+
+#[test]
+fn a_picture_sends_nothing_whatever_keys_it_is_of() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let holder = stage.holder(OBEYS);
+    for keys in [
+        "jxyy",
+        "jxyyyy<right><enter><enter>",
+        "jx<right><enter><enter>y",
+    ] {
+        let arguments = ["watch", "--no-store", "--once", "--keys", keys];
+        let output = support::finish(&mut stage.command(&arguments));
+        assert_eq!(output.code, 0, "{output:?}");
+        let title = format!("end {}", holder.pid);
+        assert!(output.stdout.contains(&title), "{output:?}");
+    }
+    assert!(holder.is_alive() && !stage.machine.path("state").exists());
+}
+
+/// The screen, with the plan for what the rules found: one idle process.
+fn planned_by_rule(stage: &Stage, holder: &Holder) -> Option<Terminal> {
+    let mut terminal = watching(stage, holder)?;
+    terminal.wait_for("finding", |text| text.contains("without using it"));
+    terminal.press("X");
+    let text = terminal.wait_for("plan", |text| text.contains("y: end it"));
+    assert!(text.contains("end what the rules found"), "{text}");
+    Some(terminal)
+}
+
+#[test]
+fn what_the_rules_found_is_ended_for_as_long_as_they_find_it() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let Some(holder) = idle(&stage, OBEYS) else {
+        return;
+    };
+    let Some(mut terminal) = planned_by_rule(&stage, &holder) else {
+        return;
+    };
+    stage.release(&holder, Duration::ZERO);
+    terminal.press("y");
+    terminal.wait_for("outcome", |text| {
+        text.contains("over: 2.0 GiB back from 1 of 1")
+    });
+    assert!(!holder.is_alive());
+    assert_eq!(stage.events(), ["begun", "intended", "done", "ended"]);
+    let reason = &stage.lines()[0]["target"]["reason"];
+    assert_eq!(reason["findings"][0]["rule"], "idle");
+    quit(&mut terminal);
+}
+
+#[test]
+fn who_goes_to_work_in_the_grace_is_left() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let Some(holder) = idle(&stage, IGNORES) else {
+        return;
+    };
+    let Some(mut terminal) = planned_by_rule(&stage, &holder) else {
+        return;
+    };
+    terminal.press("y");
+    terminal.wait_for("grace", |text| text.contains("waiting for it, "));
+    stage.machine.play(&scene(holder.pid, 80));
+    terminal.wait_for("outcome", |text| {
+        text.contains("over: 0 B back from 0 of 1")
+    });
+    assert_eq!(
+        stage.lines().last().unwrap()["outcome"],
+        "rule_no_longer_true"
+    );
+    assert!(holder.is_alive());
+    quit(&mut terminal);
+}
+
+#[test]
+fn what_the_rules_find_no_longer_when_the_yes_comes_is_left() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let Some(holder) = idle(&stage, OBEYS) else {
+        return;
+    };
+    let Some(mut terminal) = planned_by_rule(&stage, &holder) else {
+        return;
+    };
+    stage.machine.play(&scene(holder.pid, 80));
+    // The detail below the plan says what is so now.
+    terminal.wait_for("work", |text| !text.contains("without using it"));
+    terminal.press("y");
+    terminal.wait_for("outcome", |text| {
+        text.contains("over: 0 B back from 0 of 1")
+    });
+    assert!(holder.is_alive());
+    assert_eq!(stage.events(), ["begun", "ended"]);
+    quit(&mut terminal);
+}
+
+#[test]
+fn what_waits_for_its_turn_says_so_and_can_be_undone() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let Some(holder) = idle(&stage, OBEYS) else {
+        return;
+    };
+    have_acted(&stage);
+    let Some(mut terminal) = planned_by_rule(&stage, &holder) else {
+        return;
+    };
+    terminal.press("y");
+    terminal.wait_for("turn", |text| text.contains("rules act one at a time"));
+    terminal.press("u");
+    terminal.wait_for("undo", |text| text.contains("undone: nothing was sent"));
+    quit(&mut terminal);
+    assert!(holder.is_alive());
+    assert_eq!(stage.lines().len(), 3);
 }
 
 #[test]

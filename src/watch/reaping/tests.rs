@@ -260,6 +260,51 @@ fn a_plan_that_is_old_takes_no_yes_and_is_made_anew() {
 }
 
 #[test]
+fn a_plan_that_came_late_is_as_old_as_its_question() {
+    let mut app = showing(None);
+    char(&mut app, 'j');
+    let number = asked(char(&mut app, 'x')).number;
+    // /proc hung for an hour.
+    see(&mut app, 3_600, later(3_600.0));
+    let plan = Ok(proposal(vec![target(7)]));
+    hear(&mut app, News::Planned { number, plan });
+    draw(&mut app);
+    assert_eq!(asked(char(&mut app, 'y')).number, number + 1);
+}
+
+#[test]
+fn what_is_carried_out_is_told_of_now_whatever_time_is_shown() {
+    let mut app = showing(None);
+    see(&mut app, 1, later(2.0));
+    let number = begun(&mut app);
+    hear(&mut app, News::Begun { number });
+    press(&mut app, KeyCode::Esc);
+    char(&mut app, '[');
+    assert_eq!(app.picture.as_ref().unwrap().snapshot.time, later(0.0).time);
+    let mut newest = later(4.0);
+    sample::entry(&mut newest, 0, 1).used_bytes = Some(2 * GIB);
+    let effect = see(&mut app, 5, newest);
+    assert!(
+        matches!(&effect, Some(Effect::Hand(Ask::Look(sight))) if sight.snapshot.time == later(4.0).time),
+        "{effect:?}"
+    );
+    let batch = app.reaping.batch.as_ref().unwrap();
+    assert_eq!(batch.targets[0].held_bytes, Some(2 * GIB));
+    let until = later(10.0).time;
+    let stage = Stage::Waiting { until };
+    let place = 0;
+    hear(
+        &mut app,
+        News::Target {
+            number,
+            place,
+            stage,
+        },
+    );
+    assert_eq!(hint(&app).unwrap(), "ending 1 of 2, 6s");
+}
+
+#[test]
 fn what_is_carried_out_can_be_undone_and_stopped() {
     let mut app = showing(None);
     let number = begun(&mut app);

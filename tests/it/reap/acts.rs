@@ -320,7 +320,7 @@ fn who_has_gone_before_the_answer_is_gone() {
 
 /// An idle process that rules find within a test; `None` where these pids are not the host's: there
 /// it is seen that rules end nobody.
-fn idle(stage: &Stage, script: &str) -> Option<Holder> {
+pub fn idle(stage: &Stage, script: &str) -> Option<Holder> {
     stage.machine.configure(
         "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n[rules.orphan]\nenabled = false\n",
     );
@@ -337,10 +337,26 @@ fn idle(stage: &Stage, script: &str) -> Option<Holder> {
 }
 
 /// Whether the process works, by the driver.
-fn scene(pid: u32, sm_percent: u32) -> Scene {
+pub fn scene(pid: u32, sm_percent: u32) -> Scene {
     let process = Process::compute(pid, 2 * GIB).sm(sm_percent);
     let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
     Scene::new().gpu(gpu.process(process))
+}
+
+/// Three acts of just now, by which something was done.
+pub fn have_acted(stage: &Stage) {
+    fs::create_dir(stage.machine.path("state")).unwrap();
+    let now = stage.machine.snapshot(0).0["time"].clone();
+    let lines: String = (0..3)
+        .map(|act| {
+            let line = json!({
+                "schema": "gpumem.ledger/1", "time": now, "act": format!("{act}"),
+                "event": "intended", "deed": "terminate_client", "pids": [7],
+            });
+            format!("{line}\n")
+        })
+        .collect();
+    fs::write(stage.ledger(), lines).unwrap();
 }
 
 const BY_RULE: &[&str] = &["reap", "--yes", "--json", "--window", "4s"];
@@ -397,19 +413,7 @@ fn too_many_at_once_are_not_ended() {
     let Some(holder) = idle(&stage, OBEYS) else {
         return;
     };
-    // Three acts of just now, of which something was done.
-    fs::create_dir(stage.machine.path("state")).unwrap();
-    let now = stage.machine.snapshot(0).0["time"].clone();
-    let lines: String = (0..3)
-        .map(|act| {
-            let line = json!({
-                "schema": "gpumem.ledger/1", "time": now, "act": format!("{act}"),
-                "event": "intended", "deed": "terminate_client", "pids": [7],
-            });
-            format!("{line}\n")
-        })
-        .collect();
-    fs::write(stage.ledger(), lines).unwrap();
+    have_acted(&stage);
     let mut reaper = stage
         .command(BY_RULE)
         .stdin(Stdio::null())
