@@ -66,6 +66,8 @@ enum Goal {
     Next,
     /// The first that is not before this time.
     Time(Time),
+    /// The first that is not before this time, or before that one: the clock was set back.
+    Leap(Time, Time),
     /// The sample of this number.
     Number(u64),
     /// Where a finding begins.
@@ -79,6 +81,7 @@ impl Goal {
         match self {
             Self::Next => true,
             Self::Time(time) => mark.time >= time,
+            Self::Leap(time, from) => mark.time >= time || mark.time < from,
             Self::Number(number) => mark.number >= number,
             Self::Beginning => mark.has_beginning,
             Self::End => false,
@@ -89,7 +92,7 @@ impl Goal {
     fn control(self) -> Control {
         match self {
             Self::Next => Control::Step,
-            Self::Time(time) => Control::SeekTo(time),
+            Self::Time(time) | Self::Leap(time, _) => Control::SeekTo(time),
             Self::Number(_) | Self::Beginning | Self::End => Control::Run,
         }
     }
@@ -330,19 +333,21 @@ pub fn act(app: &mut App, action: Action) -> Option<Effect> {
             }
         }
         (Action::LeapBack, Some(shown)) => {
-            let time = shown_time(app)?.plus_seconds(-LEAP);
+            let from = shown_time(app)?;
+            let time = from.plus_seconds(-LEAP);
             let oldest = app.tape.oldest()?;
-            let there = app.tape.at(time).filter(|mark| mark.number < shown);
-            match there.or_else(|| app.tape.before(shown)) {
-                Some(mark) if oldest.time <= time || !can_rewind_before(app, oldest) => {
-                    go(app, mark)
-                }
+            match app.tape.leap_back(shown, from, time) {
+                (Some(mark), is_it) if is_it || !can_rewind_before(app, oldest) => go(app, mark),
                 _ => older(app, Goal::Time(time)),
             }
         }
-        (Action::LeapOn, Some(_)) => {
-            let time = shown_time(app)?.plus_seconds(LEAP);
-            forward(app, time)
+        (Action::LeapOn, Some(shown)) => {
+            let from = shown_time(app)?;
+            let time = from.plus_seconds(LEAP);
+            match app.tape.leap_on(shown, from, time) {
+                Some(mark) => go(app, mark),
+                None => newer(app, Goal::Leap(time, from)),
+            }
         }
         (Action::NextFinding, Some(shown)) => {
             app.play.is_paused = true;
@@ -471,14 +476,6 @@ fn stand(app: &mut App) -> Option<Effect> {
     app.play.goal = None;
     let plays = !app.play.is_paused && !is_behind(app);
     Some(Effect::Control(Control::Playing(plays)))
-}
-
-/// Goes to a time after what is shown.
-fn forward(app: &mut App, time: Time) -> Option<Effect> {
-    match app.tape.at(time) {
-        Some(mark) if Some(mark.number) > app.play.shown => go(app, mark),
-        _ => newer(app, Goal::Time(time)),
-    }
 }
 
 /// Goes beyond the tape's end, where there is something.

@@ -162,6 +162,31 @@ impl Tape {
         marks.find(|mark| mark.time >= time)
     }
 
+    /// The first sample after this one that is not before `time`, or is before `from`: the clock was set
+    /// back, and `time` may not come for long.
+    pub fn leap_on(&self, number: u64, from: Time, time: Time) -> Option<Mark> {
+        let after = self.place(number.saturating_add(1));
+        let mut marks = self.entries.range(after..).map(|entry| entry.mark);
+        marks.find(|mark| mark.time >= time || mark.time < from)
+    }
+
+    /// The first of the samples before this one that are not before `time`, as far as the clock was not set
+    /// back in between; and whether the tape reaches beyond it.
+    pub fn leap_back(&self, number: u64, from: Time, time: Time) -> (Option<Mark>, bool) {
+        let marks = self.entries.range(..self.place(number)).rev();
+        let (mut last, mut then): (Option<Mark>, Time) = (None, from);
+        for mark in marks.map(|entry| entry.mark) {
+            if mark.time > then {
+                return (last.or(Some(mark)), true);
+            }
+            if mark.time < time {
+                return (last.or(Some(mark)), true);
+            }
+            (last, then) = (Some(mark), mark.time);
+        }
+        (last, last.is_some_and(|mark| mark.time <= time))
+    }
+
     /// The first sample after this one in which a finding began.
     pub fn beginning_after(&self, number: u64) -> Option<Mark> {
         let from = self.place(number.saturating_add(1));

@@ -294,7 +294,7 @@ fn what_the_rules_find_no_longer_when_the_yes_comes_is_left() {
     };
     stage.machine.play(&scene(holder.pid, 80));
     // The detail below the plan says what is so now.
-    terminal.wait_for("work", |text| !text.contains("without using it"));
+    terminal.wait_for("work", |text| !text.contains("> end the process"));
     terminal.press("y");
     terminal.wait_for("outcome", |text| {
         text.contains("over: 0 B back from 0 of 1")

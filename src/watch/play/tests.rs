@@ -353,6 +353,71 @@ fn back_and_forth_shows_what_straight_on_showed() {
     }
 }
 
+/// A sample every ten seconds: of a boot whose clock was set back by an hour on the way, and of another
+/// boot, whose clock was wrong by a day; a line in between is damaged.
+fn crooked() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (at, (boot, second)) in (0..20)
+        .map(|at| ("a", 200_000 + at * 10))
+        .chain((0..20).map(|at| ("a", 196_600 + at * 10)))
+        .chain((0..20).map(|at| ("b", 110_000 + at * 10)))
+        .enumerate()
+    {
+        let mut snapshot = sample::snapshot(1, 2);
+        snapshot.time = Time::from_unix_milliseconds(second * 1000);
+        snapshot.host.boot_id = Some(boot.into());
+        sample::entry(&mut snapshot, 0, 1).used_bytes = Some(at as u64);
+        serde_json::to_writer(&mut bytes, &snapshot).unwrap();
+        bytes.extend(if at == 30 { &b"\n{broken\n"[..] } else { b"\n" });
+    }
+    bytes
+}
+
+#[test]
+fn where_the_clock_was_set_back_every_sample_is_reached_and_a_leap_is_none_over_it() {
+    let reel = |tape| {
+        let bytes = std::io::Cursor::new(crooked());
+        let mut reel = Reel::new(Reader::from_read(bytes, "r.jsonl").unwrap(), tape);
+        reel.press('p');
+        reel
+    };
+    let mut straight = Vec::new();
+    let mut on = reel(Tape::default());
+    while on.app.end.is_none() {
+        straight.push(on.shown());
+        on.press(']');
+    }
+    assert_eq!(straight.len(), 60);
+    for number in (0..60).rev() {
+        assert_eq!(on.shown(), straight[number], "{number}");
+        on.press('[');
+    }
+
+    // From 0 to the first sample after each clock that was set back, and to the end; and back.
+    let mut leaps = reel(Tape::default());
+    let mut on = vec![leaps.number()];
+    while leaps.app.end.is_none() && on.len() < 60 {
+        leaps.press('}');
+        on.push(leaps.number());
+    }
+    assert_eq!(on[..], [0, 6, 12, 18, 20, 26, 32, 38, 40, 46, 52, 58, 59]);
+    let mut back = Vec::new();
+    while leaps.number() > 0 && back.len() < 60 {
+        leaps.press('{');
+        back.push(leaps.number());
+    }
+    assert_eq!(
+        back[..],
+        [53, 47, 41, 40, 39, 33, 27, 21, 20, 19, 13, 7, 1, 0]
+    );
+    // The same where all of it is on the tape.
+    on.remove(0);
+    for number in on {
+        leaps.press('}');
+        assert_eq!(leaps.number(), number);
+    }
+}
+
 #[test]
 fn beyond_the_tape_a_recording_is_begun_again() {
     let straight = straight(LEAK);
