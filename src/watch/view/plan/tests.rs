@@ -195,3 +195,27 @@ fn no_size_of_the_screen_panics() {
         }
     }
 }
+
+#[test]
+fn marks_that_the_table_does_not_show_and_an_old_plan_are_told() {
+    let title = |app: &App| whom(app, app.reaping.dialog.as_ref().unwrap());
+    let mut app = app(80, 24, None);
+    for _ in 0..3 {
+        press(&mut app, KeyCode::Char(' '));
+    }
+    press(&mut app, KeyCode::Char('x'));
+    assert_eq!(title(&app), "2 marked processes");
+    press(&mut app, KeyCode::Esc);
+    app.choose(|choice| choice.only_findings = true);
+    press(&mut app, KeyCode::Char('x'));
+    assert_eq!(title(&app), "2 marked processes, 2 not in the table");
+
+    let number = 2;
+    let plan = Ok(sample::proposal(vec![sample::target(4001)]));
+    update(&mut app, Event::Hand(News::Planned { number, plan }));
+    let notes = |app: &App| of_plan(app, app.reaping.dialog.as_ref().unwrap()).note;
+    assert_eq!(notes(&app).len(), 1, "the sum");
+    tick(&mut app, 121);
+    let (note, _) = &notes(&app)[1];
+    assert_eq!(note, "made 2m 00s ago; r plans anew");
+}
