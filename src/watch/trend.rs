@@ -39,9 +39,10 @@ impl Axis {
     pub fn heights(self, course: &Course) -> Vec<Option<u8>> {
         let mut most: Vec<Option<u64>> = vec![None; usize::from(self.cells)];
         let length = (self.end - self.start).max(1);
-        let cell_at = |time: Time| {
-            let into = (time - self.start).clamp(0, length);
-            let at = into as i128 * i128::from(self.cells) / i128::from(length);
+        // Milliseconds into the axis. Every visible row asks twice for each of its stretches, so that
+        // this is divided in 64 bits: an axis is half an hour long, or as many seconds as it has cells.
+        let cell_at = |time: i64| {
+            let at = time.clamp(0, length).saturating_mul(i64::from(self.cells)) / length;
             (at as usize).min(most.len().saturating_sub(1))
         };
         let buckets = seen(course, self.start, self.end);
@@ -54,8 +55,9 @@ impl Axis {
                 bucket.until
             };
             // The cell that begins where a stretch ends is not of it.
-            let last = cell_at(until.plus_seconds(-0.001)).max(cell_at(bucket.since));
-            spans.push((cell_at(bucket.since), last, bucket.high_bytes));
+            let first = cell_at(bucket.since - self.start);
+            let last = cell_at(until - self.start - 1).max(first);
+            spans.push((first, last, bucket.high_bytes));
         }
         for (first, last, bytes) in spans {
             for cell in most.iter_mut().take(last + 1).skip(first) {

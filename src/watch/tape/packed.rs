@@ -177,15 +177,10 @@ fn without_rows(gpu: &Gpu) -> Gpu {
 impl Moment {
     fn pack(process: &Process, before: &mut Before<'_, Self>) -> Shared<Self> {
         let known = before.find(|it| it.lasting.get().pid == process.pid);
-        let lasting = Process {
-            state: None,
-            cpu_percent: None,
-            cpu_seconds: None,
-            rss_bytes: None,
-            threads: None,
-            ..process.clone()
+        let lasting = match known.map(|it| &it.get().lasting) {
+            Some(known) if is_same(known.get(), process) => known.clone(),
+            _ => Shared::new(unmoved(process), None, written_bytes),
         };
-        let lasting = Shared::new(lasting, known.map(|it| &it.get().lasting), written_bytes);
         let moment = Self {
             lasting,
             state: process.state,
@@ -242,6 +237,91 @@ impl Verdict {
             ..self.lasting.get().clone()
         }
     }
+}
+
+/// A process without what changes.
+fn unmoved(process: &Process) -> Process {
+    Process {
+        state: None,
+        cpu_percent: None,
+        cpu_seconds: None,
+        rss_bytes: None,
+        threads: None,
+        ..process.clone()
+    }
+}
+
+/// Whether a process is the lasting one, but for what changes. Without a copy of it: this is asked of
+/// every process in every sample, and nearly always so.
+fn is_same(known: &Process, process: &Process) -> bool {
+    // Named one by one, so that a new field is thought of here.
+    let Process {
+        pid,
+        start_ticks,
+        start_time,
+        unresolved,
+        ppid,
+        process_group,
+        session,
+        parent_is_reaper,
+        group_leader_alive,
+        session_leader_alive,
+        state: _,
+        namespace_pid,
+        parent,
+        uid,
+        user,
+        comm,
+        command,
+        environment,
+        executable,
+        cpu_percent: _,
+        cpu_seconds: _,
+        rss_bytes: _,
+        threads: _,
+        terminal,
+        listening,
+        gpu_files,
+        framework,
+        framework_version,
+        libraries,
+        cgroup,
+        container,
+        kubernetes,
+        slurm,
+        systemd_unit,
+        jupyter,
+    } = process;
+    known.pid == *pid
+        && known.start_ticks == *start_ticks
+        && known.start_time == *start_time
+        && known.unresolved == *unresolved
+        && known.ppid == *ppid
+        && known.process_group == *process_group
+        && known.session == *session
+        && known.parent_is_reaper == *parent_is_reaper
+        && known.group_leader_alive == *group_leader_alive
+        && known.session_leader_alive == *session_leader_alive
+        && known.namespace_pid == *namespace_pid
+        && known.parent == *parent
+        && known.uid == *uid
+        && known.user == *user
+        && known.comm == *comm
+        && known.command == *command
+        && known.environment == *environment
+        && known.executable == *executable
+        && known.terminal == *terminal
+        && known.listening == *listening
+        && known.gpu_files == *gpu_files
+        && known.framework == *framework
+        && known.framework_version == *framework_version
+        && known.libraries == *libraries
+        && known.cgroup == *cgroup
+        && known.container == *container
+        && known.kubernetes == *kubernetes
+        && known.slurm == *slurm
+        && known.systemd_unit == *systemd_unit
+        && known.jupyter == *jupyter
 }
 
 /// A finding without what changes.

@@ -27,6 +27,7 @@ pub mod status;
 pub mod table;
 
 use ratatui::buffer::Buffer;
+use ratatui::style::Style;
 
 use super::app::{App, Mode};
 use look::Look;
@@ -48,7 +49,11 @@ pub fn draw(app: &App, buffer: &mut Buffer) {
         depth: app.setup.depth,
     };
     let area = buffer.area;
-    buffer.set_style(area, look.ground());
+    let ground = look.ground();
+    // To style every cell is a fair part of what a frame costs.
+    if ground != Style::new() {
+        buffer.set_style(area, ground);
+    }
     match (&app.mode, app.layout_of(area)) {
         (Mode::Help(line), _) => help::draw(app.help_over, look, *line, area, buffer),
         (mode, None) => {
