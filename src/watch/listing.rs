@@ -14,6 +14,7 @@ use super::column::Column;
 use super::filter::Filter;
 use super::picture::{Picture, RowKey, Sort, Subject};
 use crate::history::course::Courses;
+use crate::model::Process;
 use crate::model::family::{Family, families};
 use crate::units::MIB;
 
@@ -196,6 +197,7 @@ struct Trees<'a> {
     family_of: HashMap<u32, usize>,
     /// The rows of a pid that are shown, in order.
     rows_of: HashMap<u32, Vec<usize>>,
+    process_of: HashMap<u32, &'a Process>,
 }
 
 impl<'a> Trees<'a> {
@@ -210,11 +212,15 @@ impl<'a> Trees<'a> {
             let pid = picture.rows[row].key.identity.pid;
             rows_of.entry(pid).or_default().push(row);
         }
+        // Of several with one pid the first counts, as in `Snapshot::process`.
+        let processes = picture.snapshot.processes.iter().rev();
+        let process_of = processes.map(|process| (process.pid, process)).collect();
         Self {
             picture,
             families,
             family_of,
             rows_of,
+            process_of,
         }
     }
 
@@ -249,7 +255,7 @@ impl<'a> Trees<'a> {
             hang(&mut lines[start..]);
             return None;
         }
-        let tree = family.tree(&self.picture.snapshot);
+        let tree = family.tree_of(|pid| self.process_of.get(&pid).copied());
         // The generations of the shown ancestors of the next branch.
         let mut above: Vec<usize> = Vec::new();
         let mut shown = 0;
