@@ -2,8 +2,8 @@
 //! and how much it was used, for charts and for a page about one of them.
 //!
 //! Beside [`History`](super::History), which rules ask and which keeps less of more: an outline is at
-//! most [`MOST_BUCKETS`] stretches of time with what was held at least and at most in them, and the
-//! stretches grow with the time that is outlined. It judges nobody and asks no clock.
+//! most [`MOST_BUCKETS`] stretches of time with what was held at least and at most in them, fewer where
+//! there are many processes, and the stretches grow with the time that is outlined. It judges nobody and asks no clock.
 
 use std::collections::HashMap;
 
@@ -12,6 +12,10 @@ use crate::model::{Gpu, GpuProcess, Identity, Snapshot, Start, Time};
 
 /// Stretches kept of one outline: wider than any terminal's chart.
 pub const MOST_BUCKETS: usize = 240;
+/// Stretches kept of no outline of a process fewer than these, however many there are.
+const LEAST_BUCKETS: usize = 60;
+/// Stretches that the outlines of all processes share: where there are many, each is coarser.
+const SHARED_BUCKETS: usize = 64 * 1024;
 /// Outlines kept; a machine with more rows at once is outlined in part.
 const MOST_COURSES: usize = 4096;
 /// The width of a stretch once every sample has none of its own any more.
@@ -68,24 +72,25 @@ impl<S> Default for Outline<S> {
 }
 
 impl<S: Stretch> Outline<S> {
-    fn push(&mut self, next: S) {
+    /// Adds what follows, and keeps at most so many stretches.
+    fn push(&mut self, next: S, most: usize) {
         if let Some(last) = self.stretches.last_mut()
             && next.until() - last.since() < self.width
         {
             last.join(&next);
             return;
         }
-        if self.stretches.len() == MOST_BUCKETS {
-            self.widen();
+        if self.stretches.len() >= most {
+            self.widen(most);
         }
         self.stretches.push(next);
     }
 
     /// Joins neighbours until half of the room is free, or as much as the gaps between them allow.
-    fn widen(&mut self) {
-        while self.stretches.len() > MOST_BUCKETS / 2 {
+    fn widen(&mut self, most: usize) {
+        while self.stretches.len() > most / 2 {
             self.width = FIRST_WIDTH_MILLISECONDS.max(self.width.saturating_mul(2));
-            let mut joined: Vec<S> = Vec::with_capacity(MOST_BUCKETS);
+            let mut joined: Vec<S> = Vec::with_capacity(most.min(self.stretches.len()));
             for next in self.stretches.drain(..) {
                 match joined.last_mut() {
                     Some(last) if next.until() - last.since() < self.width => last.join(&next),
@@ -141,30 +146,32 @@ pub struct Course {
 }
 
 impl Course {
-    fn observe(&mut self, time: Time, bytes: Option<u64>, percent: Option<u32>) {
+    fn observe(&mut self, time: Time, bytes: Option<u64>, percent: Option<u32>, most: usize) {
         self.last_seen = Some(time);
         self.percent.push(percent.map(f64::from));
         let Some(bytes) = bytes else {
             return;
         };
         self.samples += 1;
-        self.held.push(Bucket {
+        let bucket = Bucket {
             since: time,
             until: time,
             low_bytes: bytes,
             high_bytes: bytes,
             last_bytes: bytes,
-        });
+        };
+        self.held.push(bucket, most);
     }
 
     fn observe_use(&mut self, time: Time, percent: u32) {
         let mut average = Average::default();
         average.push(Some(f64::from(percent)));
-        self.used.push(Load {
+        let load = Load {
             since: time,
             until: time,
             percent: average,
-        });
+        };
+        self.used.push(load, MOST_BUCKETS);
     }
 
     /// The outline, oldest first; empty where it was never told what is held.
@@ -245,11 +252,13 @@ impl Courses {
             .map(|process| (process.pid, process.identity()))
             .collect();
         let time = snapshot.time;
+        let most = SHARED_BUCKETS / self.rows.len().max(1);
+        let most = most.clamp(LEAST_BUCKETS, MOST_BUCKETS);
         for gpu in snapshot.gpus.iter().filter(|it| it.stale_seconds.is_none()) {
             if self.gpus.len() < MOST_COURSES || self.gpus.contains_key(&gpu.index) {
                 let used = gpu.memory.map(|memory| memory.used_bytes);
                 let course = self.gpus.entry(gpu.index).or_default();
-                course.observe(time, used, gpu.gpu_percent);
+                course.observe(time, used, gpu.gpu_percent, MOST_BUCKETS);
                 if let Some(percent) = gpu.gpu_percent {
                     course.observe_use(time, percent);
                 }
@@ -262,7 +271,7 @@ impl Courses {
                 }
                 if self.rows.len() < MOST_COURSES || self.rows.contains_key(&key) {
                     let course = self.rows.entry(key).or_default();
-                    course.observe(time, row.used_bytes, row.sm_percent);
+                    course.observe(time, row.used_bytes, row.sm_percent, most);
                 }
             }
         }
@@ -310,7 +319,7 @@ mod tests {
         let mut course = Course::default();
         for (seconds, bytes) in values {
             let time = Time::from_unix_milliseconds(seconds * 1000);
-            course.observe(time, Some(bytes), None);
+            course.observe(time, Some(bytes), None, MOST_BUCKETS);
         }
         course
     }
@@ -328,6 +337,35 @@ mod tests {
         assert_eq!(peak.len(), 1);
         assert!(peak[0].since.unix_seconds() <= 7777 && 7777 <= peak[0].until.unix_seconds());
         assert!(buckets.windows(2).all(|two| two[0].until < two[1].since));
+    }
+
+    #[test]
+    fn many_outlines_are_coarser_and_keep_every_peak() {
+        let outlines = |processes: u32| {
+            let mut scene = Scene::new(1, 1.0);
+            for pid in 1..=processes {
+                scene.holder(pid, &[0], GIB);
+            }
+            let mut courses = Courses::default();
+            for second in 0..200 {
+                scene.row(0, 1).used_bytes = Some(if second == 77 { 3 } else { 1 } * GIB);
+                courses.observe(scene.step());
+            }
+            courses
+        };
+        let total = |courses: &Courses| {
+            let rows = courses.rows.values();
+            rows.map(|course| course.buckets().len()).sum::<usize>()
+        };
+        let few = outlines(10);
+        assert!(total(&few) > 10 * MOST_BUCKETS / 4);
+        let many = outlines(600);
+        assert!(total(&many) <= SHARED_BUCKETS && total(&many) >= 600 * LEAST_BUCKETS / 4);
+        let highest = |courses: &Courses| {
+            let buckets = courses.rows.values().flat_map(Course::buckets);
+            buckets.map(|bucket| bucket.high_bytes).max()
+        };
+        assert_eq!([highest(&few), highest(&many)], [Some(3 * GIB); 2]);
     }
 
     #[test]
