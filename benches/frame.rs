@@ -5,8 +5,8 @@
 //! (judging it, the picture, the rows), of the frame that follows it, and of a key with its frame. A
 //! frame is all that is done from state to bytes: cells, what of them has changed, writing that. The
 //! ratio is to a frame of text that has changed in every cell, which costs the program nothing to
-//! make. A median frame over [`MOST_MILLISECONDS`] fails the run, as does a frame that writes although
-//! nothing has changed. `--quick` measures less, to see that it runs.
+//! make. A median frame, or a key with its frame, over [`MOST_MILLISECONDS`] fails the run, as does a
+//! frame that writes although nothing has changed. `--quick` measures less, to see that it runs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 use std::cell::Cell;
@@ -20,9 +20,11 @@ use std::time::Duration;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use gpumem::model::snapshot::{GpuProcess, Memory, PidNamespace, Process};
 use gpumem::model::{Gpu, Snapshot, Time};
+use gpumem::reclaim::Plan;
 use gpumem::rules::{Engine, Settings};
-use gpumem::watch::app::{App, Event, Me, Setup, update};
+use gpumem::watch::app::{App, Effect, Event, Me, Setup, update};
 use gpumem::watch::canvas::Canvas;
+use gpumem::watch::hand::{Ask, News, Proposal};
 use gpumem::watch::view;
 use gpumem::watch::view::look::Depth;
 use ratatui::layout::Rect;
@@ -38,14 +40,18 @@ const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
 /// What is looked at: the keys that lead there from the table as it opens.
-const VIEWS: [(&str, &str); 7] = [
+const VIEWS: [(&str, &str); 11] = [
     ("table", ""),
     ("table, one selected", "jjj"),
     ("table, sorted by command", "od"),
+    ("table, sorted by growth", "oy"),
+    ("GPUs in the next form", "v"),
+    ("GPUs in the one after", "vv"),
     ("trees", "t"),
     ("filtered", "/mem>4GiB\r"),
     ("only findings", "f"),
     ("explained", "j\r"),
+    ("a plan", "jx"),
 ];
 
 fn main() -> ExitCode {
@@ -67,23 +73,12 @@ fn main() -> ExitCode {
                 // How many GPUs there are is a matter of the GPUs' panel.
                 continue;
             }
-            let mut scene = Scene::new(gpus, history);
-            for key in keys.chars() {
-                scene.press(key);
-            }
-            let cost = scene.measure(rounds);
-            is_slow |= cost.frame.median() > MOST_MILLISECONDS;
-            println!(
-                "| {gpus} | {view} | {:.3} | {:.3} | {:.1} | {} | {:.3} | {:.3} |",
-                cost.frame.least(),
-                cost.frame.median(),
-                cost.frame.median() / floor.frame.median(),
-                cost.bytes / rounds,
-                cost.key.median(),
-                cost.sample.median(),
-            );
+            let cost = Scene::new(gpus, 10, history).measure(keys, rounds);
+            is_slow |= cost.tell(&floor, gpus, view, rounds);
         }
     }
+    let cost = Scene::new(16, PROCESSES, history).measure("t", rounds);
+    is_slow |= cost.tell(&floor, 16, "trees, all one family", rounds);
     if is_slow {
         println!("a frame took more than {MOST_MILLISECONDS} ms");
         return ExitCode::FAILURE;
@@ -120,6 +115,22 @@ struct Cost {
     frame: Times,
     key: Times,
     bytes: usize,
+}
+
+impl Cost {
+    /// Prints it; whether it is too much.
+    fn tell(&self, floor: &Self, gpus: u32, view: &str, rounds: usize) -> bool {
+        println!(
+            "| {gpus} | {view} | {:.3} | {:.3} | {:.1} | {} | {:.3} | {:.3} |",
+            self.frame.least(),
+            self.frame.median(),
+            self.frame.median() / floor.frame.median(),
+            self.bytes / rounds,
+            self.key.median(),
+            self.sample.median(),
+        );
+        self.frame.median().max(self.key.median()) > MOST_MILLISECONDS
+    }
 }
 
 /// Counts what is written, and keeps none of it.
@@ -169,19 +180,20 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(gpus: u32, history: u32) -> Self {
+    fn new(gpus: u32, family: u32, history: u32) -> Self {
         let setup = Setup {
             replay: None,
             version: "0",
             me: Me::default(),
-            depth: Depth::Ansi16,
+            // As most terminals have them; the ground is painted as well then.
+            depth: Depth::Ansi256,
             ascii: false,
         };
         let engine = Engine::new(Settings::default());
         let interval = Duration::from_secs(1);
         let app = App::new(setup, engine, interval, SCREEN.width, SCREEN.height);
         let mut scene = Self {
-            machine: Machine::new(gpus),
+            machine: Machine::new(gpus, family),
             app,
         };
         for _ in 0..history {
@@ -192,10 +204,31 @@ impl Scene {
     }
 
     fn press(&mut self, key: char) {
-        update(&mut self.app, pressed(key));
+        if let Some(Effect::Hand(Ask::Plan(question))) = update(&mut self.app, pressed(key)) {
+            let plan = Plan {
+                time: question.snapshot.time,
+                targets: Vec::new(),
+                refused: Vec::new(),
+            };
+            let line =
+                |at: u32| format!("{at}: SIGTERM, then SIGKILL after 10s, to python train.py");
+            let proposal = Proposal {
+                plan: Arc::new(plan),
+                lines: (0..PROCESSES).map(line).collect(),
+                titles: Vec::new(),
+            };
+            let planned = News::Planned {
+                number: question.number,
+                plan: Ok(proposal),
+            };
+            update(&mut self.app, Event::Hand(planned));
+        }
     }
 
-    fn measure(&mut self, rounds: usize) -> Cost {
+    fn measure(&mut self, keys: &str, rounds: usize) -> Cost {
+        for key in keys.chars() {
+            self.press(key);
+        }
         let mut cost = Cost::default();
         let sink = Sink::default();
         let mut canvas = Canvas::new(BufWriter::with_capacity(32 * 1024, sink.clone()), SCREEN);
@@ -235,7 +268,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn new(gpus: u32) -> Self {
+    fn new(gpus: u32, family: u32) -> Self {
         let mut now = Snapshot::new(Time::from_unix_milliseconds(1_763_706_000_000));
         now.host.hostname = Some("gpu26".into());
         now.host.boot_id = Some("a".into());
@@ -267,8 +300,7 @@ impl Machine {
                 pid,
                 ..GpuProcess::default()
             });
-            // Families of ten.
-            let first = pid - (pid - 1) % 10;
+            let first = pid - (pid - 1) % family;
             now.processes.push(Process {
                 pid,
                 start_ticks: Some(u64::from(pid) * 100),

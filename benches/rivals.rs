@@ -1,18 +1,22 @@
 //! Whole programs on one driver: `cargo bench --bench rivals`.
 //!
-//! gpumem watch, nvtop and nvitop, one after the other, each alone on a terminal of 200 by 60 at one
-//! sample a second, with the mock driver's 8 GPUs and 128 real processes that sleep. After a warm-up:
-//! the CPU time that each program took, its resident memory, and what it wrote to the terminal. The
-//! run fails where gpumem takes more CPU time than nvtop, or more than a twentieth of nvitop's, or
+//! gpumem watch, nvtop and nvitop side by side, each on a terminal of 200 by 60 at one sample a second,
+//! with the mock driver's 8 GPUs and 128 real processes that sleep. They run at the same time, so that
+//! whatever else the machine does costs them all alike, and are started anew in each of [`ROUNDS`]
+//! rounds, each time in another order and a part of a second apart. After a warm-up the CPU time of each
+//! is taken over short windows; told are the median window, and the median of what it is of gpumem's in
+//! the same window. Memory and what is written to the terminal are those of the last round.
+//!
+//! The run fails where gpumem takes more CPU time than nvtop, or more than a twentieth of nvitop's, or
 //! where a screen does not show the driver's GPUs, so that its figures say nothing.
 //!
 //! It needs `setsid` (util-linux). A rival that is not there is skipped, and the reason printed: nvtop
 //! comes from the distribution (in Debian `contrib`), nvitop from PyPI; `GPUMEM_NVITOP=PATH` names one
-//! that is not on the search path. Close what else is busy: CPU time is not wall time, but a crowded
-//! cache costs it, too.
+//! that is not on the search path. What else is busy crowds the cache, and all figures grow; what they
+//! are of one another hardly changes.
 //!
-//! `--quick` measures for a few seconds, and what it prints is not to be believed; `--seconds N` and
-//! `--processes N` measure longer and more.
+//! `--quick` measures for a few seconds, and what it prints is not to be believed; `--seconds N` (in all
+//! rounds together) and `--processes N` measure longer and more.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 use std::env;
@@ -35,6 +39,12 @@ use rustix::termios::{Winsize, tcsetwinsize};
 const COLUMNS: NonZero<u16> = NonZero::new(200).unwrap();
 const ROWS: NonZero<u16> = NonZero::new(60).unwrap();
 const GPUS: usize = 8;
+/// How often all programs are started anew.
+const ROUNDS: usize = 3;
+/// For so long CPU time is taken, over and over.
+const WINDOW: Duration = Duration::from_secs(3);
+/// Between the starts of two programs, so that they do not all sample in the same moment.
+const STAGGER: Duration = Duration::from_millis(230);
 /// The mock driver's GPUs have this in their names, which each program shows.
 const SHOWN: &str = "H200";
 
@@ -45,7 +55,7 @@ fn main() -> ExitCode {
         arguments.get(at + 1)?.parse::<u32>().ok()
     };
     let quick = arguments.iter().any(|argument| argument == "--quick");
-    let seconds = number("--seconds").unwrap_or(if quick { 3 } else { 30 });
+    let seconds = number("--seconds").unwrap_or(if quick { 3 } else { 45 });
     let processes = number("--processes").unwrap_or(128);
     if find("setsid").is_none() {
         println!("skipped: there is no setsid (util-linux) to give a program its terminal");
@@ -53,45 +63,67 @@ fn main() -> ExitCode {
     }
     let stage = Stage::new(processes as usize);
     let warm_up = Duration::from_secs(if quick { 2 } else { 5 });
+    let rounds = if quick { 1 } else { ROUNDS };
+    let each_round = u64::from(seconds).div_ceil(rounds as u64);
+    let windows = each_round.div_ceil(WINDOW.as_secs()) as usize;
 
-    println!(
-        "{GPUS} GPUs, {processes} processes, {COLUMNS}x{ROWS}, a sample a second, {seconds} s"
-    );
-    println!("| program | CPU | a second | of gpumem's | RSS now, at most | to the terminal |");
-    println!("|---|---|---|---|---|---|");
-    let mut ours = None;
-    let mut is_missed = false;
+    // Each with how many times gpumem's CPU time it has to take at least.
     let contenders = [
         Ok((stage.gpumem(&[]), None)),
         Ok((stage.gpumem(&["--no-store"]), None)),
         stage.nvtop().map(|command| (command, Some(1.0))),
         stage.nvitop().map(|command| (command, Some(20.0))),
     ];
-    let mut missing = Vec::new();
+    let (mut contestants, mut missing) = (Vec::new(), Vec::new());
     for contender in contenders {
-        let (command, least_ratio) = match contender {
-            Ok(contender) => contender,
-            Err(reason) => {
-                missing.push(reason);
-                continue;
-            }
-        };
-        let name = name(&command);
-        let cost = stage.measure(&command, warm_up, Duration::from_secs(seconds.into()));
-        let ratio = cost.cpu_seconds / *ours.get_or_insert(cost.cpu_seconds);
+        match contender {
+            Ok((command, least_ratio)) => contestants.push(Contestant {
+                command,
+                least_ratio,
+                cost: Cost::default(),
+            }),
+            Err(reason) => missing.push(reason),
+        }
+    }
+    for round in 0..rounds {
+        run(&mut contestants, round, warm_up, windows);
+    }
+
+    println!(
+        "{GPUS} GPUs, {processes} processes, {COLUMNS}x{ROWS}, a sample a second, {} windows of {} s",
+        rounds * windows,
+        WINDOW.as_secs(),
+    );
+    println!(
+        "| program | CPU ms a second: median | least, most | of gpumem's | RSS now, at most | to the terminal |"
+    );
+    println!("|---|---|---|---|---|---|");
+    let mut is_missed = false;
+    let ours = contestants[0].cost.cpu_seconds.clone();
+    for contestant in &contestants {
+        let (name, cost) = (name(&contestant.command), &contestant.cost);
+        let milliseconds = |cpu_seconds: f64| cpu_seconds / WINDOW.as_secs_f64() * 1e3;
+        let sorted = sorted(cost.cpu_seconds.clone());
+        let ratios = cost
+            .cpu_seconds
+            .iter()
+            .zip(&ours)
+            .map(|(it, ours)| it / ours);
+        let ratio = median(ratios.collect());
         println!(
-            "| {name} | {:.3} s | {:.2} ms | {ratio:.2} | {:.1} MiB, {:.1} MiB | {:.1} KiB/s |",
-            cost.cpu_seconds,
-            cost.cpu_seconds / f64::from(seconds) * 1e3,
+            "| {name} | {:.2} | {:.2}, {:.2} | {ratio:.2} | {:.1} MiB, {:.1} MiB | {:.1} KiB/s |",
+            milliseconds(median(sorted.clone())),
+            milliseconds(sorted[0]),
+            milliseconds(sorted[sorted.len() - 1]),
             cost.resident_mib,
             cost.most_resident_mib,
-            cost.written_bytes as f64 / f64::from(seconds) / 1024.0,
+            cost.written_bytes as f64 / (windows as f64 * WINDOW.as_secs_f64()) / 1024.0,
         );
         if !cost.screen.contains(SHOWN) {
             println!("{name} shows no {SHOWN}; its last screen:\n{}", cost.screen);
             is_missed = true;
         }
-        if let Some(least) = least_ratio.filter(|least| ratio < *least) {
+        if let Some(least) = contestant.least_ratio.filter(|least| ratio < *least) {
             println!("missed: {name} takes {ratio:.2} of gpumem's CPU time, not {least} or more");
             is_missed = true;
         }
@@ -103,6 +135,46 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
+}
+
+/// Runs all side by side, another one started first each time, and adds to what they cost.
+fn run(contestants: &mut [Contestant], round: usize, warm_up: Duration, windows: usize) {
+    let count = contestants.len();
+    let mut terminals: Vec<(usize, Terminal)> = Vec::with_capacity(count);
+    for place in 0..count {
+        let at = (place + round) % count;
+        terminals.push((at, Terminal::start(&contestants[at].command)));
+        thread::sleep(STAGGER);
+    }
+    thread::sleep(warm_up);
+    let written: Vec<u64> = terminals.iter().map(|(_, it)| it.written()).collect();
+    for _ in 0..windows {
+        let begun = Instant::now();
+        let before: Vec<f64> = terminals.iter().map(|(_, it)| it.cpu_seconds()).collect();
+        thread::sleep(WINDOW.saturating_sub(begun.elapsed()));
+        for ((at, terminal), before) in terminals.iter().zip(before) {
+            let cost = &mut contestants[*at].cost;
+            cost.cpu_seconds.push(terminal.cpu_seconds() - before);
+        }
+    }
+    for ((at, terminal), written) in terminals.iter().zip(written) {
+        let pid = terminal.child.id();
+        let cost = &mut contestants[*at].cost;
+        cost.written_bytes = terminal.written() - written;
+        cost.resident_mib = status_mib(pid, "VmRSS:");
+        cost.most_resident_mib = status_mib(pid, "VmHWM:");
+        cost.screen = terminal.screen.lock().unwrap().0.screen().contents();
+    }
+}
+
+fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+fn median(values: Vec<f64>) -> f64 {
+    let sorted = sorted(values);
+    sorted[sorted.len() / 2]
 }
 
 /// A program's name and arguments, without the path that leads there and the one of the driver.
@@ -121,9 +193,19 @@ fn find(program: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
+/// A program, and what it takes.
+struct Contestant {
+    command: Command,
+    /// Of gpumem's CPU time; `None` for gpumem itself.
+    least_ratio: Option<f64>,
+    cost: Cost,
+}
+
 /// What a program took while it was measured.
+#[derive(Default)]
 struct Cost {
-    cpu_seconds: f64,
+    /// By window.
+    cpu_seconds: Vec<f64>,
     resident_mib: f64,
     most_resident_mib: f64,
     written_bytes: u64,
@@ -224,22 +306,6 @@ impl Stage {
         command.args(["--monitor", "full", "--interval", "1"]);
         Ok(command)
     }
-
-    fn measure(&self, program: &Command, warm_up: Duration, time: Duration) -> Cost {
-        let terminal = Terminal::start(program);
-        let pid = terminal.child.id();
-        thread::sleep(warm_up);
-        let begun = Instant::now();
-        let (cpu, written) = (cpu_seconds(pid), terminal.written());
-        thread::sleep(time.saturating_sub(begun.elapsed()));
-        Cost {
-            cpu_seconds: cpu_seconds(pid) - cpu,
-            written_bytes: terminal.written() - written,
-            resident_mib: status_mib(pid, "VmRSS:"),
-            most_resident_mib: status_mib(pid, "VmHWM:"),
-            screen: terminal.screen.lock().unwrap().0.screen().contents(),
-        }
-    }
 }
 
 /// Up and down between nothing and `most`, every GPU a little later than the one before.
@@ -335,6 +401,10 @@ impl Terminal {
             }
         });
         Self { child, screen }
+    }
+
+    fn cpu_seconds(&self) -> f64 {
+        cpu_seconds(self.child.id())
     }
 
     fn written(&self) -> u64 {
