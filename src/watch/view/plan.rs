@@ -97,6 +97,7 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
             }
         }
     }
+    buffer.set_style(places.whole, look.ground());
     rule(&sheet.title, look, places.title, buffer);
     let hidden = lines.len().saturating_sub(usize::from(places.body.height));
     let offset = sheet.offset.min(hidden);

@@ -25,6 +25,7 @@ pub fn draw(app: &App, prompt: &Prompt, look: Look, area: Rect, buffer: &mut Buf
     for x in line.left()..line.right() {
         buffer[(x, line.y)].reset();
     }
+    buffer.set_style(line, look.ground());
     let label = match prompt.purpose {
         Purpose::Filter => "filter: ",
         Purpose::Seek => "go to: ",

@@ -392,3 +392,26 @@ fn no_size_and_no_snapshot_panics() {
         }
     }
 }
+
+#[test]
+fn what_is_laid_over_the_screen_stands_on_its_ground() {
+    let mut app = showing(sample::snapshot(2, 3), 80, 24);
+    app.setup.depth = Depth::True;
+    let paper = render(&app)[(79, 23)].bg;
+    assert_ne!(paper, Color::Reset);
+    for key in ['/', 'x', 'X', '?'] {
+        update(&mut app, Event::Key(crossterm::event::KeyCode::Esc.into()));
+        update(
+            &mut app,
+            Event::Key(crossterm::event::KeyCode::Char('j').into()),
+        );
+        update(
+            &mut app,
+            Event::Key(crossterm::event::KeyCode::Char(key).into()),
+        );
+        assert_ne!(app.mode, Mode::Main, "{key}");
+        let bare = render(&app);
+        let bare = bare.content.iter().filter(|cell| cell.bg == Color::Reset);
+        assert_eq!(bare.count(), 0, "{key}");
+    }
+}
