@@ -4,11 +4,12 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
+use super::findings;
 use super::header::date_and_time;
 use super::lines::{Lines, MESSAGE_CHARS};
 use super::look::Look;
 use super::pen::clean;
-use super::{findings, table};
+use super::table::{self, command};
 use crate::model::snapshot::Process;
 use crate::report::escape::escape;
 use crate::watch::app::{App, End, Focus};
@@ -105,7 +106,7 @@ fn selected(subject: &Subject<'_>, lines: &mut Lines<'_>) {
                 lines.write(&text, 2, look.caution());
             }
             let room = lines.left().min(3);
-            let text = table::what(process, lines.area.width.saturating_mul(room.max(1)));
+            let text = command::whole(process, lines.area.width.saturating_mul(room.max(1)));
             lines.write(&text, 3, look.plain());
             lines.write(&whereabouts(subject, process, look), 2, look.faint());
         }

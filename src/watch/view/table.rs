@@ -7,15 +7,15 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::look::Look;
-use super::pen::{Pen, clean, columns, head, scrolled};
+use super::pen::{Pen, clean, columns, scrolled};
 use super::{NOT_AVAILABLE, UNKNOWN};
 use crate::model::snapshot::{Process, Snapshot};
-use crate::report::escape::{command_line, escape};
+use crate::report::escape::escape;
 use crate::units::{Bytes, Span};
 use crate::watch::app::App;
 use crate::watch::column::Column;
 use crate::watch::listing::{Bough, Head, Line};
-use crate::watch::picture::{Picture, Sort, Subject, Widths, badge, notebook};
+use crate::watch::picture::{Picture, Sort, Subject, Widths, badge};
 use crate::watch::trend::Axis;
 
 /// Columns of the command that stay beside the evidence of an unlisted process.
@@ -465,7 +465,7 @@ fn cell<'a>(
         },
         Column::Command => match subject.process {
             Ok(process) => {
-                let text = format!("{}{}", role(subject, width), what(process, width));
+                let text = format!("{}{}", role(subject, width), command::brief(process, width));
                 (Cow::Owned(text), look.plain())
             }
             Err(reason) => (
@@ -530,33 +530,6 @@ pub fn state_word(state: char, look: Look) -> (Cow<'static, str>, Style) {
     (Cow::Borrowed(word), style)
 }
 
-/// What a process is: its notebook, or else its command line; at most about `width` columns of it.
-pub fn what(process: &Process, width: u16) -> String {
-    if let Some(path) = notebook(process) {
-        return clean(path, width).into_owned();
-    }
-    // One column more than there are, so that what is cut is seen to be cut.
-    let enough = usize::from(width) + 1;
-    let mut length = 0;
-    let mut words: Vec<&str> = Vec::new();
-    for argument in process.command.iter().flat_map(|it| it.iter()) {
-        if length > enough {
-            break;
-        }
-        let word = head(argument, enough + 1 - length);
-        length += word.chars().count() + 1;
-        words.push(word);
-    }
-    if words.is_empty() {
-        // Kernel threads and zombies have a name only; brackets say so, as ps does.
-        return process.comm.as_deref().map_or_else(
-            || UNKNOWN.to_owned(),
-            |comm| format!("[{}]", clean(comm, width)),
-        );
-    }
-    command_line(&words)
-}
-
 /// How many rows are marked, and which of the rows are visible where not all are: `2 marked  1-12 of 40`.
 pub fn beyond(app: &App, height: u16) -> String {
     let mut parts = Vec::new();
@@ -597,5 +570,6 @@ pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
     (!shown).then(|| column.spec().title)
 }
 
+pub mod command;
 #[cfg(test)]
 mod tests;

@@ -199,20 +199,6 @@ fn columns_leave_in_order_of_need_and_never_overflow() {
 }
 
 #[test]
-fn a_command_line_is_bounded_before_it_is_escaped() {
-    let process = Process {
-        command: Some(vec!["\x1b".repeat(4 << 20).into(), "x".into()].into()),
-        ..Process::default()
-    };
-    assert_eq!(what(&process, 10), "\\e".repeat(12));
-    let zombie = Process {
-        comm: Some("a)\n".into()),
-        ..Process::default()
-    };
-    assert_eq!(what(&zombie, 10), "[a)\\n]");
-}
-
-#[test]
 fn only_the_halted_are_marked_so() {
     for (state, marked) in [
         ('R', false),
