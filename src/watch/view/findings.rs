@@ -3,8 +3,6 @@
 //! A line each, with a mark on the selected one while the keys move here; where there is room for all of
 //! them twice, the sentence stands below the evidence. [`window`] says which of them are seen, and where.
 
-use std::borrow::Cow;
-
 use super::lines::{Lines, MESSAGE_CHARS};
 use super::look::Look;
 use super::pen::{clean, columns, wrap};
@@ -18,9 +16,9 @@ use crate::watch::layout::Gpus;
 use crate::watch::page::selected_finding;
 use crate::watch::picture::{Picture, badge};
 
-/// From this width on, what a finding is about stands in columns.
+/// From this width on, the sentence of each may stand below its evidence.
 const WIDE: u16 = 72;
-/// From this width on, the severity has one of its own.
+/// From this width on, the severity has a column of its own.
 const WIDEST: u16 = 100;
 /// A panel that is lower has no title.
 const TITLED: u16 = 4;
@@ -108,7 +106,7 @@ fn has_title(app: &App) -> bool {
         .is_some_and(|layout| layout.status.height >= TITLED)
 }
 
-/// `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`.
+/// `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`, or that there are none so far.
 pub fn title(app: &App) -> String {
     let Some(picture) = &app.picture else {
         return String::new();
@@ -135,9 +133,10 @@ pub fn title(app: &App) -> String {
         ),
         _ => String::new(),
     };
-    match counts.is_empty() {
-        true => "findings".to_owned(),
-        false => format!("findings{place}: {}", counts.join(", ")),
+    match (counts.is_empty(), picture.undecided.is_empty()) {
+        (true, true) => "findings".to_owned(),
+        (true, false) => "findings: none so far".to_owned(),
+        (false, _) => format!("findings{place}: {}", counts.join(", ")),
     }
 }
 
@@ -211,26 +210,19 @@ impl Columns {
         let mut pen = lines.pen();
         pen.left(if is_selected { "▸" } else { "" }, 1, look.plain());
         let style = look.badge(finding.severity);
-        let text = if self.width >= WIDE {
-            if self.width >= WIDEST {
-                let severity = finding.severity.to_string();
-                pen.left(&severity, 8, severity_style(look, finding))
-                    .skip(1);
-            }
-            let (memory, who, user) = (memory(finding), who(finding), user(finding));
-            pen.left(&badge(finding), self.badge, style).skip(1);
-            for (text, width) in [(memory, self.memory), (who, self.who)] {
-                pen.right(&text, width, look.plain()).skip(1);
-            }
-            if self.user > 0 {
-                pen.left(&user, self.user, look.plain()).skip(1);
-            }
-            Cow::Owned(words(&finding.evidence))
-        } else {
-            pen.text(&badge(finding), style).skip(1);
-            pen.text(&who(finding), look.plain()).skip(1);
-            Cow::Borrowed(finding.message.as_str())
-        };
+        if self.width >= WIDEST {
+            let severity = finding.severity.to_string();
+            pen.left(&severity, 8, severity_style(look, finding))
+                .skip(1);
+        }
+        pen.left(&badge(finding), self.badge, style).skip(1);
+        for (text, width) in [(memory(finding), self.memory), (who(finding), self.who)] {
+            pen.right(&text, width, look.plain()).skip(1);
+        }
+        if self.user > 0 {
+            pen.left(&user(finding), self.user, look.plain()).skip(1);
+        }
+        let text = words(&finding.evidence);
         let tail_width = if tail.is_empty() {
             0
         } else {
