@@ -9,7 +9,7 @@ use ratatui::style::{Modifier, Style};
 
 use super::look::Look;
 use super::pen::{Pen, clean, columns};
-use crate::model::Time;
+use crate::model::{Snapshot, Time};
 use crate::units::Span;
 use crate::watch::app::{App, End};
 use crate::watch::play;
@@ -86,6 +86,11 @@ fn live(app: &App, look: Look) -> (Vec<String>, Style) {
         let texts = ["waiting for the first sample", "waiting"];
         return (texts.map(str::to_owned).to_vec(), look.plain());
     };
+    let silent = silent_seconds(&picture.snapshot).filter(|_| !app.play.is_paused);
+    if let Some(seconds) = silent {
+        let text = format!("no GPU answers for {}", Span::from_seconds(seconds.floor()));
+        return (vec![text, "no GPU answers".to_owned()], look.alarm());
+    }
     let (date, time) = date_and_time(picture.snapshot.time);
     let (long, short) = (format!("{date} {time} UTC"), format!("{time} UTC"));
     if app.play.is_paused {
@@ -122,6 +127,13 @@ fn live(app: &App, look: Look) -> (Vec<String>, Style) {
         short,
     ];
     (texts, look.plain())
+}
+
+/// For how long no GPU has answered; `None` while one of them does. The samples still come, of what
+/// the host knows; nobody should take their time for that of the GPUs' figures.
+fn silent_seconds(snapshot: &Snapshot) -> Option<f64> {
+    let ages: Option<Vec<f64>> = snapshot.gpus.iter().map(|gpu| gpu.stale_seconds).collect();
+    ages?.into_iter().reduce(f64::min)
 }
 
 /// What is to be said of a recording's time, longest first.

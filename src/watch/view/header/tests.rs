@@ -181,3 +181,34 @@ fn no_width_breaks_it() {
         }
     }
 }
+
+#[test]
+fn samples_without_any_gpu_are_no_calm_news() {
+    let mut app = app(None, 1);
+    let silent = |app: &mut App, ages: [Option<f64>; 2]| {
+        let mut snapshot = sample::snapshot(2, 1);
+        snapshot.time = snapshot.time.plus_seconds(30.0);
+        for (gpu, age) in snapshot.gpus.iter_mut().zip(ages) {
+            gpu.stale_seconds = age;
+        }
+        let event = Event::Snapshot {
+            now: Duration::from_secs(1),
+            snapshot: Box::new(snapshot),
+            is_passing: false,
+        };
+        update(app, event);
+    };
+    silent(&mut app, [Some(12.5), None]);
+    assert!(line(&app, 80).ends_with("every 1s"), "{}", line(&app, 80));
+    silent(&mut app, [Some(12.5), Some(70.0)]);
+    assert!(
+        line(&app, 80).ends_with("no GPU answers for 12s"),
+        "{}",
+        line(&app, 80)
+    );
+    assert!(
+        line(&app, 40).ends_with("no GPU answers for 12s"),
+        "{}",
+        line(&app, 40)
+    );
+}
