@@ -110,6 +110,16 @@ impl Form {
             Some(Self::Compact) => None,
         }
     }
+
+    /// What was asked for, in words.
+    pub fn said(form: Option<Self>) -> &'static str {
+        match form {
+            None => "GPUs: as there is room",
+            Some(Self::Cards) => "GPUs: cards, where there is room",
+            Some(Self::Lines) => "GPUs: lines, where there is room",
+            Some(Self::Compact) => "GPUs: on few lines",
+        }
+    }
 }
 
 /// What there is to show, and what was asked for.

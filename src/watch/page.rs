@@ -9,8 +9,8 @@ use std::sync::Arc;
 use super::app::{App, Effect, Focus, Mode, NOTHING_SEEN};
 use super::keys::Action;
 use super::picture::RowKey;
-use super::reaping;
 use super::view::{findings, page as view};
+use super::{play, reaping};
 use crate::explain::{self, Known, More};
 use crate::model::finding::Finding;
 use crate::model::{Identity, Snapshot, Time};
@@ -171,6 +171,8 @@ pub fn on_key(app: &mut App, action: Option<Action>) -> Option<Effect> {
         Action::Last => scroll_to(app, |_, _| usize::MAX),
         Action::Back | Action::Quit => close(app),
         Action::Reap => return reap_page(app),
+        // Whoever reads does not want it to move.
+        Action::Pause => return play::act(app, Action::Pause),
         _ => return None,
     }
     Some(Effect::Draw)

@@ -545,7 +545,8 @@ fn set_out(app: &mut App, goal: Goal) -> Option<Effect> {
     Some(Effect::Control(goal.control()))
 }
 
-fn note(app: &mut App, text: &str) {
+/// Says something in the bottom line, until the next key.
+pub fn note(app: &mut App, text: &str) {
     app.note = Some(text.to_owned());
 }
 

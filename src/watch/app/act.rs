@@ -58,6 +58,18 @@ fn press(app: &mut App, key: &KeyEvent) -> Option<Effect> {
             Some(Effect::Draw)
         }
         Mode::ChooseSort => {
+            let Sort { column, reversed } = app.choice.sort;
+            // The table shows what one moves to; any other key leaves it so.
+            let steps = match key.code {
+                KeyCode::Right | KeyCode::Down => 1,
+                KeyCode::Left | KeyCode::Up => -1,
+                _ => 0,
+            };
+            if steps != 0 {
+                let column = column.step(steps);
+                app.sort_by(Sort { column, reversed });
+                return Some(Effect::Draw);
+            }
             app.mode = Mode::Main;
             if let KeyCode::Char(letter) = key.code {
                 let Some(column) = Column::by_letter(letter.to_ascii_lowercase()) else {
@@ -138,7 +150,11 @@ fn act(app: &mut App, action: Action) -> Option<Effect> {
         | Action::Now
         | Action::Faster
         | Action::Slower => return play::act(app, action),
-        Action::NextForm => app.form = Form::after(app.form),
+        Action::NextForm => {
+            app.form = Form::after(app.form);
+            // There may be no room for it, and then nothing else tells that the key was heard.
+            app.note = Some(Form::said(app.form).to_owned());
+        }
         Action::NextTheme => {
             app.theme = app.theme.next();
             // Where there are no colours, nothing else says so.
@@ -149,7 +165,10 @@ fn act(app: &mut App, action: Action) -> Option<Effect> {
         Action::Back if app.selected.is_some() => app.selected = None,
         Action::Back if !app.tagged.is_empty() => app.tagged.clear(),
         Action::Back if app.choice.is_limited() => app.choose(Choice::lift),
-        Action::Back | Action::Quit | Action::QuitAtOnce => return Some(Effect::Quit),
+        // Not the end: one Esc too many would throw away a day's history, and on a slow line an arrow
+        // whose bytes come one by one begins as one.
+        Action::Back => play::note(app, "nothing is open; q quits"),
+        Action::Quit | Action::QuitAtOnce => return Some(Effect::Quit),
         Action::Repaint => return Some(Effect::Repaint),
         Action::Suspend => return Some(Effect::Suspend),
         Action::Confirm

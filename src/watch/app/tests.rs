@@ -90,7 +90,48 @@ fn escape_goes_one_step_back() {
     assert_eq!((&app.mode, app.selected()), (&Mode::Main, Some(0)));
     assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Draw));
     assert_eq!(app.selected(), None);
-    assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Quit));
+    // One too many does not end a screen that was left open all day.
+    assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Draw));
+    assert_eq!(app.note.as_deref(), Some("nothing is open; q quits"));
+}
+
+#[test]
+fn keys_that_may_change_nothing_say_what_they_did() {
+    let mut app = showing(sample::snapshot(1, 2));
+    type_in(&mut app, "v");
+    assert!(app.note.as_ref().unwrap().contains("cards"));
+    type_in(&mut app, "C");
+    assert_eq!(
+        app.note,
+        Some(format!("theme: {}", app.theme.name())),
+        "the words of --theme"
+    );
+    type_in(&mut app, "j");
+    assert_eq!(app.note, None);
+}
+
+#[test]
+fn arrows_choose_the_column_to_sort_by_until_another_key() {
+    let mut app = showing(sample::snapshot(1, 3));
+    let column = |app: &App| app.choice.sort.column;
+    let before = column(&app);
+    press(&mut app, KeyCode::F(6));
+    for (key, steps) in [
+        (KeyCode::Right, 1),
+        (KeyCode::Down, 2),
+        (KeyCode::Left, 1),
+        (KeyCode::Up, 0),
+        (KeyCode::Up, -1),
+    ] {
+        assert_eq!(press(&mut app, key), Some(Effect::Draw));
+        assert_eq!(
+            (column(&app), &app.mode),
+            (before.step(steps), &Mode::ChooseSort)
+        );
+    }
+    press(&mut app, KeyCode::Enter);
+    assert_eq!((column(&app), &app.mode), (before.step(-1), &Mode::Main));
+    assert_eq!(app.selected(), None, "the arrows moved nothing else");
 }
 
 #[test]

@@ -181,7 +181,7 @@ pub const GROUPS: &[Group] = &[
             bind(
                 &[char('o'), plain(KeyCode::F(6))],
                 "o F6",
-                "sort by a column, named by its letter",
+                "sort by a column: its letter, or arrows",
                 Action::ChooseSort,
             )
             .hinted("o", "sort"),
@@ -302,7 +302,7 @@ pub const GROUPS: &[Group] = &[
             bind(
                 &[plain(KeyCode::Esc)],
                 "Esc",
-                "one step back: what is open, the selection, quit",
+                "one step back: what is open, the selection, marks, filters",
                 Action::Back,
             ),
             bind(
@@ -379,6 +379,12 @@ pub const GROUPS: &[Group] = &[
             )
             .hinted("x", "end"),
             bind(
+                &[char('p'), char('Z')],
+                "p Z",
+                "hold the screen still; go on",
+                Action::Pause,
+            ),
+            bind(
                 &[char('?'), char('h'), plain(KeyCode::F(1))],
                 "? h F1",
                 "this help",
@@ -403,8 +409,7 @@ pub const GROUPS: &[Group] = &[
                 "y",
                 "yes: do what the plan says, after a few seconds",
                 Action::Confirm,
-            )
-            .hinted("y", "yes"),
+            ),
             bind(
                 &[char('u')],
                 "u",
@@ -428,15 +433,13 @@ pub const GROUPS: &[Group] = &[
                 "s F9",
                 "choose another signal",
                 Action::ChooseSignal,
-            )
-            .hinted("s", "signal"),
+            ),
             bind(
                 &[plain(KeyCode::Tab), plain(KeyCode::BackTab)],
                 "Tab",
                 "the selected, their families, all findings",
                 Action::SwitchFocus,
-            )
-            .hinted("Tab", "whom"),
+            ),
             bind(
                 &[char('a')],
                 "a",
@@ -486,7 +489,7 @@ pub const GROUPS: &[Group] = &[
                 "no; leave the plan",
                 Action::Back,
             )
-            .hinted("Esc", "no"),
+            .hinted("Esc", "leave"),
         ],
     },
 ];

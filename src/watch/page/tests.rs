@@ -502,3 +502,14 @@ fn the_keys_of_a_page_are_those_of_its_table() {
 fn keys_of(context: Context) -> impl Iterator<Item = Key> {
     keys::table(context).flat_map(|it| it.keys).copied()
 }
+
+#[test]
+fn p_holds_still_what_is_being_read() {
+    let mut scene = machine();
+    let mut app = watching(&mut scene);
+    app.select(0);
+    press(&mut app, KeyCode::Enter);
+    assert_eq!(press(&mut app, KeyCode::Char('p')), Some(Effect::Draw));
+    assert!(app.play.is_paused);
+    assert_eq!(app.mode, Mode::Page);
+}

@@ -34,6 +34,7 @@ pub struct Spot {
 
 /// The hints that stand in the bottom line of a screen of so many columns.
 pub fn shown(app: &App, width: u16) -> Vec<Spot> {
+<<<<<<< HEAD
     let is_kept = match app.context() {
         // Where marks are set, what is said of them is worth more than the keys.
         Context::Main => !app.tagged.is_empty(),
@@ -43,6 +44,12 @@ pub fn shown(app: &App, width: u16) -> Vec<Spot> {
     let kept = match is_kept {
         true => columns(&after(app, width)) + 1,
         false => 0,
+=======
+    // That there are marks, or rows out of sight, is worth more than another key.
+    let kept = match columns(&after(app, width)) {
+        0 => 0,
+        told => told + 1,
+>>>>>>> 441cc6a (Answer keys that seemed to do nothing, and keep the last Esc from quitting)
     };
     let begin = before(app).map_or(0, |text| columns(&text) + GAP);
     let bindings = keys::table(app.context()).filter(|binding| {
@@ -115,7 +122,7 @@ pub fn spots(bindings: impl Iterator<Item = &'static Binding>, width: u16) -> Ve
 /// Draws the line; while a column is being chosen, the columns' letters.
 pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
     if app.mode == Mode::ChooseSort {
-        return letters(look, Pen::new(buffer, area, 0));
+        return letters(app.choice.sort.column, look, Pen::new(buffer, area, 0));
     }
     if let Some(note) = &app.note {
         Pen::new(buffer, area, 0).text(&clean(note, area.width), look.caution());
@@ -128,17 +135,47 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
     pen.at_end(&after(app, area.width), look.faint());
 }
 
-fn letters(look: Look, mut pen: Pen<'_>) {
+/// The columns with their letters, from the first on with which the chosen one has room.
+fn letters(chosen: Column, look: Look, mut pen: Pen<'_>) {
+    let size = |column: &Column| columns(column.spec().title) + 2 + GAP;
     pen.text("sort by", look.strong()).skip(1);
-    for column in Column::ALL {
+    let mut shown = &Column::ALL[..];
+    let end = Column::ALL.iter().position(|it| *it == chosen);
+    let mut wide: u16 = Column::ALL
+        .iter()
+        .take(end.unwrap_or(0) + 1)
+        .map(size)
+        .sum();
+    // The ends of the row stay free to say that there is more.
+    while let [first, rest @ ..] = shown
+        && wide + GAP > pen.room()
+        && *first != chosen
+    {
+        wide -= size(first);
+        shown = rest;
+    }
+    if shown.len() < Column::ALL.len() {
+        pen.text("…", look.faint()).skip(1);
+    }
+    for (at, column) in shown.iter().enumerate() {
         let spec = column.spec();
         let word = spec.title.to_lowercase();
-        if columns(&word) + 2 > pen.room() {
+        let is_last = at + 1 == shown.len();
+        if columns(&word) + 2 + if is_last { 0 } else { GAP } > pen.room() {
+            pen.text("…", look.faint());
             break;
         }
+<<<<<<< HEAD
         pen.text(spec.letter.encode_utf8(&mut [0; 4]), look.key())
+=======
+        let style = match *column == chosen {
+            true => look.selected(),
+            false => look.plain(),
+        };
+        pen.text(spec.letter.encode_utf8(&mut [0; 4]), look.strong())
+>>>>>>> 441cc6a (Answer keys that seemed to do nothing, and keep the last Esc from quitting)
             .skip(1)
-            .text(&word, look.plain())
+            .text(&word, style)
             .skip(GAP);
     }
 }
@@ -203,5 +240,36 @@ mod tests {
         assert_eq!(words(6), ["help"]);
         let all = words(200);
         assert!(all.len() > 6 && all.ends_with(&["help", "quit"]), "{all:?}");
+    }
+
+    #[test]
+    fn the_chosen_column_is_seen_at_any_width() {
+        let look = Look {
+            theme: Theme::default(),
+            depth: Depth::Mono,
+        };
+        let line = |chosen, width| {
+            let mut buffer = Buffer::empty(Rect::new(0, 0, width, 1));
+            letters(
+                chosen,
+                look,
+                Pen::new(&mut buffer, Rect::new(0, 0, width, 1), 0),
+            );
+            let text: String = buffer.content.iter().map(Cell::symbol).collect();
+            text.trim_end().to_owned()
+        };
+        for width in [40, 60, 80, 120, 200] {
+            for column in Column::ALL {
+                let spec = column.spec();
+                let word = format!("{} {}", spec.letter, spec.title.to_lowercase());
+                assert!(line(column, width).contains(&word), "{word} at {width}");
+            }
+        }
+        assert_eq!(
+            line(Column::Gpu, 40),
+            "sort by g gpu  p pid  u user  m mem  …"
+        );
+        assert!(line(Column::Command, 40).starts_with("sort by … "));
+        assert!(!line(Column::Gpu, 200).contains('…'));
     }
 }
