@@ -3,6 +3,8 @@
 //! A line each, with a mark on the selected one while the keys move here; where there is room for all of
 //! them twice, the sentence stands below the evidence. [`window`] says which of them are seen, and where.
 
+use std::collections::HashSet;
+
 use super::lines::{Lines, MESSAGE_CHARS};
 use super::look::Look;
 use super::pen::{clean, columns, wrap};
@@ -175,9 +177,24 @@ pub fn draw(app: &App, lines: &mut Lines<'_>) {
     if left_out > 0 && !has_title(app) && has_line {
         lines.write(&format!("and {left_out} more findings"), 1, look.faint());
     }
-    for note in notes(picture, form).take(usize::from(lines.left())) {
-        lines.write(&note, 1, look.caution());
+    let mut notes: Vec<String> = notes(picture, form).collect();
+    let others = notes.len() - picture.undecided.len();
+    if notes.len() > usize::from(lines.left()) && picture.undecided.len() > 1 {
+        // The names of all of them say more than the reasons of a few.
+        notes.truncate(others);
+        notes.push(undecided_rules(picture));
     }
+    for note in notes.iter().take(usize::from(lines.left())) {
+        lines.write(note, 1, look.caution());
+    }
+}
+
+/// `not decided yet: idle, leak`.
+fn undecided_rules(picture: &Picture) -> String {
+    let mut rules: Vec<&str> = picture.undecided.iter().map(|it| &*it.rule).collect();
+    let mut seen = HashSet::new();
+    rules.retain(|rule| seen.insert(*rule));
+    format!("not decided yet: {}", clean(&rules.join(", "), 400))
 }
 
 /// How wide the columns are, as far as there are columns.
@@ -269,16 +286,18 @@ fn user(finding: &Finding) -> String {
 fn notes(picture: &Picture, form: Option<Gpus>) -> impl Iterator<Item = String> {
     let errors = &picture.snapshot.errors;
     let unread = errors.first().map(|error| {
+        let call = clean(&error.call, 200);
+        // What happened comes before the name of the call, which few know and which is cut first.
         let place = error
             .gpu
-            .map_or_else(String::new, |index| format!("GPU {index} "));
+            .map_or_else(|| call.clone().into_owned(), |index| format!("GPU {index}"));
+        let call = error.gpu.map_or_else(String::new, |_| format!(" ({call})"));
         let more = match errors.len() {
             1 => String::new(),
             count => format!(" (and {} more)", count - 1),
         };
         format!(
-            "could not read {place}{}: {}{more}",
-            clean(&error.call, 200),
+            "could not read {place}: {}{call}{more}",
             clean(&error.error, 400)
         )
     });

@@ -19,6 +19,9 @@ const GAP: u16 = 2;
 /// Hints at the end that stand before all others have room: the help, and the way out.
 const ALWAYS: usize = 2;
 
+/// From this width on, the column that the rows are sorted by is told where it is folded away.
+const SORT_TOLD: u16 = 56;
+
 /// A hint, and its columns.
 #[derive(Clone, Copy, Debug)]
 pub struct Spot {
@@ -34,22 +37,10 @@ pub struct Spot {
 
 /// The hints that stand in the bottom line of a screen of so many columns.
 pub fn shown(app: &App, width: u16) -> Vec<Spot> {
-<<<<<<< HEAD
-    let is_kept = match app.context() {
-        // Where marks are set, what is said of them is worth more than the keys.
-        Context::Main => !app.tagged.is_empty(),
-        Context::Page => true,
-        Context::Plan => false,
-    };
-    let kept = match is_kept {
-        true => columns(&after(app, width)) + 1,
-        false => 0,
-=======
     // That there are marks, or rows out of sight, is worth more than another key.
-    let kept = match columns(&after(app, width)) {
-        0 => 0,
-        told => told + 1,
->>>>>>> 441cc6a (Answer keys that seemed to do nothing, and keep the last Esc from quitting)
+    let kept = match (app.context(), columns(&after(app, width))) {
+        (Context::Plan, _) | (_, 0) => 0,
+        (_, told) => told + GAP,
     };
     let begin = before(app).map_or(0, |text| columns(&text) + GAP);
     let bindings = keys::table(app.context()).filter(|binding| {
@@ -82,8 +73,10 @@ fn after(app: &App, width: u16) -> String {
     let height = app.layout().map_or(0, |layout| layout.table.height);
     let beyond = table::beyond(app, height);
     match table::hidden_sort(app, width) {
-        Some(title) => format!("sorted by {title}  {beyond}").trim_end().to_owned(),
-        None => beyond,
+        Some(title) if width >= SORT_TOLD => {
+            format!("sorted by {title}  {beyond}").trim_end().to_owned()
+        }
+        _ => beyond,
     }
 }
 

@@ -15,7 +15,8 @@ use crate::model::finding::{Severity, Undecided};
 use crate::model::snapshot::{Jupyter, ProcessType, ReadError, Snapshot};
 use crate::rules::{Engine, Settings};
 use crate::watch::app::{Event, Me, Setup, update};
-use crate::watch::picture::Picture;
+use crate::watch::column::Column;
+use crate::watch::picture::{Picture, Sort};
 use crate::watch::sample;
 use crate::watch::sample::dice::Dice;
 use crate::watch::view::look::Depth;
@@ -413,5 +414,48 @@ fn what_is_laid_over_the_screen_stands_on_its_ground() {
         let bare = render(&app);
         let bare = bare.content.iter().filter(|cell| cell.bg == Color::Reset);
         assert_eq!(bare.count(), 0, "{key}");
+    }
+}
+
+#[test]
+fn where_reasons_have_no_room_the_names_of_the_rules_stand_on_a_line() {
+    let shown = |columns, rows, gpus| {
+        let mut app = app(columns, rows);
+        let reasons = ["dead", "stopped", "idle", "idle", "leak", "hung"].map(|rule| Undecided {
+            rule: rule.into(),
+            pid: None,
+            gpu: None,
+            reason: "needs 600 s of history, has 5 s".to_owned(),
+        });
+        let snapshot = sample::snapshot(gpus, 2);
+        app.show(Picture::new(
+            snapshot,
+            Vec::new(),
+            reasons.into(),
+            |_, _| None,
+        ));
+        text(&render(&app))
+    };
+    let few = shown(80, 24, 8);
+    assert!(few.contains("\nnot decided yet: dead, stopped, idle, leak, hung\n"));
+    assert!(!few.contains("needs 600 s"), "{few}");
+    let many = shown(120, 40, 1);
+    let reasons = many.matches(": needs 600 s of history, has 5 s\n");
+    assert_eq!(reasons.count(), 6, "{many}");
+}
+
+#[test]
+fn help_and_the_way_out_stand_beside_what_is_told_of_the_rows() {
+    for (columns, rows) in [(40, 10), (60, 15), (80, 24)] {
+        let mut app = showing(sample::snapshot(2, 30), columns, rows);
+        app.sort_by(Sort {
+            column: Column::Framework,
+            reversed: false,
+        });
+        let shown = text(&render(&app));
+        let last = shown.lines().last().unwrap();
+        assert!(last.contains("? help  q quit  "), "{last}");
+        assert!(last.ends_with(" of 60"), "{last}");
+        assert_eq!(last.contains("sorted by FRAMEWORK"), columns > 40, "{last}");
     }
 }
