@@ -158,15 +158,11 @@ fn letters(chosen: Column, look: Look, mut pen: Pen<'_>) {
             pen.text("…", look.faint());
             break;
         }
-<<<<<<< HEAD
-        pen.text(spec.letter.encode_utf8(&mut [0; 4]), look.key())
-=======
         let style = match *column == chosen {
             true => look.selected(),
             false => look.plain(),
         };
-        pen.text(spec.letter.encode_utf8(&mut [0; 4]), look.strong())
->>>>>>> 441cc6a (Answer keys that seemed to do nothing, and keep the last Esc from quitting)
+        pen.text(spec.letter.encode_utf8(&mut [0; 4]), look.key())
             .skip(1)
             .text(&word, style)
             .skip(GAP);
