@@ -1,6 +1,8 @@
-//! The state of the screen, event by event and key by key; any of them in any order in [`chance`].
+//! The state of the screen, event by event and key by key; each key of the table in
+//! [`every_key`], any of them in any order in [`chance`].
 
 mod chance;
+mod every_key;
 
 use crossterm::event::{KeyCode, KeyEventKind, KeyModifiers};
 use signal_hook::consts::SIGTERM;
