@@ -22,8 +22,9 @@ use crate::watch::sample::dice::Dice;
 use crate::watch::view::look::Depth;
 
 mod gpus;
+mod styles;
 
-const SIZES: [(u16, u16); 4] = [(60, 15), (80, 24), (120, 40), (200, 60)];
+const SIZES: [(u16, u16); 5] = [(40, 10), (60, 15), (80, 24), (120, 40), (200, 60)];
 
 fn app(columns: u16, rows: u16) -> App {
     let setup = Setup {
@@ -91,12 +92,16 @@ pub(super) fn text(buffer: &Buffer) -> String {
 }
 
 pub(super) fn check(name: &str, app: &App) {
-    let actual = text(&render(app));
+    compare(name, &text(&render(app)));
+}
+
+/// Compares what was drawn with what is kept of it.
+fn compare(name: &str, actual: &str) {
     let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     path.extend(["tests", "data", "screens", &format!("{name}.txt")]);
     if std::env::var_os("GPUMEM_BLESS").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, &actual).unwrap();
+        std::fs::write(&path, actual).unwrap();
         return;
     }
     let expected = std::fs::read_to_string(&path).unwrap_or_else(|error| {

@@ -1,0 +1,104 @@
+//! What everything looks like, in each theme and with as many colours as a terminal has: a line of text,
+//! and below it a letter for the style of each cell.
+
+use ratatui::style::Style;
+
+use super::*;
+use crate::watch::view::look::Theme;
+
+const DEPTHS: [(Depth, &str); 4] = [
+    (Depth::Mono, "mono"),
+    (Depth::Ansi16, "16"),
+    (Depth::Ansi256, "256"),
+    (Depth::True, "true"),
+];
+
+/// Something of every kind: findings of each severity, a GPU that is lost and one that is stale, a marked
+/// process, a selected one, a recording that stands still.
+fn everything() -> App {
+    let mut snapshot = sample::snapshot(3, 3);
+    sample::divide(&mut snapshot, 0);
+    sample::lose(&mut snapshot, 1);
+    snapshot.gpus[2].stale_seconds = Some(7.2);
+    let findings = [Severity::Critical, Severity::Warning, Severity::Info];
+    let findings = (0..).zip(findings).map(|(at, severity)| {
+        let mut finding = sample::finding(&snapshot, [0, 0, 2][at as usize], at);
+        finding.severity = severity;
+        finding
+    });
+    let findings: Vec<_> = findings.collect();
+    let courses = sample::courses(&snapshot, 20);
+    let mut app = app(80, 24);
+    app.setup.replay = Some("old.jsonl".to_owned());
+    app.courses = courses;
+    app.play.is_paused = true;
+    app.show(Picture::new(snapshot, findings, Vec::new(), |_, _| None));
+    for key in ['j', ' ', 'j'] {
+        update(
+            &mut app,
+            Event::Key(crossterm::event::KeyCode::Char(key).into()),
+        );
+    }
+    app
+}
+
+/// The screen with its styles, and a legend of them; the first of them is a blank, so that it is seen
+/// where another begins.
+fn styled(buffer: &Buffer) -> String {
+    const LETTERS: &[u8] = b" abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    let mut styles: Vec<Style> = Vec::new();
+    let mut out = String::new();
+    let width = usize::from(buffer.area.width);
+    for (line, words) in buffer.content.chunks(width).zip(text(buffer).lines()) {
+        let letters = line.iter().map(|cell| {
+            let style = cell.style();
+            let place = styles.iter().position(|it| *it == style);
+            let place = place.unwrap_or_else(|| {
+                styles.push(style);
+                styles.len() - 1
+            });
+            char::from(LETTERS[place])
+        });
+        let letters: String = letters.collect();
+        out.push_str(&format!("{words}\n{}\n", letters.trim_end()));
+    }
+    for (style, letter) in styles.iter().zip(LETTERS) {
+        let letter = char::from(*letter);
+        let (fg, bg) = (style.fg.unwrap_or_default(), style.bg.unwrap_or_default());
+        let line = format!("{letter}: {fg} on {bg} {:?}", style.add_modifier);
+        out.push_str(line.trim_end_matches(" NONE"));
+        out.push('\n');
+    }
+    out
+}
+
+#[test]
+fn every_theme_in_every_depth() {
+    for theme in Theme::ALL {
+        for (depth, name) in DEPTHS {
+            let mut app = everything();
+            (app.theme, app.setup.depth) = (theme, depth);
+            let name = format!("styles-{}-{name}-80x24", theme.name());
+            let actual = styled(&render(&app));
+            let is_mono = theme == Theme::Mono || depth == Depth::Mono;
+            // The one that is never dim differs from the others even so.
+            if is_mono && theme != Theme::HighContrast {
+                compare("styles-mono-80x24", &actual);
+            } else {
+                compare(&name, &actual);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_theme_changes_no_word() {
+    let plain = text(&render(&everything()));
+    for theme in Theme::ALL {
+        for (depth, _) in DEPTHS {
+            let mut app = everything();
+            (app.theme, app.setup.depth) = (theme, depth);
+            assert_eq!(text(&render(&app)), plain, "{theme:?} {depth:?}");
+        }
+    }
+}
