@@ -482,8 +482,8 @@ fn stand(app: &mut App) -> Option<Effect> {
 fn newer(app: &mut App, goal: Goal) -> Option<Effect> {
     if !is_live(app) && app.end.is_none() {
         if app.play.goal.is_some() {
-            // One step at a time.
-            return None;
+            // One step at a time; that the screen stands still now is seen at once.
+            return Some(Effect::Draw);
         }
         return set_out(app, goal);
     }

@@ -1,6 +1,7 @@
 //! Whatever comes and whatever is pressed, in any order: the screen stays whole.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::rc::Rc;
 
@@ -9,23 +10,81 @@ use ratatui::buffer::Buffer;
 use unicode_width::UnicodeWidthStr;
 
 use super::*;
+use crate::reclaim::target::Step;
+use crate::reclaim::{Outcome, Target};
 use crate::watch::canvas::Canvas;
+use crate::watch::hand::Stage;
 use crate::watch::keys::{Context, Key, table};
+use crate::watch::prompt::Purpose;
+use crate::watch::reaping::Answer;
+use crate::watch::reaping::batch::Batch;
 use crate::watch::sample::dice::Dice;
 use crate::watch::view::draw;
+
+/// Where the dice have to come to; each is a place where a key or a sample may do harm.
+const PLACES: [&str; 29] = [
+    "findings",
+    "focus on findings",
+    "help",
+    "help on a page",
+    "help on a plan",
+    "choice of a column",
+    "filter",
+    "prompt of a time",
+    "page",
+    "page of one who is gone",
+    "plan that is asked for",
+    "plan that waits for a sample",
+    "plan",
+    "plan that failed",
+    "list of signals",
+    "yes",
+    "batch",
+    "batch that is over",
+    "batch behind the table",
+    "marks",
+    "marks and a page",
+    "tree",
+    "only findings",
+    "hidden",
+    "past",
+    "seeking",
+    "end",
+    "recording",
+    "cards",
+];
 
 #[test]
 fn nothing_that_happens_breaks_the_screen() {
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
-    let mut found = 0;
-    for _ in 0..18 {
+    let mut places = BTreeSet::new();
+    let mut themes = BTreeSet::new();
+    for round in 0..48 {
         let mut run = Run::new(&mut dice);
-        for _ in 0..24 {
-            run.step(&mut dice);
+        // Most of them hurry to where a person would have to press several keys in a row.
+        const BEGINNINGS: [&str; 12] = [
+            "", "j\n", "jx", "j  \n", " jx", "/", "t", "[[[", "[jx", "\t", "v", "n",
+        ];
+        let keys = BEGINNINGS[round % BEGINNINGS.len()];
+        for key in keys.chars() {
+            let code = match key {
+                '\n' => KeyCode::Enter,
+                '\t' => KeyCode::Tab,
+                key => KeyCode::Char(key),
+            };
+            run.happen(Event::Key(code.into()), &mut dice);
         }
-        found += usize::from(run.has_findings);
+        for _ in 0..24 {
+            let purposeful = run.on_purpose(&mut dice);
+            let event = purposeful.unwrap_or_else(|| run.event(&mut dice));
+            run.happen(event, &mut dice);
+            places.extend(run.places());
+            themes.insert(run.app.theme.name());
+        }
     }
-    assert!(found > 0, "no run came to a finding; the dice are too kind");
+    let missed: Vec<_> = PLACES.iter().filter(|it| !places.contains(*it)).collect();
+    assert!(missed.is_empty(), "the dice never came to {missed:?}");
+    assert_eq!(themes.len(), Theme::ALL.len());
 }
 
 /// A screen, what is written to it, and what it shows.
@@ -35,15 +94,19 @@ struct Run {
     written: Sink,
     snapshot: Snapshot,
     now: Duration,
-    has_findings: bool,
+    /// The plan that was asked for last, and the one that is carried out.
+    asked: u64,
+    begun: Option<(u64, usize)>,
 }
 
 impl Run {
     fn new(dice: &mut Dice) -> Self {
         let mut app = app();
         app.setup.ascii = dice.chance();
-        app.setup.replay = dice.chance().then(|| dice.name().to_string());
-        app.setup.depth = [Depth::Mono, Depth::Ansi16][dice.roll(2) as usize];
+        app.setup.replay = (dice.roll(2) == 0).then(|| dice.name().to_string());
+        app.setup.depth =
+            [Depth::Mono, Depth::Ansi16, Depth::Ansi256, Depth::True][dice.roll(4) as usize];
+        app.theme = Theme::ALL[dice.roll(5) as usize];
         app.area = size(dice);
         let mut snapshot = dice.snapshot();
         snapshot.host.boot_id = Some("a".into());
@@ -54,47 +117,211 @@ impl Run {
             app,
             snapshot,
             now: Duration::ZERO,
-            has_findings: false,
+            asked: 0,
+            begun: None,
         };
         run.draw();
+        for _ in 0..3 {
+            run.live_on(dice);
+            let event = run.sample();
+            run.happen(event, dice);
+        }
         run
     }
 
     /// Something happens; all that has to hold afterwards is looked at.
-    fn step(&mut self, dice: &mut Dice) {
-        let event = self.event(dice);
-        let what = format!("{event:?}");
+    fn happen(&mut self, event: Event, dice: &mut Dice) {
+        let what = match &event {
+            // It would fill screens.
+            Event::Snapshot { now, .. } => format!("a snapshot at {now:?}"),
+            event => format!("{event:?}"),
+        };
+        let what = format!("{what} in {:?}", self.app.mode);
         let is_sample = matches!(event, Event::Snapshot { .. });
         let selected = self.app.selected;
+        let shown = self.app.reaping.dialog.clone();
         let effect = update(&mut self.app, event);
 
         self.look_at_selection(&what);
-        if is_sample && let Some(key) = self.app.selected {
-            assert_eq!(Some(key), selected, "a sample selected somebody: {what}");
+        if is_sample {
+            let is_same = self.app.selected.is_none() || self.app.selected == selected;
+            assert!(is_same, "a sample selected somebody: {what}");
+            if let (Some(before), Some(now)) = (shown, &self.app.reaping.dialog)
+                && before.proposal().is_some()
+            {
+                assert_eq!(now.answer, before.answer, "a sample changed the plan");
+            }
         }
-        if matches!(effect, Some(Effect::Repaint)) {
-            self.canvas.resize(self.app.area);
+        match &effect {
+            Some(Effect::Repaint) => self.canvas.resize(self.app.area),
+            Some(Effect::Hand(Ask::Plan(question))) => self.asked = question.number,
+            Some(Effect::Hand(Ask::Begin { number, plan })) => {
+                self.begun = Some((*number, plan.targets.len()));
+            }
+            _ => {}
         }
         let written = self.draw();
+        // Samples that are passed over are shown from time to time.
+        let is_passing = is_sample && self.app.play.is_seeking();
         assert!(
-            effect.is_some() || written == 0,
+            effect.is_some() || is_passing || written == 0,
             "not drawn, though it shows: {what}"
         );
-        assert_eq!(self.draw(), 0, "another frame of the same: {what}");
-        self.has_findings |= !self.app.engine.findings().is_empty();
+        if dice.chance() {
+            assert_eq!(self.draw(), 0, "another frame of the same: {what}");
+        }
+        assert_eq!(update(&mut self.app, Event::Drawn), None);
+    }
+
+    /// What somebody would do who is about to end something; by chance alone it comes to nothing.
+    fn on_purpose(&mut self, dice: &mut Dice) -> Option<Event> {
+        if self.app.mode != Mode::Plan || dice.roll(6) == 0 {
+            return None;
+        }
+        let press = |key| Some(Event::Key(KeyCode::Char(key).into()));
+        match &self.app.reaping.dialog {
+            None if dice.roll(3) == 0 => press('q'),
+            None => Some(Event::Hand(self.news(dice))),
+            Some(dialog) if dialog.countdown.is_some() => {
+                self.now += Duration::from_secs(2);
+                Some(Event::Tick { now: self.now })
+            }
+            Some(dialog) => match dialog.answer {
+                Answer::Plan(_) if dialog.ends() > 0 => {
+                    press(['y', 'y', 'y', 's', '?'][dice.roll(5) as usize])
+                }
+                Answer::Asked => Some(Event::Hand(News::Planned {
+                    number: self.asked,
+                    plan: Ok(proposal(dice)),
+                })),
+                _ => None,
+            },
+        }
+    }
+
+    /// Where the screen is.
+    fn places(&self) -> Vec<&'static str> {
+        let app = &self.app;
+        let (dialog, batch) = (&app.reaping.dialog, &app.reaping.batch);
+        let answer = dialog.as_ref().map(|it| &it.answer);
+        let is_on = |mode: &Mode| app.mode == *mode;
+        let is_prompt = |wanted| matches!(&app.mode, Mode::Prompt(it) if it.purpose == wanted);
+        let is_help = |over| matches!(app.mode, Mode::Help(_)) && app.help_over == over;
+        let has_marks = !app.tagged.is_empty();
+        let is_over = |it: &Batch| it.over.is_some();
+        let past = app.play.is_paused && play::behind_seconds(app).is_some();
+        let all = [
+            ("findings", !app.engine.findings().is_empty()),
+            ("focus on findings", app.focus == Focus::Findings),
+            ("help", is_help(Context::Main)),
+            ("help on a page", is_help(Context::Page)),
+            ("help on a plan", is_help(Context::Plan)),
+            ("choice of a column", is_on(&Mode::ChooseSort)),
+            ("filter", is_prompt(Purpose::Filter)),
+            ("prompt of a time", is_prompt(Purpose::Seek)),
+            ("page", is_on(&Mode::Page)),
+            (
+                "page of one who is gone",
+                app.page.as_ref().is_some_and(|it| it.gone.is_some()),
+            ),
+            ("plan that is asked for", answer == Some(&Answer::Asked)),
+            (
+                "plan that waits for a sample",
+                answer == Some(&Answer::Waiting),
+            ),
+            ("plan", matches!(answer, Some(Answer::Plan(_)))),
+            (
+                "plan that failed",
+                matches!(answer, Some(Answer::Failed(_))),
+            ),
+            (
+                "list of signals",
+                dialog.as_ref().is_some_and(|it| it.signals.is_some()),
+            ),
+            (
+                "yes",
+                dialog.as_ref().is_some_and(|it| it.countdown.is_some()),
+            ),
+            (
+                "batch",
+                is_on(&Mode::Plan) && batch.as_ref().is_some_and(|it| !is_over(it)),
+            ),
+            ("batch that is over", batch.as_ref().is_some_and(is_over)),
+            (
+                "batch behind the table",
+                is_on(&Mode::Main) && batch.is_some(),
+            ),
+            ("marks", has_marks),
+            ("marks and a page", has_marks && is_on(&Mode::Page)),
+            ("tree", app.choice.tree),
+            ("only findings", app.choice.only_findings),
+            ("hidden", app.choice.is_limited() && app.picture.is_some()),
+            ("past", past),
+            ("seeking", app.play.is_seeking()),
+            ("end", app.end.is_some()),
+            ("recording", app.setup.replay.is_some()),
+            ("cards", app.form == Some(Form::Cards)),
+        ];
+        assert_eq!(all.map(|(place, _)| place), PLACES);
+        let here = all.into_iter().filter(|(_, is_so)| *is_so);
+        here.map(|(place, _)| place).collect()
+    }
+
+    /// What the hand may say, of what it was asked or of anything else.
+    fn news(&self, dice: &mut Dice) -> News {
+        let (begun, count) = self.begun.unwrap_or((dice.roll(3), 3));
+        let number = if dice.chance() { dice.roll(5) } else { begun };
+        let place = dice.roll(count as u64 + 1) as usize;
+        match dice.roll(9) {
+            0..4 => News::Planned {
+                number: if dice.chance() {
+                    dice.roll(3)
+                } else {
+                    self.asked
+                },
+                plan: if dice.chance() {
+                    Err(dice.name().to_string())
+                } else {
+                    Ok(proposal(dice))
+                },
+            },
+            4 => News::Begun { number },
+            5 => News::Target {
+                number,
+                place,
+                stage: match dice.roll(3) {
+                    0 => Stage::Paced {
+                        until: dice_time(dice),
+                    },
+                    1 => Stage::Waiting {
+                        until: dice_time(dice),
+                    },
+                    _ => Stage::Ended {
+                        outcome: Outcome::AlreadyGone,
+                        words: dice.name().to_string(),
+                    },
+                },
+            },
+            6 => News::Sent {
+                number,
+                place,
+                words: dice.name().to_string(),
+            },
+            _ => News::Over {
+                number,
+                error: dice.chance().then(|| dice.name().to_string()),
+            },
+        }
     }
 
     fn event(&mut self, dice: &mut Dice) -> Event {
-        match dice.roll(24) {
-            0..6 => {
+        match dice.roll(28) {
+            // Whose source has ended has no more of them.
+            0..6 if self.app.end.is_none() => {
                 self.live_on(dice);
-                Event::Snapshot {
-                    now: self.now,
-                    snapshot: Box::new(self.snapshot.clone()),
-                    is_passing: dice.chance() && dice.chance(),
-                }
+                self.sample()
             }
-            6..17 => Event::Key(key(dice)),
+            0..17 => Event::Key(key(dice)),
             17..20 => Event::Mouse {
                 now: self.now,
                 event: MouseEvent {
@@ -114,16 +341,23 @@ impl Run {
                 let area = size(dice);
                 Event::Resize(area.width, area.height)
             }
-            21 => Event::Tick {
-                now: self.now + Duration::from_millis(dice.roll(9_000)),
-            },
+            21 | 23 => {
+                self.now += Duration::from_millis(dice.roll(9_000));
+                Event::Tick { now: self.now }
+            }
             22 if dice.chance() => Event::SourceFailed(dice.name().to_string()),
             22 if dice.chance() => Event::SourceEnded,
             22 if dice.chance() => Event::SourceRewound,
-            _ => Event::Hand(News::Planned {
-                number: dice.roll(3),
-                plan: Err(dice.name().to_string()),
-            }),
+            _ => Event::Hand(self.news(dice)),
+        }
+    }
+
+    /// What is so on the machine now.
+    fn sample(&self) -> Event {
+        Event::Snapshot {
+            now: self.now,
+            snapshot: Box::new(self.snapshot.clone()),
+            is_passing: false,
         }
     }
 
@@ -187,6 +421,30 @@ impl Run {
             .unwrap();
         self.written.0.get() - before
     }
+}
+
+/// A plan of hostile names.
+fn proposal(dice: &mut Dice) -> crate::watch::hand::Proposal {
+    let mut targets: Vec<Target> = Vec::new();
+    for at in 0..dice.roll(8) {
+        targets.push(sample::target(4000 + at as u32));
+        if dice.chance() {
+            targets[at as usize].steps = vec![Step::Advise {
+                command: dice.name(),
+            }];
+        }
+        targets[at as usize].bytes = dice.bytes();
+    }
+    let mut proposal = sample::proposal(targets);
+    for line in proposal.lines.iter_mut().chain(&mut proposal.titles) {
+        // Escaped, as it comes from the hand.
+        *line = crate::report::escape::escape(&dice.name()).into_owned();
+    }
+    proposal
+}
+
+fn dice_time(dice: &mut Dice) -> Time {
+    Time::from_unix_milliseconds(dice.roll(u64::MAX) as i64)
 }
 
 /// Counts what is written.
