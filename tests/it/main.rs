@@ -37,4 +37,5 @@ mod store;
 mod support;
 mod tidy;
 mod unattended;
+mod watch;
 mod watch_reap;

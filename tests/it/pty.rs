@@ -7,7 +7,6 @@ use std::num::NonZero;
 use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,8 +31,8 @@ pub struct Terminal {
     /// Kept open, so that the terminal's modes can be read after the program has ended.
     slave: File,
     screen: Arc<Mutex<vt100::Parser>>,
-    /// Bytes that came so far.
-    written: Arc<AtomicUsize>,
+    /// The bytes that came so far.
+    output: Arc<Mutex<Vec<u8>>>,
     before: Termios,
     /// Where it remembers how it was left, unless the program was told another place.
     _state: tempfile::TempDir,
@@ -55,7 +54,7 @@ fn cells(number: u16) -> NonZero<u16> {
 impl Terminal {
     /// A shell with job control, which brings a stopped gpumem back when Enter is pressed: without
     /// one nobody could, and gpumem would rightly refuse to stop.
-    const SHELL: &[&str] = &[
+    pub const SHELL: &[&str] = &[
         "bash",
         "-c",
         "set -m; \"$@\"; code=$?; while [ -n \"$(jobs -ps)\" ]; do read; fg; code=$?; done; exit $code",
@@ -105,14 +104,14 @@ impl Terminal {
             cells(columns),
             0,
         )));
-        let written = Arc::new(AtomicUsize::new(0));
+        let output = Arc::new(Mutex::new(Vec::new()));
         let (mut reader, parser) = (master.try_clone().unwrap(), Arc::clone(&screen));
-        let count = Arc::clone(&written);
+        let log = Arc::clone(&output);
         thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(length @ 1..) = reader.read(&mut bytes) {
                 parser.lock().unwrap().process(&bytes[..length]);
-                count.fetch_add(length, Ordering::SeqCst);
+                log.lock().unwrap().extend_from_slice(&bytes[..length]);
             }
         });
         Self {
@@ -120,10 +119,47 @@ impl Terminal {
             master,
             slave,
             screen,
-            written,
+            output,
             before,
             _state: state,
         }
+    }
+
+    /// How many bytes came so far.
+    pub fn written(&self) -> usize {
+        self.output.lock().unwrap().len()
+    }
+
+    /// What a blank screen of this size shows once it is given all that came after the first `from`
+    /// bytes: the cells that were written.
+    pub fn written_since(&self, from: usize, rows: u16, columns: u16) -> String {
+        let mut blank = vt100::Parser::new(cells(rows), cells(columns), 0);
+        blank.process(&self.output.lock().unwrap()[from..]);
+        blank.screen().contents()
+    }
+
+    /// Where on the screen the cells of these texts begin, counted in columns: first the line of the
+    /// first of them, then the columns of all of them in that line.
+    pub fn columns_of(&self, texts: &[&str]) -> Vec<u16> {
+        let parser = self.screen.lock().unwrap();
+        let screen = parser.screen();
+        let (rows, columns) = screen.size();
+        let (rows, columns) = (rows.get(), columns.get());
+        let starts = |row, text: &str| {
+            (0..columns).find(|&x| {
+                screen
+                    .contents_between(row, x, row, columns)
+                    .starts_with(text)
+            })
+        };
+        let row = (0..rows).find(|&row| starts(row, texts[0]).is_some());
+        let row = row.unwrap_or_else(|| panic!("no {}:\n{}", texts[0], screen.contents()));
+        texts
+            .iter()
+            .map(|text| {
+                starts(row, text).unwrap_or_else(|| panic!("no {text}:\n{}", screen.contents()))
+            })
+            .collect()
     }
 
     pub fn text(&self) -> String {
@@ -167,7 +203,7 @@ impl Terminal {
     }
 
     /// Waits until the row of `word` is the selected one.
-    fn wait_for_selected(&self, word: &str) {
+    pub fn wait_for_selected(&self, word: &str) {
         let is_it = |line: &str| line.contains('▸') && line.contains(word);
         self.wait_for("selected row", |text| text.lines().any(is_it));
     }
@@ -181,13 +217,13 @@ impl Terminal {
         )
     }
 
-    fn resize(&self, rows: u16, columns: u16) {
+    pub fn resize(&self, rows: u16, columns: u16) {
         let mut parser = self.screen.lock().unwrap();
         parser.screen_mut().set_size(cells(rows), cells(columns));
         tcsetwinsize(&self.master, size(rows, columns)).unwrap();
     }
 
-    fn wait_for_stop(&self) {
+    pub fn wait_for_stop(&self) {
         let begun = Instant::now();
         while self.state() != 'T' {
             assert!(
@@ -200,7 +236,7 @@ impl Terminal {
     }
 
     /// gpumem's pid: the last in the line of only children that begins with what was started.
-    fn pid(&self) -> Pid {
+    pub fn pid(&self) -> Pid {
         let mut parents = HashMap::new();
         for entry in std::fs::read_dir("/proc").unwrap().flatten() {
             let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else {
@@ -240,6 +276,18 @@ impl Terminal {
         }
     }
 
+    /// Ctrl-C, until it is the end: the first one may only close what is open.
+    pub fn end_by_interrupt(&mut self) -> ExitStatus {
+        let begun = Instant::now();
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(begun.elapsed() < DEADLINE, "{}", self.text());
+            // Its end may come first.
+            let _ = self.master.write_all(b"\x03");
+            thread::sleep(Duration::from_millis(50));
+        }
+        self.end()
+    }
+
     /// The modes that a screen program changes.
     fn modes(termios: &Termios) -> (LocalModes, bool) {
         (
@@ -250,14 +298,14 @@ impl Terminal {
         )
     }
 
-    fn is_raw(&self) -> bool {
+    pub fn is_raw(&self) -> bool {
         !tcgetattr(&self.slave)
             .unwrap()
             .local_modes
             .contains(LocalModes::ICANON)
     }
 
-    fn assert_restored(&self) {
+    pub fn assert_restored(&self) {
         let now = tcgetattr(&self.slave).unwrap();
         assert_eq!(
             Self::modes(&now),
@@ -575,18 +623,6 @@ fn how_it_was_left_is_how_it_comes_back() {
     terminal.assert_restored();
 }
 
-/// Ctrl-C, until it is the end: the first one may only close what is open.
-fn interrupt(terminal: &mut Terminal) -> ExitStatus {
-    let begun = Instant::now();
-    while terminal.child.try_wait().unwrap().is_none() {
-        assert!(begun.elapsed() < DEADLINE, "{}", terminal.text());
-        // Its end may come first.
-        let _ = terminal.master.write_all(b"\x03");
-        thread::sleep(Duration::from_millis(50));
-    }
-    terminal.end()
-}
-
 #[test]
 fn bytes_that_are_no_keys_do_no_harm() {
     // Replies that nobody asked for, a paste with its brackets, broken UTF-8, sequences of no meaning or
@@ -608,7 +644,7 @@ fn bytes_that_are_no_keys_do_no_harm() {
             return;
         };
         terminal.send(bytes);
-        let status = interrupt(&mut terminal);
+        let status = terminal.end_by_interrupt();
         assert_eq!(status.code(), Some(0), "{}", bytes.escape_ascii());
         terminal.assert_restored();
         let text = terminal.text();
@@ -627,7 +663,7 @@ fn a_storm_of_keys_is_taken_in_to_the_last() {
     terminal.press("g?");
     terminal.wait_for("help", |text| text.contains("leaves this help"));
     assert!(terminal.is_raw());
-    assert_eq!(interrupt(&mut terminal).code(), Some(0));
+    assert_eq!(terminal.end_by_interrupt().code(), Some(0));
     terminal.assert_restored();
 }
 
@@ -643,9 +679,9 @@ fn a_screen_that_does_not_change_writes_nothing() {
     // A key is answered last: all before it is drawn.
     terminal.press("ou");
     terminal.wait_for("order by user", |text| text.contains("USER▲"));
-    let before = terminal.written.load(Ordering::SeqCst);
+    let before = terminal.written();
     thread::sleep(Duration::from_secs(2));
-    assert_eq!(terminal.written.load(Ordering::SeqCst), before);
+    assert_eq!(terminal.written(), before);
     terminal.press("q");
     assert_eq!(terminal.end().code(), Some(0));
     terminal.assert_restored();

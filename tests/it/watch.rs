@@ -1,0 +1,385 @@
+//! `gpumem watch` held against what it promises: the same words as the other commands, a screen that
+//! writes only what changed, names that move no column, and a terminal that is as it was.
+
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpumem::model::Snapshot;
+use gpumem::rules::{Engine, Settings};
+use gpumem::source::{Control, Due, Error as SourceError, Origin, Source, Taken};
+use gpumem::watch::hand::{Ask, Hand, News};
+use gpumem::watch::remember::Remembered;
+use gpumem::watch::view::look::{Depth, Theme};
+use mock_nvml::scene::{Fault, Gpu, Process, Scene};
+use rustix::process::{Signal, kill_process};
+
+use crate::machine::{GIB, Machine, Running};
+use crate::pty::Terminal;
+use crate::reap::{OBEYS, Stage};
+use crate::support::{self, command, finish, run};
+
+const RECORDINGS: [&str; 4] = [
+    "src/source/demo.jsonl.zst",
+    "tests/data/corpus/leak_linear-100.jsonl",
+    "tests/data/corpus/orphan_dataloader_workers-101.jsonl",
+    "tests/data/corpus/stopped_trainer-100.jsonl",
+];
+
+/// What the screen shows of a recording's end, after these keys.
+fn shown(recording: &str, size: &str, keys: &str) -> String {
+    let watch = ["watch", "--once", "--replay", recording];
+    let output = run(&[&watch[..], &["--size", size, "--keys", keys]].concat());
+    assert_eq!((output.code, output.stderr.as_str()), (0, ""), "{output:?}");
+    output.stdout
+}
+
+/// The pids that the rules found something of.
+fn found(recording: &str) -> Vec<u64> {
+    let output = run(&["check", "--json", "--replay", recording]);
+    let document = output.json();
+    let findings = document["findings"].as_array().unwrap().iter();
+    findings
+        .filter_map(|finding| finding["process"]["pid"].as_u64())
+        .collect()
+}
+
+#[test]
+fn the_page_is_what_explain_prints_to_the_letter() {
+    let mut forecasts = 0;
+    for recording in RECORDINGS {
+        let pids = found(recording);
+        assert!(!pids.is_empty(), "{recording}");
+        for pid in pids {
+            // The page has a margin of one column.
+            let pid = pid.to_string();
+            let mut explain = command(&["explain", "--replay", recording, &pid]);
+            let explained = finish(explain.env("COLUMNS", "98"));
+            assert_eq!(explained.code, 0, "{explained:?}");
+            let page = shown(recording, "100x200", &format!("/pid:{pid}<Enter>j<Enter>"));
+            let lines: Vec<&str> = page.lines().collect();
+            let page: Vec<&str> = lines[1..lines.len() - 1]
+                .iter()
+                .map(|line| line.strip_prefix(' ').unwrap_or(line))
+                .collect();
+            assert_eq!(
+                page.join("\n").trim_end(),
+                explained.stdout.trim_end(),
+                "{recording} {pid}"
+            );
+            forecasts += usize::from(explained.stdout.contains("leak:"));
+        }
+    }
+    assert!(forecasts > 0, "no page had the forecast of a leak");
+}
+
+/// The words of a plan on the screen: between its title and what can be done with it.
+fn planned(screen: &str) -> Vec<&str> {
+    let lines = screen
+        .lines()
+        .skip_while(|line| !line.starts_with("── end"));
+    let lines = lines.skip(1);
+    let lines = lines.take_while(|line| !line.starts_with("a recording: nothing will be sent"));
+    lines
+        .filter(|line| !line.starts_with("──"))
+        .flat_map(str::split_whitespace)
+        .collect()
+}
+
+#[test]
+fn a_plan_is_the_one_that_reap_prints() {
+    let mut ends = 0;
+    for recording in RECORDINGS {
+        let mut plans = vec![("X".to_owned(), vec![])];
+        for pid in found(recording) {
+            let pid = pid.to_string();
+            plans.push((
+                format!("/pid:{pid}<Enter>jx"),
+                vec!["--pid".to_owned(), pid],
+            ));
+        }
+        for (keys, whom) in plans {
+            let mut arguments = vec!["reap", "--dry-run", "--replay", recording];
+            arguments.extend(whom.iter().map(String::as_str));
+            let printed = run(&arguments);
+            let screen = shown(recording, "80x200", &keys);
+            assert!(
+                screen.contains("a recording: nothing will be sent"),
+                "{screen}"
+            );
+            let words: Vec<&str> = printed.stdout.split_whitespace().collect();
+            assert_eq!(planned(&screen), words, "{recording} {keys}\n{screen}");
+            ends += usize::from(printed.stdout.contains("SIGTERM to"));
+        }
+    }
+    assert!(ends > 0, "no plan would end anybody");
+}
+
+/// A scene of one GPU with this process, and another one.
+fn two(first: u32, second: u32) -> Scene {
+    let gpu = Gpu::new("NVIDIA L40S").total(48 * GIB);
+    let gpu = gpu.process(Process::compute(first, 4 * GIB));
+    Scene::new().gpu(gpu.process(Process::compute(second, 2 * GIB)))
+}
+
+#[test]
+fn names_of_any_width_leave_the_columns_of_a_terminal_where_they_are() {
+    if support::find("setsid", "util-linux").is_none() {
+        return;
+    }
+    let plain = Running::sleep();
+    for name in [
+        "日本語のとても長い名前のプログラム",
+        "🦀👩\u{200d}👩\u{200d}👧\u{200d}👦 family ❤\u{fe0f}",
+        "שלום עולם مرحبا",
+        "\u{202e}gnp.exe\u{2066}",
+        "e\u{301}\u{302}\u{303}\u{304}\u{1160}\u{3164}",
+        "\x1b[2J\x1b[31m\x1b]0;title\x07\r\n\t\u{9b}5n",
+    ] {
+        let hostile = Running::start(Command::new("sleep").arg0(name).arg("600"));
+        let machine = Machine::new(&two(hostile.pid(), plain.pid()));
+        let watch = ["watch", "--no-store", "--interval", "250ms"];
+        let mut terminal = Terminal::start(&[], &machine.command(&watch), 24, 100);
+        terminal.wait_for("both", |text| {
+            text.contains("4.0 GiB") && text.contains("2.0 GiB") && text.contains("sleep 600")
+        });
+        let (hostile, plain) = (hostile.pid().to_string(), plain.pid().to_string());
+        let by_the_hostile = terminal.columns_of(&[&hostile, "4.0 GiB", "sleep "]);
+        let by_the_plain = terminal.columns_of(&[&plain, "2.0 GiB", "sleep "]);
+        assert_eq!(by_the_hostile, by_the_plain, "{name}\n{}", terminal.text());
+        // The chosen name is told below, and breaks no line there either.
+        terminal.press("j");
+        terminal.wait_for_selected(&hostile);
+        let title = terminal.wait_for("title", |text| {
+            text.contains(&format!("process {hostile} on GPU 0"))
+        });
+        assert_eq!(title.lines().count(), 24, "{title}");
+        assert!(title.lines().last().unwrap().contains("q quit"), "{title}");
+        terminal.press("q");
+        assert_eq!(terminal.end().code(), Some(0));
+        terminal.assert_restored();
+    }
+}
+
+#[test]
+fn a_paused_demo_writes_nothing() {
+    if support::find("setsid", "util-linux").is_none() {
+        return;
+    }
+    let mut terminal = Terminal::start(&[], &command(&["watch", "--demo"]), 40, 160);
+    terminal.wait_for("finding", |text| text.contains("has held"));
+    terminal.press("p");
+    terminal.wait_for("pause", |text| text.contains("PAUSED"));
+    // A key is answered last: all before it is drawn.
+    terminal.press("ou");
+    terminal.wait_for("order by user", |text| text.contains("USER▲"));
+    let before = terminal.written();
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(terminal.written(), before);
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.assert_restored();
+}
+
+#[test]
+fn where_nothing_changes_only_clocks_are_written() {
+    if support::find("setsid", "util-linux").is_none() {
+        return;
+    }
+    let (first, second) = (Running::sleep(), Running::sleep());
+    let machine = Machine::new(&two(first.pid(), second.pid()));
+    let watch = ["watch", "--no-store", "--interval", "250ms"];
+    let mut terminal = Terminal::start(&[], &machine.command(&watch), 24, 80);
+    terminal.wait_for("both", |text| text.contains("2.0 GiB"));
+    terminal.press("op");
+    let text = terminal.wait_for("order by pid", |text| text.contains("PID▲"));
+    let before = terminal.written();
+    let clock = |text: &str| {
+        let line = text.lines().next()?;
+        Some(line[line.find(" UTC")? - 8..].to_owned())
+    };
+    // Eight samples or so: the clock has moved on twice.
+    let first = clock(&text);
+    terminal.wait_for("a second", |text| clock(text) != first);
+    let then = clock(&terminal.text());
+    terminal.wait_for("another second", |text| clock(text) != then);
+    let cells = terminal.written_since(before, 24, 80);
+    let is_clock = |c: char| c.is_ascii_digit() || matches!(c, 'h' | 'm' | 's');
+    // Charts go on to the left.
+    let is_chart = |c: char| matches!(c, '\u{2580}'..='\u{259f}' | '\u{2800}'..='\u{28ff}');
+    assert!(
+        cells
+            .chars()
+            .all(|c| c.is_whitespace() || is_clock(c) || is_chart(c)),
+        "{cells}"
+    );
+    assert!(
+        cells.lines().count() < 24,
+        "the keys were written again:\n{cells}"
+    );
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.assert_restored();
+}
+
+#[test]
+fn keys_answer_while_the_whole_driver_hangs() {
+    if support::find("setsid", "util-linux").is_none() {
+        return;
+    }
+    let (first, second) = (Running::sleep(), Running::sleep());
+    let scene = two(first.pid(), second.pid());
+    let machine = Machine::new(&scene);
+    let watch = ["watch", "--no-store", "--interval", "200ms"];
+    let mut terminal = Terminal::start(&[], &machine.command(&watch), 24, 100);
+    terminal.wait_for("both", |text| text.contains("2.0 GiB"));
+    machine.play(&scene.fault(Fault::hang("*")));
+    terminal.wait_for("age or mark", |text| {
+        text.contains("stale") || text.contains("no answer") || text.contains(" old")
+    });
+    for (keys, answer) in [
+        ("op", "PID▲"),
+        ("or", "▲"),
+        ("/pid:1", "filter: pid:1"),
+        ("\x1b", "q quit"),
+        ("?", "select the next process"),
+    ] {
+        terminal.press(keys);
+        terminal.wait_for(answer, |text| text.contains(answer));
+    }
+    assert_eq!(terminal.end_by_interrupt().code(), Some(0));
+    terminal.assert_restored();
+}
+
+#[test]
+fn a_day_of_it_on_one_screen() {
+    if support::find("setsid", "util-linux").is_none() || support::find("bash", "bash").is_none() {
+        return;
+    }
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let holder = stage.holder(OBEYS);
+    let other = Running::sleep();
+    stage.machine.play(&two(other.pid(), holder.pid));
+    let watch = stage.command(&["watch", "--no-store", "--interval", "250ms"]);
+    let mut terminal = Terminal::start(Terminal::SHELL, &watch, 30, 120);
+    let (pid, stranger) = (holder.pid.to_string(), other.pid().to_string());
+    terminal.wait_for("both", |text| {
+        text.contains(&pid) && text.contains(&stranger)
+    });
+    terminal.press("oP");
+    terminal.wait_for("order by pid, turned around", |text| text.contains("PID▼"));
+    terminal.press(&format!("/pid:{pid}\r"));
+    terminal.wait_for("only that one", |text| text.contains("1 of 2 (filter"));
+    terminal.press("j");
+    terminal.wait_for_selected(&pid);
+    terminal.resize(24, 80);
+    terminal.wait_for_selected(&pid);
+    terminal.press("\u{1a}");
+    terminal.wait_for_stop();
+    terminal.assert_restored();
+    terminal.press("\n");
+    terminal.wait_for_selected(&pid);
+    assert!(terminal.is_raw());
+    terminal.press("x");
+    terminal.wait_for("plan", |text| text.contains("y: end it"));
+    terminal.press("y");
+    terminal.wait_for("signal", |text| {
+        text.contains(&format!("done: SIGTERM to {pid}"))
+    });
+    support::wait_until("it is gone", || !holder.is_alive());
+    kill_process(terminal.pid(), Signal::TERM).unwrap();
+    let status = terminal.end();
+    let by = status
+        .signal()
+        .or_else(|| status.code().map(|code| code - 128));
+    assert_eq!(by, Some(Signal::TERM.as_raw()), "{status}");
+    terminal.assert_restored();
+}
+
+/// A source, and a hand, of which one has a bug.
+struct Buggy(bool);
+
+impl Source for Buggy {
+    fn due(&mut self, _: Instant) -> Result<Due, SourceError> {
+        Ok(Due::In(Duration::from_millis(100)))
+    }
+
+    fn take(&mut self, _: Instant) -> Result<Option<Taken>, SourceError> {
+        assert!(!self.0, "as a bug would");
+        Ok(Some(Taken {
+            snapshot: Snapshot::new("2026-11-21T10:04:05Z".parse().unwrap()),
+            is_passing: false,
+        }))
+    }
+
+    fn steer(&mut self, _: Control, _: Instant) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    fn origin(&self) -> Origin {
+        Origin::Live
+    }
+}
+
+impl Hand for Buggy {
+    fn go_on(&mut self, ask: Option<Ask>, _: &mut dyn FnMut(News)) -> Option<Duration> {
+        assert!(
+            !self.0 || !matches!(ask, Some(Ask::Plan(_))),
+            "as a bug would"
+        );
+        None
+    }
+}
+
+#[test]
+fn a_bug_in_any_thread_ends_it_on_a_restored_terminal() {
+    const CHILD: &str = "GPUMEM_TEST_BUG";
+    if let Some(which) = std::env::var_os(CHILD) {
+        // This test, run again as the program on the terminal.
+        let options = gpumem::watch::Options {
+            me: gpumem::watch::app::Me::default(),
+            interval: Duration::from_secs(1),
+            theme: Theme::Dark,
+            speed: 1.0,
+            depth: Depth::Ansi16,
+            ascii: false,
+            mouse: true,
+        };
+        let outcome = gpumem::watch::run(
+            Box::new(Buggy(which == "sampling")),
+            Engine::new(Settings::default()),
+            Box::new(Buggy(which == "hand")),
+            options,
+            &mut Remembered::default(),
+        );
+        let is_told = match outcome {
+            Err(gpumem::watch::Error::Panicked { thread }) => which == thread,
+            _ => false,
+        };
+        std::process::exit(if is_told { 7 } else { 8 });
+    }
+    if support::find("setsid", "util-linux").is_none() {
+        return;
+    }
+    for which in ["sampling", "hand"] {
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        again.args([
+            "--exact",
+            "--nocapture",
+            "watch::a_bug_in_any_thread_ends_it_on_a_restored_terminal",
+        ]);
+        again.env(CHILD, which).env("RUST_BACKTRACE", "0");
+        let mut terminal = Terminal::start(&[], &again, 40, 100);
+        if which == "hand" {
+            terminal.wait_for("sample", |text| text.contains("no GPU"));
+            assert!(terminal.is_raw());
+            terminal.press("X");
+        }
+        assert_eq!(terminal.end().code(), Some(7), "{}", terminal.text());
+        terminal.assert_restored();
+        terminal.wait_for("message", |text| text.contains("as a bug would"));
+    }
+}
