@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use gpumem::model::Snapshot;
 use gpumem::rules::{Engine, Settings};
 use gpumem::source::{Control, Due, Error as SourceError, Origin, Source, Taken};
+use gpumem::watch::Past;
 use gpumem::watch::hand::{Ask, Hand, News};
 use gpumem::watch::remember::Remembered;
 use gpumem::watch::view::look::{Depth, Theme};
@@ -325,9 +326,9 @@ impl Source for Buggy {
 }
 
 impl Hand for Buggy {
-    fn go_on(&mut self, ask: Option<Ask>, _: &mut dyn FnMut(News)) -> Option<Duration> {
+    fn go_on(&mut self, ask: Option<(Ask, Duration)>, _: &mut dyn FnMut(News)) -> Option<Duration> {
         assert!(
-            !self.0 || !matches!(ask, Some(Ask::Plan(_))),
+            !self.0 || !matches!(ask, Some((Ask::Plan(_), _))),
             "as a bug would"
         );
         None
@@ -350,7 +351,7 @@ fn a_bug_in_any_thread_ends_it_on_a_restored_terminal() {
         };
         let outcome = gpumem::watch::run(
             Box::new(Buggy(which == "sampling")),
-            Engine::new(Settings::default()),
+            Past::new(Engine::new(Settings::default())),
             Box::new(Buggy(which == "hand")),
             options,
             &mut Remembered::default(),

@@ -218,6 +218,7 @@ fn on_the_table(action: Action) -> Option<Case> {
         | Action::ChooseSignal
         | Action::EveryUser
         | Action::Direct
+        | Action::OtherButton
         | Action::PlanAgain => return None,
     })
 }
@@ -258,7 +259,7 @@ fn on_a_plan(action: Action) -> Option<Case> {
             // The marked button is the one that does no harm.
             app.mode == Mode::Main && app.reaping.dialog.is_none() && app.reaping.batch.is_none()
         }),
-        Action::Left => ("", |app, _| dialog(app).button == Button::Begin),
+        Action::OtherButton => ("", |app, _| dialog(app).button == Button::Begin),
         Action::ChooseSignal => ("", |app, _| dialog(app).signals == Some(0)),
         Action::SwitchFocus => ("", |_, effect| {
             asked(effect).is_some_and(|it| !matches!(it.wish.scope, Scope::Processes(_)))
