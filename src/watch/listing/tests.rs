@@ -1,3 +1,5 @@
+//! Which rows there are, and in which order.
+
 use std::sync::Arc;
 
 use super::*;

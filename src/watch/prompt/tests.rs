@@ -1,3 +1,5 @@
+//! The line editor key by key, and what a typed line does.
+
 use std::time::Duration;
 
 use super::*;

@@ -84,20 +84,15 @@ pub fn draw(app: &App, look: Look, heading: Rect, area: Rect, buffer: &mut Buffe
         let row = Rect::new(area.x, area.y + line, area.width, 1);
         table.draw_row(at, of_tree, &subject, row, buffer);
         let is_selected = app.selected() == Some(at);
-        let mark = match (is_selected, app.tagged.contains(&subject.row.key)) {
+        let (mark, style) = match (is_selected, app.tagged.contains(&subject.row.key)) {
             (false, false) => continue,
-            (false, true) => TAGGED,
-            (true, false) => SELECTED,
-            (true, true) => BOTH,
+            (false, true) => (TAGGED, look.tagged()),
+            (true, false) => (SELECTED, look.strong()),
+            (true, true) => (BOTH, look.strong()),
         };
         if is_selected {
             buffer.set_style(row.intersection(buffer.area), look.selected());
         }
-        let style = if is_selected {
-            look.strong()
-        } else {
-            look.tagged()
-        };
         Pen::new(buffer, row, 0).text(mark, style);
     }
 }
