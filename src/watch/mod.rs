@@ -231,7 +231,7 @@ pub fn run(
     *remembered = app.remembered().since(&arranged);
     // Nobody listens any more, so that nothing holds the hand up.
     drop(messages);
-    asks.send(Ask::Leave);
+    asks.send(Ask::Leave, Instant::now());
     // It hangs up when it is done.
     let _ = left.recv_timeout(LEAVE);
     match outcome {
@@ -285,7 +285,7 @@ fn drive(
                 Effect::Fail(error) => return Err(Error::Source(error)),
                 // A source that has failed listens to nobody.
                 Effect::Control(control) => drop(controls.send(control)),
-                Effect::Hand(ask) => asks.send(ask),
+                Effect::Hand(ask) => asks.send(ask, Instant::now()),
             }
         }
     }
@@ -380,7 +380,7 @@ fn work(mut hand: Box<dyn Hand + Send>, asks: &Inbox, sender: &SyncSender<Messag
     let mut patience = None;
     loop {
         let asked = match asks.next(patience) {
-            Letter::Ask(ask, waited) => Some((ask, waited)),
+            Letter::Ask(ask, at) => Some((ask, at.elapsed())),
             Letter::Nothing => None,
             Letter::Closed => return,
         };

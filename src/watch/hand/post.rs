@@ -13,8 +13,8 @@ use super::Ask;
 /// What the hand finds in the letterbox.
 #[derive(Debug)]
 pub enum Letter {
-    /// This was asked, so long ago.
-    Ask(Ask, Duration),
+    /// This was asked then.
+    Ask(Ask, Instant),
     /// Nothing was asked for as long as it had patience.
     Nothing,
     /// Nobody asks any more.
@@ -67,10 +67,10 @@ impl Shared {
 }
 
 impl Outbox {
-    /// Asks; the hand reads it when it can.
-    pub fn send(&self, ask: Ask) {
+    /// Asks, `now`; the hand reads it when it can.
+    pub fn send(&self, ask: Ask, now: Instant) {
         let at = place(&ask);
-        self.0.lock().asks[at] = Some((ask, Instant::now()));
+        self.0.lock().asks[at] = Some((ask, now));
         self.0.rung.notify_one();
     }
 }
@@ -86,30 +86,23 @@ impl Inbox {
     /// The next letter; waits for it as long as `patience`, or for ever where there is none. Where nobody
     /// asks any more, what was asked is not read.
     pub fn next(&self, patience: Option<Duration>) -> Letter {
-        let until = patience.map(|patience| Instant::now() + patience);
-        let mut inside = self.0.lock();
-        loop {
-            if inside.is_closed {
-                return Letter::Closed;
+        let is_empty =
+            |asked: &mut Asked| !asked.is_closed && asked.asks.iter().all(Option::is_none);
+        let rung = &self.0.rung;
+        let mut asked = match patience {
+            None => rung
+                .wait_while(self.0.lock(), is_empty)
+                .unwrap_or_else(PoisonError::into_inner),
+            Some(patience) => {
+                let waited = rung.wait_timeout_while(self.0.lock(), patience, is_empty);
+                waited.unwrap_or_else(PoisonError::into_inner).0
             }
-            if let Some((ask, at)) = inside.asks.iter_mut().find_map(Option::take) {
-                return Letter::Ask(ask, at.elapsed());
-            }
-            inside = match until {
-                None => self.0.rung.wait(inside),
-                Some(until) => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Letter::Nothing;
-                    }
-                    let waited = self.0.rung.wait_timeout(inside, left);
-                    waited
-                        .map(|(inside, _)| inside)
-                        .map_err(|error| PoisonError::new(error.into_inner().0))
-                }
-            }
-            .unwrap_or_else(PoisonError::into_inner);
+        };
+        if asked.is_closed {
+            return Letter::Closed;
         }
+        let first = asked.asks.iter_mut().find_map(Option::take);
+        first.map_or(Letter::Nothing, |(ask, at)| Letter::Ask(ask, at))
     }
 }
 
@@ -149,7 +142,7 @@ mod tests {
     fn a_hand_that_was_held_up_finds_the_newest_sample_and_no_other() {
         let (outbox, inbox) = post();
         for second in 0..100_000 {
-            outbox.send(look(second));
+            outbox.send(look(second), Instant::now());
         }
         assert_eq!(read(&inbox), Some(look(99_999)));
         assert_eq!(read(&inbox), None);
@@ -158,13 +151,13 @@ mod tests {
     #[test]
     fn what_is_not_to_be_done_any_more_is_heard_whatever_waits() {
         let (outbox, inbox) = post();
-        outbox.send(look(1));
-        outbox.send(Ask::Stop { number: 5 });
-        outbox.send(begin(5));
+        outbox.send(look(1), Instant::now());
+        outbox.send(Ask::Stop { number: 5 }, Instant::now());
+        outbox.send(begin(5), Instant::now());
         assert_eq!(read(&inbox), Some(begin(5)), "begun before it is stopped");
         assert_eq!(read(&inbox), Some(Ask::Stop { number: 5 }));
-        outbox.send(begin(6));
-        outbox.send(Ask::Leave);
+        outbox.send(begin(6), Instant::now());
+        outbox.send(Ask::Leave, Instant::now());
         assert_eq!(read(&inbox), Some(Ask::Leave));
         drop(outbox);
         assert!(matches!(inbox.next(None), Letter::Closed), "6 never begins");
@@ -180,7 +173,7 @@ mod tests {
                 inbox.next(None),
             )
         });
-        outbox.send(Ask::Leave);
+        outbox.send(Ask::Leave, Instant::now());
         drop(outbox);
         // Closing may overtake what was asked: either way nothing more is done.
         let (_, second) = reader.join().unwrap();
