@@ -238,6 +238,7 @@ fn on_a_page(action: Action) -> Option<Case> {
             offset(app) > 1 && page.lines.len() - offset(app) <= 14
         }),
         Action::Reap => ("", |app, effect| is_asked_for(app, effect, 0)),
+        Action::Pause => ("", |app, _| app.play.is_paused && app.mode == Mode::Page),
         Action::Help => ("", |app, _| is_help(app, Context::Page)),
         Action::Back => ("", |app, _| app.mode == Mode::Main && app.page.is_none()),
         _ => return None,
