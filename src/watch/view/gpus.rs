@@ -476,7 +476,7 @@ fn dense_cell(gpu: &Gpu, look: Look, pen: &mut Pen<'_>) {
     if is_lost(gpu) {
         pen.right("lost", 5, look.alarm());
     } else if gpu.stale_seconds.is_some() {
-        pen.right("stale", 5, look.alarm());
+        pen.right("stale", 6, look.alarm());
     } else {
         pen.right(&used_percent(gpu), 5, look.plain());
     }

@@ -42,13 +42,14 @@ fn everything() -> App {
     app
 }
 
-/// The screen with its styles, and a legend of them; the first of them is a blank, so that it is seen
-/// where another begins.
+/// The screen with its styles, and a legend of them; the style of a blank line is a blank.
 fn styled(buffer: &Buffer) -> String {
     const LETTERS: &[u8] = b" abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
-    let mut styles: Vec<Style> = Vec::new();
-    let mut out = String::new();
     let width = usize::from(buffer.area.width);
+    let mut lines = buffer.content.chunks(width);
+    let blank = lines.find(|line| line.iter().all(|cell| cell.symbol() == " "));
+    let mut styles: Vec<Style> = blank.map(|line| line[0].style()).into_iter().collect();
+    let mut out = String::new();
     for (line, words) in buffer.content.chunks(width).zip(text(buffer).lines()) {
         let letters = line.iter().map(|cell| {
             let style = cell.style();
