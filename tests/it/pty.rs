@@ -730,7 +730,7 @@ fn the_demo_stands_still_steps_and_is_sought_through() {
         line.get(at - 8..at).map(str::to_owned)
     };
     // Its history has to be there before it is halted.
-    terminal.wait_for("finding", |text| text.contains("has held"));
+    terminal.wait_for("finding", |text| text.contains("SM 0% at most"));
     terminal.press("p");
     let still = terminal.wait_for("pause", |text| text.contains("PAUSED, p plays"));
     let still = clock(&still).unwrap();

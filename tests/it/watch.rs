@@ -241,7 +241,7 @@ fn keys_answer_while_the_whole_driver_hangs() {
     });
     for (keys, answer) in [
         ("op", "PID▲"),
-        ("or", "▲"),
+        ("r", "PID▼"),
         ("/pid:1", "filter: pid:1"),
         ("\x1b", "q quit"),
         ("?", "select the next process"),
