@@ -1,9 +1,10 @@
 //! How memory moved: an outline of what each process held on each GPU, and of what each GPU had in use
 //! and how much it was used, for charts and for a page about one of them.
 //!
-//! Beside [`History`](super::History), which rules ask and which keeps less of more: an outline is at
+//! Beside [`History`], which rules ask and which keeps less of more: an outline is at
 //! most [`MOST_BUCKETS`] stretches of time with what was held at least and at most in them, fewer where
-//! there are many processes, and the stretches grow with the time that is outlined. It judges nobody and asks no clock.
+//! there are many processes, and the stretches grow with the time that is outlined. It judges nobody and
+//! asks no clock.
 
 use std::collections::HashMap;
 
