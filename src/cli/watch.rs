@@ -55,7 +55,10 @@ pub(super) fn run(args: &Watch, global: &Global) -> anyhow::Result<Exit> {
         remembered.theme = None;
     }
     let outcome = watch::run(source, past, Box::new(hand), options, &mut remembered);
-    habits::save(remembered);
+    if !is_recording(args) {
+        // How one looks at another machine's day is not how one looks at this one.
+        habits::save(remembered);
+    }
     match outcome? {
         Outcome::Quit => Ok(Exit::Clean),
         Outcome::Signal(signal) => {

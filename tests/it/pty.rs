@@ -18,7 +18,7 @@ use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
 use mock_nvml::scene::{Fault, Gpu, Process, Scene};
 use vt100::{MouseProtocolEncoding, MouseProtocolMode};
 
-use crate::machine::{GIB, Machine, Running};
+use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::support;
 
 /// Nothing here takes longer on a machine that is alive.
@@ -587,18 +587,29 @@ fn how_it_was_left_is_how_it_comes_back() {
         return;
     }
     let state = tempfile::tempdir().unwrap();
-    let mut watch = support::command(&["watch", "--demo"]);
+    let sleeper = Running::sleep();
+    let machine = Machine::new(&one_gpu(&[sleeper.pid()]));
+    let mut watch = machine.command(&["watch", "--no-store"]);
     watch.env("STATE_DIRECTORY", state.path());
-    let start = |mark: &'static str| {
-        let terminal = Terminal::start(&[], &watch, 40, 160);
+    let mut demo = support::command(&["watch", "--demo"]);
+    demo.env("STATE_DIRECTORY", state.path());
+    let show = |program: &Command, mark: &'static str| {
+        let terminal = Terminal::start(&[], program, 40, 160);
         terminal.wait_for(mark, |text| text.contains(mark));
         terminal
     };
+    let start = |mark| show(&watch, mark);
     let mut terminal = start("MEM▼");
     terminal.press("q");
     assert_eq!(terminal.end().code(), Some(0));
     let count = || std::fs::read_dir(state.path()).unwrap().count();
     assert_eq!(count(), 0, "nothing was changed, nothing is written");
+    let mut terminal = show(&demo, "MEM▼");
+    terminal.press("oU");
+    terminal.wait_for("order by user", |text| text.contains("USER▼"));
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+    assert_eq!(count(), 0, "how a recording is looked at is not remembered");
 
     let mut terminal = start("MEM▼");
     terminal.press("oU");

@@ -6,7 +6,6 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpumem::model::Snapshot;
 use gpumem::rules::{Engine, Settings};
 use gpumem::source::{Control, Due, Error as SourceError, Origin, Source, Taken};
 use gpumem::watch::Past;
@@ -310,8 +309,14 @@ impl Source for Buggy {
 
     fn take(&mut self, _: Instant) -> Result<Option<Taken>, SourceError> {
         assert!(!self.0, "as a bug would");
+        let snapshot = serde_json::json!({
+            "schema": "gpumem.snapshot/1",
+            "time": "2026-11-21T10:04:05Z",
+            "gpus": [{ "index": 0, "processes": [{ "pid": 7, "used_bytes": 1 }] }],
+            "processes": [{ "pid": 7, "start_ticks": 70, "command": ["train"] }],
+        });
         Ok(Some(Taken {
-            snapshot: Snapshot::new("2026-11-21T10:04:05Z".parse().unwrap()),
+            snapshot: serde_json::from_value(snapshot).unwrap(),
             is_passing: false,
         }))
     }
@@ -375,9 +380,9 @@ fn a_bug_in_any_thread_ends_it_on_a_restored_terminal() {
         again.env(CHILD, which).env("RUST_BACKTRACE", "0");
         let mut terminal = Terminal::start(&[], &again, 40, 100);
         if which == "hand" {
-            terminal.wait_for("sample", |text| text.contains("no GPU"));
+            terminal.wait_for("sample", |text| text.contains("train"));
             assert!(terminal.is_raw());
-            terminal.press("X");
+            terminal.press("jx");
         }
         assert_eq!(terminal.end().code(), Some(7), "{}", terminal.text());
         terminal.assert_restored();

@@ -42,7 +42,8 @@ pub use picture::{Once, ThemeChoice};
 /// one on a row selects, two explain; with Shift held the terminal selects text.
 ///
 /// Files: watch.json in the state directory keeps the order, trees, whether the small are hidden, the
-/// GPUs' form and the theme from one run to the next; reap.jsonl there is the ledger of what was ended.
+/// GPUs' form and the theme from one run on this machine to the next, and of no recording; reap.jsonl
+/// there is the ledger of what was ended.
 /// The directory is the service's $STATE_DIRECTORY, /var/lib/gpumem for root, or
 /// $XDG_STATE_HOME/gpumem (~/.local/state/gpumem) for anybody else.
 ///
