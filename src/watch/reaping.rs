@@ -4,11 +4,12 @@
 //! question, so that what is confirmed is the very plan that is on the screen: it never changes by
 //! itself, a newer sample makes no other plan, and only a person asks for another one. A yes counts only
 //! once the plan has been drawn, and can be taken back for [`UNDO`], all of which is seen: where the plan goes
-//! out of sight, or time is missing, the yes is void. Until then nothing is sent; after that, until the first
-//! signal, it can be undone still, and stopped at any time. A plan that is [`OLD`] takes no yes.
-//! A plan that is carried out is a [`batch`]; how all of it looks is in `view/plan.rs`.
+//! out of sight, or time is missing, the yes is void (`countdown.rs`). Until then nothing is sent; after that,
+//! until the first signal, it can be undone still, and stopped at any time. A plan that is [`OLD`] takes no
+//! yes. A plan that is carried out is a [`batch`]; how all of it looks is in `view/plan.rs`.
 
 pub mod batch;
+mod countdown;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,17 +26,9 @@ use super::view::plan as view;
 use crate::model::finding::{Finding, Undecided};
 use crate::model::{Snapshot, Time};
 use crate::reclaim::{Signal, Target};
-use crate::units::Span;
 use batch::Batch;
+pub use countdown::{Countdown, UNDO, seconds_left, suspended, turned};
 
-/// How long a yes can be taken back.
-pub const UNDO: Duration = Duration::from_secs(3);
-/// A second yes sends at once, but not within so much of another one: a key that is held down says yes
-/// again and again.
-const HELD_DOWN: Duration = Duration::from_secs(1);
-/// A countdown that is late by so much was not seen to its end: gpumem was stopped, or the terminal stood
-/// still.
-const LATE: Duration = Duration::from_secs(3);
 /// A plan that is so many seconds old is made anew before it takes a yes.
 pub const OLD: f64 = 300.0;
 
@@ -96,18 +89,6 @@ pub enum Button {
     Cancel,
     /// Carry the plan out.
     Begin,
-}
-
-/// A yes that can be taken back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Countdown {
-    /// Until then, as time since the screen started; `None` before the first tick tells the time, since
-    /// keys do not.
-    pub ends: Option<Duration>,
-    /// Whether another yes came since the last tick.
-    has_yes: bool,
-    /// No yes came later than this, but for that one.
-    quiet_since: Duration,
 }
 
 impl Dialog {
@@ -335,27 +316,6 @@ fn is_in_sight(app: &App) -> bool {
     app.mode == Mode::Plan && app.layout().is_some()
 }
 
-/// Takes a yes back where it can still be taken back; says why, if only to who looks later.
-fn undo(app: &mut App, why: &str) -> Option<Effect> {
-    let dialog = app.reaping.dialog.as_mut()?;
-    dialog.countdown.take()?;
-    dialog.button = Button::Cancel;
-    dialog.note = Some(format!("undone: {why}"));
-    Some(Effect::Draw)
-}
-
-/// The screen has changed: a yes that can be taken back has to be seen.
-pub fn turned(app: &mut App) {
-    if !is_in_sight(app) {
-        undo(app, "the plan went out of sight; nothing was sent");
-    }
-}
-
-/// gpumem is about to be stopped, and time will be missing.
-pub fn suspended(app: &mut App) {
-    undo(app, "gpumem was suspended; nothing was sent");
-}
-
 /// How old the plan is that is shown; `None` of a recording, where nothing is sent.
 pub fn age_seconds(app: &App) -> Option<f64> {
     let asked = app.reaping.dialog.as_ref()?.asked?;
@@ -365,45 +325,13 @@ pub fn age_seconds(app: &App) -> Option<f64> {
 
 /// Time has passed.
 pub fn tick(app: &mut App) -> Option<Effect> {
-    let now = app.now();
-    let is_in_sight = is_in_sight(app);
-    let dialog = app.reaping.dialog.as_mut();
-    let Some(countdown) = dialog.and_then(|dialog| dialog.countdown.as_mut()) else {
-        return is_running(app).then_some(Effect::Draw);
-    };
-    if countdown.ends.is_none() || std::mem::take(&mut countdown.has_yes) {
-        countdown.quiet_since = now;
-    }
-    let ends = *countdown.ends.get_or_insert(now + UNDO);
-    if !is_in_sight {
-        undo(app, "the plan was out of sight; nothing was sent")
-    } else if now >= ends + LATE {
-        undo(app, "the screen stood still meanwhile; nothing was sent")
-    } else if now >= ends {
-        begin(app)
-    } else {
-        Some(Effect::Draw)
-    }
+    countdown::tick(app).or_else(|| is_running(app).then_some(Effect::Draw))
 }
 
 /// When something here will read differently, as time since the start of the screen.
 pub fn next_tick(app: &App) -> Option<Duration> {
-    let now = app.now();
-    let dialog = app.reaping.dialog.as_ref();
-    if let Some(countdown) = dialog.and_then(|dialog| dialog.countdown) {
-        let Some(ends) = countdown.ends else {
-            return Some(Duration::ZERO);
-        };
-        let next = seconds_left(ends, now).saturating_sub(1);
-        return Some(ends.saturating_sub(Duration::from_secs(next)));
-    }
-    is_running(app).then(|| Duration::from_secs(now.as_secs() + 1))
-}
-
-/// Whole seconds until then, the last one to its end.
-pub fn seconds_left(ends: Duration, now: Duration) -> u64 {
-    let left = ends.saturating_sub(now);
-    left.as_secs() + u64::from(left.subsec_nanos() > 0)
+    let running = || Duration::from_secs(app.now().as_secs() + 1);
+    countdown::next_tick(app).or_else(|| is_running(app).then(running))
 }
 
 /// Whether a plan is being carried out.
@@ -441,7 +369,7 @@ pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<Action>) -> Option<E
     let action = action?;
     match &mut app.reaping.dialog {
         None => on_batch(app, action),
-        Some(dialog) if dialog.countdown.is_some() => on_countdown(app, action),
+        Some(dialog) if dialog.countdown.is_some() => countdown::on_key(app, action),
         Some(dialog) if dialog.signals.is_some() => on_signals(app, action),
         // Of three, two steps on are one back.
         Some(_) if key.code == KeyCode::BackTab => turn(app, 2),
@@ -455,10 +383,10 @@ fn on_plan(app: &mut App, action: Action) -> Option<Effect> {
     }
     let dialog = app.reaping.dialog.as_mut()?;
     match action {
-        Action::Confirm => return confirm(app),
+        Action::Confirm => return countdown::confirm(app),
         Action::Open => {
             return match dialog.button {
-                Button::Begin => confirm(app),
+                Button::Begin => countdown::confirm(app),
                 Button::Cancel => close(app),
             };
         }
@@ -509,60 +437,6 @@ fn turn(app: &mut App, steps: usize) -> Option<Effect> {
         dialog.wish.scope = Scope::Findings;
     }
     ask(app)
-}
-
-/// A yes. It counts where there is a plan, and it has been seen.
-fn confirm(app: &mut App) -> Option<Effect> {
-    let is_recording = app.setup.replay.is_some();
-    let has_ended = app.end.is_some();
-    let old = age_seconds(app).filter(|age| *age >= OLD);
-    let dialog = app.reaping.dialog.as_mut()?;
-    if dialog.proposal().is_none() || !dialog.is_drawn {
-        return None;
-    }
-    if let Some(age) = old {
-        let age = Span::from_seconds(age);
-        let effect = ask(app);
-        if let Some(dialog) = &mut app.reaping.dialog {
-            let note = format!("nothing was sent: that plan was {age} old; this is a new one");
-            dialog.note = Some(note);
-        }
-        return effect;
-    }
-    if is_recording {
-        dialog.note = Some("nothing was sent: it is a recording".to_owned());
-    } else if dialog.ends() == 0 {
-        dialog.note = Some("nothing was sent: there is nothing for gpumem to end".to_owned());
-    } else if has_ended {
-        dialog.note = Some("nothing was sent: no more samples come".to_owned());
-    } else {
-        dialog.note = None;
-        dialog.countdown = Some(Countdown {
-            ends: None,
-            has_yes: false,
-            quiet_since: Duration::ZERO,
-        });
-    }
-    Some(Effect::Draw)
-}
-
-fn on_countdown(app: &mut App, action: Action) -> Option<Effect> {
-    let now = app.now();
-    let dialog = app.reaping.dialog.as_mut()?;
-    let countdown = dialog.countdown.as_mut()?;
-    match action {
-        Action::Confirm | Action::Open => {
-            countdown.ends?;
-            let is_quiet = !countdown.has_yes && now >= countdown.quiet_since + HELD_DOWN;
-            if is_quiet && dialog.is_drawn {
-                return begin(app);
-            }
-            countdown.has_yes = true;
-            None
-        }
-        Action::Undo | Action::Back => undo(app, "nothing was sent"),
-        _ => None,
-    }
 }
 
 fn on_signals(app: &mut App, action: Action) -> Option<Effect> {

@@ -1,0 +1,196 @@
+//! A plan that is carried out.
+
+use super::*;
+
+#[test]
+fn what_is_carried_out_is_told_of_now_whatever_time_is_shown() {
+    let mut app = showing(None);
+    see(&mut app, 1, later(2.0));
+    let number = begun(&mut app);
+    hear(&mut app, News::Begun { number });
+    press(&mut app, KeyCode::Esc);
+    char(&mut app, '[');
+    assert_eq!(app.picture.as_ref().unwrap().snapshot.time, later(0.0).time);
+    let mut newest = later(4.0);
+    sample::entry(&mut newest, 0, 1).used_bytes = Some(2 * GIB);
+    let effect = see(&mut app, 5, newest);
+    assert!(
+        matches!(&effect, Some(Effect::Hand(Ask::Look(sight))) if sight.snapshot.time == later(4.0).time),
+        "{effect:?}"
+    );
+    let batch = app.reaping.batch.as_ref().unwrap();
+    assert_eq!(batch.targets[0].held_bytes, Some(2 * GIB));
+    let until = later(10.0).time;
+    let stage = Stage::Waiting { until };
+    let place = 0;
+    hear(
+        &mut app,
+        News::Target {
+            number,
+            place,
+            stage,
+        },
+    );
+    assert_eq!(hint(&app).unwrap(), "ending 1 of 2, 6s");
+}
+
+#[test]
+fn what_is_carried_out_can_be_undone_and_stopped() {
+    let mut app = showing(None);
+    let number = begun(&mut app);
+    hear(&mut app, News::Begun { number });
+    let stop = Some(Effect::Hand(Ask::Stop { number }));
+    assert_eq!(char(&mut app, 'u'), stop);
+    let batch = app.reaping.batch.as_ref().unwrap();
+    assert_eq!(batch.summary(), "0 B back from 0 of 2; stopping");
+    assert!(is_running(&app), "not before the hand says so");
+    let error = Some("undone: nothing was sent".to_owned());
+    let effect = hear(&mut app, News::Over { number, error });
+    assert_eq!(effect, Some(Effect::Control(Control::Hurry(false))));
+    let batch = app.reaping.batch.as_ref().unwrap();
+    assert!(batch.summary().ends_with("; undone: nothing was sent"));
+    assert_eq!(char(&mut app, 'u'), None, "it is over");
+}
+
+#[test]
+fn marks_go_with_the_plan_that_was_begun() {
+    let mut app = showing(None);
+    char(&mut app, 'j');
+    char(&mut app, ' ');
+    assert_eq!(app.tagged.len(), 1);
+    begun(&mut app);
+    assert!(app.tagged.is_empty(), "who is marked was dealt with");
+    let mut app = showing(None);
+    char(&mut app, 'j');
+    char(&mut app, ' ');
+    asked(char(&mut app, 'X'));
+    press(&mut app, KeyCode::Esc);
+    assert_eq!(app.tagged.len(), 1, "nothing was begun");
+}
+
+#[test]
+fn what_is_carried_out_is_looked_at_with_every_sample_and_told() {
+    let mut app = showing(None);
+    let number = begun(&mut app);
+    let effect = hear(&mut app, News::Begun { number });
+    assert_eq!(effect, Some(Effect::Control(Control::Hurry(true))));
+    let effect = see(&mut app, 5, later(2.0));
+    assert!(
+        matches!(&effect, Some(Effect::Hand(Ask::Look(sight))) if sight.snapshot.time == later(2.0).time),
+        "{effect:?}"
+    );
+    let words = "SIGTERM to 4001".to_owned();
+    let sent = News::Sent {
+        number,
+        place: 0,
+        words,
+    };
+    assert_eq!(hear(&mut app, sent), Some(Effect::Draw));
+    let stage = Stage::Waiting {
+        until: later(12.0).time,
+    };
+    let waiting = News::Target {
+        number,
+        place: 0,
+        stage,
+    };
+    assert_eq!(hear(&mut app, waiting), Some(Effect::Draw));
+    assert_eq!(app.next_tick(), Some(Duration::from_secs(6)));
+    tick(&mut app, 8_000);
+    let text = app.reaping.batch.as_ref().unwrap().lines(app.clock());
+    assert_eq!(
+        text,
+        [
+            "4001 ann: 6.0 GiB: python",
+            "    done: SIGTERM to 4001",
+            "    waiting for it, 7s left; 0 B of 6.0 GiB back",
+            "7 ann: 6.0 GiB: python",
+            "    its turn is to come",
+        ]
+    );
+    // It goes on behind the table, and x comes back to it.
+    assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Draw));
+    assert_eq!(app.mode, Mode::Main);
+    assert_eq!(hint(&app).unwrap(), "ending 1 of 2: SIGTERM to 4001, 7s");
+    assert_eq!(char(&mut app, 'x'), Some(Effect::Draw));
+    assert_eq!((&app.mode, &app.reaping.dialog), (&Mode::Plan, &None));
+    press(&mut app, KeyCode::Esc);
+
+    for (place, outcome) in [
+        (
+            0,
+            Outcome::Freed {
+                bytes: 6 * GIB,
+                ms: 300,
+            },
+        ),
+        (1, Outcome::RuleNoLongerTrue),
+    ] {
+        let words = outcome.to_string();
+        let stage = Stage::Ended { outcome, words };
+        let news = News::Target {
+            number,
+            place,
+            stage,
+        };
+        hear(&mut app, news);
+    }
+    let effect = hear(
+        &mut app,
+        News::Over {
+            number,
+            error: None,
+        },
+    );
+    assert_eq!(effect, Some(Effect::Control(Control::Hurry(false))));
+    assert_eq!(hint(&app).unwrap(), "over: 6.0 GiB back from 1 of 2 (x)");
+    assert_eq!(see(&mut app, 9, later(8.0)), Some(Effect::Draw));
+    char(&mut app, 'x');
+    assert_eq!(app.mode, Mode::Plan);
+    press(&mut app, KeyCode::Esc);
+    assert_eq!((hint(&app), &app.reaping.batch), (None, &None));
+    asked(char(&mut app, 'x'));
+}
+
+#[test]
+fn one_that_does_not_begin_says_why_and_leaves_the_rest() {
+    let mut app = showing(None);
+    let number = begun(&mut app);
+    let error = Some("nothing was sent: another reaper is at work".to_owned());
+    let stranger = News::Over {
+        number: number + 1,
+        error: None,
+    };
+    assert_eq!(hear(&mut app, stranger), None);
+    hear(&mut app, News::Over { number, error });
+    assert!(!is_running(&app));
+    let batch = app.reaping.batch.as_ref().unwrap();
+    assert!(batch.summary().ends_with("another reaper is at work"));
+    assert_eq!(batch.lines(None)[1], "    left as it is");
+    assert_eq!(press(&mut app, KeyCode::Enter), Some(Effect::Draw));
+    assert_eq!((&app.mode, &app.reaping.batch), (&Mode::Main, &None));
+}
+
+#[test]
+fn what_nvml_does_not_say_is_not_said_to_be_back() {
+    let mut app = showing(None);
+    begun(&mut app);
+    let back = |app: &App| app.reaping.batch.as_ref().unwrap().targets[0].held_bytes;
+    let mut snapshot = later(2.0);
+    // The member's start ticks are 1, as is the sample's second process's.
+    sample::entry(&mut snapshot, 0, 1).used_bytes = Some(2 * GIB);
+    see(&mut app, 5, snapshot.clone());
+    assert_eq!(back(&app), Some(2 * GIB));
+    snapshot.time = later(4.0).time;
+    snapshot.gpus[0].stale_seconds = Some(4.0);
+    see(&mut app, 6, snapshot);
+    assert_eq!(back(&app), None, "the driver hangs");
+    let mut stranger = later(6.0);
+    stranger.processes[1].start_ticks = Some(99);
+    see(&mut app, 7, stranger);
+    assert_eq!(back(&app), Some(0), "the number is another's");
+    let mut lost = later(8.0);
+    sample::lose(&mut lost, 0);
+    see(&mut app, 8, lost);
+    assert_eq!(back(&app), None);
+}

@@ -1,0 +1,214 @@
+//! A yes: what takes it, what voids it, and when it begins.
+
+use super::*;
+
+#[test]
+fn a_yes_begins_the_very_plan_that_is_shown_after_the_time_to_undo() {
+    let mut app = showing(None);
+    let number = planned(&mut app, vec![target(sample::pid(0, 1))]);
+    let shown = Arc::clone(&dialog(&app).proposal().unwrap().plan);
+    assert_eq!(char(&mut app, 'y'), Some(Effect::Draw));
+    // Keys do not tell the time: the next tick does, at once.
+    assert_eq!(app.next_tick(), Some(Duration::ZERO));
+    assert_eq!(tick(&mut app, 5_500), Some(Effect::Draw));
+    for (next, until) in [(6_500, 6_400), (7_500, 7_499), (8_500, 8_499)] {
+        assert_eq!(next_tick(&app), Some(Duration::from_millis(next)));
+        assert_eq!(tick(&mut app, until), Some(Effect::Draw), "{until}");
+        tick(&mut app, next.min(8_499));
+    }
+    let plan = match tick(&mut app, 8_500) {
+        Some(Effect::Hand(Ask::Begin { number: of, plan })) if of == number => plan,
+        other => panic!("{other:?}"),
+    };
+    assert!(Arc::ptr_eq(&plan, &shown));
+    assert!(app.reaping.dialog.is_none() && is_running(&app));
+}
+
+#[test]
+fn a_yes_can_be_taken_back_and_nothing_was_sent() {
+    for key in [
+        KeyCode::Char('u'),
+        KeyCode::Char('n'),
+        KeyCode::Char('q'),
+        KeyCode::Esc,
+    ] {
+        let mut app = showing(None);
+        planned(&mut app, vec![target(7)]);
+        char(&mut app, 'y');
+        tick(&mut app, 2_000);
+        assert_eq!(press(&mut app, key), Some(Effect::Draw));
+        let note = dialog(&app).note.as_deref();
+        assert_eq!(note, Some("undone: nothing was sent"));
+        assert_eq!(dialog(&app).countdown, None);
+        for at in [5_000, 6_000, 60_000] {
+            assert!(!matches!(tick(&mut app, at), Some(Effect::Hand(_))));
+        }
+        assert!(app.reaping.batch.is_none());
+    }
+}
+
+#[test]
+fn a_second_yes_begins_at_once_but_a_key_held_down_does_not() {
+    let mut app = showing(None);
+    planned(&mut app, vec![target(7)]);
+    for _ in 0..20 {
+        assert!(!matches!(char(&mut app, 'y'), Some(Effect::Hand(_))));
+    }
+    tick(&mut app, 2_000);
+    for second in [3_000, 4_000] {
+        for _ in 0..20 {
+            assert_eq!(char(&mut app, 'y'), None, "held down");
+        }
+        tick(&mut app, second);
+    }
+    press(&mut app, KeyCode::Esc);
+    assert!(app.reaping.batch.is_none());
+
+    char(&mut app, 'y');
+    tick(&mut app, 12_000);
+    tick(&mut app, 13_000);
+    let effect = press(&mut app, KeyCode::Enter);
+    assert!(matches!(effect, Some(Effect::Hand(Ask::Begin { .. }))));
+}
+
+/// A yes whose countdown runs to 5 s after the start.
+fn counting(app: &mut App) {
+    planned(app, vec![target(7)]);
+    char(app, 'y');
+    tick(app, 2_000);
+}
+
+/// That the yes is void, for a reason that is told, and that nothing comes of it later.
+fn is_void(app: &mut App, reason: &str) {
+    assert_eq!(dialog(app).countdown, None, "{reason}");
+    let note = dialog(app).note.clone().unwrap();
+    assert_eq!(note, format!("undone: {reason}; nothing was sent"));
+    for at in [5_000, 6_000, 60_000, 4_000_000] {
+        assert!(!matches!(tick(app, at), Some(Effect::Hand(_))), "{reason}");
+    }
+}
+
+#[test]
+fn a_yes_whose_countdown_is_not_seen_is_void() {
+    let mut app = showing(None);
+    counting(&mut app);
+    update(&mut app, Event::Resize(20, 5));
+    // Nor does it count that the screen is large again.
+    update(&mut app, Event::Resize(80, 24));
+    is_void(&mut app, "the plan went out of sight");
+
+    let mut app = showing(None);
+    counting(&mut app);
+    char(&mut app, '?');
+    press(&mut app, KeyCode::Esc);
+    assert_eq!(app.mode, Mode::Plan);
+    is_void(&mut app, "the plan went out of sight");
+}
+
+#[test]
+fn a_yes_is_void_where_time_is_missing() {
+    let mut app = showing(None);
+    counting(&mut app);
+    let effect = update(&mut app, Event::Signal(signal_hook::consts::SIGTSTP));
+    assert_eq!(effect, Some(Effect::Stop));
+    update(&mut app, Event::Signal(signal_hook::consts::SIGCONT));
+    is_void(&mut app, "gpumem was suspended");
+
+    // Stopped by SIGSTOP, which nobody is told of, or held up by a terminal that takes nothing: a tick
+    // that comes much too late, with or without a sample before it.
+    for has_sample in [false, true] {
+        let mut app = showing(None);
+        counting(&mut app);
+        if has_sample {
+            see(&mut app, 3_600, later(3_600.0));
+        }
+        assert_eq!(tick(&mut app, 3_600_000), Some(Effect::Draw));
+        is_void(&mut app, "the screen stood still meanwhile");
+    }
+}
+
+#[test]
+fn a_plan_that_is_old_takes_no_yes_and_is_made_anew() {
+    let mut app = showing(None);
+    let number = planned(&mut app, vec![target(7)]);
+    see(&mut app, 300, later(299.0));
+    draw(&mut app);
+    char(&mut app, 'y');
+    assert!(dialog(&app).countdown.is_some(), "old, but not too old");
+    char(&mut app, 'u');
+    // The machine slept: its clock went on, and that of the screen did not.
+    see(&mut app, 301, later(30_000.0));
+    draw(&mut app);
+    let question = asked(char(&mut app, 'y'));
+    assert_eq!(
+        (question.number, question.snapshot.time),
+        (number + 1, later(30_000.0).time)
+    );
+    assert_eq!(dialog(&app).countdown, None);
+    assert!(dialog(&app).note.as_ref().unwrap().contains("8h"));
+    let (number, plan) = (question.number, Ok(proposal(vec![target(7)])));
+    hear(&mut app, News::Planned { number, plan });
+    assert_eq!(char(&mut app, 'y'), None, "the new one was not drawn");
+    draw(&mut app);
+    char(&mut app, 'y');
+    assert!(dialog(&app).countdown.is_some());
+}
+
+#[test]
+fn a_plan_that_came_late_is_as_old_as_its_question() {
+    let mut app = showing(None);
+    char(&mut app, 'j');
+    let number = asked(char(&mut app, 'x')).number;
+    // /proc hung for an hour.
+    see(&mut app, 3_600, later(3_600.0));
+    let plan = Ok(proposal(vec![target(7)]));
+    hear(&mut app, News::Planned { number, plan });
+    draw(&mut app);
+    assert_eq!(asked(char(&mut app, 'y')).number, number + 1);
+}
+
+#[test]
+fn what_is_typed_before_the_plan_is_seen_confirms_nothing() {
+    let mut app = showing(None);
+    char(&mut app, 'j');
+    let number = asked(char(&mut app, 'x')).number;
+    assert_eq!(char(&mut app, 'y'), None, "there is no plan");
+    draw(&mut app);
+    assert_eq!(char(&mut app, 'y'), None, "what was drawn was no plan");
+    let plan = Ok(proposal(vec![target(7)]));
+    hear(&mut app, News::Planned { number, plan });
+    assert_eq!(char(&mut app, 'y'), None, "it was not drawn");
+    draw(&mut app);
+    assert_eq!(char(&mut app, 'y'), Some(Effect::Draw));
+    assert!(dialog(&app).countdown.is_some());
+}
+
+#[test]
+fn on_a_screen_that_is_too_small_to_show_it_nothing_is_confirmed() {
+    let mut app = showing(None);
+    planned(&mut app, vec![target(7)]);
+    update(&mut app, Event::Resize(20, 5));
+    draw(&mut app);
+    assert_eq!(char(&mut app, 'y'), None);
+    update(&mut app, Event::Resize(40, 10));
+    draw(&mut app);
+    assert_eq!(char(&mut app, 'y'), Some(Effect::Draw));
+}
+
+#[test]
+fn enter_leaves_unless_somebody_went_to_the_other_button() {
+    let mut app = showing(None);
+    planned(&mut app, vec![target(7)]);
+    assert_eq!(press(&mut app, KeyCode::Enter), Some(Effect::Draw));
+    assert_eq!((&app.mode, &app.reaping.dialog), (&Mode::Main, &None));
+    planned(&mut app, vec![target(7)]);
+    press(&mut app, KeyCode::Right);
+    press(&mut app, KeyCode::Enter);
+    assert!(dialog(&app).countdown.is_some());
+    for key in [KeyCode::Esc, KeyCode::Char('q'), KeyCode::Char('n')] {
+        let mut app = showing(None);
+        planned(&mut app, vec![target(7)]);
+        assert_eq!(press(&mut app, key), Some(Effect::Draw));
+        assert_eq!((&app.mode, &app.reaping.dialog), (&Mode::Main, &None));
+    }
+}
