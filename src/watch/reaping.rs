@@ -334,6 +334,9 @@ pub fn next_tick(app: &App) -> Option<Duration> {
     countdown::next_tick(app).or_else(|| is_running(app).then(running))
 }
 
+/// What is said to who would quit while a plan is being carried out, and so leave it half done.
+pub const STILL_ENDING: &str = "still ending; q again leaves, and nothing more is sent";
+
 /// Whether a plan is being carried out.
 pub fn is_running(app: &App) -> bool {
     let batch = app.reaping.batch.as_ref();

@@ -22,12 +22,15 @@ pub(super) fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     if key.is_release() {
         return None;
     }
+    let note = app.note.take();
+    let is_warned = note.as_deref() == Some(reaping::STILL_ENDING);
     // A note that goes away is drawn, too.
-    let noted = app.note.take().map(|_| Effect::Draw);
-    press(app, key).or(noted)
+    let noted = note.map(|_| Effect::Draw);
+    press(app, key, is_warned).or(noted)
 }
 
-fn press(app: &mut App, key: &KeyEvent) -> Option<Effect> {
+/// `is_warned`: the key before this one asked to quit, and was told what is still being ended.
+fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
     let action = match app.mode {
         Mode::Help(_) => keys::action(Context::Main, key),
         _ => keys::action(app.context(), key),
@@ -37,6 +40,7 @@ fn press(app: &mut App, key: &KeyEvent) -> Option<Effect> {
         Some(Action::Repaint) => return Some(Effect::Repaint),
         Some(Action::Suspend) => return Some(Effect::Suspend),
         Some(Action::QuitAtOnce) if !is_typing => return Some(Effect::Quit),
+        Some(Action::Quit) if is_warned && app.mode == Mode::Main => return Some(Effect::Quit),
         _ => {}
     }
     match &app.mode {
@@ -168,6 +172,7 @@ fn act(app: &mut App, action: Action) -> Option<Effect> {
         // Not the end: one Esc too many would throw away a day's history, and on a slow line an arrow
         // whose bytes come one by one begins as one.
         Action::Back => play::note(app, "nothing is open; q quits"),
+        Action::Quit if reaping::is_running(app) => return app.refuse(reaping::STILL_ENDING),
         Action::Quit | Action::QuitAtOnce => return Some(Effect::Quit),
         Action::Repaint => return Some(Effect::Repaint),
         Action::Suspend => return Some(Effect::Suspend),

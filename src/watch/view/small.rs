@@ -6,7 +6,7 @@ use ratatui::layout::Rect;
 
 use super::gpus;
 use super::look::Look;
-use super::pen::{Pen, columns};
+use super::pen::{Pen, clean, columns};
 use crate::units::Span;
 use crate::watch::app::App;
 use crate::watch::layout::{COLUMNS_MIN, ROWS_MIN};
@@ -16,6 +16,10 @@ use crate::watch::picture::badge;
 /// The last line is kept for why there are no panels.
 pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
     let mut parts = Vec::new();
+    // What became of the last key; there is no bottom line to say it.
+    if let Some(note) = &app.note {
+        parts.push((clean(note, area.width).to_string(), look.caution()));
+    }
     if app.is_overdue() {
         let age = Span::from_seconds(app.age_seconds().unwrap_or_default() as f64);
         parts.push((format!("no answer for {age}"), look.alarm()));

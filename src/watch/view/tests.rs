@@ -17,6 +17,7 @@ use crate::rules::{Engine, Settings};
 use crate::watch::app::{Event, Me, Setup, update};
 use crate::watch::column::Column;
 use crate::watch::picture::{Picture, Sort};
+use crate::watch::reaping::STILL_ENDING;
 use crate::watch::sample;
 use crate::watch::sample::dice::Dice;
 use crate::watch::view::look::Depth;
@@ -251,6 +252,17 @@ fn hostile_names_are_shown_and_move_nothing() {
             assert!(!cell.symbol().contains(char::is_control), "{cell:?}");
         }
         check(&format!("hostile-{columns}x{rows}"), &app);
+    }
+}
+
+#[test]
+fn a_screen_too_small_for_a_bottom_line_says_what_came_of_a_key() {
+    for (columns, rows) in [(39, 9), (20, 3)] {
+        let mut app = showing(sample::snapshot(2, 3), columns, rows);
+        assert!(!text(&render(&app)).contains("still ending"));
+        app.note = Some(STILL_ENDING.to_owned());
+        let shown = text(&render(&app));
+        assert!(shown.starts_with("still ending; q"), "{shown}");
     }
 }
 

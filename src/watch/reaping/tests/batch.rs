@@ -1,6 +1,7 @@
-//! A plan that is carried out.
+//! A plan that is carried out, and how one leaves it.
 
 use super::*;
+use crate::watch::view::hints;
 
 #[test]
 fn what_is_carried_out_is_told_of_now_whatever_time_is_shown() {
@@ -193,4 +194,135 @@ fn what_nvml_does_not_say_is_not_said_to_be_back() {
     sample::lose(&mut lost, 0);
     see(&mut app, 8, lost);
     assert_eq!(back(&app), None);
+}
+
+fn ctrl_c(app: &mut App) -> Option<Effect> {
+    let key = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    update(app, Event::Key(key))
+}
+
+/// A plan is being carried out behind the table.
+fn behind() -> (App, u64) {
+    let mut app = showing(None);
+    let number = begun(&mut app);
+    hear(&mut app, News::Begun { number });
+    press(&mut app, KeyCode::Esc);
+    assert_eq!(app.mode, Mode::Main);
+    (app, number)
+}
+
+/// That the key only told what goes on.
+fn is_warned(app: &mut App, key: KeyCode) {
+    assert_eq!(press(app, key), Some(Effect::Draw), "{key}");
+    assert_eq!(app.note.as_deref(), Some(STILL_ENDING), "{key}");
+    assert!(is_running(app), "it goes on");
+}
+
+const QUIT: [KeyCode; 3] = [KeyCode::Char('q'), KeyCode::Char('Q'), KeyCode::F(10)];
+
+#[test]
+fn who_quits_meanwhile_is_told_and_quits_by_the_same_again() {
+    for first in QUIT {
+        for second in QUIT {
+            let (mut app, _) = behind();
+            is_warned(&mut app, first);
+            assert_eq!(press(&mut app, second), Some(Effect::Quit));
+        }
+    }
+    // What comes meanwhile is no answer, and takes none away.
+    let (mut app, number) = behind();
+    is_warned(&mut app, KeyCode::Char('q'));
+    tick(&mut app, 6_000);
+    see(&mut app, 7, later(4.0));
+    let (place, words) = (0, "SIGTERM to 4001".to_owned());
+    hear(
+        &mut app,
+        News::Sent {
+            number,
+            place,
+            words,
+        },
+    );
+    assert_eq!(app.note.as_deref(), Some(STILL_ENDING));
+    assert_eq!(char(&mut app, 'q'), Some(Effect::Quit));
+}
+
+#[test]
+fn another_key_after_the_first_q_is_no_second_one() {
+    for key in ['j', '?', '/', 's', 'x', 'p'] {
+        let (mut app, _) = behind();
+        is_warned(&mut app, KeyCode::Char('q'));
+        assert_ne!(char(&mut app, key), Some(Effect::Quit), "{key}");
+        assert_ne!(app.note.as_deref(), Some(STILL_ENDING), "{key}");
+        press(&mut app, KeyCode::Esc);
+        assert_eq!(app.mode, Mode::Main, "{key}");
+        is_warned(&mut app, KeyCode::Char('q'));
+    }
+    let (mut app, _) = behind();
+    is_warned(&mut app, KeyCode::Char('q'));
+    for _ in 0..5 {
+        assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Draw));
+    }
+    // Where the plan is open, q leaves that first.
+    char(&mut app, 'x');
+    assert_eq!(char(&mut app, 'q'), Some(Effect::Draw));
+    assert_eq!((&app.mode, &app.note), (&Mode::Main, &None));
+    is_warned(&mut app, KeyCode::Char('q'));
+}
+
+#[test]
+fn ctrl_c_leaves_at_once_whatever_is_being_ended() {
+    let (mut app, _) = behind();
+    assert_eq!(ctrl_c(&mut app), Some(Effect::Quit));
+    let (mut app, _) = behind();
+    is_warned(&mut app, KeyCode::Char('q'));
+    assert_eq!(ctrl_c(&mut app), Some(Effect::Quit));
+    let (mut app, _) = behind();
+    char(&mut app, 'x');
+    assert_eq!(app.mode, Mode::Plan);
+    assert_eq!(ctrl_c(&mut app), Some(Effect::Quit));
+}
+
+#[test]
+fn what_is_over_keeps_nobody() {
+    for is_told_before in [false, true] {
+        let (mut app, number) = behind();
+        if is_told_before {
+            is_warned(&mut app, KeyCode::Char('q'));
+        }
+        let error = None;
+        hear(&mut app, News::Over { number, error });
+        assert_eq!(char(&mut app, 'q'), Some(Effect::Quit));
+    }
+}
+
+#[test]
+fn what_a_running_plan_offers_does_something() {
+    let running = |is_open: bool| {
+        let (mut app, _) = behind();
+        if is_open {
+            char(&mut app, 'x');
+        }
+        app
+    };
+    for is_open in [false, true] {
+        let app = running(is_open);
+        let spots = hints::shown(&app, 200);
+        let words: Vec<&str> = spots.iter().map(|spot| spot.hint.1).collect();
+        if is_open {
+            assert_eq!(words, ["help", "leave"]);
+        }
+        for spot in spots {
+            for key in spot.binding.keys {
+                let effect = update(&mut running(is_open), Event::Key(key.event()));
+                assert!(effect.is_some(), "{key:?}");
+            }
+        }
+    }
+    // What the sheet offers beside them.
+    let stop = char(&mut running(true), 'u');
+    assert!(matches!(stop, Some(Effect::Hand(Ask::Stop { .. }))));
+    for key in ['y', 's', 'a', 'd', 'r'] {
+        assert_eq!(char(&mut running(true), key), None, "{key}");
+    }
 }
