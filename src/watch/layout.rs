@@ -81,6 +81,8 @@ pub struct Layout {
     pub gpus: Rect,
     /// How they are shown there.
     pub gpu_form: Gpus,
+    /// What limits the process table, and blank where nothing does; empty on a low screen.
+    pub table_limits: Rect,
     /// The process table's heading.
     pub table_heading: Rect,
     /// Its rows.
@@ -125,7 +127,7 @@ impl Layout {
         let header = take(1);
         let gpu_heading = take(heading);
         let gpus = take(gpu_rows);
-        take(blank);
+        let table_limits = take(blank);
         let table_heading = take(1);
         let table = take(rest - status);
         let status = take(status);
@@ -135,6 +137,7 @@ impl Layout {
             gpu_heading,
             gpus,
             gpu_form,
+            table_limits,
             table_heading,
             table,
             status,

@@ -73,7 +73,7 @@ pub fn draw(app: &App, buffer: &mut Buffer) {
                 layout.gpus,
                 buffer,
             );
-            table::draw(app, look, layout.table_heading, layout.table, buffer);
+            table::draw(app, look, &layout, buffer);
             status::draw(app, look, layout.status, buffer);
             match &app.mode {
                 Mode::Prompt(prompt) => prompt::draw(app, prompt, look, layout.hints, buffer),

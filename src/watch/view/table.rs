@@ -14,6 +14,7 @@ use crate::report::escape::escape;
 use crate::units::{Bytes, Span};
 use crate::watch::app::App;
 use crate::watch::column::Column;
+use crate::watch::layout::Layout;
 use crate::watch::listing::{Bough, Head, Line};
 use crate::watch::picture::{Picture, Sort, Subject, Widths, badge};
 use crate::watch::trend::Axis;
@@ -26,6 +27,8 @@ const GUTTER: u16 = 1;
 const SELECTED: &str = "▸";
 const TAGGED: &str = "*";
 const BOTH: &str = "◆";
+/// Columns of what limits the rows that say more than their count alone: ` (filter: g…`.
+const WORDS_LEAST: u16 = 12;
 /// How far commands can be scrolled, whatever a process calls itself.
 const FARTHEST: u16 = 4096;
 /// Generations that a tree indents; further ones stand below each other.
@@ -33,8 +36,9 @@ const INDENTED: u16 = 8;
 /// Blocks for the heights of an outline.
 const BLOCKS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 
-/// Draws the heading and the visible rows.
-pub fn draw(app: &App, look: Look, heading: Rect, area: Rect, buffer: &mut Buffer) {
+/// Draws what limits the table, the heading and the visible rows.
+pub fn draw(app: &App, look: Look, layout: &Layout, buffer: &mut Buffer) {
+    let area = layout.table;
     let Some(picture) = &app.picture else {
         Pen::new(buffer, area, 0)
             .skip(GUTTER)
@@ -42,7 +46,13 @@ pub fn draw(app: &App, look: Look, heading: Rect, area: Rect, buffer: &mut Buffe
         return;
     };
     let columns = chosen(picture.widths, area.width);
-    draw_heading(app, &columns, look, heading, buffer);
+    let limits = layout.table_limits;
+    if let Some(limited) = Limited::new(app).filter(|_| !limits.is_empty()) {
+        Pen::new(buffer, limits, 0)
+            .skip(GUTTER)
+            .text(&limited.text(), look.caution());
+    }
+    draw_heading(app, &columns, look, layout, buffer);
     if app.listing.lines.is_empty() {
         let text = match app.choice.limits() {
             Some(limits) if !picture.rows.is_empty() => {
@@ -214,9 +224,17 @@ fn column_width(column: Column, widths: Widths) -> u16 {
     }
 }
 
-fn draw_heading(app: &App, columns: &[(Column, u16)], look: Look, area: Rect, buffer: &mut Buffer) {
+fn draw_heading(
+    app: &App,
+    columns: &[(Column, u16)],
+    look: Look,
+    layout: &Layout,
+    buffer: &mut Buffer,
+) {
     let sort = app.choice.sort;
-    let mut pen = Pen::new(buffer, area, 0);
+    // What limits the rows is told here where it has no line of its own.
+    let limited = Limited::new(app).filter(|_| layout.table_limits.is_empty());
+    let mut pen = Pen::new(buffer, layout.table_heading, 0);
     pen.skip(GUTTER);
     for &(column, width) in columns {
         let style = if column == sort.column {
@@ -226,12 +244,16 @@ fn draw_heading(app: &App, columns: &[(Column, u16)], look: Look, area: Rect, bu
         };
         let title = title(column, sort);
         if column == Column::Command
-            && let Some((beside, told)) = told(app, &title, width)
+            && let Some(limited) = &limited
         {
-            if beside {
-                pen.text(&title, style).skip(2);
+            // The title gives way only where not even the count has room beside it.
+            let mut room = width;
+            let beside = width.saturating_sub(self::columns(&title) + 1);
+            if limited.least() <= beside {
+                pen.text(&title, style).skip(1);
+                room = beside;
             }
-            pen.text(&told, look.caution());
+            pen.text(&limited.within(room), look.caution());
         } else if column.spec().right {
             pen.right(&title, width, style).skip(1);
         } else {
@@ -250,15 +272,51 @@ fn title(column: Column, sort: Sort) -> String {
     format!("{}{mark}", column.spec().title)
 }
 
-/// How many rows are shown and what limits them, where something does; and whether the last column's
-/// title has room beside it.
-fn told(app: &App, title: &str, width: u16) -> Option<(bool, String)> {
-    let limits = app.choice.limits()?;
-    let shown = app.listing.lines.len();
-    let count = shown + app.listing.hidden;
-    let text = format!("{shown} of {count} ({})", escape(&limits));
-    let is_beside = columns(title).saturating_add(columns(&text)) + 2 <= width;
-    Some((is_beside, text))
+/// How many rows are shown, and what limits them.
+struct Limited {
+    shown: usize,
+    count: usize,
+    /// Made harmless.
+    limits: String,
+}
+
+impl Limited {
+    /// `None` where nothing limits the rows.
+    fn new(app: &App) -> Option<Self> {
+        let limits = app.choice.limits()?;
+        let shown = app.listing.lines.len();
+        Some(Self {
+            shown,
+            count: shown + app.listing.hidden,
+            limits: escape(&limits).into_owned(),
+        })
+    }
+
+    /// `4 of 300 (filter: gpu:2)`.
+    fn text(&self) -> String {
+        format!("{} of {} ({})", self.shown, self.count, self.limits)
+    }
+
+    /// As much of it as `room` columns say: the count is whole, if need be as `4/300`.
+    fn within(&self, room: u16) -> String {
+        let count = format!("{} of {}", self.shown, self.count);
+        if columns(&self.text()) <= room || columns(&count) + WORDS_LEAST <= room {
+            self.text()
+        } else if columns(&count) <= room {
+            count
+        } else {
+            self.shortest()
+        }
+    }
+
+    fn shortest(&self) -> String {
+        format!("{}/{}", self.shown, self.count)
+    }
+
+    /// Columns below which the count is not whole.
+    fn least(&self) -> u16 {
+        columns(&self.shortest())
+    }
 }
 
 /// What the visible rows have in common.

@@ -210,3 +210,35 @@ fn only_the_halted_are_marked_so() {
         assert_eq!(is_halted(state), marked, "{state}");
     }
 }
+
+#[test]
+fn what_limits_the_rows_is_told_beside_the_headings() {
+    let lines = |width, height, count, filter: &str| {
+        let mut app = showing(sample::snapshot(4, count), width, height);
+        type_in(&mut app, filter);
+        let y = usize::from(app.layout().unwrap().table_heading.y);
+        let screen = text(&render(&app));
+        let line = |at: usize| screen.lines().nth(at).unwrap().trim().to_owned();
+        (line(y - 1), line(y))
+    };
+    // On the line above, where there is one.
+    let long = "/gpu:2 pid>1 mem>1GiB runtime>1s user:ann,bob,hana !user:nobody\n";
+    for (width, height) in [(40, 20), (80, 24), (120, 40)] {
+        let (above, heading) = lines(width, height, 75, long);
+        assert!(above.starts_with("75 of 300 (filter: gpu:2 p"), "{above}");
+        assert_eq!(above.ends_with('…'), width < 100, "{above}");
+        assert!(heading.ends_with("COMMAND"), "{heading}");
+    }
+    // In the heading where there is none: the count is whole whatever else is cut.
+    for (width, count, told) in [
+        (100, 75, "COMMAND 75 of 300 (filter: gp…"),
+        (60, 75, "COMMAND 75 of 300"),
+        (40, 1, "COMMAND 1/4"),
+        (40, 75, "FINDING  75 of 300"),
+    ] {
+        let (_, heading) = lines(width, 12, count, "/gpu:2\n");
+        assert!(heading.ends_with(told), "{heading}");
+    }
+    let (above, heading) = lines(80, 24, 75, "");
+    assert!(above.is_empty() && heading.ends_with("COMMAND"), "{above}");
+}
