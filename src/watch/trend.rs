@@ -4,13 +4,13 @@
 //! shown, and a time that nobody saw is blank. Each row has a scale of its own, from the least that it
 //! held: what it holds stands beside it, so that what the cells tell is whether it climbs.
 
-use crate::history::course::{Bucket, Course};
+use crate::history::course::{Bucket, Course, MOST_BUCKETS};
 use crate::model::Time;
 
 /// The longest time that is shown: 30 minutes, as the slowest of the rules needs about as much.
 const WINDOW_SECONDS: f64 = 1800.0;
-/// A sample tells of the time after it, as far as to the next one, but of no more than this: what the
-/// rules bridge, too.
+/// A sample tells of the time after it, as far as to the next one, but of no more than this, which the
+/// rules bridge, too, or than three times the usual distance of two samples.
 const VOUCHED_MILLISECONDS: i64 = 60_000;
 /// How many heights there are.
 const STEPS: u64 = 8;
@@ -45,15 +45,23 @@ impl Axis {
             let at = time.clamp(0, length).saturating_mul(i64::from(self.cells)) / length;
             (at as usize).min(most.len().saturating_sub(1))
         };
-        let buckets = seen(course, self.start, self.end);
+        let past = seen(course, None, self.end);
+        let distances = past.windows(2).map(|two| two[1].since - two[0].until);
+        let vouched = vouched_milliseconds(distances);
+        // The last sample before the axis may tell of its beginning.
+        let first = past.partition_point(|bucket| bucket.until < self.start);
+        let buckets = &past[first.saturating_sub(1)..];
         let mut spans = Vec::with_capacity(buckets.len());
         for (at, bucket) in buckets.iter().enumerate() {
             let next = buckets.get(at + 1).map_or(self.end, |next| next.since);
-            let until = if next - bucket.until <= VOUCHED_MILLISECONDS {
+            let until = if next - bucket.until <= vouched {
                 next
             } else {
                 bucket.until
             };
+            if until < self.start {
+                continue;
+            }
             // The cell that begins where a stretch ends is not of it.
             let first = cell_at(bucket.since - self.start);
             let last = cell_at(until - self.start - 1).max(first);
@@ -82,16 +90,33 @@ impl Axis {
 /// By how many bytes a course grew in the half hour before `end`; negative where it shrank, `None`
 /// where nothing was seen in it.
 pub fn growth_bytes(course: &Course, end: Time) -> Option<i64> {
-    let buckets = seen(course, end.plus_seconds(-WINDOW_SECONDS), end);
+    let buckets = seen(course, Some(end.plus_seconds(-WINDOW_SECONDS)), end);
     let (first, last) = (buckets.first()?, buckets.last()?);
     let grown = i128::from(last.last_bytes) - i128::from(first.last_bytes);
     i64::try_from(grown).ok()
 }
 
-/// The stretches of a course that lie in a time.
-fn seen(course: &Course, start: Time, end: Time) -> &[Bucket] {
+/// Of how many milliseconds after it a sample tells, where samples had these distances, oldest first.
+pub fn vouched_milliseconds(distances: impl Iterator<Item = i64>) -> i64 {
+    let mut held = [0i64; MOST_BUCKETS];
+    let mut count = 0;
+    for (place, distance) in held.iter_mut().zip(distances) {
+        *place = distance;
+        count += 1;
+    }
+    let usual = match &mut held[..count] {
+        [] => 0,
+        some => *some.select_nth_unstable(count / 2).1,
+    };
+    usual.saturating_mul(3).max(VOUCHED_MILLISECONDS)
+}
+
+/// The stretches of a course up to `end`, from `start` or from its first on.
+fn seen(course: &Course, start: Option<Time>, end: Time) -> &[Bucket] {
     let buckets = course.buckets();
-    let first = buckets.partition_point(|bucket| bucket.until < start);
+    let first = start.map_or(0, |start| {
+        buckets.partition_point(|bucket| bucket.until < start)
+    });
     let after = buckets.partition_point(|bucket| bucket.since <= end);
     buckets.get(first..after).unwrap_or_default()
 }
@@ -158,6 +183,25 @@ mod tests {
             "      00",
             "it grows from the right"
         );
+    }
+
+    #[test]
+    fn samples_that_are_usually_far_apart_leave_no_holes() {
+        let rare: Vec<_> = (0..=6).map(|at| (1800 - at * 300, GIB)).collect();
+        assert_eq!(drawn(&rare, 24).0, "0".repeat(24));
+        let missed: Vec<_> = rare.iter().copied().filter(|it| it.0 != 900).collect();
+        assert_eq!(drawn(&missed, 24).0, "0".repeat(24));
+        // A cell is seventy seconds here.
+        let rare = [11, 10, 9, 8, 7, 1, 0].map(|at| (at * 70, GIB));
+        assert_eq!(drawn(&rare, 11).0, "00000     0");
+    }
+
+    #[test]
+    fn the_last_sample_before_the_axis_tells_of_its_beginning() {
+        let long: Vec<_> = (0..=7).map(|at| (3500 - at * 500, GIB)).collect();
+        assert_eq!(drawn(&long, 9).0, "000000000");
+        let gap = [(9000, GIB), (8990, GIB), (100, GIB), (0, GIB)];
+        assert_eq!(drawn(&gap, 9).0, "        0", "but not of what is far");
     }
 
     #[test]

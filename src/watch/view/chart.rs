@@ -10,8 +10,9 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::history::course::{Bucket, Load, MOST_BUCKETS};
+use crate::history::course::{Bucket, Load};
 use crate::model::Time;
+use crate::watch::trend::vouched_milliseconds;
 
 /// Heights of a block, from nothing.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -21,8 +22,6 @@ const BRAILLE: u32 = 0x2800;
 /// The bits of so many dots from the ground up, in the left column and in the right one.
 const LEFT: [u32; 5] = [0, 0x40, 0x44, 0x46, 0x47];
 const RIGHT: [u32; 5] = [0, 0x80, 0xa0, 0xb0, 0xb8];
-/// Milliseconds that may pass between two samples and are no gap, or three times their usual distance.
-const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;
 /// The spans of time that charts have, so that their scale stays while time goes on, in milliseconds.
 const SPANS: [(i64, &str); 10] = [
     (60_000, "1m"),
@@ -163,7 +162,11 @@ where
             }
         }
     };
-    let allowed = allowed_gap(seen);
+    let distances = seen.windows(2).map(|two| {
+        let [one, next] = [&two[0], &two[1]].map(Seen::from);
+        next.since - one.until
+    });
+    let allowed = vouched_milliseconds(distances);
     for (at, stretch) in seen.iter().enumerate() {
         let stretch = Seen::from(stretch);
         let (from, to) = (column(stretch.since), column(stretch.until));
@@ -180,25 +183,6 @@ where
         }
     }
     levels
-}
-
-/// Milliseconds between two samples that are no gap.
-fn allowed_gap<S>(seen: &[S]) -> i64
-where
-    for<'a> Seen: From<&'a S>,
-{
-    let mut distances = [0i64; MOST_BUCKETS];
-    let mut count = 0;
-    for (two, distance) in seen.windows(2).zip(&mut distances) {
-        *distance = Seen::from(&two[1]).since - Seen::from(&two[0]).until;
-        count += 1;
-    }
-    let distances = &mut distances[..count];
-    let usual = match count {
-        0 => 0,
-        _ => *distances.select_nth_unstable(count / 2).1,
-    };
-    usual.saturating_mul(3).max(ALLOWED_GAP_MILLISECONDS)
 }
 
 #[cfg(test)]
