@@ -10,9 +10,10 @@ use ratatui::layout::{Position, Rect};
 
 use super::app::{App, Effect, Event, Focus, Mode, update};
 use super::column::Column;
+use super::filter::Filter;
 use super::page;
 use super::picture::{RowKey, Sort};
-use super::view::{findings, hints, table};
+use super::view::{findings, gpus, hints, table};
 
 /// Two clicks on a row within this time open it.
 const DOUBLE: Duration = Duration::from_millis(400);
@@ -85,6 +86,8 @@ fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
         on_hint(app, at)
     } else if layout.table_heading.contains(at) {
         table::hit_column(app, at.x).map(|column| on_heading(app, column))
+    } else if layout.gpus.contains(at) {
+        on_gpu(app, at)
     } else if layout.table.contains(at) {
         on_row(app, usize::from(at.y - layout.table.y), last, now)
     } else if layout.status.contains(at) && findings::are_shown(app) {
@@ -109,6 +112,21 @@ fn on_heading(app: &mut App, column: Column) -> Effect {
         reversed: sort.column == column && !sort.reversed,
     });
     Effect::Draw
+}
+
+/// A GPU filters the table to its rows, as if that had been typed; again lifts this filter.
+fn on_gpu(app: &mut App, at: Position) -> Option<Effect> {
+    let gpu = gpus::hit(app, at.x, at.y)?;
+    let index = app.picture.as_ref()?.snapshot.gpus.get(gpu)?.index;
+    let filter = Filter::parse(&format!("gpu:{index}")).ok()?;
+    app.choose(|choice| {
+        choice.filter = if choice.filter == filter {
+            None
+        } else {
+            filter
+        };
+    });
+    Some(Effect::Draw)
 }
 
 /// A row is selected, and opened by a second click. The row is known by its process: where another

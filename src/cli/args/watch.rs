@@ -39,7 +39,8 @@ pub use picture::{Once, ThemeChoice};
 /// sample more or less often, or play faster or slower.
 ///
 /// The screen: v shows the GPUs in another form, C goes through the themes. A click on a heading sorts,
-/// one on a row selects, two explain; with Shift held the terminal selects text.
+/// one on a GPU filters by it, one on a row selects, two explain; with Shift held the terminal selects
+/// text.
 ///
 /// Files: watch.json in the state directory keeps the order, trees, whether the small are hidden, the
 /// GPUs' form and the theme from one run on this machine to the next, and of no recording; reap.jsonl

@@ -143,6 +143,41 @@ fn only_two_clicks_on_one_process_in_time_open_it() {
 }
 
 #[test]
+fn a_gpu_filters_the_table_and_again_lifts_that() {
+    let mut snapshot = sample::snapshot(3, 4);
+    // What is typed is the index, not the place.
+    snapshot.gpus[2].index = 7;
+    let mut app = showing(snapshot);
+    let y = app.layout().unwrap().gpus.y;
+    let filter = |app: &App| app.choice.filter.as_ref().map(ToString::to_string);
+    assert_eq!(click(&mut app, (3, y), 0), Some(Effect::Draw));
+    assert_eq!(filter(&app).as_deref(), Some("gpu:0"));
+    assert_eq!((app.listing.lines.len(), app.listing.hidden), (4, 8));
+    click(&mut app, (3, y + 2), 0);
+    assert_eq!(filter(&app).as_deref(), Some("gpu:7"), "another GPU");
+    click(&mut app, (3, y + 2), 0);
+    assert_eq!((filter(&app), app.listing.hidden), (None, 0));
+
+    // As if it had been typed: one that was lifts, another one gives way, and what else limits stays.
+    for key in "u/gpu:1".chars() {
+        press(&mut app, KeyCode::Char(key));
+    }
+    press(&mut app, KeyCode::Enter);
+    assert_eq!(filter(&app).as_deref(), Some("gpu:1"));
+    click(&mut app, (3, y + 1), 0);
+    assert_eq!((filter(&app), app.choice.mine), (None, true));
+
+    assert_eq!(
+        click(&mut app, (3, y - 1), 0),
+        None,
+        "the heading is no GPU"
+    );
+    let mut app = showing(sample::snapshot(64, 1));
+    update(&mut app, Event::Resize(40, 10));
+    assert_eq!(click(&mut app, (3, 1), 0), None, "all of them are no GPU");
+}
+
+#[test]
 fn hints_do_what_their_keys_do() {
     let mut app = showing(sample::snapshot(1, 2));
     click(&mut app, hint(Context::Main, "select"), 0);

@@ -27,9 +27,10 @@ const FILTER: [(&str, &str); 5] = [
 ];
 
 /// What the mouse does.
-const MOUSE: [(&str, &str); 5] = [
+const MOUSE: [(&str, &str); 6] = [
     ("heading", "sort by it; again turns the order around"),
     ("row", "select; twice explains"),
+    ("GPU", "filter by it; again lifts that"),
     ("key below", "does what the key does"),
     ("wheel", "scrolls what lies under it"),
     ("Shift", "held, the terminal selects text"),
