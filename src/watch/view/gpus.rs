@@ -73,13 +73,17 @@ pub fn draw(app: &App, look: Look, form: Gpus, heading: Rect, area: Rect, buffer
         }
         Gpus::Grid => {
             cells_heading(snapshot, "memory %, util %", look, heading, buffer);
-            cells(snapshot, GRID_CELL, area, buffer, |gpu, pen| {
+            cells(snapshot, GRID_CELL, 0, area, buffer, |gpu, pen| {
                 grid_cell(snapshot, gpu, look, pen);
             });
         }
         Gpus::Dense => {
             cells_heading(snapshot, "memory %", look, heading, buffer);
-            cells(snapshot, DENSE_CELL, area, buffer, |gpu, pen| {
+            let indent = dense_indent(snapshot, heading);
+            if indent > 0 {
+                Pen::new(buffer, area, 0).text(MEMORY, look.heading());
+            }
+            cells(snapshot, DENSE_CELL, indent, area, buffer, |gpu, pen| {
                 dense_cell(gpu, look, pen);
             });
         }
@@ -99,15 +103,15 @@ pub fn hit(app: &App, x: u16, y: u16) -> Option<usize> {
     }
     let (x, y) = (x - area.x, y - area.y);
     // A blank at the end of the line belongs to the last cell on it.
-    let at = |width: u16, across: u16| usize::from((x / width.max(1)).min(across - 1));
-    let cell = |width: u16| {
+    let at = |x: u16, width: u16, across: u16| usize::from((x / width.max(1)).min(across - 1));
+    let cell = |x: u16, width: u16| {
         let across = (area.width / width).max(1);
-        usize::from(y) * usize::from(across) + at(width, across)
+        usize::from(y) * usize::from(across) + at(x, width, across)
     };
     let found = match layout.gpu_form {
         Gpus::Cards { across, height } => {
             let down = usize::from(y / height.max(1));
-            down * usize::from(across) + at(card_width(area, across) + CARD_GAP, across)
+            down * usize::from(across) + at(x, card_width(area, across) + CARD_GAP, across)
         }
         Gpus::Lines => {
             let has_parts = has_room_for_parts(snapshot, area);
@@ -118,8 +122,11 @@ pub fn hit(app: &App, x: u16, y: u16) -> Option<usize> {
                 usize::from(y) < end
             })?
         }
-        Gpus::Grid => cell(GRID_CELL),
-        Gpus::Dense => cell(DENSE_CELL),
+        Gpus::Grid => cell(x, GRID_CELL),
+        Gpus::Dense => {
+            let indent = dense_indent(snapshot, layout.gpu_heading);
+            cell(x.saturating_sub(indent), DENSE_CELL)
+        }
         Gpus::Sum => return None,
     };
     (found < snapshot.gpus.len()).then_some(found)
@@ -192,6 +199,11 @@ struct Columns {
     history: (u16, u16),
 }
 
+/// Blank columns at the end of a cell.
+const CELL_GAP: u16 = 2;
+/// What the numbers of the dense grid are, where no heading says so; with a blank it takes the gap and the
+/// blanks before an index of one digit.
+const MEMORY: &str = "mem";
 const UTILIZATION: u16 = 5;
 const BAR_MIN: u16 = 8;
 const BAR_MAX: u16 = 64;
@@ -432,10 +444,23 @@ fn cells_heading(snapshot: &Snapshot, what: &str, look: Look, area: Rect, buffer
     Pen::new(buffer, area, 0).text(&text, look.heading());
 }
 
-/// Lays GPUs out in cells, row by row.
+/// Columns that the dense grid stands further right, which is as many as its last gap has: where there
+/// is no heading, the word of what the numbers are has room before the first index then, if that has one
+/// digit.
+fn dense_indent(snapshot: &Snapshot, heading: Rect) -> u16 {
+    let is_short = snapshot.gpus.first().is_some_and(|gpu| gpu.index < 10);
+    if heading.is_empty() && is_short {
+        CELL_GAP
+    } else {
+        0
+    }
+}
+
+/// Lays GPUs out in cells, row by row, all of them `indent` further right.
 fn cells(
     snapshot: &Snapshot,
     width: u16,
+    indent: u16,
     area: Rect,
     buffer: &mut Buffer,
     mut draw: impl FnMut(&Gpu, &mut Pen<'_>),
@@ -446,7 +471,12 @@ fn cells(
         if line >= area.height {
             return;
         }
-        let cell = Rect::new(area.x + column * width, area.y + line, width - 2, 1);
+        let cell = Rect::new(
+            area.x + indent + column * width,
+            area.y + line,
+            width - CELL_GAP,
+            1,
+        );
         draw(gpu, &mut Pen::new(buffer, cell, 0));
     }
 }

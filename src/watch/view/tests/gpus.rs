@@ -171,6 +171,32 @@ fn a_click_finds_the_gpu_under_it() {
 }
 
 #[test]
+fn the_numbers_of_a_dense_grid_have_a_word() {
+    let line = |gpus: u32, columns, first: u32| {
+        let mut snapshot = sample::snapshot(gpus, 1);
+        for gpu in &mut snapshot.gpus {
+            gpu.index += first;
+        }
+        let app = showing(snapshot, columns, 10);
+        let layout = app.layout().unwrap();
+        assert_eq!(layout.gpu_form, Gpus::Dense);
+        let text = text(&render(&app));
+        let line = text.lines().nth(usize::from(layout.gpus.y)).unwrap();
+        // Whoever clicks on a number means its GPU.
+        let mut at = 0;
+        for gpu in 0..gpus {
+            at = line[at..].find('%').unwrap() + at + 1;
+            let hit = super::super::gpus::hit(&app, at as u16 - 1, layout.gpus.y);
+            assert_eq!(hit, Some(gpu as usize));
+        }
+        line.trim_end().to_owned()
+    };
+    assert_eq!(line(4, 40, 0), "mem 0   4%    1   9%    2  14%    3   5%");
+    assert_eq!(line(2, 40, 0), "mem 0   4%    1   9%");
+    assert_eq!(line(2, 40, 10), " 10   4%   11   9%", "no room for it");
+}
+
+#[test]
 fn no_history_and_no_form_panics() {
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
     for _ in 0..60 {
