@@ -22,7 +22,7 @@ use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::support;
 
 /// Nothing here takes longer on a machine that is alive.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A program on a terminal of its own.
 pub struct Terminal {

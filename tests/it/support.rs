@@ -139,12 +139,13 @@ pub fn python_with(modules: &[&str]) -> Option<PathBuf> {
     None
 }
 
-/// Waits until something is so; fails after half a minute.
+/// Waits until something is so; fails after a minute and a half, for notebook servers start their kernels
+/// when a busy machine of two cores lets them.
 pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !so() {
         assert!(
-            begun.elapsed() < Duration::from_secs(30),
+            begun.elapsed() < Duration::from_secs(90),
             "in vain waited until {what}"
         );
         thread::sleep(Duration::from_millis(20));
