@@ -4,9 +4,12 @@
 //! What a GPU last said before it fell silent is marked `stale`; one that is gone is marked `lost`, with
 //! the error. The memory bar is in `bar`, a card in `card`, how things moved in `chart`.
 
+mod cells;
+
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
 
+use self::cells::{cells, cells_heading, dense_cell, dense_indent, grid_cell};
 use super::bar::{Shares, bar, legend};
 use super::card::Card;
 use super::chart::{self, Window};
@@ -199,8 +202,6 @@ struct Columns {
     history: (u16, u16),
 }
 
-/// Blank columns at the end of a cell.
-const CELL_GAP: u16 = 2;
 /// What the numbers of the dense grid are, where no heading says so; with a blank it takes the gap and the
 /// blanks before an index of one digit.
 const MEMORY: &str = "mem";
@@ -436,79 +437,6 @@ impl Columns {
                 .map_or_else(|| UNKNOWN.to_owned(), |state| format!("P{state}"));
             pen.skip(1).right(&text, self.performance, look.faint());
         }
-    }
-}
-
-fn cells_heading(snapshot: &Snapshot, what: &str, look: Look, area: Rect, buffer: &mut Buffer) {
-    let text = format!("{}: {what}", sum(snapshot));
-    Pen::new(buffer, area, 0).text(&text, look.heading());
-}
-
-/// Columns that the dense grid stands further right, which is as many as its last gap has: where there
-/// is no heading, the word of what the numbers are has room before the first index then, if that has one
-/// digit.
-fn dense_indent(snapshot: &Snapshot, heading: Rect) -> u16 {
-    let is_short = snapshot.gpus.first().is_some_and(|gpu| gpu.index < 10);
-    if heading.is_empty() && is_short {
-        CELL_GAP
-    } else {
-        0
-    }
-}
-
-/// Lays GPUs out in cells, row by row, all of them `indent` further right.
-fn cells(
-    snapshot: &Snapshot,
-    width: u16,
-    indent: u16,
-    area: Rect,
-    buffer: &mut Buffer,
-    mut draw: impl FnMut(&Gpu, &mut Pen<'_>),
-) {
-    let across = (area.width / width).max(1);
-    for (at, gpu) in (0u16..).zip(&snapshot.gpus) {
-        let (line, column) = (at / across, at % across);
-        if line >= area.height {
-            return;
-        }
-        let cell = Rect::new(
-            area.x + indent + column * width,
-            area.y + line,
-            width - CELL_GAP,
-            1,
-        );
-        draw(gpu, &mut Pen::new(buffer, cell, 0));
-    }
-}
-
-fn grid_cell(snapshot: &Snapshot, gpu: &Gpu, look: Look, pen: &mut Pen<'_>) {
-    pen.right(&gpu.index.to_string(), 3, look.strong()).skip(1);
-    if is_lost(gpu) {
-        let text = lost_text(snapshot, gpu, GRID_CELL);
-        pen.text(&text, look.alarm());
-        return;
-    }
-    bar(
-        gpu.memory.map(|memory| Shares::of(gpu, &memory)),
-        10,
-        look,
-        pen,
-    );
-    pen.right(&used_percent(gpu), 5, look.plain());
-    match gpu.stale_seconds {
-        Some(_) => pen.right("stale", 5, look.alarm()),
-        None => pen.right(&whole(gpu.gpu_percent, "%"), 5, look.faint()),
-    };
-}
-
-fn dense_cell(gpu: &Gpu, look: Look, pen: &mut Pen<'_>) {
-    pen.right(&gpu.index.to_string(), 3, look.strong());
-    if is_lost(gpu) {
-        pen.right("lost", 5, look.alarm());
-    } else if gpu.stale_seconds.is_some() {
-        pen.right("stale", 6, look.alarm());
-    } else {
-        pen.right(&used_percent(gpu), 5, look.plain());
     }
 }
 

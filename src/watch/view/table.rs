@@ -1,26 +1,23 @@
-//! The process table: a row per process and GPU, made of text only where it is visible.
-
-use std::borrow::Cow;
+//! The process table: a row per process and GPU, made of text only where it is visible; what a cell says
+//! is in `cell`, what a process is called in [`command`].
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::Style;
 
+use self::cell::{cell, command_with_state};
+pub use self::cell::{is_halted, state_word};
+use super::UNKNOWN;
 use super::look::Look;
 use super::pen::{Pen, clean, columns, scrolled};
-use super::{NOT_AVAILABLE, UNKNOWN};
-use crate::model::snapshot::{Process, Snapshot};
+use crate::model::snapshot::Snapshot;
 use crate::report::escape::escape;
-use crate::units::{Bytes, Span};
 use crate::watch::app::App;
 use crate::watch::column::Column;
 use crate::watch::layout::Layout;
 use crate::watch::listing::{Bough, Head, Line};
-use crate::watch::picture::{Picture, Sort, Subject, Widths, badge};
+use crate::watch::picture::{Picture, Sort, Subject, Widths};
 use crate::watch::trend::Axis;
 
-/// Columns of the command that stay beside the evidence of an unlisted process.
-const COMMAND_BESIDE: u16 = 16;
 /// The column before the first, for the marks of rows.
 const GUTTER: u16 = 1;
 /// In the gutter: the selected row, a marked one, both.
@@ -440,149 +437,6 @@ fn family(head: Head, snapshot: &Snapshot) -> String {
     }
 }
 
-/// What a cell says, and how it looks.
-fn cell<'a>(
-    column: Column,
-    width: u16,
-    subject: &Subject<'a>,
-    look: Look,
-) -> (Cow<'a, str>, Style) {
-    let row = subject.row;
-    let entry = &row.entry;
-    let process = subject.process.ok();
-    let stale = subject.gpu.is_some_and(|gpu| gpu.stale_seconds.is_some());
-    let never_told = subject
-        .gpu
-        .is_some_and(|gpu| gpu.process_memory_unavailable.is_some());
-    let plain = |text: Option<String>| match text {
-        Some(text) => (Cow::Owned(text), look.plain()),
-        None => (Cow::Borrowed(UNKNOWN), look.faint()),
-    };
-    let span = |seconds: Option<f64>| seconds.map(|it| Span::from_seconds(it).to_string());
-    match column {
-        Column::Gpu => plain(subject.place_on_gpus()),
-        Column::Pid => plain(Some(
-            process.map_or_else(|| row.key.identity.pid.to_string(), Process::pid_text),
-        )),
-        Column::User => match process.and_then(|it| it.user.as_deref()) {
-            Some(user) => (clean(user, width), look.plain()),
-            None => plain(process.and_then(|it| it.uid).map(|uid| uid.to_string())),
-        },
-        Column::Memory if never_told && row.is_listed && entry.used_bytes.is_none() => {
-            (Cow::Borrowed(NOT_AVAILABLE), look.faint())
-        }
-        Column::Memory => {
-            // The last known value of a GPU that does not answer.
-            let mark = if stale { "~" } else { "" };
-            plain(
-                entry
-                    .used_bytes
-                    .map(|bytes| format!("{mark}{}", Bytes(bytes))),
-            )
-        }
-        Column::MemoryPercent => plain(subject.memory_percent().map(|it| format!("{it:.1}"))),
-        // It is drawn, not written.
-        Column::History => plain(None),
-        Column::SmPercent => plain(entry.sm_percent.map(|it| it.to_string())),
-        Column::CpuPercent => plain(process.and_then(|it| it.cpu_percent).map(|percent| {
-            if percent < 1000.0 {
-                format!("{percent:.1}")
-            } else {
-                format!("{percent:.0}")
-            }
-        })),
-        Column::HostMemory => plain(
-            process
-                .and_then(|it| it.rss_bytes)
-                .map(|bytes| Bytes(bytes).to_string()),
-        ),
-        Column::State => match process.and_then(|it| it.state) {
-            Some(state) => state_word(state, look),
-            None => plain(None),
-        },
-        Column::Idle => plain(span(row.idle_seconds)),
-        Column::Runtime => plain(span(row.runtime_seconds)),
-        Column::Framework => plain(
-            process
-                .and_then(Process::framework_text)
-                .map(|text| clean(&text, width).into_owned()),
-        ),
-        Column::Place => plain(
-            process
-                .and_then(Process::place)
-                .map(|text| clean(&text, width).into_owned()),
-        ),
-        Column::Finding => match subject.finding {
-            Some(finding) => (Cow::Owned(badge(finding)), look.badge(finding.severity)),
-            None => (Cow::Borrowed(""), look.plain()),
-        },
-        Column::Command => match subject.process {
-            Ok(process) => {
-                let text = format!("{}{}", role(subject, width), command::brief(process, width));
-                (Cow::Owned(text), look.plain())
-            }
-            Err(reason) => (
-                Cow::Owned(format!("unresolved: {}", clean(reason, width))),
-                look.caution(),
-            ),
-        },
-    }
-}
-
-/// What a process is to the GPU where that is not what a row says by itself: unlisted, with the evidence
-/// where it leaves room for the command, or a part of the Multi-Process Service.
-fn role(subject: &Subject<'_>, width: u16) -> String {
-    if let Some(holding) = subject.holding() {
-        let evidence = format!("[{}] ", clean(&holding, width));
-        return if columns(&evidence) + COMMAND_BESIDE <= width {
-            evidence
-        } else {
-            "[unlisted] ".to_owned()
-        };
-    }
-    let role = subject.mps_role();
-    role.map_or_else(String::new, |role| format!("[{role}] "))
-}
-
-/// The command, behind the state of a process that has halted: where the column of states is folded
-/// away, a zombie must not look alive.
-fn command_with_state<'a>(width: u16, subject: &Subject<'a>, look: Look) -> (Cow<'a, str>, Style) {
-    let (command, style) = cell(Column::Command, width, subject, look);
-    let state = subject.process.ok().and_then(|process| process.state);
-    match state.filter(|state| is_halted(*state)) {
-        Some(state) => {
-            let (word, style) = state_word(state, look);
-            (Cow::Owned(format!("{word}: {command}")), style)
-        }
-        None => (command, style),
-    }
-}
-
-/// Whether a process in this state stays so until somebody does something: stopped, traced, defunct.
-/// Not `D`, which comes and goes with every read from a disk, and would flicker.
-pub fn is_halted(state: char) -> bool {
-    matches!(state, 'T' | 't' | 'Z' | 'X')
-}
-
-/// The kernel's letter as its own word for it.
-pub fn state_word(state: char, look: Look) -> (Cow<'static, str>, Style) {
-    let (word, style) = match state {
-        'R' => ("run", look.plain()),
-        'S' => ("sleep", look.faint()),
-        'D' => ("disk", look.caution()),
-        'T' => ("stop", look.caution()),
-        't' => ("traced", look.caution()),
-        'Z' => ("zombie", look.alarm()),
-        'X' => ("dead", look.alarm()),
-        'I' => ("kernel", look.faint()),
-        other => {
-            let text = clean(other.encode_utf8(&mut [0; 4]), 6).into_owned();
-            return (Cow::Owned(text), look.plain());
-        }
-    };
-    (Cow::Borrowed(word), style)
-}
-
 /// How many rows are marked, and which of the rows are visible where not all are: `2 marked  1-12 of 40`.
 pub fn beyond(app: &App, height: u16) -> String {
     let mut parts = Vec::new();
@@ -623,6 +477,7 @@ pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
     (!shown).then(|| column.spec().title)
 }
 
+mod cell;
 pub mod command;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ use crossterm::event::KeyCode;
 use super::super::tests::{check, hostile, render, showing, text};
 use super::*;
 use crate::model::process::Parent;
+use crate::model::snapshot::Process;
 use crate::units::MIB;
 use crate::watch::app::{Event, Me, update};
 use crate::watch::sample;
