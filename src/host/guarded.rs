@@ -4,6 +4,7 @@
 //! kept. All of one answer is of one process: its folder is held open meanwhile. Whether a process may
 //! be touched is not decided here but in `reclaim`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +12,9 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::cmdline::CMDLINE_BYTES;
+use super::environ::{ENVIRON_BYTES, parse_environ};
 use super::folder::{Folder, is_gone};
+use super::gpu_files::read_held;
 use super::machine::read_host;
 use super::stat::{STAT_BYTES, parse_stat};
 use super::{Error, Roots, parse_cmdline};
@@ -53,6 +56,10 @@ pub struct Guarded {
     pub comm: Option<Arc<str>>,
     /// argv.
     pub command: Option<Arc<[Arc<str>]>>,
+    /// The variables of [`Process::environment`](crate::model::Process::environment).
+    pub environment: Option<Arc<BTreeMap<Arc<str>, Arc<str>>>>,
+    /// The GPU device files that it holds open; `None` where its descriptors may not be read.
+    pub gpu_files: Option<Arc<[Arc<str>]>>,
 }
 
 /// What is known of gpumem's own process.
@@ -143,6 +150,12 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, Error> {
     if has_memory && folder.read(c"cmdline", &mut content, limit).is_ok() {
         guarded.command = parse_cmdline(&content);
     }
+    if has_memory && folder.read(c"environ", &mut content, ENVIRON_BYTES).is_ok() {
+        guarded.environment = Some(Arc::new(parse_environ(&content)));
+    }
+    guarded.gpu_files = read_held(&folder, &roots.dev)
+        .ok()
+        .and_then(|held| held.gpu_files);
     Ok(Some(guarded))
 }
 

@@ -19,6 +19,11 @@ use super::target::{Member, Reason, Step, Target, Whom};
 use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, hold_anything};
 use crate::model::{GpuProcess, Kind, Snapshot, Time};
 
+/// For how long the GPU and what started the members are watched after the memory is back, at least, in
+/// seconds: a supervisor waits a second or more before it starts a process again (systemd's
+/// `RestartSec=`, a shell's `sleep 1`).
+const LOOK_OUT_SECONDS: f64 = 5.0;
+
 /// For how long it may be unknown whether the rule holds before the act is given up, in seconds.
 pub const PATIENCE_SECONDS: f64 = 30.0;
 
@@ -227,7 +232,7 @@ impl Act {
                 Err(error) => return Next::End(of_not_opened(error)),
             }
         }
-        if self.whom(Whom::Family, hands).is_empty() {
+        if self.whom(Whom::Family, moment.snapshot, hands).is_empty() {
             return Next::End(Outcome::AlreadyGone);
         }
         // What a person named may have let go in the meantime.
@@ -245,7 +250,7 @@ impl Act {
         if let Some(outcome) = self.forbids(&everybody, moment.snapshot, hands) {
             return Next::End(outcome);
         }
-        self.held.look_around(hands);
+        self.held.look_around(moment.snapshot, hands);
         self.baseline = Some(Baseline::of(&self.target, moment.snapshot));
         Next::Go(Stage::Due(0))
     }
@@ -333,6 +338,27 @@ impl Act {
         None
     }
 
+    /// Whether a step would end processes that hold a GPU and are not in the plan: the ranks of a launcher,
+    /// or, where a rule asks for it, the children of any process.
+    fn would_end_others(
+        &self,
+        handles: &[Handle],
+        snapshot: &Snapshot,
+        hands: &mut dyn Hands,
+    ) -> Option<Outcome> {
+        let is_asked = |handle: &&Handle| {
+            let one = self.held.get(**handle);
+            self.target.call() == Call::Rule || one.is_some_and(|one| !one.is_member)
+        };
+        let asked: Vec<Handle> = handles.iter().filter(is_asked).copied().collect();
+        let pids = self.held.descendants_not_held(&asked, snapshot, hands);
+        let why = Protection::Descendants { pids };
+        match &why {
+            Protection::Descendants { pids } if pids.is_empty() => None,
+            _ => Some(Outcome::Protected { why }),
+        }
+    }
+
     /// Takes a step, if it still may.
     fn take(
         &mut self,
@@ -341,23 +367,26 @@ impl Act {
         hands: &mut dyn Hands,
         record: &mut dyn Record,
     ) -> Result<Next, ledger::Error> {
-        let Some(what) = self.target.steps.get(step).cloned() else {
-            return Ok(Next::End(self.alive_at_the_end(hands)));
-        };
         if let Some(next) = self.is_done(moment, hands) {
             return Ok(next);
         }
+        let Some(what) = self.target.steps.get(step).cloned() else {
+            return Ok(Next::End(self.alive_at_the_end(hands)));
+        };
         if let Some(next) = self.ask_whether_it_stands(moment) {
             return Ok(next);
         }
         let whom = match &what {
-            Step::Signal { whom, .. } => self.whom(*whom, hands),
+            Step::Signal { whom, .. } => self.whom(*whom, moment.snapshot, hands),
             _ => self.held.alive(hands),
         };
         if whom.is_empty() {
             return Ok(Next::Go(Stage::Due(step + 1)));
         }
-        if let Some(outcome) = self.forbids(&whom, moment.snapshot, hands) {
+        if let Some(outcome) = self
+            .forbids(&whom, moment.snapshot, hands)
+            .or_else(|| self.would_end_others(&whom, moment.snapshot, hands))
+        {
             return Ok(Next::End(outcome));
         }
         let grace_seconds = match what {
@@ -371,7 +400,9 @@ impl Act {
             act: &self.id,
             now: moment.now,
             held: &mut self.held,
+            call: self.target.call(),
             guard: &self.guard,
+            snapshot: moment.snapshot,
             hands,
             record,
             has_continued: false,
@@ -419,9 +450,11 @@ impl Act {
         })
     }
 
-    /// Those of whom it is meant that are alive.
-    fn whom(&mut self, whom: Whom, hands: &mut dyn Hands) -> Vec<Handle> {
+    /// Those of whom it is meant that are alive; of those that were not in the plan, only those that hold
+    /// a GPU.
+    fn whom(&mut self, whom: Whom, snapshot: &Snapshot, hands: &mut dyn Hands) -> Vec<Handle> {
         let mut alive = self.held.alive(hands);
+        alive.retain(|&handle| self.held.is_concerned(handle, snapshot, hands));
         alive.retain(|&handle| {
             self.held.get(handle).is_some_and(|one| match whom {
                 Whom::Launcher => !one.is_member,
@@ -440,8 +473,9 @@ impl Act {
         moment: Moment<'_>,
         hands: &mut dyn Hands,
     ) -> Next {
-        // Whom they have started since is found by those that are alive.
-        self.held.adopt(&self.guard, hands);
+        // What they have started since is found by those that are alive.
+        let call = self.target.call();
+        self.held.adopt(call, &self.guard, moment.snapshot, hands);
         if let Some(next) = self.is_done(moment, hands) {
             return next;
         }
@@ -453,7 +487,7 @@ impl Act {
                 Answer::Failed(_) => return next,
             },
             Some(&Step::Signal { whom, .. }) => {
-                if self.whom(whom, hands).is_empty() {
+                if self.whom(whom, moment.snapshot, hands).is_empty() {
                     return next;
                 }
             }
@@ -497,20 +531,18 @@ impl Act {
         self.note(now, Event::Done { deed, failures }, record)
     }
 
-    /// Whether nobody is left, or who is left has let go.
+    /// Whether no member is left, or those that are left have let go. What they have started since may go
+    /// on where it holds no GPU: it saves a checkpoint, say.
     fn is_done(&mut self, moment: Moment<'_>, hands: &mut dyn Hands) -> Option<Next> {
         self.first_deed?;
         let since = moment.now;
-        let is_empty = self.whom(Whom::Family, hands).is_empty();
-        let have_let_go = || {
-            hold_anything(&self.target, moment.snapshot) == Some(false)
+        let alive = self.whom(Whom::Family, moment.snapshot, hands);
+        let is_back = || {
+            alive.iter().all(|&handle| !self.held.is_adopted(handle))
+                && hold_anything(&self.target, moment.snapshot) == Some(false)
                 && matches!(self.compare(moment), Some(Back::Yes(_)))
         };
-        // Whom they have started since is not in the target, and holds what they held.
-        if !is_empty && (self.held.has_adopted() || !have_let_go()) {
-            return None;
-        }
-        Some(Next::Go(Stage::Verifying { since, freed: None }))
+        (alive.is_empty() || is_back()).then_some(Next::Go(Stage::Verifying { since, freed: None }))
     }
 
     fn verify(
@@ -524,35 +556,49 @@ impl Act {
             Some(Back::Yes(bytes)) => Some((bytes, moment.snapshot.time)),
             _ => None,
         });
-        if let Some(pid) = self.held.successor(hands) {
-            return Next::End(Outcome::Respawned { pid });
-        }
         let seconds = if self.is_shut {
             0.0
         } else {
-            self.target.respawn_seconds
+            self.target.respawn_seconds.max(LOOK_OUT_SECONDS)
         };
         let look_out = since.plus_seconds(seconds);
-        let deadline = since.plus_seconds(DEADLINE_SECONDS);
-        match freed {
-            Some((bytes, at)) if moment.now >= look_out => {
+        let deadline = since.plus_seconds(DEADLINE_SECONDS.max(seconds));
+        let successor = self.held.successor(moment.snapshot, hands);
+        match (freed, successor) {
+            (Some((bytes, _)), Some(pid)) => {
+                let taken = self.taken_by(pid, moment.snapshot);
+                let bytes = bytes.saturating_sub(taken);
+                Next::End(Outcome::Respawned { pid, bytes })
+            }
+            (None, Some(pid)) if moment.now >= look_out => {
+                Next::End(Outcome::Respawned { pid, bytes: 0 })
+            }
+            (Some((bytes, at)), None) if moment.now >= look_out => {
                 let ms = at - self.first_deed.unwrap_or(since);
                 let ms = u64::try_from(ms).unwrap_or(0);
                 Next::End(Outcome::Freed { bytes, ms })
             }
-            Some(_) => {
+            (Some(_), None) | (None, Some(_)) => {
                 self.stage = Stage::Verifying { since, freed };
                 Next::Wait(look_out)
             }
-            None if moment.now >= deadline => {
+            (None, None) if moment.now >= deadline => {
                 let holders = match self.compare(moment) {
                     Some(Back::NotYet(holders)) => holders,
                     _ => Vec::new(),
                 };
                 Next::End(Outcome::ExitedNotFreed { holders })
             }
-            None => Next::Wait(deadline),
+            (None, None) => Next::Wait(deadline),
         }
+    }
+
+    /// What a process holds by a snapshot on the GPUs of the target.
+    fn taken_by(&self, pid: u32, snapshot: &Snapshot) -> u64 {
+        let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
+        let rows = rows.flatten().filter(|row| row.pid == pid);
+        rows.filter_map(|row| row.used_bytes)
+            .fold(0, u64::saturating_add)
     }
 
     /// What a snapshot says that was taken after the first deed; `None` of an older one.

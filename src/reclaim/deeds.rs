@@ -4,13 +4,13 @@
 
 use std::sync::Arc;
 
-use super::guard::{Guard, Protection};
+use super::guard::{Call, Guard, Protection};
 use super::hands::{Handle, Hands, NotSent, Request};
 use super::held::Held;
 use super::ledger::{Deed, Entry, Error, Event, Failure, Process, Record};
 use super::policy::Signal;
 use super::verify::Outcome;
-use crate::model::Time;
+use crate::model::{Snapshot, Time};
 
 /// How often a family that grows is gone through before it is killed.
 const ROUNDS: usize = 16;
@@ -21,7 +21,9 @@ pub(super) struct Deeds<'a> {
     pub act: &'a Arc<str>,
     pub now: Time,
     pub held: &'a mut Held,
+    pub call: Call,
     pub guard: &'a Guard,
+    pub snapshot: &'a Snapshot,
     pub hands: &'a mut dyn Hands,
     pub record: &'a mut dyn Record,
     /// Somebody who was stopped was made to go on.
@@ -67,7 +69,9 @@ impl Deeds<'_> {
                 let _ = self.hands.signal(handle, Signal::Stop);
             }
             batches.push(fresh);
-            let started = self.held.adopt(self.guard, self.hands);
+            let started = self
+                .held
+                .adopt(self.call, self.guard, self.snapshot, self.hands);
             fresh = self.batch(&started);
             if fresh.is_empty() {
                 break;

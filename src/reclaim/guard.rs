@@ -164,6 +164,11 @@ pub enum Protection {
         /// What to type.
         command: Arc<str>,
     },
+    /// Its descendants hold a GPU and are not in the plan: ending it may end them.
+    Descendants {
+        /// Which.
+        pids: Vec<u32>,
+    },
     /// The kernel cannot hold on to a process, so that its number could become another's on the way.
     NoPidfd,
     /// It could not be held on to.
@@ -214,6 +219,11 @@ impl fmt::Display for Protection {
                     f,
                     "it is not gpumem's to end; {command}; --direct signals it all the same"
                 )
+            }
+            Self::Descendants { pids } => {
+                let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+                let pids = pids.join(", ");
+                write!(f, "ending it may end {pids}, which hold a GPU and are not in the plan")
             }
             Self::NoPidfd => f.write_str(
                 "this kernel cannot hold on to a process (pidfd); it takes Linux 5.3, and a seccomp profile that knows it",
@@ -378,14 +388,16 @@ impl Guard {
 
 /// Whether a process has a GPU itself open, not only what controls the driver.
 pub(super) fn holds_gpu(process: &Process) -> bool {
-    let is_gpu = |path: &str| {
-        let name = path.rsplit('/').next().unwrap_or(path);
-        let number = name.strip_prefix("nvidia");
-        number.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-            || matches!(name, "dxg" | "nvmap")
-    };
     let files = process.gpu_files.as_deref().unwrap_or_default();
-    files.iter().any(|path| is_gpu(path))
+    files.iter().any(|path| is_gpu_open(path))
+}
+
+/// Whether a device file is that of a GPU, not of what controls the driver.
+pub(super) fn is_gpu_open(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let number = name.strip_prefix("nvidia");
+    number.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+        || matches!(name, "dxg" | "nvmap")
 }
 
 /// Whether NVML lists a process, and only for drawing, or for what this version does not know.

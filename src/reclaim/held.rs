@@ -1,17 +1,22 @@
-//! Whom an act holds on to: the members of its target, their launcher, and whom they start meanwhile.
+//! The processes an act holds by pidfd: those of its target, its launcher, and descendants that are born
+//! meanwhile.
 //!
-//! A process that is started while its family is being ended is one of it where that can be told for
-//! certain: it is a child of one who is alive, or of the group or session that a member leads and
-//! another still lives in. Who was there before is not. Nothing is sent here; see `act`.
+//! A process that was not in the plan is added only where it is a child of one that is held and alive at
+//! that moment, was born after the act took hold of its parents, holds a GPU, and is asked all that the
+//! members of a plan are asked. Sessions, process groups, cgroups and names add no process: what shares
+//! one with a target may be anybody's. Nothing is sent here; see `act`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::guard::{Call, Guard};
+use super::guard::{Call, Guard, is_gpu_open};
 use super::hands::{Approved, Handle, Hands, NotOpened};
 use super::ledger::Process;
+use super::plan::WORKING_CPU_PERCENT;
+use super::respawn::Respawn;
 use super::target::Member;
-use crate::host::{Listed, parse_kernel};
+use crate::host::{Guarded, Listed};
+use crate::model::{self, Snapshot};
 
 /// How many are taken hold of besides the target: a fork bomb is bounded by its user's limit.
 const MOST_ADOPTED: usize = 4096;
@@ -25,8 +30,8 @@ pub(super) struct One {
     handle: Handle,
     /// Of the family, and not its launcher.
     pub is_member: bool,
-    process_group: Option<u32>,
-    session: Option<u32>,
+    /// It was born after the plan.
+    is_adopted: bool,
     /// What it ran when it still told.
     pub executable: Option<Arc<str>>,
 }
@@ -41,31 +46,16 @@ impl One {
     }
 }
 
-/// What a process that takes another's place has in common with it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Place {
-    ppid: u32,
-    command: Arc<[Arc<str>]>,
-    /// The command is that of one kernel of a notebook, whoever starts it: a server may start it through
-    /// a wrapper, which is another one each time.
-    is_kernel: bool,
-}
-
 /// Everybody who is held.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     all: Vec<One>,
-    /// How many of them were not in the target.
-    adopted: usize,
     boot_id: Option<Arc<str>>,
     /// Who was gone before anything was done, or has exited since.
     ended: HashSet<u32>,
     /// Who there was before anything was done.
     present: HashSet<(u32, u64)>,
-    /// Process groups, and sessions, that are the family's own.
-    groups: HashSet<u32>,
-    sessions: HashSet<u32>,
-    places: Vec<Place>,
+    respawn: Respawn,
 }
 
 impl Held {
@@ -99,8 +89,7 @@ impl Held {
             uid: member.uid,
             handle: opened?,
             is_member,
-            process_group: member.process_group,
-            session: member.session,
+            is_adopted: false,
             executable: None,
         });
         Ok(())
@@ -113,33 +102,14 @@ impl Held {
         }
     }
 
-    /// Looks who there is before anything is done, and what the family's own groups are: those that a
-    /// member leads, or whose leader is gone.
-    pub fn look_around(&mut self, hands: &mut dyn Hands) {
+    /// Reads which processes there are before anything is done, and what would take the members' places.
+    pub fn look_around(&mut self, snapshot: &Snapshot, hands: &mut dyn Hands) {
         let listed = hands.list();
-        let leads = |number: u32| {
-            self.all
-                .iter()
-                .any(|one| one.is_member && one.pid == number)
-                || listed.iter().all(|it| it.pid != number)
-        };
-        let members = || self.all.iter().filter(|one| one.is_member);
-        let groups = members().filter_map(|one| one.process_group);
-        let groups: HashSet<u32> = groups.filter(|&number| leads(number)).collect();
-        let sessions = members().filter_map(|one| one.session);
-        let sessions: HashSet<u32> = sessions.filter(|&number| leads(number)).collect();
-        (self.groups, self.sessions) = (groups, sessions);
         self.present = listed.iter().map(|it| (it.pid, it.start_ticks)).collect();
         for one in self.all.iter().filter(|one| one.is_member) {
             let facts = hands.look(one.pid);
-            let facts = facts.filter(|it| it.start_ticks == one.start_ticks);
-            if let Some((ppid, command)) = facts.and_then(|it| it.ppid.zip(it.command)) {
-                let kernel = parse_kernel(&command).and_then(|kernel| kernel.kernel_id);
-                self.places.push(Place {
-                    ppid,
-                    command,
-                    is_kernel: kernel.is_some(),
-                });
+            if let Some(facts) = facts.filter(|it| it.start_ticks == one.start_ticks) {
+                self.respawn.expect(one.pid, &facts, snapshot);
             }
         }
     }
@@ -154,9 +124,17 @@ impl Held {
         self.ended.contains(&pid)
     }
 
-    /// Whether there are some who were not in the target.
-    pub fn has_adopted(&self) -> bool {
-        self.adopted > 0
+    /// Whether a held process was born after the plan.
+    pub fn is_adopted(&self, handle: Handle) -> bool {
+        self.get(handle).is_some_and(|one| one.is_adopted)
+    }
+
+    /// Whether a held process is one of the plan's, or holds a GPU, or may.
+    pub fn is_concerned(&self, handle: Handle, snapshot: &Snapshot, hands: &mut dyn Hands) -> bool {
+        self.get(handle).is_some_and(|one| {
+            let holds = |facts| holds_gpu(one.pid, &facts, snapshot) != Some(false);
+            !one.is_adopted || hands.look(one.pid).is_none_or(holds)
+        })
     }
 
     /// Those who have not exited, the launcher among them.
@@ -172,48 +150,52 @@ impl Held {
         alive
     }
 
-    /// Takes hold of those whom the family has started since, and says who they are.
-    pub fn adopt(&mut self, guard: &Guard, hands: &mut dyn Hands) -> Vec<Handle> {
+    /// Takes hold of the children that the held processes have started since and that hold a GPU.
+    pub fn adopt(
+        &mut self,
+        call: Call,
+        guard: &Guard,
+        snapshot: &Snapshot,
+        hands: &mut dyn Hands,
+    ) -> Vec<Handle> {
         let listed = hands.list();
-        // Asked after the list was made: whoever is alive now had its number all the while, and so
-        // had its group.
+        // Asked after the list was made: whoever is alive now had its number all the while.
         let alive = self.alive(hands);
-        let alive: Vec<&One> = self
+        let parents: HashSet<u32> = self
             .all
             .iter()
-            .filter(|one| alive.contains(&one.handle))
+            .filter(|one| one.is_member && alive.contains(&one.handle))
+            .map(|one| one.pid)
             .collect();
-        let parents: HashSet<u32> = alive.iter().map(|one| one.pid).collect();
-        let lives = |number: Option<u32>, own: &HashSet<u32>, of: fn(&One) -> Option<u32>| {
-            number.is_some_and(|number| {
-                own.contains(&number) && alive.iter().any(|one| of(one) == Some(number))
-            })
-        };
         let known: HashSet<(u32, u64)> = self
             .all
             .iter()
             .map(|one| (one.pid, one.start_ticks))
             .collect();
         let uids: HashSet<u32> = self.all.iter().map(|one| one.uid).collect();
+        let adopted = self.all.iter().filter(|one| one.is_adopted).count();
         let mut found = Vec::new();
         for it in &listed {
             let key = (it.pid, it.start_ticks);
-            let is_kin = it.ppid.is_some_and(|ppid| parents.contains(&ppid))
-                || lives(it.process_group, &self.groups, |one| one.process_group)
-                || lives(it.session, &self.sessions, |one| one.session);
-            if !is_kin || self.present.contains(&key) || known.contains(&key) {
-                continue;
-            }
-            let facts = hands
-                .look(it.pid)
-                .filter(|facts| facts.start_ticks == it.start_ticks);
-            let Some(uid) = facts.as_ref().and_then(|facts| facts.uid) else {
+            let Some(parent) = it.ppid.filter(|ppid| parents.contains(ppid)) else {
                 continue;
             };
-            let is_free = guard
-                .by_facts(Call::Rule, it.pid, facts.as_ref(), None)
-                .is_none();
-            if is_free && uids.contains(&uid) && self.adopted + found.len() < MOST_ADOPTED {
+            if self.present.contains(&key) || known.contains(&key) {
+                continue;
+            }
+            let facts = hands.look(it.pid);
+            let is_it =
+                |facts: &Guarded| facts.start_ticks == it.start_ticks && facts.ppid == Some(parent);
+            let Some(facts) = facts.filter(is_it) else {
+                continue;
+            };
+            let Some(uid) = facts.uid.filter(|uid| uids.contains(uid)) else {
+                continue;
+            };
+            if adopted + found.len() < MOST_ADOPTED
+                && holds_gpu(it.pid, &facts, snapshot) == Some(true)
+                && may_be_added(call, guard, it, &facts, snapshot)
+            {
                 found.push((*it, uid));
             }
         }
@@ -239,46 +221,133 @@ impl Held {
             uid,
             handle,
             is_member: true,
-            process_group: it.process_group,
-            session: it.session,
+            is_adopted: true,
             executable: None,
         });
-        self.adopted += 1;
         Some(handle)
     }
 
-    /// A process that was started since, by whoever had started a member, with the same command; of a
-    /// notebook's kernel, by anybody.
-    pub fn successor(&self, hands: &mut dyn Hands) -> Option<u32> {
-        let parents: HashMap<u32, Vec<&Place>> =
-            self.places.iter().fold(HashMap::new(), |mut by, place| {
-                by.entry(place.ppid).or_default().push(place);
-                by
-            });
-        let is_held = |it: &Listed| {
-            self.all
-                .iter()
-                .any(|one| (one.pid, one.start_ticks) == (it.pid, it.start_ticks))
-        };
-        let kernels: Vec<&Place> = self.places.iter().filter(|it| it.is_kernel).collect();
+    /// The living descendants of the held processes that hold a GPU, or may, and are not held themselves:
+    /// ending their ancestors may end them.
+    pub fn descendants_not_held(
+        &self,
+        handles: &[Handle],
+        snapshot: &Snapshot,
+        hands: &mut dyn Hands,
+    ) -> Vec<u32> {
         let listed = hands.list();
-        let new = listed
+        let is_held = |it: &Listed| {
+            let key = (it.pid, it.start_ticks);
+            self.all.iter().any(|one| (one.pid, one.start_ticks) == key)
+        };
+        let mut due: Vec<u32> = handles
             .iter()
-            .filter(|it| !self.present.contains(&(it.pid, it.start_ticks)) && !is_held(it));
-        for it in new {
-            let siblings = it.ppid.and_then(|ppid| parents.get(&ppid));
-            let mut places = siblings.into_iter().flatten().chain(&kernels).peekable();
-            if places.peek().is_none() {
-                continue;
-            }
-            let command = hands
-                .look(it.pid)
-                .filter(|facts| facts.start_ticks == it.start_ticks)
-                .and_then(|facts| facts.command);
-            if places.any(|place| Some(&place.command) == command.as_ref()) {
-                return Some(it.pid);
+            .filter_map(|&handle| Some(self.get(handle)?.pid))
+            .collect();
+        let mut seen: HashSet<u32> = due.iter().copied().collect();
+        let mut found = Vec::new();
+        while let Some(parent) = due.pop() {
+            for it in listed.iter().filter(|it| it.ppid == Some(parent)) {
+                if !seen.insert(it.pid) {
+                    continue;
+                }
+                due.push(it.pid);
+                let facts = hands.look(it.pid);
+                let facts = facts.filter(|facts| facts.start_ticks == it.start_ticks);
+                let holds = |facts: Guarded| holds_gpu(it.pid, &facts, snapshot) != Some(false);
+                if !is_held(it) && facts.is_some_and(holds) {
+                    found.push(it.pid);
+                }
             }
         }
-        None
+        found.sort_unstable();
+        found
+    }
+
+    /// A process that was started since in the place of a member, and whether it holds a GPU by now.
+    pub fn successor(&self, snapshot: &Snapshot, hands: &mut dyn Hands) -> Option<u32> {
+        let listed = hands.list();
+        let is_new = |it: &&Listed| {
+            let key = (it.pid, it.start_ticks);
+            !self.present.contains(&key)
+                && self.all.iter().all(|one| (one.pid, one.start_ticks) != key)
+        };
+        let new: Vec<&Listed> = listed.iter().filter(is_new).collect();
+        self.respawn.find(&new, snapshot, hands)
+    }
+}
+
+/// Whether a process holds a GPU: by NVML's list in the newest snapshot, or by an open device file.
+/// `None` where its descriptors may not be read and NVML lists it nowhere.
+pub(super) fn holds_gpu(pid: u32, facts: &Guarded, snapshot: &Snapshot) -> Option<bool> {
+    let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
+    let shown = snapshot.process(pid).and_then(|it| it.start_ticks);
+    let is_it = shown == Some(facts.start_ticks);
+    if is_it && rows.flatten().any(|row| row.pid == pid) {
+        return Some(true);
+    }
+    let files = facts.gpu_files.as_deref()?;
+    Some(files.iter().any(|path| is_gpu_open(path)))
+}
+
+/// Whether nothing speaks against a process that was not in the plan: all that is asked of the plan's
+/// members is asked of it, as of one that a rule found.
+fn may_be_added(
+    call: Call,
+    guard: &Guard,
+    it: &Listed,
+    facts: &Guarded,
+    snapshot: &Snapshot,
+) -> bool {
+    if guard
+        .by_facts(Call::Rule, it.pid, Some(facts), None)
+        .is_some()
+    {
+        return false;
+    }
+    let process = newborn(it, facts, snapshot);
+    let is_at_work = call == Call::Rule && {
+        let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
+        let mut rows = rows.flatten().filter(|row| row.pid == it.pid);
+        process
+            .cpu_percent
+            .is_some_and(|percent| percent >= WORKING_CPU_PERCENT)
+            || rows.any(|row| row.sm_percent.is_some_and(|percent| percent > 0))
+    };
+    !is_at_work
+        && guard.by_sight(call, &process, snapshot).is_none()
+        && !guard.policy.keeps.has(&process, snapshot)
+}
+
+/// A process as a snapshot would show it: what is not read of it by now is what is known of its parent,
+/// whose place it shares, or unknown.
+fn newborn(it: &Listed, facts: &Guarded, snapshot: &Snapshot) -> model::Process {
+    let shown = snapshot.process(it.pid);
+    if let Some(shown) = shown.filter(|shown| shown.start_ticks == Some(it.start_ticks)) {
+        return shown.clone();
+    }
+    let parent = facts.ppid.and_then(|ppid| snapshot.process(ppid));
+    model::Process {
+        pid: it.pid,
+        start_ticks: Some(it.start_ticks),
+        start_time: None,
+        ppid: facts.ppid,
+        process_group: facts.process_group,
+        session: facts.session,
+        state: facts.state,
+        uid: facts.uid,
+        comm: facts.comm.clone(),
+        command: facts.command.clone(),
+        environment: facts.environment.clone(),
+        executable: facts.executable.clone(),
+        cpu_percent: None,
+        cpu_seconds: None,
+        listening: None,
+        // Its libraries were not read: what is said by them is unknown.
+        gpu_files: None,
+        framework: None,
+        framework_version: None,
+        jupyter: None,
+        ..parent.cloned().unwrap_or_default()
     }
 }

@@ -22,6 +22,7 @@ pub mod lock;
 pub mod mps;
 pub mod plan;
 pub mod policy;
+mod respawn;
 mod select;
 pub mod server;
 pub mod standing;

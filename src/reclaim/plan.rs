@@ -18,10 +18,14 @@ use super::target::{Because, Member, MemberGpu, Reason, Target};
 use crate::host::Guarded;
 use crate::model::family::{Family, member};
 use crate::model::finding::{Finding, Kind};
+use crate::model::process::Parent;
 use crate::model::{Process, Snapshot, Time};
 
 /// A member of a family that NVML does not list, and no rule judges, is at work from here on.
-const WORKING_CPU_PERCENT: f64 = 10.0;
+pub(super) const WORKING_CPU_PERCENT: f64 = 10.0;
+
+/// How many generations are followed from a process to one that is asked for.
+const MOST_GENERATIONS: usize = 64;
 
 /// What a plan is made of.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +113,16 @@ pub enum Why {
         /// Which.
         pids: Vec<u32>,
     },
+    /// It is a rank of a run whose other ranks are not asked for: its launcher starts it again, or ends
+    /// them all.
+    Rank {
+        /// The launcher.
+        launcher: u32,
+        /// Its program.
+        program: Arc<str>,
+        /// The other ranks.
+        pids: Vec<u32>,
+    },
     /// No GPU lists the process, and it has none open.
     NotOnGpu,
     /// The snapshot does not show it any more.
@@ -142,6 +156,18 @@ impl fmt::Display for Why {
                 let pids = pids.join(", ");
                 write!(f, "it would end {pids} of its family too, which no rule found; name them with --pid")
             }
+            Self::Rank {
+                launcher,
+                program,
+                pids,
+            } => {
+                let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+                let pids = pids.join(", ");
+                write!(
+                    f,
+                    "its launcher {launcher} ({program}) would start it again or end {pids} too; gpumem kill {launcher} ends the whole run"
+                )
+            }
             Self::NotOnGpu => f.write_str("it holds no GPU; gpumem ps shows who does"),
             Self::Gone => f.write_str("it is not there any more"),
             Self::NoProcess => f.write_str("it is about a GPU, and there is no process to end"),
@@ -160,6 +186,11 @@ pub fn plan(seen: &Seen<'_>, guard: &Guard) -> Plan {
     let call = match guard.policy.selection.is_named() {
         true => Call::Named,
         false => Call::Rule,
+    };
+    let families = by_launcher(seen);
+    let seen = &Seen {
+        families: &families,
+        ..*seen
     };
     let accused = match call {
         Call::Named => named(seen, guard, &mut plan.refused),
@@ -186,12 +217,57 @@ pub fn plan(seen: &Seen<'_>, guard: &Guard) -> Plan {
                     plan.targets.push(target);
                 }
             }
-            Err(why) => plan.refused.push(first.refused(why)),
+            // Each that was asked for is listed, whichever of them stands in the way.
+            Err(why) => {
+                let refused = together.iter().map(|it| it.refused(why.clone()));
+                plan.refused.extend(refused);
+            }
         }
     }
     plan.targets
         .sort_by_key(|target| (std::cmp::Reverse(target.bytes), target.leader));
     plan
+}
+
+/// The families, with all that one launcher started in one: to end a launcher ends them all, whatever
+/// joins them otherwise.
+fn by_launcher(seen: &Seen<'_>) -> Vec<Family> {
+    let mut families: Vec<Family> = seen.families.to_vec();
+    let launcher_of = |pid: u32| living_launcher(seen.snapshot.process(pid)?);
+    let mut runs: Vec<(Arc<Parent>, Vec<usize>)> = Vec::new();
+    for (index, family) in families.iter().enumerate() {
+        let parents = family.members.iter().filter_map(|&pid| launcher_of(pid));
+        for parent in parents {
+            let key = (parent.pid, parent.start_ticks);
+            match runs
+                .iter_mut()
+                .find(|(it, _)| (it.pid, it.start_ticks) == key)
+            {
+                Some((_, run)) if run.contains(&index) => {}
+                Some((_, run)) => run.push(index),
+                None => runs.push((Arc::clone(parent), vec![index])),
+            }
+        }
+    }
+    for (parent, run) in runs {
+        let mut joined = families[run[0]].clone();
+        for &index in &run[1..] {
+            joined.members.append(&mut families[index].members);
+            joined.ties.extend(families[index].ties.iter().copied());
+        }
+        joined.members.sort_unstable();
+        joined.members.dedup();
+        joined.launcher = Some(parent);
+        families[run[0]] = joined;
+    }
+    families.retain(|family| !family.members.is_empty());
+    families
+}
+
+/// The launcher of a run that a process is a rank of, while it lives.
+fn living_launcher(process: &Process) -> Option<&Arc<Parent>> {
+    let parent = process.parent.as_ref()?;
+    (process.ppid == Some(parent.pid) && steps::is_launcher(parent)).then_some(parent)
 }
 
 /// Makes a target of what belongs together, or says why not.
@@ -206,7 +282,7 @@ fn target(
     let kin = family.map_or(&[][..], |family| &family.members);
     let kin = || kin.iter().filter(|&&pid| !is_accused(pid));
     let mut processes: Vec<&Process> = accused.iter().map(|it| it.process).collect();
-    let (mut others, mut dead) = (Vec::new(), Vec::new());
+    let (mut others, mut unasked, mut dead) = (Vec::new(), Vec::new(), Vec::new());
     for &pid in kin() {
         let Some(process) = seen.snapshot.process(pid) else {
             continue;
@@ -216,18 +292,30 @@ fn target(
             dead.push(pid);
         } else if is_listed || (call == Call::Rule && works(process)) {
             others.push(pid);
-        } else {
+        } else if descends(process, accused, seen.snapshot) {
             processes.push(process);
+        } else {
+            // It shares a session, a group or a run with them, and is not theirs to be ended with.
+            unasked.push(pid);
         }
     }
     if call == Call::Rule && !others.is_empty() {
         return Err(Why::Family { pids: others });
     }
-    let is_whole = others.is_empty();
-    if !is_whole {
-        // Others of the family live on: what does not hang on the one that was named is theirs.
-        processes.retain(|process| is_accused(process.pid) || depends_on(process, accused));
+    let is_whole = others.is_empty() && unasked.is_empty();
+    if !others.is_empty() {
+        // Others of the family live on: the memory of the dead is theirs.
         dead.clear();
+    }
+    let launcher = accused.iter().find_map(|it| living_launcher(it.process));
+    if let Some(parent) = launcher.filter(|_| !is_whole) {
+        others.append(&mut unasked);
+        let program = words(parent.command.as_deref(), parent.comm.as_ref());
+        return Err(Why::Rank {
+            launcher: parent.pid,
+            program,
+            pids: others,
+        });
     }
     let protected = |pid, protection| Err(Why::Protected { pid, protection });
     let mut members = Vec::new();
@@ -269,8 +357,8 @@ fn target(
         });
     }
     members.sort_by_key(|it| (it.start_ticks, it.pid));
-    let launcher = match family.and_then(|family| family.launcher.as_deref()) {
-        Some(parent) if is_whole && steps::is_launcher(parent) => {
+    let launcher = match launcher {
+        Some(parent) => {
             let facts = seen.facts.get(&parent.pid);
             let facts = facts.filter(|facts| Some(facts.start_ticks) == parent.start_ticks);
             if let Some(protection) = guard.by_facts(call, parent.pid, facts, None) {
@@ -349,12 +437,23 @@ fn reason(call: Call, accused: &[&Accused<'_>]) -> Reason {
     }
 }
 
-/// Whether a process that NVML does not list is there for one that was named.
-fn depends_on(process: &Process, accused: &[&Accused<'_>]) -> bool {
-    accused.iter().any(|it| {
-        let pid = Some(it.process.pid);
-        process.ppid == pid || process.process_group == pid || process.session == pid
-    })
+/// Whether a process is a living descendant of one that is asked for, by the links of the snapshot.
+fn descends(process: &Process, accused: &[&Accused<'_>], snapshot: &Snapshot) -> bool {
+    let mut child = process;
+    // A recording may hold two that are each other's parents.
+    for _ in 0..MOST_GENERATIONS {
+        let parent = child.ppid.and_then(|ppid| snapshot.process(ppid));
+        let is_older =
+            |it: &&Process| it.start_ticks.is_some() && it.start_ticks <= child.start_ticks;
+        let Some(parent) = parent.filter(is_older) else {
+            return false;
+        };
+        if accused.iter().any(|it| it.process.pid == parent.pid) {
+            return true;
+        }
+        child = parent;
+    }
+    false
 }
 
 /// What a process holds by NVML's lists: (GPU's index, its uuid, bytes), a GPU once.

@@ -40,6 +40,8 @@ pub struct Policy {
     pub never: Vec<Arc<str>>,
     /// Whom the configuration keeps.
     pub kept: Vec<Exempt>,
+    /// The same, to be asked of a process that was born after the plan.
+    pub keeps: Keeps,
     /// Who is a server.
     pub serves: Serves,
 }
@@ -59,8 +61,34 @@ impl Policy {
             grace: None,
             never: Vec::new(),
             kept: Vec::new(),
+            keeps: Keeps::default(),
             serves,
         }
+    }
+}
+
+/// Whether the configuration keeps a process, from whatever.
+type Keep = dyn Fn(&Process, &Snapshot) -> bool + Send + Sync;
+
+/// What the configuration keeps, asked of a process at any time. Without a question it keeps none.
+#[derive(Clone, Default)]
+pub struct Keeps(Option<Arc<Keep>>);
+
+impl Keeps {
+    /// Keeps those for which `keep` answers yes.
+    pub fn new(keep: impl Fn(&Process, &Snapshot) -> bool + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(keep)))
+    }
+
+    /// Whether it keeps this process.
+    pub fn has(&self, process: &Process, snapshot: &Snapshot) -> bool {
+        self.0.as_ref().is_some_and(|keep| keep(process, snapshot))
+    }
+}
+
+impl fmt::Debug for Keeps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Keeps").field(&self.0.is_some()).finish()
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::guard::{Guard, Protection};
 use super::plan::{Refused, Seen, Why, gpus, name};
 use super::policy::Selection;
+use super::steps::is_launcher;
 use crate::model::Process;
 use crate::model::finding::{Action, Finding, Kind};
 
@@ -54,10 +55,19 @@ pub(super) fn named<'a>(
         why,
     };
     for &pid in &selection.pids {
-        match seen.snapshot.process(pid) {
-            Some(process) => add(process),
-            None => refused.push(nobody(Some(pid), Why::NotOnGpu)),
+        if let Some(process) = seen.snapshot.process(pid) {
+            add(process);
+            continue;
         }
+        // A launcher holds no GPU; to name it is to name its ranks.
+        let is_its = |process: &&Process| {
+            process.ppid == Some(pid) && process.parent.as_deref().is_some_and(is_launcher)
+        };
+        let mut ranks = seen.snapshot.processes.iter().filter(is_its).peekable();
+        if ranks.peek().is_none() {
+            refused.push(nobody(Some(pid), Why::NotOnGpu));
+        }
+        ranks.for_each(&mut add);
     }
     let kernels = selection.kernels.iter().map(|name| (name, false));
     for (name, is_path) in kernels.chain(selection.notebooks.iter().map(|name| (name, true))) {
@@ -216,7 +226,10 @@ fn fits(
         .iter()
         .any(|names| !names.is_empty())
         || !selection.pids.is_empty();
+    let is_rank_of = |pid: u32| process.ppid == Some(pid);
+    let is_launched = process.parent.as_deref().is_some_and(is_launcher);
     let is_named = selection.pids.contains(&process.pid)
+        || (is_launched && selection.pids.iter().any(|&pid| is_rank_of(pid)))
         || selection.kernels.iter().any(|it| is_kernel(process, it))
         || selection
             .notebooks

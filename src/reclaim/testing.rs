@@ -136,6 +136,8 @@ pub fn facts(snapshot: &Snapshot) -> BTreeMap<u32, Guarded> {
             executable: it.executable.clone(),
             comm: it.comm.clone(),
             command: it.command.clone(),
+            environment: it.environment.clone(),
+            gpu_files: it.gpu_files.clone(),
             ..Guarded::default()
         };
         Some((it.pid, facts))

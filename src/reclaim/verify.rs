@@ -44,6 +44,9 @@ pub enum Outcome {
     Respawned {
         /// Which.
         pid: u32,
+        /// What came back all the same: less what the new one holds by now.
+        #[serde(default)]
+        bytes: u64,
     },
     /// There was nothing left to end.
     AlreadyGone,
@@ -78,7 +81,7 @@ impl Outcome {
     /// What came back.
     pub fn freed_bytes(&self) -> u64 {
         match self {
-            Self::Freed { bytes, .. } => *bytes,
+            Self::Freed { bytes, .. } | Self::Respawned { bytes, .. } => *bytes,
             _ => 0,
         }
     }
@@ -111,9 +114,10 @@ impl fmt::Display for Outcome {
                     "exited, and the memory is not back; see what `gpumem explain` says of {pids}"
                 )
             }
-            Self::Respawned { pid } => write!(
+            Self::Respawned { pid, bytes } => write!(
                 f,
-                "ended, and {pid} was started in its place; end what starts it: a kernel in its notebook, a service by systemctl stop"
+                "freed {}, and {pid} was started in its place; end what starts it: a kernel in its notebook, a service by systemctl stop",
+                Bytes(*bytes)
             ),
             Self::AlreadyGone => f.write_str("already gone"),
             Self::IdentityChanged => {

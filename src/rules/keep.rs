@@ -152,6 +152,24 @@ pub fn exempt_processes<'a>(keeps: &'a [Keep], snapshot: &Snapshot) -> Vec<(Iden
     exempt
 }
 
+/// Whether any exemption may be for a process, wherever it is: of one that was just born not all is known.
+pub fn may_exempt(keeps: &[Keep], process: &Process, snapshot: &Snapshot) -> bool {
+    let is_for = |keep: &Keep| {
+        snapshot.gpus.iter().any(|gpu| {
+            let place = Whom {
+                process: Some(process),
+                index: gpu.index,
+                uuid: gpu.uuid.as_deref(),
+                held_bytes: None,
+                time: snapshot.time,
+            };
+            keep.protects(&place).is_some()
+        })
+    };
+    let mut keeps = keeps.iter().filter(|keep| !keep.is_expired(snapshot.time));
+    keeps.any(is_for)
+}
+
 /// Where a finding's process is, or its GPUs: whether the finding is about that place, and the place as
 /// a scope asks for it.
 fn places<'a>(

@@ -213,7 +213,7 @@ fn a_kernel_that_is_only_signalled_is_started_again() {
     let (outcome, past) = stage.end();
     assert_eq!(asked(&past), None);
     assert_eq!(sent(&past, kernel.pid), [Signal::Term]);
-    let Outcome::Respawned { pid } = outcome else {
+    let Outcome::Respawned { pid, .. } = outcome else {
         panic!("{outcome:?}");
     };
     let again = server.place.pid_with(&format!("kernel-{}.json", kernel.id));
@@ -296,7 +296,7 @@ fn a_kernel_of_a_server_that_takes_a_password_is_signalled_and_started_again() {
     let errors = asked(&past).unwrap();
     assert!(errors[0].contains("password only"), "{errors:?}");
     assert_eq!(sent(&past, kernel.pid).first(), Some(&Signal::Term));
-    let Outcome::Respawned { pid } = outcome else {
+    let Outcome::Respawned { pid, .. } = outcome else {
         panic!("{outcome:?}");
     };
     assert_ne!(pid, kernel.pid);

@@ -448,7 +448,7 @@ while True: subprocess.call(['sleep', '61'])";
     assert_eq!(target.members.len(), 1);
     target.respawn_seconds = 20.0;
     let (outcome, past) = stage.act(target);
-    let Outcome::Respawned { pid } = outcome else {
+    let Outcome::Respawned { pid, .. } = outcome else {
         panic!("{outcome:?}");
     };
     assert!(pid != child && cast.session(2).contains(&pid));

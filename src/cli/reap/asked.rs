@@ -7,8 +7,9 @@ use crate::cli::args::Reap;
 use crate::cli::selection::{names, no_such_gpu};
 use crate::host::Ourselves;
 use crate::model::{Gpu, Snapshot};
+use crate::reclaim::policy::Keeps;
 use crate::reclaim::{Exempt, Guard, Policy, Selection};
-use crate::rules::keep::{Keep, exempt_processes};
+use crate::rules::keep::{Keep, exempt_processes, may_exempt};
 use crate::rules::rule::Rule;
 use crate::rules::setting::Value;
 use crate::rules::{Settings, UnknownRule, serves};
@@ -80,6 +81,8 @@ pub(super) fn guard(
     policy.signal = args.signal;
     policy.grace = args.grace.map(|span| span.0);
     policy.kept = kept(keeps, snapshot);
+    let keeps = keeps.to_vec();
+    policy.keeps = Keeps::new(move |process, snapshot| may_exempt(&keeps, process, snapshot));
     Ok(Guard { policy, ourselves })
 }
 

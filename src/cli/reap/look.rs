@@ -223,6 +223,8 @@ fn told(process: &Process) -> Option<Guarded> {
         executable: process.executable.clone(),
         comm: process.comm.clone(),
         command: process.command.clone(),
+        environment: process.environment.clone(),
+        gpu_files: process.gpu_files.clone(),
     })
 }
 

@@ -10,7 +10,7 @@ use crate::model::snapshot::{Jupyter, PidNamespace};
 use crate::model::{Gpu, Process};
 use crate::reclaim::hands::NotSent;
 use crate::reclaim::ledger::Deed;
-use crate::reclaim::policy::Selection;
+use crate::reclaim::policy::{Keeps, Selection};
 use crate::reclaim::target::Reason;
 use crate::reclaim::testing::{
     Pages, Puppets, at, facts, finding, gpu, guard, plan_of, process, snapshot,
@@ -139,7 +139,9 @@ fn who_obeys_is_asked_once_and_its_memory_seen_back() {
         bytes: GIB,
         ms: 1500,
     };
-    assert_eq!(play.at(1.5), Progress::Ended(freed.clone()));
+    // It is back; whether something takes it again is watched for.
+    assert_eq!(play.at(1.5), Progress::Waiting { until: at(5.0) });
+    assert_eq!(play.at(5.4), Progress::Ended(freed.clone()));
     assert_eq!(play.act.outcome(), Some(&freed));
     assert_eq!(play.sent().len(), 1, "no SIGKILL");
     // Whoever goes on asking is told the same, and nothing is done.
@@ -261,6 +263,8 @@ fn another_process_of_that_number_is_never_sent_anything() {
     stranger.start_ticks = Some(7777);
     play.now = 20.0;
     play.shows(vec![stranger], vec![gpu(0, &[(70, GIB)], 0)]);
+    assert_eq!(play.advance(), Progress::Waiting { until: at(25.0) });
+    play.now = 25.0;
     let outcome = play.advance();
     assert_eq!(play.sent(), [(70, TERM)]);
     assert!(
@@ -416,6 +420,8 @@ fn who_lets_go_and_lives_on_is_left_alone() {
     play.shows(vec![free], vec![gpu(0, &[], 0)]);
     // The rule says no more of it, because it holds nothing.
     play.stands = Standing::NoLonger;
+    play.advance();
+    play.now = 7.0;
     let outcome = play.advance();
     assert!(
         matches!(outcome, Progress::Ended(Outcome::Freed { .. })),
@@ -524,7 +530,10 @@ fn a_kernel_that_is_started_again_through_a_wrapper_is_respawned_too() {
         let mut again = facts(&snapshot(at(0.0), &[process], Vec::new()))[&70].clone();
         (again.start_ticks, again.ppid) = (9000, Some(94));
         play.hands.world.insert(95, again);
-        let respawned = Progress::Ended(Outcome::Respawned { pid: 95 });
+        let respawned = Progress::Ended(Outcome::Respawned {
+            pid: 95,
+            bytes: GIB,
+        });
         assert_eq!(play.at(3.0) == respawned, is_known, "{command}");
     }
 }
@@ -543,7 +552,13 @@ fn a_kernel_that_its_server_starts_again_is_respawned() {
     again.start_ticks = 9000;
     play.hands.world.insert(95, again);
     let outcome = play.at(3.0);
-    assert_eq!(outcome, Progress::Ended(Outcome::Respawned { pid: 95 }));
+    assert_eq!(
+        outcome,
+        Progress::Ended(Outcome::Respawned {
+            pid: 95,
+            bytes: GIB
+        })
+    );
 
     let mut play = Play::found(Kind::Idle, &[kernel()]);
     ends_on(&mut play, 70, &[TERM]);
@@ -552,36 +567,198 @@ fn a_kernel_that_its_server_starts_again_is_respawned() {
     assert!(play.now >= 6.0, "it was looked out for");
 }
 
+/// A process like 70, born after the plan, with this parent and in this group and session.
+fn born(play: &Play, pid: u32, ppid: u32, group: u32) -> (u32, Guarded) {
+    let mut facts = play.hands.world[&70].clone();
+    facts.start_ticks = 9000 + u64::from(pid);
+    (facts.ppid, facts.process_group, facts.session) = (Some(ppid), Some(group), Some(group));
+    (pid, facts)
+}
+
+fn killed(play: &Play) -> Vec<u32> {
+    let kills = play.sent().iter().filter(|it| it.1 == KILL);
+    kills.map(|it| it.0).collect()
+}
+
 #[test]
-fn whom_it_starts_while_it_is_killed_is_killed_too() {
+fn a_child_that_is_born_while_its_parent_is_killed_is_killed_too() {
     let mut play = Play::found(Kind::Idle, &[python()]);
-    let child = |pid: u32, ppid, group| {
-        let mut facts = play.hands.world[&70].clone();
-        facts.start_ticks = 9000 + u64::from(pid);
-        (facts.ppid, facts.process_group, facts.session) = (Some(ppid), Some(group), Some(group));
-        (pid, facts)
-    };
-    let (own, grandchild, mut stranger) = (child(91, 70, 70), child(92, 1, 70), child(93, 1, 93));
-    stranger.1.command = None;
-    play.hands.forks.insert(70, vec![own, grandchild, stranger]);
+    let own = born(&play, 91, 70, 70);
+    // Of the group and the session, and nobody's child who is held: it may be anybody's.
+    let mut in_group = born(&play, 92, 1, 70);
+    in_group.1.command = None;
+    let stranger = born(&play, 93, 60, 93);
+    play.hands.forks.insert(70, vec![own, in_group, stranger]);
     for pid in [70, 91, 92, 93] {
         ends_on(&mut play, pid, &[KILL]);
     }
     let outcome = play.play_on();
     assert!(matches!(outcome, Outcome::Freed { .. }), "{outcome:?}");
-    let killed: Vec<u32> = play
-        .sent()
-        .iter()
-        .filter(|it| it.1 == KILL)
-        .map(|it| it.0)
-        .collect();
-    assert_eq!(killed, [70, 91, 92], "and nobody else");
-    let stop = play.sent().iter().position(|it| *it == (92, STOP));
+    assert_eq!(killed(&play), [70, 91], "and no other");
+    let to_others = |it: &&(u32, Signal)| it.0 > 91;
+    assert_eq!(play.sent().iter().find(to_others), None);
+    let stop = play.sent().iter().position(|it| *it == (91, STOP));
     let kill = play.sent().iter().position(|it| *it == (70, KILL));
     assert!(
         stop < kill,
         "none can fork any more when the first is killed"
     );
+    let named = |line: &Entry| match &line.event {
+        Event::Intended(Deed::Signal { processes, .. }) => processes.iter().any(|it| it.pid == 91),
+        _ => false,
+    };
+    assert!(play.pages.lines.iter().any(named), "the ledger names it");
+}
+
+#[test]
+fn what_is_born_is_asked_all_that_a_member_is_asked() {
+    let keep = |value: &str| {
+        let keep = BTreeMap::from([("GPUMEM_KEEP".into(), value.into())]);
+        Some(Arc::new(keep))
+    };
+    let cases: [(&str, fn(&mut Guarded)); 5] = [
+        ("no GPU open", |it| it.gpu_files = Some(Arc::default())),
+        ("descriptors not known", |it| it.gpu_files = None),
+        ("another owner", |it| it.uid = Some(4711)),
+        ("protected", |it| it.oom_score_adj = Some(-1000)),
+        ("environment not known", |it| it.environment = None),
+    ];
+    for (why, change) in cases {
+        let mut play = Play::found(Kind::Idle, &[python()]);
+        let (pid, mut facts) = born(&play, 91, 70, 70);
+        change(&mut facts);
+        play.hands.forks.insert(70, vec![(pid, facts)]);
+        ends_on(&mut play, 70, &[KILL]);
+        play.play_on();
+        // Of a rule's target no child is left behind that holds a GPU, or may.
+        let expected: &[u32] = if why == "no GPU open" { &[70] } else { &[] };
+        assert_eq!(killed(&play), expected, "{why}");
+        assert!(play.sent().iter().all(|it| it.0 == 70), "{why}");
+    }
+    for (value, expected) in [("yes", &[][..]), ("no", &[70, 91])] {
+        let mut play = Play::found(Kind::Idle, &[python()]);
+        let (pid, mut facts) = born(&play, 91, 70, 70);
+        facts.environment = keep(value);
+        play.hands.forks.insert(70, vec![(pid, facts)]);
+        for pid in [70, 91] {
+            ends_on(&mut play, pid, &[KILL]);
+        }
+        play.play_on();
+        assert_eq!(killed(&play), expected, "GPUMEM_KEEP={value}");
+    }
+    // What the configuration keeps.
+    let mut guard = guard();
+    guard.policy.keeps = Keeps::new(|process, _| process.pid == 91);
+    let mut play = Play::named(&[python()], guard);
+    let child = born(&play, 91, 70, 70);
+    play.hands.forks.insert(70, vec![child]);
+    ends_on(&mut play, 70, &[KILL]);
+    play.play_on();
+    assert_eq!(killed(&play), [70]);
+}
+
+#[test]
+fn what_a_handler_starts_to_save_its_work_is_left_alone() {
+    // The target ends; what it has started goes on, and its memory is back.
+    for outlives in [false, true] {
+        let mut play = Play::found(Kind::Idle, &[python()]);
+        let (pid, mut upload) = born(&play, 91, 70, 91);
+        upload.gpu_files = Some(Arc::default());
+        upload.command = Some(["aws", "s3", "cp"].map(Arc::from).into());
+        play.hands.forks.insert(70, vec![(pid, upload)]);
+        ends_on(&mut play, 70, if outlives { &[KILL] } else { &[TERM] });
+        let outcome = play.play_on();
+        assert!(matches!(outcome, Outcome::Freed { .. }), "{outcome:?}");
+        assert!(play.sent().iter().all(|it| it.0 == 70), "{:?}", play.sent());
+        assert!(play.hands.world.contains_key(&91));
+    }
+}
+
+#[test]
+fn who_ends_by_itself_in_the_last_grace_is_not_alive() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.advance();
+    play.at(10.0);
+    assert_eq!(killed(&play), [70]);
+    // It outlives the grace of SIGKILL to the last moment, and is gone at the next look.
+    play.now = 15.0;
+    play.hands.end(70);
+    play.show(0);
+    assert!(matches!(play.advance(), Progress::Waiting { .. }));
+    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
+}
+
+#[test]
+fn a_supervisor_that_takes_the_memory_again_is_told() {
+    let shell = Process {
+        gpu_files: Some(Arc::default()),
+        ..process(60, "bash run.sh")
+    };
+    let mut child = python();
+    (child.ppid, child.parent_is_reaper) = (Some(60), Some(false));
+    let mut play = Play::found(Kind::Idle, &[child]);
+    ends_on(&mut play, 70, &[TERM]);
+    play.hands.world.insert(
+        60,
+        facts(&snapshot(at(0.0), &[shell], Vec::new()))[&60].clone(),
+    );
+    play.advance();
+    play.at(0.5);
+    // A second later its parent starts the next try, with other arguments.
+    let (pid, mut next) = born(&play_world(), 95, 60, 60);
+    next.command = Some(["python", "train.py", "--try", "2"].map(Arc::from).into());
+    play.hands.world.insert(pid, next);
+    play.now = 2.0;
+    let mut again = process(95, "python train.py --try 2");
+    again.start_ticks = Some(9095);
+    play.shows(vec![again.clone()], vec![gpu(0, &[], 0)]);
+    // It has the GPU open, and holds nothing by NVML's list yet.
+    let outcome = Outcome::Respawned {
+        pid: 95,
+        bytes: GIB,
+    };
+    assert_eq!(play.advance(), Progress::Ended(outcome));
+    assert!(play.sent().iter().all(|it| it.0 == 70));
+}
+
+/// A world to take processes from.
+fn play_world() -> Play {
+    Play::found(Kind::Idle, &[python()])
+}
+
+#[test]
+fn what_comes_back_is_told_less_what_the_next_one_took() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    ends_on(&mut play, 70, &[TERM]);
+    let (pid, next) = born(&play, 95, 1, 95);
+    play.advance();
+    play.hands.world.insert(pid, next);
+    play.now = 1.0;
+    let mut again = python();
+    (again.pid, again.start_ticks) = (95, Some(9095));
+    play.shows(vec![again], vec![gpu(0, &[(95, GIB / 4)], 0)]);
+    let bytes = GIB - GIB / 4;
+    let outcome = Outcome::Respawned { pid: 95, bytes };
+    assert_eq!(play.advance(), Progress::Ended(outcome.clone()));
+    assert_eq!(outcome.freed_bytes(), bytes);
+    assert!(!outcome.is_success());
+}
+
+#[test]
+fn a_rule_ends_none_whose_children_hold_a_gpu_and_are_not_in_the_plan() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut between = play.hands.world[&70].clone();
+    (between.start_ticks, between.ppid) = (701, Some(70));
+    between.gpu_files = Some(Arc::default());
+    let mut grandchild = between.clone();
+    (grandchild.start_ticks, grandchild.ppid) = (702, Some(71));
+    grandchild.gpu_files = python().gpu_files;
+    play.hands.world.insert(71, between);
+    play.hands.world.insert(72, grandchild);
+    let why = Protection::Descendants { pids: vec![72] };
+    let outcome = Outcome::Protected { why };
+    assert_eq!(play.advance(), Progress::Ended(outcome));
+    assert!(play.sent().is_empty());
 }
 
 #[test]
@@ -615,7 +792,7 @@ fn a_group_that_is_not_its_own_is_not_swept() {
     next.command = Some(["python", "next.py"].map(Arc::from).into());
     play.hands.forks.insert(70, vec![(91, next)]);
     ends_on(&mut play, 70, &[KILL]);
-    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
+    play.play_on();
     assert!(play.sent().iter().all(|it| it.0 == 70), "{:?}", play.sent());
 }
 

@@ -442,18 +442,73 @@ fn a_run_is_ended_by_its_launcher_and_whole() {
     });
     let plan = plan_with(&on_other, &seen, &families, &known, &first);
     assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
-    // A person who names one means that one, and what hangs on it.
+    // A person who names one rank is told of its launcher, which would start it again or end all.
     let named = with(Selection {
         pids: vec![70],
         ..Selection::default()
     });
     let plan = plan_with(&[], &seen, &families, &known, &named);
-    assert_eq!(pids(&plan.targets[0]), [70, 72]);
-    assert_eq!(plan.targets[0].launcher, None);
-    assert!(
-        plan.targets[0].respawn_seconds > 0.0,
-        "the launcher may start it again"
+    let rank = Why::Rank {
+        launcher: 60,
+        program: "/venv/bin/python /venv/bin/torchrun train.py".into(),
+        pids: vec![71],
+    };
+    assert_eq!((why(&plan), plan.targets.len()), (vec![&rank], 0));
+    assert!(rank.to_string().contains("gpumem kill 60"), "{rank}");
+    // To name the launcher is to name all that it started.
+    for pids_named in [&[60][..], &[70, 71]] {
+        let named = with(Selection {
+            pids: pids_named.to_vec(),
+            ..Selection::default()
+        });
+        let plan = plan_with(&[], &seen, &families, &known, &named);
+        assert_eq!(pids(&plan.targets[0]), [70, 71, 72]);
+        assert_eq!(plan.targets[0].launcher.as_ref().map(|it| it.pid), Some(60));
+        assert!(plan.refused.is_empty());
+    }
+    // Also where nothing else joins its ranks: an orphan of an earlier run has the same name, or no port
+    // is told.
+    let apart = [&[70, 72][..], &[71]].map(|members| {
+        let launcher = processes[0].parent.clone();
+        family(members, launcher).remove(0)
+    });
+    let plan = plan_with(&both[..1], &seen, &apart, &known, &guard());
+    assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
+    let plan = plan_with(&both, &seen, &apart, &known, &guard());
+    assert_eq!(pids(&plan.targets[0]), [70, 71, 72]);
+    assert_eq!(plan.targets[0].launcher.as_ref().map(|it| it.pid), Some(60));
+}
+
+#[test]
+fn what_shares_a_session_with_a_target_is_not_ended_with_it() {
+    let child = Process {
+        ppid: Some(70),
+        process_group: Some(70),
+        session: Some(70),
+        ..process(71, "python train.py")
+    };
+    let neighbour = Process {
+        ppid: Some(1),
+        process_group: Some(70),
+        session: Some(70),
+        ..process(72, "python other.py")
+    };
+    let python = process(70, "python train.py");
+    let seen = snapshot(
+        at(0.0),
+        &[python.clone(), child, neighbour],
+        vec![gpu(0, &[(70, GIB)], 0)],
     );
+    let families = family(&[70, 71, 72], None);
+    let found = [finding(Kind::Idle, &python)];
+    let plan = plan_with(&found, &seen, &families, &facts(&seen), &guard());
+    assert_eq!(pids(&plan.targets[0]), [70, 71], "its child, and no other");
+    let named = with(Selection {
+        pids: vec![70],
+        ..Selection::default()
+    });
+    let plan = plan_with(&[], &seen, &families, &facts(&seen), &named);
+    assert_eq!(pids(&plan.targets[0]), [70, 71]);
 }
 
 #[test]
@@ -473,6 +528,7 @@ fn a_launcher_that_may_not_be_touched_protects_its_run() {
                 pid: 60,
                 protection,
             },
+            _,
         ] = why(&plan)[..]
         else {
             panic!("{plan:?}");
@@ -511,6 +567,7 @@ fn one_of_the_family_who_is_kept_keeps_them_all() {
             pid: 72,
             protection,
         },
+        _,
     ] = why(&plan)[..]
     else {
         panic!("{plan:?}");
@@ -530,7 +587,12 @@ fn a_holder_that_works_is_not_ended_with_who_is_idle() {
             .collect();
         let families = family(&[70, 71, 72], None);
         let plan = plan_with(&both, &seen, &families, &facts(&seen), &guard());
-        assert_eq!(why(&plan), [&Why::Family { pids: vec![72] }]);
+        let family = &Why::Family { pids: vec![72] };
+        assert_eq!(
+            why(&plan),
+            [family, family],
+            "each that was found is listed"
+        );
     }
 }
 

@@ -198,8 +198,8 @@ fn outcomes_have_their_names() {
             r#"{"outcome":"exited_not_freed","holders":[9]}"#,
         ),
         (
-            Outcome::Respawned { pid: 9 },
-            r#"{"outcome":"respawned","pid":9}"#,
+            Outcome::Respawned { pid: 9, bytes: 7 },
+            r#"{"outcome":"respawned","pid":9,"bytes":7}"#,
         ),
         (Outcome::AlreadyGone, r#"{"outcome":"already_gone"}"#),
         (

@@ -110,6 +110,7 @@ fn protections() -> Vec<Protection> {
         Protection::Replaced,
         Protection::Unknown { what: "x".into() },
         Protection::Owned { command },
+        Protection::Descendants { pids: vec![8] },
         Protection::NoPidfd,
         Protection::NotHeld { error: "x".into() },
     ]
@@ -124,7 +125,7 @@ fn outcomes() -> Vec<Outcome> {
         .chain([
             Outcome::Freed { bytes: 1, ms: 2 },
             Outcome::ExitedNotFreed { holders: vec![8] },
-            Outcome::Respawned { pid: 9 },
+            Outcome::Respawned { pid: 9, bytes: 7 },
             Outcome::AlreadyGone,
             Outcome::IdentityChanged,
             Outcome::RuleNoLongerTrue,
@@ -148,6 +149,11 @@ pub fn report() -> Value {
         Why::OnlyWhenAsked { kind },
         Why::OnlyTold,
         Why::Family { pids: vec![8] },
+        Why::Rank {
+            launcher: 9,
+            program: "torchrun".into(),
+            pids: vec![8],
+        },
         Why::NotOnGpu,
         Why::Gone,
         Why::NoProcess,

@@ -1,0 +1,105 @@
+//! What takes the place of a process that was ended: what its parent, its notebook server, its service or
+//! its container starts again.
+//!
+//! Told by what there was before the first signal and what is new since. A new process with the command
+//! of the one that was ended is its successor; one with another command is, where it holds a GPU and the
+//! same parent, service or container started it. Nothing is sent to a successor: it is in no plan.
+
+use std::sync::Arc;
+
+use super::hands::Hands;
+use super::held::holds_gpu;
+use crate::host::{Guarded, Listed, parse_kernel};
+use crate::model::{Process, Snapshot};
+
+/// Where a process stood that is being ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Place {
+    ppid: Option<u32>,
+    /// Its parent only adopted it: what else that parent has is not its successor.
+    is_orphan: bool,
+    /// Its parent held a GPU by itself.
+    parent_holds: bool,
+    command: Option<Arc<[Arc<str>]>>,
+    /// The command is that of one kernel of a notebook, whoever starts it: a server may start it through
+    /// a wrapper, which is another one each time.
+    is_kernel: bool,
+    /// The service or the container that it is of.
+    manager: Option<Arc<str>>,
+}
+
+/// The places of all members of a target.
+#[derive(Debug, Default)]
+pub(super) struct Respawn {
+    places: Vec<Place>,
+}
+
+impl Respawn {
+    /// Remembers the place of a member that is alive.
+    pub fn expect(&mut self, pid: u32, facts: &Guarded, snapshot: &Snapshot) {
+        let shown = snapshot.process(pid);
+        let shown = shown.filter(|it| it.start_ticks == Some(facts.start_ticks));
+        let is_orphan = shown.is_none_or(|it| it.parent_is_reaper != Some(false));
+        let kernel = facts.command.as_deref().and_then(parse_kernel);
+        self.places.push(Place {
+            ppid: facts.ppid,
+            is_orphan,
+            parent_holds: facts.ppid.is_some_and(|ppid| is_listed(ppid, snapshot)),
+            command: facts.command.clone(),
+            is_kernel: kernel.is_some_and(|kernel| kernel.kernel_id.is_some()),
+            manager: shown.and_then(manager),
+        });
+    }
+
+    /// The process that took a member's place, among those that are new since.
+    pub fn find(&self, new: &[&Listed], snapshot: &Snapshot, hands: &mut dyn Hands) -> Option<u32> {
+        for it in new {
+            let is_sibling = |place: &&Place| place.ppid.is_some() && place.ppid == it.ppid;
+            let shown = snapshot.process(it.pid);
+            let shown = shown.filter(|shown| shown.start_ticks == Some(it.start_ticks));
+            let manager = shown.and_then(manager);
+            let is_managed = |place: &&Place| manager.is_some() && place.manager == manager;
+            let kernels = || self.places.iter().filter(|place| place.is_kernel);
+            let siblings = || self.places.iter().filter(is_sibling);
+            if siblings().next().is_none()
+                && kernels().next().is_none()
+                && !self.places.iter().any(|place| is_managed(&place))
+            {
+                continue;
+            }
+            let facts = hands.look(it.pid);
+            let Some(facts) = facts.filter(|facts| facts.start_ticks == it.start_ticks) else {
+                continue;
+            };
+            let is_same = |place: &Place| place.command.is_some() && place.command == facts.command;
+            if siblings().chain(kernels()).any(is_same) {
+                return Some(it.pid);
+            }
+            let has_place = siblings().any(|place| !place.is_orphan)
+                || self.places.iter().any(|place| is_managed(&place));
+            if has_place && holds_gpu(it.pid, &facts, snapshot) == Some(true) {
+                return Some(it.pid);
+            }
+        }
+        // A supervisor may take the memory itself.
+        let supervisors = self
+            .places
+            .iter()
+            .filter(|it| !it.is_orphan && !it.parent_holds);
+        let mut supervisors = supervisors.filter_map(|place| place.ppid);
+        supervisors.find(|&ppid| is_listed(ppid, snapshot))
+    }
+}
+
+/// The service or the container that starts a process again.
+fn manager(process: &Process) -> Option<Arc<str>> {
+    let container = process.container.as_deref().and_then(|it| it.id.clone());
+    let unit = process.systemd_unit.as_ref();
+    let is_service = |unit: &&Arc<str>| unit.ends_with(".service") && !unit.starts_with("user@");
+    container.or_else(|| unit.filter(is_service).cloned())
+}
+
+fn is_listed(pid: u32, snapshot: &Snapshot) -> bool {
+    let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
+    rows.flatten().any(|row| row.pid == pid)
+}
