@@ -563,7 +563,7 @@ impl Act {
         };
         let look_out = since.plus_seconds(seconds);
         let deadline = since.plus_seconds(DEADLINE_SECONDS.max(seconds));
-        let successor = self.held.successor(moment.snapshot, hands);
+        let successor = self.held.successor(&self.target, moment.snapshot, hands);
         match (freed, successor) {
             (Some((bytes, _)), Some(pid)) => {
                 let taken = self.taken_by(pid, moment.snapshot);

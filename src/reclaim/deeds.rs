@@ -77,10 +77,14 @@ impl Deeds<'_> {
                 break;
             }
         }
-        // Whoever is stopped by now was announced, and is not left like that whatever the disk says.
+        // Whoever is stopped by now was announced, and is not left like that whatever the disk says. The
+        // youngest go first: where the leader of a process group ends while others of it are stopped, the
+        // kernel sends SIGHUP to all of the group, whoever is in it (`kill_orphaned_pgrp` in
+        // `kernel/exit.c`). What SIGKILL was sent to counts as stopped no longer.
         let mut outcome = None;
         let mut told = Ok(());
-        for batch in batches {
+        for mut batch in batches.into_iter().rev() {
+            batch.sort_by_key(|(_, process)| std::cmp::Reverse(process.start_ticks));
             let failures = self.deliver(&[Signal::Kill], &batch, &mut outcome);
             if told.is_ok() {
                 told = self.tell(&signals, &batch, failures);

@@ -14,7 +14,7 @@ use super::hands::{Approved, Handle, Hands, NotOpened};
 use super::ledger::Process;
 use super::plan::WORKING_CPU_PERCENT;
 use super::respawn::Respawn;
-use super::target::Member;
+use super::target::{Member, Target};
 use crate::host::{Guarded, Listed};
 use crate::model::{self, Snapshot};
 
@@ -264,8 +264,13 @@ impl Held {
         found
     }
 
-    /// A process that was started since in the place of a member, and whether it holds a GPU by now.
-    pub fn successor(&self, snapshot: &Snapshot, hands: &mut dyn Hands) -> Option<u32> {
+    /// A process that was started since in the place of a member of the target.
+    pub fn successor(
+        &self,
+        target: &Target,
+        snapshot: &Snapshot,
+        hands: &mut dyn Hands,
+    ) -> Option<u32> {
         let listed = hands.list();
         let is_new = |it: &&Listed| {
             let key = (it.pid, it.start_ticks);
@@ -273,7 +278,7 @@ impl Held {
                 && self.all.iter().all(|one| (one.pid, one.start_ticks) != key)
         };
         let new: Vec<&Listed> = listed.iter().filter(is_new).collect();
-        self.respawn.find(&new, snapshot, hands)
+        self.respawn.find(target, &new, snapshot, hands)
     }
 }
 

@@ -2,15 +2,15 @@
 //! its container starts again.
 //!
 //! Told by what there was before the first signal and what is new since. A new process with the command
-//! of the one that was ended is its successor; one with another command is, where it holds a GPU and the
-//! same parent, service or container started it. Nothing is sent to a successor: it is in no plan.
+//! of the one that was ended is its successor; one with another command is, where NVML lists it on a GPU
+//! of the target and the same parent, service or container started it. Nothing is sent to a successor: it is in no plan.
 
 use std::sync::Arc;
 
 use super::hands::Hands;
-use super::held::holds_gpu;
+use super::target::Target;
 use crate::host::{Guarded, Listed, parse_kernel};
-use crate::model::{Process, Snapshot};
+use crate::model::{Gpu, Process, Snapshot};
 
 /// Where a process stood that is being ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,7 +52,22 @@ impl Respawn {
     }
 
     /// The process that took a member's place, among those that are new since.
-    pub fn find(&self, new: &[&Listed], snapshot: &Snapshot, hands: &mut dyn Hands) -> Option<u32> {
+    pub fn find(
+        &self,
+        target: &Target,
+        new: &[&Listed],
+        snapshot: &Snapshot,
+        hands: &mut dyn Hands,
+    ) -> Option<u32> {
+        let is_taking = |pid: u32| {
+            let is_theirs = |gpu: &&Gpu| {
+                let mut on = target.members.iter().flat_map(|member| &member.gpus);
+                on.any(|on| on.index == gpu.index)
+            };
+            let gpus = snapshot.gpus.iter().filter(is_theirs);
+            let mut rows = gpus.flat_map(|gpu| &gpu.processes).flatten();
+            rows.any(|row| row.pid == pid)
+        };
         for it in new {
             let is_sibling = |place: &&Place| place.ppid.is_some() && place.ppid == it.ppid;
             let shown = snapshot.process(it.pid);
@@ -77,7 +92,7 @@ impl Respawn {
             }
             let has_place = siblings().any(|place| !place.is_orphan)
                 || self.places.iter().any(|place| is_managed(&place));
-            if has_place && holds_gpu(it.pid, &facts, snapshot) == Some(true) {
+            if has_place && shown.is_some() && is_taking(it.pid) {
                 return Some(it.pid);
             }
         }
@@ -87,7 +102,7 @@ impl Respawn {
             .iter()
             .filter(|it| !it.is_orphan && !it.parent_holds);
         let mut supervisors = supervisors.filter_map(|place| place.ppid);
-        supervisors.find(|&ppid| is_listed(ppid, snapshot))
+        supervisors.find(|&ppid| is_taking(ppid))
     }
 }
 

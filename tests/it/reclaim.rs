@@ -64,6 +64,21 @@ impl Stage {
         }
     }
 
+    /// Where processes find device files that stand for those of GPUs: a file `nvidia0`.
+    pub fn dev(&self) -> PathBuf {
+        let path = self.folder.path().join("dev");
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(path.join("nvidia0"), "").unwrap();
+        path
+    }
+
+    fn roots(&self) -> Roots {
+        Roots {
+            dev: self.folder.path().join("dev"),
+            ..Roots::default()
+        }
+    }
+
     fn now(&self) -> Time {
         let elapsed = self.begun.elapsed().as_millis();
         Time::from_unix_milliseconds(1_700_000_000_000 + i64::try_from(elapsed).unwrap())
@@ -147,7 +162,7 @@ impl Stage {
     pub fn act(&mut self, target: Target) -> (Outcome, Past) {
         let path = self.folder.path().join("ledger.jsonl");
         let mut ledger = Ledger::open(&path).unwrap();
-        let mut hands = Pidfds::new(Roots::default()).with_server(ask_servers(Roots::default()));
+        let mut hands = Pidfds::new(self.roots()).with_server(ask_servers(Roots::default()));
         let mut act = Act::new(target, Arc::new(self.guard.clone()), Actor::default());
         let begun = Instant::now();
         loop {
@@ -317,9 +332,13 @@ fn one_that_forks_while_it_is_killed_leaves_nobody() {
     let Some(python) = python_with(&["signal"]) else {
         return;
     };
-    // Bounded by themselves: so many, for so long.
-    let script = "signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    let mut stage = Stage::new(&[]);
+    let device = stage.dev().join("nvidia0");
+    // Bounded by themselves: so many, for so long. They inherit the open GPU.
+    let script = format!(
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.alarm(40)
+gpu = open({device:?})
 print('ready', flush=True)
 for _ in range(3000):
     if os.fork() == 0:
@@ -328,10 +347,13 @@ for _ in range(3000):
             signal.alarm(40)
         while True: signal.pause()
     time.sleep(0.005)
-while True: signal.pause()";
-    let cast = Cast::python(&python, script);
+while True: signal.pause()"
+    );
+    let cast = Cast::python(&python, &script);
     cast.session(20);
-    let (outcome, past) = Stage::new(&[cast.pid()]).end();
+    stage.listed = vec![cast.pid()];
+    stage.guard.policy.selection.pids = vec![cast.pid()];
+    let (outcome, past) = stage.end();
     assert!(is_freed(&outcome), "{outcome:?}");
     let killed: usize = past.acts[0]
         .deeds
