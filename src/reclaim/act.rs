@@ -534,9 +534,12 @@ impl Act {
     /// Whether no member is left, or those that are left have let go. What they have started since may go
     /// on where it holds no GPU: it saves a checkpoint, say.
     fn is_done(&mut self, moment: Moment<'_>, hands: &mut dyn Hands) -> Option<Next> {
-        self.first_deed?;
         let since = moment.now;
         let alive = self.whom(Whom::Family, moment.snapshot, hands);
+        if self.first_deed.is_none() {
+            let is_gone = alive.is_empty();
+            return is_gone.then_some(Next::End(Outcome::AlreadyGone));
+        }
         let is_back = || {
             alive.iter().all(|&handle| !self.held.is_adopted(handle))
                 && hold_anything(&self.target, moment.snapshot) == Some(false)

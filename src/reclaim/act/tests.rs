@@ -689,6 +689,25 @@ fn who_ends_by_itself_in_the_last_grace_is_not_alive() {
 }
 
 #[test]
+fn who_ends_before_anything_is_sent_was_gone_already() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.stands = Standing::Unknown;
+    assert!(matches!(play.advance(), Progress::Waiting { .. }));
+    play.hands.end(70);
+    play.stands = Standing::Holds;
+    assert_eq!(play.at(1.0), Progress::Ended(Outcome::AlreadyGone));
+    // It is held by then, and the rule not known to hold.
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.hands.rejects.insert(70, NotSent::Gone);
+    play.advance();
+    play.hands.end(70);
+    assert!(
+        matches!(play.play_on(), Outcome::Freed { .. }),
+        "it was tried"
+    );
+}
+
+#[test]
 fn a_supervisor_that_takes_the_memory_again_is_told() {
     let shell = Process {
         gpu_files: Some(Arc::default()),
