@@ -8,9 +8,10 @@
 //! has.
 //!
 //! Nothing here looks at a machine. What ends a process where it runs in a container, a job, a unit or a
-//! notebook is in `place`. To add a framework, write its row, and its marks in `host::framework`.
+//! notebook is in `place`, and who owns it in `owner`. To add a framework, write its row, and its marks in `host::framework`.
 
 mod arrays;
+mod owner;
 mod place;
 mod serving;
 #[cfg(test)]
@@ -20,6 +21,7 @@ mod training;
 use crate::model::Process;
 use crate::model::program::file_name;
 
+pub use owner::{Owner, owner};
 pub use place::{place_lines, quote};
 
 /// One thing to know or to do.

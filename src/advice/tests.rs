@@ -311,6 +311,7 @@ fn contained(runtime: Option<&str>, name: Option<&str>, id: &str) -> Process {
         runtime: runtime.map(Arc::from),
         id: Some(id.into()),
         name: name.map(Arc::from),
+        ..Container::default()
     };
     Process {
         container: Some(Arc::new(container)),
@@ -322,18 +323,29 @@ fn in_job(job: &str, step: Option<&str>) -> Process {
     let slurm = Slurm {
         job_id: Some(job.into()),
         step_id: step.map(Arc::from),
-        job_name: None,
+        ..Slurm::default()
     };
     Process {
         slurm: Some(Arc::new(slurm)),
+        environment: environment(&[("SLURM_JOB_ID", job)]),
         ..process(None)
     }
+}
+
+fn environment(variables: &[(&str, &str)]) -> Option<Arc<BTreeMap<Arc<str>, Arc<str>>>> {
+    let pairs = variables.iter();
+    Some(Arc::new(
+        pairs
+            .map(|&(name, value)| (name.into(), value.into()))
+            .collect(),
+    ))
 }
 
 fn in_unit(unit: &str, cgroup: &str) -> Process {
     Process {
         systemd_unit: Some(unit.into()),
         cgroup: Some(cgroup.into()),
+        user: Some("ann".into()),
         ..process(None)
     }
 }
@@ -404,7 +416,7 @@ fn the_command_is_the_right_one_for_where_it_runs() {
                 "llm.service",
                 "/user.slice/user-1000.slice/user@1000.service/app.slice/llm.service",
             ),
-            "`systemctl --user stop llm.service`",
+            "as root or as ann: `systemctl --user --machine=ann@ stop llm.service`",
         ),
     ] {
         let line = only(&process);
@@ -456,23 +468,21 @@ fn what_only_the_process_says_is_not_typed_unseen() {
         ..in_job("77", Some("0"))
     };
     let doubt = "`scontrol listpids 77`";
-    assert!(!only(&within("/slurm/uid_5/job_77/step_0/task_0")).contains(doubt));
     for cgroup in [
-        "/",
+        "/slurm/uid_5/job_77/step_0/task_0",
+        "/system.slice/slurmstepd.scope/job_77/step_0/user/task_0",
+        // A step's daemon was its ancestor.
         "/system.slice/slurmd.service",
-        "/slurm/uid_5/job_7/step_0",
     ] {
-        assert!(only(&within(cgroup)).contains(doubt), "{cgroup}");
+        assert!(!only(&within(cgroup)).contains(doubt), "{cgroup}");
     }
-    assert!(only(&in_job("77", None)).contains(doubt));
+    // Newer Slurm's cgroups have ids of their own: the number is the process's word.
+    let newer = "/system.slice/slurmstepd.scope/s0123456789ABC/step_0/user/task_0";
+    assert!(only(&within(newer)).contains(doubt));
+    assert_eq!(owner(&within(newer)).unwrap().command, None);
 
     let says = |variables: &[(&str, &str)]| Process {
-        environment: Some(Arc::new(
-            variables
-                .iter()
-                .map(|&(name, value)| (name.into(), value.into()))
-                .collect(),
-        )),
+        environment: environment(variables),
         ..in_pod(Some("train-0"), Some("1234-ab"))
     };
     let other = [("POD_NAME", "train-0"), ("POD_NAMESPACE", "team-b")];
@@ -483,6 +493,149 @@ fn what_only_the_process_says_is_not_typed_unseen() {
         line.contains("grep 1234-ab") && !line.contains("delete pod"),
         "{line}"
     );
+}
+
+#[test]
+fn a_task_of_an_array_has_the_arrays_id_and_its_own() {
+    let change = |change: &dyn Fn(&mut Slurm), step| {
+        let mut process = in_job("3", step);
+        change(Arc::make_mut(process.slurm.as_mut().unwrap()));
+        process
+    };
+    let task = |slurm: &mut Slurm| {
+        (slurm.array_job_id, slurm.array_task_id) = (Some("3".into()), Some("4".into()));
+    };
+    let command = |process: &Process| owner(process).unwrap().command;
+    // The last task to start has the array's number for its own: `scancel 3` would end them all.
+    assert_eq!(
+        command(&change(&task, None)).as_deref(),
+        Some("scancel 3_4")
+    );
+    assert_eq!(
+        command(&change(&task, Some("0"))).as_deref(),
+        Some("scancel 3_4.0")
+    );
+    assert_eq!(owner(&change(&task, None)).unwrap().name, "Slurm job 3_4");
+    // Where nothing tells whether it is one, that is to be seen first.
+    let mut unread = in_job("3", None);
+    unread.environment = None;
+    assert_eq!(command(&unread), None);
+    assert!(only(&unread).contains("`squeue -j 3`"), "{}", only(&unread));
+    let other = Process {
+        environment: environment(&[("SLURM_JOB_ID", "4")]),
+        ..in_job("3", None)
+    };
+    assert_eq!(command(&other), None);
+    // Nobody owns what is left of a job that is over.
+    let over = change(&|slurm| slurm.over = Some(true), None);
+    assert_eq!(owner(&over), None);
+    let line = only(&over);
+    assert!(
+        line.contains("Slurm job 3 is over") && line.contains("`kill 4242`"),
+        "{line}"
+    );
+    assert!(!line.contains("scancel"), "{line}");
+}
+
+#[test]
+fn each_runtime_is_asked_in_its_own_namespace_and_as_its_user() {
+    let id = "0123456789abcdef".repeat(4);
+    let of =
+        |runtime: &str, space: Option<&str>, user: Option<&str>, name: Option<&str>, id: &str| {
+            let container = Container {
+                runtime: Some(runtime.into()),
+                namespace: space.map(Arc::from),
+                user: user.map(Arc::from),
+                id: Some(id.into()),
+                name: name.map(Arc::from),
+            };
+            Process {
+                container: Some(Arc::new(container)),
+                ..process(None)
+            }
+        };
+    for (process, command) in [
+        (
+            of("docker", Some("moby"), None, None, &id),
+            "docker stop 0123456789ab",
+        ),
+        (
+            of("containerd", Some("k8s.io"), None, None, &id),
+            "crictl stop 0123456789ab",
+        ),
+        (
+            of("containerd", Some("lab"), None, None, "job-7"),
+            "ctr -n lab tasks kill job-7",
+        ),
+        (
+            of("containerd", Some("lab"), None, Some("train"), &id),
+            "nerdctl -n lab stop train",
+        ),
+        (
+            of("nerdctl", None, None, None, &id),
+            "nerdctl stop 0123456789ab",
+        ),
+        (
+            of("runc", None, None, None, "job-7"),
+            "runc kill job-7 TERM",
+        ),
+        (
+            of("nspawn", None, None, None, "box"),
+            "machinectl poweroff box",
+        ),
+        (
+            of("podman", None, None, Some("train"), &id),
+            "podman stop train",
+        ),
+    ] {
+        assert_eq!(owner(&process).unwrap().command.as_deref(), Some(command));
+        assert!(only(&process).contains(command));
+    }
+    // Typed as root it would find another's container, or none.
+    let rootless = owner(&of("podman", None, Some("ann"), Some("train"), &id)).unwrap();
+    assert_eq!(rootless.command, None);
+    assert!(
+        rootless.line.contains("as ann") && rootless.line.contains("`podman stop train`"),
+        "{}",
+        rootless.line
+    );
+    // Pids of its own, and nothing else known.
+    let unknown = Process {
+        container: Some(Arc::new(Container::default())),
+        namespace_pid: Some(1),
+        ..process(None)
+    };
+    assert_eq!(owner(&unknown).unwrap().name, "a container");
+    let in_its_unit = Process {
+        systemd_unit: Some("llm.service".into()),
+        ..unknown
+    };
+    assert_eq!(owner(&in_its_unit).unwrap().name, "unit llm.service");
+}
+
+#[test]
+fn a_runners_job_is_cancelled_where_it_was_asked_for() {
+    for (unit, words) in [
+        ("gitlab-runner.service", "cancel its job in GitLab"),
+        (
+            "actions.runner.acme.gpu7.service",
+            "cancel its workflow run in GitHub",
+        ),
+        ("rstudio-server.service", "RStudio"),
+    ] {
+        let process = in_unit(unit, "/x");
+        let line = only(&process);
+        assert!(
+            line.contains(words) && !line.contains("systemctl"),
+            "{line}"
+        );
+        let left = Process {
+            parent_is_reaper: Some(true),
+            group_leader_alive: Some(false),
+            ..process
+        };
+        assert_eq!(owner(&left), None, "{unit} knows nothing of it any more");
+    }
 }
 
 #[test]
@@ -558,10 +711,16 @@ fn a_name_reaches_a_shell_as_one_word_or_not_at_all() {
     }
     assert_eq!(quote(&"x".repeat(LONG)), None);
     for hostile in ["x\n`reboot`", "-rf", "\u{202e}x"] {
-        assert!(place_lines(&in_job(hostile, None)).is_empty());
-        assert!(place_lines(&contained(Some("docker"), None, hostile)).is_empty());
+        // It has an owner all the same.
         let unit = format!("{hostile}.service");
-        assert!(place_lines(&in_unit(&unit, "/x")).is_empty());
+        for process in [
+            in_job(hostile, None),
+            contained(Some("docker"), None, hostile),
+            in_unit(&unit, "/x"),
+        ] {
+            assert_eq!(owner(&process).unwrap().command, None);
+            assert!(!only(&process).contains(hostile), "{}", only(&process));
+        }
         let path = notebook(None, Some(hostile));
         assert!(!only(&path).contains('\n'));
     }

@@ -379,9 +379,14 @@ fn what_a_process_calls_itself_breaks_no_page() {
                 job_id: text(),
                 step_id: text(),
                 job_name: text(),
+                array_job_id: text(),
+                array_task_id: text(),
+                over: None,
             }));
             process.container = Some(Arc::new(Container {
                 runtime: text(),
+                namespace: text(),
+                user: text(),
                 id: text(),
                 name: text(),
             }));

@@ -109,8 +109,12 @@ fn parse_path(path: &[u8]) -> Place {
         container: found.container.map(|(runtime, id)| {
             Arc::new(Container {
                 runtime: runtime.map(Arc::from),
-                id: Some(text(id, NAME_BYTES)),
-                name: None,
+                // systemd writes a `-` within a name so.
+                id: Some(match runtime {
+                    Some("nspawn") => text(id, NAME_BYTES).replace("\\x2d", "-").into(),
+                    _ => text(id, NAME_BYTES),
+                }),
+                ..Container::default()
             })
         }),
         kubernetes: found.pod.map(|(uid, qos)| {
@@ -124,7 +128,7 @@ fn parse_path(path: &[u8]) -> Place {
             Arc::new(Slurm {
                 job_id: Some(text(job, NAME_BYTES)),
                 step_id: found.step.map(|step| text(step, NAME_BYTES)),
-                job_name: None,
+                ..Slurm::default()
             })
         }),
         systemd_unit: unit.map(|unit| text(unit, NAME_BYTES)),
@@ -162,6 +166,9 @@ impl<'a> Found<'a> {
             self.unit_is_its_own = component.starts_with(b"libpod-payload-");
         } else if let Some(name) = lxc(component, before) {
             self.container = Some((Some("lxc"), name));
+            self.unit_is_its_own = false;
+        } else if let Some(name) = nspawn(component) {
+            self.container = Some((Some("nspawn"), name));
             self.unit_is_its_own = false;
         }
     }
@@ -275,6 +282,21 @@ fn lxc<'a>(component: &'a [u8], before: &[u8]) -> Option<&'a [u8]> {
             .strip_prefix(b"lxc.payload.")
             .filter(|name| !name.is_empty()),
     }
+}
+
+/// The name of systemd-nspawn's machine: `machine-NAME.scope`, `systemd-nspawn@NAME.service`. Virtual
+/// machines of libvirt have such a scope too.
+fn nspawn(component: &[u8]) -> Option<&[u8]> {
+    let of_scope = || component.strip_prefix(b"machine-")?.strip_suffix(b".scope");
+    let of_unit = || {
+        let name = component.strip_prefix(b"systemd-nspawn@")?;
+        name.strip_suffix(b".service")
+    };
+    let name = of_scope().or_else(of_unit)?;
+    let is_virtual = [&b"qemu"[..], b"lxc\\x2d"]
+        .iter()
+        .any(|kind| name.starts_with(kind));
+    (!name.is_empty() && !is_virtual).then_some(name)
 }
 
 /// The uid at the end of a pod's name, `pod…` or `kubepods-burstable-pod…`: 32 hexadecimal digits, in

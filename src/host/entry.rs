@@ -16,6 +16,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{Access, access};
 use rustix::io::{self, Errno, pread};
 
+use super::above::Jobs;
 use super::cmdline::{CMDLINE_BYTES, parse_cmdline};
 use super::environ::{ENVIRON_BYTES, parse_environ};
 use super::folder::{Folder, if_readable, is_gone, is_out_of_descriptors};
@@ -25,7 +26,7 @@ use super::machine::read_boot_seconds;
 use super::names::Names;
 use super::notebook::parse_kernel;
 use super::parent::Parents;
-use super::place::Whereabouts;
+use super::place::{Around, Whereabouts};
 use super::reaper::is_reaper;
 use super::sockets::Listening;
 use super::stat::{STAT_BYTES, Stat, parse_stat, terminal_name};
@@ -143,6 +144,8 @@ pub struct Surroundings {
     reapers: HashMap<u32, Option<bool>>,
     parents: Parents,
     names: Names,
+    /// Which Slurm jobs have steps here.
+    jobs: Jobs,
     /// Which sockets listen.
     listening: Listening,
     /// In this sample: something was left unread for want of a descriptor.
@@ -167,6 +170,7 @@ impl Surroundings {
             reapers: HashMap::new(),
             parents: Parents::default(),
             names: Names::new(roots.root.clone()),
+            jobs: Jobs::default(),
             listening: Listening::default(),
             is_short_of_descriptors: false,
             content: Vec::new(),
@@ -369,7 +373,7 @@ impl Surroundings {
             self.read_environment(entry, folder)?;
         }
         if due.slow || due.environment {
-            self.read_place(entry, folder)?;
+            self.read_place(entry, folder, now_ns)?;
         }
         if due.maps {
             // What it had loaded stands where its maps may not be read any more.
@@ -457,13 +461,20 @@ impl Surroundings {
         Ok(())
     }
 
-    fn read_place(&mut self, entry: &mut Entry, folder: &Folder) -> io::Result<()> {
+    fn read_place(&mut self, entry: &mut Entry, folder: &Folder, now_ns: u64) -> io::Result<()> {
         let Entry {
             process,
             whereabouts,
             ..
         } = entry;
-        whereabouts.read(process, folder, &mut self.names, &mut self.content)
+        let mut around = Around {
+            proc: &self.roots.proc,
+            names: &mut self.names,
+            jobs: &mut self.jobs,
+            users: &mut self.users,
+            now_ns,
+        };
+        whereabouts.read(process, folder, &mut around, &mut self.content)
     }
 
     /// Asks for the names that were not known in this sample, and tells whether there are new ones:

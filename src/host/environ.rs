@@ -15,7 +15,7 @@ pub(super) const ENVIRON_BYTES: usize = 128 << 10;
 const VALUE_BYTES: usize = 512;
 
 /// The names that are kept, sorted.
-const NAMES: [&str; 41] = [
+const NAMES: [&str; 44] = [
     "CONDA_DEFAULT_ENV",
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_VISIBLE_DEVICES",
@@ -41,6 +41,9 @@ const NAMES: [&str; 41] = [
     "PYTORCH_NO_CUDA_MEMORY_CACHING",
     "RANK",
     "RAY_JOB_ID",
+    "SLURMD_NODENAME",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
     "SLURM_JOB_ID",
     "SLURM_JOB_NAME",
     "SLURM_JOB_USER",

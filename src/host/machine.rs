@@ -48,7 +48,7 @@ fn read_boot_id(proc: &Path) -> Option<Arc<str>> {
 }
 
 /// Whose pids these are, by the target of `/proc/self/ns/pid`: `pid:[4026531836]`.
-fn parse_pid_namespace(link: &str) -> Option<PidNamespace> {
+pub(super) fn parse_pid_namespace(link: &str) -> Option<PidNamespace> {
     let number: u64 = link
         .strip_prefix("pid:[")?
         .strip_suffix(']')?

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
+mod above;
 mod cgroup;
 mod cmdline;
 mod device_files;

@@ -45,24 +45,30 @@ pub struct Question {
     /// 64 hexadecimal digits.
     id: Option<Arc<str>>,
     pod_uid: Option<Arc<str>>,
+    /// The first process of a container that nothing else names: pid and start in ticks.
+    first: Option<(u32, u64)>,
 }
 
 impl Question {
-    /// `None` where a place has no container or pod that could have another name.
-    pub fn about(place: &Place) -> Option<Self> {
+    /// `None` where a place has no container or pod that could have another name, and there is no `first`
+    /// process of a container that may have one.
+    pub fn about(place: &Place, first: Option<(u32, u64)>) -> Option<Self> {
         let container = place.container.as_deref();
+        let is_unnamed = container.is_none() && place.kubernetes.is_none();
         let question = Self {
             runtime: container.and_then(|container| container.runtime.clone()),
-            // LXC's is its name.
+            // Some have a name for an id.
             id: container
-                .filter(|container| container.runtime.as_deref() != Some("lxc"))
+                .filter(|it| !matches!(it.runtime.as_deref(), Some("lxc" | "nspawn")))
                 .and_then(|container| container.id.clone()),
             pod_uid: place
                 .kubernetes
                 .as_ref()
                 .and_then(|pod| pod.pod_uid.clone()),
+            first: first.filter(|_| is_unnamed),
         };
-        (question.id.is_some() || question.pod_uid.is_some()).then_some(question)
+        let is_any = question.id.is_some() || question.pod_uid.is_some();
+        (is_any || question.first.is_some()).then_some(question)
     }
 }
 
@@ -77,6 +83,10 @@ pub struct Answer {
     pub namespace: Option<Arc<str>>,
     /// The container's within its pod.
     pub container_in_pod: Option<Arc<str>>,
+    /// What runs a container that was found by its first process.
+    pub runtime: Option<Arc<str>>,
+    /// The id of such a one.
+    pub id: Option<Arc<str>>,
 }
 
 /// The names that are known, and the thread that reads them.
@@ -204,6 +214,9 @@ fn read_names(root: &Path, question: &Question) -> Answer {
             answer.add(read_libpod(root, id));
         }
     }
+    if let Some(first) = question.first {
+        answer = read_by_first(root, first).unwrap_or_default();
+    }
     if let Some(uid) = question.pod_uid.as_deref()
         && answer.pod.is_none()
     {
@@ -247,6 +260,7 @@ impl Answer {
                 "io.kubernetes.container.name",
                 "io.kubernetes.cri.container-name",
             ]),
+            ..Self::default()
         }
     }
 }
@@ -315,6 +329,37 @@ fn named_in_index(path: &Path, id: &str) -> Option<Arc<str>> {
         .into_iter()
         .find(|container| container.id == id)?;
     name(container.names?.first()?)
+}
+
+/// The containers of runc and crun by themselves, by their first process: a folder for each, with its id
+/// for a name (runc: `libcontainer/state_linux.go`; crun: `src/libcrun/status.c`).
+fn read_by_first(root: &Path, (pid, start_ticks): (u32, u64)) -> Option<Answer> {
+    let runtimes = [
+        (
+            "runc",
+            "state.json",
+            "init_process_pid",
+            "init_process_start",
+        ),
+        ("crun", "status", "pid", "process-start-time"),
+    ];
+    runtimes
+        .iter()
+        .find_map(|&(runtime, file, its_pid, its_start)| {
+            let containers = std::fs::read_dir(root.join("run").join(runtime)).ok()?;
+            let mut containers = containers.take(ENTRIES).filter_map(Result::ok);
+            containers.find_map(|container| {
+                let state = read_json(&container.path().join(file))?;
+                let is_it = state[its_pid].as_u64() == Some(pid.into())
+                    && state[its_start].as_u64() == Some(start_ticks);
+                is_it.then_some(())?;
+                Some(Answer {
+                    runtime: Some(runtime.into()),
+                    id: name(container.file_name().to_str()?),
+                    ..Answer::default()
+                })
+            })
+        })
 }
 
 /// Kubelet keeps a pod's logs in a folder named `NAMESPACE_NAME_UID` (its `pkg/kubelet/kuberuntime`).
@@ -386,7 +431,7 @@ mod tests {
         }
         let place = parse_cgroup(format!("0::{}\n", fill(path)).as_bytes());
         let mut known = Names::new(root.path().to_owned());
-        let question = Question::about(&place).unwrap();
+        let question = Question::about(&place, None).unwrap();
         assert_eq!(known.get(&question), None);
         let answer = loop {
             known.settle();
@@ -512,10 +557,37 @@ mod tests {
     }
 
     #[test]
+    fn a_container_that_no_cgroup_names_is_found_by_its_first_process() {
+        let root = tempfile::tempdir().unwrap();
+        let state = r#"{"id":"job-7","init_process_pid":90,"init_process_start":900}"#;
+        let status = r#"{"pid":91,"process-start-time":910}"#;
+        for (file, content) in [
+            ("run/runc/job-7/state.json", state),
+            ("run/runc/torn/state.json", "{"),
+            ("run/crun/job-8/status", status),
+        ] {
+            let file = root.path().join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, content).unwrap();
+        }
+        let of = |pid, start| {
+            let place = parse_cgroup(b"0::/user.slice/session-3.scope\n");
+            let question = Question::about(&place, Some((pid, start))).unwrap();
+            let answer = read_names(root.path(), &question);
+            (answer.runtime, answer.id)
+        };
+        assert_eq!(of(90, 900), (some("runc"), some("job-7")));
+        assert_eq!(of(91, 910), (some("crun"), some("job-8")));
+        // A later process with the number of one that is gone.
+        assert_eq!(of(90, 901), (None, None));
+        assert_eq!(of(92, 900), (None, None));
+    }
+
+    #[test]
     fn what_has_no_other_name_is_not_asked_for() {
         for path in ["/lxc/web", "/system.slice/a.service", "/"] {
             let place = parse_cgroup(format!("0::{path}\n").as_bytes());
-            assert_eq!(Question::about(&place), None, "{path}");
+            assert_eq!(Question::about(&place, None), None, "{path}");
         }
     }
 }

@@ -2,15 +2,20 @@
 //! what its environment says where neither does.
 //!
 //! A process may have been given any environment, so that it only adds names to a place that the
-//! cgroup knows, and a job where a cgroup would have told nothing of one.
+//! cgroup or the ancestors know. A job is that of its cgroup, or of the step daemon above it. Where neither
+//! tells and only the environment names one, it is not known to be of that job; but that no step of the job
+//! is left here is a fact, and said.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io;
 
+use super::above::{Above, Jobs, Step, array_in, look_above};
 use super::cgroup::{CGROUP_BYTES, Place, parse_cgroup};
 use super::folder::{Folder, if_readable};
 use super::names::{Answer, Names, Question, name};
+use super::users::Users;
 use crate::model::Process;
 use crate::model::snapshot::{Container, Kubernetes, Slurm};
 
@@ -23,6 +28,21 @@ pub(super) struct Whereabouts {
     place: Place,
     /// How the names of its container and pod are asked for.
     question: Option<Question>,
+    /// What its ancestors tell. A step once seen above it stays: it was started by that.
+    above: Above,
+    /// Whose container it is, where it is not root's.
+    user: Option<Arc<str>>,
+    /// The job, and whether it is over: of that of its cgroup, of its ancestors, or of its environment.
+    over: Option<bool>,
+}
+
+/// What is needed to say where a process runs.
+pub(super) struct Around<'a> {
+    pub proc: &'a Path,
+    pub names: &'a mut Names,
+    pub jobs: &'a mut Jobs,
+    pub users: &'a mut Users,
+    pub now_ns: u64,
 }
 
 impl Whereabouts {
@@ -32,24 +52,66 @@ impl Whereabouts {
         &mut self,
         process: &mut Process,
         folder: &Folder,
-        names: &mut Names,
+        around: &mut Around<'_>,
         content: &mut Vec<u8>,
     ) -> io::Result<()> {
         let read = folder.read(c"cgroup", content, CGROUP_BYTES);
-        if if_readable(read)?.is_some() && *self.cgroup != **content {
+        let is_new = if_readable(read)?.is_some() && *self.cgroup != **content;
+        if is_new {
             self.cgroup = content.as_slice().into();
             self.place = parse_cgroup(content);
-            self.question = Question::about(&self.place);
         }
-        self.tell(process, names);
+        let mut above = look_above(process, around.proc, content);
+        let is_below_step = above.step.is_some();
+        above.step = above.step.or_else(|| self.above.step.take());
+        // Who watches over a container is seen as long as that lives.
+        if above.container.is_none() && above.first == self.above.first {
+            above.container = self.above.container.take();
+            above.user = self.above.user;
+        }
+        if is_new || above.first != self.above.first {
+            let first = above.first.filter(|_| above.container.is_none());
+            self.question = Question::about(&self.place, first);
+        }
+        self.user = above.user.map(|uid| {
+            let name = around.users.name(uid, around.now_ns);
+            name.unwrap_or_else(|| uid.to_string().into())
+        });
+        self.above = above;
+        self.over = match self.job(process) {
+            Some(_) if is_below_step => Some(false),
+            Some(job) => around.jobs.is_over(&job, around.proc, around.now_ns),
+            None => None,
+        };
+        self.tell(process, around.names);
         Ok(())
+    }
+
+    /// The number of its job, to look for its step daemons; the environment's where nothing else tells.
+    fn job(&self, process: &Process) -> Option<Arc<str>> {
+        if let Some(step) = &self.above.step {
+            return Some(Arc::clone(&step.job));
+        }
+        if let Some(slurm) = self.place.slurm.as_deref() {
+            // How daemons call one of newer Slurm's is not known.
+            let is_number = |id: &&Arc<str>| !id.starts_with('s');
+            return slurm.job_id.as_ref().filter(is_number).cloned();
+        }
+        let environment = process.environment.as_deref()?;
+        let is_of_a_node = match self.place.systemd_unit.as_deref() {
+            // Where cgroups tell nothing, only the environment of what a step started names the node.
+            None => environment.contains_key("SLURMD_NODENAME"),
+            Some(unit) => unit == "slurmd.service",
+        };
+        let is_here = self.place.container.is_none() && process.namespace_pid.is_none();
+        number(process, "SLURM_JOB_ID").filter(|_| is_of_a_node && is_here)
     }
 
     /// Says in `process` where it runs, with the names that are known by now.
     pub(super) fn tell(&self, process: &mut Process, names: &mut Names) {
         let question = self.question.as_ref();
         let answer = question.and_then(|question| names.get(question));
-        complete(process, &self.place, answer.as_deref());
+        complete(process, self, answer.as_deref());
     }
 
     /// Whether it has a container or pod that people may have given a name.
@@ -58,19 +120,24 @@ impl Whereabouts {
     }
 }
 
+/// A variable of a process's environment, where it is a number.
+fn number(process: &Process, key: &str) -> Option<Arc<str>> {
+    let value = name(process.environment.as_deref()?.get(key)?)?;
+    value
+        .bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then_some(value)
+}
+
 /// Says in `process` where it runs. What is there already and does not change is kept, because
 /// samples share it.
-fn complete(process: &mut Process, place: &Place, names: Option<&Answer>) {
+fn complete(process: &mut Process, known: &Whereabouts, names: Option<&Answer>) {
+    let place = &known.place;
     let variable = |key: &str| {
         let environment = process.environment.as_deref()?;
         name(environment.get(key)?)
     };
-    let container = place.container.as_deref().map(|container| Container {
-        name: names
-            .and_then(|names| names.container.clone())
-            .or_else(|| container.name.clone()),
-        ..container.clone()
-    });
+    let container = container(process, known, names);
     let kubernetes = place.kubernetes.as_deref().map(|pod| {
         let file = |field: fn(&Answer) -> &Option<Arc<str>>| field(names?).clone();
         Kubernetes {
@@ -82,36 +149,9 @@ fn complete(process: &mut Process, place: &Place, names: Option<&Answer>) {
             ..pod.clone()
         }
     });
-    let number = |key: &str| {
-        let is_number = |value: &Arc<str>| value.bytes().all(|byte| byte.is_ascii_digit());
-        variable(key).filter(is_number)
-    };
-    let slurm = match place.slurm.as_deref() {
-        Some(slurm) => Some(Slurm {
-            // Newer Slurm's cgroups are not named by the number that people type.
-            job_id: number("SLURM_JOB_ID")
-                .filter(|_| {
-                    slurm
-                        .job_id
-                        .as_deref()
-                        .is_some_and(|id| id.starts_with('s'))
-                })
-                .or_else(|| slurm.job_id.clone()),
-            job_name: variable("SLURM_JOB_NAME"),
-            ..slurm.clone()
-        }),
-        // Without Slurm's cgroups, its daemon's unit is all around a job; elsewhere, somebody has
-        // taken the variables along.
-        None if place.container.is_none() && may_be_a_job(place) => {
-            number("SLURM_JOB_ID").map(|job_id| Slurm {
-                job_id: Some(job_id),
-                step_id: number("SLURM_STEP_ID"),
-                job_name: variable("SLURM_JOB_NAME"),
-            })
-        }
-        None => None,
-    };
-    let is_job_of_daemon = slurm.is_some() && place.slurm.is_none();
+    let slurm = slurm(process, known);
+    // Without Slurm's cgroups, its daemon's unit is all around a job.
+    let is_job_of_daemon = place.slurm.is_none() && known.above.step.is_some();
     let unit = place.systemd_unit.as_ref().filter(|_| !is_job_of_daemon);
     set(&mut process.container, container);
     set(&mut process.kubernetes, kubernetes);
@@ -120,8 +160,93 @@ fn complete(process: &mut Process, place: &Place, names: Option<&Answer>) {
     process.systemd_unit = unit.cloned();
 }
 
-fn may_be_a_job(place: &Place) -> bool {
-    matches!(place.systemd_unit.as_deref(), None | Some("slurmd.service"))
+/// Its container: that of its cgroup, with what its watcher and the runtime's files tell of it; else that
+/// of its watcher; else one of which nothing is known but that it has pids of its own.
+fn container(process: &Process, known: &Whereabouts, names: Option<&Answer>) -> Option<Container> {
+    let watched = known.above.container.as_ref();
+    let told = known.place.container.as_deref();
+    let is_it = |watched: &&Container| match (told.and_then(|it| it.id.as_ref()), &watched.id) {
+        (Some(told), Some(watched)) => told == watched,
+        // A pod's watcher names the pod.
+        _ => true,
+    };
+    let is_unseen = told.is_none() && watched.is_none();
+    let named = names.filter(|_| is_unseen || told.is_some() || watched.is_some());
+    if is_unseen && process.namespace_pid.is_none() {
+        return None;
+    }
+    let watched = watched.filter(is_it);
+    let mut container = told.cloned().unwrap_or_default();
+    if let Some(watched) = watched {
+        let fill = |into: &mut Option<Arc<str>>, from: &Option<Arc<str>>| {
+            if into.is_none() {
+                into.clone_from(from);
+            }
+        };
+        container.namespace.clone_from(&watched.namespace);
+        // What its folder is called is a guess beside that.
+        if watched.runtime.is_some() && watched.namespace.as_deref() != Some("k8s.io") {
+            container.runtime.clone_from(&watched.runtime);
+        }
+        fill(&mut container.runtime, &watched.runtime);
+        fill(&mut container.id, &watched.id);
+        fill(&mut container.name, &watched.name);
+        container.user.clone_from(&known.user);
+    }
+    if let Some(named) = named {
+        if is_unseen {
+            container.runtime.clone_from(&named.runtime);
+            container.id.clone_from(&named.id);
+        }
+        container.name = named.container.clone().or(container.name);
+    }
+    Some(container)
+}
+
+/// Its job and step, as the kernel tells; what the environment says beside that is names, and which task
+/// of an array the job is.
+fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
+    let step: Option<&Step> = known.above.step.as_ref();
+    let told = known.place.slurm.as_deref();
+    let over = known.over;
+    if step.is_none() && told.is_none() {
+        // Somebody may have taken the variables along, but no step of that job is here.
+        let job_id = known.job(process).filter(|_| over == Some(true))?;
+        let mut slurm = Slurm {
+            job_id: Some(Arc::clone(&job_id)),
+            over,
+            ..Slurm::default()
+        };
+        set_array(&mut slurm, array_of(process, &job_id));
+        return Some(slurm);
+    }
+    let environment = process.environment.as_deref();
+    let mut slurm = told.cloned().unwrap_or_default();
+    // Newer Slurm's cgroups are not named by the number that people type.
+    let is_named_otherwise = slurm.job_id.as_deref().is_none_or(|id| id.starts_with('s'));
+    if is_named_otherwise {
+        let said = step.map(|step| Arc::clone(&step.job));
+        let said = said.or_else(|| number(process, "SLURM_JOB_ID"));
+        slurm.job_id = said.or(slurm.job_id);
+    }
+    if slurm.step_id.is_none() {
+        slurm.step_id = step.map(|step| Arc::clone(&step.step));
+    }
+    slurm.job_name = environment.and_then(|it| name(it.get("SLURM_JOB_NAME")?));
+    slurm.over = over;
+    let array = step.and_then(|step| step.array.clone());
+    let own = || array_of(process, slurm.job_id.as_deref()?);
+    let array = array.or_else(own);
+    set_array(&mut slurm, array);
+    Some(slurm)
+}
+
+fn array_of(process: &Process, job: &str) -> Option<(Arc<str>, Arc<str>)> {
+    array_in(process.environment.as_deref()?, job)
+}
+
+fn set_array(slurm: &mut Slurm, array: Option<(Arc<str>, Arc<str>)>) {
+    (slurm.array_job_id, slurm.array_task_id) = array.unzip();
 }
 
 /// A pod that uses the machine's network has the machine's name.
@@ -148,9 +273,15 @@ mod tests {
             environment: Some(Arc::new(parse_environ(environ.as_bytes()))),
             ..Process::default()
         };
-        let place = parse_cgroup(format!("0::{path}\n").as_bytes());
-        complete(&mut process, &place, names);
+        complete(&mut process, &within(&path), names);
         process
+    }
+
+    fn within(path: &str) -> Whereabouts {
+        Whereabouts {
+            place: parse_cgroup(format!("0::{path}\n").as_bytes()),
+            ..Whereabouts::default()
+        }
     }
 
     #[test]
@@ -160,7 +291,7 @@ mod tests {
             pod: Some("train-0".into()),
             namespace: Some("research".into()),
             container_in_pod: Some("main".into()),
-            container: None,
+            ..Answer::default()
         };
         let environ = "POD_NAME=other\0POD_NAMESPACE=prod\0HOSTNAME=third\0";
         let pod = completed(path, environ, Some(&names)).kubernetes.unwrap();
@@ -210,11 +341,9 @@ mod tests {
         let slurm = completed(newer, "", None).slurm.unwrap();
         assert_eq!(slurm.job_id.as_deref(), Some("s0123456789ABC"));
 
+        // What only the environment says is not known.
         for path in ["/system.slice/slurmd.service", "/"] {
-            let process = completed(path, environ, None);
-            let slurm = process.slurm.unwrap();
-            assert_eq!(slurm.step_id.as_deref(), Some("4"), "{path}");
-            assert_eq!(process.systemd_unit, None, "{path}");
+            assert_eq!(completed(path, environ, None).slurm, None, "{path}");
         }
         let older = "/system.slice/slurmstepd.scope/job_5/step_0/user/task_0";
         let slurm = completed(older, environ, None).slurm.unwrap();
@@ -223,9 +352,6 @@ mod tests {
         for path in ["/user.slice/user-5.slice/session-3.scope", "/docker/{ID}"] {
             assert_eq!(completed(path, environ, None).slurm, None, "{path}");
         }
-        // Slurm numbers its jobs: anything else is somebody's own.
-        let made_up = completed("/", "SLURM_JOB_ID=7; reboot\0", None);
-        assert_eq!(made_up.slurm, None);
         let idle = completed("/system.slice/slurmd.service", "", None);
         assert_eq!(idle.systemd_unit.as_deref(), Some("slurmd.service"));
     }
@@ -234,8 +360,98 @@ mod tests {
     fn what_stays_the_same_is_shared() {
         let mut process = completed("/docker/{ID}", "", None);
         let before = process.container.clone().unwrap();
-        let place = parse_cgroup(format!("0::/docker/{ID}\n").as_bytes());
-        complete(&mut process, &place, None);
+        complete(&mut process, &within(&format!("/docker/{ID}")), None);
         assert!(Arc::ptr_eq(&before, process.container.as_ref().unwrap()));
+    }
+
+    fn below(path: &str, environ: &str, change: impl Fn(&mut Whereabouts)) -> Process {
+        let mut process = completed(path, environ, None);
+        let mut known = within(path);
+        change(&mut known);
+        complete(&mut process, &known, None);
+        process
+    }
+
+    fn step(array: Option<(&str, &str)>) -> Option<Step> {
+        Some(Step {
+            job: "8".into(),
+            step: "batch".into(),
+            array: array.map(|(job, task)| (job.into(), task.into())),
+        })
+    }
+
+    #[test]
+    fn a_step_daemon_above_is_proof_and_the_environment_is_not() {
+        let unit = "/system.slice/slurmd.service";
+        let process = below(unit, "SLURM_JOB_ID=9\0", |it| {
+            it.above.step = step(Some(("3", "4")));
+        });
+        let slurm = process.slurm.unwrap();
+        assert_eq!(slurm.id().as_deref(), Some("3_4"));
+        assert_eq!(
+            (slurm.job_id.as_deref(), slurm.step_id.as_deref()),
+            (Some("8"), Some("batch"))
+        );
+        assert_eq!(process.systemd_unit, None);
+        // An array that the environment of another job names is not its own.
+        let other = "SLURM_JOB_ID=9\0SLURM_ARRAY_JOB_ID=3\0SLURM_ARRAY_TASK_ID=4\0";
+        let slurm = below(unit, other, |it| it.above.step = step(None)).slurm;
+        assert_eq!(slurm.unwrap().id().as_deref(), Some("8"));
+        let own = other.replace("=9", "=8");
+        let slurm = below(unit, &own, |it| it.above.step = step(None)).slurm;
+        assert_eq!(slurm.unwrap().id().as_deref(), Some("3_4"));
+    }
+
+    #[test]
+    fn that_a_job_is_over_is_said_where_no_step_of_it_is_left() {
+        let unit = "/system.slice/slurmd.service";
+        let over = |path: &str, environ: &str, over| {
+            let process = below(path, environ, |it| it.over = over);
+            process.slurm.as_deref().and_then(|it| it.over)
+        };
+        assert_eq!(over(unit, "SLURM_JOB_ID=9\0", Some(true)), Some(true));
+        assert_eq!(over(unit, "SLURM_JOB_ID=9\0", Some(false)), None);
+        assert_eq!(over(unit, "SLURM_JOB_ID=9; reboot\0", Some(true)), None);
+        // A shell of `salloc` has no step, and its job is not over.
+        assert_eq!(over("/", "SLURM_JOB_ID=9\0", Some(true)), None);
+        let on_node = "SLURM_JOB_ID=9\0SLURMD_NODENAME=gpu1\0";
+        assert_eq!(over("/", on_node, Some(true)), Some(true));
+        let session = "/user.slice/user-5.slice/session-3.scope";
+        assert_eq!(over(session, on_node, Some(true)), None);
+        let job = "/system.slice/slurmstepd.scope/job_5/step_0/user/task_0";
+        assert_eq!(over(job, "", Some(true)), Some(true));
+        assert_eq!(over(job, "", None), None);
+    }
+
+    #[test]
+    fn pids_of_its_own_are_a_container_whatever_the_cgroup_says() {
+        let process = |known: &Whereabouts| {
+            let mut process = Process {
+                namespace_pid: Some(1),
+                ..Process::default()
+            };
+            complete(&mut process, known, None);
+            process.container.unwrap()
+        };
+        let nothing = within("/user.slice/user-5.slice/session-3.scope");
+        assert_eq!(*process(&nothing), Container::default());
+        let mut known = within("/lab/job-7");
+        known.above.container = Some(Container {
+            runtime: Some("containerd".into()),
+            namespace: Some("lab".into()),
+            id: Some("job-7".into()),
+            ..Container::default()
+        });
+        let container = process(&known);
+        assert_eq!(container.namespace.as_deref(), Some("lab"));
+        assert_eq!(container.id.as_deref(), Some("job-7"));
+        // An inner container is told by the cgroup, and its watcher is not the outer one.
+        let inner = Whereabouts {
+            place: parse_cgroup(format!("0::/docker/{ID}\n").as_bytes()).clone(),
+            ..known
+        };
+        let container = process(&inner);
+        assert_eq!(container.id.as_deref(), Some(ID));
+        assert_eq!(container.namespace, None);
     }
 }

@@ -58,10 +58,12 @@ pub struct StuckEvidence {
 /// What says that a process outlived its job.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct OrphanEvidence {
-    /// The reaper that adopted it.
+    /// The reaper that adopted it; `None` of a kernel that still has another parent.
     pub ppid: Option<u32>,
-    /// The process group whose leader is gone.
+    /// The process group whose leader is gone; `None` of a kernel, which leads its own.
     pub process_group: Option<u32>,
+    /// It is a notebook kernel, and the server that started it is gone.
+    pub server_gone: bool,
     /// Whether the session's leader still exists.
     pub session_leader_alive: Option<bool>,
     /// How long no use of a GPU was seen.

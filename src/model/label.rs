@@ -40,7 +40,8 @@ impl Process {
         });
         let job = || {
             let slurm = self.slurm.as_deref()?;
-            let job = head(slurm.job_id.as_deref()?, NAME_CHARS);
+            let id = slurm.id()?;
+            let job = head(&id, NAME_CHARS);
             Some(match slurm.step_id.as_deref() {
                 Some(step) => format!("job:{job}.{}", head(step, ID_CHARS)),
                 None => format!("job:{job}"),
@@ -262,7 +263,7 @@ mod tests {
             Container {
                 runtime: Some("docker".into()),
                 id: Some("0123456789abcdef".into()),
-                name: None,
+                ..Container::default()
             }
             .into(),
         );
@@ -271,7 +272,7 @@ mod tests {
             Slurm {
                 job_id: Some("812".into()),
                 step_id: Some("batch".into()),
-                job_name: None,
+                ..Slurm::default()
             }
             .into(),
         );

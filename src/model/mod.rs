@@ -19,6 +19,7 @@ pub mod process;
 pub mod program;
 pub mod snapshot;
 pub mod time;
+pub mod unit;
 
 pub use balance::Balance;
 pub use evidence::Evidence;

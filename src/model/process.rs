@@ -140,6 +140,14 @@ impl Process {
         self.state == Some('Z') && self.threads.is_some_and(|threads| threads > 1)
     }
 
+    /// Whether who started it is gone, and with it the leader of its process group: nothing is left of
+    /// the job that it was a part of. Never one that leads its own group. Unknown is no.
+    pub fn is_left_behind(&self) -> bool {
+        self.parent_is_reaper == Some(true)
+            && self.group_leader_alive == Some(false)
+            && self.process_group != Some(self.pid)
+    }
+
     /// Whether it is a notebook kernel whose server is proved to be gone.
     pub fn has_lost_server(&self) -> bool {
         let jupyter = self.jupyter.as_ref();
@@ -163,13 +171,21 @@ pub struct Parent {
     pub command: Option<Arc<[Arc<str>]>>,
 }
 
-/// A container, as its cgroup names it.
+/// A container, as its cgroup names it, or the program that watches over it. One of which nothing is
+/// known is there too: a pid namespace of its own.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Container {
-    /// `docker`, `containerd`, `cri-o`, `podman`, `nerdctl`, `lxc` …
+    /// `docker`, `containerd`, `cri-o`, `podman`, `nerdctl`, `runc`, `crun`, `lxc`, `nspawn` …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<Arc<str>>,
-    /// 64 hexadecimal digits; the name of one of LXC.
+    /// containerd's namespace: `k8s.io`, `moby`, `default`. Absent where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<Arc<str>>,
+    /// Whose runtime it is, where it is not root's (rootless): the user's name, or the number of one
+    /// without a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Arc<str>>,
+    /// 64 hexadecimal digits; the name of one of LXC, of systemd-nspawn or of runc by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Arc<str>>,
     /// What people call it, where the runtime's files may be read.
@@ -198,9 +214,12 @@ pub struct Kubernetes {
 }
 
 /// A Slurm job and step; text, because newer Slurm's ids are not numbers.
+///
+/// It is the kernel's word: by the cgroup, or by the step daemon (`slurmstepd`) among the ancestors. What
+/// only the environment says is not known, for that is inherited and copied.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Slurm {
-    /// The job.
+    /// The job; of an array, the task's own number.
     #[serde(
         default,
         deserialize_with = "text_or_number",
@@ -217,6 +236,35 @@ pub struct Slurm {
     /// The job's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_name: Option<Arc<str>>,
+    /// The number of the array that the job is a task of. The last of its tasks to start has the same
+    /// number for its own, and whoever types that means them all.
+    #[serde(
+        default,
+        deserialize_with = "text_or_number",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub array_job_id: Option<Arc<str>>,
+    /// Which task of the array.
+    #[serde(
+        default,
+        deserialize_with = "text_or_number",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub array_task_id: Option<Arc<str>>,
+    /// No step of the job is left on this machine: none of its step daemons lives. Absent where that
+    /// cannot be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<bool>,
+}
+
+impl Slurm {
+    /// What Slurm's programs call the job: `812`, or `3_4` for a task of an array.
+    pub fn id(&self) -> Option<String> {
+        match (&self.array_job_id, &self.array_task_id) {
+            (Some(array), Some(task)) => Some(format!("{array}_{task}")),
+            _ => self.job_id.as_deref().map(str::to_owned),
+        }
+    }
 }
 
 /// A Jupyter kernel and what its server says of it.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::guard::Guard;
 use super::policy::Signal;
 use super::target::{Kernel, Member, Step, Whom};
+use crate::advice;
 use crate::model::snapshot::{Parent, ProcessType};
 use crate::model::{Process, Snapshot};
 
@@ -47,23 +48,6 @@ const LAUNCHERS: &[&str] = &[
     "accelerate.commands.launch",
 ];
 
-/// Units whose processes are other people's, started by a daemon: to stop one would end them all.
-const DAEMONS: &[&str] = &[
-    "cron.service",
-    "crond.service",
-    "atd.service",
-    "ssh.service",
-    "sshd.service",
-    "dropbear.service",
-    "slurmd.service",
-    "docker.service",
-    "containerd.service",
-    "crio.service",
-    "kubelet.service",
-    "jupyterhub.service",
-    "display-manager.service",
-];
-
 /// Whose steps they are.
 pub(super) struct Whose<'a> {
     pub guard: &'a Guard,
@@ -87,7 +71,7 @@ pub(super) fn way(whose: &Whose<'_>) -> Way {
     // What a kernel has forked looks like it, and is younger.
     let kernels = whose.processes.iter().filter_map(|process| kernel(process));
     let kernel = kernels.min_by_key(|kernel| (kernel.start_ticks, kernel.pid));
-    let owner = whose.processes.iter().find_map(|process| owner(process));
+    let owner = whose.processes.iter().find_map(|it| advice::owner(it));
     if let Some(kernel) = kernel
         && !(policy.direct && policy.signal.is_some())
     {
@@ -102,10 +86,10 @@ pub(super) fn way(whose: &Whose<'_>) -> Way {
             respawn_seconds: RESPAWN_SECONDS,
         };
     }
-    if let Some(command) = &owner
+    if let Some(owner) = &owner
         && !policy.direct
     {
-        let command = Arc::clone(command);
+        let command = owner.way().into();
         return Way {
             steps: vec![Step::Advise { command }],
             respawn_seconds: 0.0,
@@ -232,70 +216,6 @@ fn is_client(process: &Process, snapshot: &Snapshot) -> bool {
     let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
     rows.flatten()
         .any(|row| row.pid == process.pid && row.kind == ProcessType::Mps)
-}
-
-/// What to type where something else owns a process. The innermost owner is the one to ask.
-fn owner(process: &Process) -> Option<Arc<str>> {
-    if let Some(slurm) = process.slurm.as_deref() {
-        let Some(job) = &slurm.job_id else {
-            return Some("end its Slurm job with scancel".into());
-        };
-        let step = slurm.step_id.as_deref();
-        let step = step.filter(|step| step.bytes().all(|byte| byte.is_ascii_digit()));
-        return Some(match step {
-            Some(step) => format!("scancel {}.{step}", quoted(job)).into(),
-            None => format!("scancel {}", quoted(job)).into(),
-        });
-    }
-    if is_notebook(process) && process.container.is_some() {
-        return Some("shut the kernel down in its notebook".into());
-    }
-    if let Some(pod) = process.kubernetes.as_deref() {
-        let Some(name) = &pod.pod_name else {
-            return Some("scale down what owns its pod, or kubectl delete pod".into());
-        };
-        let space = pod.namespace.as_ref();
-        let space = space.map(|it| format!(" --namespace {}", quoted(it)));
-        let space = space.unwrap_or_default();
-        return Some(format!("kubectl delete pod{space} {}", quoted(name)).into());
-    }
-    if let Some(container) = process.container.as_deref() {
-        let id = container.id.as_deref().map(short);
-        let name = container.name.as_deref().or(id);
-        let name = name.map_or_else(|| "its container".to_owned(), quoted);
-        return Some(match container.runtime.as_deref() {
-            Some(tool @ ("docker" | "podman" | "nerdctl")) => format!("{tool} stop {name}").into(),
-            Some("libpod") => format!("podman stop {name}").into(),
-            Some("containerd" | "cri-o" | "crio") => format!("crictl stop {name}").into(),
-            Some("lxc") => format!("lxc-stop --name {name}").into(),
-            _ => format!("stop the container {name}").into(),
-        });
-    }
-    let unit = process.systemd_unit.as_deref()?;
-    let is_service = unit.ends_with(".service") && !unit.starts_with("user@");
-    if !is_service || DAEMONS.contains(&unit) || is_notebook(process) {
-        return None;
-    }
-    let is_users = process
-        .cgroup
-        .as_deref()
-        .is_some_and(|path| path.contains("/user@"));
-    let manager = if is_users { " --user" } else { "" };
-    Some(format!("systemctl{manager} stop {}", quoted(unit)).into())
-}
-
-fn short(id: &str) -> &str {
-    id.get(..12).unwrap_or(id)
-}
-
-/// A word as a shell reads it back, whatever stands in it.
-fn quoted(word: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.@:/".contains(&byte);
-    let is_safe = !word.is_empty() && !word.starts_with('-') && word.bytes().all(is_plain);
-    match is_safe {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
 }
 
 /// Whether who started a family is the launcher of a run, and not a shell or a daemon.

@@ -78,6 +78,7 @@ fn of_dead(dead: &DeadEvidence) -> String {
 
 fn of_orphan(orphan: &OrphanEvidence) -> String {
     let mut words = match orphan.process_group {
+        _ if orphan.server_gone => "the server that started the kernel is gone".to_owned(),
         Some(group) => format!("the leader of its process group ({group}) is gone"),
         None => "the leader of its process group is gone".to_owned(),
     };

@@ -18,8 +18,10 @@
 //! - who leads its own process group, as what is started by `nohup`, `setsid`, tmux or a notebook server
 //!   does, while nothing proves that server gone;
 //! - monitors, the driver's daemons, displays (`model::program`), and graphics;
-//! - a service of systemd (a daemon forks twice and so loses parent and leader), though not what runs
-//!   in a user's own session;
+//! - the daemon of a systemd service (it forks twice and so loses parent and leader), though not what a
+//!   service that runs others' programs has left (Slurm's daemon, cron, a runner of jobs, JupyterHub;
+//!   `model::unit`), nor what is older than the main process that is there, nor what runs in a user's own
+//!   session;
 //! - an inference server that listens, and those that work for one;
 //! - a notebook kernel that is busy, connected or lately active;
 //! - who cannot be ended (`Z`, `X`, long in `D`) or is held by a debugger (`t`).
@@ -36,7 +38,8 @@ use crate::history::{Began, ProcessHistory, Use};
 use crate::model::evidence::{Evidence, OrphanEvidence};
 use crate::model::finding::{Action, FindingGpu, Kind, Severity};
 use crate::model::snapshot::{PidNamespace, ProcessType};
-use crate::model::{Process, Time};
+use crate::model::unit::{Role, role};
+use crate::model::{Process, Snapshot, Time};
 use crate::units::Span;
 
 /// Fewer samples are a coincidence.
@@ -180,9 +183,13 @@ impl Judge for Settings {
                 subject::gpus(&about.gpus),
             )
         };
+        let server_gone = process.has_lost_server();
+        let is_adopted = process.parent_is_reaper == Some(true);
         let evidence = OrphanEvidence {
-            ppid: process.ppid,
-            process_group: process.process_group,
+            ppid: process.ppid.filter(|_| is_adopted),
+            // A kernel leads its own group, and that is not gone.
+            process_group: process.process_group.filter(|_| !server_gone),
+            server_gone,
             session_leader_alive: process.session_leader_alive,
             unused_seconds: unused.until.seconds_since(unused.since),
             cpu_percent_mean: Some(mean.percent),
@@ -320,10 +327,6 @@ fn unused(
 /// What the numbers do not count against: see the module's documentation.
 fn is_never_orphan(seen: Seen<'_>, process: &Process, known: &ProcessHistory, needed: f64) -> bool {
     let is_traced = matches!(known.state(), Some(('t', _)));
-    let is_service = process.systemd_unit.as_deref().is_some_and(|unit| {
-        // The unit of a user's systemd holds all that the user runs.
-        unit.ends_with(".service") && !unit.starts_with("user@")
-    });
     let is_active = process.jupyter.as_ref().is_some_and(|kernel| {
         kernel.execution_state.as_deref() == Some("busy")
             || kernel.connections.is_some_and(|count| count > 0)
@@ -332,12 +335,38 @@ fn is_never_orphan(seen: Seen<'_>, process: &Process, known: &ProcessHistory, ne
                 .is_some_and(|at| seen.snapshot.time.seconds_since(at) < needed)
     });
     is_traced
-        || is_service
+        || is_its_units_daemon(process, seen.snapshot)
         || is_active
         || stuck::is_beyond_signals(seen, known)
         || process.is_monitor()
         || process.is_display()
         || server::serves(process, seen.snapshot)
+}
+
+/// Whether a process may be what its unit is there for. A daemon that forks twice looks like a worker that
+/// was left, so that all but these may be: what is in a unit that runs the programs of others, a kernel
+/// without its server, and what was there before the unit's main process, which has a session of its own.
+fn is_its_units_daemon(process: &Process, snapshot: &Snapshot) -> bool {
+    let Some(unit) = process.systemd_unit.as_deref() else {
+        return false;
+    };
+    match role(unit) {
+        Role::Login | Role::Host { .. } => return false,
+        Role::Starter => return true,
+        Role::Work => {}
+    }
+    let is_main = |other: &&Process| {
+        other.systemd_unit == process.systemd_unit
+            && other.cgroup == process.cgroup
+            && other.session == Some(other.pid)
+            && other.parent_is_reaper == Some(true)
+    };
+    let is_younger = |other: &Process| match (other.start_ticks, process.start_ticks) {
+        (Some(other), Some(own)) => other > own,
+        _ => other.start_time > process.start_time && process.start_time.is_some(),
+    };
+    let mut mains = snapshot.processes.iter().filter(is_main);
+    !process.has_lost_server() && !mains.any(is_younger)
 }
 
 fn lines(process: &Process) -> Vec<String> {
@@ -348,6 +377,21 @@ fn lines(process: &Process) -> Vec<String> {
             "end it: `kill -TERM {pid}; kill -CONT {pid}` (stopped, it does not take the first)"
         ));
         return lines;
+    }
+    if process.has_lost_server() {
+        // It leads its own group, and nobody is at Jupyter's menu any more.
+        return advice::place_lines(process);
+    }
+    if let Some(job) = process
+        .slurm
+        .as_deref()
+        .filter(|job| job.over == Some(true))
+    {
+        let job = job.id().as_deref().and_then(advice::quote);
+        let job = job.map_or_else(String::new, |job| format!(" {job}"));
+        lines.push(format!(
+            "its Slurm job{job} is over, no step of it is left on this machine"
+        ));
     }
     if let Some(group) = process.process_group {
         lines.push(format!(

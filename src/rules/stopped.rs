@@ -11,6 +11,7 @@ use super::lasting::{About, Says, held, wait};
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::setting::{Field, Setting};
 use super::subject;
+use crate::advice::quote;
 use crate::history::{ProcessHistory, Row};
 use crate::model::Process;
 use crate::model::evidence::{Evidence, StoppedEvidence};
@@ -123,7 +124,8 @@ impl Settings {
 fn advice(process: &Process) -> Vec<String> {
     let pid = process.pid;
     let mut advice = Vec::new();
-    if let Some(job) = process.slurm.as_ref().and_then(|it| it.job_id.as_ref()) {
+    let job = process.slurm.as_deref().filter(|it| it.over != Some(true));
+    if let Some(job) = job.and_then(|it| quote(&it.id()?)) {
         advice.push(format!(
             "where Slurm suspended its job: `scontrol resume {job}`"
         ));

@@ -179,6 +179,7 @@ pub fn hide(snapshot: &mut Snapshot) -> u32 {
                 runtime: Some("docker".into()),
                 id: Some("3f1c9a".into()),
                 name: Some("bert".into()),
+                ..Container::default()
             }
             .into(),
         ),

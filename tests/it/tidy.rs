@@ -15,7 +15,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("rules", &["history", "model", "advice", "units"]),
     ("advice", &["model"]),
     ("config", &["rules", "model", "units"]),
-    ("reclaim", &["model", "host", "units"]),
+    ("reclaim", &["model", "host", "advice", "units"]),
     ("report", &["model", "units"]),
     (
         "explain",

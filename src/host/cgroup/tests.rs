@@ -377,10 +377,6 @@ fn units_are_those_of_this_systemd() {
         ),
         ("/init.scope", Some("init.scope")),
         ("/system.slice", None),
-        (
-            "/machine.slice/machine-vm.scope/payload/system.slice/a.service",
-            Some("machine-vm.scope"),
-        ),
         // Above this cgroup namespace, systemd is another.
         ("/../../system.slice/a.service", None),
         ("/mine/system.slice/a.service", None),
@@ -393,6 +389,31 @@ fn units_are_those_of_this_systemd() {
     let split = unified(&filled("/system.slice/web.service/libpod-payload-{A}"));
     assert_eq!(split.systemd_unit.as_deref(), Some("web.service"));
     assert_eq!(split.container.unwrap().runtime.as_deref(), Some("podman"));
+}
+
+#[test]
+fn a_machine_of_nspawn_is_a_container_and_a_virtual_one_is_not() {
+    for (path, name) in [
+        (
+            r"/machine.slice/machine-my\x2dbox.scope/payload/system.slice/a.service",
+            Some("my-box"),
+        ),
+        (
+            "/machine.slice/systemd-nspawn@box.service/payload",
+            Some("box"),
+        ),
+        (
+            r"/machine.slice/machine-qemu\x2d1\x2dvm.scope/libvirt/emulator",
+            None,
+        ),
+        (r"/machine.slice/machine-lxc\x2d1\x2dvm.scope", None),
+    ] {
+        let place = unified(path);
+        let container = place.container.as_deref();
+        let of_nspawn = container.filter(|it| it.runtime.as_deref() == Some("nspawn"));
+        assert_eq!(of_nspawn.and_then(|it| it.id.as_deref()), name, "{path}");
+        assert_eq!(place.systemd_unit.is_none(), name.is_some(), "{path}");
+    }
 }
 
 #[test]

@@ -10,29 +10,11 @@ use std::sync::Arc;
 use super::{Family, Tie};
 use crate::model::process::{Parent, Process};
 use crate::model::snapshot::{Gpu, PidNamespace, Snapshot};
+use crate::model::unit::{Role, role};
 
 /// Shells: what they start in a session of theirs need not belong together. By their short names.
 const SHELLS: [&str; 12] = [
     "sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "tcsh", "csh", "ash", "busybox", "nu",
-];
-
-/// Units in which people's programs run that have nothing to do with each other: logins, timetables,
-/// containers, notebooks, whatever a supervisor was told to keep up.
-const HOSTS_OF_OTHERS: [&str; 14] = [
-    "ssh.service",
-    "sshd.service",
-    "cron.service",
-    "crond.service",
-    "atd.service",
-    "docker.service",
-    "containerd.service",
-    "podman.service",
-    "slurmd.service",
-    "jupyterhub.service",
-    "supervisor.service",
-    "supervisord.service",
-    "kubelet.service",
-    "k3s.service",
 ];
 
 /// What tells one run from another.
@@ -462,15 +444,16 @@ fn is_one_job(step: &str) -> bool {
 
 /// The first process of a pid namespace: when it ends, the kernel ends all others in there.
 fn is_first_of_a_container(process: &Process) -> bool {
-    process.container.is_some() && process.namespace_pid == Some(1)
+    // One that has no id cannot be told from its neighbours in a cgroup.
+    let container = process.container.as_deref();
+    container.is_some_and(|it| it.id.is_some()) && process.namespace_pid == Some(1)
 }
 
 /// The process that systemd started a service with: a session of its own, and systemd its parent.
 fn is_main_of_a_service(process: &Process) -> bool {
-    let is_service = process.systemd_unit.as_deref().is_some_and(|unit| {
-        unit.ends_with(".service") && !unit.starts_with("user@") && !HOSTS_OF_OTHERS.contains(&unit)
-    });
-    is_service
+    // Under one that hosts others' programs these have nothing to do with each other.
+    let unit = process.systemd_unit.as_deref();
+    unit.is_some_and(|unit| role(unit) == Role::Work)
         && process.container.is_none()
         && leads_its_session(process)
         && process.parent_is_reaper == Some(true)

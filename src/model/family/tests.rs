@@ -489,7 +489,10 @@ fn mpi_slurm_and_ray_name_their_runs() {
 #[test]
 fn a_cgroup_is_one_job_where_it_was_made_for_a_member() {
     let in_container = |pid, namespace_pid| Process {
-        container: Some(Arc::new(Container::default())),
+        container: Some(Arc::new(Container {
+            id: Some("0123".into()),
+            ..Container::default()
+        })),
         cgroup: Some("/docker/0123".into()),
         namespace_pid: Some(namespace_pid),
         ..process(pid, pid, pid)
@@ -507,6 +510,17 @@ fn a_cgroup_is_one_job_where_it_was_made_for_a_member() {
         ..in_container(100, 17)
     };
     assert_eq!(members(&[in_container(99, 1), typed]), [[99], [100]]);
+    // A pid namespace in somebody's login is a container without an id, and the login is not its own.
+    let unnamed = |process: Process| Process {
+        container: Some(Arc::new(Container::default())),
+        cgroup: Some("/user.slice/session-3.scope".into()),
+        ..process
+    };
+    let first = unnamed(in_container(99, 1));
+    assert_eq!(
+        members(&[first, unnamed(in_container(100, 1))]),
+        [[99], [100]]
+    );
 
     let in_unit = |pid, unit: &str, reaper| Process {
         systemd_unit: Some(unit.into()),
@@ -542,7 +556,7 @@ fn a_cgroup_is_one_job_where_it_was_made_for_a_member() {
         slurm: Some(Arc::new(Slurm {
             job_id: Some("77".into()),
             step_id: Some(step.into()),
-            job_name: None,
+            ..Slurm::default()
         })),
         ..process(pid, pid, pid)
     };

@@ -39,13 +39,14 @@ fn what_something_else_owns_is_only_advised() {
             runtime: runtime.map(Arc::from),
             id: Some("0123456789abcdef0123".into()),
             name: name.map(Arc::from),
+            ..Container::default()
         }))
     };
     let slurm = |job: Option<&str>, step: Option<&str>| {
         Some(Arc::new(Slurm {
             job_id: job.map(Arc::from),
             step_id: step.map(Arc::from),
-            job_name: None,
+            ..Slurm::default()
         }))
     };
     let with = |change: &dyn Fn(&mut Process)| {
@@ -74,7 +75,7 @@ fn what_something_else_owns_is_only_advised() {
                     "/user.slice/user-1000.slice/user@1000.service/app.slice/train.service".into(),
                 );
             }),
-            "systemctl --user stop train.service",
+            "systemctl --user --machine=ann@ stop train.service",
         ),
         (
             with(&|it| it.container = container(Some("docker"), Some("lab"))),
@@ -86,7 +87,7 @@ fn what_something_else_owns_is_only_advised() {
         ),
         (
             with(&|it| it.container = container(None, None)),
-            "stop the container",
+            "stop its container, 0123456789abcdef0123,",
         ),
         // What another has named is a word, whatever stands in it.
         (
@@ -95,7 +96,7 @@ fn what_something_else_owns_is_only_advised() {
         ),
         (
             with(&|it| it.container = container(Some("docker"), Some("--all"))),
-            "docker stop '--all'",
+            "docker stop 0123456789abcdef0123",
         ),
         (
             with(&|it| {
@@ -106,7 +107,7 @@ fn what_something_else_owns_is_only_advised() {
                     ..Kubernetes::default()
                 }));
             }),
-            "kubectl delete pod --namespace ml train-0",
+            "kubectl delete pod -n ml train-0",
         ),
     ] {
         let advised = target(&process, &guard());
@@ -212,7 +213,7 @@ fn a_kernel_in_a_container_is_not_ended_with_its_server() {
     let [Step::Advise { command }] = &target.steps[..] else {
         panic!("{target:?}");
     };
-    assert!(command.contains("notebook"), "{command}");
+    assert!(command.contains("in Jupyter"), "{command}");
 }
 
 #[test]

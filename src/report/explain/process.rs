@@ -125,12 +125,15 @@ fn whose(sheet: &mut Sheet, process: &Process, report: &Report) {
         sheet.entry("", &words);
     }
     if let Some(slurm) = &process.slurm {
-        let mut words = match &slurm.job_id {
+        let mut words = match slurm.id() {
             Some(job) => format!("Slurm job {job}"),
             None => "a Slurm job".to_owned(),
         };
         for (what, value) in [(", step ", &slurm.step_id), (", named ", &slurm.job_name)] {
             words.extend(value.as_deref().map(|value| format!("{what}{value}")));
+        }
+        if slurm.over == Some(true) {
+            words.push_str(", which is over: no step of it is left on this machine");
         }
         sheet.entry("", &words);
     }

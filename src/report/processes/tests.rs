@@ -207,7 +207,7 @@ fn places_frameworks_and_both_pids_are_told_and_escaped() {
         Container {
             runtime: Some("docker".into()),
             name: Some("be\u{1b}rt".into()),
-            id: None,
+            ..Container::default()
         }
         .into(),
     );

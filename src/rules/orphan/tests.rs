@@ -75,6 +75,7 @@ fn it_is_found_when_its_job_has_been_gone_for_the_duration() {
         Evidence::Orphan(OrphanEvidence {
             ppid: Some(1),
             process_group: Some(4241),
+            server_gone: false,
             session_leader_alive: Some(false),
             unused_seconds: 190.0,
             cpu_percent_mean: Some(0.0),
@@ -143,6 +144,7 @@ fn those_whom_it_is_not_about_are_left_alone() {
         |scene| scene.process(PID).executable = Some("/usr/bin/nvidia-cuda-mps-server".into()),
         |scene| scene.process(PID).executable = Some("/usr/lib/xorg/Xorg".into()),
         |scene| scene.process(PID).systemd_unit = Some("inference.service".into()),
+        |scene| scene.process(PID).systemd_unit = Some("rc-local.service".into()),
         |scene| {
             scene.process(PID).framework = Some("vllm".into());
             scene.process(PID).listening = Some(true);
@@ -164,12 +166,49 @@ fn those_whom_it_is_not_about_are_left_alone() {
         (|scene| scene.process(PID).systemd_unit = Some("user@1000.service".into()))
             as fn(&mut Scene),
         |scene| scene.process(PID).systemd_unit = Some("session-3.scope".into()),
+        |scene| scene.process(PID).systemd_unit = Some("slurmd.service".into()),
+        |scene| scene.process(PID).systemd_unit = Some("gitlab-runner.service".into()),
+        |scene| scene.process(PID).systemd_unit = Some("cron.service".into()),
+        |scene| scene.process(PID).systemd_unit = Some("jupyterhub.service".into()),
         |scene| kernel(scene, |_| ()),
     ] {
         let mut scene = orphan();
         change(&mut scene);
         assert_eq!(count(&judge(&mut scene, 400.0), Kind::Orphan), 1);
     }
+}
+
+#[test]
+fn a_unit_exempts_its_own_daemon_and_not_what_an_earlier_one_left() {
+    for (main_start, main_session, found) in [
+        // The unit was started again since: nobody in it now has started this one.
+        (900_000, 50, 1),
+        // Started by the one that is there, to stay beside it.
+        (1_000, 50, 0),
+        // No main process: it may be its own.
+        (900_000, 49, 0),
+    ] {
+        let mut scene = orphan();
+        scene.holder(50, &[1], GIB);
+        let unit = || Some("train.service".into());
+        let main = scene.process(50);
+        (main.systemd_unit, main.start_ticks) = (unit(), Some(main_start));
+        (main.process_group, main.session) = (Some(main_session), Some(main_session));
+        main.parent_is_reaper = Some(true);
+        scene.process(PID).systemd_unit = unit();
+        let engine = judge(&mut scene, 400.0);
+        assert_eq!(
+            count(&engine, Kind::Orphan),
+            found,
+            "{main_start} {main_session}"
+        );
+    }
+    // A kernel that lost its server is nobody's daemon.
+    let mut scene = orphan();
+    kernel(&mut scene, |jupyter| jupyter.server_alive = Some(false));
+    scene.process(PID).group_leader_alive = Some(true);
+    scene.process(PID).systemd_unit = Some("lab.service".into());
+    assert_eq!(count(&judge(&mut scene, 400.0), Kind::Orphan), 1);
 }
 
 fn kernel(scene: &mut Scene, change: impl Fn(&mut Jupyter)) {
@@ -200,6 +239,18 @@ fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
             let message = &only(&engine, Kind::Orphan).message;
             let expected = "notebook /home/ann/a.ipynb (4242) outlived the server that started it";
             assert!(message.starts_with(expected), "{message}");
+            // Nothing is said of its group, which it leads itself, and nobody is at a menu.
+            let finding = only(&engine, Kind::Orphan);
+            let Evidence::Orphan(evidence) = &finding.evidence else {
+                panic!("{finding:?}");
+            };
+            assert_eq!((evidence.process_group, evidence.server_gone), (None, true));
+            let adopted = (parent_is_reaper == Some(true)).then_some(1);
+            assert_eq!(evidence.ppid, adopted);
+            let [end] = &finding.advice[..] else {
+                panic!("{:?}", finding.advice);
+            };
+            assert!(end.contains("`kill 4242`"), "{end}");
         } else {
             assert_clean(&engine, Kind::Orphan);
         }

@@ -123,6 +123,8 @@ pub(super) fn snapshot() -> Snapshot {
             cgroup: text("/system.slice/docker-0123.scope"),
             container: Some(Arc::new(Container {
                 runtime: text("docker"),
+                namespace: text("moby"),
+                user: text("ann"),
                 id: text("0123"),
                 name: text("trainer"),
             })),
@@ -137,6 +139,9 @@ pub(super) fn snapshot() -> Snapshot {
                 job_id: text("12"),
                 step_id: text("batch"),
                 job_name: text("train"),
+                array_job_id: text("11"),
+                array_task_id: text("1"),
+                over: Some(true),
             })),
             systemd_unit: text("train.service"),
             jupyter: Some(Arc::new(Jupyter {
@@ -181,6 +186,7 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
         Kind::Orphan => Evidence::Orphan(OrphanEvidence {
             ppid: Some(1),
             process_group: Some(7),
+            server_gone: false,
             session_leader_alive: Some(false),
             unused_seconds: 130.0,
             cpu_percent_mean: Some(0.1),

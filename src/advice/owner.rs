@@ -1,0 +1,346 @@
+//! Who owns a process, and the command that ends it properly: one table, read by findings, by `explain`
+//! and by the plans of `reclaim`.
+//!
+//! An owner is who runs a process and would start it again, or miss it: a Slurm job, a pod, a container,
+//! a machine of systemd-nspawn, a unit. What others share is never to be stopped for one of its processes
+//! (`model::unit`), and what only the process says of itself is no proof of whose it is. Names come from
+//! processes, so they are quoted for a shell; a name that cannot be typed as it is shown is left out,
+//! together with its command.
+
+use std::sync::Arc;
+
+use super::place::{self, quote};
+use crate::model::Process;
+use crate::model::process::{Container, Slurm};
+use crate::model::unit::{Role, Way, role};
+
+/// Who owns a process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Owner {
+    /// In words, its name within them where it can be shown: `Slurm job 3_4`, `container train`.
+    pub name: String,
+    /// What ends the process through its owner, to be typed as it stands. `None` where it takes more than
+    /// one command, or where a name is not known or cannot be typed.
+    pub command: Option<String>,
+    /// The same as a sentence, commands in backquotes, without a full stop.
+    pub line: String,
+}
+
+impl Owner {
+    fn new(name: impl Into<String>, command: Option<String>, line: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            command,
+            line: line.into(),
+        }
+    }
+
+    /// With a command, and the words before it.
+    fn typed(name: impl Into<String>, command: String, words: &str) -> Self {
+        let line = format!("{words}: `{command}`");
+        Self::new(name, Some(command), line)
+    }
+
+    /// The command, or else the sentence.
+    pub fn way(&self) -> &str {
+        self.command.as_deref().unwrap_or(&self.line)
+    }
+}
+
+/// Who owns a process; of several who are around it, the innermost that people know it by. `None` where
+/// nobody does: it may be sent signals.
+pub fn owner(process: &Process) -> Option<Owner> {
+    if place::is_notebook(process) {
+        return notebook(process);
+    }
+    // Of a pid namespace alone nothing is known but that somebody made it.
+    let is_known = |it: &Container| it.id.is_some() || it.runtime.is_some();
+    let is_bare = !process.container.as_deref().is_some_and(is_known);
+    slurm(process)
+        .or_else(|| pod(process))
+        .or_else(|| unit(process).filter(|_| is_bare))
+        .or_else(|| container(process))
+}
+
+/// The container, job or pod around a kernel is its server's, with everybody else's notebooks.
+fn notebook(process: &Process) -> Option<Owner> {
+    let is_within = process.container.is_some()
+        || process.kubernetes.is_some()
+        || process
+            .slurm
+            .as_deref()
+            .is_some_and(|job| job.over != Some(true));
+    (is_within && !process.has_lost_server())
+        .then(|| Owner::new("its notebook's server", None, place::notebook(process)))
+}
+
+fn slurm(process: &Process) -> Option<Owner> {
+    let slurm = process.slurm.as_deref()?;
+    if slurm.over == Some(true) {
+        return None;
+    }
+    let Some(job) = slurm.id().as_deref().and_then(quote) else {
+        let line = "end its Slurm job with `scancel`; its number is not known";
+        return Some(Owner::new("a Slurm job", None, line));
+    };
+    let name = format!("Slurm job {job}");
+    // Somebody typed it into the shell of an allocation, which is not to end with it.
+    if matches!(slurm.step_id.as_deref(), Some("interactive" | "extern")) {
+        let line = format!(
+            "end it where it was typed; `scancel {job}` would end all of the allocation, with its shell"
+        );
+        return Some(Owner::new(name, None, line));
+    }
+    let step = slurm.step_id.as_deref().filter(|step| is_number(step));
+    let doubt = doubt(process, slurm, &job);
+    let (whole, ends) = match step {
+        Some(step) => (
+            format!("scancel {job}.{step}"),
+            format!(
+                "end its Slurm step: `scancel {job}.{step}`; or all of its job: `scancel {job}`"
+            ),
+        ),
+        None => (
+            format!("scancel {job}"),
+            format!("end its Slurm job: `scancel {job}`"),
+        ),
+    };
+    Some(match doubt {
+        None => Owner::new(name, Some(whole), ends),
+        Some(doubt) => Owner::new(name, None, format!("{doubt}, then {ends}")),
+    })
+}
+
+/// What is to be seen to before a job's number is typed; `None` where it is certain.
+fn doubt(process: &Process, slurm: &Slurm, job: &str) -> Option<String> {
+    let number = slurm.job_id.as_deref()?;
+    // Newer Slurm's cgroups have ids of their own, and only the process says which number is whose.
+    let is_named_otherwise = process.cgroup.as_deref().is_some_and(|cgroup| {
+        let mut parts = cgroup.split('/');
+        parts.any(|part| part.ends_with("slurmstepd.scope"))
+            && !cgroup
+                .split('/')
+                .any(|part| part == format!("job_{number}"))
+    });
+    if is_named_otherwise && !number.starts_with('s') {
+        return Some(format!(
+            "see that it is of the job that it names (`scontrol listpids {job}`)"
+        ));
+    }
+    // The last task of an array has the array's number for its own, and that ends them all.
+    let environment = process.environment.as_deref();
+    let said = environment.and_then(|it| it.get("SLURM_JOB_ID"));
+    let is_told = slurm.array_task_id.is_some() || said.is_some_and(|said| **said == *number);
+    (!is_told).then(|| {
+        format!("see that its job is not an array's task, which has another id (`squeue -j {job}`)")
+    })
+}
+
+fn pod(process: &Process) -> Option<Owner> {
+    let pod = process.kubernetes.as_deref()?;
+    // What a process says of itself may name another's pod; its uid is the kernel's word. Where both
+    // names may be the process's own, the pod has to be looked up.
+    let is_said = |name: &str, value: &Option<Arc<str>>| {
+        let environment = process.environment.as_deref();
+        environment.is_some_and(|it| it.get(name).is_some() && it.get(name) == value.as_ref())
+    };
+    let is_certain = !is_said("POD_NAMESPACE", &pod.namespace);
+    let name = pod
+        .pod_name
+        .as_deref()
+        .and_then(quote)
+        .filter(|_| is_certain);
+    let space = pod.namespace.as_deref().and_then(quote);
+    let uid = pod.pod_uid.as_deref().and_then(quote);
+    Some(match (name, space, uid) {
+        (Some(name), Some(space), _) => {
+            let command = format!("kubectl delete pod -n {space} {name}");
+            let line =
+                format!("scale down what owns its pod; a pod that nothing owns: `{command}`");
+            Owner::new(format!("pod {space}/{name}"), Some(command), line)
+        }
+        (_, _, Some(uid)) => Owner::new(
+            format!("pod {uid}"),
+            None,
+            format!(
+                "find its pod: `kubectl get pods -A -o \
+                 custom-columns=UID:.metadata.uid,NS:.metadata.namespace,NAME:.metadata.name | grep \
+                 {uid}`, and scale down what owns it, or delete it"
+            ),
+        ),
+        _ => Owner::new(
+            "a pod",
+            None,
+            "scale down what owns its pod, or delete the pod",
+        ),
+    })
+}
+
+fn container(process: &Process) -> Option<Owner> {
+    let container = process.container.as_deref()?;
+    let id = container.id.as_deref().and_then(short_id).and_then(quote);
+    let called = container.name.as_deref().and_then(quote);
+    let which = called.or_else(|| id.clone());
+    let runtime = container.runtime.as_deref();
+    let space = container.namespace.as_deref();
+    let Some(command) = stop(runtime, space, which.as_deref(), container) else {
+        return Some(unnamed(which, runtime, process));
+    };
+    let kind = if runtime == Some("nspawn") {
+        "machine"
+    } else {
+        "container"
+    };
+    let name = format!("{kind} {}", which.as_deref().unwrap_or_default());
+    let user = match (container.user.as_deref(), runtime) {
+        (Some(user), _) => match quote(user) {
+            Some(user) => format!(", as {user}, whose it is"),
+            None => ", as the user whose it is".to_owned(),
+        },
+        (None, Some("podman")) if is_rootless(process) => ", as the user whose it is".to_owned(),
+        (None, Some("docker")) => String::new(),
+        (None, _) => ", as root".to_owned(),
+    };
+    let words = format!("stop its {kind}, and all that runs in it{user}");
+    let mut owner = Owner::typed(name, command, &words);
+    if runtime == Some("lxc")
+        && let Some(which) = which
+    {
+        owner.line.push_str(&format!(
+            ", or `lxc stop {which}` under LXD, `incus stop {which}` under Incus"
+        ));
+    }
+    // The first process of a container takes no signal that it has no ear for, but the last one.
+    let harder = match (runtime, &owner.command) {
+        (Some("runc" | "crun"), Some(command)) => {
+            command.strip_suffix(" TERM").map(|it| format!("{it} KILL"))
+        }
+        (_, Some(command)) if command.starts_with("ctr ") => {
+            Some(command.replace(" kill ", " kill -s SIGKILL "))
+        }
+        _ => None,
+    };
+    if let Some(harder) = harder {
+        owner
+            .line
+            .push_str(&format!("; where it takes no notice of that, `{harder}`"));
+    }
+    if !user.is_empty() && user != ", as root" {
+        // A command alone would be typed as whoever reads it, and find another's container or none.
+        owner.command = None;
+    }
+    Some(owner)
+}
+
+/// The command that stops a container of a runtime; `None` where that or the name is not known.
+fn stop(
+    runtime: Option<&str>,
+    space: Option<&str>,
+    which: Option<&str>,
+    container: &Container,
+) -> Option<String> {
+    let which = which?;
+    let id = || container.id.as_deref().and_then(short_id).and_then(quote);
+    let whole = || container.id.as_deref().and_then(quote);
+    Some(match (runtime?, space) {
+        ("docker", _) | (_, Some("moby")) => format!("docker stop {which}"),
+        ("podman", _) => format!("podman stop {which}"),
+        ("cri-o", _) | (_, Some("k8s.io")) | ("containerd", None) => {
+            format!("crictl stop {}", id()?)
+        }
+        ("nerdctl", None) => format!("nerdctl stop {which}"),
+        ("nerdctl", Some(space)) => format!("nerdctl -n {} stop {which}", quote(space)?),
+        // Whoever uses containerd by itself; what nerdctl started has a name.
+        ("containerd", Some(space)) if container.name.is_some() => {
+            format!("nerdctl -n {} stop {which}", quote(space)?)
+        }
+        ("containerd", Some(space)) => {
+            format!("ctr -n {} tasks kill {}", quote(space)?, whole()?)
+        }
+        (runtime @ ("runc" | "crun"), _) => format!("{runtime} kill {} TERM", whole()?),
+        ("lxc", _) => format!("lxc-stop -n {which}"),
+        ("nspawn", _) => format!("machinectl poweroff {which}"),
+        _ => return None,
+    })
+}
+
+/// A container that no command of ours is known for.
+fn unnamed(which: Option<String>, runtime: Option<&str>, process: &Process) -> Owner {
+    let which = which.map_or_else(String::new, |which| format!(" {which},"));
+    let name = match runtime.and_then(quote) {
+        Some(runtime) => format!("a container of {runtime}"),
+        None => "a container".to_owned(),
+    };
+    let by = starter(process).map_or_else(
+        || "what started it".to_owned(),
+        |it| format!("what started it: {it}"),
+    );
+    Owner::new(
+        name,
+        None,
+        format!("stop its container,{which} and all that runs in it, with {by}"),
+    )
+}
+
+/// Who started the first process of a container, where that is this one and it is known.
+fn starter(process: &Process) -> Option<String> {
+    let parent = process
+        .parent
+        .as_deref()
+        .filter(|_| process.namespace_pid == Some(1))?;
+    let name = parent.comm.as_deref().and_then(quote)?;
+    Some(format!("{name} ({})", parent.pid))
+}
+
+/// Whether a user's own manager has it, and not the machine's.
+fn is_rootless(process: &Process) -> bool {
+    let cgroup = process.cgroup.as_deref();
+    cgroup.is_some_and(|cgroup| cgroup.contains("/user@"))
+}
+
+/// As container programs take it: the first twelve of 64 digits; other ids are names.
+fn short_id(id: &str) -> Option<&str> {
+    let is_digest = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_digest { id.get(..12) } else { Some(id) }
+}
+
+fn unit(process: &Process) -> Option<Owner> {
+    let unit = process.systemd_unit.as_deref()?;
+    match role(unit) {
+        Role::Work => {}
+        // What a job has left is not the job: the daemon knows nothing of it any more.
+        Role::Host { way: Some(way) } if !process.is_left_behind() => {
+            let Way { by, words } = way;
+            return Some(Owner::new(by, None, words));
+        }
+        Role::Host { .. } | Role::Starter | Role::Login => return None,
+    }
+    let Some(unit) = quote(unit) else {
+        return Some(Owner::new("a unit", None, "stop its unit with `systemctl`"));
+    };
+    let name = format!("unit {unit}");
+    if !is_rootless(process) {
+        let command = format!("systemctl stop {unit}");
+        return Some(Owner::typed(name, command, "stop its unit, as root"));
+    }
+    // Of a user's manager: `--machine` says whose, to root and to the user alike.
+    Some(match process.user.as_deref().and_then(quote) {
+        Some(user) => {
+            let command = format!("systemctl --user --machine={user}@ stop {unit}");
+            Owner::typed(
+                name,
+                command,
+                &format!("stop its unit, as root or as {user}"),
+            )
+        }
+        None => Owner::new(
+            name,
+            None,
+            format!("stop its unit, as its user: `systemctl --user stop {unit}`"),
+        ),
+    })
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
