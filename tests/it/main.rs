@@ -23,6 +23,7 @@ mod live;
 mod machine;
 mod notebook;
 mod once;
+mod owners;
 mod place;
 mod platforms;
 mod pty;

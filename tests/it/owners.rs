@@ -1,0 +1,59 @@
+//! Who owns a process, with real owners: a Slurm of one node, podman, runc. The command that gpumem shows
+//! is typed as it stands, and ends what it is shown for and nothing beside it.
+
+mod containers;
+mod slurm;
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::machine::{Machine, one_gpu};
+use crate::support::{self, wait_until};
+
+/// The pid that a program writes into a file as soon as it runs.
+fn pid_in(path: &Path) -> u32 {
+    let mut pid = None;
+    wait_until("the program has written its pid", || {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        pid = text.strip_suffix('\n').and_then(|pid| pid.parse().ok());
+        pid.is_some()
+    });
+    pid.unwrap()
+}
+
+/// Whether there is a process with this pid that has not ended.
+fn lives(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit(") ")
+        .next()
+        .and_then(|rest| rest.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
+/// What gpumem knows of a process that holds a GPU, and the first step of a plan that would end it.
+fn seen(pid: u32) -> (Value, Value) {
+    let machine = Machine::new(&one_gpu(&[pid]));
+    let process = machine.snapshot(0).process(pid).clone();
+    let output = machine.run(&["reap", "--dry-run", "--json", "--pid", &pid.to_string()]);
+    let plan = output.json();
+    let step = plan["targets"][0]["steps"][0].clone();
+    assert!(step.is_object(), "{output:?}");
+    (process, step)
+}
+
+/// The command of a step that only names one.
+fn command(step: &Value) -> &str {
+    assert_eq!(step["step"], "advise", "{step}");
+    step["command"].as_str().unwrap()
+}
+
+/// Whether these tests may start daemons and containers.
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        support::skip("the right to start daemons and containers", "run as root");
+    }
+    is_root
+}

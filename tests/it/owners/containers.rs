@@ -1,0 +1,132 @@
+//! Containers of runc by itself and of podman, of a tree with one program in it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::{command, is_root, lives, pid_in, seen};
+use crate::support::{self, wait_until};
+
+/// What runs in a container: the first process of a pid namespace takes no signal that it has no ear for.
+const PROGRAM: &str = "trap 'exit 0' TERM; sleep 600 & wait";
+
+/// A tree of files that a container can be started in.
+fn tree(folder: &Path) -> Option<PathBuf> {
+    let busybox = support::find("busybox", "busybox-static")?;
+    let root = folder.join("root");
+    for name in ["bin", "proc", "dev", "sys", "tmp", "etc", "run"] {
+        fs::create_dir_all(root.join(name)).unwrap();
+    }
+    fs::copy(busybox, root.join("bin/busybox")).unwrap();
+    for name in ["sh", "sleep"] {
+        std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
+    }
+    Some(root)
+}
+
+fn sh(line: &str) -> std::process::Output {
+    Command::new("sh").args(["-c", line]).output().unwrap()
+}
+
+/// A line that is typed when this is dropped.
+struct AtEnd(String);
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        sh(&self.0);
+    }
+}
+
+#[test]
+fn a_container_of_runc_is_stopped_by_its_id() {
+    if !is_root() {
+        return;
+    }
+    let Some(runc) = support::find("runc", "runc") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let Some(root) = tree(folder.path()) else {
+        return;
+    };
+    let made = Command::new(&runc)
+        .arg("spec")
+        .current_dir(folder.path())
+        .status();
+    assert!(made.unwrap().success());
+    let config = folder.path().join("config.json");
+    let mut spec: Value = serde_json::from_slice(&fs::read(&config).unwrap()).unwrap();
+    spec["process"]["terminal"] = json!(false);
+    spec["process"]["args"] = json!(["sh", "-c", PROGRAM]);
+    spec["root"]["path"] = json!(root);
+    // A machine with cgroups of the older kind has no namespace of them for others.
+    let namespaces = spec["linux"]["namespaces"].as_array_mut().unwrap();
+    namespaces.retain(|it| !matches!(it["type"].as_str(), Some("cgroup" | "network")));
+    fs::write(&config, spec.to_string()).unwrap();
+    let mut containers = Vec::new();
+    for which in ["a", "b"] {
+        let id = format!("gpumem-{}-{which}", std::process::id());
+        let pid_file = folder.path().join(which);
+        let line = format!(
+            "cd {} && runc run -d --pid-file {} {id} </dev/null >log 2>&1 && echo >>{}",
+            folder.path().display(),
+            pid_file.display(),
+            pid_file.display()
+        );
+        let log = || fs::read_to_string(folder.path().join("log"));
+        assert!(sh(&line).status.success(), "{:?}", log());
+        let end = AtEnd(format!("runc delete -f {id}"));
+        containers.push((id, pid_in(&pid_file), end));
+    }
+    let (id, pid, _) = &containers[0];
+    let (process, step) = seen(*pid);
+    assert_eq!(process["namespace_pid"], 1, "{process}");
+    assert_eq!(process["container"], json!({"runtime": "runc", "id": id}));
+    assert_eq!(command(&step), format!("runc kill {id} TERM"));
+    assert!(sh(command(&step)).status.success());
+    wait_until("the container has ended", || !lives(*pid));
+    assert!(lives(containers[1].1), "the other one was not meant");
+}
+
+#[test]
+fn a_container_of_podman_is_stopped_by_its_name() {
+    if !is_root() || support::find("podman", "podman").is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let Some(root) = tree(folder.path()) else {
+        return;
+    };
+    let mut containers = Vec::new();
+    for which in ["a", "b"] {
+        let name = format!("gpumem-{}-{which}", std::process::id());
+        // In a machine without systemd; limits above those of its own are refused in some sandboxes.
+        let line = format!(
+            "podman --cgroup-manager cgroupfs --runtime runc run -d --rm --name {name} --network none \
+             --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 --rootfs {} sh -c \"{PROGRAM}\"",
+            root.display()
+        );
+        let started = sh(&line);
+        if !started.status.success() {
+            let why = String::from_utf8_lossy(&started.stderr).into_owned();
+            support::skip("a container of podman", &why);
+            return;
+        }
+        let end = AtEnd(format!("podman rm -f -t 0 {name}"));
+        let pid = sh(&format!("podman inspect -f '{{{{.State.Pid}}}}' {name}")).stdout;
+        let pid: u32 = String::from_utf8(pid).unwrap().trim().parse().unwrap();
+        containers.push((name, pid, end));
+    }
+    let (name, pid, _) = &containers[0];
+    let (process, step) = seen(*pid);
+    assert_eq!(process["container"]["runtime"], "podman", "{process}");
+    assert_eq!(process["container"]["name"], **name, "{process}");
+    assert_eq!(process["container"]["user"], Value::Null, "it is root's");
+    assert_eq!(command(&step), format!("podman stop {name}"));
+    let stopped = sh(command(&step));
+    assert!(stopped.status.success(), "{stopped:?}");
+    wait_until("the container has ended", || !lives(*pid));
+    assert!(lives(containers[1].1), "the other one was not meant");
+}

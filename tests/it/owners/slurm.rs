@@ -1,0 +1,254 @@
+//! A Slurm of one node: a job array, a step, and what a job leaves behind.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{command, is_root, lives, pid_in, seen};
+use crate::machine::Running;
+use crate::support::{self, wait_until};
+
+/// Its daemons; ended with it, and all that they run.
+struct Cluster {
+    folder: tempfile::TempDir,
+    daemons: Vec<Running>,
+}
+
+impl Cluster {
+    /// `None`, after a printed reason, where there is none to be had.
+    fn start() -> Option<Self> {
+        if !is_root() {
+            return None;
+        }
+        let munged = support::find("munged", "munge")?;
+        let controller = support::find("slurmctld", "slurm-wlm")?;
+        let daemon = support::find("slurmd", "slurm-wlm")?;
+        support::find("sbatch", "slurm-wlm")?;
+        let mut cluster = Self {
+            folder: tempfile::tempdir().unwrap(),
+            daemons: Vec::new(),
+        };
+        let at = |name: &str| cluster.path(name).to_str().unwrap().to_owned();
+        // Munge wants to know that nobody else may come by its socket or its key.
+        fs::set_permissions(cluster.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(at("key"), [7; 1024]).unwrap();
+        fs::set_permissions(at("key"), fs::Permissions::from_mode(0o400)).unwrap();
+        for name in ["state", "spool"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        fs::write(at("slurm.conf"), configuration(cluster.folder.path())).unwrap();
+        let mut munge = Command::new(munged);
+        munge.args(["--force", "--foreground"]);
+        for (option, name) in [
+            ("key-file", "key"),
+            ("socket", "munge.socket"),
+            ("pid-file", "munge.pid"),
+            ("log-file", "munge.log"),
+            ("seed-file", "munge.seed"),
+        ] {
+            munge.arg(format!("--{option}={}", at(name)));
+        }
+        let socket = cluster.path("munge.socket");
+        cluster.daemons.push(Running::start(&mut munge));
+        wait_until("munge listens", || socket.exists());
+        for program in [controller, daemon] {
+            let mut command = cluster.command(program.to_str().unwrap());
+            cluster.daemons.push(Running::start(command.arg("-D")));
+        }
+        wait_until("the node is there", || {
+            cluster.said("sinfo -h -o %T") == "idle"
+        });
+        Some(cluster)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("SLURM_CONF", self.path("slurm.conf"));
+        command.current_dir(self.folder.path());
+        command
+    }
+
+    /// What a command says, typed as it stands.
+    fn said(&self, line: &str) -> String {
+        let output = self.command("sh").args(["-c", line]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Submits a job, and gives its number.
+    fn submit(&self, options: &str, script: &str) -> String {
+        fs::write(self.path("job.sh"), format!("#!/bin/sh\n{script}\n")).unwrap();
+        let line = format!("sbatch --parsable -n1 -o /dev/null {options} job.sh");
+        let job = self.said(&line);
+        assert!(job.parse::<u32>().is_ok(), "{job:?}");
+        job
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.said("scancel -u root");
+        // The daemons of steps end what they run as long as there is somebody to tell of it.
+        for _ in 0..200 {
+            if self.said("squeue -h").is_empty() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        for daemon in self.daemons.iter_mut().rev() {
+            let _ = daemon.0.kill();
+            let _ = daemon.0.wait();
+        }
+    }
+}
+
+fn configuration(folder: &Path) -> String {
+    let folder = folder.display();
+    let host = rustix::system::uname()
+        .nodename()
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let host = host.split('.').next().unwrap();
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap();
+    let (one, two) = (free(), free());
+    let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
+    format!(
+        "ClusterName=test\n\
+         SlurmctldHost={host}(127.0.0.1)\n\
+         SlurmUser=root\n\
+         AuthType=auth/munge\n\
+         AuthInfo=socket={folder}/munge.socket\n\
+         CredType=cred/munge\n\
+         StateSaveLocation={folder}/state\n\
+         SlurmdSpoolDir={folder}/spool\n\
+         SlurmctldPidFile={folder}/slurmctld.pid\n\
+         SlurmdPidFile={folder}/slurmd.pid\n\
+         SlurmctldLogFile={folder}/slurmctld.log\n\
+         SlurmdLogFile={folder}/slurmd.log\n\
+         SlurmctldPort={}\n\
+         SlurmdPort={}\n\
+         ProctrackType=proctrack/linuxproc\n\
+         TaskPlugin=task/none\n\
+         MpiDefault=none\n\
+         SelectType=select/cons_tres\n\
+         SelectTypeParameters=CR_CPU\n\
+         JobAcctGatherType=jobacct_gather/none\n\
+         AccountingStorageType=accounting_storage/none\n\
+         SlurmdParameters=config_overrides\n\
+         ReturnToService=2\n\
+         KillWait=1\n\
+         NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=1000 State=UNKNOWN\n\
+         PartitionName=all Nodes={host} Default=YES State=UP\n",
+        port(&one),
+        port(&two)
+    )
+}
+
+/// The daemon of each job is seen on the host only.
+fn is_host(process: &Value) -> bool {
+    let link = fs::read_link("/proc/self/ns/pid").unwrap();
+    assert!(process["pid"].is_u64());
+    link.to_str() == Some("pid:[4026531836]")
+}
+
+#[test]
+fn what_scancel_is_told_ends_that_and_nothing_else() {
+    let Some(cluster) = Cluster::start() else {
+        return;
+    };
+    // Three tasks, of which one has the array's number for its own.
+    let array = cluster.submit(
+        "--array=3-5",
+        "echo $$ >pid.$SLURM_ARRAY_TASK_ID; exec sleep 600",
+    );
+    let tasks = ["3", "4", "5"].map(|task| pid_in(&cluster.path(&format!("pid.{task}"))));
+    let mut last = None;
+    for (task, pid) in ["3", "4", "5"].into_iter().zip(tasks) {
+        let (process, step) = seen(pid);
+        let slurm = &process["slurm"];
+        assert_eq!(slurm["array_job_id"], *array, "{process}");
+        assert_eq!(slurm["array_task_id"], task, "{process}");
+        assert_eq!(
+            (&slurm["step_id"], &slurm["over"]),
+            (&"batch".into(), &false.into())
+        );
+        assert_eq!(command(&step), format!("scancel {array}_{task}"));
+        if slurm["job_id"] == *array {
+            last = Some((pid, command(&step).to_owned()));
+        }
+    }
+    let (last, command_of_last) = last.unwrap();
+    cluster.said(&command_of_last);
+    wait_until("the last task has ended", || !lives(last));
+    for pid in tasks.into_iter().filter(|&pid| pid != last) {
+        assert!(lives(pid), "{pid} is another task");
+    }
+
+    // A step of a job, beside the script that goes on after it.
+    let job = cluster.submit(
+        "",
+        "echo $$ >pid.script\nsrun -n1 sh -c 'echo $$ >pid.step; exec sleep 600'\nexec sleep 600",
+    );
+    let (script, step) = (
+        pid_in(&cluster.path("pid.script")),
+        pid_in(&cluster.path("pid.step")),
+    );
+    let (process, plan) = seen(step);
+    assert_eq!(process["slurm"]["job_id"], *job, "{process}");
+    assert_eq!(command(&plan), format!("scancel {job}.0"));
+    cluster.said(command(&plan));
+    wait_until("the step has ended", || !lives(step));
+    assert!(lives(script));
+
+    // Its environment was copied: that of a job which runs, by a process that is not of it.
+    let mut copy = Command::new("sleep");
+    copy.arg("600")
+        .env("SLURM_JOB_ID", &job)
+        .env("SLURMD_NODENAME", "x");
+    let copy = Running::start(&mut copy);
+    let (process, plan) = seen(copy.pid());
+    assert_eq!(process["slurm"], Value::Null, "{process}");
+    assert_eq!(plan["step"], "signal", "{plan}");
+}
+
+#[test]
+fn what_a_job_that_is_over_has_left_is_nobodys() {
+    let Some(cluster) = Cluster::start() else {
+        return;
+    };
+    let job = cluster.submit(
+        "",
+        "setsid sh -c 'echo $$ >pid.left; exec sleep 600' &\nwhile [ ! -s pid.left ]; do sleep 0.1; done",
+    );
+    let left = pid_in(&cluster.path("pid.left"));
+    wait_until("the job is over", || {
+        cluster
+            .said(&format!("squeue -h -t R,CG -j {job} 2>&1"))
+            .is_empty()
+    });
+    assert!(lives(left), "Slurm has lost it");
+    let mut found = (Value::Null, Value::Null);
+    wait_until("its daemon has ended", || {
+        found = seen(left);
+        found.1["step"] == "signal"
+    });
+    let (process, _) = found;
+    if is_host(&process) {
+        assert_eq!(process["slurm"]["job_id"], *job, "{process}");
+        assert_eq!(process["slurm"]["over"], true, "{process}");
+    } else {
+        assert_eq!(process["slurm"], Value::Null, "{process}");
+    }
+    let pid = rustix::process::Pid::from_raw(i32::try_from(left).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
