@@ -250,7 +250,7 @@ pub fn beside(process: &Process) -> Vec<&'static Framework> {
 /// What gives this process's memory back, gentlest first, in brief: what returns it while the process
 /// lives, if anything does, and its end.
 pub fn lines(process: &Process) -> Vec<Line> {
-    let end = if place::is_notebook(process) {
+    let end = if place::is_notebook(process) && !process.has_lost_server() {
         KERNEL
     } else {
         END

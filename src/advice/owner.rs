@@ -344,3 +344,6 @@ fn unit(process: &Process) -> Option<Owner> {
 fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
+
+#[cfg(test)]
+mod tests;

@@ -281,13 +281,22 @@ impl Jobs {
     /// Whether no step of a job is left here; `None` where that cannot be told: others' processes are
     /// hidden, or those of the machine that a container is on.
     pub(super) fn is_over(&mut self, job: &str, proc: &Path, now_ns: u64) -> Option<bool> {
-        let is_old = |read_ns| now_ns.saturating_sub(read_ns) >= JOBS_NS;
-        if self.read_ns.is_none_or(is_old) {
+        let has = |jobs: &Option<Vec<Arc<str>>>| {
+            let jobs = jobs.as_ref()?;
+            Some(jobs.iter().any(|it| **it == *job))
+        };
+        let age_ns = self.read_ns.map(|read_ns| now_ns.saturating_sub(read_ns));
+        // That there is none is believed of a look in this sample only: it may have come since.
+        let is_fresh = match age_ns {
+            Some(0) => true,
+            Some(age_ns) => age_ns < JOBS_NS && has(&self.jobs) == Some(true),
+            None => false,
+        };
+        if !is_fresh {
             self.read_ns = Some(now_ns);
             self.jobs = read_jobs(proc);
         }
-        let jobs = self.jobs.as_ref()?;
-        Some(!jobs.iter().any(|it| **it == *job))
+        has(&self.jobs).map(|has| !has)
     }
 }
 
@@ -312,11 +321,20 @@ fn read_jobs(proc: &Path) -> Option<Vec<Arc<str>>> {
             Err(_) => return None,
         };
         if process.is_step_daemon {
-            // One that does not say what it is of may be of any.
-            jobs.push(step(&process, &mut content)?.job);
+            match step(&process, &mut content) {
+                Some(step) => jobs.push(step.job),
+                // One keeps the cgroup of them all (slurm: `slurmstepd infinity`).
+                None if has_word(&content, b"infinity") => {}
+                // What does not say what it is of may be of any.
+                None => return None,
+            }
         }
     }
     sees_all.then_some(jobs)
+}
+
+fn has_word(command: &[u8], word: &[u8]) -> bool {
+    command.split(|&byte| byte == 0).any(|it| it == word)
 }
 
 #[cfg(test)]
@@ -406,5 +424,55 @@ mod tests {
         ] {
             assert_eq!(of(line), None, "{line}");
         }
+    }
+
+    /// A proc file system of (pid, short name, argv).
+    fn proc(processes: &[(u32, &str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (pid, comm, command) in processes {
+            let own = folder.path().join(pid.to_string());
+            std::fs::create_dir_all(&own).unwrap();
+            let stat = format!(
+                "{pid} ({comm}) S 1 1 1 0 0 0 0 0 0 0 0 0 0 0 20 0 1 0 9 0 0 0 0 0 0 0 0\n"
+            );
+            std::fs::write(own.join("stat"), stat).unwrap();
+            std::fs::write(own.join("cmdline"), command.replace(' ', "\0")).unwrap();
+        }
+        std::fs::create_dir_all(folder.path().join("self/ns")).unwrap();
+        let namespace = folder.path().join("self/ns/pid");
+        std::os::unix::fs::symlink("pid:[4026531836]", namespace).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_job_is_over_where_all_is_seen_and_no_daemon_of_it() {
+        let init = (1, "systemd", "/sbin/init");
+        let keeper = (5, "slurmstepd", "/usr/sbin/slurmstepd infinity");
+        let title = |pid| (pid, "slurmstepd", "slurmstepd: [7.batch]");
+        let is_over =
+            |processes: &[_], job| Jobs::default().is_over(job, proc(processes).path(), 1);
+        assert_eq!(is_over(&[init, keeper, title(6)], "7"), Some(false));
+        assert_eq!(is_over(&[init, keeper, title(6)], "8"), Some(true));
+        // Others' processes are hidden, or a daemon does not say of which job it is.
+        assert_eq!(is_over(&[keeper, title(6)], "8"), None);
+        let mute = (6, "slurmstepd", "/usr/sbin/slurmstepd");
+        assert_eq!(is_over(&[init, mute], "8"), None);
+        // In a container the machine's daemons are out of sight.
+        let inside = proc(&[init]);
+        let namespace = inside.path().join("self/ns/pid");
+        std::fs::remove_file(&namespace).unwrap();
+        std::os::unix::fs::symlink("pid:[4026532000]", namespace).unwrap();
+        assert_eq!(Jobs::default().is_over("8", inside.path(), 1), None);
+    }
+
+    #[test]
+    fn that_a_daemon_is_gone_is_not_remembered() {
+        let none = proc(&[(1, "init", "init")]);
+        let one = proc(&[(1, "init", "init"), (6, "slurmstepd", "[7.0]")]);
+        let mut jobs = Jobs::default();
+        assert_eq!(jobs.is_over("7", none.path(), 1), Some(true));
+        assert_eq!(jobs.is_over("7", one.path(), 2), Some(false));
+        assert_eq!(jobs.is_over("7", none.path(), 3), Some(false));
+        assert_eq!(jobs.is_over("7", none.path(), 3 + JOBS_NS), Some(true));
     }
 }

@@ -186,7 +186,7 @@ pub(super) fn leader(members: &[Member], processes: &[&Process]) -> u32 {
 /// The kernel at its server, where that can be asked.
 fn kernel(process: &Process) -> Option<Kernel> {
     let jupyter = process.jupyter.as_deref()?;
-    if jupyter.server_error.is_some() || !is_notebook(process) {
+    if jupyter.server_error.is_some() || process.has_lost_server() || !is_notebook(process) {
         return None;
     }
     Some(Kernel {

@@ -355,6 +355,8 @@ fn cast() -> Vec<Actor> {
             process.slurm = Some(Arc::new(Slurm {
                 job_id: Some("48213".into()),
                 step_id: Some("0".into()), ..Slurm::default()}));
+            let job = [("SLURM_JOB_ID".into(), "48213".into())];
+            process.environment = Some(Arc::new(job.into()));
         }),
         // Evaluates, and keeps what it should let go: a mebibyte a second.
         Actor::new(

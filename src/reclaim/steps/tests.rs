@@ -217,6 +217,16 @@ fn a_kernel_in_a_container_is_not_ended_with_its_server() {
 }
 
 #[test]
+fn a_kernel_without_its_server_is_ended_itself() {
+    let mut process = kernel(Some("jupyter"), Some("http://127.0.0.1:8888/"), None);
+    process.container = Some(Arc::new(Container::default()));
+    let jupyter = Arc::make_mut(process.jupyter.as_mut().unwrap());
+    jupyter.server_alive = Some(false);
+    let target = target(&process, &guard());
+    assert!(matches!(target.steps[0], Step::Signal { .. }), "{target:?}");
+}
+
+#[test]
 fn who_insists_chooses_signal_and_wait() {
     let steps = |signal, seconds: Option<u64>| {
         let mut guard = guard();

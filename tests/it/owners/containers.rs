@@ -7,6 +7,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::{command, is_root, lives, pid_in, seen};
+use crate::machine::Running;
 use crate::support::{self, wait_until};
 
 /// What runs in a container: the first process of a pid namespace takes no signal that it has no ear for.
@@ -88,6 +89,72 @@ fn a_container_of_runc_is_stopped_by_its_id() {
     assert!(sh(command(&step)).status.success());
     wait_until("the container has ended", || !lives(*pid));
     assert!(lives(containers[1].1), "the other one was not meant");
+}
+
+#[test]
+fn a_container_of_containerd_is_stopped_in_its_namespace() {
+    if !is_root() {
+        return;
+    }
+    let (Some(daemon), Some(_)) = (
+        support::find("containerd", "containerd"),
+        support::find("ctr", "containerd"),
+    ) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let Some(root) = tree(folder.path()) else {
+        return;
+    };
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let config = format!(
+        "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n\
+         [grpc]\naddress = {:?}\n",
+        at("root-folder"),
+        at("state"),
+        at("socket")
+    );
+    fs::write(at("config.toml"), config).unwrap();
+    let daemon = Running::start(Command::new(daemon).args(["-c", &at("config.toml")]));
+    let typed = |line: &str| {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", line])
+            .env("CONTAINERD_ADDRESS", at("socket"));
+        command.output().unwrap()
+    };
+    wait_until("containerd answers", || {
+        typed("ctr version").status.success()
+    });
+    // The same id in two namespaces.
+    let mut pids = Vec::new();
+    for space in ["lab", "other"] {
+        let line = format!(
+            "ctr -n {space} run -d --rootfs {} job-7 /bin/busybox sh -c \"{}\"",
+            root.display(),
+            PROGRAM.replace("sleep", "/bin/sleep")
+        );
+        let started = typed(&line);
+        assert!(started.status.success(), "{started:?}");
+        let listed = typed(&format!("ctr -n {space} tasks ls")).stdout;
+        let listed = String::from_utf8(listed).unwrap();
+        let row = listed.lines().find(|row| row.starts_with("job-7")).unwrap();
+        let pid: u32 = row.split_whitespace().nth(1).unwrap().parse().unwrap();
+        pids.push(pid);
+    }
+    let (process, step) = seen(pids[0]);
+    assert_eq!(
+        process["container"],
+        json!({"runtime": "containerd", "namespace": "lab", "id": "job-7"})
+    );
+    assert_eq!(command(&step), "ctr -n lab tasks kill job-7");
+    assert!(typed(command(&step)).status.success());
+    wait_until("the container has ended", || !lives(pids[0]));
+    assert!(lives(pids[1]), "the other one was not meant");
+    typed(
+        "ctr -n other tasks kill -s SIGKILL job-7; ctr -n other tasks rm job-7; ctr -n lab tasks rm job-7",
+    );
+    drop(daemon);
 }
 
 #[test]

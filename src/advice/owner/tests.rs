@@ -1,0 +1,462 @@
+//! Who owns a process, and that what is to be typed is right for that and hurts nobody else.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::super::{END, lines, place_lines, quote, steps};
+use super::*;
+use crate::model::process::{Container, Jupyter, Kubernetes, Slurm};
+
+fn process() -> Process {
+    Process {
+        pid: 4242,
+        ..Process::default()
+    }
+}
+
+fn notebook(application: Option<&str>, path: Option<&str>) -> Process {
+    let kernel = Jupyter {
+        application: application.map(Arc::from),
+        notebook_path: path.map(Arc::from),
+        ..Jupyter::default()
+    };
+    Process {
+        jupyter: Some(Arc::new(kernel)),
+        ..process()
+    }
+}
+
+fn contained(runtime: Option<&str>, name: Option<&str>, id: &str) -> Process {
+    let container = Container {
+        runtime: runtime.map(Arc::from),
+        id: Some(id.into()),
+        name: name.map(Arc::from),
+        ..Container::default()
+    };
+    Process {
+        container: Some(Arc::new(container)),
+        ..process()
+    }
+}
+
+fn in_job(job: &str, step: Option<&str>) -> Process {
+    let slurm = Slurm {
+        job_id: Some(job.into()),
+        step_id: step.map(Arc::from),
+        ..Slurm::default()
+    };
+    Process {
+        slurm: Some(Arc::new(slurm)),
+        environment: environment(&[("SLURM_JOB_ID", job)]),
+        ..process()
+    }
+}
+
+fn environment(variables: &[(&str, &str)]) -> Option<Arc<BTreeMap<Arc<str>, Arc<str>>>> {
+    let pairs = variables.iter();
+    Some(Arc::new(
+        pairs
+            .map(|&(name, value)| (name.into(), value.into()))
+            .collect(),
+    ))
+}
+
+fn in_unit(unit: &str, cgroup: &str) -> Process {
+    Process {
+        systemd_unit: Some(unit.into()),
+        cgroup: Some(cgroup.into()),
+        user: Some("ann".into()),
+        ..process()
+    }
+}
+
+fn in_pod(name: Option<&str>, uid: Option<&str>) -> Process {
+    let pod = Kubernetes {
+        pod_uid: uid.map(Arc::from),
+        pod_name: name.map(Arc::from),
+        namespace: name.map(|_| "team-a".into()),
+        ..Kubernetes::default()
+    };
+    Process {
+        kubernetes: Some(Arc::new(pod)),
+        ..contained(Some("containerd"), None, &"a".repeat(64))
+    }
+}
+
+/// The one line for where a process runs.
+fn only(process: &Process) -> String {
+    let lines = place_lines(process);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    lines[0].clone()
+}
+
+#[test]
+fn the_command_is_the_right_one_for_where_it_runs() {
+    let id = "0123456789abcdef".repeat(4);
+    for (process, words) in [
+        (in_job("77", Some("0")), "`scancel 77.0`"),
+        (in_job("77", Some("batch")), "`scancel 77`"),
+        (in_job("77", None), "`scancel 77`"),
+        (
+            contained(Some("docker"), Some("train"), &id),
+            "`docker stop train`",
+        ),
+        (
+            contained(Some("docker"), None, &id),
+            "`docker stop 0123456789ab`",
+        ),
+        (
+            contained(Some("podman"), Some("train"), &id),
+            "`podman stop train`",
+        ),
+        (
+            contained(Some("containerd"), Some("train"), &id),
+            "`crictl stop 0123456789ab`",
+        ),
+        (contained(Some("lxc"), None, "web"), "`lxc stop web`"),
+        (
+            contained(None, None, &id),
+            "0123456789ab, and all that runs in it, with what started it",
+        ),
+        (
+            in_pod(Some("train-0"), None),
+            "`kubectl delete pod -n team-a train-0`",
+        ),
+        (in_pod(None, Some("1234-ab")), "grep 1234-ab"),
+        (
+            in_unit("llm.service", "/system.slice/llm.service"),
+            "as root: `systemctl stop llm.service`",
+        ),
+        (
+            in_unit("llm@7.service", "/system.slice/llm@7.service"),
+            "`systemctl stop llm@7.service`",
+        ),
+        (
+            in_unit(
+                "llm.service",
+                "/user.slice/user-1000.slice/user@1000.service/app.slice/llm.service",
+            ),
+            "as root or as ann: `systemctl --user --machine=ann@ stop llm.service`",
+        ),
+    ] {
+        let line = only(&process);
+        assert!(line.contains(words), "{line}: {words}");
+        assert_eq!(steps(&process).last(), Some(&line));
+    }
+}
+
+#[test]
+fn what_others_share_is_never_to_be_stopped() {
+    for unit in [
+        "session-3.scope",
+        "vte-spawn-1.scope",
+        "user@1000.service",
+        "user-1000.slice",
+        "sshd.service",
+        "sshd@7.service",
+        "docker.service",
+        "slurmd.service",
+        "systemd-logind.service",
+        "serial-getty@ttyS0.service",
+        "jupyterhub.service",
+        "jupyter@ann.service",
+        "supervisor.service",
+    ] {
+        assert!(place_lines(&in_unit(unit, "/x")).is_empty(), "{unit}");
+    }
+    assert_eq!(steps(&in_unit("sshd.service", "/x")), [END.text]);
+    // A kernel's container and job are the server's.
+    let kernel = Process {
+        container: contained(Some("docker"), Some("lab"), "x").container,
+        slurm: in_job("77", None).slurm,
+        ..notebook(Some("jupyter"), Some("a b/train.ipynb"))
+    };
+    let line = only(&kernel);
+    assert!(line.starts_with("shut the kernel down (a b/train.ipynb): Kernel >"));
+    // One that a program runs is a job like others.
+    let batch = Process {
+        slurm: in_job("77", None).slurm,
+        ..notebook(Some("papermill"), Some("train.ipynb"))
+    };
+    assert!(only(&batch).contains("scancel 77"));
+}
+
+#[test]
+fn what_only_the_process_says_is_not_typed_unseen() {
+    let within = |cgroup: &str| Process {
+        cgroup: Some(cgroup.into()),
+        ..in_job("77", Some("0"))
+    };
+    let doubt = "`scontrol listpids 77`";
+    for cgroup in [
+        "/slurm/uid_5/job_77/step_0/task_0",
+        "/system.slice/slurmstepd.scope/job_77/step_0/user/task_0",
+        // A step's daemon was its ancestor.
+        "/system.slice/slurmd.service",
+    ] {
+        assert!(!only(&within(cgroup)).contains(doubt), "{cgroup}");
+    }
+    // Newer Slurm's cgroups have ids of their own: the number is the process's word.
+    let newer = "/system.slice/slurmstepd.scope/s0123456789ABC/step_0/user/task_0";
+    assert!(only(&within(newer)).contains(doubt));
+    assert_eq!(owner(&within(newer)).unwrap().command, None);
+
+    let says = |variables: &[(&str, &str)]| Process {
+        environment: environment(variables),
+        ..in_pod(Some("train-0"), Some("1234-ab"))
+    };
+    let other = [("POD_NAME", "train-0"), ("POD_NAMESPACE", "team-b")];
+    assert!(only(&says(&other)).contains("kubectl delete pod -n team-a train-0"));
+    let same = [("POD_NAME", "train-0"), ("POD_NAMESPACE", "team-a")];
+    let line = only(&says(&same));
+    assert!(
+        line.contains("grep 1234-ab") && !line.contains("delete pod"),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_task_of_an_array_has_the_arrays_id_and_its_own() {
+    let change = |change: &dyn Fn(&mut Slurm), step| {
+        let mut process = in_job("3", step);
+        change(Arc::make_mut(process.slurm.as_mut().unwrap()));
+        process
+    };
+    let task = |slurm: &mut Slurm| {
+        (slurm.array_job_id, slurm.array_task_id) = (Some("3".into()), Some("4".into()));
+    };
+    let command = |process: &Process| owner(process).unwrap().command;
+    // The last task to start has the array's number for its own: `scancel 3` would end them all.
+    assert_eq!(
+        command(&change(&task, None)).as_deref(),
+        Some("scancel 3_4")
+    );
+    assert_eq!(
+        command(&change(&task, Some("0"))).as_deref(),
+        Some("scancel 3_4.0")
+    );
+    assert_eq!(owner(&change(&task, None)).unwrap().name, "Slurm job 3_4");
+    // Where nothing tells whether it is one, that is to be seen first.
+    let mut unread = in_job("3", None);
+    unread.environment = None;
+    assert_eq!(command(&unread), None);
+    assert!(only(&unread).contains("`squeue -j 3`"), "{}", only(&unread));
+    let other = Process {
+        environment: environment(&[("SLURM_JOB_ID", "4")]),
+        ..in_job("3", None)
+    };
+    assert_eq!(command(&other), None);
+    // Nobody owns what is left of a job that is over.
+    let over = change(&|slurm| slurm.over = Some(true), None);
+    assert_eq!(owner(&over), None);
+    let line = only(&over);
+    assert!(
+        line.contains("Slurm job 3 is over") && line.contains("`kill 4242`"),
+        "{line}"
+    );
+    assert!(!line.contains("scancel"), "{line}");
+}
+
+#[test]
+fn each_runtime_is_asked_in_its_own_namespace_and_as_its_user() {
+    let id = "0123456789abcdef".repeat(4);
+    let of =
+        |runtime: &str, space: Option<&str>, user: Option<&str>, name: Option<&str>, id: &str| {
+            let container = Container {
+                runtime: Some(runtime.into()),
+                namespace: space.map(Arc::from),
+                user: user.map(Arc::from),
+                id: Some(id.into()),
+                name: name.map(Arc::from),
+            };
+            Process {
+                container: Some(Arc::new(container)),
+                ..process()
+            }
+        };
+    for (process, command) in [
+        (
+            of("docker", Some("moby"), None, None, &id),
+            "docker stop 0123456789ab",
+        ),
+        (
+            of("containerd", Some("k8s.io"), None, None, &id),
+            "crictl stop 0123456789ab",
+        ),
+        (
+            of("containerd", Some("lab"), None, None, "job-7"),
+            "ctr -n lab tasks kill job-7",
+        ),
+        (
+            of("containerd", Some("lab"), None, Some("train"), &id),
+            "nerdctl -n lab stop train",
+        ),
+        (
+            of("nerdctl", None, None, None, &id),
+            "nerdctl stop 0123456789ab",
+        ),
+        (
+            of("runc", None, None, None, "job-7"),
+            "runc kill job-7 TERM",
+        ),
+        (
+            of("nspawn", None, None, None, "box"),
+            "machinectl poweroff box",
+        ),
+        (
+            of("podman", None, None, Some("train"), &id),
+            "podman stop train",
+        ),
+    ] {
+        assert_eq!(owner(&process).unwrap().command.as_deref(), Some(command));
+        assert!(only(&process).contains(command));
+    }
+    // Typed as root it would find another's container, or none.
+    let rootless = owner(&of("podman", None, Some("ann"), Some("train"), &id)).unwrap();
+    assert_eq!(rootless.command, None);
+    assert!(
+        rootless.line.contains("as ann") && rootless.line.contains("`podman stop train`"),
+        "{}",
+        rootless.line
+    );
+    // Pids of its own, and nothing else known.
+    let unknown = Process {
+        container: Some(Arc::new(Container::default())),
+        namespace_pid: Some(1),
+        ..process()
+    };
+    assert_eq!(owner(&unknown).unwrap().name, "a container");
+    let in_its_unit = Process {
+        systemd_unit: Some("llm.service".into()),
+        ..unknown
+    };
+    assert_eq!(owner(&in_its_unit).unwrap().name, "unit llm.service");
+}
+
+#[test]
+fn a_runners_job_is_cancelled_where_it_was_asked_for() {
+    for (unit, words) in [
+        ("gitlab-runner.service", "cancel its job in GitLab"),
+        (
+            "actions.runner.acme.gpu7.service",
+            "cancel its workflow run in GitHub",
+        ),
+        ("rstudio-server.service", "RStudio"),
+    ] {
+        let process = in_unit(unit, "/x");
+        let line = only(&process);
+        assert!(
+            line.contains(words) && !line.contains("systemctl"),
+            "{line}"
+        );
+        let left = Process {
+            parent_is_reaper: Some(true),
+            group_leader_alive: Some(false),
+            ..process
+        };
+        assert_eq!(owner(&left), None, "{unit} knows nothing of it any more");
+    }
+}
+
+#[test]
+fn an_allocation_does_not_end_with_what_was_typed_into_it() {
+    for step in ["interactive", "extern"] {
+        let line = only(&in_job("77", Some(step)));
+        assert!(line.starts_with("end it where it was typed"), "{line}");
+    }
+}
+
+#[test]
+fn a_notebook_is_ended_where_it_is_open() {
+    for (application, words) in [
+        (None, "in Jupyter"),
+        (Some("jupyterhub"), "in Jupyter"),
+        (Some("vscode"), "VS Code"),
+        (Some("marimo"), "marimo"),
+        (Some("colab"), "Colab"),
+        (Some("jupyter-console"), "`exit`"),
+        (Some("spyder"), "close its window"),
+    ] {
+        let line = only(&notebook(application, None));
+        assert!(line.contains(words), "{line}");
+    }
+}
+
+#[test]
+fn a_kernel_whose_server_is_gone_is_not_shut_down_there() {
+    let mut process = notebook(Some("jupyter"), Some("a.ipynb"));
+    if let Some(jupyter) = &mut process.jupyter {
+        Arc::make_mut(jupyter).server_alive = Some(false);
+    }
+    let line = only(&process);
+    assert!(
+        line.contains("`kill 4242`") && !line.contains("Shut Down"),
+        "{line}"
+    );
+    assert_eq!(lines(&process).last().unwrap().text, END.text);
+    // Nor is what is around it in the way.
+    process.container = contained(Some("docker"), Some("lab"), "x").container;
+    assert_eq!(owner(&process), None);
+}
+
+#[test]
+fn what_is_stopped_is_let_go_on_first() {
+    let stopped = Process {
+        state: Some('T'),
+        ..in_job("77", None)
+    };
+    let lines = place_lines(&stopped);
+    assert_eq!(lines[0], "it is stopped, let it go on: `kill -CONT 4242`");
+    assert!(lines[1].contains("scancel 77"));
+}
+
+#[test]
+fn a_name_reaches_a_shell_as_one_word_or_not_at_all() {
+    for (name, quoted) in [
+        ("train-0_1.x", Some("train-0_1.x")),
+        ("a b", Some("'a b'")),
+        ("$(reboot)", Some("'$(reboot)'")),
+        ("`id`", Some("'`id`'")),
+        ("it's", Some(r"'it'\''s'")),
+        ("a;b|c&d>e", Some("'a;b|c&d>e'")),
+        ("~root", Some("'~root'")),
+        ("a=b", Some("'a=b'")),
+        ("日本", Some("'日本'")),
+        ("--help", None),
+        ("-", None),
+        ("", None),
+        ("a\nb", None),
+        ("a\u{1b}[31m", None),
+        ("a\u{202e}b", None),
+        ("a\u{200b}b", None),
+        ("a\0b", None),
+    ] {
+        assert_eq!(quote(name).as_deref(), quoted, "{name:?}");
+    }
+    assert_eq!(quote(&"x".repeat(LONG)), None);
+    for hostile in ["x\n`reboot`", "-rf", "\u{202e}x"] {
+        // It has an owner all the same.
+        let unit = format!("{hostile}.service");
+        for process in [
+            in_job(hostile, None),
+            contained(Some("docker"), None, hostile),
+            in_unit(&unit, "/x"),
+        ] {
+            assert_eq!(owner(&process).unwrap().command, None);
+            assert!(!only(&process).contains(hostile), "{}", only(&process));
+        }
+        let path = notebook(None, Some(hostile));
+        assert!(!only(&path).contains('\n'));
+    }
+    // A shell agrees.
+    for name in ["a b", "$(echo no)", "it's `x` \"y\"", "a\\b", "!!", "*"] {
+        let word = quote(name).unwrap();
+        let said = std::process::Command::new("sh")
+            .args(["-c", &format!("printf %s {word}")])
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8(said.stdout).unwrap(), name);
+    }
+}
+
+const LONG: usize = 254;
