@@ -142,7 +142,7 @@ fn another_signal_is_chosen_from_the_list_and_planned() {
     terminal.press("s");
     terminal.wait_for("list", |text| text.contains("> the gentlest way"));
     terminal.press("G\r");
-    let text = terminal.wait_for("plan", |text| text.contains("signal: SIGKILL"));
+    let text = terminal.wait_for("plan", |text| text.contains("1. SIGKILL to"));
     assert!(
         text.contains(&format!("1. SIGKILL to {}", holder.pid)) && !text.contains("SIGTERM"),
         "{text}"
