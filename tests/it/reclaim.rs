@@ -27,6 +27,7 @@ use gpumem::reclaim::{
 
 use crate::support::{python_with, skip};
 
+mod chance;
 mod reuse;
 
 pub const GIB: u64 = 1 << 30;

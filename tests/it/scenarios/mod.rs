@@ -14,7 +14,7 @@ mod families;
 pub mod judge;
 mod machine;
 mod people;
-mod random;
+pub mod random;
 pub mod scenario;
 mod stage;
 

@@ -1,0 +1,438 @@
+//! Families by chance: whoever is sent something is in the plan that was shown, or is a living
+//! descendant, by parent links, of a process that is held and was born after it was taken hold of.
+//!
+//! In a pid namespace of its own a spawner, which nobody traces, starts real processes: logins that have
+//! ended, launchers and their ranks, loaders, supervisors, daemons, people who keep theirs ([`people`]).
+//! The library plans for some of them and acts, in a process under strace: what was sent is read from
+//! the kernel's side ([`trace`]), who was born of whom from what the processes themselves have written
+//! ([`truth`]). Sessions, groups, ids of runs and names appear in no check ([`judge`]).
+//!
+//! `GPUMEM_CHANCE_FAMILIES=10000` says how many, `GPUMEM_CHANCE_SEED=7` where to begin.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use gpumem::host::{Processes, Roots, read_clocks, read_guarded, read_host};
+use gpumem::model::family::families;
+use gpumem::model::snapshot::PidNamespace;
+use gpumem::model::{Kind, Process, Snapshot, Time};
+use gpumem::reclaim::ledger::{Actor, Deed, read};
+use gpumem::reclaim::plan::{Seen, pids};
+use gpumem::reclaim::{
+    Act, Guard, Ledger, Moment, Outcome, Pidfds, Plan, Policy, Progress, Standing, Target, plan,
+};
+
+use crate::scenarios::random::Random;
+use crate::support::{find, finish, skip};
+
+mod judge;
+mod people;
+mod seen;
+mod trace;
+mod truth;
+
+use people::Population;
+use seen::{finding, gpu};
+use trace::Trace;
+use truth::{Born, Truth};
+
+const NAME: &str = "reclaim::chance::only_who_was_shown_or_is_born_of_them_is_sent_anything";
+/// Set for the process that acts: the folder.
+const INSIDE: &str = "GPUMEM_TEST_CHANCE";
+const FAMILIES: &str = "GPUMEM_CHANCE_FAMILIES";
+const SEED: &str = "GPUMEM_CHANCE_SEED";
+/// Families that live at one time.
+const AT_ONCE: usize = 6;
+/// In a plain `cargo test`.
+const USUAL: u64 = 500;
+
+#[test]
+fn only_who_was_shown_or_is_born_of_them_is_sent_anything() {
+    if let Some(folder) = std::env::var_os(INSIDE) {
+        Machine::new(folder.into()).run();
+        return;
+    }
+    let programs = [
+        ("cc", "gcc"),
+        ("strace", "strace"),
+        ("unshare", "util-linux"),
+    ];
+    if programs.iter().any(|(it, of)| find(it, of).is_none()) {
+        return;
+    }
+    let flags = match rustix::process::geteuid().is_root() {
+        true => "-pfm",
+        false => "-rpfm",
+    };
+    let may = Command::new("unshare")
+        .args([flags, "--mount-proc", "strace", "-o", "/dev/null", "true"])
+        .stderr(Stdio::null())
+        .status();
+    if !may.is_ok_and(|status| status.success()) {
+        let how = "run as root, or allow user namespaces and ptrace";
+        skip("a pid namespace with strace", how);
+        return;
+    }
+    let (first, count) = (number(SEED, 1), number(FAMILIES, USUAL));
+    // One for each of two processors, where it is worth it.
+    let shares = if count >= 2 * USUAL { 2 } else { 1 };
+    let share = count.div_ceil(shares);
+    let started: Vec<_> = (0..shares)
+        .map(|at| {
+            let seed = first + at * share.div_ceil(AT_ONCE as u64);
+            thread::spawn(move || in_a_namespace(flags, seed, share))
+        })
+        .collect();
+    let ended: Vec<_> = started.into_iter().map(thread::JoinHandle::join).collect();
+    assert!(ended.iter().all(Result::is_ok));
+}
+
+/// Lets chance build so many families in a namespace of their own, from a seed on.
+fn in_a_namespace(flags: &str, seed: u64, count: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    // Other users execute what is in it.
+    let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+    fs::set_permissions(folder.path(), open).unwrap();
+    let program = folder.path().join("python3");
+    let source = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/it/reclaim/chance/spawner.c"
+    );
+    let compiled = finish(
+        Command::new("cc")
+            .args(["-O1", "-o"])
+            .arg(&program)
+            .arg(source),
+    );
+    assert_eq!(compiled.code, 0, "{compiled:?}");
+    fs::hard_link(&program, folder.path().join("bash")).unwrap();
+    let script = "mount -t tmpfs none /dev && : > /dev/null && : > /dev/nvidia0 && : > /dev/nvidia1 \
+        && : > /dev/nvidiactl && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args([flags, "--mount-proc", "sh", "-c", script, "sh"]);
+    command.arg(&program).arg(folder.path());
+    command.args(["strace", "-f", "--seccomp-bpf", "-yy", "-ttt", "-q"]);
+    command.args(["-e", "signal=none", "-e"]);
+    command.arg(format!("trace={}", trace::CALLS));
+    command.arg("-o").arg(folder.path().join("trace"));
+    command.arg(std::env::current_exe().unwrap());
+    command.args([NAME, "--exact", "--nocapture", "--test-threads=1"]);
+    command.env(SEED, seed.to_string());
+    command.env(FAMILIES, count.to_string());
+    let output = finish(command.env(INSIDE, folder.path()));
+    assert!(
+        output.code == 0 && output.stdout.contains("1 passed"),
+        "{}\n{}",
+        output.stdout,
+        output.stderr
+    );
+    assert!(output.stderr.contains(" families, "), "{output:?}");
+    eprint!("{}", output.stderr);
+}
+
+fn number(name: &str, usual: u64) -> u64 {
+    let given = std::env::var(name).unwrap_or_default();
+    given.parse().unwrap_or(usual)
+}
+
+fn microseconds() -> i64 {
+    let since = SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    i64::try_from(since.as_micros()).unwrap()
+}
+
+/// An act as it went.
+struct Acted {
+    target: Target,
+    outcome: Outcome,
+    /// When each call began, in microseconds.
+    calls: Vec<i64>,
+    /// What the ledger says was sent, as strace spells it.
+    told: BTreeSet<(i64, String)>,
+    /// Nothing was made to forbid it.
+    is_free: bool,
+}
+
+/// The namespace, from within the process that acts.
+struct Machine {
+    folder: PathBuf,
+    request: File,
+    reply: BufReader<File>,
+    processes: Processes,
+    trace: Trace,
+    /// In milliseconds: data.
+    clock: i64,
+    looks: u64,
+    ourselves: gpumem::host::Ourselves,
+    targets: usize,
+    ended: usize,
+    sent: usize,
+    born_and_sent: usize,
+    failures: Vec<String>,
+}
+
+impl Machine {
+    fn new(folder: PathBuf) -> Self {
+        let request = OpenOptions::new().write(true).open(folder.join("request"));
+        let reply = File::open(folder.join("reply")).unwrap();
+        let mut ourselves = gpumem::host::read_ourselves(&Roots::default()).unwrap();
+        ourselves.pid_namespace = Some(PidNamespace::Host);
+        Self {
+            request: request.unwrap(),
+            reply: BufReader::new(reply),
+            processes: Processes::new(Roots::default()),
+            trace: Trace::open(&folder.join("trace")),
+            folder,
+            clock: 1_700_000_000_000,
+            looks: 0,
+            ourselves,
+            targets: 0,
+            ended: 0,
+            sent: 0,
+            born_and_sent: 0,
+            failures: Vec::new(),
+        }
+    }
+
+    fn run(mut self) {
+        let begun = Instant::now();
+        let (first, most) = (number(SEED, 1), number(FAMILIES, USUAL));
+        let mut count = 0;
+        for seed in first.. {
+            // Three of them tell enough.
+            if count >= most || self.failures.len() == 3 {
+                break;
+            }
+            count += AT_ONCE as u64;
+            self.once(seed);
+        }
+        eprintln!(
+            "{count} families, {} targets of which {} were ended, {} signals, {} to whom they had started, in {:?}",
+            self.targets,
+            self.ended,
+            self.sent,
+            self.born_and_sent,
+            begun.elapsed()
+        );
+        assert!(self.failures.is_empty(), "{}", self.failures.join("\n"));
+        // Or nothing was tried.
+        assert!(most < 100 || self.ended * 2 > self.targets);
+        assert!(most < 100 || self.ended as u64 > count / 20);
+    }
+
+    fn truth(&self) -> Truth {
+        Truth::read(&self.folder.join("truth"))
+    }
+
+    fn ask(&mut self, line: &str) {
+        writeln!(self.request, "{line}").unwrap();
+    }
+
+    /// One population, from its birth to its end.
+    fn once(&mut self, seed: u64) {
+        let mut random = Random::new("chance", seed);
+        let population = Population::new(&mut random, AT_ONCE);
+        for request in &population.requests {
+            self.ask(request);
+        }
+        let begun = Instant::now();
+        loop {
+            let truth = self.truth();
+            let is_there = population.stays.iter().all(|id| truth.ready.contains(id));
+            if is_there && population.gone.iter().all(|id| truth.ended.contains(id)) {
+                break;
+            }
+            assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "seed {seed}: not all came: {:?} {:?}\n{:#?}",
+                truth.ready,
+                truth.ended,
+                population.requests
+            );
+            thread::sleep(Duration::from_micros(300));
+        }
+        let ledger = self.folder.join("ledger");
+        let _ = fs::remove_file(&ledger);
+        let mut complaints = String::new();
+
+        // For the use of CPUs it takes two looks.
+        self.look(&population);
+        let snapshot = self.look(&population);
+        let (guard, plan) = self.plan(&mut random, &snapshot);
+        let mut acts = Vec::new();
+        self.trace.until_now();
+        for target in plan.targets.iter().filter(|it| !it.is_advice()) {
+            let acted = self.act(&mut random, &population, &guard, target.clone());
+            let events = self.trace.until_now();
+            let truth = self.truth();
+            self.judge(&acted, &events, &truth, &mut complaints);
+            acts.push((acted, events));
+        }
+        self.judge_the_others(&population, &plan, &acts, &mut complaints);
+        let born = self.truth().born;
+        self.ask("end");
+        let mut line = String::new();
+        self.reply.read_line(&mut line).unwrap();
+        assert_eq!(line, "ended\n");
+        if complaints.is_empty() {
+            return;
+        }
+        for (acted, events) in &acts {
+            let members = acted.target.members.iter().map(|it| (it.pid, &it.name));
+            let _ = writeln!(
+                complaints,
+                "{:?} of {:?} by {:?}, {:?}",
+                acted.outcome,
+                members.collect::<Vec<_>>(),
+                acted.target.launcher,
+                acted.target.steps
+            );
+            for event in events {
+                let _ = writeln!(complaints, "    {} {:?}", event.at, event.call);
+            }
+        }
+        self.failures.push(format!(
+            "{complaints}{:#?}\n{:?}\n{SEED}={seed} {FAMILIES}=1 cargo test --test it {NAME} does it again",
+            population.requests,
+            born,
+        ));
+    }
+
+    /// What there is now.
+    fn look(&mut self, population: &Population) -> Snapshot {
+        let truth = self.truth();
+        let listed = |pid: u32| {
+            let born = truth.born.get(&i64::from(pid))?;
+            population.listed.get(&born.id).copied()
+        };
+        let is_seen = |(pid, born): (&i64, &Born)| {
+            let pid = u32::try_from(*pid).unwrap();
+            (born.has_gpu || listed(pid).is_some()).then_some(pid)
+        };
+        let pids: Vec<u32> = truth.born.iter().filter_map(is_seen).collect();
+        self.looks += 1;
+        let boottime = read_clocks().boottime_ns + self.looks * 60_000_000_000;
+        let sample = self.processes.sample(&pids, boottime);
+        self.clock += 1;
+        let mut snapshot = Snapshot::new(Time::from_unix_milliseconds(self.clock));
+        snapshot.host = read_host(&Roots::default());
+        snapshot.host.pid_namespace = Some(PidNamespace::Host);
+        let lives = |process: &Process| process.state != Some('Z');
+        snapshot.processes = sample.processes.into_iter().filter(lives).collect();
+        for process in &mut snapshot.processes {
+            process.environment.get_or_insert_default();
+            process.cpu_percent = process.cpu_percent.map(|percent| percent.min(1.0));
+        }
+        snapshot.gpus = [0, 1].map(|index| gpu(index, &snapshot, &listed)).into();
+        snapshot
+    }
+
+    /// Some are accused, or named.
+    fn plan(&mut self, random: &mut Random, snapshot: &Snapshot) -> (Guard, Plan) {
+        let mut policy = Policy::new(|_, _| false);
+        policy.all_users = random.chance(0.5);
+        policy.direct = random.chance(0.7);
+        policy.grace = random.chance(0.7).then(|| Duration::from_secs(2));
+        let is_named = random.chance(0.5);
+        let share = random.pick(&[0.1, 0.2, 0.35]);
+        let (mut findings, mut named) = (Vec::new(), Vec::new());
+        for process in &snapshot.processes {
+            let is_listed = snapshot
+                .gpus
+                .iter()
+                .flat_map(|gpu| gpu.processes.iter().flatten())
+                .any(|row| row.pid == process.pid);
+            if is_listed && random.chance(share) {
+                let kind = random.pick(&[Kind::Idle, Kind::Orphan, Kind::Stopped]);
+                findings.push(finding(kind, process, snapshot.time));
+                named.push(process.pid);
+            }
+        }
+        if is_named {
+            policy.selection.pids = named;
+        }
+        let guard = Guard {
+            policy,
+            ourselves: self.ourselves.clone(),
+        };
+        let families = families(snapshot);
+        let facts = pids(snapshot, &families)
+            .into_iter()
+            .filter_map(|pid| Some((pid, read_guarded(&Roots::default(), pid).ok()??)))
+            .collect();
+        let seen = Seen {
+            findings: &findings,
+            snapshot,
+            families: &families,
+            facts: &facts,
+        };
+        let plan = plan(&seen, &guard);
+        (guard, plan)
+    }
+
+    fn act(
+        &mut self,
+        random: &mut Random,
+        population: &Population,
+        guard: &Guard,
+        target: Target,
+    ) -> Acted {
+        let path = self.folder.join("ledger");
+        let _ = fs::remove_file(&path);
+        let mut ledger = Ledger::open(&path).unwrap();
+        let mut hands = Pidfds::new(Roots::default());
+        let mut act = Act::new(target.clone(), Arc::new(guard.clone()), Actor::default());
+        let is_free = random.chance(0.85);
+        let mut calls = Vec::new();
+        let outcome = loop {
+            assert!(calls.len() < 1000, "no end: {target:?}");
+            let snapshot = self.look(population);
+            let stands = match is_free || random.chance(0.7) {
+                true => Standing::Holds,
+                false => random.pick(&[Standing::Unknown, Standing::NoLonger]),
+            };
+            let moment = Moment {
+                now: snapshot.time,
+                snapshot: &snapshot,
+                stands,
+            };
+            calls.push(microseconds());
+            match act.advance(moment, &mut hands, &mut ledger).unwrap() {
+                Progress::Ended(outcome) => break outcome,
+                Progress::Waiting { until } => {
+                    let until = until.unix_milliseconds();
+                    let jump = self.clock + random.pick(&[300, 1000, 2500, 9000, 60_000]);
+                    self.clock = until.min(jump).max(self.clock);
+                    let rest = random.pick(&[300, 1000, 2000, 4000]);
+                    thread::sleep(Duration::from_micros(rest));
+                }
+            }
+        };
+        let mut told = BTreeSet::new();
+        for act in read(&path, 1 << 24).unwrap().acts {
+            for deed in act.deeds {
+                if let Deed::Signal { signals, processes } = deed.deed {
+                    for (signal, process) in signals
+                        .iter()
+                        .flat_map(|signal| processes.iter().map(move |it| (signal, it)))
+                    {
+                        told.insert((i64::from(process.pid), signal.to_string()));
+                    }
+                }
+            }
+        }
+        Acted {
+            target,
+            outcome,
+            calls,
+            told,
+            is_free,
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Families by chance: who they are, what they do, and what they do when they are asked to end.
+
+use std::collections::BTreeMap;
+
+use crate::scenarios::random::Random;
+
+/// The uid of nobody.
+const NOBODY: u32 = 65534;
+
+/// A process, and those that it starts.
+#[derive(Default)]
+struct Part {
+    words: Vec<String>,
+    children: Vec<Part>,
+}
+
+impl Part {
+    /// Words with spaces between.
+    fn word(mut self, words: impl AsRef<str>) -> Self {
+        let words = words.as_ref().split(' ');
+        self.words.extend(words.map(str::to_owned));
+        self
+    }
+
+    fn word_if(self, so: bool, word: &str) -> Self {
+        if so { self.word(word) } else { self }
+    }
+
+    fn with(mut self, children: impl IntoIterator<Item = Self>) -> Self {
+        self.children.extend(children);
+        self
+    }
+
+    fn has(&self, word: &str) -> bool {
+        self.words.iter().any(|it| it == word)
+    }
+
+    /// As the spawner reads it.
+    fn text(&self) -> String {
+        let children = self.children.iter().map(Self::text);
+        let words: Vec<String> = self.words.iter().cloned().chain(children).collect();
+        format!("({})", words.join(" "))
+    }
+}
+
+/// What lives on the machine at one time.
+#[derive(Default)]
+pub struct Population {
+    /// What the spawner is asked for, one for each family.
+    pub requests: Vec<String>,
+    /// Those that are there when all is as it is to be, by their ids.
+    pub stays: Vec<i64>,
+    /// Those that have ended by then.
+    pub gone: Vec<i64>,
+    /// On which GPU NVML lists a process.
+    pub listed: BTreeMap<i64, u32>,
+    next: i64,
+}
+
+impl Population {
+    /// So many families.
+    pub fn new(random: &mut Random, families: usize) -> Self {
+        let mut it = Self::default();
+        while it.requests.len() < families {
+            match random.whole(0, 9) {
+                0..=2 => it.login(random),
+                3..=4 => it.run(random),
+                5 => it.ranks_of_an_earlier_run(random),
+                6 => it.orphaned_loaders(random),
+                7 => it.supervisor(random),
+                8 => it.daemon(random),
+                _ => it.of_nobody(random),
+            }
+        }
+        it
+    }
+
+    fn ask(&mut self, part: &Part) {
+        self.note(part);
+        self.requests.push(part.text());
+    }
+
+    fn note(&mut self, part: &Part) {
+        let id = part.words.iter().find_map(|word| word.strip_prefix("id="));
+        let id = id.unwrap().parse().unwrap();
+        let list = if part.has("gone") {
+            &mut self.gone
+        } else {
+            &mut self.stays
+        };
+        list.push(id);
+        part.children.iter().for_each(|child| self.note(child));
+    }
+
+    fn part(&mut self) -> Part {
+        self.next += 1;
+        Part::default().word(format!("id={}", self.next))
+    }
+
+    fn shell(&mut self, random: &mut Random) -> Part {
+        let is_gone = random.chance(0.6);
+        self.part()
+            .word("exe=bash argv=-bash session stay")
+            .word_if(is_gone, "gone")
+    }
+
+    /// A program that holds a GPU, with its loaders and its way of ending.
+    fn job(&mut self, random: &mut Random, environment: &str) -> Part {
+        let id = self.next + 1;
+        let gpu = u32::from(random.chance(0.3));
+        let keep = match random.chance(0.08) {
+            true => "GPUMEM_KEEP=forever",
+            false => "HOME=/",
+        };
+        let mut part = self
+            .part()
+            .word(format!("argv=python3,train-{id}.py gpu={gpu}"))
+            .word(format!("env={environment}{keep}"));
+        if random.chance(0.85) {
+            self.listed.insert(id, gpu);
+        }
+        let ends = [
+            "die",
+            "die",
+            "die",
+            "stay",
+            "stay",
+            "attach",
+            "attach_kept",
+            "detach",
+        ];
+        part = part.word(random.pick(&ends));
+        // In a session of its own, for the kernel sends SIGCONT to what is stopped in an orphaned group.
+        part = part.word_if(random.chance(0.06), "session stop");
+        part = part.word_if(random.chance(0.15), "fork=40");
+        if random.chance(0.4) {
+            for _ in 0..random.whole(1, 4) {
+                let ends = random.pick(&["die", "stay"]);
+                let child = self.part().word(ends);
+                // A worker that takes memory of its own.
+                if random.chance(0.15) {
+                    self.listed.insert(self.next, gpu);
+                }
+                part = part.with([child]);
+            }
+        }
+        part
+    }
+
+    /// A login with an idle job and an active training, mostly an ended one.
+    fn login(&mut self, random: &mut Random) {
+        let mut shell = self.shell(random);
+        // What a script starts is of the script's group.
+        let is_interactive = random.chance(0.7);
+        for _ in 0..random.whole(1, 3) {
+            let job = self.job(random, "");
+            shell = shell.with([job.word_if(is_interactive, "group")]);
+        }
+        self.ask(&shell);
+    }
+
+    /// The ranks of a run, under their launcher or left behind by it.
+    fn run(&mut self, random: &mut Random) {
+        let is_mpi = random.chance(0.3);
+        let (argv, size) = match is_mpi {
+            true => ("mpirun,-np,2,python3,train.py", random.whole(2, 4)),
+            false => ("python3,/usr/bin/torchrun,train.py", random.whole(2, 3)),
+        };
+        let mut launcher = self
+            .part()
+            .word(format!("argv={argv}"))
+            .word(random.pick(&["die", "stay"]))
+            .word(random.pick(&["session", "group"]))
+            .word_if(random.chance(0.15), "gone");
+        let id = random.pick(&["100", "none", "mine"]);
+        let port = random.chance(0.5);
+        for rank in 0..size {
+            let environment = match is_mpi {
+                true => format!("OMPI_COMM_WORLD_RANK={rank},"),
+                false => torch(id, rank, port),
+            };
+            let rank = self.job(random, &environment);
+            launcher = launcher.with([rank.word_if(random.chance(0.4), "session")]);
+        }
+        self.ask(&launcher);
+        if random.chance(0.3) {
+            self.ranks_of(random, id, port);
+        }
+    }
+
+    fn ranks_of_an_earlier_run(&mut self, random: &mut Random) {
+        let port = random.chance(0.5);
+        self.ranks_of(random, "100", port);
+    }
+
+    fn ranks_of(&mut self, random: &mut Random, id: &str, port: bool) {
+        let mut launcher = self
+            .part()
+            .word("argv=python3,/usr/bin/torchrun,train.py session die gone");
+        for rank in 0..random.whole(1, 2) {
+            let rank = self.job(random, &torch(id, rank + 1, port));
+            launcher = launcher.with([rank.word_if(random.chance(0.4), "session")]);
+        }
+        self.ask(&launcher);
+    }
+
+    /// Workers whose trainer has ended.
+    fn orphaned_loaders(&mut self, random: &mut Random) {
+        let mut trainer = self
+            .part()
+            .word("argv=python3,trainer.py gpu=0 die gone")
+            .word(random.pick(&["session", "group"]));
+        for _ in 0..random.whole(1, 4) {
+            let worker = self.part().word(random.pick(&["die", "stay", "detach"]));
+            self.listed.insert(self.next, 0);
+            trainer = trainer.with([worker]);
+        }
+        self.ask(&trainer);
+    }
+
+    /// A loop that starts its job again.
+    fn supervisor(&mut self, random: &mut Random) {
+        let shell = self.shell(random);
+        let mut again = self
+            .part()
+            .word("exe=bash argv=bash,again.sh restart")
+            .word(random.pick(&["die", "stay"]))
+            .word_if(random.chance(0.5), "group");
+        again = again.with([self.job(random, "")]);
+        self.ask(&shell.with([again]));
+    }
+
+    fn daemon(&mut self, random: &mut Random) {
+        let job = self.job(random, "");
+        self.ask(&job.word("session daemon"));
+    }
+
+    fn of_nobody(&mut self, random: &mut Random) {
+        let mut job = self.job(random, "").word("session");
+        if rustix::process::geteuid().is_root() && may_become_others() {
+            job = job.word(format!("uid={NOBODY}"));
+        }
+        self.ask(&job);
+    }
+}
+
+/// Not in a user namespace that knows one user.
+fn may_become_others() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let count = map.split_whitespace().nth(2);
+    count.is_some_and(|count| count.parse::<u64>().is_ok_and(|count| count > 65534))
+}
+
+fn torch(id: &str, rank: u64, has_port: bool) -> String {
+    let port = if has_port { "MASTER_PORT=29500," } else { "" };
+    format!("RANK={rank},WORLD_SIZE=4,TORCHELASTIC_RUN_ID={id},{port}")
+}

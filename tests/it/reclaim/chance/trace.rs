@@ -1,0 +1,131 @@
+//! What a program asked of the kernel, as strace tells it.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, test_kill_process};
+
+/// The system calls that reach another process, and the one that takes hold of it.
+pub const CALLS: &str =
+    "pidfd_open,pidfd_send_signal,kill,tkill,tgkill,rt_sigqueueinfo,rt_tgsigqueueinfo";
+
+/// No process has such a number (`PID_MAX_LIMIT` in Linux' `include/linux/threads.h`).
+const NO_PID: i32 = 1 << 22;
+
+/// One call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Call {
+    /// A process was taken hold of.
+    Opened { pid: i64 },
+    /// Something was sent to one.
+    Sent { pid: i64, signal: String },
+    /// A place in the log that the program has marked.
+    Mark(i32),
+    /// Something else that may reach a process: nothing may, but through what holds one.
+    Other(String),
+}
+
+/// A call and when it was made, in microseconds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Event {
+    pub at: i64,
+    pub call: Call,
+}
+
+/// The log as far as it is read.
+pub struct Trace {
+    file: File,
+    rest: String,
+    marks: i32,
+    /// Whom descriptors hold.
+    held: HashMap<String, i64>,
+}
+
+impl Trace {
+    pub fn open(path: &Path) -> Self {
+        Self {
+            file: File::open(path).unwrap(),
+            rest: String::new(),
+            marks: 0,
+            held: HashMap::new(),
+        }
+    }
+
+    /// Marks a place: the number of the mark.
+    pub fn mark(&mut self) -> i32 {
+        self.marks += 1;
+        let nobody = Pid::from_raw(NO_PID + self.marks).unwrap();
+        assert!(test_kill_process(nobody).is_err());
+        self.marks
+    }
+
+    /// What was called since the last time, until now.
+    pub fn until_now(&mut self) -> Vec<Event> {
+        let last = Call::Mark(self.mark());
+        let begun = Instant::now();
+        let mut events = Vec::new();
+        loop {
+            self.file.read_to_string(&mut self.rest).unwrap();
+            let whole = self.rest.rfind('\n').map_or(0, |end| end + 1);
+            let lines: String = self.rest.drain(..whole).collect();
+            let found = lines.lines().filter_map(|line| self.parse(line));
+            events.extend(found.collect::<Vec<_>>());
+            if events.last().is_some_and(|event| event.call == last) {
+                return events;
+            }
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "no mark: {events:?}"
+            );
+        }
+    }
+
+    /// `PID SECONDS.MICROSECONDS call(arguments) = result`; `None` of what is no beginning of a call.
+    fn parse(&mut self, line: &str) -> Option<Event> {
+        let mut words = line.splitn(2, ' ');
+        let (_, rest) = (words.next()?, words.next()?.trim_start());
+        let (time, what) = rest.split_once(' ')?;
+        let (seconds, micro) = time.split_once('.')?;
+        let at = seconds.parse::<i64>().ok()? * 1_000_000 + micro.parse::<i64>().ok()?;
+        if what.starts_with("<...") || what.starts_with("---") || what.starts_with("+++") {
+            return None;
+        }
+        let (name, arguments) = what.split_once('(')?;
+        let mut arguments = arguments.split([',', ')']).map(str::trim);
+        let first = arguments.next()?;
+        let second = arguments.next().unwrap_or_default().to_owned();
+        let call = match name {
+            "pidfd_open" => {
+                let pid = first.parse().unwrap();
+                if let Some((_, result)) = what.rsplit_once(" = ") {
+                    let number = result.split('<').next().unwrap_or_default();
+                    self.held.insert(number.to_owned(), pid);
+                }
+                Call::Opened { pid }
+            }
+            "pidfd_send_signal" => {
+                let told = first
+                    .split_once("<pid:")
+                    .and_then(|(_, pid)| pid.trim_end_matches('>').parse().ok())
+                    .filter(|&pid: &i64| pid > 0);
+                let number = first.split('<').next().unwrap_or_default();
+                // One that has gone has no number any more.
+                match told.or_else(|| self.held.get(number).copied()) {
+                    Some(pid) => Call::Sent {
+                        pid,
+                        signal: second,
+                    },
+                    None => Call::Other(what.to_owned()),
+                }
+            }
+            "kill" if first.parse::<i32>().is_ok_and(|pid| pid > NO_PID) => {
+                Call::Mark(first.parse::<i32>().unwrap() - NO_PID)
+            }
+            _ => Call::Other(what.to_owned()),
+        };
+        Some(Event { at, call })
+    }
+}
