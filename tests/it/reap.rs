@@ -6,6 +6,7 @@
 
 mod acts;
 mod plans;
+mod strangers;
 
 pub use acts::{have_acted, idle, scene};
 

@@ -29,6 +29,7 @@ use crate::support::{python_with, skip};
 
 mod chance;
 mod reuse;
+mod strangers;
 
 pub const GIB: u64 = 1 << 30;
 
@@ -43,6 +44,8 @@ pub struct Stage {
     listed: Vec<u32>,
     /// Those that have a GPU open and are not listed.
     hidden: Vec<u32>,
+    /// Whose children NVML lists, too.
+    heirs_of: Vec<u32>,
     begun: Instant,
     folder: tempfile::TempDir,
 }
@@ -60,6 +63,7 @@ impl Stage {
             guard: Guard { policy, ourselves },
             listed: listed.to_vec(),
             hidden: Vec::new(),
+            heirs_of: Vec::new(),
             begun: Instant::now(),
             folder: tempfile::tempdir().unwrap(),
         }
@@ -90,7 +94,16 @@ impl Stage {
         let mut snapshot = Snapshot::new(self.now());
         snapshot.host = read_host(&Roots::default());
         snapshot.host.pid_namespace = Some(PidNamespace::Host);
-        let pids: Vec<u32> = self.listed.iter().chain(&self.hidden).copied().collect();
+        let mut listed = self.listed.clone();
+        if !self.heirs_of.is_empty() {
+            let all = read_all(&Roots::default()).unwrap();
+            let is_heir = |ppid: u32| self.heirs_of.contains(&ppid);
+            let heirs = all.iter().filter(|it| it.ppid.is_some_and(is_heir));
+            listed.extend(heirs.map(|it| it.pid));
+            listed.sort_unstable();
+            listed.dedup();
+        }
+        let pids: Vec<u32> = listed.iter().chain(&self.hidden).copied().collect();
         let sample = self.processes.sample(&pids, read_clocks().boottime_ns);
         let lives = |process: &Process| {
             process.state != Some('Z') || process.threads.is_some_and(|threads| threads > 1)
@@ -114,7 +127,7 @@ impl Stage {
         let rows: Vec<GpuProcess> = snapshot
             .processes
             .iter()
-            .filter(|process| self.listed.contains(&process.pid))
+            .filter(|process| listed.contains(&process.pid))
             .map(|process| GpuProcess {
                 pid: process.pid,
                 used_bytes: Some(GIB),

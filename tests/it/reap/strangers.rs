@@ -1,0 +1,144 @@
+//! The binary, and somebody else's training that the same ended login has left.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mock_nvml::scene::{Gpu, Process, Scene};
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::{Stage, send};
+use crate::machine::GIB;
+use crate::support;
+
+/// Two jobs, a group each, in a session whose leader is gone: one that ignores SIGTERM and is idle, and a training
+/// that starts loaders all the while and tells if one of them ends otherwise than it should.
+const LOGIN: &str = "exec 3</dev/nvidia0
+exec 2>/dev/null
+set -m
+sh -c 'trap \"\" TERM; exec sleep 630' & idle=$!
+sh -c 'while :; do for loader in 1 2 3 4; do
+    sh -c \"sleep 0.3; exit 7\"; code=$?; [ $code = 7 ] || echo $code >> \"$0\"
+done; done' \"$1\" > /dev/null & echo $idle $!";
+
+/// What such a login has left; ended with it.
+struct Left {
+    idle: u32,
+    training: u32,
+    witness: PathBuf,
+    login: Child,
+}
+
+impl Left {
+    fn new(stage: &Stage) -> Self {
+        let witness = stage.machine.path("witness");
+        let mut command = stage.namespace.command("setsid");
+        command.args(["bash", "-c", LOGIN, "login"]).arg(&witness);
+        let mut login = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut stdout = BufReader::new(login.stdout.take().unwrap());
+        stdout.read_line(&mut line).unwrap();
+        let (idle, training) = line.trim().split_once(' ').unwrap();
+        login.wait().unwrap();
+        Self {
+            idle: idle.parse().unwrap(),
+            training: training.parse().unwrap(),
+            witness,
+            login,
+        }
+    }
+
+    fn scene(&self, of: &[u32]) -> Scene {
+        let mut gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
+        for &pid in of {
+            let percent = if pid == self.training { 80 } else { 0 };
+            gpu = gpu.process(Process::compute(pid, 2 * GIB).sm(percent));
+        }
+        Scene::new().gpu(gpu)
+    }
+
+    /// Ends the idle one by these arguments, and sees that the training has not noticed.
+    fn is_alone_ended(&self, stage: &Stage, arguments: &[&str]) {
+        stage.machine.play(&self.scene(&[self.idle, self.training]));
+        let path = stage.machine.path("scene.json");
+        let (idle, after) = (self.idle, self.scene(&[self.training]));
+        let release = thread::spawn(move || {
+            let begun = Instant::now();
+            while is_running(idle) && begun.elapsed() < Duration::from_secs(60) {
+                thread::sleep(Duration::from_millis(10));
+            }
+            // The test may be over.
+            let _ = after.write(&path);
+        });
+        let output = stage.run(arguments);
+        release.join().unwrap();
+        assert_eq!(output.code, 0, "{output:?}");
+        assert!(!is_running(self.idle), "{output:?}");
+        assert!(is_running(self.training), "{output:?}");
+        let told = fs::read_to_string(&self.witness).unwrap_or_default();
+        assert_eq!(told, "", "{output:?}");
+        for line in stage.lines() {
+            for process in line["processes"].as_array().into_iter().flatten() {
+                assert_ne!(process["pid"], json!(self.training), "{line}");
+            }
+        }
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        for pid in [self.training, self.idle] {
+            if is_running(pid) {
+                send(pid, Signal::KILL);
+            }
+        }
+        let _ = self.login.wait();
+    }
+}
+
+fn is_running(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| state != 'Z')
+}
+
+#[test]
+fn kill_leaves_the_training_of_the_same_login_alone() {
+    let (Some(stage), Some(_)) = (Stage::new(), support::find("bash", "bash")) else {
+        return;
+    };
+    let left = Left::new(&stage);
+    let pid = left.idle.to_string();
+    let arguments = ["kill", &pid, "--yes", "--grace", "1s"];
+    left.is_alone_ended(&stage, &arguments);
+}
+
+#[test]
+fn reap_leaves_the_training_of_the_same_login_alone() {
+    let (Some(stage), Some(_)) = (Stage::new(), support::find("bash", "bash")) else {
+        return;
+    };
+    stage.machine.configure(
+        "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n[rules.orphan]\nenabled = false\n",
+    );
+    let left = Left::new(&stage);
+    let both = [left.idle, left.training];
+    stage.machine.play(&left.scene(&both));
+    let pid = left.idle.to_string();
+    // Elsewhere rules end nobody, whatever they find.
+    let is_host = stage.machine.snapshot(0).0["host"]["pid_namespace"] == "host";
+    let by_rule = ["reap", "--yes", "--window", "4s", "--grace", "1s"];
+    let named = ["reap", "--yes", "--grace", "1s", "--pid", &pid];
+    let arguments: &[&str] = if is_host { &by_rule } else { &named };
+    left.is_alone_ended(&stage, arguments);
+}
