@@ -40,7 +40,7 @@ mod truth;
 
 use people::Population;
 use seen::{finding, gpu};
-use trace::Trace;
+use trace::{Call, Event, Trace};
 use truth::{Born, Truth};
 
 const NAME: &str = "reclaim::chance::only_who_was_shown_or_is_born_of_them_is_sent_anything";
@@ -153,6 +153,8 @@ struct Acted {
     outcome: Outcome,
     /// When each call began, in microseconds.
     calls: Vec<i64>,
+    /// What was asked of the kernel.
+    events: Vec<Event>,
     /// What the ledger says was sent, as strace spells it.
     told: BTreeSet<(i64, String)>,
     /// Nothing was made to forbid it.
@@ -266,13 +268,11 @@ impl Machine {
         let snapshot = self.look(&population);
         let (guard, plan) = self.plan(&mut random, &snapshot);
         let mut acts = Vec::new();
-        self.trace.until_now();
         for target in plan.targets.iter().filter(|it| !it.is_advice()) {
             let acted = self.act(&mut random, &population, &guard, target.clone());
-            let events = self.trace.until_now();
             let truth = self.truth();
-            self.judge(&acted, &events, &truth, &mut complaints);
-            acts.push((acted, events));
+            self.judge(&acted, &truth, &mut complaints);
+            acts.push(acted);
         }
         self.judge_the_others(&population, &plan, &acts, &mut complaints);
         let born = self.truth().born;
@@ -283,7 +283,7 @@ impl Machine {
         if complaints.is_empty() {
             return;
         }
-        for (acted, events) in &acts {
+        for acted in &acts {
             let members = acted.target.members.iter().map(|it| (it.pid, &it.name));
             let _ = writeln!(
                 complaints,
@@ -293,7 +293,7 @@ impl Machine {
                 acted.target.launcher,
                 acted.target.steps
             );
-            for event in events {
+            for event in &acted.events {
                 let _ = writeln!(complaints, "    {} {:?}", event.at, event.call);
             }
         }
@@ -389,7 +389,7 @@ impl Machine {
         let mut hands = Pidfds::new(Roots::default());
         let mut act = Act::new(target.clone(), Arc::new(guard.clone()), Actor::default());
         let is_free = random.chance(0.85);
-        let mut calls = Vec::new();
+        let (mut calls, mut events) = (Vec::new(), self.trace.until_now());
         let outcome = loop {
             assert!(calls.len() < 1000, "no end: {target:?}");
             let snapshot = self.look(population);
@@ -403,7 +403,21 @@ impl Machine {
                 stands,
             };
             calls.push(microseconds());
-            match act.advance(moment, &mut hands, &mut ledger).unwrap() {
+            let progress = act.advance(moment, &mut hands, &mut ledger).unwrap();
+            let called = self.trace.until_now();
+            // Time jumps; the kernel takes what it takes.
+            let killed = called.iter().filter_map(|event| match &event.call {
+                Call::Sent { pid, signal } if signal == "SIGKILL" => Some(*pid),
+                _ => None,
+            });
+            let killed: Vec<i64> = killed.collect();
+            let begun = Instant::now();
+            while killed.iter().any(truth::lives) {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{killed:?}");
+                thread::sleep(Duration::from_micros(200));
+            }
+            events.extend(called);
+            match progress {
                 Progress::Ended(outcome) => break outcome,
                 Progress::Waiting { until } => {
                     let until = until.unix_milliseconds();
@@ -431,6 +445,7 @@ impl Machine {
             target,
             outcome,
             calls,
+            events,
             told,
             is_free,
         }

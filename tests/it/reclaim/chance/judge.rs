@@ -7,19 +7,13 @@ use std::fmt::Write as _;
 use gpumem::reclaim::{Outcome, Plan, Target};
 
 use super::people::Population;
-use super::trace::{Call, Event};
-use super::truth::{Truth, state};
+use super::trace::Call;
+use super::truth::{Truth, lives, state};
 use super::{Acted, Machine};
 
 impl Machine {
     /// Whether what an act has sent was sent to whom it may be.
-    pub(super) fn judge(
-        &mut self,
-        acted: &Acted,
-        events: &[Event],
-        truth: &Truth,
-        complaints: &mut String,
-    ) {
+    pub(super) fn judge(&mut self, acted: &Acted, truth: &Truth, complaints: &mut String) {
         let target = &acted.target;
         let planned: BTreeSet<i64> = target
             .members
@@ -29,7 +23,7 @@ impl Machine {
             .collect();
         // When each was first taken hold of.
         let mut opened: BTreeMap<i64, i64> = BTreeMap::new();
-        for event in events {
+        for event in &acted.events {
             let mut complain = |what: &str| {
                 let _ = writeln!(complaints, "{what}: {event:?}");
             };
@@ -72,9 +66,8 @@ impl Machine {
                 | Outcome::Respawned { .. }
                 | Outcome::ExitedNotFreed { .. }
         );
-        let is_alive = |pid: &i64| state(*pid).is_some_and(|state| state != 'Z');
         let members = target.members.iter().map(|it| i64::from(it.pid));
-        let left: Vec<i64> = members.filter(is_alive).collect();
+        let left: Vec<i64> = members.filter(lives).collect();
         if is_gone && !left.is_empty() {
             let _ = writeln!(complaints, "{:?}, and {left:?} live on", acted.outcome);
         }
@@ -89,12 +82,12 @@ impl Machine {
         &self,
         population: &Population,
         plan: &Plan,
-        acts: &[(Acted, Vec<Event>)],
+        acts: &[Acted],
         complaints: &mut String,
     ) {
         let sent: BTreeSet<i64> = acts
             .iter()
-            .flat_map(|(_, events)| events)
+            .flat_map(|acted| &acted.events)
             .filter_map(|event| match &event.call {
                 Call::Sent { pid, .. } => Some(*pid),
                 _ => None,
@@ -155,6 +148,9 @@ fn stranger(
         let Some(born) = truth.born.get(&next) else {
             return Some("nobody knows it");
         };
+        if !born.has_gpu {
+            return Some("it holds no GPU");
+        }
         if born.is_kept {
             return Some("it, or who started it, is kept");
         }
@@ -184,6 +180,6 @@ fn lost_by(pid: i64, planned: &BTreeSet<i64>, target: &Target, truth: &Truth) ->
         return None;
     }
     let mut ranks = truth.born.iter().filter(|(_, born)| born.of == pid);
-    let is_lost = |it: &i64| !planned.contains(it) && state(*it).is_some_and(|it| it != 'Z');
+    let is_lost = |it: &i64| !planned.contains(it) && lives(it);
     ranks.find_map(|(rank, born)| (born.has_gpu && is_lost(rank)).then_some(*rank))
 }

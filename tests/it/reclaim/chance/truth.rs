@@ -70,3 +70,8 @@ pub fn state(pid: i64) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
+
+/// Whether a process has not ended.
+pub fn lives(pid: &i64) -> bool {
+    state(*pid).is_some_and(|state| state != 'Z')
+}
