@@ -266,7 +266,7 @@ impl Machine {
         // For the use of CPUs it takes two looks.
         self.look(&population);
         let snapshot = self.look(&population);
-        let (guard, plan) = self.plan(&mut random, &snapshot);
+        let (guard, plan) = self.plan(&mut random, &population, &snapshot);
         let mut acts = Vec::new();
         for target in plan.targets.iter().filter(|it| !it.is_advice()) {
             let acted = self.act(&mut random, &population, &guard, target.clone());
@@ -333,14 +333,22 @@ impl Machine {
         snapshot
     }
 
-    /// Some are accused, or named.
-    fn plan(&mut self, random: &mut Random, snapshot: &Snapshot) -> (Guard, Plan) {
+    /// Some are accused, or named: by chance, or all of one family.
+    fn plan(
+        &mut self,
+        random: &mut Random,
+        population: &Population,
+        snapshot: &Snapshot,
+    ) -> (Guard, Plan) {
         let mut policy = Policy::new(|_, _| false);
         policy.all_users = random.chance(0.5);
         policy.direct = random.chance(0.7);
         policy.grace = random.chance(0.7).then(|| Duration::from_secs(2));
         let is_named = random.chance(0.5);
-        let share = random.pick(&[0.1, 0.2, 0.35]);
+        let share = random.pick(&[0.0, 0.1, 0.2, 0.35]);
+        let whole = random.whole(0, 2 * AT_ONCE as u64);
+        let truth = self.truth();
+        let family = |pid: u32| population.family.get(&truth.born.get(&i64::from(pid))?.id);
         let (mut findings, mut named) = (Vec::new(), Vec::new());
         for process in &snapshot.processes {
             let is_listed = snapshot
@@ -348,13 +356,19 @@ impl Machine {
                 .iter()
                 .flat_map(|gpu| gpu.processes.iter().flatten())
                 .any(|row| row.pid == process.pid);
-            if is_listed && random.chance(share) {
+            let is_of_it = family(process.pid).is_some_and(|&it| it as u64 == whole);
+            if is_listed && (random.chance(share) || is_of_it) {
                 let kind = random.pick(&[Kind::Idle, Kind::Orphan, Kind::Stopped]);
                 findings.push(finding(kind, process, snapshot.time));
                 named.push(process.pid);
             }
         }
         if is_named {
+            // Somebody, whoever it is: a launcher, a loader, a shell.
+            if random.chance(0.3) {
+                let everybody: Vec<i64> = truth.born.keys().copied().collect();
+                named.extend(u32::try_from(random.pick(&everybody)));
+            }
             policy.selection.pids = named;
         }
         let guard = Guard {
@@ -421,7 +435,7 @@ impl Machine {
                 Progress::Ended(outcome) => break outcome,
                 Progress::Waiting { until } => {
                     let until = until.unix_milliseconds();
-                    let jump = self.clock + random.pick(&[300, 1000, 2500, 9000, 60_000]);
+                    let jump = self.clock + random.pick(&[700, 2500, 9000, 60_000, 60_000]);
                     self.clock = until.min(jump).max(self.clock);
                     let rest = random.pick(&[300, 1000, 2000, 4000]);
                     thread::sleep(Duration::from_micros(rest));

@@ -54,6 +54,8 @@ pub struct Population {
     pub gone: Vec<i64>,
     /// On which GPU NVML lists a process.
     pub listed: BTreeMap<i64, u32>,
+    /// Of which request a process is.
+    pub family: BTreeMap<i64, usize>,
     next: i64,
 }
 
@@ -89,6 +91,7 @@ impl Population {
             &mut self.stays
         };
         list.push(id);
+        self.family.insert(id, self.requests.len());
         part.children.iter().for_each(|child| self.note(child));
     }
 
