@@ -229,7 +229,7 @@ impl Machine {
     }
 
     fn truth(&self) -> Truth {
-        Truth::read(&self.folder.join("truth"))
+        Truth::read(&self.folder)
     }
 
     fn ask(&mut self, line: &str) {

@@ -43,7 +43,7 @@ impl Machine {
                         continue;
                     }
                     self.born_and_sent += 1;
-                    if let Some(why) = stranger(*pid, &planned, &opened, truth, acted) {
+                    if let Some(why) = stranger(*pid, event.at, &planned, &opened, truth, acted) {
                         complain(&format!("{why}, {:?}", truth.born.get(pid)));
                     }
                 }
@@ -138,11 +138,14 @@ impl Machine {
 /// Why nothing may be sent to a process that was not in the plan.
 fn stranger(
     pid: i64,
+    sent: i64,
     planned: &BTreeSet<i64>,
     opened: &BTreeMap<i64, i64>,
     truth: &Truth,
     acted: &Acted,
 ) -> Option<&'static str> {
+    // When the call began in which something was done.
+    let call = |at: i64| acted.calls.iter().rev().find(|&&call| call <= at);
     let mut next = pid;
     while !planned.contains(&next) {
         let Some(born) = truth.born.get(&next) else {
@@ -151,7 +154,9 @@ fn stranger(
         if !born.has_gpu {
             return Some("it holds no GPU");
         }
-        if born.is_kept {
+        // Until it has executed itself it has its parent's environment.
+        let own = truth.executed.get(&next).copied().unwrap_or(born.at);
+        if born.is_kept && call(sent).is_some_and(|&call| own < call) {
             return Some("it, or who started it, is kept");
         }
         let Some(&held) = opened.get(&born.of) else {
@@ -162,8 +167,7 @@ fn stranger(
         }
         // The call in which it was taken hold of had begun when its parent was gone.
         let taken = opened.get(&next).copied().unwrap_or(i64::MAX);
-        let call = acted.calls.iter().rev().find(|&&call| call <= taken);
-        if let (Some(left), Some(call)) = (truth.left.get(&next), call)
+        if let (Some(left), Some(call)) = (truth.left.get(&next), call(taken))
             && left < call
         {
             return Some("its parent was gone");

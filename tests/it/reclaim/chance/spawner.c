@@ -5,11 +5,13 @@
  * usage: spawner FOLDER COMMAND [ARGUMENT...]
  *
  * FOLDER/request and FOLDER/reply are pipes, FOLDER/truth a file to which each process appends:
- *   B ID PID PPID MICROSECONDS GPU KEPT   it was born (GPU: -1 for none)
+ *   E ID PID MICROSECONDS                 it has executed itself: its environment is its own
  *   R ID PID                              it is as it was to be
  *   X ID PID MICROSECONDS                 it ends by its own will
  *   S ID PID SIGNAL                       it was sent a signal
  *   O ID PID MICROSECONDS                 its parent is gone
+ * FOLDER/births is an array of `struct birth`, the first of which has their count in `id`: the parent fills one in
+ * before it forks, and the kernel adds the pid, so that nobody lives unknown, stopped as it may be.
  * A request is `end`, which ends all and is answered, or a process in words:
  *   ( WORD... ( ...a child... ) ... )
  *   id=N argv=A,B,C env=K=V,K=V exe=NAME   who it is; with argv it executes itself as FOLDER/NAME
@@ -21,6 +23,9 @@
  */
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -39,7 +44,17 @@
 #define WORDS 64
 #define CHILDREN 32
 
+/* GPU: -1 for none; microseconds. */
+struct birth {
+    int pid, of, id, gpu, kept, none;
+    long long at;
+};
+#define BIRTHS 16384
+#define NUMBER_OF_TRUTH 100
+#define NUMBER_OF_BIRTHS 101
+
 static char folder[256];
+static struct birth *births;
 static int truth;
 static const int heard[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGTERM, SIGCONT, SIGALRM};
 static volatile sig_atomic_t caught[65];
@@ -153,11 +168,32 @@ static void execute(struct part *part, const char *text) {
 
 static void act(const char *text, int is_executed);
 
+static void map_births(void) {
+    births = mmap(NULL, BIRTHS * sizeof *births, PROT_READ | PROT_WRITE, MAP_SHARED, NUMBER_OF_BIRTHS, 0);
+    if (births == MAP_FAILED) _exit(99);
+}
+
+/* As fork, of a part, which is written down. */
+static pid_t give_birth(const struct part *part, int id) {
+    int at = __atomic_add_fetch(&births->id, 1, __ATOMIC_SEQ_CST);
+    if (at >= BIRTHS) _exit(89);
+    struct birth *birth = births + at;
+    birth->of = born_of = getpid();
+    birth->id = id;
+    birth->gpu = part->gpu < 0 && !part->argv ? open_gpu : part->gpu;
+    birth->kept = part->argv ? part->kept : getenv("GPUMEM_KEEP") != NULL;
+    birth->at = now();
+    pid_t pid = syscall(SYS_clone, CLONE_PARENT_SETTID | SIGCHLD, 0, &birth->pid, 0, 0);
+    if (pid < 0) _exit(95);
+    return pid;
+}
+
 /* Starts a process; its pid. */
 static pid_t start(const char *text) {
-    born_of = getpid();
-    pid_t pid = fork();
-    if (pid < 0) _exit(95);
+    char *copy = strdup(text);
+    struct part part = parse(copy);
+    free(copy);
+    pid_t pid = give_birth(&part, part.daemon ? -5 : part.id);
     if (pid == 0) act(text, 0);
     return pid;
 }
@@ -171,16 +207,12 @@ static void act(const char *text, int is_executed) {
         if (part.session) setsid();
         if (part.group) setpgid(0, 0);
         if (part.daemon) {
-            born_of = getpid();
-            pid_t pid = fork();
-            if (pid < 0) _exit(96);
-            if (pid > 0) _exit(0);
+            if (give_birth(&part, part.id) > 0) _exit(0);
         }
         if (part.uid >= 0 && (setgid(part.uid) || setuid(part.uid))) _exit(97);
-        int gpu = part.gpu < 0 && !part.argv ? open_gpu : part.gpu;
-        int kept = part.argv ? part.kept : getenv("GPUMEM_KEEP") != NULL;
-        tell("B %d %d %d %lld %d %d\n", part.id, getpid(), born_of, now(), gpu, kept);
         if (part.argv) execute(&part, text);
+    } else {
+        tell("E %d %d %lld\n", part.id, getpid(), now());
     }
     if (part.gpu >= 0) {
         char path[32];
@@ -209,7 +241,7 @@ static void act(const char *text, int is_executed) {
         _exit(0);
     }
     tell("R %d %d\n", part.id, getpid());
-    if (part.stop) raise(SIGSTOP);
+    if (part.stop) kill(getpid(), SIGSTOP);
     if (part.parent) born_of = part.parent;
     int is_told = 0;
     for (;;) {
@@ -299,7 +331,8 @@ int main(int argc, char **argv) {
         ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
         if (length < 0) return 80;
         *strrchr(folder, '/') = 0;
-        truth = 100;
+        truth = NUMBER_OF_TRUTH;
+        map_births();
         act(text, 1);
     }
     if (argc < 3) return 81;
@@ -309,8 +342,14 @@ int main(int argc, char **argv) {
     int file = open(name, O_RDWR | O_CREAT | O_APPEND, 0666);
     if (file < 0) return 82;
     /* The same number in all, and through exec. */
-    truth = dup2(file, 100);
+    truth = dup2(file, NUMBER_OF_TRUTH);
     close(file);
+    snprintf(name, sizeof name, "%s/births", folder);
+    file = open(name, O_RDWR | O_CREAT, 0666);
+    if (file < 0 || ftruncate(file, BIRTHS * sizeof *births)) return 79;
+    dup2(file, NUMBER_OF_BIRTHS);
+    close(file);
+    map_births();
     snprintf(name, sizeof name, "%s/request", folder);
     if (mkfifo(name, 0600)) return 83;
     snprintf(name, sizeof name, "%s/reply", folder);
@@ -325,6 +364,7 @@ int main(int argc, char **argv) {
     sigprocmask(SIG_UNBLOCK, &child, NULL);
     if (actor == 0) {
         close(truth);
+        close(NUMBER_OF_BIRTHS);
         execvp(argv[2], argv + 2);
         _exit(85);
     }
@@ -342,6 +382,7 @@ int main(int argc, char **argv) {
         if (!strcmp(line, "end")) {
             end_all(kept, count);
             if (ftruncate(truth, 0)) return 87;
+            memset(births, 0, (births->id + 1) * sizeof *births);
             fputs("ended\n", reply);
             fflush(reply);
         } else {

@@ -2,7 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+
+/// The size of the spawner's `struct birth`: six numbers of four bytes, and the time of eight.
+const BIRTH: usize = 32;
 
 /// What the processes have written of themselves.
 #[derive(Default)]
@@ -13,6 +17,8 @@ pub struct Truth {
     /// By id or pid.
     pub ended: BTreeSet<i64>,
     pub ended_pids: BTreeSet<i64>,
+    /// Who had an environment of its own from when on.
+    pub executed: BTreeMap<i64, i64>,
     /// Who saw when that its parent was gone.
     pub left: BTreeMap<i64, i64>,
     /// Who was sent what.
@@ -29,24 +35,36 @@ pub struct Born {
 }
 
 impl Truth {
-    pub fn read(path: &Path) -> Self {
+    pub fn read(folder: &Path) -> Self {
         let mut truth = Self::default();
-        let text = fs::read_to_string(path).unwrap();
+        let births = fs::File::open(folder.join("births")).unwrap();
+        let mut birth = [0; BIRTH];
+        births.read_exact_at(&mut birth, 0).unwrap();
+        let number = |birth: &[u8; BIRTH], at: usize| {
+            let bytes = birth[4 * at..4 * at + 4].try_into().unwrap();
+            i64::from(i32::from_ne_bytes(bytes))
+        };
+        for at in 1..=number(&birth, 2) {
+            let offset = BIRTH as u64 * u64::try_from(at).unwrap();
+            births.read_exact_at(&mut birth, offset).unwrap();
+            let born = Born {
+                of: number(&birth, 1),
+                id: number(&birth, 2),
+                has_gpu: number(&birth, 3) >= 0,
+                is_kept: number(&birth, 4) != 0,
+                at: i64::from_ne_bytes(birth[24..].try_into().unwrap()),
+            };
+            // It is just being born.
+            if number(&birth, 0) != 0 {
+                truth.born.insert(number(&birth, 0), born);
+            }
+        }
+        let text = fs::read_to_string(folder.join("truth")).unwrap();
         for line in text.lines() {
             let mut words = line.split(' ');
             let what = words.next().unwrap();
             let numbers: Vec<i64> = words.map(|word| word.parse().unwrap()).collect();
             match (what, &*numbers) {
-                ("B", &[id, pid, of, at, gpu, kept]) => {
-                    let born = Born {
-                        id,
-                        of,
-                        at,
-                        has_gpu: gpu >= 0,
-                        is_kept: kept == 1,
-                    };
-                    truth.born.insert(pid, born);
-                }
                 ("R", &[id, _]) => {
                     truth.ready.insert(id);
                 }
@@ -55,6 +73,9 @@ impl Truth {
                     truth.ended_pids.insert(pid);
                 }
                 ("S", &[_, pid, signal]) => truth.sent.push((pid, signal)),
+                ("E", &[_, pid, at]) => {
+                    truth.executed.insert(pid, at);
+                }
                 ("O", &[_, pid, at]) => {
                     truth.left.insert(pid, at);
                 }
