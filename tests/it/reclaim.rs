@@ -30,6 +30,7 @@ use crate::support::{python_with, skip};
 mod chance;
 mod reuse;
 mod strangers;
+mod torchrun;
 
 pub const GIB: u64 = 1 << 30;
 

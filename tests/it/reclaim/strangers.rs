@@ -224,7 +224,7 @@ while True: signal.pause()"
 }
 
 /// A process of a session of its own that is killed when the test is over.
-struct Ended(u32);
+pub struct Ended(pub u32);
 
 impl Drop for Ended {
     fn drop(&mut self) {
@@ -385,12 +385,12 @@ fn ends_by_itself(dies_in: usize, stands: [Standing; 2]) -> Outcome {
 #[test]
 fn who_dies_by_itself_is_not_still_alive() {
     let holds = [Standing::Holds; 2];
-    // After SIGTERM, after SIGKILL, and when the last grace is over.
+    // Before SIGTERM, before SIGKILL, and when the last grace is over.
     for dies_in in 1..=3 {
         let outcome = ends_by_itself(dies_in, holds);
         assert!(outcome.is_success(), "in call {dies_in}: {outcome:?}");
     }
-    // Before anything was sent.
-    let outcome = ends_by_itself(1, [Standing::Unknown, Standing::Holds]);
+    // When the rule holds after all.
+    let outcome = ends_by_itself(2, [Standing::Unknown, Standing::Holds]);
     assert!(outcome.is_success(), "{outcome:?}");
 }

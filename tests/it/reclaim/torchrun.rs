@@ -1,0 +1,88 @@
+//! torchrun itself, on CPUs: its launcher, its ranks, and what is sent for one of them.
+
+use std::fs;
+
+use super::strangers::Ended;
+use super::*;
+use crate::support::wait_until;
+
+/// Each rank tells who it is, and waits.
+const TRAIN: &str = "import os, sys, time
+path = os.path.join(sys.argv[1], os.environ['RANK'])
+with open(path + '.new', 'w') as file: file.write(str(os.getpid()))
+os.rename(path + '.new', path)
+time.sleep(120)
+";
+
+/// Debian's `python3-torch` is of the system's Python, the one of the path may be another.
+fn python_with_torch() -> Option<PathBuf> {
+    let python = PathBuf::from("/usr/bin/python3");
+    let find = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))";
+    let found = Command::new(&python).args(["-c", find]).status();
+    if found.is_ok_and(|status| status.success()) {
+        return Some(python);
+    }
+    skip("torch", "apt-get install python3-torch");
+    None
+}
+
+#[test]
+fn one_idle_rank_of_torchrun_ends_neither_the_launcher_nor_the_other_rank() {
+    let Some(python) = python_with_torch() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let train = folder.path().join("train.py");
+    fs::write(&train, TRAIN).unwrap();
+    let mut command = Command::new(python);
+    command.args(["-m", "torch.distributed.run", "--standalone"]);
+    // Without these two, torch 1.13 falls over its own defaults in Python 3.11.
+    command.args(["--nproc_per_node=2", "-r", "1", "-t", "1"]);
+    command.arg("--log_dir").arg(folder.path().join("logs"));
+    command.arg(&train).arg(folder.path());
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut run = Cast(command.process_group(0).spawn().unwrap());
+    let rank = |number: u32| {
+        let text = fs::read_to_string(folder.path().join(number.to_string()));
+        text.ok()?.parse::<u32>().ok()
+    };
+    wait_until("both ranks are there", || {
+        assert!(run.is_alive(), "torchrun did not start");
+        rank(0).is_some() && rank(1).is_some()
+    });
+    let ranks = [rank(0).unwrap(), rank(1).unwrap()];
+    let _ends = ranks.map(Ended);
+    let lives = |pid: u32| {
+        let facts = read_guarded(&Roots::default(), pid).unwrap();
+        facts.is_some_and(|facts| facts.state != Some('Z'))
+    };
+
+    let mut stage = Stage::new(&ranks);
+    stage.guard.policy.selection.pids = vec![ranks[0]];
+    let plan = stage.plan();
+    let refused = format!("{:?}", plan.refused);
+    for target in plan.targets {
+        let (_, past) = stage.act(target);
+        assert_eq!(sent(&past, run.pid()), []);
+        assert_eq!(sent(&past, ranks[1]), []);
+    }
+    assert!(refused.contains(&run.pid().to_string()), "{refused}");
+    assert!(run.is_alive() && ranks.into_iter().all(lives));
+
+    // Whoever names the launcher means all of it.
+    stage.guard.policy.selection.pids = vec![run.pid()];
+    let plan = stage.plan();
+    let mut members: Vec<u32> = plan
+        .targets
+        .iter()
+        .flat_map(|target| &target.members)
+        .map(|member| member.pid)
+        .collect();
+    members.sort_unstable();
+    let mut all = ranks.to_vec();
+    all.sort_unstable();
+    assert_eq!(members, all, "{plan:?}");
+}
