@@ -14,7 +14,6 @@ use super::guard::{Call, Guard, Protection};
 use super::hands::{Answer, Handle, Hands, NotOpened, Request};
 use super::held::Held;
 use super::ledger::{self, Actor, Deed, Entry, Event, Failure, Record};
-use super::policy::Signal;
 use super::target::{Member, Reason, Step, Target, Whom};
 use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, hold_anything};
 use crate::model::{GpuProcess, Kind, Snapshot, Time};
@@ -317,6 +316,7 @@ impl Act {
             if hands.has_exited(handle) {
                 continue;
             }
+            let environment = facts.as_ref().and_then(|it| it.environment.clone());
             // It has not exited: what was read by its number was its own.
             let executable = one.executable.as_deref();
             let mut protection = self
@@ -329,7 +329,11 @@ impl Act {
                 && let Some(process) = seen
                 && one.is_member
             {
-                protection = self.guard.by_sight(call, process, snapshot);
+                // The environment is that of the program that it runs now, which may be another one than
+                // in the snapshot.
+                let mut process = process.clone();
+                process.environment = environment.or(process.environment);
+                protection = self.guard.by_sight(call, &process, snapshot);
             }
             if let Some(protection) = protection {
                 return Some(Outcome::of(protection));
@@ -399,21 +403,13 @@ impl Act {
         let mut deeds = Deeds {
             act: &self.id,
             now: moment.now,
-            held: &mut self.held,
-            call: self.target.call(),
-            guard: &self.guard,
-            snapshot: moment.snapshot,
+            held: &self.held,
             hands,
             record,
             has_continued: false,
         };
         let mut asked = None;
         let outcome = match what {
-            Step::Signal {
-                signal: Signal::Kill,
-                whom: Whom::Family,
-                ..
-            } => deeds.kill_all(whom)?,
             Step::Signal { signal, .. } => deeds.send(signal, &whom)?,
             Step::ShutKernel { kernel, .. } => {
                 let request = Request::ShutKernel {
@@ -475,7 +471,9 @@ impl Act {
     ) -> Next {
         // What they have started since is found by those that are alive.
         let call = self.target.call();
-        self.held.adopt(call, &self.guard, moment.snapshot, hands);
+        let now = moment.now;
+        self.held
+            .adopt(call, &self.guard, now, moment.snapshot, hands);
         if let Some(next) = self.is_done(moment, hands) {
             return next;
         }

@@ -4,26 +4,20 @@
 
 use std::sync::Arc;
 
-use super::guard::{Call, Guard, Protection};
+use super::guard::Protection;
 use super::hands::{Handle, Hands, NotSent, Request};
 use super::held::Held;
 use super::ledger::{Deed, Entry, Error, Event, Failure, Process, Record};
 use super::policy::Signal;
 use super::verify::Outcome;
-use crate::model::{Snapshot, Time};
-
-/// How often a family that grows is gone through before it is killed.
-const ROUNDS: usize = 16;
+use crate::model::Time;
 
 /// What may be done at one moment.
 pub(super) struct Deeds<'a> {
     /// Of this act.
     pub act: &'a Arc<str>,
     pub now: Time,
-    pub held: &'a mut Held,
-    pub call: Call,
-    pub guard: &'a Guard,
-    pub snapshot: &'a Snapshot,
+    pub held: &'a Held,
     pub hands: &'a mut dyn Hands,
     pub record: &'a mut dyn Record,
     /// Somebody who was stopped was made to go on.
@@ -52,52 +46,16 @@ impl Deeds<'_> {
         Ok(deed)
     }
 
-    /// Kills the family: what is stopped does not fork, so that whom it has forked until then can be
-    /// found, and all of them killed.
-    pub fn kill_all(&mut self, whom: Vec<Handle>) -> Result<Option<Outcome>, Error> {
-        let signals = [Signal::Stop, Signal::Kill];
-        let mut batches = Vec::new();
-        let mut fresh = self.batch(&whom);
-        let mut written = Ok(());
-        for _ in 0..ROUNDS {
-            written = self.announce(&signals, &fresh);
-            if written.is_err() {
-                break;
-            }
-            for &(handle, _) in &fresh {
-                // What cannot be stopped is killed all the same, or not.
-                let _ = self.hands.signal(handle, Signal::Stop);
-            }
-            batches.push(fresh);
-            let started = self
-                .held
-                .adopt(self.call, self.guard, self.snapshot, self.hands);
-            fresh = self.batch(&started);
-            if fresh.is_empty() {
-                break;
-            }
-        }
-        // Whoever is stopped by now was announced, and is not left like that whatever the disk says. The
-        // youngest go first: where the leader of a process group ends while others of it are stopped, the
-        // kernel sends SIGHUP to all of the group, whoever is in it (`kill_orphaned_pgrp` in
-        // `kernel/exit.c`). What SIGKILL was sent to counts as stopped no longer.
-        let mut outcome = None;
-        let mut told = Ok(());
-        for mut batch in batches.into_iter().rev() {
-            batch.sort_by_key(|(_, process)| std::cmp::Reverse(process.start_ticks));
-            let failures = self.deliver(&[Signal::Kill], &batch, &mut outcome);
-            if told.is_ok() {
-                told = self.tell(&signals, &batch, failures);
-            }
-        }
-        written.and(told).map(|()| outcome)
-    }
-
-    /// Sends a signal, and to those that are stopped one to go on. An outcome ends the act.
+    /// Sends a signal, and to those that are stopped one to go on; the youngest first, so that none of a
+    /// family has time to start another. An outcome ends the act.
+    ///
+    /// None is stopped before it is killed: where the leader of a process group ends while others of the
+    /// group are stopped, the kernel sends SIGHUP to the whole group, whoever is in it
+    /// (`kill_orphaned_pgrp` in `kernel/exit.c`).
     pub fn send(&mut self, signal: Signal, whom: &[Handle]) -> Result<Option<Outcome>, Error> {
         let resumes = !matches!(signal, Signal::Kill | Signal::Stop | Signal::Cont);
         let (mut moving, mut stopped) = (Vec::new(), Vec::new());
-        for (handle, process) in self.batch(whom) {
+        for (handle, process) in self.batch(whom).into_iter().rev() {
             let facts = self.hands.look(process.pid);
             let is_stopped = facts
                 .is_some_and(|it| it.start_ticks == process.start_ticks && it.state == Some('T'));

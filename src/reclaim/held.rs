@@ -6,7 +6,7 @@
 //! members of a plan are asked. Sessions, process groups, cgroups and names add no process: what shares
 //! one with a target may be anybody's. Nothing is sent here; see `act`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::guard::{Call, Guard, is_gpu_open};
@@ -16,7 +16,11 @@ use super::plan::WORKING_CPU_PERCENT;
 use super::respawn::Respawn;
 use super::target::{Member, Target};
 use crate::host::{Guarded, Listed};
-use crate::model::{self, Snapshot};
+use crate::model::{self, Snapshot, Time};
+
+/// How old a process is at least when it is added, by when it was first seen, in seconds: between its
+/// fork and the program that it executes it has its parent's environment and open files.
+const LEAST_AGE_SECONDS: f64 = 1.0;
 
 /// How many are taken hold of besides the target: a fork bomb is bounded by its user's limit.
 const MOST_ADOPTED: usize = 4096;
@@ -55,6 +59,8 @@ pub(super) struct Held {
     ended: HashSet<u32>,
     /// Who there was before anything was done.
     present: HashSet<(u32, u64)>,
+    /// When children that are born since were first seen.
+    born: HashMap<(u32, u64), Time>,
     respawn: Respawn,
 }
 
@@ -155,9 +161,10 @@ impl Held {
         &mut self,
         call: Call,
         guard: &Guard,
+        now: Time,
         snapshot: &Snapshot,
         hands: &mut dyn Hands,
-    ) -> Vec<Handle> {
+    ) {
         let listed = hands.list();
         // Asked after the list was made: whoever is alive now had its number all the while.
         let alive = self.alive(hands);
@@ -183,6 +190,10 @@ impl Held {
             if self.present.contains(&key) || known.contains(&key) {
                 continue;
             }
+            let first_seen = *self.born.entry(key).or_insert(now);
+            if now.seconds_since(first_seen) < LEAST_AGE_SECONDS {
+                continue;
+            }
             let facts = hands.look(it.pid);
             let is_it =
                 |facts: &Guarded| facts.start_ticks == it.start_ticks && facts.ppid == Some(parent);
@@ -199,22 +210,21 @@ impl Held {
                 found.push((*it, uid));
             }
         }
-        let mut adopted = Vec::new();
         for (it, uid) in found {
-            adopted.extend(self.adopt_one(&it, uid, hands));
+            self.adopt_one(&it, uid, hands);
         }
-        adopted
     }
 
-    fn adopt_one(&mut self, it: &Listed, uid: u32, hands: &mut dyn Hands) -> Option<Handle> {
+    fn adopt_one(&mut self, it: &Listed, uid: u32, hands: &mut dyn Hands) {
         // One that has gone meanwhile is no loss.
-        let handle = hands.open(&Approved {
+        let Ok(handle) = hands.open(&Approved {
             pid: it.pid,
             start_ticks: it.start_ticks,
             uid,
             boot_id: self.boot_id.clone(),
-        });
-        let handle = handle.ok()?;
+        }) else {
+            return;
+        };
         self.all.push(One {
             pid: it.pid,
             start_ticks: it.start_ticks,
@@ -224,7 +234,6 @@ impl Held {
             is_adopted: true,
             executable: None,
         });
-        Some(handle)
     }
 
     /// The living descendants of the held processes that hold a GPU, or may, and are not held themselves:
@@ -319,7 +328,9 @@ fn may_be_added(
             .is_some_and(|percent| percent >= WORKING_CPU_PERCENT)
             || rows.any(|row| row.sm_percent.is_some_and(|percent| percent > 0))
     };
-    !is_at_work
+    // What a person named may have an environment that is not known; what is added may not.
+    facts.environment.is_some()
+        && !is_at_work
         && guard.by_sight(call, &process, snapshot).is_none()
         && !guard.policy.keeps.has(&process, snapshot)
 }
@@ -329,7 +340,10 @@ fn may_be_added(
 fn newborn(it: &Listed, facts: &Guarded, snapshot: &Snapshot) -> model::Process {
     let shown = snapshot.process(it.pid);
     if let Some(shown) = shown.filter(|shown| shown.start_ticks == Some(it.start_ticks)) {
-        return shown.clone();
+        return model::Process {
+            environment: facts.environment.clone(),
+            ..shown.clone()
+        };
     }
     let parent = facts.ppid.and_then(|ppid| snapshot.process(ppid));
     model::Process {

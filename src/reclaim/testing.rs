@@ -207,7 +207,7 @@ pub struct Puppets {
     pub rejects: HashMap<u32, NotSent>,
     /// Who ends on which signal.
     pub ends_on: HashMap<u32, Vec<Signal>>,
-    /// Who starts whom, when it is sent a signal other than SIGSTOP.
+    /// Who starts whom, when it is sent a signal.
     pub forks: HashMap<u32, Vec<(u32, Guarded)>>,
     /// Who is held up, and where.
     pub held_up: HashMap<u32, String>,
@@ -271,9 +271,7 @@ impl Hands for Puppets {
             return Err(error.clone());
         }
         self.sent.push((who.pid, signal));
-        if signal != Signal::Stop
-            && let Some(children) = self.forks.remove(&who.pid)
-        {
+        if let Some(children) = self.forks.remove(&who.pid) {
             self.world.extend(children);
         }
         let ends = self.ends_on.get(&who.pid);

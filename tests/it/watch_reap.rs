@@ -121,7 +121,7 @@ fn one_that_ignores_it_is_killed_after_its_grace_behind_the_table() {
     terminal.wait_for("line of what goes on", |text| text.contains(&ending));
     terminal.press("x");
     let text = terminal.wait_for("outcome", |text| text.contains("over: "));
-    let kill = format!("done: SIGSTOP and SIGKILL to {}", holder.pid);
+    let kill = format!("done: SIGKILL to {}", holder.pid);
     assert!(
         text.contains(&kill) && text.contains("over: 2.0 GiB back from 1 of 1"),
         "{text}"

@@ -10,6 +10,7 @@ use crate::model::snapshot::{Jupyter, PidNamespace};
 use crate::model::{Gpu, Process};
 use crate::reclaim::hands::NotSent;
 use crate::reclaim::ledger::Deed;
+use crate::reclaim::policy::Signal;
 use crate::reclaim::policy::{Keeps, Selection};
 use crate::reclaim::target::Reason;
 use crate::reclaim::testing::{
@@ -121,7 +122,6 @@ fn ends_on(play: &mut Play, pid: u32, signals: &[Signal]) {
 
 const TERM: Signal = Signal::Term;
 const KILL: Signal = Signal::Kill;
-const STOP: Signal = Signal::Stop;
 
 #[test]
 fn who_obeys_is_asked_once_and_its_memory_seen_back() {
@@ -157,7 +157,7 @@ fn who_ignores_it_is_killed_after_the_grace() {
     assert_eq!(play.at(9.9), Progress::Waiting { until: at(10.0) });
     assert_eq!(play.sent(), [(70, TERM)]);
     play.at(10.0);
-    assert_eq!(play.sent(), [(70, TERM), (70, STOP), (70, KILL)]);
+    assert_eq!(play.sent(), [(70, TERM), (70, KILL)]);
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
 }
 
@@ -332,7 +332,7 @@ fn what_protects_is_asked_again_at_the_deed() {
     play.now = 10.0;
     play.show(0);
     let keep = BTreeMap::from([("GPUMEM_KEEP".into(), "yes".into())]);
-    play.seen.processes[0].environment = Some(Arc::new(keep));
+    play.hands.world.get_mut(&70).unwrap().environment = Some(Arc::new(keep));
     let kept = Outcome::of(Protection::KeptByOwner { until: None });
     assert_eq!(play.advance(), Progress::Ended(kept));
     assert_eq!(play.sent(), [(70, TERM)]);
@@ -597,12 +597,6 @@ fn a_child_that_is_born_while_its_parent_is_killed_is_killed_too() {
     assert_eq!(killed(&play), [91, 70], "and no other; its leader last");
     let to_others = |it: &&(u32, Signal)| it.0 > 91;
     assert_eq!(play.sent().iter().find(to_others), None);
-    let stop = play.sent().iter().position(|it| *it == (91, STOP));
-    let kill = play.sent().iter().position(|it| *it == (70, KILL));
-    assert!(
-        stop < kill,
-        "none can fork any more when the first is killed"
-    );
     let named = |line: &Entry| match &line.event {
         Event::Intended(Deed::Signal { processes, .. }) => processes.iter().any(|it| it.pid == 91),
         _ => false,
@@ -611,12 +605,54 @@ fn a_child_that_is_born_while_its_parent_is_killed_is_killed_too() {
 }
 
 #[test]
+fn what_was_just_born_is_not_added() {
+    // Between its fork and what it executes it looks like its parent.
+    for (seconds, expected) in [(9.5, &[70][..]), (9.0, &[91, 70])] {
+        let mut play = Play::named(&[python()], guard());
+        play.advance();
+        play.now = seconds;
+        let child = born(&play, 91, 70, 70);
+        play.hands.world.insert(child.0, child.1);
+        play.show(0);
+        play.advance();
+        play.at(10.0);
+        assert_eq!(killed(&play), expected);
+    }
+}
+
+#[test]
+fn what_executes_another_program_is_asked_for_its_own_environment() {
+    let mut play = Play::named(&[python()], guard());
+    let child = born(&play, 91, 70, 70);
+    play.hands.forks.insert(70, vec![child]);
+    play.advance();
+    play.at(0.1);
+    play.at(2.0);
+    // It is held by now; the snapshot goes on showing what it was.
+    let kept = BTreeMap::from([("GPUMEM_KEEP".into(), "yes".into())]);
+    play.hands.world.get_mut(&91).unwrap().environment = Some(Arc::new(kept));
+    let mut child = python();
+    (child.pid, child.start_ticks) = (91, Some(9091));
+    play.now = 10.0;
+    play.shows(
+        vec![python(), child],
+        vec![gpu(0, &[(70, GIB), (91, GIB)], 0)],
+    );
+    let kept = Outcome::of(Protection::KeptByOwner { until: None });
+    assert_eq!(play.advance(), Progress::Ended(kept));
+    assert!(killed(&play).is_empty());
+}
+
+/// A change to what is known of a process.
+type Change = fn(&mut Guarded);
+
+#[test]
 fn what_is_born_is_asked_all_that_a_member_is_asked() {
     let keep = |value: &str| {
         let keep = BTreeMap::from([("GPUMEM_KEEP".into(), value.into())]);
         Some(Arc::new(keep))
     };
-    let cases: [(&str, fn(&mut Guarded)); 5] = [
+    let cases: [(&str, Change); 5] = [
         ("no GPU open", |it| it.gpu_files = Some(Arc::default())),
         ("descriptors not known", |it| it.gpu_files = None),
         ("another owner", |it| it.uid = Some(4711)),
@@ -907,26 +943,6 @@ fn nothing_is_done_that_is_not_written_down_before() {
     play.show(0);
     assert!(play.try_advance().is_err());
     assert_eq!(play.sent(), [(70, TERM)]);
-}
-
-#[test]
-fn nobody_is_left_stopped_when_the_disk_fills_up() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
-    play.advance();
-    let mut child = play.hands.world[&70].clone();
-    (child.start_ticks, child.ppid) = (9000, Some(70));
-    play.hands.world.insert(91, child);
-    // Room for the announcement of the first, and not of its child.
-    let mut target_only = play.pages.lines.len() + 1;
-    std::mem::swap(&mut play.pages.room, &mut target_only);
-    play.now = 10.0;
-    play.show(0);
-    // The child was found in the grace, and is announced together with its parent.
-    assert!(play.try_advance().is_err());
-    let stopped = |it: &&(u32, Signal)| it.1 == STOP;
-    let killed = |pid| play.sent().contains(&(pid, KILL));
-    assert!(play.sent().iter().filter(stopped).all(|it| killed(it.0)));
-    assert!(killed(70));
 }
 
 #[test]

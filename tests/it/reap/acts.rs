@@ -96,7 +96,7 @@ fn one_that_ignores_it_is_killed_after_the_grace() {
         output.stdout.ends_with("2.0 GiB back from 1 of 1\n"),
         "{output:?}"
     );
-    assert_eq!(done(&stage), [json!(["TERM"]), json!(["STOP", "KILL"])]);
+    assert_eq!(done(&stage), [json!(["TERM"]), json!(["KILL"])]);
 }
 
 #[test]
