@@ -24,6 +24,8 @@ pub struct ProcessHistory {
     state: Option<(char, Streak)>,
     resumed_at: Option<Time>,
     cpu: Cpu,
+    /// `cpu` holds what the descendants used, too.
+    counts_descendants: bool,
     still: Option<Still>,
     abandoned: Clause,
     rows: Vec<Row>,
@@ -66,6 +68,7 @@ impl ProcessHistory {
             state: None,
             resumed_at: None,
             cpu: Cpu::default(),
+            counts_descendants: false,
             still: None,
             abandoned: Clause::default(),
             rows: Vec::new(),
@@ -84,12 +87,7 @@ impl ProcessHistory {
             has_moved: self.glance.has_moved,
             ..Glance::default()
         };
-        self.cpu.observe(
-            moment.time,
-            process.cpu_seconds,
-            process.cpu_percent,
-            moment.allowed_gap,
-        );
+        self.observe_cpu(process, moment);
         let is_bridged = self.observe_stillness(moment);
         let lost_parent = process.parent_is_reaper;
         let lost_leader = process.group_leader_alive.map(|is_alive| !is_alive);
@@ -105,6 +103,27 @@ impl ProcessHistory {
         if let Some(state) = process.state {
             self.observe_state(state, moment, is_bridged);
         }
+    }
+
+    /// Takes in what the process used of the CPU and, where they were looked at, its descendants: who lets
+    /// others work is at work. Where they were looked at in vain, nothing is known of the sum.
+    fn observe_cpu(&mut self, process: &Process, moment: Moment) {
+        let own = (process.cpu_seconds, process.cpu_percent);
+        let (seconds, percent) = match process.descendants.as_deref() {
+            None => own,
+            Some(below) => {
+                let sum = |own: Option<f64>, others| Some(own? + others?);
+                (sum(own.0, below.cpu_seconds), sum(own.1, below.cpu_percent))
+            }
+        };
+        let counts_descendants = process.descendants.is_some();
+        if counts_descendants != self.counts_descendants {
+            // A sum is not to be compared with one of its parts.
+            self.cpu = Cpu::default();
+            self.counts_descendants = counts_descendants;
+        }
+        self.cpu
+            .observe(moment.time, seconds, percent, moment.allowed_gap);
     }
 
     fn observe_state(&mut self, state: char, moment: Moment, is_bridged: bool) {

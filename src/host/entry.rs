@@ -28,6 +28,7 @@ use super::notebook::parse_kernel;
 use super::parent::Parents;
 use super::place::{Around, Whereabouts};
 use super::reaper::is_reaper;
+use super::relatives::Relatives;
 use super::sockets::Listening;
 use super::stat::{STAT_BYTES, Stat, parse_stat, terminal_name};
 use super::status::parse_status;
@@ -70,7 +71,9 @@ pub struct Entry {
     owner: Option<u32>,
     /// Device number of its terminal.
     terminal: u32,
-    cpu_ticks: u64,
+    pub(super) cpu_ticks: u64,
+    /// CPU time of children that have ended and were waited for.
+    pub(super) waited_ticks: u64,
     /// When `cpu_ticks` were so; `None` before the first time.
     sampled_ns: Option<u64>,
     /// It was seen to change its parent: only who adopts orphans becomes a parent later on.
@@ -99,6 +102,7 @@ impl Entry {
             owner: None,
             terminal: 0,
             cpu_ticks: 0,
+            waited_ticks: 0,
             sampled_ns: None,
             is_adopted: false,
             revisit_ns: 0,
@@ -147,11 +151,13 @@ pub struct Surroundings {
     /// Which Slurm jobs have steps here.
     jobs: Jobs,
     /// Which sockets listen.
-    listening: Listening,
+    pub(super) listening: Listening,
     /// In this sample: something was left unread for want of a descriptor.
     is_short_of_descriptors: bool,
+    /// Who of those who work with the watched processes listens.
+    pub(super) relatives: Relatives,
     /// What files are read into.
-    content: Vec<u8>,
+    pub(super) content: Vec<u8>,
 }
 
 impl Surroundings {
@@ -173,6 +179,7 @@ impl Surroundings {
             jobs: Jobs::default(),
             listening: Listening::default(),
             is_short_of_descriptors: false,
+            relatives: Relatives::default(),
             content: Vec::new(),
             roots,
         }
@@ -335,6 +342,7 @@ impl Surroundings {
         }
         entry.sampled_ns = Some(now_ns);
         entry.cpu_ticks = stat.cpu_ticks;
+        entry.waited_ticks = stat.waited_ticks;
         process.cpu_seconds = Some(hundredths(stat.cpu_ticks as f64 / ticks_per_second));
         process.state = Some(stat.state);
         process.threads = stat.threads;
@@ -431,7 +439,11 @@ impl Surroundings {
             }
         }
         let held = read_held(folder, &self.roots.dev)?;
-        process.listening = self.listening.has(folder, held.sockets.as_ref())?;
+        let listens = self.listening.read(folder, held.sockets.as_ref())?;
+        process.listening = listens.at_all;
+        if process.listening_on != listens.on {
+            process.listening_on = listens.on;
+        }
         let files = held.gpu_files.filter(|_| self.has_gpu_device_files);
         if process.gpu_files != files {
             process.gpu_files = files;

@@ -48,6 +48,13 @@ impl Folder {
         openat(&self.0, format!("{pid}/fd"), flags, Mode::empty()).map(Self)
     }
 
+    /// Reads the stat file of `pid` into `content`, this being /proc: one call to open it.
+    pub fn stat_of(&self, pid: u32, content: &mut [u8]) -> io::Result<usize> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = openat(&self.0, format!("{pid}/stat"), flags, Mode::empty())?;
+        io::read(&file, content)
+    }
+
     /// The user that the folder belongs to: the process's effective one. A tenth of the cost of a
     /// status, and enough to see that the process has become another user's.
     pub fn owner(&self) -> io::Result<u32> {

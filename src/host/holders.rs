@@ -34,6 +34,7 @@ use rustix::fs::{Access, access};
 use rustix::io;
 
 use super::Roots;
+use super::descendants::Tree;
 use super::folder::{Folder, is_gone, is_out_of_descriptors};
 use super::gpu_files::holds_gpu_file;
 use super::mapped_devices::{Found, Listed, Mapped, Progress, Search};
@@ -70,7 +71,7 @@ pub struct Holders {
     /// Every process is in /proc, so that all of them can be counted.
     sees_all: bool,
     /// gpumem itself, as this /proc numbers it: what it holds open is NVML's.
-    own_pid: Option<u32>,
+    pub(super) own_pid: Option<u32>,
     /// Everybody, sorted by pid.
     known: Vec<Known>,
     /// The number of the look at everybody that is under way or was the last.
@@ -93,6 +94,8 @@ pub struct Holders {
     /// Sorted by pid.
     mapped: Vec<Mapped>,
     unread: Option<u32>,
+    /// Who descends from whom.
+    tree: Tree,
 }
 
 /// What is known of one process.
@@ -159,6 +162,7 @@ impl Holders {
             search: None,
             mapped: Vec::new(),
             unread: None,
+            tree: Tree::new(),
             roots,
         }
     }
@@ -189,6 +193,7 @@ impl Holders {
             && let Ok((proc, listing)) = self.list()
         {
             self.list_ns = boottime_ns.saturating_add(LIST_NS);
+            self.tree.take(&proc, &listing);
             let is_everybody = listing.len() < PROCESSES;
             let is_over = self.look_at(&proc, listing, is_first, boottime_ns);
             if self.is_under_way && is_over {
@@ -203,6 +208,43 @@ impl Holders {
         let known = &self.known;
         self.mapped
             .retain(|it| find(known, it.listed.pid).is_some_and(|now| now.listed == it.listed));
+    }
+
+    /// Lists /proc where that is due, and looks at nobody's descriptors: where there are no device files,
+    /// nobody holds one.
+    pub fn look_at_parents(&mut self, boottime_ns: u64) {
+        if boottime_ns >= self.list_ns
+            && let Ok((proc, listing)) = self.list()
+        {
+            self.list_ns = boottime_ns.saturating_add(LIST_NS);
+            self.tree.take(&proc, &listing);
+        }
+    }
+
+    /// Tells each process what its descendants do. /proc is listed again where one of them is new.
+    /// `watched` is [`Processes::used_ticks`](super::Processes::used_ticks) of this sample.
+    pub fn tell_descendants(
+        &mut self,
+        processes: &mut [Process],
+        watched: impl Fn(u32) -> Option<(u64, u64)>,
+        boottime_ns: u64,
+    ) {
+        let is_new = |it: &Process| {
+            it.start_ticks.is_some() && Some(it.pid) != self.own_pid && !self.tree.knows(it)
+        };
+        if processes.iter().any(is_new)
+            && let Ok((proc, listing)) = self.list()
+        {
+            self.tree.take(&proc, &listing);
+        }
+        let proc = Folder::list(&self.roots.proc).ok();
+        self.tree
+            .tell(proc.as_ref(), processes, watched, boottime_ns);
+    }
+
+    /// Who descends from whom, as of the last listing.
+    pub(super) fn tree(&self) -> &Tree {
+        &self.tree
     }
 
     /// Everybody who holds a GPU device file, as far as it is known: sorted.

@@ -16,6 +16,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::entry::{Entry, Presence, Surroundings};
 use super::folder::{Folder, is_gone, is_out_of_descriptors};
+use super::holders::Holders;
 use super::stat::{STAT_BYTES, parse_stat};
 use super::{Error, Roots};
 use crate::model::Process;
@@ -154,6 +155,25 @@ impl Processes {
             self.release_descriptors(&mut None);
         }
         sample
+    }
+
+    /// What a process that is watched had used of the CPU itself at the last sample, and what its children
+    /// had that have ended and that it waited for, in clock ticks.
+    pub fn used_ticks(&self, pid: u32) -> Option<(u64, u64)> {
+        let entry = self.entries.get(&pid)?;
+        Some((entry.cpu_ticks, entry.waited_ticks))
+    }
+
+    /// Tells each process who of those who work with it listens: by the tree of those who hold GPU device
+    /// files, which was brought up to date before.
+    pub fn tell_relatives(
+        &mut self,
+        processes: &mut [Process],
+        holders: &Holders,
+        boottime_ns: u64,
+    ) {
+        self.around
+            .tell_relatives(processes, holders.tree(), boottime_ns);
     }
 
     /// Looks at one process. `entry` is what is known of it, if anything, and is replaced where the

@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use rustix::io::{self, Errno};
 
@@ -33,6 +34,9 @@ const STANDS_NS: u64 = 60_000_000_000;
 
 /// More than this is no line of a table.
 const LINE_BYTES: usize = 1024;
+
+/// Of so many sockets of a process it is told where they listen.
+const TOLD: usize = 64;
 
 /// Whether the process with this folder itself holds the socket that a connection to `address` from here
 /// would reach: to be asked before a secret is sent there, and again when the connection stands.
@@ -87,9 +91,36 @@ struct Tables {
 /// The sockets of a table that listen.
 #[derive(Debug)]
 struct Inodes {
-    /// Sorted.
-    inodes: Vec<u64>,
+    /// Sorted by inode number.
+    places: Vec<(u64, Bound)>,
     is_whole: bool,
+}
+
+/// What a socket that listens is bound to. In the order in which it is told: services have low ports, what
+/// a library opened for itself has high ones or a path.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Bound {
+    Tcp(u16, IpAddr),
+    /// Empty where it has no name; an abstract one begins with `@`.
+    Unix(Arc<str>),
+}
+
+impl Bound {
+    fn text(&self) -> Arc<str> {
+        match self {
+            Self::Tcp(port, address) => format!("tcp:{}", SocketAddr::new(*address, *port)).into(),
+            Self::Unix(name) => format!("unix:{name}").into(),
+        }
+    }
+}
+
+/// Where a process listens.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Listens {
+    /// Whether it does; `None` where that cannot be told.
+    pub at_all: Option<bool>,
+    /// The places, as `model::Process::listening_on` has them.
+    pub on: Option<Arc<[Arc<str>]>>,
 }
 
 impl Listening {
@@ -100,42 +131,48 @@ impl Listening {
             .retain(|_, known| now_ns.saturating_sub(known.read_ns) < STANDS_NS);
     }
 
-    /// Whether the process with this folder listens, by its sockets; `None` where that cannot be told.
-    pub(super) fn has(
+    /// Where the process with this folder listens, by its sockets.
+    pub(super) fn read(
         &mut self,
         folder: &Folder,
         sockets: Option<&Sockets>,
-    ) -> io::Result<Option<bool>> {
+    ) -> io::Result<Listens> {
         let Some(sockets) = sockets else {
-            return Ok(None);
+            return Ok(Listens::default());
         };
         let mut is_told = !sockets.is_partial;
-        if sockets.inodes.is_empty() {
-            return Ok(is_told.then_some(false));
-        }
-        let Some(namespace) = read_namespace(folder, c"ns/net") else {
-            return Ok(None);
-        };
-        let known = self.namespaces.entry(namespace).or_insert(Tables {
-            read_ns: self.now_ns,
-            tables: [None, None, None],
-        });
-        // The cheapest first.
-        let order = [Table::Unix, Table::Tcp, Table::Tcp6];
-        for (table, known) in order.iter().zip(&mut known.tables) {
-            if known.is_none() {
-                *known = if_readable(table.read_inodes(folder))?;
-            }
-            let Some(Inodes { inodes, is_whole }) = known else {
-                return Ok(None);
+        let mut bound: Vec<&Bound> = Vec::new();
+        if !sockets.inodes.is_empty() {
+            let Some(namespace) = read_namespace(folder, c"ns/net") else {
+                return Ok(Listens::default());
             };
-            let listens = |inode| inodes.binary_search(inode).is_ok();
-            if sockets.inodes.iter().any(listens) {
-                return Ok(Some(true));
+            let known = self.namespaces.entry(namespace).or_insert(Tables {
+                read_ns: self.now_ns,
+                tables: [None, None, None],
+            });
+            // The cheapest first.
+            let order = [Table::Unix, Table::Tcp, Table::Tcp6];
+            for (table, known) in order.iter().zip(&mut known.tables) {
+                if known.is_none() {
+                    *known = if_readable(table.read_inodes(folder))?;
+                }
+                let Some(Inodes { places, is_whole }) = known else {
+                    is_told = false;
+                    continue;
+                };
+                bound.extend(sockets.inodes.iter().filter_map(|inode| {
+                    let at = places.binary_search_by_key(inode, |(inode, _)| *inode);
+                    Some(&places.get(at.ok()?)?.1)
+                }));
+                is_told &= *is_whole;
             }
-            is_told &= *is_whole;
         }
-        Ok(is_told.then_some(false))
+        bound.sort_unstable();
+        bound.dedup();
+        Ok(Listens {
+            at_all: (is_told || !bound.is_empty()).then_some(!bound.is_empty()),
+            on: (!bound.is_empty()).then(|| bound.iter().take(TOLD).map(|it| it.text()).collect()),
+        })
     }
 }
 
@@ -257,10 +294,16 @@ impl Table {
     }
 
     fn read_inodes(self, folder: &Folder) -> io::Result<Inodes> {
-        let mut inodes = Vec::new();
-        let is_whole = self.read(folder, |socket| inodes.push(socket.inode))?;
-        inodes.sort_unstable();
-        Ok(Inodes { inodes, is_whole })
+        let mut places = Vec::new();
+        let is_whole = self.read(folder, |socket| {
+            let bound = match socket.place {
+                Place::Tcp(address, port) => Bound::Tcp(port, address),
+                Place::Unix(name) => Bound::Unix(String::from_utf8_lossy(name).into()),
+            };
+            places.push((socket.inode, bound));
+        })?;
+        places.sort_unstable();
+        Ok(Inodes { places, is_whole })
     }
 
     /// Reads a line; `None` for the heading and for what Linux does not write.
@@ -313,9 +356,14 @@ fn parse_address(hexadecimal: &str) -> Option<IpAddr> {
 }
 
 /// `ffff8ef7c0a51000: 00000002 00000000 00010000 0001 01 20531 /run/systemd/private`
+///
+/// Only stream sockets count: the driver's library itself listens on one of sequenced packets
+/// (`@cuda-uvmfd-…`) in every process that has a context.
 fn parse_unix(line: &[u8]) -> Option<Line<'_>> {
     /// `__SO_ACCEPTCON` of the kernel's `include/uapi/linux/net.h`.
     const ACCEPTS: u32 = 1 << 16;
+    /// `SOCK_STREAM`, as it is printed.
+    const STREAM: &str = "0001";
     let mut rest = line;
     let mut field = || {
         let text = rest.trim_ascii_start();
@@ -329,8 +377,9 @@ fn parse_unix(line: &[u8]) -> Option<Line<'_>> {
     }
     let flags = (field()?, field()?, field()?).2;
     let flags = u32::from_str_radix(flags, 16).ok()?;
-    let inode = (field()?, field()?, field()?).2.parse().ok()?;
-    if flags & ACCEPTS == 0 {
+    let kind = field()?;
+    let inode = (field()?, field()?).1.parse().ok()?;
+    if flags & ACCEPTS == 0 || kind != STREAM {
         return Some(Line::Other);
     }
     Some(Line::Listens(Socket {

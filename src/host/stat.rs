@@ -41,6 +41,8 @@ pub struct Stat<'a> {
     pub is_exiting: bool,
     /// CPU time used, user and system, in clock ticks.
     pub cpu_ticks: u64,
+    /// The same of its children that have ended and were waited for, and of theirs, in clock ticks.
+    pub waited_ticks: u64,
     /// Threads; `None` where the process has ceased to have any.
     pub threads: Option<u32>,
     /// Clock ticks from boot to its start.
@@ -75,7 +77,11 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
     let flags = unsigned(fields.nth(1)?)?;
     let user_ticks = unsigned(fields.nth(4)?)?;
     let system_ticks = unsigned(fields.next()?)?;
-    let threads = unsigned(fields.nth(4)?)?;
+    // Printed as signed numbers.
+    let waited = |field| signed(field).map(|ticks| u64::try_from(ticks).unwrap_or(0));
+    let waited_user_ticks = waited(fields.next()?)?;
+    let waited_system_ticks = waited(fields.next()?)?;
+    let threads = unsigned(fields.nth(2)?)?;
     let start_ticks = unsigned(fields.nth(1)?)?;
     let rss_pages = unsigned(fields.nth(1)?)?;
     let start_stack = unsigned(fields.nth(3)?)?;
@@ -93,6 +99,7 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
         is_kernel_thread: flags & KERNEL_THREAD != 0,
         is_exiting: flags & EXITING != 0 || matches!(state, 'Z' | 'X'),
         cpu_ticks: user_ticks.saturating_add(system_ticks),
+        waited_ticks: waited_user_ticks.saturating_add(waited_system_ticks),
         threads: u32::try_from(threads).ok().filter(|&threads| threads != 0),
         start_ticks,
         rss_pages,
@@ -188,6 +195,7 @@ mod tests {
                 is_kernel_thread: false,
                 is_exiting: false,
                 cpu_ticks: 168,
+                waited_ticks: 13,
                 threads: Some(3),
                 start_ticks: 987_654,
                 rss_pages: 2500,

@@ -6,7 +6,7 @@
 //! observations are of the same process, [`family`] which processes belong together; [`time`] is an
 //! instant as all of them write it; [`balance`] is where a GPU's memory is, [`device_file`] how it is
 //! held, [`label`] how every view
-//! names what it shows, [`program`] what a process is by its program's name.
+//! names what it shows, [`pool`] which workers are started again, [`program`] what a process is by its program's name.
 
 pub mod balance;
 pub mod device_file;
@@ -15,6 +15,7 @@ pub mod family;
 pub mod finding;
 pub mod identity;
 pub mod label;
+pub mod pool;
 pub mod process;
 pub mod program;
 pub mod snapshot;

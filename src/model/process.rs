@@ -84,9 +84,19 @@ pub struct Process {
     /// Controlling terminal, `"pts/3"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<Arc<str>>,
-    /// Has a listening socket.
+    /// Has a listening socket: of TCP, or a stream socket of Unix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listening: Option<bool>,
+    /// Where it listens: `tcp:127.0.0.1:8000`, `tcp:[::]:8000`, `unix:/run/x.sock`, `unix:@abstract`. TCP
+    /// before Unix, by port; bounded in number. Absent where it listens nowhere, or that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listening_on: Option<Arc<[Arc<str>]>>,
+    /// Those who work with it and listen; empty where nobody does, absent where that was not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listening_relatives: Option<Arc<[Relative]>>,
+    /// What its living descendants do; absent where that was not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub descendants: Option<Arc<Descendants>>,
     /// GPU device files held open; absent where its descriptors may not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_files: Option<Arc<[Arc<str>]>>,
@@ -169,6 +179,54 @@ pub struct Parent {
     /// argv; bounded in length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Arc<[Arc<str>]>>,
+}
+
+/// One who works with a process and listens.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Relative {
+    /// The process id.
+    pub pid: u32,
+    /// What it is to the process.
+    pub relation: Relation,
+    /// argv; bounded in length, secrets are masked. Absent where it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Arc<[Arc<str>]>>,
+    /// Where it listens, as [`Process::listening_on`].
+    pub listening_on: Arc<[Arc<str>]>,
+}
+
+/// What one process is to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Relation {
+    /// Its parent, or a parent's parent of the same session.
+    Ancestor,
+    /// A child, or a child's child.
+    Descendant,
+    /// Another one of its service or container.
+    Cgroup,
+    /// One that this version does not know.
+    #[serde(other)]
+    Other,
+}
+
+/// What the living descendants of a process do: its children, theirs, and so on, by parent links. Who
+/// they are is looked at every five seconds, what they use in each sample.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Descendants {
+    /// How many there are; absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
+    /// What they used of the CPU since the last snapshot, with what children used that have ended
+    /// meanwhile; one core is 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<f64>,
+    /// The same in total: it only goes up. Absent where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<f64>,
+    /// Those of them that are processes of this snapshot, in ascending order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub listed: Vec<u32>,
 }
 
 /// A container, as its cgroup names it, or the program that watches over it. One of which nothing is

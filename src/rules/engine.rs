@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use super::Settings;
 use super::keep::{self, Exempts};
-use super::rule::{Seen, Verdicts};
+use super::rule::{Rule, Seen, Verdicts};
 use crate::history::History;
 use crate::model::finding::{Action, Also, Finding, Kept, Pending, Undecided};
-use crate::model::{Gpu, Identity, Snapshot};
+use crate::model::{Gpu, Identity, Kind, Snapshot};
 
 /// How many findings that have ceased are kept.
 const MOST_RESOLVED: usize = 256;
@@ -82,7 +82,13 @@ impl Engine {
         // Everything of a process is judged while it is at hand.
         for process in &snapshot.processes {
             if let Some(known) = self.history.process(process.identity()) {
-                for (place, rule) in rules() {
+                // A desktop waits for its user. Only that it cannot go on is worth a word: nothing that
+                // is said then would end it.
+                let is_display = process.is_display();
+                let may_judge = |rule: &dyn Rule| {
+                    !is_display || matches!(rule.kind(), Kind::Dead | Kind::Stuck)
+                };
+                for (place, rule) in rules().filter(|(_, rule)| may_judge(&***rule)) {
                     verdicts.rule = place;
                     rule.process(seen, process, known, &mut verdicts);
                 }

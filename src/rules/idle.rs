@@ -14,7 +14,9 @@
 //! - a process that is stopped (`T`, `t`): somebody stopped it and will go on, an owner, a scheduler or a
 //!   debugger. The time before it went on does not count against it either;
 //! - a zombie or dead one (`Z`, `X`), or one in uninterruptible sleep (`D`) for two minutes: it cannot
-//!   use a GPU nor be ended, and is another kind's business. A shorter `D` is reading a disk.
+//!   use a GPU nor be ended, and is another kind's business. A shorter `D` is reading a disk;
+//! - what draws a desktop, whatever the driver lists it as;
+//! - whose descendant is at work on a GPU. What descendants do on the CPU counts as its own.
 //!
 //! One finding for a process, over all the GPUs on which it is idle. Where it is at work on another GPU,
 //! nothing is offered that would end it.
@@ -267,7 +269,30 @@ pub(super) fn judge<S: Idleness>(
             }),
         }
     }
+    let least = idle
+        .iter()
+        .map(|on| on.settings.duration.seconds())
+        .fold(f64::INFINITY, f64::min);
+    if !idle.is_empty() && descendants_use_a_gpu(seen, process, least) {
+        return None;
+    }
     finding(rule, process, known, idle)
+}
+
+/// Whether a descendant used a GPU lately, or was not seen for long enough not to use it.
+pub(super) fn descendants_use_a_gpu(seen: Seen<'_>, process: &Process, seconds: f64) -> bool {
+    let below = process.descendants.as_deref();
+    let below = below.into_iter().flat_map(|it| &it.listed);
+    below
+        .filter_map(|pid| {
+            seen.history
+                .process(seen.snapshot.process(*pid)?.identity())
+        })
+        .flat_map(ProcessHistory::rows)
+        .any(|row| {
+            row.kind() != ProcessType::Graphics
+                && row.run().is_none_or(|run| run.seconds() < seconds)
+        })
 }
 
 /// What needs no history to be told: see the module's documentation.
@@ -281,6 +306,7 @@ fn is_never_idle(seen: Seen<'_>, process: &Process, known: &ProcessHistory, whos
     is_busy
         || cannot_run
         || is_mps
+        || process.is_display()
         || server::serves(process, seen.snapshot) != (whose == Whose::Server)
 }
 
@@ -452,14 +478,33 @@ fn finding<S: Idleness>(
         memory_bytes: Some(bytes),
         evidence: Evidence::Idle(evidence),
         message,
-        advice: advice::steps(process),
-        actions: if works_elsewhere || S::WHOSE == Whose::Server {
+        advice: restart_of_pool(process)
+            .into_iter()
+            .chain(advice::steps(process))
+            .collect(),
+        actions: if works_elsewhere || S::WHOSE == Whose::Server || process.pool().is_some() {
             vec![Action::Notify]
         } else {
             actions(process)
         },
         also: Vec::new(),
     })
+}
+
+/// Whoever starts a worker of a pool starts another one when this one ends.
+fn restart_of_pool(process: &Process) -> Option<String> {
+    let pool = process.pool()?;
+    if !process.is_restarted_by_its_pool() {
+        let (name, words) = (pool.name, pool.words);
+        return Some(format!("a worker of {name} waits for its work; {words}"));
+    }
+    let by = process
+        .ppid
+        .map_or_else(String::new, |ppid| format!(" (pid {ppid})"));
+    Some(format!(
+        "{}{by} starts another one when it ends; {}",
+        pool.restarted_by, pool.words
+    ))
 }
 
 /// What holds of both: what the device had to vouch for, the lower coverage, the fewer samples.

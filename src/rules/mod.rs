@@ -20,6 +20,7 @@ pub mod idle;
 pub mod keep;
 mod lasting;
 pub mod leak;
+mod listening;
 pub mod orphan;
 pub mod pressure;
 pub mod rule;

@@ -10,7 +10,7 @@
 //!   whole GPU; or, where it is not listed, it holds the device file of a GPU whose memory the list does
 //!   not explain (at least 1 GiB of it, or what is booked on the leader that is gone), and that nobody
 //!   uses, or only others while its own CPU seconds stand still;
-//! - it did little on the CPU. That is more than the word asks for: a job under `nohup` whose shell is
+//! - it did little on the CPU, and so did its descendants. That is more than the word asks for: a job under `nohup` whose shell is
 //!   gone looks just the same while it prepares its data, and an orphan that spins is found by its owner.
 //!
 //! Never an orphan:
@@ -32,7 +32,7 @@ use super::doubt::Doubt;
 use super::lasting::{About, Says, expect, on};
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::setting::{Field, Setting};
-use super::{server, stuck, subject};
+use super::{idle, server, stuck, subject};
 use crate::advice;
 use crate::history::{Began, ProcessHistory, Use};
 use crate::model::evidence::{Evidence, OrphanEvidence};
@@ -340,6 +340,7 @@ fn is_never_orphan(seen: Seen<'_>, process: &Process, known: &ProcessHistory, ne
         || stuck::is_beyond_signals(seen, known)
         || process.is_monitor()
         || process.is_display()
+        || idle::descendants_use_a_gpu(seen, process, needed)
         || server::serves(process, seen.snapshot)
 }
 

@@ -1,8 +1,14 @@
 //! Whether a process looks like an inference server, for which waiting is work.
 //!
-//! A guess that protects: where it is in doubt, it is a server. It knows names only; whether the process
-//! listens is asked too, and only a known no makes a server-like process an ordinary one.
+//! Who listens for clients serves, whatever it is called, and so does who works for one that does: that is
+//! [`listening`](super::listening)'s to tell. Names protect beside that, where it is not known whether a
+//! process listens: only a known no makes a process with a server's name an ordinary one. Names are compared by
+//! whole words: `reserve.py` does not serve.
 
+use std::sync::Arc;
+
+use super::listening;
+use crate::model::pool::tool;
 use crate::model::program::{file_name, is_interpreter};
 use crate::model::{Process, Snapshot};
 
@@ -54,6 +60,7 @@ const PROGRAMS: &[&str] = &[
     "vllm",
     "waitress-serve",
     "whisper-server",
+    "wyoming-faster-whisper",
     "xinference-local",
     "xinference-worker",
 ];
@@ -62,6 +69,7 @@ const PROGRAMS: &[&str] = &[
 const MODULES: &[&str] = &[
     "fastchat.serve",
     "gunicorn",
+    "huggingfaceserver",
     "hypercorn",
     "llama_cpp.server",
     "lmdeploy",
@@ -75,6 +83,7 @@ const MODULES: &[&str] = &[
     "tritonserver",
     "uvicorn",
     "vllm.entrypoints",
+    "wyoming_faster_whisper",
 ];
 
 /// What the workers of servers call themselves. They hold the memory, and do not listen: their parent
@@ -86,23 +95,40 @@ const WORKERS: &[&str] = &[
     "triton_python_backend_stub",
 ];
 
-/// Whether the process serves, as far as can be told: it looks like a server, and neither it nor the
-/// one that it works for is known not to listen.
+/// Words of which one in the name of a script says that it serves.
+const WORDS: &[&str] = &["gradio", "serve", "server", "serving", "webui"];
+
+/// Whether the process serves, as far as can be told: it listens for clients, or somebody who works with it does;
+/// or it looks like a server and is not known not to listen.
 pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
     // A notebook listens to its own server, whatever library is loaded in it.
     if process.jupyter.is_some() || is_kernel(process) {
         return false;
     }
+    let has_clients = listening::has_clients(process, snapshot);
+    if has_clients == Some(true) {
+        return true;
+    }
+    let is_worker = is_worker(process);
+    // Whom it worked for is gone, and with it whoever could ask.
+    if is_worker
+        && process.parent_is_reaper == Some(true)
+        && process.group_leader_alive == Some(false)
+    {
+        return false;
+    }
+    if listening::has_listening_family(process, snapshot) {
+        return true;
+    }
     let may_listen = |process: &Process| process.listening != Some(false);
-    if is_worker(process) {
-        // Whom it worked for is gone, and with it whoever could ask.
-        if process.parent_is_reaper == Some(true) && process.group_leader_alive == Some(false) {
-            return false;
-        }
+    if is_worker {
         let parent = process.ppid.and_then(|ppid| snapshot.process(ppid));
         return parent.is_none_or(may_listen);
     }
-    looks_like_server(process) && (may_listen(process) || family_listens(process, snapshot))
+    // An old recording does not tell where it listens: there its name has to do.
+    let is_told_to_listen = || process.listening == Some(true) && is_told_a_port(process);
+    (looks_like_server(process) && (may_listen(process) || family_listens(process, snapshot)))
+        || (has_clients.is_none() && is_told_to_listen())
 }
 
 /// Whether a server of the same session or group listens: then this one works for it.
@@ -123,7 +149,11 @@ fn is_worker(process: &Process) -> bool {
 
 /// Whether the process is a notebook kernel by its command line.
 pub(super) fn is_kernel(process: &Process) -> bool {
-    let command = process.command.as_deref().unwrap_or_default();
+    is_kernel_command(process.command.as_deref().unwrap_or_default())
+}
+
+/// Whether a command line is a notebook kernel's.
+pub(super) fn is_kernel_command(command: &[Arc<str>]) -> bool {
     command.iter().any(|argument| {
         matches!(
             &**argument,
@@ -160,37 +190,54 @@ fn looks_like_server(process: &Process) -> bool {
     if !is_interpreter(program) {
         return false;
     }
-    let arguments = &command[1..];
-    let module = arguments
-        .windows(2)
-        .find(|pair| &*pair[0] == "-m")
-        .map(|pair| &*pair[1]);
-    let script = arguments
-        .iter()
-        .find(|argument| !argument.starts_with('-'))
-        .map(|argument| file_name(argument));
-    if let Some(module) = module {
-        return MODULES.iter().any(|known| module.starts_with(known));
+    let Some((tool, _)) = tool(command) else {
+        return false;
+    };
+    let is_module = command.iter().any(|argument| &**argument == "-m");
+    let is_in = |module: &str| {
+        let rest = tool.strip_prefix(module);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    if is_module && MODULES.iter().any(|module| is_in(module)) {
+        return true;
     }
-    script.is_some_and(|script| {
-        PROGRAMS.contains(&script)
-            // A script of one's own: only its name, or the port that it was given, tells.
-            || script.contains("serve")
-            || script.contains("webui")
-            || script.contains("gradio")
-            || (process.listening == Some(true)
-                && arguments.iter().any(|argument| {
-                    &**argument == "--port" || argument.starts_with("--port=")
-                }))
-    })
+    // A script of one's own: only its name tells, by a whole word.
+    PROGRAMS.contains(&tool) || words(tool).any(|word| WORDS.contains(&&*word))
+}
+
+/// Whether an argument says where to listen.
+fn is_told_a_port(process: &Process) -> bool {
+    let command = process.command.as_deref().unwrap_or_default();
+    command
+        .iter()
+        .any(|argument| &**argument == "--port" || argument.starts_with("--port="))
+}
+
+/// The words of a name, in lower case: `modelServer_v2.py` has `model`, `server`, `v2`, `py`.
+fn words(name: &str) -> impl Iterator<Item = String> {
+    let mut words = vec![String::new()];
+    let mut was_lower = false;
+    for character in name.chars() {
+        let is_break = !character.is_alphanumeric() || (was_lower && character.is_uppercase());
+        if is_break {
+            words.push(String::new());
+        }
+        if character.is_alphanumeric()
+            && let Some(word) = words.last_mut()
+        {
+            word.extend(character.to_lowercase());
+        }
+        was_lower = character.is_lowercase();
+    }
+    words.into_iter().filter(|word| !word.is_empty())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::Time;
+    use crate::model::process::{Relation, Relative};
     use crate::model::snapshot::Jupyter;
-    use std::sync::Arc;
 
     fn process(pid: u32, command: &str, listening: Option<bool>) -> Process {
         Process {
@@ -224,6 +271,9 @@ mod tests {
             "/usr/bin/python3 /venv/bin/streamlit run app.py",
             "python -m flask run",
             "python model_server.py",
+            "python modelServer.py",
+            "python -m huggingfaceserver --model_name x",
+            "python3 -m wyoming_faster_whisper --uri tcp://0.0.0.0:10300",
         ] {
             assert!(alone(&process(1, command, Some(true))), "{command}");
             assert!(alone(&process(1, command, None)), "{command}");
@@ -245,10 +295,48 @@ mod tests {
             "torchrun train.py",
             "python",
             "python -m observer",
+            "python reserve.py",
+            "python observer.py --x",
+            "python -m flaskish",
+            "python preserve_gradients.py",
             "",
         ] {
             assert!(!alone(&process(1, command, Some(true))), "{command}");
+            assert!(!alone(&process(1, command, None)), "{command}");
         }
+    }
+
+    #[test]
+    fn who_listens_for_clients_serves_and_so_does_who_works_for_one() {
+        let listens = |on: &str| Process {
+            listening_on: Some([Arc::from(on)].into()),
+            ..process(1, "python app.py", Some(true))
+        };
+        assert!(alone(&listens("tcp:127.0.0.1:8000")));
+        assert!(!alone(&listens("tcp:[::]:29500")));
+        let engine = |command: &str, on: &str| Process {
+            listening_relatives: Some(
+                [Relative {
+                    pid: 9,
+                    relation: Relation::Ancestor,
+                    command: Some(["python".into(), "front.py".into()].into()),
+                    listening_on: [Arc::from(on)].into(),
+                }]
+                .into(),
+            ),
+            ..process(1, command, Some(false))
+        };
+        for command in ["python engine.py", "VLLM::EngineCore", "sglang::scheduler"] {
+            assert!(alone(&engine(command, "tcp:0.0.0.0:8000")), "{command}");
+        }
+        assert!(!alone(&engine("python engine.py", "tcp:[::]:29500")));
+        assert!(
+            !alone(&engine(
+                "python -m ipykernel_launcher -f x",
+                "tcp:0.0.0.0:8000"
+            )),
+            "a kernel serves nobody"
+        );
     }
 
     #[test]

@@ -134,8 +134,10 @@ impl Live {
             let level = self.unattributed.entry(gpu.index).or_default();
             has_grown |= unattributed_bytes(gpu).is_some_and(|bytes| rises(level, bytes));
         }
-        if self.processes.has_gpu_device_files() {
-            let now_ns = host::read_clocks().boottime_ns;
+        let now_ns = host::read_clocks().boottime_ns;
+        if !self.processes.has_gpu_device_files() {
+            self.holders.look_at_parents(now_ns);
+        } else {
             self.holders.look(now_ns, has_grown);
             self.host.unread_processes = self.holders.unread();
         }
@@ -171,6 +173,11 @@ impl Live {
             has_gpu_device_files: self.processes.has_gpu_device_files(),
         };
         let mut processes = found.processes;
+        let now_ns = host::read_clocks().boottime_ns;
+        let used = |pid| self.processes.used_ticks(pid);
+        self.holders.tell_descendants(&mut processes, used, now_ns);
+        self.processes
+            .tell_relatives(&mut processes, &self.holders, now_ns);
         for process in processes.iter_mut().filter(|it| is_listed(it.pid)) {
             let named_ns = self.named.get(&process.pid).copied();
             let named_ticks = named_ns.map(|ns| ticks(ns, self.ticks_per_second));

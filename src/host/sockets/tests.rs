@@ -281,7 +281,8 @@ fn tables_are_read_once_a_minute_for_each_network() {
     let has = |listening: &mut Listening, pid| {
         let folder = Folder::open(&fake.roots.proc, pid).unwrap();
         let held = read_held(&folder, &fake.roots.dev).unwrap();
-        listening.has(&folder, held.sockets.as_ref()).unwrap()
+        let listens = listening.read(&folder, held.sockets.as_ref());
+        listens.unwrap().at_all
     };
     assert_eq!(has(&mut listening, 70), Some(true));
     assert_eq!(
@@ -300,12 +301,45 @@ fn tables_are_read_once_a_minute_for_each_network() {
     listening.begin(STANDS_NS);
     assert_eq!(has(&mut listening, 71), Some(true), "by its own");
     let folder = Folder::open(&fake.roots.proc, 71).unwrap();
-    assert_eq!(listening.has(&folder, None), Ok(None));
+    assert_eq!(listening.read(&folder, None), Ok(Listens::default()));
     let partial = Sockets {
         inodes: vec![5],
         is_partial: true,
     };
-    assert_eq!(listening.has(&folder, Some(&partial)), Ok(None));
+    assert_eq!(
+        listening.read(&folder, Some(&partial)),
+        Ok(Listens::default())
+    );
+}
+
+#[test]
+fn it_is_told_where_they_listen_services_first() {
+    let fake = Fake::new();
+    fake.process("70", &[3, 4, 5, 6, 7, 8], [1, 1]);
+    let zero = word([0; 4]);
+    let lines = tcp(&zero, 41_234, "0A", 3)
+        + &tcp(&word([127, 0, 0, 1]), 8000, "0A", 4)
+        + &tcp(&zero, 8000, "0A", 5);
+    fake.table(70, "tcp", &lines);
+    let packets = UNIX.replace(" 0001 01", " 0005 01");
+    let lines = format!("{UNIX} 6 /run/x.sock\n{packets} 7 @cuda-uvmfd-1-70\n{UNIX} 8 @x\n");
+    fake.table(70, "unix", &lines);
+    let folder = Folder::open(&fake.roots.proc, 70).unwrap();
+    let held = read_held(&folder, &fake.roots.dev).unwrap();
+    let listens = Listening::default()
+        .read(&folder, held.sockets.as_ref())
+        .unwrap();
+    let on = listens.on.unwrap();
+    assert_eq!(
+        on.iter().map(|place| &**place).collect::<Vec<_>>(),
+        [
+            "tcp:0.0.0.0:8000",
+            "tcp:127.0.0.1:8000",
+            "tcp:0.0.0.0:41234",
+            "unix:/run/x.sock",
+            "unix:@x",
+        ]
+    );
 }
 
 #[test]
@@ -326,8 +360,13 @@ fn real_sockets_are_found() {
     assert_eq!(holds, [Some(true), Some(false)]);
 
     let held = read_held(&own, &roots.dev).unwrap();
-    let has = Listening::default().has(&own, held.sockets.as_ref());
-    assert_eq!(has, Ok(Some(true)));
+    let listens = Listening::default()
+        .read(&own, held.sockets.as_ref())
+        .unwrap();
+    assert_eq!(listens.at_all, Some(true));
+    let on = listens.on.unwrap_or_default();
+    let told = format!("tcp:{address}");
+    assert!(on.iter().any(|place| **place == *told), "{on:?}");
     drop(tcp);
     assert_eq!(holds_listener(&roots, &own, address), Some(false));
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::history::testing::{Scene, disorder};
+use crate::model::process::{Descendants, Parent};
 use crate::model::snapshot::Jupyter;
 use crate::rules::rule::Rule;
 use crate::rules::scope::{GpuName, Scope};
@@ -358,6 +359,153 @@ fn graphics_and_servers_are_never_idle() {
             (found, 0),
             "{listening:?}"
         );
+    }
+}
+
+#[test]
+fn whoever_listens_for_clients_is_left_alone_and_a_rank_is_not() {
+    for (on, found) in [("tcp:0.0.0.0:7860", 0), ("tcp:[::]:29500", 1)] {
+        let mut scene = scene();
+        scene.process(PID).command = Some(["python".into(), "app.py".into()].into());
+        scene.process(PID).listening = Some(true);
+        scene.process(PID).listening_on = Some([Arc::from(on)].into());
+        let engine = judge(&mut scene, 700.0);
+        assert_eq!(engine.findings().len(), found, "{on}");
+    }
+}
+
+#[test]
+fn a_desktop_is_accused_of_nothing() {
+    for (program, service) in [
+        (
+            "/usr/bin/gnome-shell",
+            Some("org.gnome.Shell@wayland.service"),
+        ),
+        ("/usr/lib/xorg/Xorg", None),
+        ("/usr/bin/kwin_wayland", Some("plasma-kwin_wayland.service")),
+        ("sway", None),
+    ] {
+        let mut scene = scene();
+        scene.row(0, PID).kind = ProcessType::ComputeGraphics;
+        let desktop = scene.process(PID);
+        desktop.command = Some([program.into()].into());
+        desktop.systemd_unit = service.map(Arc::from);
+        // It lost whoever started it, too.
+        desktop.parent_is_reaper = Some(true);
+        desktop.group_leader_alive = Some(false);
+        let mut engine = Engine::new(AllSettings::default());
+        let mut bytes = 20 * GIB;
+        for _ in 0..400 {
+            bytes += 16 * MIB;
+            scene.row(0, PID).used_bytes = Some(bytes);
+            engine.observe(scene.step());
+        }
+        let own = |finding: &&Finding| finding.process.is_some();
+        assert_eq!(engine.findings().iter().find(own), None, "{program}");
+    }
+}
+
+/// What descendants used of the CPU in total, and those of them on a GPU.
+fn descendants(cpu_seconds: Option<f64>, listed: &[u32]) -> Option<Arc<Descendants>> {
+    Some(Arc::new(Descendants {
+        count: Some(1),
+        cpu_percent: None,
+        cpu_seconds,
+        listed: listed.to_vec(),
+    }))
+}
+
+#[test]
+fn what_children_do_counts_as_its_own_work() {
+    // A core, a trace, and a recording of before such a field.
+    for (percent, found) in [(Some(100.0), 0), (Some(1.0), 1), (None, 1)] {
+        let mut scene = scene();
+        let mut engine = Engine::new(only_idle());
+        let mut used = 50.0;
+        for _ in 0..80 {
+            used += percent.unwrap_or_default() / 100.0 * 10.0;
+            scene.process(PID).descendants = percent.and_then(|_| descendants(Some(used), &[]));
+            engine.observe(scene.step());
+        }
+        let findings = engine.findings();
+        assert_eq!(findings.len(), found, "{percent:?}");
+        if let (
+            Some(percent),
+            Some(Finding {
+                evidence: Evidence::Idle(evidence),
+                ..
+            }),
+        ) = (percent, findings.first())
+        {
+            let mean = evidence.cpu_percent_mean.unwrap();
+            assert!((mean - percent).abs() < 0.01, "{mean}");
+        }
+    }
+    // Looked at in vain: nobody knows, and nobody is accused.
+    let mut scene = scene();
+    scene.process(PID).descendants = descendants(None, &[]);
+    let engine = judge(&mut scene, 800.0);
+    assert_eq!(engine.findings(), []);
+    assert!(
+        reasons(&engine)[0].contains("CPU"),
+        "{:?}",
+        reasons(&engine)
+    );
+}
+
+#[test]
+fn what_children_did_before_they_were_first_looked_at_is_no_work_of_now() {
+    let mut scene = scene();
+    let mut engine = Engine::new(only_idle());
+    scene.play(300.0, |snapshot| engine.observe(snapshot));
+    scene.process(PID).descendants = descendants(Some(90_000.0), &[]);
+    scene.play(700.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(engine.findings().len(), 1);
+}
+
+#[test]
+fn whose_child_is_at_work_on_a_gpu_is_not_idle() {
+    const CHILD: u32 = 4300;
+    for (percent, found) in [(90, 0), (0, 2)] {
+        let mut scene = scene();
+        scene.holder(CHILD, &[1], 20 * GIB);
+        scene.row(1, CHILD).sm_percent = Some(percent);
+        scene.process(PID).descendants = descendants(Some(0.0), &[CHILD]);
+        let engine = judge(&mut scene, 700.0);
+        assert_eq!(engine.findings().len(), found, "{percent}");
+    }
+}
+
+#[test]
+fn a_worker_that_is_started_again_is_not_to_be_ended_alone() {
+    for (command, parent, words) in [
+        (
+            "ray::IDLE",
+            "raylet",
+            "the raylet (pid 9) starts another one",
+        ),
+        (
+            "python celery -A t worker",
+            "python celery -A t worker",
+            "control shutdown",
+        ),
+        ("python celery -A t worker", "bash", "waits for its work"),
+    ] {
+        let mut scene = scene();
+        let argv = |words: &str| Some(words.split(' ').map(Arc::from).collect());
+        let worker = scene.process(PID);
+        worker.command = argv(command);
+        worker.ppid = Some(9);
+        worker.parent_is_reaper = Some(false);
+        worker.parent = Some(Arc::new(Parent {
+            pid: 9,
+            command: argv(parent),
+            ..Parent::default()
+        }));
+        let engine = judge(&mut scene, 700.0);
+        let finding = &engine.findings()[0];
+        assert_eq!(finding.actions, [Action::Notify], "{command}");
+        assert!(finding.advice[0].contains(words), "{:?}", finding.advice);
     }
 }
 

@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::model::Time;
 use crate::model::evidence::{DeadEvidence, Evidence};
 use crate::model::finding::{Also, Finding, Undecided};
+use crate::model::process::Descendants;
 use crate::model::snapshot::{Gpu, GpuProcess, MigDevice, Process, ReadError, Snapshot};
 
 /// Since when each row's process has not used its GPU, row by row.
@@ -46,6 +47,7 @@ struct Moment {
     cpu_seconds: Option<f64>,
     rss_bytes: Option<u64>,
     threads: Option<u32>,
+    descendants: Option<Arc<Descendants>>,
 }
 
 /// A finding in one sample.
@@ -188,8 +190,12 @@ impl Moment {
             cpu_seconds: process.cpu_seconds,
             rss_bytes: process.rss_bytes,
             threads: process.threads,
+            descendants: process.descendants.clone(),
         };
-        Shared::new(moment, known, |_| 0)
+        Shared::new(moment, known, |it| {
+            let descendants = it.descendants.as_ref();
+            descendants.map_or(0, |it| size_of::<Descendants>() + size_of_val(&*it.listed))
+        })
     }
 
     fn unpack(&self) -> Process {
@@ -199,6 +205,7 @@ impl Moment {
             cpu_seconds: self.cpu_seconds,
             rss_bytes: self.rss_bytes,
             threads: self.threads,
+            descendants: self.descendants.clone(),
             ..self.lasting.get().clone()
         }
     }
@@ -247,6 +254,7 @@ fn unmoved(process: &Process) -> Process {
         cpu_seconds: None,
         rss_bytes: None,
         threads: None,
+        descendants: None,
         ..process.clone()
     }
 }
@@ -281,6 +289,9 @@ fn is_same(known: &Process, process: &Process) -> bool {
         threads: _,
         terminal,
         listening,
+        listening_on,
+        listening_relatives,
+        descendants: _,
         gpu_files,
         framework,
         framework_version,
@@ -312,6 +323,8 @@ fn is_same(known: &Process, process: &Process) -> bool {
         && known.executable == *executable
         && known.terminal == *terminal
         && known.listening == *listening
+        && known.listening_on == *listening_on
+        && known.listening_relatives == *listening_relatives
         && known.gpu_files == *gpu_files
         && known.framework == *framework
         && known.framework_version == *framework_version

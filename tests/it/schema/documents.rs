@@ -7,6 +7,7 @@ use gpumem::model::evidence::*;
 use gpumem::model::finding::{
     Action, Also, Finding, FindingGpu, FindingProcess, Kept, Pending, Undecided,
 };
+use gpumem::model::process::{Descendants, Relation, Relative};
 use gpumem::model::snapshot::*;
 use gpumem::model::{Identity, Kind, Severity, Start, Time};
 use gpumem::report::check::{Counts, Limit, LimitVerdict, Report, Status, WaitVerdict};
@@ -115,7 +116,23 @@ pub(super) fn snapshot() -> Snapshot {
             rss_bytes: Some(1),
             threads: Some(1),
             terminal: text("pts/3"),
-            listening: Some(false),
+            listening: Some(true),
+            listening_on: Some(["tcp:0.0.0.0:8000".into()].into()),
+            listening_relatives: Some(
+                [Relative {
+                    pid: 1,
+                    relation: Relation::Ancestor,
+                    command: Some(["uvicorn".into()].into()),
+                    listening_on: ["unix:/run/x".into()].into(),
+                }]
+                .into(),
+            ),
+            descendants: Some(Arc::new(Descendants {
+                count: Some(2),
+                cpu_percent: Some(100.5),
+                cpu_seconds: Some(3.5),
+                listed: vec![8],
+            })),
             gpu_files: Some(["/dev/nvidia0".into()].into()),
             framework: text("pytorch"),
             framework_version: text("2.9.1"),

@@ -1,0 +1,213 @@
+//! Who of those who work with a process listens: whom it may be serving for.
+//!
+//! The program that takes the requests is often another one than the one that holds the GPU's memory: a
+//! front end that starts workers, a service that starts an engine, a container's first process. So the
+//! sockets of a process's ancestors within its session are looked at, of its descendants, and of the others of its
+//! service or container. Each is looked at twice a minute at most, whoever's relative it is. What they
+//! listen for is not judged here.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io;
+
+use super::cmdline::{CMDLINE_BYTES, parse_cmdline};
+use super::descendants::Tree;
+use super::entry::Surroundings;
+use super::folder::Folder;
+use super::gpu_files::read_held;
+use super::stat::{STAT_BYTES, parse_stat};
+use crate::model::Process;
+use crate::model::process::{Relation, Relative};
+
+/// How long a look stands.
+const STANDS_NS: u64 = 30_000_000_000;
+
+/// So many of each relation are looked at.
+const MOST: usize = 64;
+
+/// So many are told.
+const TOLD: usize = 16;
+
+/// How much of the list of a cgroup is read: some thousand pids.
+const CGROUP_BYTES: usize = 8 << 10;
+
+/// Where cgroups are mounted, below the root: the unified hierarchy, or that of memory.
+const CGROUPS: [&str; 3] = [
+    "sys/fs/cgroup",
+    "sys/fs/cgroup/unified",
+    "sys/fs/cgroup/memory",
+];
+
+/// Who was looked at.
+#[derive(Debug, Default)]
+pub(super) struct Relatives {
+    seen: HashMap<u32, Seen>,
+    told: HashMap<u32, Told>,
+}
+
+/// What a look at one process's sockets came to.
+#[derive(Debug)]
+struct Seen {
+    start_ticks: u64,
+    looked_ns: u64,
+    session: Option<u32>,
+    listens: Option<Listens>,
+}
+
+#[derive(Clone, Debug)]
+struct Listens {
+    command: Option<Arc<[Arc<str>]>>,
+    on: Arc<[Arc<str>]>,
+}
+
+/// What was told of one watched process.
+#[derive(Debug)]
+struct Told {
+    start_ticks: Option<u64>,
+    looked_ns: u64,
+    relatives: Arc<[Relative]>,
+}
+
+fn stands(looked_ns: u64, now_ns: u64) -> bool {
+    now_ns.saturating_sub(looked_ns) < STANDS_NS
+}
+
+impl Surroundings {
+    /// Tells each process who of its relatives listens.
+    pub(super) fn tell_relatives(&mut self, processes: &mut [Process], tree: &Tree, now_ns: u64) {
+        let mut told = std::mem::take(&mut self.relatives.told);
+        self.relatives
+            .seen
+            .retain(|_, seen| stands(seen.looked_ns, now_ns));
+        let mut now = HashMap::with_capacity(processes.len());
+        for process in processes.iter_mut().filter(|it| it.start_ticks.is_some()) {
+            let known = told
+                .remove(&process.pid)
+                .filter(|it| it.start_ticks == process.start_ticks && stands(it.looked_ns, now_ns));
+            let known = known.unwrap_or_else(|| Told {
+                start_ticks: process.start_ticks,
+                looked_ns: now_ns,
+                relatives: self.find_relatives(process, tree, now_ns).into(),
+            });
+            process.listening_relatives = Some(Arc::clone(&known.relatives));
+            now.insert(process.pid, known);
+        }
+        self.relatives.told = now;
+    }
+
+    fn find_relatives(&mut self, process: &Process, tree: &Tree, now_ns: u64) -> Vec<Relative> {
+        let mut found: Vec<Relative> = Vec::new();
+        let mut add = |pid, relation, listens: Option<Listens>| {
+            let is_new = pid != process.pid && !found.iter().any(|it| it.pid == pid);
+            if let Some(listens) = listens.filter(|_| is_new && found.len() < TOLD) {
+                found.push(Relative {
+                    pid,
+                    relation,
+                    command: listens.command,
+                    listening_on: listens.on,
+                });
+            }
+        };
+        for pid in tree.ancestors(process.pid) {
+            // A login, a terminal's program and a scheduler start whom they start in a session of its own.
+            match self.see(pid, now_ns) {
+                Some(seen) if seen.session.is_some() && seen.session == process.session => {
+                    add(pid, Relation::Ancestor, seen.listens.clone());
+                }
+                _ => break,
+            }
+        }
+        for pid in tree.descendants(process.pid).into_iter().take(MOST) {
+            let listens = self.see(pid, now_ns).and_then(|it| it.listens.clone());
+            add(pid, Relation::Descendant, listens);
+        }
+        if has_cgroup_of_its_own(process) {
+            for pid in read_cgroup(&self.roots.root, process)
+                .into_iter()
+                .take(MOST)
+            {
+                let listens = self.see(pid, now_ns).and_then(|it| it.listens.clone());
+                add(pid, Relation::Cgroup, listens);
+            }
+        }
+        found
+    }
+
+    /// Looks at a process's sockets, unless that was done lately; `None` where there is none.
+    fn see(&mut self, pid: u32, now_ns: u64) -> Option<&Seen> {
+        let folder = Folder::open(&self.roots.proc, pid).ok()?;
+        folder.read(c"stat", &mut self.content, STAT_BYTES).ok()?;
+        let stat = parse_stat(&self.content)?;
+        let (start_ticks, session) = (stat.start_ticks, stat.session);
+        let has_memory = stat.state != 'D' && !stat.is_exiting && !stat.is_kernel_thread;
+        let known = self.relatives.seen.get(&pid);
+        if !known.is_some_and(|seen| seen.start_ticks == start_ticks) {
+            let listens = self.read_listens(&folder, has_memory).ok().flatten();
+            self.relatives.seen.insert(
+                pid,
+                Seen {
+                    start_ticks,
+                    looked_ns: now_ns,
+                    session,
+                    listens,
+                },
+            );
+        }
+        self.relatives.seen.get(&pid)
+    }
+
+    fn read_listens(&mut self, folder: &Folder, has_memory: bool) -> io::Result<Option<Listens>> {
+        let held = read_held(folder, &self.roots.dev)?;
+        let Some(on) = self.listening.read(folder, held.sockets.as_ref())?.on else {
+            return Ok(None);
+        };
+        let mut command = None;
+        if has_memory {
+            // One byte more than is kept tells whether there is more.
+            let read = folder.read(c"cmdline", &mut self.content, CMDLINE_BYTES + 1);
+            command = read.ok().and_then(|()| parse_cmdline(&self.content));
+        }
+        Ok(Some(Listens { command, on }))
+    }
+}
+
+/// Whether all in a process's cgroup are one service's or one container's.
+fn has_cgroup_of_its_own(process: &Process) -> bool {
+    let is_service = process
+        .systemd_unit
+        .as_deref()
+        .is_some_and(|unit| unit.ends_with(".service") && !unit.starts_with("user@"));
+    (is_service || process.container.is_some()) && process.slurm.is_none()
+}
+
+/// Who is in the cgroup of a process; empty where that cannot be read.
+fn read_cgroup(root: &Path, process: &Process) -> Vec<u32> {
+    // The path of a cgroup outside this namespace begins with `/..`; what is above nobody is told.
+    let cgroup = process.cgroup.as_deref().filter(|path| {
+        path.len() > 1 && path.starts_with('/') && !path.split('/').any(|part| part == "..")
+    });
+    let Some(cgroup) = cgroup else {
+        return Vec::new();
+    };
+    for mounted in CGROUPS {
+        let folder = root.join(mounted).join(&cgroup[1..]);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(opened) = openat(CWD, &folder, flags, Mode::empty()) else {
+            continue;
+        };
+        let mut content = Vec::new();
+        let read = Folder::from(opened).read(c"cgroup.procs", &mut content, CGROUP_BYTES);
+        if read.is_ok() {
+            let lines = content.split(|&byte| byte == b'\n');
+            let pids = lines.filter_map(|line| std::str::from_utf8(line).ok()?.parse().ok());
+            return pids.collect();
+        }
+    }
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! Over folders made to look like /proc and a cgroup's.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::host::{Holders, Roots};
+use crate::model::process::{Container, Slurm};
+
+/// A folder that looks like /proc and the file system around it.
+struct Fake {
+    _folder: TempDir,
+    roots: Roots,
+    around: Surroundings,
+    holders: Holders,
+    now_ns: u64,
+}
+
+impl Fake {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots {
+            proc: folder.path().join("proc"),
+            dev: folder.path().join("dev"),
+            root: folder.path().join("root"),
+        };
+        fs::create_dir_all(roots.proc.join("1")).unwrap();
+        Self {
+            around: Surroundings::new(roots.clone()),
+            holders: Holders::new(roots.clone()),
+            roots,
+            _folder: folder,
+            now_ns: STANDS_NS,
+        }
+    }
+
+    /// A process that holds this socket.
+    fn process(&self, pid: u32, ppid: u32, session: u32, socket: u64) {
+        let folder = self.roots.proc.join(pid.to_string());
+        for name in ["fd", "ns", "net"] {
+            fs::create_dir_all(folder.join(name)).unwrap();
+        }
+        let line = format!(
+            "{pid} (x) S {ppid} {pid} {session} 0 -1 0 1 0 0 0 5 0 0 0 20 0 1 0 7 4096 3 9 1 1 7 0 0\n"
+        );
+        fs::write(folder.join("stat"), line).unwrap();
+        fs::write(folder.join("cmdline"), format!("program{pid}\0-x\0")).unwrap();
+        symlink("net:[1]", folder.join("ns/net")).unwrap();
+        symlink(format!("socket:[{socket}]"), folder.join("fd/3")).unwrap();
+        let lines: String = [8, 9]
+            .iter()
+            .map(|inode| format!("0: 0100007F:1F9{inode} 0:0 0A 0:0 0:0 0 0 0 {inode} 1\n"))
+            .collect();
+        fs::write(folder.join("net/tcp"), format!("heading\n{lines}")).unwrap();
+    }
+
+    fn relatives(&mut self, process: &Process) -> Vec<(u32, Relation, String)> {
+        self.around.begin(self.now_ns);
+        self.holders.look_at_parents(self.now_ns);
+        let mut processes = [process.clone()];
+        self.around
+            .tell_relatives(&mut processes, self.holders.tree(), self.now_ns);
+        let relatives = processes[0].listening_relatives.clone().unwrap();
+        relatives
+            .iter()
+            .map(|it| {
+                assert_eq!(
+                    *it.command.as_ref().unwrap()[0],
+                    *format!("program{}", it.pid)
+                );
+                (it.pid, it.relation, it.listening_on.join(" "))
+            })
+            .collect()
+    }
+}
+
+fn process(pid: u32) -> Process {
+    Process {
+        pid,
+        start_ticks: Some(7),
+        session: Some(70),
+        ..Process::default()
+    }
+}
+
+#[test]
+fn those_of_its_line_and_of_its_session_are_looked_at() {
+    let mut fake = Fake::new();
+    // A terminal's server, a shell, a front end that listens, the process, its child that listens.
+    fake.process(60, 1, 60, 8);
+    fake.process(70, 60, 70, 1);
+    fake.process(71, 70, 70, 8);
+    fake.process(72, 71, 70, 1);
+    fake.process(73, 72, 73, 9);
+    fake.process(74, 70, 70, 9);
+    let (eight, nine) = ("tcp:127.0.0.1:8088", "tcp:127.0.0.1:8089");
+    assert_eq!(
+        fake.relatives(&process(72)),
+        [
+            (71, Relation::Ancestor, eight.to_owned()),
+            (73, Relation::Descendant, nine.to_owned()),
+        ]
+    );
+    // It is looked at again after half a minute, and not before.
+    fs::remove_file(fake.roots.proc.join("71/fd/3")).unwrap();
+    fake.now_ns += STANDS_NS - 1;
+    assert_eq!(fake.relatives(&process(72)).len(), 2);
+    fake.now_ns += 1;
+    assert_eq!(
+        fake.relatives(&process(72)),
+        [(73, Relation::Descendant, nine.to_owned())]
+    );
+    // Another process with the number.
+    let other = Process {
+        start_ticks: Some(8),
+        ..process(72)
+    };
+    assert_eq!(fake.relatives(&other).len(), 1);
+    let unknown = Process {
+        pid: 72,
+        ..Process::default()
+    };
+    let mut processes = [unknown];
+    fake.around
+        .tell_relatives(&mut processes, fake.holders.tree(), fake.now_ns);
+    assert_eq!(processes[0].listening_relatives, None);
+}
+
+#[test]
+fn the_others_of_its_service_or_container_are_looked_at() {
+    let mut fake = Fake::new();
+    fake.process(70, 1, 70, 1);
+    fake.process(80, 1, 80, 8);
+    let cgroup = "/system.slice/llm.service";
+    let folder = fake.roots.root.join("sys/fs/cgroup").join(&cgroup[1..]);
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("cgroup.procs"), "70\n80\n99\n").unwrap();
+    let of = |cgroup: &str, unit: Option<&str>| Process {
+        cgroup: Some(cgroup.into()),
+        systemd_unit: unit.map(Arc::from),
+        ..process(70)
+    };
+    let unit = of(cgroup, Some("llm.service"));
+    let container = Process {
+        container: Some(Arc::new(Container::default())),
+        ..of(cgroup, None)
+    };
+    let found = [(80, Relation::Cgroup, "tcp:127.0.0.1:8088".to_owned())];
+    for process in [unit.clone(), container] {
+        assert_eq!(fake.relatives(&process), found);
+        fake.now_ns += STANDS_NS;
+    }
+    let step = Process {
+        slurm: Some(Arc::new(Slurm::default())),
+        ..unit
+    };
+    for process in [
+        of(cgroup, None),
+        of(cgroup, Some("user@1000.service")),
+        of(cgroup, Some("session-3.scope")),
+        of("/../llm.service", Some("llm.service")),
+        of("/", Some("llm.service")),
+        step,
+    ] {
+        assert_eq!(fake.relatives(&process), [], "{:?}", process.systemd_unit);
+        fake.now_ns += STANDS_NS;
+    }
+}

@@ -1,0 +1,347 @@
+//! Whether a socket that listens is there for clients, or for a reason that is known and is no service.
+//!
+//! Whoever listens is taken for a server, and is not ended. Training listens too: the ranks of a run meet
+//! at a port and keep others open for each other, a debugger waits for its editor, Python's
+//! `multiprocessing` shares files through a socket. Such a socket is known by where it is bound and by the
+//! command line and environment of whoever has it; one whose reason is not known is a service's. So it is
+//! decided in doubt: a server that is taken for a training ends in an outage, the other way round only
+//! memory stays held.
+//!
+//! TensorBoard's page is about a training and is not its work: one beside a training makes that no server.
+//! A TensorBoard that itself holds a GPU is a server as any other.
+
+use crate::model::pool::{self, tool};
+use crate::model::process::Relative;
+use crate::model::program::file_name;
+use crate::model::{Process, Snapshot};
+
+/// Where torch's ranks meet unless they are told otherwise, torchrun's own agents, and the port of
+/// PyTorch's tutorial, which many scripts have.
+const MEETING_PORTS: &[u16] = &[29_500, 29_400, 12_355];
+
+/// The kernel chooses ports from here on (`ip_local_port_range`), and JAX on Slurm does above those.
+const FIRST_CHOSEN_PORT: u16 = 32_768;
+
+/// What only a process of a run of several has in its environment.
+const RUN_VARIABLES: &[&str] = &[
+    "LOCAL_RANK",
+    "MASTER_PORT",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_NAMESPACE",
+    "PMI_RANK",
+    "RANK",
+    "SLURM_PROCID",
+    "TORCHELASTIC_RUN_ID",
+];
+
+/// Arguments that are followed by the place where ranks meet.
+const MEETING_ARGUMENTS: &[&str] = &[
+    "dist-init-addr",
+    "dist-url",
+    "init-method",
+    "main-process-port",
+    "master-port",
+    "rdzv-endpoint",
+];
+
+/// Programs, scripts and modules whose sockets give access to a machine, watch a work or hold its parts
+/// together; none serves with a GPU. Of those who work with a process only.
+const ATTENDANTS: &[&str] = &[
+    // Logins, terminals, editors, notebooks' servers.
+    "abduco",
+    "code-server",
+    "dtach",
+    "emacs",
+    "jupyter",
+    "jupyter-kernelgateway",
+    "jupyter-lab",
+    "jupyter-labhub",
+    "jupyter-notebook",
+    "jupyter-server",
+    "jupyterhub",
+    "jupyterhub-singleuser",
+    "jupyterlab",
+    "jupyter_server",
+    "mosh-server",
+    "notebook",
+    "nvim",
+    "rserver",
+    "rsession",
+    "rstudio-server",
+    "screen",
+    "ssh",
+    "ssh-agent",
+    "sshd",
+    "sshd-session",
+    "tmux",
+    "tmux: server",
+    "voila",
+    "zellij",
+    // What starts jobs, services and containers.
+    "Runner.Listener",
+    "conmon",
+    "containerd",
+    "containerd-shim",
+    "containerd-shim-runc-v2",
+    "cron",
+    "dockerd",
+    "gitlab-runner",
+    "hydra_pmi_proxy",
+    "mpiexec",
+    "mpiexec.hydra",
+    "mpirun",
+    "orted",
+    "prted",
+    "prterun",
+    "runsvdir",
+    "s6-svscan",
+    "slurmd",
+    "slurmstepd",
+    "srun",
+    "supervisord",
+    "systemd",
+    // What starts and holds together the ranks of a run.
+    "accelerate",
+    "deepspeed",
+    "gcs_server",
+    "raylet",
+    "torch.distributed.launch",
+    "torch.distributed.run",
+    "torch_shm_manager",
+    "torchrun",
+    // What watches a work.
+    "aim",
+    "dbus-daemon",
+    "nvidia-cuda-mps-control",
+    "tensorboard",
+    "tensorboard.main",
+    "visdom.server",
+    "wandb-core",
+    "wandb-service",
+];
+
+/// Folders in which editors keep what they run on a machine that they are used from afar.
+const EDITORS: &[&str] = &[
+    ".cursor-server",
+    ".vscode-server",
+    ".vscode-server-insiders",
+];
+
+/// What debugpy runs beside the program that is looked at, to talk to the editor.
+const DEBUG_ADAPTER: &str = "debugpy/adapter";
+
+/// Whether the process itself has a socket for clients, as far as is told; `None` where it is not told
+/// where its sockets are.
+pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool> {
+    match process.listening {
+        Some(false) => return Some(false),
+        None => return None,
+        Some(true) => {}
+    }
+    if process.pool().is_some_and(|pool| pool.listens_for_itself) {
+        return Some(false);
+    }
+    let command = process.command.as_deref().unwrap_or_default();
+    // An old recording tells only that there are some.
+    let Some(on) = process.listening_on.as_deref() else {
+        return if is_of_a_run(process, snapshot) {
+            Some(false)
+        } else {
+            None
+        };
+    };
+    let run = Run::of(process, snapshot);
+    Some(on.iter().any(|place| !run.explains(place, command)))
+}
+
+/// Whether one who works with the process has a socket for clients.
+pub(super) fn has_listening_family(process: &Process, snapshot: &Snapshot) -> bool {
+    let mut relatives = process.listening_relatives.iter().flat_map(|it| it.iter());
+    relatives.any(|relative| is_front_end(relative, process, snapshot))
+}
+
+fn is_front_end(relative: &Relative, process: &Process, snapshot: &Snapshot) -> bool {
+    let command = relative.command.as_deref().unwrap_or_default();
+    if is_attendant(command) || super::server::is_kernel_command(command) {
+        return false;
+    }
+    if pool::named(command).is_some_and(|pool| pool.listens_for_itself) {
+        return false;
+    }
+    let run = Run::of(process, snapshot);
+    let mut places = relative.listening_on.iter();
+    // A port of the loopback that the kernel chose is known to those only whom its owner told: its own.
+    places.any(|place| !is_chosen_loopback(place) && !run.explains(place, command))
+}
+
+/// Whether a program gives access, watches or holds together, by its name.
+fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
+    let Some(title) = command.first().map(AsRef::as_ref) else {
+        return false;
+    };
+    let is_known = |name: &str| ATTENDANTS.contains(&name);
+    // What writes a title of its own begins it with its name: `sshd: ann@pts/1`, `wandb-service(2-…)`.
+    let end = title.find([':', '(']).unwrap_or(title.len());
+    if is_known(file_name(title)) || is_known(title[..end].trim_end()) {
+        return true;
+    }
+    if tool(command).is_some_and(|(tool, _)| is_known(tool)) {
+        return true;
+    }
+    let is_editors = |argument: &str| argument.split('/').any(|folder| EDITORS.contains(&folder));
+    let mut programs = command.iter().take(3).map(AsRef::as_ref);
+    programs.any(|argument| is_editors(argument) || argument.ends_with(DEBUG_ADAPTER))
+}
+
+/// What is known of the run of several processes that a process may be of.
+struct Run {
+    is_one: bool,
+    /// Where its ranks meet.
+    ports: Vec<u16>,
+}
+
+impl Run {
+    fn of(process: &Process, snapshot: &Snapshot) -> Self {
+        let relatives = process.listening_relatives.iter().flat_map(|it| it.iter());
+        let others = relatives.flat_map(|it| it.listening_on.iter());
+        let own = process.listening_on.iter().flat_map(|it| it.iter());
+        let mut ports: Vec<u16> = meeting_ports(process).collect();
+        ports.extend(family(process, snapshot).flat_map(meeting_ports));
+        let meets = own
+            .chain(others)
+            .filter_map(|place| tcp_port(place))
+            .any(|port| MEETING_PORTS.contains(&port) || ports.contains(&port));
+        Self {
+            is_one: meets || has_run_variables(process),
+            ports,
+        }
+    }
+
+    /// Whether a socket at this place of a process with this command line is known to be there for
+    /// something else than clients.
+    fn explains<T: AsRef<str>>(&self, place: &str, command: &[T]) -> bool {
+        if let Some(name) = place.strip_prefix("unix:") {
+            return is_of_a_library(name);
+        }
+        let Some(port) = tcp_port(place) else {
+            return false;
+        };
+        if self.ports.contains(&port) || is_of_a_debugger(port, command) {
+            return true;
+        }
+        // Whoever is told a port to listen on was told it for clients.
+        if is_told(port, command) {
+            return false;
+        }
+        MEETING_PORTS.contains(&port) || (self.is_one && port >= FIRST_CHOSEN_PORT)
+    }
+}
+
+/// Whether a process is of a run of several, by its environment and command line.
+fn is_of_a_run(process: &Process, snapshot: &Snapshot) -> bool {
+    let command = process.command.as_deref().unwrap_or_default();
+    has_run_variables(process)
+        || meeting_ports(process).next().is_some()
+        || tool(command).is_some_and(|(tool, _)| ATTENDANTS.contains(&tool))
+        || family(process, snapshot).any(has_run_variables)
+}
+
+fn has_run_variables(process: &Process) -> bool {
+    let environment = process.environment.as_deref();
+    environment.is_some_and(|it| RUN_VARIABLES.iter().any(|name| it.contains_key(*name)))
+}
+
+/// Parents, children and the processes of its group that the snapshot has.
+fn family<'a>(process: &'a Process, snapshot: &'a Snapshot) -> impl Iterator<Item = &'a Process> {
+    snapshot.processes.iter().filter(move |other| {
+        other.pid != process.pid
+            && other.uid == process.uid
+            && (other.ppid == Some(process.pid)
+                || process.ppid == Some(other.pid)
+                || (process.process_group.is_some()
+                    && other.process_group == process.process_group))
+    })
+}
+
+/// Where the ranks of a process's run meet, by its environment and command line.
+fn meeting_ports(process: &Process) -> impl Iterator<Item = u16> {
+    let environment = process.environment.as_deref();
+    let told = environment.and_then(|it| it.get("MASTER_PORT")?.parse().ok());
+    let command = process.command.as_deref().unwrap_or_default();
+    let named = named_ports(command, |name| MEETING_ARGUMENTS.contains(&name));
+    told.into_iter().chain(named)
+}
+
+/// Whether an argument names this port as the one to listen on.
+fn is_told<T: AsRef<str>>(port: u16, command: &[T]) -> bool {
+    let is_address = |name: &str| matches!(name, "port" | "bind" | "listen" | "http-port" | "p");
+    named_ports(command, is_address).any(|it| it == port)
+}
+
+/// The ports that follow the arguments of these names: `--port 80`, `--port=80`, `--bind 0.0.0.0:80`.
+fn named_ports<T: AsRef<str>>(
+    command: &[T],
+    is_wanted: impl Fn(&str) -> bool,
+) -> impl Iterator<Item = u16> {
+    command
+        .iter()
+        .enumerate()
+        .filter_map(move |(at, argument)| {
+            let name = argument.as_ref().strip_prefix('-')?.trim_start_matches('-');
+            let (name, value) = match name.split_once('=') {
+                Some((name, value)) => (name, value),
+                None => (name, command.get(at + 1)?.as_ref()),
+            };
+            if !is_wanted(&name.replace('_', "-")) {
+                return None;
+            }
+            value.rsplit([':', '/']).next()?.parse().ok()
+        })
+}
+
+/// Whether a debugger that waits for its editor has this port.
+fn is_of_a_debugger<T: AsRef<str>>(port: u16, command: &[T]) -> bool {
+    let is_debugger = |argument: &T| {
+        let name = file_name(argument.as_ref());
+        matches!(name, "debugpy" | "pydevd" | "pydevd.py" | "ptvsd")
+    };
+    let Some(at) = command.iter().position(is_debugger) else {
+        return false;
+    };
+    // What stands after the program's own name is the program's.
+    let is_script = |argument: &T| argument.as_ref().ends_with(".py");
+    let rest = &command[at + 1..];
+    let end = rest.iter().position(is_script).unwrap_or(rest.len());
+    port >= FIRST_CHOSEN_PORT || named_ports(&rest[..end], |_| true).any(|it| it == port)
+}
+
+/// Whether the socket of this name is one that a library opens for the processes of one program.
+fn is_of_a_library(name: &str) -> bool {
+    // Python's `multiprocessing`: managers, shared descriptors, the fork server.
+    if let Some(own) = name.strip_prefix("@listener-") {
+        return own.chars().all(|c| c.is_ascii_digit() || c == '-');
+    }
+    // The driver's library, and NCCL's.
+    if name.starts_with("@cuda-uvmfd-") || name.starts_with("@/tmp/nccl-socket-") {
+        return true;
+    }
+    let mut parts = name.rsplit('/');
+    let file = parts.next().unwrap_or_default();
+    let folder = parts.next().unwrap_or_default();
+    (file.starts_with("listener-") && folder.starts_with("pymp-"))
+        || (file == "manager.sock" && folder.starts_with("torch-shm-dir-"))
+        || file.starts_with("nccl-socket-")
+}
+
+/// The port of a place of TCP.
+fn tcp_port(place: &str) -> Option<u16> {
+    place.strip_prefix("tcp:")?.rsplit(':').next()?.parse().ok()
+}
+
+fn is_chosen_loopback(place: &str) -> bool {
+    let is_loopback = place.starts_with("tcp:127.") || place.starts_with("tcp:[::1]");
+    is_loopback && tcp_port(place).is_some_and(|port| port >= FIRST_CHOSEN_PORT)
+}
+
+#[cfg(test)]
+mod tests;
