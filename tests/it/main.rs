@@ -34,6 +34,7 @@ mod recordings;
 mod scenarios;
 mod schema;
 mod series;
+mod servers;
 mod store;
 mod support;
 mod tidy;

@@ -1,0 +1,517 @@
+//! Real servers, workers and parents whose children work: who is left alone, and who is not.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use serde_json::Value;
+
+use crate::machine::{Machine, Running, one_gpu};
+use crate::support::{self, wait_until};
+
+/// Rules that are decided within a test.
+const QUICK: &str = "[rules.idle]\nduration = \"3s\"\n[rules.server-idle]\nduration = \"3s\"\n";
+
+/// The same, where a hundredth of a core is work: a busy machine gives one that burns no more at times.
+const STRICT: &str = "[rules.idle]\nduration = \"3s\"\nmax_cpu_percent = 1\n";
+
+/// A folder with scripts, and the Python that runs them.
+struct Place {
+    folder: tempfile::TempDir,
+    python: PathBuf,
+}
+
+impl Place {
+    /// `None`, after a printed reason, where Python cannot import these modules.
+    fn new(modules: &[&str]) -> Option<Self> {
+        let python = support::python_with(modules)?;
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in SCRIPTS {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        Some(Self { folder, python })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Starts Python with these arguments, in a process group of its own as a shell does. Scripts find
+    /// their port in PORT and say that they are ready in the file READY.
+    fn start(&self, arguments: &[&str], port: u16) -> Program {
+        let ready = self.path(&format!("ready-{port}"));
+        let mut command = Command::new(&self.python);
+        command
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env("HOME", self.folder.path())
+            .env("PORT", port.to_string())
+            .env("READY", &ready)
+            .env("GRADIO_ANALYTICS_ENABLED", "False")
+            .process_group(0);
+        Program {
+            running: Running::start(&mut command),
+            port,
+            ready,
+        }
+    }
+}
+
+/// A program that runs in a process group of its own, which is killed at the end.
+struct Program {
+    running: Running,
+    port: u16,
+    ready: PathBuf,
+}
+
+impl Program {
+    fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    fn listens(self) -> Self {
+        let address = ("127.0.0.1", self.port);
+        wait_until("it listens", || TcpStream::connect(address).is_ok());
+        self
+    }
+
+    fn is_ready(self) -> Self {
+        wait_until("it is ready", || self.ready.exists());
+        self
+    }
+
+    /// Its first descendant whose command line has this.
+    fn below(&self, part: &str) -> u32 {
+        let mut found = None;
+        wait_until(part, || {
+            found = descendants(self.pid())
+                .into_iter()
+                .find(|&pid| command_line(pid).contains(part));
+            found.is_some()
+        });
+        found.unwrap()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        for pid in descendants(self.pid()) {
+            let _ = Command::new("kill")
+                .args(["-KILL", &pid.to_string()])
+                .status();
+        }
+    }
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    // Any of its threads may have started one.
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten();
+    let lists = threads.map(|thread| {
+        let list = thread.unwrap().path().join("children");
+        fs::read_to_string(list).unwrap_or_default()
+    });
+    let text: String = lists.collect();
+    let pids = text.split_ascii_whitespace();
+    pids.map(|pid| pid.parse().unwrap()).collect()
+}
+
+fn descendants(pid: u32) -> Vec<u32> {
+    let mut found = children(pid);
+    let mut at = 0;
+    while let Some(&pid) = found.get(at) {
+        found.extend(children(pid));
+        at += 1;
+    }
+    found
+}
+
+fn command_line(pid: u32) -> String {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).replace('\0', " ")
+}
+
+fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+/// A port that nobody has, and that no kernel would choose.
+fn port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + u16::try_from(std::process::id() % 6_000).unwrap();
+    loop {
+        let port = first + NEXT.fetch_add(1, Ordering::Relaxed);
+        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+const SCRIPTS: &[(&str, &str)] = &[
+    (
+        "app.py",
+        "import os
+async def app(scope, receive, send):
+    if scope['type'] == 'http':
+        await send({'type': 'http.response.start', 'status': 200, 'headers': []})
+        await send({'type': 'http.response.body', 'body': b'x'})
+def wsgi(environ, start):
+    start('200 OK', [])
+    return [b'x']
+if __name__ == '__main__':
+    import uvicorn
+    uvicorn.run(app, port=int(os.environ['PORT']))
+",
+    ),
+    (
+        "demo.py",
+        "import os, gradio
+gradio.Interface(lambda x: x, 'text', 'text').launch(server_port=int(os.environ['PORT']))
+",
+    ),
+    (
+        "answers.py",
+        "import os, http.server as h
+h.HTTPServer(('127.0.0.1', int(os.environ['PORT'])), h.BaseHTTPRequestHandler).serve_forever()
+",
+    ),
+    (
+        "front.py",
+        "import os, subprocess, sys, http.server as h
+server = h.HTTPServer(('127.0.0.1', int(os.environ['PORT'])), h.BaseHTTPRequestHandler)
+child = subprocess.Popen([sys.executable, 'engine.py'])
+server.serve_forever()
+",
+    ),
+    (
+        "parent.py",
+        "import subprocess, sys
+subprocess.run([sys.executable, 'answers.py'])
+",
+    ),
+    (
+        // Listens as TorchServe's does (ts/model_service_worker.py).
+        "model_service_worker.py",
+        "import os, socket, sys, time
+name = sys.argv[sys.argv.index('--sock-name') + 1]
+s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+s.bind(name)
+s.listen(1)
+open(os.environ['READY'], 'w')
+time.sleep(600)
+",
+    ),
+    ("huggingfaceserver/__main__.py", LISTENS),
+    ("wyoming_faster_whisper/__main__.py", LISTENS),
+    ("engine.py", WAITS),
+    ("train.py", WAITS),
+    ("reserve.py", WAITS),
+    (
+        "ranks.py",
+        "import os, socket, time
+at = lambda port: socket.create_server(('127.0.0.1', port))
+held = [at(int(os.environ['MASTER_PORT'])), at(0)]
+open(os.environ['READY'], 'w')
+time.sleep(600)
+",
+    ),
+    (
+        "managed.py",
+        "import multiprocessing as m, os, time
+if __name__ == '__main__':
+    manager = m.Manager()
+    open(os.environ['READY'], 'w')
+    time.sleep(600)
+",
+    ),
+    (
+        "tasks.py",
+        "import os, celery
+here = os.environ['HOME']
+for name in ['in', 'out']:
+    os.makedirs(here + '/' + name, exist_ok=True)
+app = celery.Celery('tasks', broker='filesystem://')
+app.conf.broker_transport_options = {
+    'data_folder_in': here + '/in', 'data_folder_out': here + '/in', 'processed_folder': here + '/out'}
+",
+    ),
+];
+
+const WAITS: &str = "import os, time
+open(os.environ['READY'] + '-' + __file__.split('/')[-1], 'w')
+open(os.environ['READY'], 'w')
+time.sleep(600)
+";
+
+const LISTENS: &str = "import os, socket, time
+s = socket.create_server(('127.0.0.1', int(os.environ['PORT'])))
+time.sleep(600)
+";
+
+/// What `check` finds of these processes.
+fn check(machine: &Machine, rules: &str, window: &str) -> Value {
+    machine.configure(rules);
+    let arguments = ["check", "--json", "--interval", "500ms", "--window", window];
+    let output = machine.run(&arguments);
+    assert!(output.code <= 1, "{output:?}");
+    output.json()
+}
+
+/// The kinds of what is found of a process.
+fn kinds(checked: &Value, pid: u32) -> Vec<String> {
+    let findings = checked["findings"].as_array().unwrap().iter();
+    let of = findings.filter(|finding| finding["process"]["pid"] == pid);
+    of.map(|finding| finding["kind"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn finding(checked: &Value, pid: u32) -> &Value {
+    let mut findings = checked["findings"].as_array().unwrap().iter();
+    findings
+        .find(|finding| finding["process"]["pid"] == pid)
+        .unwrap_or_else(|| panic!("nothing of {}: {checked}", command_line(pid)))
+}
+
+#[test]
+fn whoever_serves_is_left_alone_and_a_training_that_listens_is_not() {
+    let modules = ["uvicorn", "gunicorn", "gradio", "debugpy"];
+    let Some(place) = Place::new(&modules) else {
+        return;
+    };
+    let socket = place.path("ts.sock.9000");
+    let socket = socket.to_str().unwrap();
+    let start = |arguments: &[&str]| place.start(arguments, port());
+    let text = |port: u16| port.to_string();
+    let shared = port();
+    let workers = place.start(
+        &[
+            "-m",
+            "uvicorn",
+            "--workers",
+            "2",
+            "--port",
+            &text(shared),
+            "app:app",
+        ],
+        shared,
+    );
+    let pool = port();
+    let bound = format!("127.0.0.1:{pool}");
+    let gunicorn = place.start(&["-m", "gunicorn", "-b", &bound, "app:wsgi"], pool);
+    let gradio = start(&["demo.py"]);
+    let front = start(&["front.py"]);
+    let parent = start(&["parent.py"]);
+    let rank_port = port();
+    let mut ranks = Command::new(&place.python);
+    let ranks = ranks
+        .arg("ranks.py")
+        .current_dir(place.folder.path())
+        .env("RANK", "0")
+        .env("MASTER_PORT", text(rank_port))
+        .env("READY", place.path("ready-ranks"));
+    let ranks = Program {
+        running: Running::start(ranks.process_group(0)),
+        port: rank_port,
+        ready: place.path("ready-ranks"),
+    };
+    let debugged = port();
+    let debugged = place.start(
+        &["-m", "debugpy", "--listen", &text(debugged), "train.py"],
+        debugged,
+    );
+    let torchserve = start(&[
+        "model_service_worker.py",
+        "--sock-type",
+        "unix",
+        "--sock-name",
+        socket,
+    ]);
+    let named = ["huggingfaceserver", "wyoming_faster_whisper"];
+    let named = named.map(|module| start(&["-m", module]).listens());
+    let (script, answers) = (
+        start(&["app.py"]).listens(),
+        start(&["answers.py"]).listens(),
+    );
+    let (workers, gunicorn) = (workers.listens(), gunicorn.listens());
+    let (gradio, front, parent) = (gradio.listens(), front.listens(), parent.listens());
+    let torchserve = torchserve.is_ready();
+    let (ranks, debugged) = (ranks.is_ready(), debugged.is_ready());
+    let (waiting, managed) = (
+        start(&["reserve.py"]).is_ready(),
+        start(&["managed.py"]).is_ready(),
+    );
+
+    let listening = [
+        script.pid(),
+        answers.pid(),
+        gradio.pid(),
+        workers.below("spawn_main"),
+        gunicorn.below("gunicorn"),
+        torchserve.pid(),
+        named[0].pid(),
+        named[1].pid(),
+    ];
+    let (engine, above) = (front.below("engine.py"), parent.pid());
+    let servers = [&listening[..], &[engine, above]].concat();
+    let trainings = [waiting.pid(), ranks.pid(), debugged.pid(), managed.pid()];
+    let machine = Machine::new(&one_gpu(&[&servers[..], &trainings].concat()));
+
+    let snapshot = machine.snapshot(0);
+    for pid in listening {
+        let shown = snapshot.process(pid);
+        assert_eq!(shown["listening"], true, "{shown}");
+        assert!(shown["listening_on"].is_array(), "{shown}");
+    }
+    let relation = |pid| snapshot.process(pid)["listening_relatives"][0]["relation"].clone();
+    assert_eq!(
+        (relation(engine), relation(above)),
+        ("ancestor".into(), "descendant".into())
+    );
+
+    let checked = check(&machine, QUICK, "8s");
+    for &pid in &servers {
+        let kinds = kinds(&checked, pid);
+        assert!(
+            kinds.iter().all(|kind| kind == "server-idle"),
+            "{} {kinds:?}",
+            command_line(pid)
+        );
+    }
+    for pid in trainings {
+        assert_eq!(
+            kinds(&checked, pid),
+            ["idle"],
+            "{} {checked}",
+            command_line(pid)
+        );
+    }
+    let reap = [
+        "reap",
+        "--yes",
+        "--json",
+        "--interval",
+        "500ms",
+        "--window",
+        "5s",
+    ];
+    let mut reap = machine.command(&reap);
+    let output = support::finish(reap.env("STATE_DIRECTORY", machine.path("state")));
+    let planned = &output.json()["targets"];
+    for &pid in &servers {
+        assert!(is_alive(pid), "{} {output:?}", command_line(pid));
+        assert!(
+            !planned.to_string().contains(&format!("\"pid\":{pid},")),
+            "{planned}"
+        );
+    }
+}
+
+/// A shell whose own work is to wait.
+fn shell(script: &str) -> Program {
+    let mut command = Command::new("sh");
+    Program {
+        running: Running::start(command.args(["-c", script]).process_group(0)),
+        port: 0,
+        ready: PathBuf::new(),
+    }
+}
+
+const BURNS: &str = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+
+#[test]
+fn work_in_children_counts_also_of_those_that_have_ended() {
+    let burning = shell("sh -c 'while :; do :; done' & wait");
+    let grandchild = shell("sh -c 'sh -c \"while :; do :; done\" & wait' & wait");
+    let brief = shell(&format!("while :; do sh -c '{BURNS}'; done"));
+    let waiting = shell("sleep 600 & wait");
+    burning.below("while");
+    waiting.below("sleep");
+    wait_until("a grandchild", || descendants(grandchild.pid()).len() == 2);
+    let at_work = [burning.pid(), grandchild.pid(), brief.pid()];
+    let pids = [&at_work[..], &[waiting.pid()]].concat();
+    let machine = Machine::new(&one_gpu(&pids));
+    let snapshot = machine.snapshot(0);
+    let below = |pid| snapshot.process(pid)["descendants"].clone();
+    assert_eq!(below(grandchild.pid())["count"], 2);
+    let checked = check(&machine, STRICT, "8s");
+    for pid in at_work {
+        assert_eq!(
+            kinds(&checked, pid),
+            [""; 0],
+            "{} {checked}",
+            command_line(pid)
+        );
+    }
+    assert_eq!(kinds(&checked, waiting.pid()), ["idle"], "{checked}");
+}
+
+/// A worker of a pool is said to be idle, with how to end the pool, and is not offered to be ended.
+#[track_caller]
+fn assert_advised(checked: &Value, pid: u32, words: &str) {
+    let found = finding(checked, pid);
+    assert_eq!(found["kind"], "idle", "{found}");
+    assert_eq!(found["actions"], serde_json::json!(["notify"]), "{found}");
+    let advice = found["advice"][0].as_str().unwrap();
+    assert!(advice.contains(words), "{advice}");
+}
+
+#[test]
+fn workers_belong_to_what_starts_them_again() {
+    let Some(place) = Place::new(&["celery", "distributed"]) else {
+        return;
+    };
+    let celery = [
+        "-m",
+        "celery",
+        "-A",
+        "tasks",
+        "worker",
+        "--concurrency",
+        "1",
+    ];
+    let celery = place.start(&celery, port());
+    let at = port();
+    let text = at.to_string();
+    let scheduler = [
+        "-m",
+        "distributed.cli.dask_scheduler",
+        "--port",
+        &text,
+        "--no-dashboard",
+    ];
+    let scheduler = place.start(&scheduler, at).listens();
+    let address = format!("tcp://127.0.0.1:{at}");
+    let dask = place.python.parent().unwrap().join("dask");
+    let dask = [
+        dask.to_str().unwrap(),
+        "worker",
+        &address,
+        "--no-dashboard",
+        "--nworkers",
+        "1",
+    ];
+    let dask = place.start(&dask, port());
+    let (task, worker) = (celery.below("celery"), dask.below("spawn_main"));
+    let machine = Machine::new(&one_gpu(&[celery.pid(), task, worker]));
+    // What they do while they start is work.
+    let mut checked = Value::Null;
+    wait_until("they wait for work", || {
+        checked = check(&machine, QUICK, "5s");
+        [celery.pid(), task, worker]
+            .iter()
+            .all(|pid| !kinds(&checked, *pid).is_empty())
+    });
+    assert_advised(&checked, celery.pid(), "control shutdown");
+    assert_advised(&checked, task, &format!("(pid {})", celery.pid()));
+    assert_advised(&checked, worker, "client.restart()");
+    assert!(is_alive(scheduler.pid()));
+}
