@@ -144,7 +144,7 @@ impl Surroundings {
         let (start_ticks, session) = (stat.start_ticks, stat.session);
         let has_memory = stat.state != 'D' && !stat.is_exiting && !stat.is_kernel_thread;
         let known = self.relatives.seen.get(&pid);
-        if !known.is_some_and(|seen| seen.start_ticks == start_ticks) {
+        if known.is_none_or(|seen| seen.start_ticks != start_ticks) {
             let listens = self.read_listens(&folder, has_memory).ok().flatten();
             self.relatives.seen.insert(
                 pid,

@@ -113,8 +113,8 @@ fn children(pid: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten();
-    let lists = threads.map(|thread| {
-        let list = thread.unwrap().path().join("children");
+    let lists = threads.flatten().map(|thread| {
+        let list = thread.path().join("children");
         fs::read_to_string(list).unwrap_or_default()
     });
     let text: String = lists.collect();
