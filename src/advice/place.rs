@@ -78,6 +78,22 @@ pub(super) fn notebook(process: &Process) -> String {
         Some("jupyter-console" | "jupyter-qtconsole" | "spyder") => {
             format!("shut the kernel down{path}: `exit` in its console, or close its window")
         }
+        Some("voila") => format!(
+            "close the dashboard{path} in its browser: Voilà then ends its kernel; or stop Voilà, and all of \
+             its dashboards"
+        ),
+        Some("kernelgateway") => format!(
+            "have the client of its Kernel Gateway shut the kernel down{path}: `DELETE /api/kernels/ID`; \
+             killed, it is started again"
+        ),
+        Some("databricks") => format!(
+            "detach the notebook{path} from its compute, or run `dbutils.library.restartPython()` in it: \
+             either ends its Python process"
+        ),
+        Some("ipykernel") => format!(
+            "end the kernel: `quit` in a client of it, Ctrl-\\ where it was typed, or `kill {}`",
+            process.pid
+        ),
         Some("colab") => {
             "end the session: Runtime > Disconnect and delete runtime in Colab".to_owned()
         }

@@ -12,16 +12,20 @@ use crate::model::program::file_name;
 use crate::model::snapshot::Jupyter;
 
 /// Programs and Python modules that are kernels.
-const LAUNCHERS: [&str; 6] = [
+const LAUNCHERS: [&str; 7] = [
     "ipykernel",
     "ipykernel_launcher",
     COLAB_LAUNCHER,
+    DATABRICKS_LAUNCHER,
     "xpython",
     "xeus-python",
     "evcxr_jupyter",
 ];
 
 const COLAB_LAUNCHER: &str = "colab_kernel_launcher";
+
+/// `/databricks/python_shell/scripts/db_ipykernel_launcher.py`, in every trace of an error there.
+const DATABRICKS_LAUNCHER: &str = "db_ipykernel_launcher";
 
 /// The module of marimo's kernels that run in an environment of their own
 /// (marimo: `marimo/_ipc/launch_kernel.py`).
@@ -83,12 +87,19 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     let name = connection_file.and_then(kernel_name);
     let application = if launcher == Some(COLAB_LAUNCHER) {
         Some("colab")
+    } else if launcher == Some(DATABRICKS_LAUNCHER) {
+        Some("databricks")
     } else if name.is_some_and(is_vscodes) {
         Some("vscode")
     } else if name.is_some() {
         Some("jupyter")
     } else if connection_file.is_some() && !keeps_history {
         Some("batch")
+    } else if connection_file.is_none()
+        && matches!(launcher, Some("ipykernel" | "ipykernel_launcher"))
+    {
+        // Whoever starts one for a notebook tells it where its ports are.
+        Some("ipykernel")
     } else {
         None
     };
@@ -155,6 +166,16 @@ pub fn parse_console<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
     })
 }
 
+/// The program that serves kernels and leaves no file that tells where and how to ask it, by its argv;
+/// `None` of any other.
+pub fn parse_fileless_server<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
+    Some(match started(arguments)?.0 {
+        "voila" | "jupyter-voila" => "voila",
+        "kernel_gateway" | "kernelgateway" | "jupyter-kernelgateway" => "kernelgateway",
+        _ => return None,
+    })
+}
+
 /// Whether the program is one that serves kernels, by its argv.
 pub fn is_server<S: AsRef<str>>(arguments: &[S]) -> bool {
     let names = [
@@ -166,11 +187,9 @@ pub fn is_server<S: AsRef<str>>(arguments: &[S]) -> bool {
         "nbclassic",
         "jupyter-server",
         "jupyter_server",
-        "jupyter-voila",
-        "voila",
-        "jupyter-kernelgateway",
     ];
     started(arguments).is_some_and(|(program, _)| names.contains(&program))
+        || parse_fileless_server(arguments).is_some()
         || is_hub_server(arguments)
 }
 
@@ -325,7 +344,16 @@ mod tests {
                 "/venv/bin/python -m marimo._ipc.launch_kernel".to_owned(),
                 Some("marimo"),
             ),
-            (launch.to_owned(), None),
+            (launch.to_owned(), Some("ipykernel")),
+            ("python -m ipykernel --debug".to_owned(), Some("ipykernel")),
+            (
+                format!(
+                    "/databricks/python/bin/python \
+                     /databricks/python_shell/scripts/db_ipykernel_launcher.py \
+                     -f /databricks/kernel-connections/{ID}.json"
+                ),
+                Some("databricks"),
+            ),
         ] {
             assert_eq!(application(&line).as_deref(), expected, "{line}");
         }
@@ -410,6 +438,29 @@ mod tests {
         ] {
             let arguments: Vec<&str> = line.split(' ').collect();
             assert_eq!(is_hub_server(&arguments), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn servers_without_a_file_are_told_by_their_argv() {
+        for (line, expected) in [
+            (
+                "/v/bin/python /v/bin/voila --no-browser a.ipynb",
+                Some("voila"),
+            ),
+            ("python -m voila a.ipynb", Some("voila")),
+            ("jupyter voila a.ipynb", Some("voila")),
+            (
+                "/v/bin/python /v/bin/jupyter-kernelgateway --port 1",
+                Some("kernelgateway"),
+            ),
+            ("jupyter kernelgateway", Some("kernelgateway")),
+            ("python -m kernel_gateway", Some("kernelgateway")),
+            ("python -m jupyter_server", None),
+        ] {
+            let arguments: Vec<&str> = line.split(' ').collect();
+            assert_eq!(parse_fileless_server(&arguments), expected, "{line}");
+            assert!(is_server(&arguments), "{line}");
         }
     }
 

@@ -38,16 +38,19 @@ const LINE_BYTES: usize = 1024;
 /// Of so many sockets of a process it is told where they listen.
 const TOLD: usize = 64;
 
-/// Whether the process with this folder itself holds the socket that a connection to `address` from here
-/// would reach: to be asked before a secret is sent there, and again when the connection stands.
-/// `Some(false)` where another process listens there, alone or as well, where nobody does, or where the
-/// process is in another network namespace; `None` where that cannot be told, because the process's
-/// descriptors may not be read or there are too many sockets.
-pub(super) fn holds_listener(roots: &Roots, folder: &Folder, address: SocketAddr) -> Option<bool> {
+/// Whether the process with this folder is in the network namespace of this one; `None` where that cannot
+/// be told.
+pub(super) fn shares_network(roots: &Roots, folder: &Folder) -> Option<bool> {
     let own = Folder::own(&roots.proc).ok()?;
-    if read_namespace(folder, c"ns/net")? != read_namespace(&own, c"ns/net")? {
-        return Some(false);
-    }
+    Some(read_namespace(folder, c"ns/net")? == read_namespace(&own, c"ns/net")?)
+}
+
+/// Whether the process with this folder itself holds the socket that a connection to `address` from its
+/// own network namespace would reach: to be asked before a secret is sent there, and again when the
+/// connection stands. `Some(false)` where another process listens there, alone or as well, or where nobody
+/// does; `None` where that cannot be told, because the process's descriptors may not be read or there are
+/// too many sockets.
+pub(super) fn holds_listener(roots: &Roots, folder: &Folder, address: SocketAddr) -> Option<bool> {
     let mut takers: Vec<(Reach, u64)> = Vec::new();
     for table in [Table::Tcp, Table::Tcp6] {
         let is_whole = table.read(folder, |socket| {

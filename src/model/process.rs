@@ -106,8 +106,8 @@ pub struct Process {
     /// Its version, where a path tells it: `"2.9.1"`, or as much of it as is told, `"2"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub framework_version: Option<Arc<str>>,
-    /// What it has loaded beside its framework: `deepspeed`, `nccl`, `ray`. Absent where none of them is
-    /// known to be.
+    /// What it has loaded beside its framework: other frameworks, `deepspeed`, `nccl`, `ray`. Absent where
+    /// none of them is known to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub libraries: Option<Arc<[Arc<str>]>>,
     /// Its cgroup: the path in the unified hierarchy, or in that of memory.
@@ -328,8 +328,9 @@ impl Slurm {
 /// A Jupyter kernel and what its server says of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Jupyter {
-    /// What runs it: `jupyter`, `jupyterhub`, `vscode`, `papermill`, `nbconvert`, `marimo`, `colab`,
-    /// `jupyter-console`, `jupyter-qtconsole`, `spyder`; `batch` where a program without a server does.
+    /// What runs it: `jupyter`, `jupyterhub`, `voila`, `kernelgateway`, `vscode`, `papermill`, `nbconvert`,
+    /// `marimo`, `colab`, `databricks`, `jupyter-console`, `jupyter-qtconsole`, `spyder`; `ipykernel` where a
+    /// person has typed that; `batch` where a program without a server does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application: Option<Arc<str>>,
     /// The kernel's id.
@@ -366,6 +367,47 @@ pub struct Jupyter {
     /// Open connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<u32>,
+}
+
+impl Jupyter {
+    /// Whether a program runs the notebook from its first cell to its last, as any script.
+    pub fn is_batch(&self) -> bool {
+        let application = self.application.as_deref();
+        matches!(
+            application,
+            Some("papermill" | "nbconvert" | "nbclient" | "batch")
+        )
+    }
+
+    /// Whether a server stands behind the kernel, or may, that knows what it does and starts it again where
+    /// it ends by itself. An editor, a console, a person who types `python -m ipykernel` and a program that
+    /// serves nobody do not know it.
+    pub fn is_served(&self) -> bool {
+        let application = self.application.as_deref();
+        let is_by_itself = matches!(
+            application,
+            Some(
+                "vscode"
+                    | "marimo"
+                    | "ipykernel"
+                    | "jupyter-console"
+                    | "jupyter-qtconsole"
+                    | "spyder"
+            )
+        );
+        // Who started it is there, and was seen to be no server.
+        let is_programs = self.server_alive == Some(true)
+            && self.server_pid.is_none()
+            && self.server_error.is_none()
+            && self.execution_state.is_none()
+            && matches!(application, None | Some("jupyter"));
+        !is_by_itself && !is_programs && !self.is_batch()
+    }
+
+    /// Whether a server may start the kernel again: there is one, or may be, and it is not proved to be gone.
+    pub fn may_be_restarted(&self) -> bool {
+        self.is_served() && self.server_alive != Some(false)
+    }
 }
 
 /// Identifiers that older writers gave as numbers.

@@ -19,6 +19,17 @@ mod doctor;
 mod misbehaving;
 
 pub const TOKEN: &str = "s3cret-t0ken";
+/// Sends a request over TLS, and prints the answer: PORT REQUEST.
+const OVER_TLS: &str = "
+import socket, ssl, sys
+context = ssl._create_unverified_context()
+with context.wrap_socket(socket.create_connection(('127.0.0.1', int(sys.argv[1])))) as stream:
+    stream.sendall(sys.argv[2].encode())
+    answer = b''
+    while part := stream.recv(65536):
+        answer += part
+sys.stdout.write(answer.decode())
+";
 /// The key of the connection file that `fake_server.py` writes.
 const KEY: &str = "k3y-k3y";
 
@@ -235,18 +246,33 @@ impl Server {
 
     /// One request as any client would send it.
     pub fn request(&self, method: &str, path: &str, body: &Value) -> Value {
+        let mut token = format!("Authorization: token {TOKEN}\r\n");
+        if self.file["token"] == "" {
+            // As from a page of its own: the two have to be the same (tornado: `check_xsrf_cookie`).
+            token = "Cookie: _xsrf=0a1b\r\nX-XSRFToken: 0a1b\r\n".to_owned();
+        }
+        let answer = self.answer(method, path, body, &token);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(" 20"), "{answer}");
+        serde_json::from_str(body).unwrap_or_default()
+    }
+
+    /// The whole answer to one request with these lines in its head.
+    pub fn answer(&self, method: &str, path: &str, body: &Value, lines: &str) -> String {
         let body = if body.is_null() {
             String::new()
         } else {
             body.to_string()
         };
         let request = format!(
-            "{method} {path} HTTP/1.0\r\nHost: localhost\r\nAuthorization: token {TOKEN}\r\n\
-             Content-Length: {}\r\n\r\n{body}",
+            "{method} {path} HTTP/1.0\r\nHost: localhost\r\n{lines}Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
         let mut answer = String::new();
         match self.file["sock"].as_str() {
+            Some("") | None if self.file["secure"] == true => {
+                return self.over_tls(&request);
+            }
             Some("") | None => {
                 let mut stream = TcpStream::connect(("127.0.0.1", self.port())).unwrap();
                 stream.write_all(request.as_bytes()).unwrap();
@@ -258,9 +284,16 @@ impl Server {
                 stream.read_to_string(&mut answer).unwrap();
             }
         }
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains(" 20"), "{answer}");
-        serde_json::from_str(body).unwrap_or_default()
+        answer
+    }
+
+    /// The same where it serves HTTPS, by Python's client.
+    fn over_tls(&self, request: &str) -> String {
+        let mut command = Command::new(&self.python);
+        command.args(["-c", OVER_TLS, &self.port().to_string(), request]);
+        let output = support::finish(&mut command);
+        assert_eq!(output.code, 0, "{output:?}");
+        output.stdout
     }
 
     /// Opens a notebook, as JupyterLab does; its kernel.

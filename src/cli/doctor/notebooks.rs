@@ -228,7 +228,12 @@ mod tests {
     fn each_that_cannot_be_asked_is_a_limit_with_what_to_do() {
         let request = "GET api/sessions";
         let failed = [
-            (Error::Https, "HTTPS"),
+            (
+                Error::Https {
+                    why: "corrupt message".to_owned(),
+                },
+                "HTTPS",
+            ),
             (Error::Password, "password only"),
             (Error::Refused { request }, "refused"),
             (Error::Timeout { request }, "did not answer for 3s"),
@@ -283,7 +288,16 @@ mod tests {
     fn many_are_counted() {
         let judged = judged(Servers {
             asked: (1..=50)
-                .map(|pid| asked(pid, if pid > 30 { Ok(()) } else { Err(Error::Https) }))
+                .map(|pid| {
+                    asked(
+                        pid,
+                        if pid > 30 {
+                            Ok(())
+                        } else {
+                            Err(Error::Password)
+                        },
+                    )
+                })
                 .collect(),
             ..Servers::default()
         });

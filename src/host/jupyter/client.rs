@@ -3,13 +3,15 @@
 //! With nothing of this machine's settings: no proxy, no redirect, no name looked up. A request ends
 //! in the time that it is given, whatever the server does, and an answer is bounded. What it says is
 //! text of strangers: bounded here, escaped where it is shown. Whom a connection leads to is `wire`'s
-//! to prove.
+//! to prove, also where it is HTTPS: certificates are not looked at.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use ureq::Agent;
-use ureq::http::{Method, Request, header};
+use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
+use ureq::tls::TlsConfig;
+use ureq::unversioned::transport::{Connector as _, RustlsConnector};
 
 use super::wire::ToServer;
 use super::{Error, Server, clip};
@@ -21,6 +23,8 @@ use crate::model::Time;
 const BODY_BYTES: u64 = 1 << 20;
 /// The longest head of an answer.
 const HEADER_BYTES: usize = 16 << 10;
+/// The longest value of a cookie that is sent back; Tornado's is 60 bytes.
+const COOKIE_BYTES: usize = 256;
 /// A server has fewer kernels.
 const KERNELS: usize = 4096;
 
@@ -56,7 +60,14 @@ impl<'a> Client<'a> {
     /// Where no address is seen to be the server's.
     pub fn new(roots: &Roots, server: &'a Server) -> Result<Self, Error> {
         let connector = ToServer::find(roots, server)?;
+        let provider = rustls::crypto::ring::default_provider();
+        let tls = TlsConfig::builder()
+            .disable_verification(true)
+            .unversioned_rustls_crypto_provider(provider.into())
+            .build();
+        let scheme = if server.is_https { "https" } else { "http" };
         let config = Agent::config_builder()
+            .tls_config(tls)
             .proxy(None)
             .max_redirects(0)
             .http_status_as_error(false)
@@ -66,8 +77,12 @@ impl<'a> Client<'a> {
             .build();
         Ok(Self {
             server,
-            base: format!("http://{}{}", connector.host(), server.base_url),
-            agent: Agent::with_parts(config, connector.clone(), connector),
+            base: format!("{scheme}://{}{}", connector.host(), server.base_url),
+            agent: Agent::with_parts(
+                config,
+                connector.clone().chain(RustlsConnector::default()),
+                connector,
+            ),
         })
     }
 
@@ -119,13 +134,32 @@ impl<'a> Client<'a> {
     /// `DELETE api/kernels/ID`: has it shut a kernel down, which may take it five seconds, and not
     /// start it again. Sent once, whatever becomes of it.
     ///
+    /// Who comes without a token shows as a browser does that no foreign page has sent it: with what a
+    /// page of the server's own gave it (`jupyter_server`: `JupyterHandler.check_xsrf_cookie`).
+    ///
     /// # Errors
     ///
     /// As [`kernel`](Self::kernel). Where it did not answer in time it may do it all the same.
     pub fn shut_down(&self, id: &str, time: Duration) -> Result<(), Error> {
         let request = "DELETE api/kernels/ID";
-        let (status, _) = self.call(Method::DELETE, request, &kernel_path(id)?, time)?;
-        match status {
+        let begun = Instant::now();
+        let path = kernel_path(id)?;
+        let mut proof = HeaderMap::new();
+        if self.server.token.is_none() {
+            let page = self.call(Method::GET, "GET _xsrf", "_xsrf", &proof, time)?;
+            if let Some(value) = xsrf(&page.headers) {
+                let cookie = HeaderValue::from_str(&format!("_xsrf={value}"));
+                proof.extend(cookie.ok().map(|cookie| (header::COOKIE, cookie)));
+                let value = HeaderValue::from_str(value).ok();
+                proof.extend(value.map(|value| (HeaderName::from_static("x-xsrftoken"), value)));
+            }
+        }
+        let left = time.saturating_sub(begun.elapsed());
+        let left = left.max(Duration::from_millis(1));
+        match self
+            .call(Method::DELETE, request, &path, &proof, left)?
+            .status
+        {
             200 | 204 => Ok(()),
             404 => Err(Error::UnknownKernel),
             status => Err(self.declined(request, status)),
@@ -138,9 +172,9 @@ impl<'a> Client<'a> {
         path: &str,
         time: Duration,
     ) -> Result<T, Error> {
-        let (status, body) = self.call(Method::GET, request, path, time)?;
-        match status {
-            200 => serde_json::from_slice(&body).map_err(|_| Error::NotJupyter { request }),
+        let answer = self.call(Method::GET, request, path, &HeaderMap::new(), time)?;
+        match answer.status {
+            200 => serde_json::from_slice(&answer.body).map_err(|_| Error::NotJupyter { request }),
             status => Err(self.declined(request, status)),
         }
     }
@@ -150,20 +184,23 @@ impl<'a> Client<'a> {
         match status {
             300..=399 => Error::Redirects { request },
             // The file does not tell of every kind of password.
-            401 | 403 if self.server.token.is_none() => Error::Password,
+            401 | 403 if self.server.token.is_none() && request.starts_with("GET") => {
+                Error::Password
+            }
             401 | 403 => Error::Refused { request },
             status => Error::Status { request, status },
         }
     }
 
-    /// One request without a body; the answer's status and body. Errors name it as `request`.
+    /// One request without a body, with these headers. Errors name it as `request`.
     fn call(
         &self,
         method: Method,
         request: &'static str,
         path: &str,
+        headers: &HeaderMap,
         time: Duration,
-    ) -> Result<(u16, Vec<u8>), Error> {
+    ) -> Result<Answer, Error> {
         let failed = |error| Error::of_request(request, error);
         let mut message = Request::builder()
             .method(method)
@@ -172,6 +209,9 @@ impl<'a> Client<'a> {
             let value = token.header().ok_or(Error::Refused { request })?;
             message = message.header(header::AUTHORIZATION, value);
         }
+        for (name, value) in headers {
+            message = message.header(name, value);
+        }
         let message = message.body(()).map_err(|error| failed(error.into()))?;
         let message = self
             .agent
@@ -179,10 +219,35 @@ impl<'a> Client<'a> {
             .timeout_global(Some(time))
             .build();
         let mut response = self.agent.run(message).map_err(failed)?;
-        let status = response.status().as_u16();
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = response.body_mut().with_config().limit(BODY_BYTES);
-        Ok((status, body.read_to_vec().map_err(failed)?))
+        let body = body.read_to_vec().map_err(failed)?;
+        Ok(Answer {
+            status,
+            headers,
+            body,
+        })
     }
+}
+
+/// What a server answered.
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    body: Vec<u8>,
+}
+
+/// The value of the cookie `_xsrf` that an answer sets, of characters that a cookie may have (RFC 6265,
+/// 4.1.1).
+fn xsrf(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(header::SET_COOKIE).into_iter();
+    let value = cookies
+        .filter_map(|cookie| cookie.to_str().ok()?.strip_prefix("_xsrf="))
+        .next_back()?;
+    let value = value.split(';').next()?;
+    let is_sound = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b',' | b'\\');
+    let is_bounded = !value.is_empty() && value.len() <= COOKIE_BYTES;
+    (is_bounded && value.bytes().all(is_sound)).then_some(value)
 }
 
 /// Where a kernel is at its server; one whose id is none that Jupyter gives is known to nobody.
@@ -219,6 +284,9 @@ impl Error {
         match error {
             ureq::Error::Timeout(_) => Self::Timeout { request },
             ureq::Error::BodyExceedsLimit(_) => Self::NotJupyter { request },
+            ureq::Error::Rustls(error) => Self::Https {
+                why: error.to_string(),
+            },
             ureq::Error::Other(error) => match error.downcast::<Self>() {
                 Ok(own) => *own,
                 Err(error) => Self::Request {

@@ -48,6 +48,16 @@ pub enum Error {
         /// The runtime folder.
         folder: String,
     },
+    /// A server that leaves none.
+    #[error(
+        "its server (process {pid}) is {application}, which leaves no file that tells how to ask it; see its own page or client"
+    )]
+    Fileless {
+        /// The server.
+        pid: u32,
+        /// Which it is: `voila`, `kernelgateway`.
+        application: &'static str,
+    },
     /// The server is gone.
     #[error(
         "its server (process {number}) has ended{}; shut the kernel down by hand",
@@ -81,11 +91,12 @@ pub enum Error {
         /// The server.
         pid: u32,
     },
-    /// HTTPS.
-    #[error(
-        "it serves HTTPS, which gpumem does not speak; the notebook is known, and not what it does"
-    )]
-    Https,
+    /// No HTTPS where that was to be.
+    #[error("its HTTPS is not understood: {why}; see what serves there")]
+    Https {
+        /// In the words of TLS.
+        why: String,
+    },
     /// A password and no token.
     #[error(
         "it takes a password only, and gpumem has none; give it a token too (IdentityProvider.token) to see what the notebook does"
@@ -96,7 +107,7 @@ pub enum Error {
         "its process {pid} {} on port {port} of this machine's loopback, so that nothing was sent; {}",
         if *is_known { "does not listen" } else { "is not seen to listen" },
         if *is_known {
-            "ask from within its container, or let it listen on 127.0.0.1"
+            "let it listen on 127.0.0.1"
         } else {
             "run as root or as its owner"
         }
@@ -108,6 +119,16 @@ pub enum Error {
         port: u16,
         /// That it does not is known.
         is_known: bool,
+    },
+    /// The server's network is not to be entered.
+    #[error(
+        "its process {pid} is in a network of its own, a container's, which cannot be entered: {errno}; run as root on the host"
+    )]
+    Network {
+        /// The server.
+        pid: u32,
+        /// What the kernel said.
+        errno: Errno,
     },
     /// Somebody else listens on its socket.
     #[error("another process listens on {path}, so that nothing was sent; see who does")]

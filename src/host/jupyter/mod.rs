@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::Roots;
 use super::notebook::{
     is_hub_server, is_server, may_be_marimo, parse_batch, parse_child_of_marimo, parse_console,
-    parse_kernel,
+    parse_fileless_server, parse_kernel,
 };
 use crate::model::snapshot::Jupyter;
 
@@ -102,6 +102,7 @@ pub struct Server {
     /// Clock ticks from boot to its start.
     pub start_ticks: u64,
     endpoint: Endpoint,
+    is_https: bool,
     /// Begins and ends with `/`.
     base_url: String,
     token: Option<Token>,
@@ -114,9 +115,6 @@ impl Server {
         environment: Option<&Environment>,
         file: ServerFile,
     ) -> Result<Self, Error> {
-        if file.is_https {
-            return Err(Error::Https);
-        }
         let variable = |name| environment.and_then(|own| own.get(name));
         let mut token = file
             .token
@@ -139,6 +137,7 @@ impl Server {
             } else {
                 Endpoint::Unix(file.sock)
             },
+            is_https: file.is_https,
             base_url: file.base_url,
             token,
         })
@@ -250,6 +249,11 @@ impl Kernel {
         }
     }
 
+    /// Whether whoever started it was seen to be gone, this once.
+    pub fn has_no_starter(&self) -> bool {
+        self.looks_without > 0
+    }
+
     /// Goes on counting where a kernel that was read before had got to.
     pub fn remember_looks_of(&mut self, before: &Self) {
         if self.looks_without > 0 {
@@ -298,9 +302,9 @@ impl Kernel {
         self.number = environment
             .get("JPY_PARENT_PID")
             .and_then(|number| number.parse().ok());
-        // VS Code starts kernels itself, with whatever was in its own environment.
-        let is_vscode = self.jupyter.application.as_deref() == Some("vscode");
-        if is_vscode {
+        // VS Code and people start kernels themselves, with whatever was in their own environment.
+        let application = self.jupyter.application.as_deref();
+        if matches!(application, Some("vscode" | "ipykernel")) {
             self.number = None;
         }
         if let (None, Some(Err(error))) = (&self.jupyter.notebook_path, &connection) {
@@ -385,6 +389,13 @@ impl Kernel {
                 return Ok(());
             }
             self.jupyter.server_pid = Some(server.pid);
+            if let Some(application) = parse_fileless_server(&argv) {
+                self.jupyter.application = Some(application.into());
+                return Err(Error::Fileless {
+                    pid: server.pid,
+                    application,
+                });
+            }
             return Err(Error::NoFile {
                 pid: server.pid,
                 folder: folders.first().cloned().unwrap_or_default(),

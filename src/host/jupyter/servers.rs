@@ -228,10 +228,6 @@ mod tests {
     fn whom_not_to_ask_and_what_is_no_servers_file_is_said() {
         for (file, expected) in [
             (
-                FILE.replace("\"port\"", "\"secure\": true, \"port\""),
-                Error::Https,
-            ),
-            (
                 FILE.replace("s3cret", "")
                     .replace("\"port\"", "\"password\": true, \"port\""),
                 Error::Password,

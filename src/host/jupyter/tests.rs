@@ -145,18 +145,21 @@ fn a_token_may_be_in_a_file_that_the_servers_environment_names() {
 
 #[test]
 fn whom_not_to_ask_is_said() {
-    for (more, token, expected) in [
-        (r#""secure": true,"#, TOKEN, "HTTPS"),
-        (r#""password": true,"#, "", "password only"),
-    ] {
-        let (proc, candidate) = machine(&[], &[]);
-        let file = server_file(more).replace(TOKEN, token);
-        proc.write(50, "/rt/jpserver-50.json", &file);
-        let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
-        assert!(error(&kernel).contains(expected), "{kernel:?}");
-        assert!(kernel.server.is_none());
-        assert_eq!(kernel.jupyter.notebook_path.as_deref(), Some("a/b.ipynb"));
-    }
+    let (proc, candidate) = machine(&[], &[]);
+    let file = server_file(r#""password": true,"#).replace(TOKEN, "");
+    proc.write(50, "/rt/jpserver-50.json", &file);
+    let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+    assert!(error(&kernel).contains("password only"), "{kernel:?}");
+    assert!(kernel.server.is_none());
+    assert_eq!(kernel.jupyter.notebook_path.as_deref(), Some("a/b.ipynb"));
+    // Who proves itself by its process needs no certificate that anybody knows.
+    proc.write(
+        50,
+        "/rt/jpserver-50.json",
+        &server_file(r#""secure": true,"#),
+    );
+    let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+    assert!(kernel.server.unwrap().is_https);
 }
 
 /// A kernel whose server is gone, with these variables and this address of its client's.
@@ -337,7 +340,13 @@ fn errors_say_what_to_do_and_end_without_a_full_stop() {
             port: 80,
             is_known: false,
         },
-        Error::Https,
+        Error::Https {
+            why: "x".to_owned(),
+        },
+        Error::Network {
+            pid: 7,
+            errno: rustix::io::Errno::PERM,
+        },
         Error::Password,
         Error::UnknownKernel,
         Error::Replaced { pid: 7 },

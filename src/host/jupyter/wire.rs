@@ -1,18 +1,26 @@
 //! The connection to a server, and the proof that it leads to that server.
 //!
 //! Only over loopback or the server's own Unix socket, and only where the server's process is seen to
-//! hold the listening end, before and after the connection is made: nothing is sent to anybody else.
+//! hold the listening end, before and after the connection is made: nothing is sent to anybody else. This is
+//! what proves the server where it serves HTTPS too: its certificate is nearly always its own, and the key
+//! to it is in that very process.
+//!
+//! A server in a container has a loopback of its own. It is connected to from within that network, by a
+//! thread that enters it and ends with the connection made: no other thread leaves this one's.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::thread;
 use std::time::Duration;
 
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use ureq::config::Config;
 use ureq::http::Uri;
 use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
@@ -23,19 +31,30 @@ use ureq::unversioned::transport::{
 use super::process::Opened;
 use super::{Endpoint, Error, Server};
 use crate::host::Roots;
-use crate::host::sockets::holds_listener;
+use crate::host::sockets::{holds_listener, shares_network};
 
 /// The longest path of a socket (unix(7), `sun_path`), with the zero that ends it.
 const SOCKET_BYTES: usize = 108;
 
-/// The address on loopback at which the server's own process listens.
+/// The address on loopback at which the server's own process listens, and whether that is the loopback of
+/// another network.
 fn find_address(
     roots: &Roots,
     server: &Server,
     host: &str,
     port: u16,
-) -> Result<SocketAddr, Error> {
+) -> Result<(SocketAddr, bool), Error> {
     let process = open_server(roots, (server.pid, server.start_ticks))?;
+    let is_elsewhere = match shares_network(roots, &process.folder) {
+        Some(shares) => !shares,
+        None => {
+            return Err(Error::NotListening {
+                pid: server.pid,
+                port,
+                is_known: false,
+            });
+        }
+    };
     let named = host.parse().ok().filter(IpAddr::is_loopback);
     let usual = [
         IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -45,7 +64,7 @@ fn find_address(
     for ip in named.into_iter().chain(usual) {
         let address = SocketAddr::new(ip, port);
         match holds_listener(roots, &process.folder, address) {
-            Some(true) => return Ok(address),
+            Some(true) => return Ok((address, is_elsewhere)),
             Some(false) => {}
             None => is_known = false,
         }
@@ -66,7 +85,11 @@ fn open_server(roots: &Roots, (pid, start_ticks): (u32, u64)) -> Result<Opened, 
 
 #[derive(Clone, Debug)]
 enum Target {
-    Tcp(SocketAddr),
+    Tcp {
+        address: SocketAddr,
+        /// On the loopback of the server's own network, which is not this one's.
+        is_elsewhere: bool,
+    },
     Unix(String),
 }
 
@@ -83,7 +106,13 @@ impl ToServer {
     /// Finds the address at which a server itself listens. Nothing is sent.
     pub fn find(roots: &Roots, server: &Server) -> Result<Self, Error> {
         let target = match &server.endpoint {
-            Endpoint::Tcp { host, port } => Target::Tcp(find_address(roots, server, host, *port)?),
+            Endpoint::Tcp { host, port } => {
+                let (address, is_elsewhere) = find_address(roots, server, host, *port)?;
+                Target::Tcp {
+                    address,
+                    is_elsewhere,
+                }
+            }
             Endpoint::Unix(path) => Target::Unix(path.clone()),
         };
         Ok(Self {
@@ -96,7 +125,7 @@ impl ToServer {
     /// What requests call the server: a name of this machine's, which Jupyter insists on.
     pub fn host(&self) -> String {
         match &self.target {
-            Target::Tcp(address) => address.to_string(),
+            Target::Tcp { address, .. } => address.to_string(),
             Target::Unix(_) => "localhost".to_owned(),
         }
     }
@@ -116,15 +145,22 @@ impl ToServer {
     fn open(&self, time: Option<Duration>) -> Result<Stream, ureq::Error> {
         let foreign = |error: Error| ureq::Error::Other(Box::new(error));
         match &self.target {
-            Target::Tcp(address) => {
-                let stream = match time {
-                    Some(time) => TcpStream::connect_timeout(address, time)?,
-                    None => TcpStream::connect(address)?,
+            Target::Tcp {
+                address,
+                is_elsewhere,
+            } => {
+                let stream = if *is_elsewhere {
+                    let process = open_server(&self.roots, self.server).map_err(foreign)?;
+                    connect_within(&process, *address, time).map_err(foreign)?
+                } else {
+                    connect_tcp(*address, time)?
                 };
                 // It held the port before; that it does still, now that a connection stands, leaves
                 // nobody else at the other end of it.
                 let process = open_server(&self.roots, self.server).map_err(foreign)?;
-                let held = holds_listener(&self.roots, &process.folder, *address);
+                let is_still = shares_network(&self.roots, &process.folder) != Some(*is_elsewhere);
+                let held = holds_listener(&self.roots, &process.folder, *address)
+                    .map(|holds| holds && is_still);
                 if held != Some(true) {
                     return Err(foreign(Error::NotListening {
                         pid: self.server.0,
@@ -148,6 +184,44 @@ impl ToServer {
             }
         }
     }
+}
+
+fn connect_tcp(address: SocketAddr, time: Option<Duration>) -> io::Result<TcpStream> {
+    match time {
+        Some(time) => TcpStream::connect_timeout(&address, time),
+        None => TcpStream::connect(address),
+    }
+}
+
+/// Connects from within the network namespace that a process is in (setns(2)), on a thread of its own.
+fn connect_within(
+    process: &Opened,
+    address: SocketAddr,
+    time: Option<Duration>,
+) -> Result<TcpStream, Error> {
+    let network = |errno| Error::Network {
+        pid: process.pid,
+        errno,
+    };
+    let namespace: OwnedFd = process.folder.file(c"ns/net").map_err(network)?;
+    let connecting = move || {
+        let kind = LinkNameSpaceType::Network;
+        move_into_link_name_space(namespace.as_fd(), Some(kind))
+            .map(|()| connect_tcp(address, time))
+    };
+    let failed = |why: String| Error::Request {
+        request: "the connection",
+        why,
+    };
+    let thread = thread::Builder::new()
+        .name("notebook-network".to_owned())
+        .spawn(connecting)
+        .map_err(|error| failed(error.to_string()))?;
+    let Ok(connected) = thread.join() else {
+        return Err(failed("its thread has failed".to_owned()));
+    };
+    let connected = connected.map_err(network)?;
+    connected.map_err(|error| failed(error.to_string()))
 }
 
 fn connect_unix(path: &str, time: Option<Duration>) -> rustix::io::Result<UnixStream> {
@@ -192,7 +266,7 @@ impl Resolver for ToServer {
     ) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let mut addresses = self.empty();
         addresses.push(match &self.target {
-            Target::Tcp(address) => *address,
+            Target::Tcp { address, .. } => *address,
             // It has none, and something is asked for.
             Target::Unix(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         });

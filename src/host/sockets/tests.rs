@@ -246,7 +246,7 @@ fn what_cannot_be_read_is_unknown_and_what_is_elsewhere_is_not_here() {
         fake.table(pid, "tcp", &line);
     }
     assert_eq!(fake.holds(70, port), Some(true));
-    assert_eq!(fake.holds(71, port), Some(false), "in another network");
+    assert_eq!(fake.holds(71, port), Some(true), "from its own network");
     assert_eq!(fake.holds(72, port), Some(true), "in another file system");
 
     // Not even root reads a folder that is none.
@@ -254,8 +254,13 @@ fn what_cannot_be_read_is_unknown_and_what_is_elsewhere_is_not_here() {
     fs::remove_dir_all(&fd).unwrap();
     fs::write(&fd, "").unwrap();
     assert_eq!(fake.holds(70, port), None);
+    let shares = |pid| {
+        let folder = Folder::open(&fake.roots.proc, pid).unwrap();
+        shares_network(&fake.roots, &folder)
+    };
+    assert_eq!([shares(70), shares(71)], [Some(true), Some(false)]);
     fs::remove_file(fake.roots.proc.join("71/ns/net")).unwrap();
-    assert_eq!(fake.holds(71, port), None);
+    assert_eq!(shares(71), None);
     // More sockets than are read.
     let other = tcp(&word([127, 0, 0, 1]), 1, "0A", 9);
     fake.table(72, "tcp", &other.repeat(TABLE_BYTES / other.len() + 1));

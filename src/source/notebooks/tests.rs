@@ -151,8 +151,8 @@ fn a_servers_answer_is_put_into_the_kernel_of_that_id() {
     apply(&mut jupyter, &Ok(HashMap::new()));
     assert!(jupyter.server_error.unwrap().contains("does not know"));
     let mut jupyter = told;
-    apply(&mut jupyter, &Err(Error::Https));
-    assert!(jupyter.server_error.unwrap().contains("HTTPS"));
+    apply(&mut jupyter, &Err(Error::Password));
+    assert!(jupyter.server_error.unwrap().contains("password"));
     assert_eq!(jupyter.notebook_path.as_deref(), Some("early.ipynb"));
 }
 

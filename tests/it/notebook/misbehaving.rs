@@ -106,7 +106,6 @@ fn what_a_server_answers_badly_is_said_and_the_notebook_stays_named() {
     for (manner, change, expected) in [
         ("huge", "port_was=1", "not Jupyter's"),
         ("garbage", "port_was=1", "not Jupyter's"),
-        ("good", "secure=true", "HTTPS"),
         ("good", "pid=1", "not what Jupyter writes"),
         ("good", "token=\"a\\nb\"", "refused"),
     ] {

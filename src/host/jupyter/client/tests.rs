@@ -19,6 +19,7 @@ fn serve(answer: Vec<u8>) -> (Server, JoinHandle<String>) {
             host: "localhost".to_owned(),
             port: listener.local_addr().unwrap().port(),
         },
+        is_https: false,
         base_url: "/user/ann/".to_owned(),
         token: super::super::Token::new("s3cret"),
     };
