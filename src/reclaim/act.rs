@@ -479,10 +479,12 @@ impl Act {
         }
         let next = Next::Go(Stage::Due(step + 1));
         match self.target.steps.get(step) {
-            Some(Step::ShutKernel { .. } | Step::TerminateClient { .. }) => match self.answer {
+            Some(Step::ShutKernel { .. } | Step::TerminateClient { .. }) => match &self.answer {
                 Answer::Waiting | Answer::Done => {}
                 Answer::AtWork => return Next::End(Outcome::RuleNoLongerTrue),
                 Answer::Failed(_) => return next,
+                Answer::Restarts(_) if self.guard.policy.direct => return next,
+                Answer::Restarts(why) => return left_to_its_server(why),
             },
             Some(&Step::Signal { whom, .. }) => {
                 if self.whom(whom, moment.snapshot, hands).is_empty() {
@@ -497,10 +499,15 @@ impl Act {
         {
             return next;
         }
-        if moment.now >= until {
-            return next;
+        if moment.now < until {
+            return Next::Wait(until);
         }
-        Next::Wait(until)
+        // A server that has not said anything may start again what is ended without it.
+        let is_kernel = matches!(self.target.steps.get(step), Some(Step::ShutKernel { .. }));
+        if is_kernel && self.answer == Answer::Waiting && !self.guard.policy.direct {
+            return left_to_its_server("its server has not answered");
+        }
+        next
     }
 
     /// Hears what came of what was asked, and writes it down.
@@ -518,7 +525,7 @@ impl Act {
             Answer::Waiting => return Ok(()),
             Answer::Done => None,
             Answer::AtWork => Some("it is at work".to_owned()),
-            Answer::Failed(error) => Some(error.clone()),
+            Answer::Failed(error) | Answer::Restarts(error) => Some(error.clone()),
         };
         let Some(deed) = self.asked.take() else {
             return Ok(());
@@ -623,6 +630,13 @@ impl Act {
         }
         Outcome::StillAlive
     }
+}
+
+/// A kernel that its server would start again, were it ended without it.
+fn left_to_its_server(why: &str) -> Next {
+    let command = format!("shut the kernel down in its notebook; {why}").into();
+    let why = Protection::Owned { command };
+    Next::End(Outcome::Protected { why })
 }
 
 fn of_not_opened(error: NotOpened) -> Outcome {

@@ -104,6 +104,8 @@ pub enum Answer {
     AtWork,
     /// It was not done.
     Failed(String),
+    /// A notebook server has not done it, and would start again what is ended without it.
+    Restarts(String),
 }
 
 /// What an act may do. Nothing here waits.

@@ -2,8 +2,9 @@
 //!
 //! Everything is looked at anew: the process that the plan means, by its start; that it is still that
 //! kernel, by its argv; who started it, where that one serves, and what it says of the kernel at this
-//! moment. Only then is it told, once. What does not fit is an [`Error`], and the act goes on to
-//! signals, after which the server may start the kernel again: `act` looks out for that.
+//! moment. Only then is it told, once. What does not fit is an [`Error`]. Where the server is
+//! there still it would start again what is merely ended, so that the kernel is left alone; where it is gone,
+//! the act goes on to signals.
 //!
 //! Takes seconds, and reads users' files, which may hang: [`Pidfds`](super::Pidfds) calls it on a thread
 //! of its own. The token that it uses is in no answer and no error; see `host::jupyter`.
@@ -65,6 +66,8 @@ pub enum Error {
         id: Arc<str>,
         /// Why. Holds paths that others chose: escape it for a terminal.
         why: Arc<str>,
+        /// That it has ended is seen.
+        is_gone: bool,
     },
     /// The server was asked, or was about to be.
     #[error("the server of kernel {id} has not shut it down: {cause}")]
@@ -76,12 +79,32 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Whether a server is there, or may be, that would start the kernel again. One that does not know
+    /// the kernel starts nothing.
+    fn is_of_living_server(&self) -> bool {
+        match self {
+            Self::NoServer { is_gone, .. } => !is_gone,
+            Self::Server { cause, .. } => !matches!(
+                cause,
+                jupyter::Error::UnknownKernel
+                    | jupyter::Error::Replaced { .. }
+                    | jupyter::Error::Ended { .. }
+                    | jupyter::Error::Gone { .. }
+            ),
+            Self::AnotherServer { .. } | Self::FilesHang { .. } => true,
+            Self::AtWork { .. } | Self::NotThisKernel { .. } => false,
+        }
+    }
+}
+
 /// How notebook servers are asked, for [`Pidfds::with_server`](super::Pidfds::with_server).
 pub fn ask_servers(roots: Roots) -> AskServer {
     Arc::new(
         move |kernel, even_at_work| match shut(&roots, kernel, even_at_work) {
             Ok(()) => Answer::Done,
             Err(Error::AtWork { .. }) => Answer::AtWork,
+            Err(error) if error.is_of_living_server() => Answer::Restarts(error.to_string()),
             Err(error) => Answer::Failed(error.to_string()),
         },
     )
@@ -98,9 +121,15 @@ pub fn shut(roots: &Roots, kernel: &Kernel, even_at_work: bool) -> Result<(), Er
     let failed = |cause| Error::Server { id: id(), cause };
     let found = find(roots, kernel)?;
     let Some(server) = &found.server else {
-        let why = found.jupyter.server_error;
+        let why = found.jupyter.server_error.clone();
         let why = why.unwrap_or_else(|| "it has none".into());
-        return Err(Error::NoServer { id: id(), why });
+        // Twice would be proof; with the plan, which has seen it before, once is.
+        let is_gone = found.has_no_starter();
+        return Err(Error::NoServer {
+            id: id(),
+            why,
+            is_gone,
+        });
     };
     let is_planned = kernel.server_pid.is_none_or(|pid| pid == server.pid)
         && found.jupyter.server_url.as_ref() == Some(&kernel.server_url);
@@ -137,7 +166,11 @@ fn find(roots: &Roots, kernel: &Kernel) -> Result<jupyter::Kernel, Error> {
     let builder = thread::Builder::new().name("notebook-files".to_owned());
     if let Err(error) = builder.spawn(reading) {
         let why = error.to_string().into();
-        return Err(Error::NoServer { id, why });
+        return Err(Error::NoServer {
+            id,
+            why,
+            is_gone: false,
+        });
     }
     match receiver.recv_timeout(READ_TIME) {
         Ok(Some(found)) => Ok(found),

@@ -10,7 +10,7 @@ use super::guard::Guard;
 use super::policy::Signal;
 use super::target::{Kernel, Member, Step, Whom};
 use crate::advice;
-use crate::model::snapshot::{Parent, ProcessType};
+use crate::model::snapshot::{Jupyter, Parent, ProcessType};
 use crate::model::{Process, Snapshot};
 
 /// What a process may take to end itself, in seconds (as earlyoom has it).
@@ -19,8 +19,8 @@ const GRACE_SECONDS: f64 = 10.0;
 /// `distributed/elastic/multiprocessing/api.py`).
 const LAUNCHER_SECONDS: f64 = 35.0;
 /// A notebook server goes from interrupt to SIGKILL within 5 s (`jupyter_client`:
-/// `KernelManager.shutdown_wait_time`).
-const KERNEL_SECONDS: f64 = 6.0;
+/// `KernelManager.shutdown_wait_time`); that it has not answered is known within 9 s (`server`).
+const KERNEL_SECONDS: f64 = 10.0;
 /// What a client of the Multi-Process Service may take to part from its server: more than its control
 /// daemon has for one command (`mps`), or a client would be signalled while it is being parted with.
 const CLIENT_SECONDS: f64 = 5.0;
@@ -86,10 +86,19 @@ pub(super) fn way(whose: &Whose<'_>) -> Way {
             respawn_seconds: RESPAWN_SECONDS,
         };
     }
-    if let Some(owner) = &owner
+    // Merely ended, a kernel is started again by its server, and the notebook's state is lost for nothing.
+    let restarts = whose
+        .processes
+        .iter()
+        .filter_map(|it| it.jupyter.as_deref());
+    let restarts = restarts
+        .filter(|it| it.may_be_restarted())
+        .map(through_server)
+        .next();
+    let owned = owner.as_ref().map(|owner| Arc::from(owner.way()));
+    if let Some(command) = owned.or(restarts)
         && !policy.direct
     {
-        let command = owner.way().into();
         return Way {
             steps: vec![Step::Advise { command }],
             respawn_seconds: 0.0,
@@ -200,15 +209,29 @@ fn kernel(process: &Process) -> Option<Kernel> {
     })
 }
 
-/// Whether a server stands behind a kernel and would start it again; a program that runs a notebook
-/// from end to end does not.
+/// What to do about a kernel whose server cannot be asked, and why it is not signalled.
+fn through_server(kernel: &Jupyter) -> Arc<str> {
+    let why = kernel.server_error.as_deref();
+    let why = why.unwrap_or("it has not said what the kernel does");
+    let would = match kernel.server_alive {
+        Some(true) => "its server would start it again, and is not asked",
+        _ => "its server may start it again",
+    };
+    let way = match kernel.application.as_deref() {
+        Some("voila") => "close its dashboard, or stop Voilà",
+        Some("kernelgateway") => "have the client of its gateway shut it down",
+        Some("databricks") => "detach its notebook",
+        _ => "shut the kernel down in its notebook",
+    };
+    format!("{way}; {would}: {why}").into()
+}
+
+/// Whether a kernel may be started again by what started it; a program that runs a notebook from end to
+/// end does not do that.
 fn is_notebook(process: &Process) -> bool {
     process.jupyter.as_deref().is_some_and(|jupyter| {
         let application = jupyter.application.as_deref();
-        !matches!(
-            application,
-            Some("papermill" | "nbconvert" | "nbclient" | "batch" | "vscode" | "marimo")
-        )
+        !jupyter.is_batch() && !matches!(application, Some("vscode" | "marimo" | "ipykernel"))
     })
 }
 

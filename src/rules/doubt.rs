@@ -42,6 +42,11 @@ pub enum Doubt {
         /// The process.
         pid: u32,
     },
+    /// What a notebook's kernel does is not known.
+    NoKernelState {
+        /// The process.
+        pid: u32,
+    },
     /// Whether the job that started a process is gone is not known.
     NoParentage {
         /// The process.
@@ -106,6 +111,7 @@ impl Doubt {
     fn pid(self) -> Option<u32> {
         match self {
             Self::NoCpu { pid }
+            | Self::NoKernelState { pid }
             | Self::NoParentage { pid }
             | Self::NoMemory { pid, .. }
             | Self::Nobody { pid, .. }
@@ -132,6 +138,7 @@ impl Doubt {
             | Self::NoReading { gpu, .. } => Some(gpu),
             Self::ShortHistory { .. }
             | Self::NoCpu { .. }
+            | Self::NoKernelState { .. }
             | Self::NoParentage { .. }
             | Self::NoNamespace
             | Self::StartUnseen { .. } => None,
@@ -159,6 +166,11 @@ impl Doubt {
                 least_covered * 100.0
             ),
             Self::NoCpu { pid } => format!("the CPU use of process {pid} is not known"),
+            Self::NoKernelState { pid } => {
+                format!(
+                    "what the notebook's kernel {pid} does is not known: its server does not say"
+                )
+            }
             Self::NoParentage { pid } => {
                 format!("whether process {pid} outlived its job cannot be told")
             }

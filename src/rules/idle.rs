@@ -3,7 +3,10 @@
 //! It is accused only where every part is known: what it holds; that the driver saw no use of it (or,
 //! where the driver does not tell processes apart, none of the whole GPU) throughout the duration, with
 //! samples for three quarters of it; that it did little on the CPU meanwhile, and that no memory came or
-//! went; and for a notebook that its server calls it neither busy nor lately active. A GPU that draws the
+//! went; and for a notebook that its server calls it neither busy nor lately active. Of a kernel that waits for
+//! a network, another process or a person, CPU and files look as those of one that rests, so that nothing but
+//! its server's word counts: where the server does not say what it does, the rule is undecided. Where no server
+//! is behind a kernel, as in an editor, nobody could say it: it is found, and its end is not offered. A GPU that draws the
 //! power of work is not believed to be unused. What is unknown makes the rule undecided.
 //!
 //! Never idle, whatever the numbers:
@@ -403,6 +406,11 @@ impl Candidate<'_> {
                 gpu,
             });
         };
+        if self.is_kernel_unknown() {
+            return Answer::Unknown(Doubt::NoKernelState {
+                pid: self.process.pid,
+            });
+        }
         let by_device = run.by_device > 0;
         Answer::Idle {
             evidence: IdleEvidence {
@@ -417,6 +425,12 @@ impl Candidate<'_> {
             until: run.until,
             bytes,
         }
+    }
+
+    /// Whether it is a kernel whose server could say what it does, and does not.
+    fn is_kernel_unknown(&self) -> bool {
+        let kernel = self.process.jupyter.as_deref();
+        kernel.is_some_and(|it| it.may_be_restarted() && it.execution_state.is_none())
     }
 
     /// Whether the last snapshot shows the row.
@@ -525,6 +539,10 @@ fn actions(process: &Process) -> Vec<Action> {
         return actions;
     }
     let kernel = process.jupyter.as_ref();
+    // Nobody can say that such a kernel does not wait for something.
+    if kernel.is_some_and(|it| !it.is_served() && !it.is_batch()) {
+        return actions;
+    }
     // A server that is gone shuts nothing down.
     if kernel.is_some_and(|kernel| kernel.kernel_id.is_some()) && !process.has_lost_server() {
         actions.push(Action::JupyterShutdown);

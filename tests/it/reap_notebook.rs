@@ -20,6 +20,8 @@ use crate::notebook::{Kernel, Place, Server, TOKEN, assert_no_secret, script, si
 use crate::reclaim::{GIB, Stage, is_freed, sent};
 use crate::support::{self, wait_until};
 
+mod kinds;
+
 /// `sha1:SALT:HASH` of a password, as Jupyter keeps it.
 const PASSWORD: &str = "open sesame";
 const HASHED: &str = "sha1:0123456789ab:fd010cf6748116b1f90db728b0c26bcb33e079b8";
@@ -269,7 +271,7 @@ fn what_a_kernel_has_forked_does_not_cost_the_kernel() {
         .unwrap()
         .unwrap();
     let answer = ask_servers(Roots::default())(kernel_step, true);
-    let Answer::Failed(why) = answer else {
+    let Answer::Restarts(why) = answer else {
         panic!("{answer:?}");
     };
     let expected = format!("process {} was started as the same kernel", kernel.pid);
@@ -279,7 +281,7 @@ fn what_a_kernel_has_forked_does_not_cost_the_kernel() {
 }
 
 #[test]
-fn a_kernel_of_a_server_that_takes_a_password_is_signalled_and_started_again() {
+fn a_kernel_of_a_server_that_takes_a_password_is_left_to_it() {
     let hashed = format!("--PasswordIdentityProvider.hashed_password={HASHED}");
     let Some(server) = Server::start(&[&hashed, "--IdentityProvider.token="]) else {
         return;
@@ -292,9 +294,23 @@ fn a_kernel_of_a_server_that_takes_a_password_is_signalled_and_started_again() {
     let login = support::finish(&mut login);
     assert_eq!(login.code, 0, "{login:?}");
     let kernel = server.kernel(login.stdout.trim());
-    let (outcome, past) = Stage::new(&[kernel.pid]).end();
+    let mut stage = Stage::new(&[kernel.pid]);
+    // Its file does not tell that it takes a password, so that the plan asks, and sends nothing after.
+    let (outcome, past) = stage.end();
     let errors = asked(&past).unwrap();
     assert!(errors[0].contains("password only"), "{errors:?}");
+    assert!(sent(&past, kernel.pid).is_empty(), "{past:?}");
+    let words = outcome.to_string();
+    assert!(
+        words.contains("in its notebook") && words.contains("password"),
+        "{words}"
+    );
+    assert!(!outcome.is_success());
+    let file = format!("kernel-{}.json", kernel.id);
+    assert_eq!(server.place.pid_with(&file), kernel.pid);
+    // Who insists is told what has become of it.
+    stage.guard.policy.direct = true;
+    let (outcome, past) = stage.end();
     assert_eq!(sent(&past, kernel.pid).first(), Some(&Signal::Term));
     let Outcome::Respawned { pid, .. } = outcome else {
         panic!("{outcome:?}");
@@ -316,10 +332,10 @@ fn a_kernel_whose_server_has_died_since_is_signalled() {
     server.running.0.wait().unwrap();
     let file = format!("runtime/jpserver-{}.json", server.running.pid());
     assert!(server.place.path(&file).exists(), "it is stale");
-    // A plan that is made now does not even ask.
+    // A plan that is made now does not even ask, and as long as it is not certain that nobody starts the
+    // kernel again it ends nothing.
     let later = stage.target();
-    assert!(matches!(later.steps[0], Step::Signal { .. }), "{later:?}");
-    assert!(later.respawn_seconds > 0.0);
+    assert!(later.is_advice(), "{later:?}");
     let (outcome, past) = stage.act(target);
     assert!(is_freed(&outcome), "{outcome:?}");
     let errors = asked(&past).unwrap();
@@ -334,7 +350,10 @@ fn a_server_that_does_not_answer_is_told_once() {
         return;
     };
     let (outcome, past) = Stage::new(&[fake.kernel]).end();
-    assert!(is_freed(&outcome), "{outcome:?}");
+    assert!(
+        outcome.to_string().contains("in its notebook"),
+        "{outcome:?}"
+    );
     let requests = fs::read_to_string(place.path("requests")).unwrap();
     let told: Vec<&str> = requests
         .lines()
@@ -353,7 +372,7 @@ fn a_server_that_does_not_answer_is_told_once() {
         }
         _ => assert_eq!(told, ["GET", "DELETE"]),
     }
-    assert_eq!(sent(&past, fake.kernel).first(), Some(&Signal::Term));
+    assert!(sent(&past, fake.kernel).is_empty(), "{past:?}");
 }
 
 #[test]

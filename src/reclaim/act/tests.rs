@@ -446,7 +446,7 @@ fn kernel() -> Process {
 #[test]
 fn a_kernel_is_shut_by_its_server_and_nothing_is_sent() {
     let mut play = Play::found(Kind::Idle, &[kernel()]);
-    assert_eq!(play.advance(), Progress::Waiting { until: at(6.0) });
+    assert_eq!(play.advance(), Progress::Waiting { until: at(10.0) });
     assert!(matches!(
         &play.hands.asked[..],
         [Request::ShutKernel { kernel, even_at_work: false }] if &*kernel.id == "7a1b"
@@ -493,17 +493,41 @@ fn a_kernel_that_is_at_work_after_all_is_left_alone() {
 }
 
 #[test]
+fn a_kernel_that_its_server_would_start_again_is_left_alone() {
+    let restarts = || Some(Answer::Restarts("it takes a password only".to_owned()));
+    for (answer, until) in [(restarts(), 0.1), (None, 10.0)] {
+        let mut play = Play::found(Kind::Idle, &[kernel()]);
+        play.advance();
+        play.hands.answer = answer;
+        let Progress::Ended(Outcome::Protected { why }) = play.at(until) else {
+            panic!("{:?}", play.sent());
+        };
+        assert!(matches!(why, Protection::Owned { .. }), "{why:?}");
+        assert!(play.sent().is_empty());
+        assert!(play.hands.world.contains_key(&70));
+    }
+    // Who insists knows that it comes back.
+    let mut insists = guard();
+    insists.policy.direct = true;
+    let mut play = Play::named(&[kernel()], insists);
+    play.advance();
+    play.hands.answer = restarts();
+    play.at(0.1);
+    assert_eq!(play.sent(), [(70, TERM)]);
+}
+
+#[test]
 fn a_kernel_that_outlives_its_servers_word_is_looked_after() {
     let mut play = Play::found(Kind::Idle, &[kernel()]);
     ends_on(&mut play, 70, &[TERM]);
     play.hands.answer = Some(Answer::Done);
     play.advance();
-    play.at(6.0);
+    play.at(10.0);
     assert_eq!(play.sent(), [(70, TERM)]);
     // Whoever says so and has not done it may start it again.
-    assert_eq!(play.at(7.0), Progress::Waiting { until: at(12.0) });
+    assert_eq!(play.at(11.0), Progress::Waiting { until: at(16.0) });
     assert!(matches!(
-        play.at(12.0),
+        play.at(16.0),
         Progress::Ended(Outcome::Freed { bytes: GIB, .. })
     ));
 }

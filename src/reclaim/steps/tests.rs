@@ -169,7 +169,10 @@ fn a_kernel_is_shut_by_its_server_where_that_can_be_asked() {
         else {
             panic!("{target:?}");
         };
-        assert_eq!((&*kernel.id, kernel.pid, *grace_seconds), ("7a1b", 70, 6.0));
+        assert_eq!(
+            (&*kernel.id, kernel.pid, *grace_seconds),
+            ("7a1b", 70, 10.0)
+        );
         assert_eq!(target.steps.len(), 3, "and signals where that fails");
         assert!(target.respawn_seconds >= 6.0);
     }
@@ -177,9 +180,26 @@ fn a_kernel_is_shut_by_its_server_where_that_can_be_asked() {
         kernel(Some("jupyter"), URL, Some("asks for a password")),
         kernel(Some("jupyter"), None, None),
     ] {
+        let advised = target(&process, &guard());
+        let [Step::Advise { command }] = &advised.steps[..] else {
+            panic!("its server starts it again: {advised:?}");
+        };
+        assert!(command.contains("in its notebook"), "{command}");
+        let insisted = target(&process, &direct());
+        assert!(matches!(insisted.steps[0], Step::Signal { .. }));
+        assert!(insisted.respawn_seconds >= 6.0, "and is looked out for");
+    }
+    // Nobody is there to start it again.
+    let with = |server_alive, error: Option<&str>| {
+        let mut process = kernel(Some("jupyter"), None, error);
+        if let Some(jupyter) = process.jupyter.as_mut().map(Arc::make_mut) {
+            jupyter.server_alive = server_alive;
+        }
+        process
+    };
+    for process in [with(Some(false), Some("has ended")), with(Some(true), None)] {
         let target = target(&process, &guard());
-        assert!(matches!(target.steps[0], Step::Signal { .. }));
-        assert!(target.respawn_seconds >= 6.0, "its server starts it again");
+        assert!(matches!(target.steps[0], Step::Signal { .. }), "{target:?}");
     }
     let mut insist = direct();
     insist.policy.signal = Some(Signal::Int);

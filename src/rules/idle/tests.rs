@@ -273,6 +273,7 @@ fn a_server_that_is_gone_is_not_to_shut_its_kernel_down() {
         let mut scene = scene();
         scene.process(PID).jupyter = Some(Arc::new(Jupyter {
             kernel_id: Some("k".into()),
+            execution_state: alive.is_none_or(|it| it).then(|| "idle".into()),
             server_alive: alive,
             ..Jupyter::default()
         }));
@@ -302,7 +303,6 @@ fn a_notebook_is_believed_by_its_server() {
         (Some("busy"), Some(5_000.0), 0),
         (Some("busy"), None, 0),
         (Some("idle"), None, 1),
-        (None, None, 1),
     ] {
         let mut scene = scene();
         notebook(&mut scene, state, active_ago);
@@ -322,6 +322,64 @@ fn a_notebook_is_believed_by_its_server() {
             assert!(finding.advice[0].starts_with("shut the kernel down"));
         }
     }
+}
+
+#[test]
+fn a_kernel_of_which_nobody_says_what_it_does_is_not_to_be_ended() {
+    let judged = |kernel: Jupyter| {
+        let mut scene = scene();
+        scene.process(PID).jupyter = Some(Arc::new(kernel));
+        judge(&mut scene, 700.0)
+    };
+    // A server knows it, and does not say: it may wait for a network, a person, another process.
+    let served = |application: Option<&str>| Jupyter {
+        application: application.map(Into::into),
+        server_error: Some("it takes a password only".into()),
+        server_alive: Some(true),
+        server_pid: Some(50),
+        ..Jupyter::default()
+    };
+    let unread = Jupyter {
+        application: Some("jupyter".into()),
+        ..Jupyter::default()
+    };
+    let applications = [
+        "jupyter",
+        "jupyterhub",
+        "voila",
+        "kernelgateway",
+        "databricks",
+    ];
+    let applications = applications.map(Some).into_iter().chain([None]);
+    for kernel in applications.map(served).chain([unread]) {
+        let shown = format!("{kernel:?}");
+        let engine = judged(kernel);
+        assert_eq!(engine.findings().len(), 0, "{shown}");
+        let reasons = reasons(&engine);
+        assert!(reasons[0].contains("is not known"), "{reasons:?}");
+    }
+    // Nobody could ever say: it is told, and its end is not offered.
+    for application in ["vscode", "marimo", "jupyter-console", "spyder", "ipykernel"] {
+        let engine = judged(Jupyter {
+            application: Some(application.into()),
+            ..Jupyter::default()
+        });
+        assert_eq!(
+            only(&engine, Kind::Idle).actions,
+            [Action::Notify],
+            "{application}"
+        );
+    }
+    // A program that runs a notebook through is as any script.
+    let engine = judged(Jupyter {
+        application: Some("papermill".into()),
+        ..Jupyter::default()
+    });
+    assert!(
+        only(&engine, Kind::Idle)
+            .actions
+            .contains(&Action::Terminate)
+    );
 }
 
 #[test]

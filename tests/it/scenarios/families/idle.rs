@@ -231,19 +231,11 @@ pub const FAMILIES: &[Family] = &[
     }),
     family(
         "idle_notebook_of_an_unknown_server",
-        "A notebook kernel is idle, and nobody can ask its server.",
+        "A notebook kernel does nothing, nobody can ask its server, and it may wait for something.",
         |s| {
             let (kernel, bytes, stop) = (notebook(&mut s.random), s.gib(2.0, 20.0), s.long_idle());
-            let pid = stops(
-                s,
-                Process {
-                    jupyter: None,
-                    ..kernel
-                },
-                bytes,
-                stop,
-            );
-            s.accuse("idle", pid, &[]);
+            stops(s, kernel, bytes, stop);
+            s.labels.beyond_the_letter.push("idle");
         },
     ),
     family(
