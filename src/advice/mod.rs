@@ -146,37 +146,60 @@ static FRAMEWORKS: &[Framework] = &[
 /// What else people call what has a row, letters and digits only.
 const SPELLINGS: &[(&str, &str)] = &[
     ("accelerate", "pytorch"),
+    ("apachemxnet", "mxnet"),
     ("cudaruntime", "cuda"),
+    ("cudatoolkit", "cuda"),
     ("cudf", "rapids"),
     ("cuml", "rapids"),
     ("cupycuda11x", "cupy"),
     ("cupycuda12x", "cupy"),
     ("cupycuda13x", "cupy"),
+    ("diffusers", "pytorch"),
     ("fasterwhisper", "ctranslate2"),
     ("flax", "jax"),
+    ("haiku", "jax"),
+    ("huggingface", "pytorch"),
+    ("huggingfacetgi", "tgi"),
+    ("jaxcuda", "jax"),
     ("jaxlib", "jax"),
+    ("keras2", "keras"),
     ("keras3", "keras"),
+    ("libtorch", "pytorch"),
     ("lightning", "pytorch"),
     ("llamacpppython", "llama.cpp"),
+    ("llamacppserver", "llama.cpp"),
     ("llamaserver", "llama.cpp"),
+    ("nvidiatriton", "triton-server"),
     ("onnx", "onnxruntime"),
     ("onnxruntimegpu", "onnxruntime"),
     ("ort", "onnxruntime"),
+    ("paddlepaddlegpu", "paddle"),
     ("pytorchlightning", "pytorch"),
     ("rmm", "rapids"),
+    ("sgl", "sglang"),
     ("tensorflow115", "tensorflow1"),
+    ("tensorflowcpu", "tensorflow"),
+    ("tensorflowgpu", "tensorflow"),
     ("textgenerationserver", "tgi"),
     ("tf", "tensorflow"),
     ("tf1", "tensorflow1"),
     ("tf115", "tensorflow1"),
+    ("tf1x", "tensorflow1"),
     ("tf2", "tensorflow"),
+    ("tf2x", "tensorflow"),
+    ("tfcompatv1", "tensorflow1"),
     ("tfkeras", "keras"),
+    ("tfv1", "tensorflow1"),
     ("torch", "pytorch"),
+    ("torchaudio", "pytorch"),
     ("torchrun", "pytorch"),
+    ("torchvision", "pytorch"),
     ("transformers", "pytorch"),
     ("triton", "triton-server"),
     ("trt", "tensorrt"),
     ("trtllm", "tensorrt-llm"),
+    ("ultralytics", "pytorch"),
+    ("xla", "jax"),
 ];
 
 /// Under Jupyter the server restarts a kernel that is merely killed, and loses the notebook's state
@@ -247,6 +270,25 @@ pub fn beside(process: &Process) -> Vec<&'static Framework> {
     libraries.iter().filter_map(|name| find(name)).collect()
 }
 
+/// What a person who names a framework means, as snapshots name it: `tf2` is `tensorflow`. A name that is
+/// not known stays as it is.
+pub fn meant(name: &str) -> &str {
+    find(name).map_or(name, |row| row.name)
+}
+
+/// That what another framework of this process has taken stays until its end, whatever the one does that
+/// holds the most; `None` where all of them can return it.
+pub fn stays_beside(process: &Process) -> Option<String> {
+    let mut rows = beside(process).into_iter();
+    // What launches and links takes through the framework.
+    let takes = |row: &Framework| !matches!(row.name, "deepspeed" | "nccl" | "ray");
+    let row = rows.find(|row| takes(row) && row.inside.is_empty())?;
+    let title = row.title;
+    Some(format!(
+        "{title} is loaded too: what that has taken goes back only when the process ends"
+    ))
+}
+
 /// What gives this process's memory back, gentlest first, in brief: what returns it while the process
 /// lives, if anything does, and its end.
 pub fn lines(process: &Process) -> Vec<Line> {
@@ -269,6 +311,7 @@ pub fn steps(process: &Process) -> Vec<String> {
     inside(process)
         .map(|line| line.text.to_owned())
         .into_iter()
+        .chain(stays_beside(process))
         .chain(ends)
         .collect()
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::*;
 use crate::model::process::Jupyter;
 
+mod several;
+
 fn process(framework: Option<&str>) -> Process {
     Process {
         pid: 4242,

@@ -28,6 +28,12 @@ const TF_CHILD: Line = Line::new(
     "tensorflow/tensorflow#36465",
 );
 
+const TF_SESSIONS: Line = Line::new(
+    "`tf.compat.v1.Session`: `sess.close()` and `tf.compat.v1.reset_default_graph()` return nothing to the \
+     driver, under TensorFlow 2 as under 1; the pool belongs to the process",
+    "tensorflow/tensorflow#17048, #32128",
+);
+
 const TF_COLLECTION: Line = Line::new(
     "TF_ENABLE_GPU_GARBAGE_COLLECTION, on by default: regions that are wholly free go back only when \
      an allocation would fail otherwise",
@@ -166,6 +172,13 @@ pub(super) const TENSORFLOW: Framework = Framework {
             "tensorflow: core/common_runtime/gpu/gpu_cudamallocasync_allocator.cc",
         )
         .unless_set(&[("TF_GPU_ALLOCATOR", "cuda_malloc_async")]),
+        Line::new(
+            "at its next start, where it makes sessions of TensorFlow 1: `config = \
+             tf.compat.v1.ConfigProto(); config.gpu_options.allow_growth = True`, and \
+             `tf.compat.v1.Session(config=config)`",
+            "tensorflow: core/protobuf/config.proto, GPUOptions",
+        )
+        .unless_set(&[("TF_FORCE_GPU_ALLOW_GROWTH", "true")]),
         TF_CHILD,
     ],
     unchanged: &[
@@ -186,6 +199,7 @@ pub(super) const TENSORFLOW: Framework = Framework {
             "a smaller batch in a process that runs: its pool never shrinks",
             "tensorflow.org: guide, limiting GPU memory growth",
         ),
+        TF_SESSIONS,
         TF_COLLECTION,
     ],
     at_end: &[TF_CONTEXT],

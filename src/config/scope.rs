@@ -8,7 +8,7 @@ use toml::de::DeValue;
 use super::Error;
 use super::read::{Entry, File, Key, written};
 use crate::rules::hours::{DAYS, Hours, Stretch, Zone};
-use crate::rules::scope::{GpuName, SHORTEST_CONTAINER_ID, Scope, is_container_id};
+use crate::rules::scope::{self, GpuName, SHORTEST_CONTAINER_ID, Scope, is_container_id};
 use crate::rules::setting::{Form, Value, Written};
 use crate::units::Bytes;
 
@@ -53,7 +53,10 @@ impl Keys {
         match &**key.get_ref() {
             "user" => self.scope.user = Some(entry.user()?),
             "command" => self.scope.command = Some(entry.name()?),
-            "framework" => self.scope.framework = Some(entry.name()?),
+            "framework" => {
+                let name = entry.name()?;
+                self.scope.framework = Some(scope::framework(&name).into());
+            }
             "container" => self.scope.container = Some(entry.container()?),
             "notebook" => self.scope.notebook = Some(entry.name()?),
             "gpu" => self.scope.gpu = Some(entry.gpu()?),

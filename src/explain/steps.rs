@@ -76,16 +76,20 @@ pub(super) fn of_process(process: &Process, gpus: &[OnGpu], findings: &[Finding]
 fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<Step> {
     let row = advice::of(process);
     let lines = |of: fn(&Framework) -> &'static [Line], moment, most| {
-        let rows = row.into_iter().chain(advice::beside(process));
-        let lines = rows.flat_map(of).filter(|line| line.applies(process));
-        lines
-            .take(most)
+        let lines = |row| of(row).iter().filter(|line| line.applies(process));
+        // The first of each that is loaded beside it is not hidden behind all of its own.
+        let beside = advice::beside(process);
+        let beside = beside.into_iter().filter_map(|row| lines(row).next());
+        let own = row.into_iter().flat_map(lines).take(most);
+        own.chain(beside)
             .map(|line| step(moment, line))
             .collect::<Vec<Step>>()
     };
     let mut steps = Vec::new();
     if !is_past_talking_to {
         steps.extend(lines(|row| row.inside, Moment::Now, MOST_INSIDE));
+        let stays = advice::stays_beside(process);
+        steps.extend(stays.map(|text| plain(Moment::Now, text)));
         steps.extend(row.map(|row| more(row, steps.len())));
     }
     let places = advice::place_lines(process).into_iter();

@@ -9,9 +9,10 @@
 //! `/proc/PID/maps` of such a process has thousands of lines; it is read in pieces, and no more is
 //! kept of it than which of the names below were seen. The files that are mapped are not looked at:
 //! they may lie on a disk that hangs. The table was made from the files of the packages that the
-//! projects publish. How a version is read off a path is in `version`, which programs are engines in
-//! `program`.
+//! projects publish. How a version is read off a path is in `version`, what a package's metadata tells of it
+//! in `metadata`, for a thread that may hang; which programs are engines is in `program`.
 
+mod metadata;
 mod program;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,8 @@ mod version;
 use std::sync::Arc;
 
 use rustix::io;
+
+pub use self::metadata::{is_told_by_metadata, read_version};
 
 use self::program::{engine, is_deepspeed, is_ray};
 use self::version::{of_file, of_folders};
@@ -149,7 +152,19 @@ const MARKS: [Mark; 58] = [
 
 const _: () = assert!(MARKS.len() < 64, "marks seen are the bits of a word");
 
-/// What is told beside a framework, in this order.
+/// What a framework is built on, which is not told beside it: it is no choice of the program's.
+const BUILT_ON: &[(&str, &[&str])] = &[
+    ("vllm", &["pytorch", "cupy", "numba"]),
+    ("sglang", &["pytorch", "cupy", "numba"]),
+    ("tgi", &["pytorch"]),
+    ("tensorrt-llm", &["pytorch", "tensorrt", "cupy"]),
+    ("ollama", &["llama.cpp"]),
+    ("rapids", &["cupy", "numba"]),
+    ("cupy", &["numba"]),
+    ("onnxruntime", &["tensorrt"]),
+];
+
+/// What is told beside frameworks, in this order.
 const LIBRARIES: [&str; 3] = ["deepspeed", "nccl", "ray"];
 
 /// What a process has loaded.
@@ -159,7 +174,7 @@ pub struct Loaded {
     pub framework: Option<&'static str>,
     /// The framework's version, as far as a path tells it.
     pub version: Option<String>,
-    /// What else it has loaded of `deepspeed`, `nccl` and `ray`.
+    /// What else it has loaded: other frameworks, and of `deepspeed`, `nccl` and `ray`.
     pub libraries: Vec<&'static str>,
 }
 
@@ -251,17 +266,22 @@ impl Seen {
             .find(|name| !LIBRARIES.contains(name));
         // A program's name proves nothing where nothing of a GPU is loaded.
         let framework = mapped.map(|mapped| engine(command).unwrap_or(mapped));
-        let libraries = LIBRARIES
-            .into_iter()
-            .filter(|library| {
-                seen().any(|(_, mark)| mark.name == *library)
-                    || match *library {
-                        "deepspeed" => framework.is_some() && is_deepspeed(command),
-                        "ray" => framework.is_some() && is_ray(command),
-                        _ => false,
-                    }
-            })
-            .collect();
+        let mut libraries: Vec<&str> = Vec::new();
+        for (_, mark) in seen() {
+            let is_other = framework.is_some_and(|framework| is_beside(mark, framework));
+            if is_other && !libraries.contains(&mark.name) {
+                libraries.push(mark.name);
+            }
+        }
+        let launchers = LIBRARIES.into_iter().filter(|library| {
+            seen().any(|(_, mark)| mark.name == *library)
+                || match *library {
+                    "deepspeed" => framework.is_some() && is_deepspeed(command),
+                    "ray" => framework.is_some() && is_ray(command),
+                    _ => false,
+                }
+        });
+        libraries.extend(launchers);
         let version = self
             .versions
             .iter()
@@ -273,6 +293,19 @@ impl Seen {
             libraries,
         }
     }
+}
+
+/// Whether a mark tells of another framework than the one that holds the memory. CUDA is under all of them,
+/// and half of what computes on a CPU has Numba.
+fn is_beside(mark: &Mark, framework: &str) -> bool {
+    let built_on = BUILT_ON.iter().find(|(name, _)| *name == framework);
+    let built_on = built_on.map_or(&[][..], |(_, parts)| *parts);
+    let is_for_cpus = mark.name == "numba" && mark.folder == b"/numba/";
+    mark.name != framework
+        && mark.name != "cuda"
+        && !is_for_cpus
+        && !LIBRARIES.contains(&mark.name)
+        && !built_on.contains(&mark.name)
 }
 
 /// What a process has loaded, by the content of its `/proc/PID/maps` and its argv, which may be empty.

@@ -58,7 +58,7 @@ pub use cgroup::{Place, parse_cgroup};
 pub use cmdline::parse_cmdline;
 pub use device_files::{DeviceFile, read_device_files};
 pub use environ::parse_environ;
-pub use framework::{Loaded, parse_maps};
+pub use framework::{Loaded, is_told_by_metadata, parse_maps, read_version};
 pub use gpu_files::{has_gpu_device_files, is_gpu_file};
 pub use guarded::{
     Guarded, Listed, Ourselves, read_all, read_guarded, read_ourselves, read_wait_channel,

@@ -103,7 +103,7 @@ pub struct Process {
     /// `pytorch`, `tensorflow`, `jax` …, from the libraries mapped: the one that holds its memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub framework: Option<Arc<str>>,
-    /// Its version, where a path tells it: `"2.9.1"`, or as much of it as is told, `"2"`.
+    /// Its version, where a path or its package's metadata tells it: `"2.9.1"`, or as much of it as is told, `"2"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub framework_version: Option<Arc<str>>,
     /// What it has loaded beside its framework: other frameworks, `deepspeed`, `nccl`, `ray`. Absent where
@@ -156,6 +156,14 @@ impl Process {
         self.parent_is_reaper == Some(true)
             && self.group_leader_alive == Some(false)
             && self.process_group != Some(self.pid)
+    }
+
+    /// The kernel that a kernel's worker was forked from, by its pid: no two kernels have the same argv, which
+    /// names a connection file, and what one forks keeps it. `None` where it is the kernel itself, or is none.
+    pub fn kernel_forked_from(&self) -> Option<u32> {
+        let parent = self.parent.as_deref()?;
+        let is_same = parent.command.is_some() && parent.command == self.command;
+        (is_same && self.jupyter.as_deref()?.connection_file.is_some()).then_some(parent.pid)
     }
 
     /// Whether it is a notebook kernel whose server is proved to be gone.

@@ -484,7 +484,7 @@ impl Act {
                 Answer::AtWork => return Next::End(Outcome::RuleNoLongerTrue),
                 Answer::Failed(_) => return next,
                 Answer::Restarts(_) if self.guard.policy.direct => return next,
-                Answer::Restarts(why) => return left_to_its_server(why),
+                Answer::Restarts(why) => return Next::End(Outcome::left_to_server(why)),
             },
             Some(&Step::Signal { whom, .. }) => {
                 if self.whom(whom, moment.snapshot, hands).is_empty() {
@@ -502,10 +502,10 @@ impl Act {
         if moment.now < until {
             return Next::Wait(until);
         }
-        // A server that has not said anything may start again what is ended without it.
-        let is_kernel = matches!(self.target.steps.get(step), Some(Step::ShutKernel { .. }));
+        // A server that has said nothing may start again what is ended without it.
+        let is_kernel = matches!(self.target.steps[step], Step::ShutKernel { .. });
         if is_kernel && self.answer == Answer::Waiting && !self.guard.policy.direct {
-            return left_to_its_server("its server has not answered");
+            return Next::End(Outcome::left_to_server("its server has not answered"));
         }
         next
     }
@@ -630,13 +630,6 @@ impl Act {
         }
         Outcome::StillAlive
     }
-}
-
-/// A kernel that its server would start again, were it ended without it.
-fn left_to_its_server(why: &str) -> Next {
-    let command = format!("shut the kernel down in its notebook; {why}").into();
-    let why = Protection::Owned { command };
-    Next::End(Outcome::Protected { why })
 }
 
 fn of_not_opened(error: NotOpened) -> Outcome {

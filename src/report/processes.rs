@@ -301,7 +301,12 @@ fn what(row: &Row<'_>, snapshot: &Snapshot) -> String {
             .notebook_path
             .as_deref()
             .or(jupyter.kernel_id.as_deref());
-        let _ = write!(words, "[notebook {}] ", escape(name.unwrap_or("kernel")));
+        let worker = match process.kernel_forked_from() {
+            Some(_) => "worker of ",
+            None => "",
+        };
+        let name = escape(name.unwrap_or("kernel"));
+        let _ = write!(words, "[{worker}notebook {name}] ");
     }
     match (&process.command, &process.comm, &process.executable) {
         (Some(command), _, _) => words.push_str(&command_line(command)),

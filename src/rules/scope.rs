@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::hours::Hours;
+use crate::advice;
 use crate::model::{Process, Time};
 use crate::units::Bytes;
 
@@ -72,6 +73,12 @@ impl fmt::Display for GpuName {
             Self::Uuid(uuid) => f.write_str(uuid),
         }
     }
+}
+
+/// The framework that a person means: `tf2` is `tensorflow`, `huggingface` is `pytorch`. What is not known
+/// stays as it is.
+pub fn framework(name: &str) -> &str {
+    advice::meant(name)
 }
 
 impl Scope {
@@ -163,7 +170,10 @@ impl Scope {
     fn framework_fits(&self, whom: &Whom<'_>) -> Fit {
         of_process(self.framework.as_deref(), whom, |wanted, process| {
             match &process.framework {
-                Some(framework) => (**framework == *wanted).into(),
+                Some(framework) => {
+                    let is_row = || advice::of(process).is_some_and(|row| row.name == wanted);
+                    (**framework == *wanted || is_row()).into()
+                }
                 // Whose descriptors may be read, its libraries were read as well: it has none.
                 None if process.gpu_files.is_some() => Fit::No,
                 None => Fit::Unknown,

@@ -104,7 +104,10 @@ pub(super) fn held(gpus_held: &[FindingGpu]) -> String {
 pub fn name(process: &Process) -> String {
     let jupyter = process.jupyter.as_ref();
     if let Some(path) = jupyter.and_then(|jupyter| jupyter.notebook_path.as_deref()) {
-        return cut(&format!("notebook {path}"));
+        return cut(&match process.kernel_forked_from() {
+            Some(_) => format!("worker of notebook {path}"),
+            None => format!("notebook {path}"),
+        });
     }
     let command = process.command.as_deref().unwrap_or_default();
     let Some((program, arguments)) = command
@@ -116,6 +119,30 @@ pub fn name(process: &Process) -> String {
         return cut(name.unwrap_or("process"));
     };
     let program = file_name(program);
+    if is_spawned(arguments) {
+        let parent = process.parent.as_deref();
+        let command = parent.and_then(|parent| parent.command.as_deref());
+        return cut(&match command
+            .filter(|it| !is_spawned(it))
+            .and_then(<[_]>::split_first)
+        {
+            Some((first, rest)) => format!("worker of {}", program_and_script(first, rest)),
+            None => format!("{program} worker (multiprocessing)"),
+        });
+    }
+    cut(&program_and_script(program, arguments))
+}
+
+/// Whether Python's multiprocessing has started it: `-c` and code of its own, which says nothing of whose it
+/// is (CPython: `Lib/multiprocessing/spawn.py`, `forkserver.py`).
+fn is_spawned(arguments: &[Arc<str>]) -> bool {
+    let mut pairs = arguments.windows(2);
+    pairs.any(|pair| &*pair[0] == "-c" && pair[1].starts_with("from multiprocessing."))
+}
+
+/// `python train.py`, `vllm serve`.
+fn program_and_script(program: &str, arguments: &[Arc<str>]) -> String {
+    let program = file_name(program);
     let subject = if is_interpreter(program) {
         script(arguments)
     } else {
@@ -125,10 +152,10 @@ pub fn name(process: &Process) -> String {
             .map(ToString::to_string)
             .filter(|word| word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))
     };
-    cut(&match subject {
+    match subject {
         Some(subject) if !subject.is_empty() => format!("{program} {subject}"),
         _ => program.to_owned(),
-    })
+    }
 }
 
 /// The script that an interpreter runs: `train.py`, `-m package.module`, `-c`.
@@ -170,7 +197,7 @@ fn cut(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::snapshot::Jupyter;
+    use crate::model::snapshot::{Jupyter, Parent};
 
     fn of(command: &[&str]) -> String {
         name(&Process {
@@ -216,6 +243,62 @@ mod tests {
         ] {
             assert_eq!(of(command), expected);
         }
+    }
+
+    #[test]
+    fn a_worker_says_whose_it_is() {
+        let worker = |parent: Option<&[&str]>, command: &[&str], jupyter: Option<Jupyter>| {
+            let argv = |words: &[&str]| words.iter().map(|word| Arc::from(*word)).collect();
+            name(&Process {
+                command: Some(argv(command)),
+                jupyter: jupyter.map(Arc::new),
+                parent: parent.map(|parent| {
+                    Arc::new(Parent {
+                        pid: 7,
+                        command: Some(argv(parent)),
+                        ..Parent::default()
+                    })
+                }),
+                ..Process::default()
+            })
+        };
+        let code =
+            "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=7)";
+        let spawned = ["/v/bin/python3", "-c", code, "--multiprocessing-fork"];
+        let train = ["python", "-u", "/home/ann/train.py", "--lr", "1"];
+        assert_eq!(
+            worker(Some(&train), &spawned, None),
+            "worker of python train.py"
+        );
+        let unknown = "python3 worker (multiprocessing)";
+        assert_eq!(worker(Some(&spawned), &spawned, None), unknown);
+        assert_eq!(worker(None, &spawned, None), unknown);
+        assert_eq!(
+            worker(None, &["python", "-c", "import os"], None),
+            "python -c"
+        );
+        let kernel = [
+            "python",
+            "-m",
+            "ipykernel_launcher",
+            "-f",
+            "/r/kernel-1.json",
+        ];
+        let notebook = || {
+            Some(Jupyter {
+                connection_file: Some("/r/kernel-1.json".into()),
+                notebook_path: Some("a.ipynb".into()),
+                ..Jupyter::default()
+            })
+        };
+        assert_eq!(
+            worker(Some(&kernel), &kernel, notebook()),
+            "worker of notebook a.ipynb"
+        );
+        assert_eq!(
+            worker(Some(&train), &kernel, notebook()),
+            "notebook a.ipynb"
+        );
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::beat::Beat;
 use super::notebooks::Notebooks;
 use super::nvml::{self, Nvml, SampledGpu};
+use super::versions::Versions;
 use super::{Control, Due, Error, Origin, Source, Taken};
 use crate::host::{self, Clocks, Holders, Processes, Roots};
 use crate::model::snapshot::{Driver, Gpu, Host, PidNamespace};
@@ -34,6 +35,7 @@ pub struct Live {
     /// By GPU: the memory that nobody accounted for when it was last looked for, or less since.
     unattributed: HashMap<u32, u64>,
     notebooks: Notebooks,
+    versions: Versions,
     host: Host,
     /// Wall-clock time and boot time when it was opened; from then on only the latter is asked, so
     /// that a clock that is set does not bend a history.
@@ -72,6 +74,7 @@ impl Live {
             holders: Holders::new(roots.clone()),
             unattributed: HashMap::new(),
             notebooks: Notebooks::new(roots.clone()),
+            versions: Versions::new(roots.clone()),
             processes: Processes::new(roots),
             opened: (wall_clock(), host::read_clocks()),
             beat: Beat::new(interval, Instant::now()),
@@ -96,6 +99,7 @@ impl Live {
         snapshot.processes = self.look_up(&snapshot.gpus);
         snapshot.host = self.host.clone();
         self.notebooks.join(&mut snapshot.processes);
+        self.versions.join(&mut snapshot.processes);
         snapshot
     }
 

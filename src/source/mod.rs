@@ -1,7 +1,7 @@
 //! Where snapshots come from.
 //!
 //! [`Source`] is all that the rest of the house knows: the next snapshot, please. `live` joins NVML
-//! and /proc and stamps the time, by the `beat`; `notebooks` asks Jupyter's servers for it; `replay` plays
+//! and /proc and stamps the time, by the `beat`; `notebooks` asks Jupyter's servers for it, `versions` packages for theirs; `replay` plays
 //! recordings by a `schedule`; `nvml` holds every NVML call.
 
 mod beat;
@@ -10,6 +10,7 @@ mod notebooks;
 pub mod nvml;
 pub mod replay;
 mod schedule;
+mod versions;
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! From a kernel's process to its notebook and its server: real Jupyter servers and kernels, programs
-//! that run notebooks in a batch; servers that misbehave are in `misbehaving`.
+//! From a kernel's process to its notebook and its server: real Jupyter servers and kernels; programs that run
+//! notebooks in a batch are in `batch`, servers that misbehave in `misbehaving`.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::support::{self, wait_until};
 
+mod batch;
 mod doctor;
 mod misbehaving;
 
@@ -570,47 +571,4 @@ fn a_dead_servers_file_sends_nobody_to_a_stranger() {
     );
     assert_eq!(stranger.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
     assert_no_secret(&[&check.stdout, &check.stderr]);
-}
-
-#[test]
-fn programs_that_run_a_notebook_through_are_a_batch() {
-    let Some(python) = support::python_with(&["papermill", "nbconvert", "nbclient", "ipykernel"])
-    else {
-        return;
-    };
-    for (arguments, application) in [
-        (
-            &["-m", "papermill", "a.ipynb", "out.ipynb"] as &[&str],
-            "papermill",
-        ),
-        (
-            &[
-                "-m",
-                "nbconvert",
-                "--to",
-                "notebook",
-                "--execute",
-                "a.ipynb",
-            ],
-            "nbconvert",
-        ),
-        (
-            &["-c", "from nbclient.cli import main; main()", "a.ipynb"],
-            "batch",
-        ),
-    ] {
-        let place = Place::new();
-        let mut batch = place.run_through(&python, arguments);
-        let kernel = batch.kernel;
-        let shown = jupyter(&Machine::new(&one_gpu(&[kernel])), kernel);
-        fs::write(place.path("done"), "").unwrap();
-        assert!(batch.running.0.wait().unwrap().success(), "{application}");
-        assert_eq!(shown["application"], application, "{shown}");
-        let path = place.path("a.ipynb");
-        assert_eq!(shown["notebook_path"], path.to_str().unwrap(), "{shown}");
-        assert_eq!(shown["server_alive"], true);
-        for name in ["kernel_id", "server_url", "server_error", "execution_state"] {
-            assert_eq!(shown[name], Value::Null, "{name}: {shown}");
-        }
-    }
 }

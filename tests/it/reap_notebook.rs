@@ -264,6 +264,11 @@ fn what_a_kernel_has_forked_does_not_cost_the_kernel() {
     );
     assert!(server.drive(&kernel, &code).0.wait().unwrap().success());
     let fork: u32 = fs::read_to_string(fork).unwrap().parse().unwrap();
+    // It is called what it is.
+    let output = Machine::new(&one_gpu(&[kernel.pid, fork])).run(&["ps"]);
+    for name in ["[notebook a.ipynb]", "[worker of notebook a.ipynb]"] {
+        assert_eq!(output.stdout.matches(name).count(), 1, "{name} {output:?}");
+    }
     let mut target = Stage::new(&[kernel.pid]).target();
     let kernel_step = planned(&mut target);
     kernel_step.pid = fork;

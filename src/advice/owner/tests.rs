@@ -374,6 +374,10 @@ fn a_notebook_is_ended_where_it_is_open() {
         (Some("vscode"), "VS Code"),
         (Some("marimo"), "marimo"),
         (Some("colab"), "Colab"),
+        (Some("voila"), "close the dashboard"),
+        (Some("kernelgateway"), "Kernel Gateway"),
+        (Some("databricks"), "dbutils.library.restartPython()"),
+        (Some("ipykernel"), "`kill 4242`"),
         (Some("jupyter-console"), "`exit`"),
         (Some("spyder"), "close its window"),
     ] {

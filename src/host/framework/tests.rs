@@ -250,6 +250,30 @@ fn launchers_and_links_stand_beside_the_framework() {
 }
 
 #[test]
+fn all_frameworks_of_a_process_are_named() {
+    let flow = "/v/tensorflow/libtensorflow_framework.so.2";
+    let jax = "/v/jax_plugins/xla_cuda12/xla_cuda_plugin.so";
+    let cupy = "/v/cupy/_core/core.cpython-312-x86_64-linux-gnu.so";
+    let numba = "/v/numba/_helperlib.cpython-312-x86_64-linux-gnu.so";
+    for (paths, framework, libraries) in [
+        (&[TORCH, flow][..], "pytorch", &["tensorflow"][..]),
+        (&[flow, TORCH, jax], "jax", &["pytorch", "tensorflow"]),
+        (&[TORCH, cupy], "pytorch", &["cupy"]),
+        (&[TORCH, numba, RUNTIME], "pytorch", &[]),
+        (&["/v/vllm/_C.abi3.so", TORCH, cupy], "vllm", &[]),
+        (
+            &["/v/vllm/_C.abi3.so", TORCH, flow],
+            "vllm",
+            &["tensorflow"],
+        ),
+    ] {
+        let loaded = loaded(&[paths, &[DRIVER]].concat(), "python t.py");
+        assert_eq!(loaded.framework, Some(framework), "{paths:?}");
+        assert_eq!(loaded.libraries, libraries, "{paths:?}");
+    }
+}
+
+#[test]
 fn a_path_tells_a_version_where_a_tool_wrote_it() {
     let hash = "0123456789abcdfghijklmnpqrsvwxyz";
     let nix = format!("/nix/store/{hash}-python3.11-torch-2.1.0-lib/lib/libtorch_cuda.so");

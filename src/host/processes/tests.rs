@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::*;
 use crate::host::read_clocks;
 use crate::model::Time;
+use crate::model::snapshot::Jupyter;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -184,7 +185,10 @@ fn a_process_is_filled_as_far_as_proc_tells() {
             threads: Some(4),
             terminal: Some("pts/3".into()),
             framework: Some("pytorch".into()),
-            jupyter: Some(Arc::default()),
+            jupyter: Some(Arc::new(Jupyter {
+                application: Some("ipykernel".into()),
+                ..Jupyter::default()
+            })),
             ..Process::default()
         }
     );

@@ -99,7 +99,7 @@ fn whose(sheet: &mut Sheet, process: &Process, report: &Report) {
     };
     sheet.entry("Whose", &owner);
     if let Some(jupyter) = &process.jupyter {
-        notebook(sheet, jupyter, report);
+        notebook(sheet, process, jupyter, report);
     }
     if let Some(container) = &process.container {
         let runtime = container.runtime.as_deref().unwrap_or("container");
@@ -142,7 +142,10 @@ fn whose(sheet: &mut Sheet, process: &Process, report: &Report) {
     }
 }
 
-fn notebook(sheet: &mut Sheet, jupyter: &Jupyter, report: &Report) {
+fn notebook(sheet: &mut Sheet, process: &Process, jupyter: &Jupyter, report: &Report) {
+    if let Some(kernel) = process.kernel_forked_from() {
+        sheet.entry("", &format!("a worker that kernel {kernel} has forked, of"));
+    }
     let mut words = match &jupyter.notebook_path {
         Some(path) => format!("notebook {path}"),
         None => "a notebook's kernel; which notebook is not known".to_owned(),

@@ -189,8 +189,8 @@ fn labels(field: Field, process: &Process) -> [Option<&str>; 4] {
         Field::Framework => [
             process.framework.as_deref(),
             process.framework_version.as_deref(),
-            None,
-            None,
+            library(process, 0),
+            library(process, 1),
         ],
         Field::Container => {
             let container = process.container.as_deref();
@@ -223,6 +223,11 @@ fn labels(field: Field, process: &Process) -> [Option<&str>; 4] {
         Field::Unit => [process.systemd_unit.as_deref(), None, None, None],
         _ => [None; 4],
     }
+}
+
+/// What a process has loaded beside its framework, by its place in the list.
+fn library(process: &Process, place: usize) -> Option<&str> {
+    process.libraries.as_deref()?.get(place).map(|it| &**it)
 }
 
 /// Whether the command line has it in one of its words; across words, where there are blanks in it.
