@@ -203,6 +203,8 @@ fn voila_and_its_kernels_are_left_to_their_dashboard() {
     let port = free_port();
     let mut command = place.command(&python);
     command.args(["-m", "voila", "--no-browser", &format!("--port={port}")]);
+    // It keeps its kernels' connection files in a folder of its own there.
+    command.env("TMPDIR", place.path(""));
     let voila = Running::start(command.arg(place.path("a.ipynb")));
     // A browser that looks at it; it stays there, and the kernel with it.
     let page = format!("http://127.0.0.1:{port}/");
