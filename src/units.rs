@@ -9,7 +9,8 @@ pub const MIB: u64 = 1 << 20;
 /// A gibibyte.
 pub const GIB: u64 = 1 << 30;
 
-/// A number of bytes, shown as `512 B`, `1.5 KiB`, `20.0 GiB`; typed as `8GiB`, `512MiB`, `1024`.
+/// A number of bytes, shown as `512 B`, `1.5 KiB`, `20.0 GiB`; typed as `8GiB`, `512MiB`,
+/// `4096B`. A number alone is no size, for `8` would be as near to 8 bytes as to 8 GiB; only `0` is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Bytes(pub u64);
 
@@ -40,25 +41,63 @@ impl fmt::Display for Bytes {
 
 /// What a person typed is not a quantity; says what one looks like.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{text:?} is not {what}; write {examples}")]
-pub struct ParseError {
-    text: String,
-    what: &'static str,
-    examples: &'static str,
+pub enum ParseError {
+    /// It is something else.
+    #[error("{text:?} is not {what}; write {examples}")]
+    Other {
+        /// As it was typed.
+        text: String,
+        /// What it should be.
+        what: &'static str,
+        /// Some that are.
+        examples: &'static str,
+    },
+    /// It is a number, and nothing says of what.
+    #[error("{text:?} has no unit; write {}", listed(.text, .units))]
+    NoUnit {
+        /// As it was typed.
+        text: String,
+        /// Units that it may have.
+        units: &'static [&'static str],
+    },
+}
+
+/// A number with each of these units: `8GiB, 8MiB or 8%`.
+fn listed(number: &str, units: &[&str]) -> String {
+    let number = number.trim();
+    let mut text = String::new();
+    for (at, unit) in units.iter().enumerate() {
+        text.push_str(match at {
+            0 => "",
+            _ if at + 1 == units.len() => " or ",
+            _ => ", ",
+        });
+        text.push_str(number);
+        text.push_str(unit);
+    }
+    text
 }
 
 impl FromStr for Bytes {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        let error = || ParseError {
+        let error = || ParseError::Other {
             text: text.to_owned(),
             what: "a size",
-            examples: "8GiB, 512MiB or a number of bytes",
+            examples: "8GiB, 512MiB or 4096B",
         };
         let (number, unit) = split(text).ok_or_else(error)?;
         let size = match unit.to_ascii_lowercase().as_str() {
-            "" | "b" => 1u64,
+            // Nothing is nothing in every unit.
+            "" if number == 0.0 => 1u64,
+            "" => {
+                return Err(ParseError::NoUnit {
+                    text: text.to_owned(),
+                    units: &["GiB", "MiB"],
+                });
+            }
+            "b" => 1,
             "k" | "kib" => 1 << 10,
             "m" | "mib" => 1 << 20,
             "g" | "gib" => 1 << 30,
@@ -105,14 +144,23 @@ impl FromStr for Amount {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        let error = || ParseError {
-            text: text.to_owned(),
-            what: "a size or a share from 0% to 100%",
-            examples: "8GiB, 512MiB or 90%",
-        };
         match split(text) {
             Some((percent, "%")) if percent <= 100.0 => Ok(Self::Share(percent)),
-            _ => text.parse().map(Self::Size).map_err(|_| error()),
+            number => text.parse().map(Self::Size).map_err(|error| match error {
+                ParseError::NoUnit { text, .. } => ParseError::NoUnit {
+                    text,
+                    units: if number.is_some_and(|(number, _)| number <= 100.0) {
+                        &["GiB", "MiB", "%"]
+                    } else {
+                        &["GiB", "MiB"]
+                    },
+                },
+                ParseError::Other { text, .. } => ParseError::Other {
+                    text,
+                    what: "a size or a share from 0% to 100%",
+                    examples: "8GiB, 512MiB or 90%",
+                },
+            }),
         }
     }
 }
@@ -166,7 +214,7 @@ impl FromStr for Span {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        let error = || ParseError {
+        let error = || ParseError::Other {
             text: text.to_owned(),
             what: "a duration",
             examples: "30s, 10m, 2h or 1h30m",
@@ -224,8 +272,9 @@ mod tests {
             ("8GiB", 8 * GIB),
             ("512 MiB", 512 * MIB),
             ("1.5g", 3 * GIB / 2),
-            ("1024", 1024),
+            ("1024B", 1024),
             ("0", 0),
+            ("0.0", 0),
         ] {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
         }
@@ -241,6 +290,26 @@ mod tests {
             "NaN",
         ] {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_number_without_a_unit_is_no_size() {
+        for (text, told) in [
+            ("8", "\"8\" has no unit; write 8GiB or 8MiB"),
+            (" 1.5 ", "\" 1.5 \" has no unit; write 1.5GiB or 1.5MiB"),
+            (
+                "1073741824",
+                "\"1073741824\" has no unit; write 1073741824GiB or 1073741824MiB",
+            ),
+        ] {
+            assert_eq!(text.parse::<Bytes>().unwrap_err().to_string(), told);
+        }
+        for (text, told) in [
+            ("8", "\"8\" has no unit; write 8GiB, 8MiB or 8%"),
+            ("300", "\"300\" has no unit; write 300GiB or 300MiB"),
+        ] {
+            assert_eq!(text.parse::<Amount>().unwrap_err().to_string(), told);
         }
     }
 

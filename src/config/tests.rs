@@ -119,7 +119,7 @@ fn everything_that_may_be_written_is_read() {
 
 #[test]
 fn what_is_in_force_reads_back_as_the_same() {
-    for text in ["", WHOLE, "[rules.idle]\nmin_memory = \"1000001\""] {
+    for text in ["", WHOLE, "[rules.idle]\nmin_memory = \"1000001B\""] {
         let config = parse(text).unwrap();
         let written = config.to_toml();
         assert_eq!(parse(&written).unwrap(), config, "{written}");
@@ -247,6 +247,7 @@ fn values_without_sense_are_refused() {
         "rules.idle.max_cpu_percent = 99999999999999999999999",
         "rules.idle.min_memory = 1024",
         "rules.idle.min_memory = \"8GB\"",
+        "rules.idle.min_memory = \"8\"",
         "rules.idle.severity = \"bad\"",
         "rules.idle.enabled = \"yes\"",
         "rules.idle.enabled = 1979-05-27",

@@ -214,7 +214,7 @@ fn exact_bytes(Bytes(bytes): Bytes) -> String {
         .iter()
         .find(|(_, bits)| bytes != 0 && bytes.trailing_zeros() >= *bits)
         .map_or_else(
-            || bytes.to_string(),
+            || format!("{bytes}B"),
             |(unit, bits)| format!("{}{unit}", bytes >> bits),
         )
 }
@@ -254,6 +254,7 @@ mod tests {
             Value::Bytes(Bytes(1536 * MIB)),
             Value::Bytes(Bytes(1_000_001)),
             Value::Bytes(Bytes(0)),
+            Value::Bytes(Bytes(1)),
             Value::Span(Span::from_seconds(600.0)),
             Value::Span(Span::from_seconds(86_400.0)),
             Value::Span(Span::from_seconds(5_461.5)),
@@ -291,6 +292,7 @@ mod tests {
             (Form::Percent, Written::Text("20%")),
             (Form::Bytes, Written::Number(1024.0)),
             (Form::Bytes, Written::Text("8GB")),
+            (Form::Bytes, Written::Text("8")),
             (Form::Severity, Written::Text("high")),
             (Form::Flag, Written::Text("true")),
             (Form::Flag, Written::Other("array")),

@@ -85,6 +85,12 @@ fn wrong_usage_is_2_and_says_what_to_type() {
         (&["check", "--fail-on", "fatal"], "critical"),
         (&["check", "--rule", "idel", "--demo"], "idle"),
         (&["record", "--max-size", "8 apples"], "8GiB"),
+        (&["record", "--max-size", "100"], "write 100GiB or 100MiB"),
+        (
+            &["record", "--store", "--store-size", "256"],
+            "write 256GiB or 256MiB",
+        ),
+        (&["reap", "--demo", "--min", "4"], "write 4GiB or 4MiB"),
         (&["record", "--keep", "0"], "--keep"),
         (&["watch", "--demo", "--speed", "-1"], "0.01"),
         (&["ps", "--demo", "--replay", "x"], "cannot be used with"),

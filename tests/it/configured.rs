@@ -132,6 +132,19 @@ fn a_proof_says_what_the_file_comes_to() {
 }
 
 #[test]
+fn a_size_without_a_unit_is_refused_with_file_line_and_key() {
+    for (value, told) in [("8", "8"), ("\"8\"", "\"8\""), ("1073741824", "1073741824")] {
+        let toml = format!("[rules.idle]\nmin_memory = {value}\n");
+        let output = under(&toml, &["config", "check"]);
+        assert_eq!(output.code, 2, "{output:?}");
+        let message = format!(
+            "config.toml:2: rules.idle.min_memory: {told} is not allowed; write a size such as \"1GiB\""
+        );
+        assert!(output.stderr.contains(&message), "{output:?}");
+    }
+}
+
+#[test]
 fn a_trial_says_what_each_rule_would_have_found_and_when() {
     let toml = "[[rule]]\nname = \"long-naps\"\nkind = \"idle\"\nduration = \"5h\"\n\
          [[rule]]\nname = \"dora-naps\"\nkind = \"idle\"\nuser = \"dora\"\nseverity = \"critical\"\n\

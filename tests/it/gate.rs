@@ -368,7 +368,12 @@ fn hostile_values_are_refused_with_a_hint() {
         (&["--max-used", ""], "write 8GiB"),
         (&["--max-unattributed", "NaN"], "write 8GiB"),
         (&["--max-unattributed", "1e9%"], "write 8GiB"),
+        (&["--max-used", "10"], "write 10GiB, 10MiB or 10%"),
+        (&["--max-unattributed", "1"], "write 1GiB, 1MiB or 1%"),
         (&["--wait-free", "0"], "always free"),
+        // It was 8 bytes, which are free at once.
+        (&["--wait-free", "8"], "no unit; write 8GiB or 8MiB"),
+        (&["--wait-free", "8:0"], "no unit; write 8GiB or 8MiB"),
         (&["--wait-free", "8GB"], "write 8GiB"),
         (&["--wait-free", "50%"], "write 8GiB"),
         (&["--wait-free", "8GiB:"], "8GiB:0"),

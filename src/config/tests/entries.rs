@@ -228,6 +228,10 @@ fn a_mistake_in_an_entry_is_told_with_its_line_and_key() {
             "4: rule.memory_above: 8 is not allowed; write a size",
         ),
         (
+            rule("memory_above = \"8\""),
+            "4: rule.memory_above: \"8\" is not allowed; write a size such as \"1GiB\"",
+        ),
+        (
             rule("container = \"3f2a\""),
             "4: rule.container: \"3f2a\" is too short for an id; write at least 12 digits",
         ),

@@ -180,6 +180,11 @@ fn an_error_says_what_would_be_right() {
             "mem>x",
             "mem: \"x\" is not a size or a share from 0% to 100%; write 8GiB, 512MiB or 90%",
         ),
+        (
+            "mem>20",
+            "mem: \"20\" has no unit; write 20GiB, 20MiB or 20%",
+        ),
+        ("rss>1", "rss: \"1\" has no unit; write 1GiB or 1MiB"),
         ("sm<few", "sm: \"few\" is not a number; write sm<5"),
         ("sm<inf", "sm: \"inf\" is not a number; write sm<5"),
         ("pid:-1", "pid: \"-1\" is not a number; write pid:4242"),

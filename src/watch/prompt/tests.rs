@@ -149,6 +149,20 @@ fn a_filter_holds_while_it_is_typed_and_enter_keeps_it() {
 }
 
 #[test]
+fn a_size_without_a_unit_hides_nothing_and_says_why() {
+    let mut app = app();
+    type_in(&mut app, "/user:ann mem>20");
+    assert_eq!((app.listing.lines.len(), app.listing.hidden), (2, 2));
+    assert_eq!(in_force(&app), "user:ann");
+    let told = "mem: \"20\" has no unit; write 20GiB, 20MiB or 20%";
+    assert_eq!(prompt(&app).error.as_deref(), Some(told));
+    press(&mut app, KeyCode::Enter);
+    assert_eq!(prompt(&app).error.as_deref(), Some(told), "it stays open");
+    type_in(&mut app, "%");
+    assert_eq!(prompt(&app).error, None);
+}
+
+#[test]
 fn the_beginning_of_a_name_hides_nothing_but_enter_means_it() {
     let mut app = app();
     type_in(&mut app, "/runti");
