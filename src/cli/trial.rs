@@ -38,6 +38,9 @@ pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Resul
     }
 }
 
+/// More than these are counted and not listed: a recording may be made to have any number of them.
+const MOST_EVENTS: usize = 100_000;
+
 /// What the trial came to: the document that `--json` prints.
 #[derive(Serialize)]
 struct Outcome {
@@ -47,8 +50,17 @@ struct Outcome {
     to: Option<Time>,
     /// In the order in which they happened.
     events: Vec<Event>,
+    /// How many more there were; they count in `rules`.
+    #[serde(skip_serializing_if = "is_zero")]
+    events_left_out: u64,
     /// In the order of the rules.
     rules: Vec<Summary>,
+}
+
+// By reference, as serde asks.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// A finding began, or was over.
@@ -107,6 +119,7 @@ struct Trial {
     /// What stands, by rule, id and whether an exemption keeps it, as it began.
     standing: HashMap<(Arc<str>, Arc<str>, bool), Event>,
     events: Vec<Event>,
+    events_left_out: u64,
 }
 
 impl Trial {
@@ -129,6 +142,16 @@ impl Trial {
             last: None,
             standing: HashMap::new(),
             events: Vec::new(),
+            events_left_out: 0,
+        }
+    }
+
+    /// Lists an event, if there are not too many already.
+    fn list(&mut self, event: Event) {
+        if self.events.len() < MOST_EVENTS {
+            self.events.push(event);
+        } else {
+            self.events_left_out += 1;
         }
     }
 
@@ -167,7 +190,7 @@ impl Trial {
                 summary.total_seconds += event.duration_seconds;
             }
         }
-        self.events.extend(ended);
+        ended.into_iter().for_each(|event| self.list(event));
         began.sort_by(|(a, _), (b, _)| a.cmp(b));
         for (key, event) in began {
             if let Some(summary) = self.summary(&event.rule) {
@@ -175,7 +198,7 @@ impl Trial {
                 summary.kept += usize::from(event.kept.is_some());
                 summary.first.get_or_insert(event.time);
             }
-            self.events.push(event.clone());
+            self.list(event.clone());
             self.standing.insert(key, event);
         }
     }
@@ -205,6 +228,7 @@ impl Trial {
             from: self.first,
             to: self.last,
             events: self.events,
+            events_left_out: self.events_left_out,
             rules: self.summaries,
         }
     }
@@ -240,6 +264,13 @@ impl Outcome {
     fn write(&self, out: &mut String) -> std::fmt::Result {
         for event in &self.events {
             event.write(out)?;
+        }
+        if self.events_left_out > 0 {
+            writeln!(
+                out,
+                "and {} more, which are not listed",
+                self.events_left_out
+            )?;
         }
         if !self.events.is_empty() {
             writeln!(out)?;

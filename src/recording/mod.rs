@@ -70,6 +70,18 @@ pub enum Error {
         /// What was wrong first; `None` where it holds no text at all.
         first: Option<Damage>,
     },
+    /// There was nothing but what is no snapshot for so long that it may have no end.
+    #[error("{name}, line {line}: {}", barren(*.found, .last.as_ref()))]
+    Barren {
+        /// The recording.
+        name: String,
+        /// The line at which it was given up, from 1.
+        line: u64,
+        /// The line of the last snapshot; 0 where there was none.
+        found: u64,
+        /// What was wrong last; `None` where all of it was blank.
+        last: Option<Flaw>,
+    },
     /// It cannot be opened or created for writing.
     #[error("cannot record to {name}: {}; name a file in a directory that exists and that you may write to", plain(.cause))]
     Create {
@@ -200,6 +212,20 @@ fn plain(error: &io::Error) -> String {
 /// Why there is no snapshot in a file.
 fn blame(first: Option<&Damage>) -> String {
     first.map_or_else(|| "it is empty".to_owned(), ToString::to_string)
+}
+
+/// What there was in place of a snapshot, and what to do next.
+fn barren(found: u64, last: Option<&Flaw>) -> String {
+    let last = last.map_or_else(|| "blank lines".to_owned(), ToString::to_string);
+    match found {
+        0 => format!(
+            "no snapshot so far ({last}); give it what `gpumem record` writes: one JSON snapshot a line, \
+             plain or compressed with zstd"
+        ),
+        found => format!(
+            "no snapshot since line {found} ({last}); cut it off there with `head -n {found}`"
+        ),
+    }
 }
 
 /// What a failed write has left.

@@ -16,7 +16,20 @@ use crate::model::snapshot::SCHEMA;
 use crate::units::MIB;
 
 /// A longer line is not held in memory. A snapshot of a thousand processes is about one MiB.
-const LINE_LIMIT: u64 = 64 * MIB;
+const LINE_LIMIT: u64 = 16 * MIB;
+/// So much text in a row without a snapshot is no recording, and it may have no end: a device, a
+/// pipe, zeros that a few kilobytes unpack to.
+const BARREN_LIMIT: u64 = 64 * MIB;
+/// So many lines in a row without a snapshot are none either.
+const BARREN_LINES: u64 = 100_000;
+/// Objects in a line. Ten bytes of text may be a process, which takes a hundred times that in memory;
+/// a snapshot of a thousand processes has a few thousand.
+const OBJECT_LIMIT: usize = 100_000;
+/// Commas in a line, for lists of empty texts.
+const VALUE_LIMIT: usize = 2_000_000;
+/// A compressed file says how far back it looks, and so much memory is taken at once: 128 MiB, as far
+/// as `zstd` itself goes without being told.
+const WINDOW_LOG_LIMIT: u32 = 27;
 /// Damage beyond this many lines is counted and no longer kept.
 const DAMAGE_LIMIT: usize = 100;
 /// Read at once; a few snapshots of a busy host.
@@ -36,7 +49,10 @@ pub struct Reader {
     line: Vec<u8>,
     number: u64,
     bytes: u64,
-    found: bool,
+    /// Text read since the last snapshot, or the beginning.
+    barren: u64,
+    /// The line of the last snapshot; 0 where there was none.
+    found: u64,
     ended: bool,
     damage: Vec<Damage>,
     damage_count: u64,
@@ -138,7 +154,11 @@ impl Reader {
         let compressed = is_zstd(&head);
         let whole = Cursor::new(head).chain(input);
         let input: Box<dyn BufRead + Send> = if compressed {
-            match zstd::Decoder::new(whole) {
+            let decoder = zstd::Decoder::new(whole).and_then(|mut decoder| {
+                decoder.window_log_max(WINDOW_LOG_LIMIT)?;
+                Ok(decoder)
+            });
+            match decoder {
                 Ok(decoder) => Box::new(BufReader::with_capacity(BUFFER_BYTES, decoder)),
                 Err(cause) => return Err(read_error(name, cause)),
             }
@@ -153,7 +173,8 @@ impl Reader {
             line: Vec::new(),
             number: 0,
             bytes: 0,
-            found: false,
+            barren: 0,
+            found: 0,
             ended: false,
             damage: Vec::new(),
             damage_count: 0,
@@ -175,6 +196,16 @@ impl Reader {
         self.damage_count
     }
 
+    /// How much text there was in what was read last: what its snapshot may take in memory.
+    pub(crate) fn line_bytes(&self) -> usize {
+        self.line.len()
+    }
+
+    /// How much text was read so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Reads one line: its snapshot, or `None` where it holds none or there is no further line.
     fn step(&mut self) -> Result<Option<Snapshot>, Error> {
         self.line.clear();
@@ -184,13 +215,14 @@ impl Reader {
             Ok(Line::Last) => self.parse(true),
             Ok(Line::TooLong) => {
                 self.note(Flaw::TooLong);
-                Ok(None)
+                self.check_barren()
             }
             Ok(Line::End) => self.end(None),
             // What has no error number comes from the decompressor: what precedes it is good.
             Err(cause) if self.compressed && cause.raw_os_error().is_none() => {
                 self.end(Some(match cause.kind() {
                     io::ErrorKind::UnexpectedEof => Flaw::TornCompression,
+                    _ if cause.to_string().contains(TOO_FAR_BACK) => Flaw::Window,
                     _ => Flaw::Compression(bounded(&cause.to_string())),
                 }))
             }
@@ -206,17 +238,37 @@ impl Reader {
         let read = (&mut self.input)
             .take(LINE_LIMIT + 1)
             .read_until(b'\n', &mut self.line)?;
-        self.bytes += read as u64;
+        self.count_text(read);
         Ok(if read == 0 {
             Line::End
         } else if self.line.ends_with(b"\n") {
             Line::Whole
         } else if read as u64 > LINE_LIMIT {
             self.line = Vec::new();
-            self.input.skip_until(b'\n')?;
+            let rest = BARREN_LIMIT.saturating_sub(self.barren) + 1;
+            let skipped = (&mut self.input).take(rest).skip_until(b'\n')?;
+            self.count_text(skipped);
             Line::TooLong
         } else {
             Line::Last
+        })
+    }
+
+    fn count_text(&mut self, read: usize) {
+        self.bytes += read as u64;
+        self.barren += read as u64;
+    }
+
+    /// Gives up where nothing was found for too long.
+    fn check_barren(&self) -> Result<Option<Snapshot>, Error> {
+        if self.barren <= BARREN_LIMIT && self.number - self.found <= BARREN_LINES {
+            return Ok(None);
+        }
+        Err(Error::Barren {
+            name: self.name.clone(),
+            line: self.number,
+            found: self.found,
+            last: self.damage.last().map(|damage| damage.flaw.clone()),
         })
     }
 
@@ -225,7 +277,7 @@ impl Reader {
         if let Some(flaw) = flaw {
             self.note(flaw);
         }
-        if self.found {
+        if self.found > 0 {
             return Ok(None);
         }
         Err(Error::Empty {
@@ -241,7 +293,11 @@ impl Reader {
         }
         text = text.trim_ascii();
         if text.is_empty() {
-            return Ok(None);
+            return self.check_barren();
+        }
+        if is_overfull(text) {
+            self.note(Flaw::Overfull);
+            return self.check_barren();
         }
         let error = match serde_json::from_slice(text) {
             Ok(snapshot) => return Ok(Some(snapshot)),
@@ -265,7 +321,10 @@ impl Reader {
         };
         let salvaged = salvage(text);
         self.note(flaw);
-        Ok(salvaged)
+        match salvaged {
+            None => self.check_barren(),
+            salvaged => Ok(salvaged),
+        }
     }
 
     fn note(&mut self, flaw: Flaw) {
@@ -286,7 +345,8 @@ impl Iterator for Reader {
         while !self.ended {
             match self.step() {
                 Ok(Some(snapshot)) => {
-                    self.found = true;
+                    self.found = self.number;
+                    self.barren = 0;
                     return Some(Ok(snapshot));
                 }
                 Ok(None) => {}
@@ -342,9 +402,15 @@ pub enum Flaw {
     /// The decompressor gave up; nothing behind it can be read.
     #[error("damaged compressed data, the rest cannot be read: {0}")]
     Compression(String),
+    /// It asks for more memory to unpack than it is given.
+    #[error("compressed with a window of more than 128 MiB; unpack it with `zstd -d --long=31`")]
+    Window,
     /// It is longer than a snapshot can be.
-    #[error("longer than 64 MiB")]
+    #[error("longer than 16 MiB")]
     TooLong,
+    /// It holds more than a snapshot can.
+    #[error("more objects or values than a snapshot can hold")]
+    Overfull,
     /// It holds NUL bytes, as a file does after a power cut.
     #[error("holds NUL bytes")]
     Nul,
@@ -354,6 +420,24 @@ pub enum Flaw {
     /// It is not a snapshot in JSON.
     #[error("not a snapshot: {0}")]
     Json(String),
+}
+
+/// What zstd says of a window that is larger than it may be.
+const TOO_FAR_BACK: &str = "requires too much memory";
+
+/// Whether a line would take far more memory than it has text. Braces and commas in texts count, too;
+/// no command line has so many.
+fn is_overfull(text: &[u8]) -> bool {
+    // A short line cannot be, and most are.
+    if text.len() < OBJECT_LIMIT * br#"{"pid":1},"#.len() {
+        return false;
+    }
+    let (mut objects, mut values) = (0, 0);
+    for byte in text {
+        objects += usize::from(*byte == b'{');
+        values += usize::from(*byte == b',');
+    }
+    objects > OBJECT_LIMIT || values > VALUE_LIMIT
 }
 
 /// The schema of a line that is a snapshot of another major version.
@@ -409,391 +493,4 @@ fn bounded(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::model::{Process, Time};
-
-    /// A handful of small snapshots with text that needs escaping.
-    fn snapshots(count: u32) -> Vec<Snapshot> {
-        (0..count)
-            .map(|n| {
-                let mut snapshot = Snapshot::new(Time::from_unix_milliseconds(
-                    1_763_719_445_000 + i64::from(n),
-                ));
-                snapshot.host.hostname = Some("gpu-1".into());
-                snapshot.processes.push(Process {
-                    pid: 4200 + n,
-                    start_ticks: Some(987_654),
-                    command: Some(Arc::from([
-                        "python".into(),
-                        "träin.py\n{\"schema\":\"gpumem.snapshot/1\"}".into(),
-                    ])),
-                    cpu_percent: Some(97.5),
-                    ..Process::default()
-                });
-                snapshot
-            })
-            .collect()
-    }
-
-    fn lines(snapshots: &[Snapshot]) -> Vec<Vec<u8>> {
-        snapshots
-            .iter()
-            .map(|snapshot| {
-                let mut line = serde_json::to_vec(snapshot).unwrap();
-                line.push(b'\n');
-                line
-            })
-            .collect()
-    }
-
-    fn reader(bytes: impl Into<Vec<u8>>) -> Reader {
-        Reader::from_read(Cursor::new(bytes.into()), "r.jsonl").unwrap()
-    }
-
-    /// All that is read, the damage, and the error that ended it.
-    fn read(bytes: impl Into<Vec<u8>>) -> (Vec<Snapshot>, Vec<Damage>, Option<Error>) {
-        let mut reader = reader(bytes);
-        let (mut snapshots, mut error) = (Vec::new(), None);
-        for item in &mut reader {
-            match item {
-                Ok(snapshot) => snapshots.push(snapshot),
-                Err(e) => error = Some(e),
-            }
-        }
-        assert!(reader.next().is_none(), "an error ends it");
-        (snapshots, reader.damage, error)
-    }
-
-    fn flaws(damage: &[Damage]) -> Vec<(u64, &Flaw)> {
-        damage.iter().map(|d| (d.line, &d.flaw)).collect()
-    }
-
-    #[test]
-    fn it_reads_what_was_written_whatever_ends_a_line() {
-        let expected = snapshots(3);
-        let lines = lines(&expected);
-        let plain = lines.concat();
-        let crlf: Vec<u8> = lines
-            .iter()
-            .flat_map(|line| [line.trim_ascii_end(), b"\r\n"].concat())
-            .collect();
-        let spread = [b"\xef\xbb\xbf\n\n".to_vec(), lines.join(&b"\n \r\n"[..])].concat();
-        let marked = [b"\xef\xbb\xbf".as_slice(), &plain].concat();
-        let unended = plain[..plain.len() - 1].to_vec();
-        for bytes in [plain, crlf, spread, marked, unended] {
-            let (snapshots, damage, error) = read(bytes);
-            assert_eq!(snapshots, expected);
-            assert_eq!(damage, []);
-            assert!(error.is_none(), "{error:?}");
-        }
-    }
-
-    #[test]
-    fn it_reads_compressed_files_by_their_content() {
-        let expected = snapshots(3);
-        let plain = lines(&expected).concat();
-        // A skippable frame first, then two frames.
-        let (one, two) = plain.split_at(plain.len() / 2);
-        let bytes = [
-            b"\x50\x2a\x4d\x18\x03\0\0\0abc".to_vec(),
-            zstd::encode_all(one, 3).unwrap(),
-            zstd::encode_all(two, 3).unwrap(),
-        ]
-        .concat();
-        for start in [0, 11] {
-            let (snapshots, damage, error) = read(&bytes[start..]);
-            assert_eq!((snapshots, damage), (expected.clone(), vec![]));
-            assert!(error.is_none(), "{error:?}");
-        }
-    }
-
-    /// Hands out one byte at a time, as a slow pipe does.
-    struct Trickle(Cursor<Vec<u8>>);
-
-    impl Read for Trickle {
-        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-            let one = into.len().min(1);
-            self.0.read(&mut into[..one])
-        }
-    }
-
-    #[test]
-    fn a_slow_pipe_is_a_recording_too() {
-        let expected = snapshots(2);
-        let plain = lines(&expected).concat();
-        for bytes in [zstd::encode_all(&plain[..], 3).unwrap(), plain] {
-            let reader = Reader::from_read(Trickle(Cursor::new(bytes)), "-").unwrap();
-            let snapshots: Result<Vec<_>, _> = reader.collect();
-            assert_eq!(snapshots.unwrap(), expected);
-        }
-    }
-
-    #[test]
-    fn damaged_lines_are_skipped_and_told() {
-        let expected = snapshots(4);
-        let lines = lines(&expected);
-        let bytes = [
-            &lines[0][..],
-            b"{\"schema\":\"gpumem.snapshot/1\"}\n",
-            b"\xff\xfe{\0\n",
-            b"\xff\xfe\n",
-            &lines[1],
-            b"{\"schema\":\"gpumem.check/1\",\"time\":\"2025-12-04T08:15:38Z\"}\n",
-            b"[1,2\n",
-            &lines[2],
-            &lines[3][..50],
-        ]
-        .concat();
-        let (snapshots, damage, error) = read(bytes);
-        assert_eq!(snapshots, expected[..3]);
-        assert!(error.is_none(), "{error:?}");
-        let json = |text: &str| Flaw::Json(text.into());
-        assert_eq!(
-            flaws(&damage),
-            [
-                (2, &json("missing field `time` (column 30)")),
-                (3, &Flaw::Nul),
-                (4, &Flaw::NotUtf8),
-                (
-                    6,
-                    &json(
-                        r#"schema is "gpumem.check/1", this gpumem reads "gpumem.snapshot/1" (column 26)"#
-                    )
-                ),
-                (
-                    7,
-                    &json(
-                        "invalid type: integer `1`, expected the schema \"gpumem.snapshot/1\" (column 2)"
-                    )
-                ),
-                (9, &Flaw::TornLine),
-            ]
-        );
-        assert_eq!(
-            damage[5].to_string(),
-            "line 9: torn last line: the writer was cut off"
-        );
-    }
-
-    #[test]
-    fn the_whole_line_behind_a_torn_one_is_kept() {
-        let expected = snapshots(3);
-        let lines = lines(&expected);
-        // Two writers without a newline between them; zeros from a power cut before the third.
-        let bytes = [&lines[0][..40], &lines[1][..], &[0; 4096], &lines[2][..]].concat();
-        let (snapshots, damage, _) = read(bytes);
-        assert_eq!(snapshots, expected[1..]);
-        assert_eq!(damage.len(), 2);
-        assert_eq!((damage[1].line, &damage[1].flaw), (2, &Flaw::Nul));
-    }
-
-    #[test]
-    fn a_line_too_long_is_not_held() {
-        let expected = snapshots(2);
-        let lines = lines(&expected);
-        let input = Cursor::new(lines[0].clone())
-            .chain(io::repeat(b'x').take(LINE_LIMIT + 10))
-            .chain(Cursor::new([b"\n", &lines[1][..]].concat()));
-        let mut reader = Reader::from_read(input, "r.jsonl").unwrap();
-        assert_eq!(reader.next().unwrap().unwrap(), expected[0]);
-        assert_eq!(reader.next().unwrap().unwrap(), expected[1]);
-        assert!(reader.next().is_none());
-        assert_eq!(flaws(reader.damage()), [(2, &Flaw::TooLong)]);
-        assert!(reader.line.capacity() < 1 << 20);
-    }
-
-    #[test]
-    fn damage_is_bounded_and_counted() {
-        let mut reader = reader([b"{}\n".repeat(1000), lines(&snapshots(1)).concat()].concat());
-        assert_eq!(reader.by_ref().count(), 1);
-        assert_eq!(reader.damage().len(), DAMAGE_LIMIT);
-        assert_eq!(reader.damage_count(), 1000);
-    }
-
-    #[test]
-    fn what_damage_says_is_bounded_and_harmless() {
-        let line = format!(
-            "{{\"schema\":\"gpumem.snapshot/1\",\"time\":\"\\u001b[2J\\u202e{}\"}}\n",
-            "x".repeat(1 << 16)
-        );
-        let (_, damage, _) = read(line);
-        let text = damage[0].to_string();
-        assert!(text.len() < 400, "{}", text.len());
-        assert!(!text.chars().any(|c| c.is_control() || c == '\u{202e}'));
-    }
-
-    #[test]
-    fn another_major_version_is_refused() {
-        let mut lines = lines(&snapshots(2));
-        lines[1] = br#"{"schema":"gpumem.snapshot/12","time":7}"#.to_vec();
-        let (snapshots, _, error) = read(lines.concat());
-        assert_eq!(snapshots.len(), 1);
-        assert_eq!(
-            error.unwrap().to_string(),
-            "r.jsonl, line 2: its schema is \"gpumem.snapshot/12\" and this gpumem reads \
-             \"gpumem.snapshot/1\"; read it with the version of gpumem that recorded it"
-        );
-    }
-
-    #[test]
-    fn a_file_without_a_snapshot_says_what_it_should_be() {
-        for (bytes, reason) in [
-            (&b""[..], "it is empty"),
-            (b"\n\n", "it is empty"),
-            (
-                b"hello\n",
-                "line 1: not a snapshot: expected value (column 1)",
-            ),
-            (
-                b"\n{\"sch",
-                "line 2: torn last line: the writer was cut off",
-            ),
-            (b"\x1f\x8b\x08\x00", "line 1: holds NUL bytes"),
-            (
-                b"\x28\xb5\x2f\xfd",
-                "line 1: torn compressed data: the file was cut off",
-            ),
-        ] {
-            let (_, _, error) = read(bytes);
-            assert_eq!(
-                error.unwrap().to_string(),
-                format!(
-                    "r.jsonl holds no snapshot ({reason}); give it what `gpumem record` writes: \
-                     one JSON snapshot a line, plain or compressed with zstd"
-                )
-            );
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_opened_is_a_plain_error() {
-        let folder = tempfile::tempdir().unwrap();
-        let error = Reader::open(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("is a directory"), "{error}");
-
-        let error = Reader::open(&folder.path().join("none")).unwrap_err();
-        let error = error.to_string();
-        assert!(
-            error.contains("none: no such file or directory;"),
-            "{error}"
-        );
-
-        let locked = folder.path().join("locked");
-        fs::write(&locked, lines(&snapshots(1)).concat()).unwrap();
-        fs::set_permissions(&locked, fs::Permissions::from_mode(0o000)).unwrap();
-        match Reader::open(&locked) {
-            Err(error) => assert!(error.to_string().contains("permission denied")),
-            // root reads everything.
-            Ok(reader) => assert_eq!(reader.count(), 1),
-        }
-    }
-
-    /// Fails after its content, as a disk does.
-    struct Failing(Cursor<Vec<u8>>);
-
-    impl Read for Failing {
-        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-            match self.0.read(into)? {
-                0 => Err(io::Error::from_raw_os_error(5)),
-                n => Ok(n),
-            }
-        }
-    }
-
-    #[test]
-    fn a_disk_that_fails_is_no_end_of_file() {
-        let plain = lines(&snapshots(2)).concat();
-        for bytes in [zstd::encode_all(&plain[..], 3).unwrap(), plain] {
-            let reader = Reader::from_read(Failing(Cursor::new(bytes)), "r.jsonl").unwrap();
-            let items: Vec<_> = reader.collect();
-            assert_eq!(items.len(), 3);
-            let error = items[2].as_ref().unwrap_err().to_string();
-            assert!(
-                error.starts_with("cannot read r.jsonl beyond line 2: input/output error;"),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn no_cut_loses_a_whole_line() {
-        let expected = snapshots(3);
-        let lines = lines(&expected);
-        let plain = lines.concat();
-        let ends: Vec<usize> = (1..=3).map(|n| lines[..n].concat().len()).collect();
-        for length in 0..=plain.len() {
-            let (snapshots, damage, error) = read(&plain[..length]);
-            // A line is whole without its newline, too.
-            let whole = ends.iter().filter(|&&end| length >= end - 1).count();
-            assert_eq!(snapshots, expected[..whole], "cut at {length}");
-            let at_an_end =
-                length == 0 || ends.iter().any(|&end| (end - 1..=end).contains(&length));
-            assert_eq!(damage.is_empty(), at_an_end, "cut at {length}");
-            assert_eq!(error.is_some(), whole == 0, "cut at {length}");
-        }
-    }
-
-    #[test]
-    fn no_cut_of_a_compressed_file_panics_or_invents() {
-        let expected = snapshots(40);
-        let bytes = zstd::encode_all(&lines(&expected).concat()[..], 3).unwrap();
-        for length in 0..bytes.len() {
-            let (snapshots, damage, error) = read(&bytes[..length]);
-            assert_eq!(snapshots, expected[..snapshots.len()], "cut at {length}");
-            assert!(error.is_some() || !damage.is_empty(), "cut at {length}");
-        }
-    }
-
-    #[test]
-    fn no_flipped_byte_loses_another_line() {
-        let expected = snapshots(5);
-        let lines = lines(&expected);
-        let plain = lines.concat();
-        let mut seed = 7u64;
-        let mut random = |below: usize| {
-            seed = seed
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) as usize % below
-        };
-        for _ in 0..600 {
-            let (at, byte) = (random(plain.len()), random(256) as u8);
-            let mut bytes = plain.clone();
-            bytes[at] = byte;
-            let mut end = 0;
-            let hit = lines
-                .iter()
-                .position(|line| {
-                    end += line.len();
-                    at < end
-                })
-                .unwrap();
-            let (snapshots, _, error) = read(bytes);
-            let told = format!("byte {at}, line {hit}, made {byte:#x}: {error:?}");
-            if let Some(Error::Schema { line, .. }) = error {
-                assert_eq!(
-                    (line, byte.is_ascii_digit()),
-                    (hit as u64 + 1, true),
-                    "{told}"
-                );
-                continue;
-            }
-            assert!(error.is_none(), "{told}");
-            for (n, snapshot) in expected.iter().enumerate().filter(|&(n, _)| n != hit) {
-                assert!(snapshots.contains(snapshot), "lost line {n}: {told}");
-            }
-        }
-        let compressed = zstd::encode_all(&plain[..], 3).unwrap();
-        for _ in 0..600 {
-            let mut bytes = compressed.clone();
-            bytes[random(compressed.len())] = random(256) as u8;
-            let (snapshots, _, error) = read(bytes);
-            assert!(!snapshots.is_empty() || error.is_some());
-        }
-    }
-}
+mod tests;

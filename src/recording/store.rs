@@ -35,7 +35,9 @@ const LAST_NAMEABLE: i64 = 253_402_207_199_999;
 /// To find the latest snapshot, so many segments are tried: the last may be torn, or just begun.
 const SEGMENTS_TRIED: usize = 4;
 /// No segment is larger by far; of a file that is, the beginning is looked at.
-const SEGMENT_LIMIT: u64 = 256 * MIB;
+const SEGMENT_LIMIT: u64 = 64 * MIB;
+/// No frame is larger by far, unpacked; of one that is, the beginning is looked at.
+const FRAME_LIMIT: u64 = 64 * MIB;
 
 /// A file of the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -259,25 +261,28 @@ fn latest_of(path: &Path) -> Option<Latest> {
         (before, last) = (last, end);
         end += length;
     }
-    let snapshots_of = |from: usize| -> Vec<Snapshot> {
+    let last_two_from = |from: usize| {
         let frames = Cursor::new(bytes[from..end].to_vec());
-        Reader::from_read(frames, "")
-            .into_iter()
-            .flatten()
-            .filter_map(Result::ok)
-            .collect()
+        let mut reader = Reader::from_read(frames, "").ok()?;
+        let mut two = (None, None);
+        while reader.bytes() < FRAME_LIMIT {
+            match reader.next() {
+                Some(Ok(snapshot)) => two = (two.1, Some(snapshot)),
+                Some(Err(_)) | None => break,
+            }
+        }
+        Some(two)
     };
-    let mut snapshots = snapshots_of(last);
-    if snapshots.len() < 2 {
-        snapshots = snapshots_of(before);
-    }
-    let latest = snapshots.pop()?;
+    let (previous, latest) = match last_two_from(last)? {
+        (Some(previous), latest) => (Some(previous), latest),
+        (None, _) => last_two_from(before)?,
+    };
+    let latest = latest?;
     Some(Latest {
         time: latest.time,
+        interval_seconds: previous
+            .map(|previous: Snapshot| latest.time.seconds_since(previous.time)),
         host: latest.host,
-        interval_seconds: snapshots
-            .last()
-            .map(|previous| latest.time.seconds_since(previous.time)),
     })
 }
 

@@ -22,6 +22,8 @@ pub const DEMO_HISTORY_SECONDS: f64 = 25.0 * 60.0;
 /// So many snapshots are read ahead of who judges them: enough that neither waits for the other's
 /// unevenness, little enough that a thousand processes in each do not matter.
 const READ_AHEAD: usize = 32;
+/// A snapshot of so much text counts as one of them; a larger one as several.
+const ONE_AHEAD_BYTES: usize = 512 << 10;
 
 /// A recording as a source.
 #[derive(Debug)]
@@ -54,7 +56,8 @@ enum Input {
     Here(Box<Reader>),
     /// On a thread of its own, ahead of who takes them.
     Ahead {
-        snapshots: Receiver<Result<Snapshot, recording::Error>>,
+        /// `None` before a large one takes up room, so that not as many are held.
+        snapshots: Receiver<Option<Result<Snapshot, recording::Error>>>,
         /// What is left of the reader when it is done.
         done: Receiver<Reader>,
     },
@@ -75,8 +78,10 @@ impl Input {
                 return;
             };
             // Whoever took the snapshots may have had enough.
-            for snapshot in reader.by_ref() {
-                if give.send(snapshot).is_err() {
+            while let Some(snapshot) = reader.next() {
+                let more = (reader.line_bytes() / ONE_AHEAD_BYTES).min(READ_AHEAD - 1);
+                let filled = (0..more).try_for_each(|_| give.send(None));
+                if filled.and_then(|()| give.send(Some(snapshot))).is_err() {
                     return;
                 }
             }
@@ -102,9 +107,9 @@ impl Input {
     fn next(&mut self) -> Result<Option<Snapshot>, recording::Error> {
         match self {
             Self::Here(reader) => reader.next().transpose(),
-            Self::Ahead { snapshots, done } => match snapshots.recv() {
-                Ok(snapshot) => snapshot.map(Some),
-                Err(mpsc::RecvError) => {
+            Self::Ahead { snapshots, done } => match snapshots.iter().flatten().next() {
+                Some(snapshot) => snapshot.map(Some),
+                None => {
                     *self = Self::Ended(done.recv().ok().map(Box::new));
                     Ok(None)
                 }

@@ -9,6 +9,7 @@
 )]
 
 mod advice;
+mod bombs;
 mod cli;
 mod configured;
 mod corpus;

@@ -1,0 +1,486 @@
+//! Reads what is whole, damaged, foreign and endless.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+use super::*;
+use crate::model::{Process, Time};
+
+/// A handful of small snapshots with text that needs escaping.
+fn snapshots(count: u32) -> Vec<Snapshot> {
+    (0..count)
+        .map(|n| {
+            let mut snapshot = Snapshot::new(Time::from_unix_milliseconds(
+                1_763_719_445_000 + i64::from(n),
+            ));
+            snapshot.host.hostname = Some("gpu-1".into());
+            snapshot.processes.push(Process {
+                pid: 4200 + n,
+                start_ticks: Some(987_654),
+                command: Some(Arc::from([
+                    "python".into(),
+                    "träin.py\n{\"schema\":\"gpumem.snapshot/1\"}".into(),
+                ])),
+                cpu_percent: Some(97.5),
+                ..Process::default()
+            });
+            snapshot
+        })
+        .collect()
+}
+
+fn lines(snapshots: &[Snapshot]) -> Vec<Vec<u8>> {
+    snapshots
+        .iter()
+        .map(|snapshot| {
+            let mut line = serde_json::to_vec(snapshot).unwrap();
+            line.push(b'\n');
+            line
+        })
+        .collect()
+}
+
+fn reader(bytes: impl Into<Vec<u8>>) -> Reader {
+    Reader::from_read(Cursor::new(bytes.into()), "r.jsonl").unwrap()
+}
+
+/// All that is read, the damage, and the error that ended it.
+fn read(bytes: impl Into<Vec<u8>>) -> (Vec<Snapshot>, Vec<Damage>, Option<Error>) {
+    let mut reader = reader(bytes);
+    let (mut snapshots, mut error) = (Vec::new(), None);
+    for item in &mut reader {
+        match item {
+            Ok(snapshot) => snapshots.push(snapshot),
+            Err(e) => error = Some(e),
+        }
+    }
+    assert!(reader.next().is_none(), "an error ends it");
+    (snapshots, reader.damage, error)
+}
+
+fn flaws(damage: &[Damage]) -> Vec<(u64, &Flaw)> {
+    damage.iter().map(|d| (d.line, &d.flaw)).collect()
+}
+
+#[test]
+fn it_reads_what_was_written_whatever_ends_a_line() {
+    let expected = snapshots(3);
+    let lines = lines(&expected);
+    let plain = lines.concat();
+    let crlf: Vec<u8> = lines
+        .iter()
+        .flat_map(|line| [line.trim_ascii_end(), b"\r\n"].concat())
+        .collect();
+    let spread = [b"\xef\xbb\xbf\n\n".to_vec(), lines.join(&b"\n \r\n"[..])].concat();
+    let marked = [b"\xef\xbb\xbf".as_slice(), &plain].concat();
+    let unended = plain[..plain.len() - 1].to_vec();
+    for bytes in [plain, crlf, spread, marked, unended] {
+        let (snapshots, damage, error) = read(bytes);
+        assert_eq!(snapshots, expected);
+        assert_eq!(damage, []);
+        assert!(error.is_none(), "{error:?}");
+    }
+}
+
+#[test]
+fn it_reads_compressed_files_by_their_content() {
+    let expected = snapshots(3);
+    let plain = lines(&expected).concat();
+    // A skippable frame first, then two frames.
+    let (one, two) = plain.split_at(plain.len() / 2);
+    let bytes = [
+        b"\x50\x2a\x4d\x18\x03\0\0\0abc".to_vec(),
+        zstd::encode_all(one, 3).unwrap(),
+        zstd::encode_all(two, 3).unwrap(),
+    ]
+    .concat();
+    for start in [0, 11] {
+        let (snapshots, damage, error) = read(&bytes[start..]);
+        assert_eq!((snapshots, damage), (expected.clone(), vec![]));
+        assert!(error.is_none(), "{error:?}");
+    }
+}
+
+/// Hands out one byte at a time, as a slow pipe does.
+struct Trickle(Cursor<Vec<u8>>);
+
+impl Read for Trickle {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let one = into.len().min(1);
+        self.0.read(&mut into[..one])
+    }
+}
+
+#[test]
+fn a_slow_pipe_is_a_recording_too() {
+    let expected = snapshots(2);
+    let plain = lines(&expected).concat();
+    for bytes in [zstd::encode_all(&plain[..], 3).unwrap(), plain] {
+        let reader = Reader::from_read(Trickle(Cursor::new(bytes)), "-").unwrap();
+        let snapshots: Result<Vec<_>, _> = reader.collect();
+        assert_eq!(snapshots.unwrap(), expected);
+    }
+}
+
+#[test]
+fn damaged_lines_are_skipped_and_told() {
+    let expected = snapshots(4);
+    let lines = lines(&expected);
+    let bytes = [
+        &lines[0][..],
+        b"{\"schema\":\"gpumem.snapshot/1\"}\n",
+        b"\xff\xfe{\0\n",
+        b"\xff\xfe\n",
+        &lines[1],
+        b"{\"schema\":\"gpumem.check/1\",\"time\":\"2025-12-04T08:15:38Z\"}\n",
+        b"[1,2\n",
+        &lines[2],
+        &lines[3][..50],
+    ]
+    .concat();
+    let (snapshots, damage, error) = read(bytes);
+    assert_eq!(snapshots, expected[..3]);
+    assert!(error.is_none(), "{error:?}");
+    let json = |text: &str| Flaw::Json(text.into());
+    assert_eq!(
+        flaws(&damage),
+        [
+            (2, &json("missing field `time` (column 30)")),
+            (3, &Flaw::Nul),
+            (4, &Flaw::NotUtf8),
+            (
+                6,
+                &json(
+                    r#"schema is "gpumem.check/1", this gpumem reads "gpumem.snapshot/1" (column 26)"#
+                )
+            ),
+            (
+                7,
+                &json(
+                    "invalid type: integer `1`, expected the schema \"gpumem.snapshot/1\" (column 2)"
+                )
+            ),
+            (9, &Flaw::TornLine),
+        ]
+    );
+    assert_eq!(
+        damage[5].to_string(),
+        "line 9: torn last line: the writer was cut off"
+    );
+}
+
+#[test]
+fn the_whole_line_behind_a_torn_one_is_kept() {
+    let expected = snapshots(3);
+    let lines = lines(&expected);
+    // Two writers without a newline between them; zeros from a power cut before the third.
+    let bytes = [&lines[0][..40], &lines[1][..], &[0; 4096], &lines[2][..]].concat();
+    let (snapshots, damage, _) = read(bytes);
+    assert_eq!(snapshots, expected[1..]);
+    assert_eq!(damage.len(), 2);
+    assert_eq!((damage[1].line, &damage[1].flaw), (2, &Flaw::Nul));
+}
+
+#[test]
+fn a_line_too_long_is_not_held() {
+    let expected = snapshots(2);
+    let lines = lines(&expected);
+    let input = Cursor::new(lines[0].clone())
+        .chain(io::repeat(b'x').take(LINE_LIMIT + 10))
+        .chain(Cursor::new([b"\n", &lines[1][..]].concat()));
+    let mut reader = Reader::from_read(input, "r.jsonl").unwrap();
+    assert_eq!(reader.next().unwrap().unwrap(), expected[0]);
+    assert_eq!(reader.next().unwrap().unwrap(), expected[1]);
+    assert!(reader.next().is_none());
+    assert_eq!(flaws(reader.damage()), [(2, &Flaw::TooLong)]);
+    assert!(reader.line.capacity() < 1 << 20);
+}
+
+/// How a recording without an end is read: the error, and how much was taken of it.
+fn endless(input: impl Read + Send + 'static) -> String {
+    let mut reader = Reader::from_read(input, "r.jsonl").unwrap();
+    let error = reader.by_ref().find_map(Result::err).unwrap().to_string();
+    assert!(reader.next().is_none(), "an error ends it");
+    assert!(reader.bytes <= BARREN_LIMIT + LINE_LIMIT + 2);
+    assert!(reader.line.capacity() <= 2 * LINE_LIMIT as usize);
+    assert!(reader.damage().len() <= DAMAGE_LIMIT);
+    error
+}
+
+/// Says the same for ever.
+struct Forever(Vec<u8>, usize);
+
+impl Forever {
+    fn new(text: &[u8]) -> Self {
+        Self(text.repeat(BUFFER_BYTES / text.len() + 1), 0)
+    }
+}
+
+impl Read for Forever {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let length = (&self.0[self.1..]).read(into)?;
+        self.1 = (self.1 + length) % self.0.len();
+        Ok(length)
+    }
+}
+
+#[test]
+fn what_has_no_end_is_given_up() {
+    let what_it_should_be = "give it what `gpumem record` writes: one JSON snapshot a line, plain or \
+                             compressed with zstd";
+    for (text, flaw) in [
+        (&b"\0"[..], "longer than 16 MiB"),
+        (b"x", "longer than 16 MiB"),
+        (b"\n", "blank lines"),
+        (
+            b"{\"no\":\"recording of anything that could be read, a line of it as long as others\"}\n",
+            "not a snapshot: missing field `schema` (column 81)",
+        ),
+    ] {
+        let error = endless(Forever::new(text));
+        let (line, rest) = error
+            .strip_prefix("r.jsonl, line ")
+            .and_then(|rest| rest.split_once(": "))
+            .unwrap();
+        assert!(line.parse::<u64>().unwrap() >= 1, "{error}");
+        assert_eq!(
+            rest,
+            format!("no snapshot so far ({flaw}); {what_it_should_be}")
+        );
+    }
+    let good = lines(&snapshots(2)).concat();
+    assert_eq!(
+        endless(Cursor::new(good).chain(io::repeat(0))),
+        "r.jsonl, line 3: no snapshot since line 2 (longer than 16 MiB); cut it \
+         off there with `head -n 2`"
+    );
+}
+
+#[test]
+fn a_small_file_that_unpacks_to_a_large_one_is_given_up() {
+    let frame = zstd::encode_all(io::repeat(0).take(16 * MIB), 1).unwrap();
+    let frames: &'static [u8] = frame.repeat(640).leak();
+    assert!(frames.len() < 2 << 20, "10 GiB in {}", frames.len());
+    let error = endless(frames);
+    assert!(error.starts_with("r.jsonl, line 1: no snapshot so far (longer than"));
+}
+
+#[test]
+fn a_large_window_is_not_given_its_memory() {
+    // A header that asks for 256 MiB, and an empty block.
+    let bytes = b"\x28\xb5\x2f\xfd\x00\x90\x01\x00\x00";
+    let (_, _, error) = read(&bytes[..]);
+    let error = error.unwrap().to_string();
+    assert!(
+        error.contains("unpack it with `zstd -d --long=31`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_line_that_would_take_far_more_memory_than_its_text_is_skipped() {
+    let expected = snapshots(1);
+    let head = r#"{"schema":"gpumem.snapshot/1","time":"2025-12-04T08:15:38Z","host":{},"#;
+    let processes = r#"{"pid":1},"#.repeat(OBJECT_LIMIT);
+    let texts = r#""","#.repeat(VALUE_LIMIT);
+    let bytes = [
+        format!("{head}\"processes\":[{processes}{{\"pid\":1}}]}}\n").into_bytes(),
+        format!("{head}\"processes\":[{{\"pid\":1,\"command\":[{texts}\"\"]}}]}}\n").into_bytes(),
+        lines(&expected).concat(),
+    ]
+    .concat();
+    let (snapshots, damage, error) = read(bytes);
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(snapshots, expected);
+    assert_eq!(flaws(&damage), [(1, &Flaw::Overfull), (2, &Flaw::Overfull)]);
+}
+
+#[test]
+fn damage_is_bounded_and_counted() {
+    let mut reader = reader([b"{}\n".repeat(1000), lines(&snapshots(1)).concat()].concat());
+    assert_eq!(reader.by_ref().count(), 1);
+    assert_eq!(reader.damage().len(), DAMAGE_LIMIT);
+    assert_eq!(reader.damage_count(), 1000);
+}
+
+#[test]
+fn what_damage_says_is_bounded_and_harmless() {
+    let line = format!(
+        "{{\"schema\":\"gpumem.snapshot/1\",\"time\":\"\\u001b[2J\\u202e{}\"}}\n",
+        "x".repeat(1 << 16)
+    );
+    let (_, damage, _) = read(line);
+    let text = damage[0].to_string();
+    assert!(text.len() < 400, "{}", text.len());
+    assert!(!text.chars().any(|c| c.is_control() || c == '\u{202e}'));
+}
+
+#[test]
+fn another_major_version_is_refused() {
+    let mut lines = lines(&snapshots(2));
+    lines[1] = br#"{"schema":"gpumem.snapshot/12","time":7}"#.to_vec();
+    let (snapshots, _, error) = read(lines.concat());
+    assert_eq!(snapshots.len(), 1);
+    assert_eq!(
+        error.unwrap().to_string(),
+        "r.jsonl, line 2: its schema is \"gpumem.snapshot/12\" and this gpumem reads \
+         \"gpumem.snapshot/1\"; read it with the version of gpumem that recorded it"
+    );
+}
+
+#[test]
+fn a_file_without_a_snapshot_says_what_it_should_be() {
+    for (bytes, reason) in [
+        (&b""[..], "it is empty"),
+        (b"\n\n", "it is empty"),
+        (
+            b"hello\n",
+            "line 1: not a snapshot: expected value (column 1)",
+        ),
+        (
+            b"\n{\"sch",
+            "line 2: torn last line: the writer was cut off",
+        ),
+        (b"\x1f\x8b\x08\x00", "line 1: holds NUL bytes"),
+        (
+            b"\x28\xb5\x2f\xfd",
+            "line 1: torn compressed data: the file was cut off",
+        ),
+    ] {
+        let (_, _, error) = read(bytes);
+        assert_eq!(
+            error.unwrap().to_string(),
+            format!(
+                "r.jsonl holds no snapshot ({reason}); give it what `gpumem record` writes: \
+                 one JSON snapshot a line, plain or compressed with zstd"
+            )
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_opened_is_a_plain_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Reader::open(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("is a directory"), "{error}");
+
+    let error = Reader::open(&folder.path().join("none")).unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("none: no such file or directory;"),
+        "{error}"
+    );
+
+    let locked = folder.path().join("locked");
+    fs::write(&locked, lines(&snapshots(1)).concat()).unwrap();
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0o000)).unwrap();
+    match Reader::open(&locked) {
+        Err(error) => assert!(error.to_string().contains("permission denied")),
+        // root reads everything.
+        Ok(reader) => assert_eq!(reader.count(), 1),
+    }
+}
+
+/// Fails after its content, as a disk does.
+struct Failing(Cursor<Vec<u8>>);
+
+impl Read for Failing {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self.0.read(into)? {
+            0 => Err(io::Error::from_raw_os_error(5)),
+            n => Ok(n),
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_fails_is_no_end_of_file() {
+    let plain = lines(&snapshots(2)).concat();
+    for bytes in [zstd::encode_all(&plain[..], 3).unwrap(), plain] {
+        let reader = Reader::from_read(Failing(Cursor::new(bytes)), "r.jsonl").unwrap();
+        let items: Vec<_> = reader.collect();
+        assert_eq!(items.len(), 3);
+        let error = items[2].as_ref().unwrap_err().to_string();
+        assert!(
+            error.starts_with("cannot read r.jsonl beyond line 2: input/output error;"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn no_cut_loses_a_whole_line() {
+    let expected = snapshots(3);
+    let lines = lines(&expected);
+    let plain = lines.concat();
+    let ends: Vec<usize> = (1..=3).map(|n| lines[..n].concat().len()).collect();
+    for length in 0..=plain.len() {
+        let (snapshots, damage, error) = read(&plain[..length]);
+        // A line is whole without its newline, too.
+        let whole = ends.iter().filter(|&&end| length >= end - 1).count();
+        assert_eq!(snapshots, expected[..whole], "cut at {length}");
+        let at_an_end = length == 0 || ends.iter().any(|&end| (end - 1..=end).contains(&length));
+        assert_eq!(damage.is_empty(), at_an_end, "cut at {length}");
+        assert_eq!(error.is_some(), whole == 0, "cut at {length}");
+    }
+}
+
+#[test]
+fn no_cut_of_a_compressed_file_panics_or_invents() {
+    let expected = snapshots(40);
+    let bytes = zstd::encode_all(&lines(&expected).concat()[..], 3).unwrap();
+    for length in 0..bytes.len() {
+        let (snapshots, damage, error) = read(&bytes[..length]);
+        assert_eq!(snapshots, expected[..snapshots.len()], "cut at {length}");
+        assert!(error.is_some() || !damage.is_empty(), "cut at {length}");
+    }
+}
+
+#[test]
+fn no_flipped_byte_loses_another_line() {
+    let expected = snapshots(5);
+    let lines = lines(&expected);
+    let plain = lines.concat();
+    let mut seed = 7u64;
+    let mut random = |below: usize| {
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize % below
+    };
+    for _ in 0..600 {
+        let (at, byte) = (random(plain.len()), random(256) as u8);
+        let mut bytes = plain.clone();
+        bytes[at] = byte;
+        let mut end = 0;
+        let hit = lines
+            .iter()
+            .position(|line| {
+                end += line.len();
+                at < end
+            })
+            .unwrap();
+        let (snapshots, _, error) = read(bytes);
+        let told = format!("byte {at}, line {hit}, made {byte:#x}: {error:?}");
+        if let Some(Error::Schema { line, .. }) = error {
+            assert_eq!(
+                (line, byte.is_ascii_digit()),
+                (hit as u64 + 1, true),
+                "{told}"
+            );
+            continue;
+        }
+        assert!(error.is_none(), "{told}");
+        for (n, snapshot) in expected.iter().enumerate().filter(|&(n, _)| n != hit) {
+            assert!(snapshots.contains(snapshot), "lost line {n}: {told}");
+        }
+    }
+    let compressed = zstd::encode_all(&plain[..], 3).unwrap();
+    for _ in 0..600 {
+        let mut bytes = compressed.clone();
+        bytes[random(compressed.len())] = random(256) as u8;
+        let (snapshots, _, error) = read(bytes);
+        assert!(!snapshots.is_empty() || error.is_some());
+    }
+}
