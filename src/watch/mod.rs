@@ -14,7 +14,7 @@
 //! - [`layout`]: which panel gets which part of the screen;
 //! - [`view`]: a file per panel;
 //! - [`canvas`]: a frame, and what of it has changed;
-//! - [`terminal`]: the terminal, taken and given back; `signals`: those sent to gpumem; [`once`]: a
+//! - [`terminal`]: the terminal, taken and given back; `output`: what waits to be written to it; `signals`: those sent to gpumem; [`once`]: a
 //!   picture instead.
 
 pub mod app;
@@ -27,6 +27,7 @@ pub mod layout;
 pub mod listing;
 pub mod mouse;
 pub mod once;
+mod output;
 pub mod page;
 pub mod picture;
 pub mod play;
@@ -58,7 +59,7 @@ use app::{App, Effect, Event, Me, Setup, update};
 use hand::post::{Inbox, Letter, Outbox, post};
 use hand::{Ask, Hand};
 use remember::Remembered;
-use signals::{SignalWatch, stop, suspend};
+use signals::{SignalWatch, stop, stop_in_background, suspend};
 use terminal::Screen;
 use view::look::{Depth, Theme};
 
@@ -174,6 +175,8 @@ enum Message {
 const QUEUE: usize = 4;
 /// How long the hand has to say what it did, once the screen is gone.
 const LEAVE: Duration = Duration::from_secs(5);
+/// A terminal that has not taken a frame is tried again after so long.
+const TRY_AGAIN: Duration = Duration::from_millis(50);
 /// Messages are taken in for so long before the screen is drawn again.
 const BATCH: Duration = Duration::from_millis(8);
 
@@ -217,7 +220,7 @@ pub fn run(
 
     let outcome = terminal::with_screen(mouse, |screen| {
         // Before the threads: a signal that comes now must find the terminal's keeper.
-        let _signals = SignalWatch::start(&sender)?;
+        let signals = SignalWatch::start(&sender)?;
         spawn("sampling", &sender, move |sender| {
             sample(source, &told, start, sender);
         })?;
@@ -226,7 +229,11 @@ pub fn run(
             let _leaving: SyncSender<()> = leaving;
             work(hand, &to_do, sender);
         })?;
-        drive(&mut app, screen, &messages, &controls, &asks, start)
+        let telling = Telling {
+            controls: &controls,
+            asks: &asks,
+        };
+        drive(&mut app, screen, &messages, &telling, &signals, start)
     });
     *remembered = app.remembered().since(&arranged);
     // Nobody listens any more, so that nothing holds the hand up.
@@ -243,25 +250,40 @@ pub fn run(
     }
 }
 
-/// The loop: takes in what has come, carries effects out, draws if anything changed.
+/// Whom the main thread tells something.
+struct Telling<'a> {
+    controls: &'a Sender<Control>,
+    asks: &'a Outbox,
+}
+
+/// The loop: takes in what has come, carries effects out, draws if anything changed and the terminal has
+/// taken what was drawn before.
 fn drive(
     app: &mut App,
     screen: &mut Screen,
     messages: &Receiver<Message>,
-    controls: &Sender<Control>,
-    asks: &Outbox,
+    telling: &Telling<'_>,
+    signals: &SignalWatch,
     start: Instant,
 ) -> Result<Outcome, Error> {
     let mut changed = true;
     loop {
-        if changed {
+        if screen.is_behind() {
+            screen.catch_up().map_err(Error::Terminal)?;
+        }
+        if changed && !screen.is_behind() {
             screen
                 .draw(|buffer| view::draw(app, buffer))
                 .map_err(Error::Terminal)?;
             changed = false;
             update(app, Event::Drawn);
         }
-        let first = wait(messages, app.next_tick(), start);
+        let mut tick = app.next_tick();
+        if screen.is_behind() {
+            let soon = start.elapsed() + TRY_AGAIN;
+            tick = Some(tick.map_or(soon, |tick| tick.min(soon)));
+        }
+        let first = wait(messages, tick, start);
         let until = Instant::now() + BATCH;
         let in_time = || Instant::now() < until;
         let more = std::iter::from_fn(|| in_time().then(|| messages.try_recv().ok())?);
@@ -279,13 +301,18 @@ fn drive(
                 Effect::Repaint => screen.resize(app.area).map_err(Error::Terminal)?,
                 Effect::Suspend => suspend()?,
                 Effect::Stop => stop()?,
-                Effect::Resume => resume(app, screen).map_err(Error::Terminal)?,
+                Effect::Resume if terminal::is_foreground() => {
+                    resume(app, screen).map_err(Error::Terminal)?;
+                }
+                // It would be stopped for its first touch of the terminal, and could then not even end.
+                Effect::Resume if signals.is_to_end() => {}
+                Effect::Resume => stop_in_background()?,
                 Effect::Quit => return Ok(Outcome::Quit),
                 Effect::Die(signal) => return Ok(Outcome::Signal(signal)),
                 Effect::Fail(error) => return Err(Error::Source(error)),
                 // A source that has failed listens to nobody.
-                Effect::Control(control) => drop(controls.send(control)),
-                Effect::Hand(ask) => asks.send(ask, Instant::now()),
+                Effect::Control(control) => drop(telling.controls.send(control)),
+                Effect::Hand(ask) => telling.asks.send(ask, Instant::now()),
             }
         }
     }

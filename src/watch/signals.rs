@@ -1,11 +1,11 @@
 //! Signals that are sent to gpumem, as events; and stopping, as a shell's job does.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 
 use rustix::process::{getpgrp, getsid, kill_current_process_group};
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTOU};
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::{SigId, flag, low_level};
 
@@ -16,6 +16,8 @@ use super::{Error, Message, spawn, terminal};
 pub(super) struct SignalWatch {
     handle: Handle,
     flags: Vec<SigId>,
+    /// Whether one of the signals that end gpumem has come, by signal.
+    asked: Vec<Arc<AtomicBool>>,
 }
 
 impl SignalWatch {
@@ -27,6 +29,7 @@ impl SignalWatch {
         };
         let ends = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
         let mut flags = Vec::new();
+        let mut all_asked = Vec::new();
         for signal in ends {
             // Asked a second time, gpumem ends at once: the main thread may be stuck in a write to a
             // terminal that takes nothing. The order matters: the first time only sets the flag. Each
@@ -35,6 +38,7 @@ impl SignalWatch {
             let again = flag::register_conditional_default(signal, Arc::clone(&asked));
             flags.push(again.map_err(failed)?);
             flags.push(flag::register(signal, Arc::clone(&asked)).map_err(failed)?);
+            all_asked.push(asked);
         }
         let mut signals = Signals::new(ends.iter().chain(&[SIGTSTP, SIGCONT])).map_err(failed)?;
         let handle = signals.handle();
@@ -45,7 +49,16 @@ impl SignalWatch {
                 }
             }
         })?;
-        Ok(Self { handle, flags })
+        Ok(Self {
+            handle,
+            flags,
+            asked: all_asked,
+        })
+    }
+
+    /// Whether gpumem was told to end, also where that event is still on its way.
+    pub(super) fn is_to_end(&self) -> bool {
+        self.asked.iter().any(|asked| asked.load(Ordering::SeqCst))
     }
 }
 
@@ -59,11 +72,13 @@ impl Drop for SignalWatch {
 }
 
 /// Ctrl-Z: stops all that the shell started in this job, as the terminal would outside raw mode. The
-/// signal comes back as an event and [`stop`]s gpumem itself.
+/// signal comes back as an event and [`stop`]s gpumem itself. The terminal is given back before: its
+/// shell may wait for another of them, and takes the terminal over as soon as that one has stopped.
 pub(super) fn suspend() -> Result<(), Error> {
     if !can_be_continued() {
         return Ok(());
     }
+    terminal::give_back();
     kill_current_process_group(rustix::process::Signal::TSTP)
         .map_err(|errno| Error::Terminal(errno.into()))
 }
@@ -75,6 +90,11 @@ pub(super) fn stop() -> Result<(), Error> {
     }
     terminal::give_back();
     low_level::emulate_default_handler(SIGTSTP).map_err(Error::Terminal)
+}
+
+/// Stops again: gpumem was continued in the background, where it may not have the terminal.
+pub(super) fn stop_in_background() -> Result<(), Error> {
+    low_level::emulate_default_handler(SIGTTOU).map_err(Error::Terminal)
 }
 
 /// Whether there is a shell to continue a stopped gpumem. A terminal that was opened for gpumem alone

@@ -4,29 +4,31 @@
 //! However the program goes on
 //! (it returns, fails, panics on any thread, is stopped), [`give_back`] undoes that first, and what
 //! is said afterwards is said on the terminal as it was. Signals arrive as events; `mod.rs` gives
-//! back before it ends or stops.
+//! back before it ends or stops. A terminal that takes nothing (see `output.rs`) holds none of this up.
 
-use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write as _};
-use std::os::fd::AsFd;
+use std::io::{self, IsTerminal, Write as _};
 use std::panic;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Once};
 
 use crossterm::cursor::{Hide, Show};
+use crossterm::queue;
 use crossterm::style::{Print, ResetColor};
 use crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
-use crossterm::{execute, queue};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use rustix::io::Errno;
 
 use super::canvas::Canvas;
+use super::output::Output;
+pub(super) use super::output::is_foreground;
 
 /// Whether the terminal is taken now. Static, because a panic hook has nothing else to ask.
 static TAKEN: AtomicBool = AtomicBool::new(false);
+/// The terminal that was taken last, for whoever gives it back.
+static TERMINAL: Mutex<Option<Output>> = Mutex::new(None);
 
 /// Asks for buttons and the wheel, at any size of screen (xterm's modes 1000 and 1006). Not
 /// crossterm's `EnableMouseCapture`, which asks for every motion as well.
@@ -34,13 +36,11 @@ const MOUSE_ON: &str = "\x1b[?1000h\x1b[?1006h";
 /// Asks for the mouse no more.
 const MOUSE_OFF: &str = "\x1b[?1006l\x1b[?1000l";
 
-/// Bytes of a large frame; more is written in parts.
-const FRAME_BYTES: usize = 32 * 1024;
-
 /// The terminal while it is taken; given back when dropped.
 #[derive(Debug)]
 pub struct Screen {
-    canvas: Canvas<BufWriter<File>>,
+    canvas: Canvas<Output>,
+    output: Output,
     mouse: bool,
 }
 
@@ -52,12 +52,14 @@ impl Screen {
     /// Where it cannot be put into raw mode or written to, or where there are no keys to read:
     /// standard input is no terminal and there is no controlling one.
     pub fn take(mouse: bool) -> io::Result<Self> {
-        // Not through `Stdout`, which would write a frame in pieces of a kilobyte.
-        let output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        let output = Output::open()?;
+        if let Ok(mut terminal) = TERMINAL.lock() {
+            *terminal = Some(output.clone());
+        }
         let (columns, rows) = size();
-        let output = BufWriter::with_capacity(FRAME_BYTES, output);
         let mut screen = Self {
-            canvas: Canvas::new(output, Rect::new(0, 0, columns, rows)),
+            canvas: Canvas::new(output.clone(), Rect::new(0, 0, columns, rows)),
+            output,
             mouse,
         };
         give_back_on_panic();
@@ -82,6 +84,20 @@ impl Screen {
             queue!(output, Print(MOUSE_ON))?;
         }
         output.flush()
+    }
+
+    /// Whether the terminal has not taken the last frame yet; drawing waits for it.
+    pub fn is_behind(&self) -> bool {
+        TAKEN.load(Ordering::SeqCst) && self.output.is_behind()
+    }
+
+    /// Writes on what the terminal has not taken yet, as far as it takes it now.
+    ///
+    /// # Errors
+    ///
+    /// Where the terminal cannot be written to.
+    pub fn catch_up(&mut self) -> io::Result<()> {
+        self.output.flush()
     }
 
     /// Takes a new size over and clears the screen, so that the next frame is drawn whole.
@@ -129,15 +145,25 @@ pub fn with_screen<T>(mouse: bool, work: impl FnOnce(&mut Screen) -> T) -> io::R
 
 /// Makes the terminal what it was before it was taken; nothing where it is not taken.
 pub fn give_back() {
-    if TAKEN.swap(false, Ordering::SeqCst) {
-        // A terminal that is gone needs no care, and nobody is left to tell.
-        let _ = execute!(
-            io::stdout(),
-            Print(MOUSE_OFF),
-            ResetColor,
-            LeaveAlternateScreen,
-            Show
-        );
+    if !TAKEN.swap(false, Ordering::SeqCst) {
+        return;
+    }
+    let mut bytes = Vec::new();
+    // Nothing fails in a vector.
+    let _ = queue!(
+        bytes,
+        Print(MOUSE_OFF),
+        ResetColor,
+        LeaveAlternateScreen,
+        Show
+    );
+    // Held only while it is set or copied.
+    let output = TERMINAL.try_lock().ok().and_then(|it| it.clone());
+    if let Some(output) = output {
+        output.write_last(&bytes);
+    }
+    // In the background the modes are its shell's already, and touching them would stop gpumem.
+    if is_foreground() {
         let _ = disable_raw_mode();
     }
 }

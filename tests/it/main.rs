@@ -28,6 +28,7 @@ mod owners;
 mod place;
 mod platforms;
 mod pty;
+mod pty_jobs;
 mod reap;
 mod reap_notebook;
 mod reclaim;

@@ -7,13 +7,15 @@ use std::num::NonZero;
 use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{Action, LocalModes, Termios, Winsize, tcflow, tcgetattr, tcsetwinsize};
 
 use mock_nvml::scene::{Fault, Gpu, Process, Scene};
 use vt100::{MouseProtocolEncoding, MouseProtocolMode};
@@ -34,6 +36,8 @@ pub struct Terminal {
     /// The bytes that came so far.
     output: Arc<Mutex<Vec<u8>>>,
     before: Termios,
+    /// Whether somebody reads what the program writes.
+    is_read: Arc<AtomicBool>,
     /// Where it remembers how it was left, unless the program was told another place.
     _state: tempfile::TempDir,
 }
@@ -107,9 +111,14 @@ impl Terminal {
         let output = Arc::new(Mutex::new(Vec::new()));
         let (mut reader, parser) = (master.try_clone().unwrap(), Arc::clone(&screen));
         let log = Arc::clone(&output);
+        let is_read = Arc::new(AtomicBool::new(true));
+        let reads = Arc::clone(&is_read);
         thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(length @ 1..) = reader.read(&mut bytes) {
+                while !reads.load(Ordering::SeqCst) {
+                    thread::sleep(Duration::from_millis(10));
+                }
                 parser.lock().unwrap().process(&bytes[..length]);
                 log.lock().unwrap().extend_from_slice(&bytes[..length]);
             }
@@ -121,8 +130,47 @@ impl Terminal {
             screen,
             output,
             before,
+            is_read,
             _state: state,
         }
+    }
+
+    /// From now on somebody reads what the program writes, or nobody does.
+    pub fn read(&self, is_read: bool) {
+        self.is_read.store(is_read, Ordering::SeqCst);
+    }
+
+    /// Whether the terminal takes a byte now.
+    pub fn takes_output(&self) -> bool {
+        let mut polled = [PollFd::new(&self.slave, PollFlags::OUT)];
+        poll(&mut polled, Some(&Timespec::default())).unwrap() > 0
+    }
+
+    /// Holds what the program writes, as Ctrl-S does.
+    pub fn hold(&self) {
+        tcflow(&self.slave, Action::OOff).unwrap();
+    }
+
+    /// All that a program can change: the modes of the terminal, and whether pasted text is marked, the
+    /// other screen is shown, the cursor is hidden and the mouse is asked for.
+    pub fn everything(&self) -> String {
+        let modes = tcgetattr(&self.slave).unwrap();
+        let parser = self.screen.lock().unwrap();
+        let screen = parser.screen();
+        format!(
+            "{:?} {:?} {:?} {:?}\npaste {} other screen {} hidden cursor {} keys {} {} mouse {:?} {:?}",
+            modes.input_modes,
+            modes.output_modes,
+            modes.control_modes,
+            modes.local_modes,
+            screen.bracketed_paste(),
+            screen.alternate_screen(),
+            screen.hide_cursor(),
+            screen.application_cursor(),
+            screen.application_keypad(),
+            screen.mouse_protocol_mode(),
+            screen.mouse_protocol_encoding(),
+        )
     }
 
     /// How many bytes came so far.
@@ -344,7 +392,7 @@ impl Drop for Terminal {
     }
 }
 
-fn demo(rows: u16, columns: u16) -> Option<Terminal> {
+pub fn demo(rows: u16, columns: u16) -> Option<Terminal> {
     demo_in(&[], rows, columns)
 }
 

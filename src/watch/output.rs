@@ -1,0 +1,205 @@
+//! Bytes on their way to the terminal, which may take none for as long as it likes: its window hangs on
+//! a connection that stands still, a person holds it with Ctrl-S, nobody reads the pseudo-terminal.
+//!
+//! Nothing here waits for it longer than it is told to. What is not taken waits in memory, and no more
+//! is added to that: whoever draws asks [`Output::is_behind`] first.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{getpgrp, getsid};
+use rustix::termios::{Action, QueueSelector, tcflow, tcflush, tcgetpgrp, tcgetsid};
+
+/// A frame may take so long before the rest of it is left for later.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// What restores the terminal may take so long before what is before it is thrown away.
+const LAST_PATIENCE: Duration = Duration::from_millis(300);
+/// Where a write may block, no more is written at once than a terminal that takes anything takes.
+const SAFE_BYTES: usize = 256;
+
+/// A way to write to the terminal that standard output is.
+#[derive(Clone, Debug)]
+pub(super) struct Output {
+    file: Arc<File>,
+    /// Where it could not be opened anew, its flags are also the shell's, and a write may block.
+    may_block: bool,
+    waiting: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Output {
+    /// Opens the terminal of standard output anew, so that not waiting for it is nobody else's matter.
+    ///
+    /// # Errors
+    ///
+    /// Where not even a copy of standard output is to be had.
+    pub(super) fn open() -> io::Result<Self> {
+        let anew = |path: &str| {
+            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+            let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+            rustix::termios::isatty(&file).then(|| File::from(file))
+        };
+        // Another user's terminal may be written to and not opened, but by the name that is everybody's.
+        let is_own = || tcgetsid(io::stdout()).is_ok_and(|owner| getsid(None) == Ok(owner));
+        let file = anew("/proc/self/fd/1").or_else(|| is_own().then(|| anew("/dev/tty"))?);
+        let may_block = file.is_none();
+        let file = match file {
+            Some(file) => file,
+            None => File::from(io::stdout().as_fd().try_clone_to_owned()?),
+        };
+        Ok(Self {
+            file: Arc::new(file),
+            may_block,
+            waiting: Arc::default(),
+        })
+    }
+
+    /// Whether some of what was written still waits.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.lock().is_empty()
+    }
+
+    /// Writes these bytes in place of all that waits, whatever has to be thrown away for it: the
+    /// terminal is left with them.
+    pub(super) fn write_last(&self, bytes: &[u8]) {
+        // A thread that has panicked may hold it, and this may be the same thread.
+        if let Ok(mut waiting) = self.waiting.try_lock() {
+            waiting.clear();
+        }
+        // A terminal that is gone needs no care, and nobody is left to tell.
+        if self
+            .send(bytes, LAST_PATIENCE)
+            .is_ok_and(|sent| sent < bytes.len())
+            && is_foreground()
+        {
+            let _ = tcflush(&self.file, QueueSelector::OFlush);
+            // Where somebody holds it, what it is left with would be lost.
+            let _ = tcflow(&self.file, Action::OOn);
+            let _ = self.send(bytes, PATIENCE);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<u8>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes as much as is taken within this time; says how much that was.
+    fn send(&self, bytes: &[u8], patience: Duration) -> io::Result<usize> {
+        let until = Instant::now() + patience;
+        let mut sent = 0;
+        while sent < bytes.len() {
+            let mut end = bytes.len();
+            if self.may_block {
+                if !self.is_ready(until)? {
+                    break;
+                }
+                end = end.min(sent + SAFE_BYTES);
+            }
+            match (&*self.file).write(&bytes[sent..end]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !self.is_ready(until)? {
+                        break;
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Whether the terminal takes anything before then.
+    fn is_ready(&self, until: Instant) -> io::Result<bool> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let mut polled = [PollFd::new(&*self.file, PollFlags::OUT)];
+            match poll(&mut polled, Timespec::try_from(left).ok().as_ref()) {
+                Ok(count) => return Ok(count > 0),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    /// Writes what waits, as far as it is taken within a moment.
+    fn flush(&mut self) -> io::Result<()> {
+        let mut waiting = self.lock();
+        let sent = self.send(&waiting, PATIENCE)?;
+        waiting.drain(..sent);
+        Ok(())
+    }
+}
+
+/// Whether this program may change the terminal now; one that runs in the background would be stopped
+/// for it, and its shell has the terminal's modes as it wants them.
+pub(super) fn is_foreground() -> bool {
+    tcgetpgrp(io::stdout()).is_ok_and(|group| group == getpgrp())
+        // What is not this session's terminal has no job control.
+        || tcgetsid(io::stdout()).is_err()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn output(may_block: bool) -> (Output, UnixStream) {
+        let (reader, writer) = UnixStream::pair().unwrap();
+        writer.set_nonblocking(!may_block).unwrap();
+        let output = Output {
+            file: Arc::new(File::from(OwnedFd::from(writer))),
+            may_block,
+            waiting: Arc::default(),
+        };
+        (output, reader)
+    }
+
+    #[test]
+    fn what_is_not_taken_waits_and_nobody_waits_for_it() {
+        for may_block in [false, true] {
+            let (mut output, mut reader) = output(may_block);
+            let bytes: Vec<u8> = (0..2_000_000u32).map(|n| n as u8).collect();
+            let start = Instant::now();
+            output.write_all(&bytes).unwrap();
+            output.flush().unwrap();
+            output.flush().unwrap();
+            assert!(start.elapsed() < Duration::from_secs(5));
+            assert!(output.is_behind());
+            let mut read = Vec::new();
+            while output.is_behind() || read.len() < bytes.len() {
+                let mut some = [0; 50_000];
+                let length = reader.read(&mut some).unwrap();
+                read.extend_from_slice(&some[..length]);
+                output.flush().unwrap();
+            }
+            assert_eq!(read, bytes);
+        }
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_is_an_error() {
+        let (mut output, reader) = output(false);
+        drop(reader);
+        output.write_all(b"x").unwrap();
+        assert!(super::super::terminal::is_gone(
+            &output.flush().unwrap_err()
+        ));
+    }
+}

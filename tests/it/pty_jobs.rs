@@ -1,0 +1,170 @@
+//! `gpumem watch` where its terminal takes nothing, and under the job control of a real shell.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, kill_process};
+
+use crate::pty::{Terminal, demo};
+use crate::support;
+
+/// It takes half a second; a busy machine is allowed more. Without an end it is for ever.
+const SOON: Duration = Duration::from_secs(8);
+
+/// Ends it by each signal while the terminal takes nothing.
+fn ends_while(block: impl Fn(&mut Terminal)) {
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
+        let Some(mut terminal) = demo(50, 200) else {
+            return;
+        };
+        terminal.wait_for("demo", |text| text.contains("nothing can be signalled"));
+        block(&mut terminal);
+        let begun = Instant::now();
+        while terminal.takes_output() {
+            assert!(begun.elapsed() < SOON, "it takes all that comes");
+            // Every one is a whole screen.
+            terminal.press("\u{c}");
+            thread::sleep(Duration::from_millis(2));
+        }
+        // It is blocked while it draws.
+        thread::sleep(Duration::from_millis(300));
+        let begun = Instant::now();
+        kill_process(terminal.pid(), signal).unwrap();
+        let status = terminal.end();
+        assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+        let by = status
+            .signal()
+            .or_else(|| status.code().map(|code| code - 128));
+        assert_eq!(by, Some(signal.as_raw()), "{status}");
+        terminal.read(true);
+        terminal.assert_restored();
+    }
+}
+
+#[test]
+fn signals_end_it_where_nobody_reads_the_terminal() {
+    ends_while(|terminal| terminal.read(false));
+}
+
+#[test]
+fn signals_end_it_where_the_terminal_is_held() {
+    ends_while(|terminal| terminal.hold());
+}
+
+#[test]
+fn keys_and_frames_go_on_when_the_terminal_is_read_again() {
+    let Some(mut terminal) = demo(50, 200) else {
+        return;
+    };
+    terminal.wait_for("demo", |text| text.contains("nothing can be signalled"));
+    terminal.read(false);
+    let begun = Instant::now();
+    while terminal.takes_output() {
+        assert!(begun.elapsed() < SOON, "it takes all that comes");
+        terminal.press("\u{c}");
+        thread::sleep(Duration::from_millis(2));
+    }
+    terminal.press("/ann");
+    thread::sleep(Duration::from_millis(300));
+    terminal.read(true);
+    terminal.wait_for("filter", |text| text.contains("ann"));
+    terminal.press("\u{1b}");
+    thread::sleep(Duration::from_millis(200));
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.assert_restored();
+}
+
+/// A shell that a person types into, with a prompt of its own.
+fn shell() -> Option<Terminal> {
+    let bash = support::find("bash", "bash")?;
+    let mut command = Command::new(bash);
+    command.args(["--norc", "--noprofile", "-i"]);
+    support::clean_environment(&mut command);
+    command
+        .env("PS1", "ready> ")
+        .env("GPUMEM", support::gpumem());
+    let terminal = Terminal::start(&[], &command, 24, 80);
+    prompt(&terminal, 1);
+    Some(terminal)
+}
+
+/// Waits for the prompt that follows, and says what the terminal is like there.
+fn prompt(terminal: &Terminal, count: usize) -> String {
+    terminal.wait_for("prompt", |text| {
+        text.matches("ready>").count() >= count && text.trim_end().ends_with("ready>")
+    });
+    // The shell sets its modes before and after it prints.
+    settled(terminal)
+}
+
+/// What the terminal is like once that does not change any more.
+fn settled(terminal: &Terminal) -> String {
+    let begun = Instant::now();
+    let mut last = terminal.everything();
+    loop {
+        thread::sleep(Duration::from_millis(300));
+        let now = terminal.everything();
+        if now == last {
+            return now;
+        }
+        assert!(begun.elapsed() < SOON, "{last}\n{now}");
+        last = now;
+    }
+}
+
+fn drawn(terminal: &Terminal) -> String {
+    terminal.wait_for("demo", |text| text.contains("nothing can be signalled"));
+    settled(terminal)
+}
+
+#[test]
+fn a_shell_gets_its_terminal_back_and_gives_it_again() {
+    for line in [
+        "\"$GPUMEM\" watch --demo",
+        // Its shell waits for this one, which stops at once.
+        "bash -c '\"$GPUMEM\" watch --demo; true'",
+    ] {
+        let Some(mut terminal) = shell() else {
+            return;
+        };
+        let at_prompt = settled(&terminal);
+        assert!(at_prompt.contains("other screen false"), "{at_prompt}");
+        terminal.press(&format!("{line}\n"));
+        let while_drawn = drawn(&terminal);
+        assert!(while_drawn.contains("paste false other screen true hidden cursor true"));
+        for count in 2..4 {
+            terminal.press("\u{1a}");
+            let stopped = prompt(&terminal, count);
+            assert_eq!(stopped, at_prompt, "{line}: {}", terminal.text());
+            assert!(terminal.text().contains("Stopped"), "{}", terminal.text());
+            terminal.press("fg\n");
+            assert_eq!(drawn(&terminal), while_drawn, "{line}");
+        }
+        terminal.press("q");
+        assert_eq!(prompt(&terminal, 4), at_prompt, "{line}");
+        terminal.press("exit\n");
+        terminal.end();
+    }
+}
+
+#[test]
+fn in_the_background_it_leaves_the_terminal_alone_and_can_be_ended() {
+    let Some(mut terminal) = shell() else {
+        return;
+    };
+    let at_prompt = settled(&terminal);
+    terminal.press("\"$GPUMEM\" watch --demo\n");
+    drawn(&terminal);
+    terminal.press("\u{1a}");
+    prompt(&terminal, 2);
+    terminal.press("bg\n");
+    assert_eq!(prompt(&terminal, 3), at_prompt);
+    terminal.press("kill %1; wait %1; echo ended by $?\n");
+    terminal.wait_for("its end", |text| text.contains("ended by 143"));
+    assert_eq!(settled(&terminal), at_prompt);
+    terminal.press("exit\n");
+    terminal.end();
+}
