@@ -7,9 +7,11 @@
 //! printed alone under a finding. Each line names its source, and the script that measured it where one
 //! has.
 //!
-//! Nothing here looks at a machine. What ends a process where it runs in a container, a job, a unit or a
-//! notebook is in `place`, and who owns it in `owner`. To add a framework, write its row, and its marks in `host::framework`.
+//! Where a server is spoken to is filled in by `address`. Nothing here looks at a machine. What ends a
+//! process where it runs in a container, a job, a unit or a notebook is in `place`, and who owns it in
+//! `owner`. To add a framework, write its row, and its marks in `host::framework`.
 
+mod address;
 mod arrays;
 mod owner;
 mod place;
@@ -309,7 +311,7 @@ pub fn steps(process: &Process) -> Vec<String> {
         places
     };
     inside(process)
-        .map(|line| line.text.to_owned())
+        .map(|line| line.text_for(process))
         .into_iter()
         .chain(stays_beside(process))
         .chain(ends)

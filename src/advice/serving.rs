@@ -12,9 +12,15 @@ pub(super) const VLLM: Framework = Framework {
     ),
     inside: &[
         Line::new(
-            "where it was started with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1: \
-             `curl -X POST 'http://HOST:PORT/sleep?level=1'`, and /wake_up to go on",
-            "docs.vllm.ai: features, sleep mode",
+            "if started with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1: \
+             `curl -X POST 'http://HOST:PORT/sleep?level=1&mode=wait'`; without mode=wait, or before 0.17, it \
+             aborts running requests; new ones hang until `curl -X POST http://HOST:PORT/wake_up`",
+            "docs.vllm.ai: features, sleep mode; vllm-project/vllm#45326, #45520",
+        ),
+        Line::new(
+            "before that: vllm:num_requests_running and vllm:num_requests_waiting are 0 in \
+             `curl http://HOST:PORT/metrics`, and host memory has room for the weights; 1 to 3 GiB a GPU stay",
+            "docs.vllm.ai: production metrics; llm-d/llm-d#2489",
         ),
         Line::new(
             "in a script, of an engine made with `enable_sleep_mode=True`: `llm.sleep(level=1)` keeps the \
@@ -63,12 +69,20 @@ pub(super) const SGLANG: Framework = Framework {
          flat, busy or idle",
         "docs.sglang.ai: server arguments",
     ),
-    inside: &[Line::new(
-        "where it was started with --enable-memory-saver, when no request runs: \
-         `curl -X POST http://HOST:PORT/release_memory_occupation -H 'Content-Type: application/json' \
-         -d '{}'`, and /resume_memory_occupation to go on",
-        "docs.sglang.ai: SGLang for RL systems, release memory",
-    )],
+    inside: &[
+        Line::new(
+            "only if started with --enable-memory-saver, and while no request runs or comes, or its \
+             scheduler crashes: `curl http://HOST:PORT/release_memory_occupation -H 'Content-Type: \
+             application/json' -d '{}'`; the same with /resume_memory_occupation before the next request",
+            "docs.sglang.ai: SGLang for RL systems, release memory; sgl-project/sglang#24123",
+        ),
+        Line::new(
+            "before that: sglang:num_running_reqs and sglang:num_queue_reqs are 0 in \
+             `curl http://HOST:PORT/metrics`, where it was started with --enable-metrics, and nobody sends \
+             it any more; the context and CUDA graphs stay",
+            "docs.sglang.ai: production metrics",
+        ),
+    ],
     at_start: &[
         Line::new(
             "at its next start: a lower --mem-fraction-static",
@@ -197,7 +211,8 @@ pub(super) const OLLAMA: Framework = Framework {
         ),
         Line::new(
             "over the network: `curl http://HOST:11434/api/generate -d '{\"model\": \"MODEL\", \
-             \"keep_alive\": 0}'`",
+             \"keep_alive\": 0}'`, with a name that /api/ps lists; running requests end first, and the next one \
+             loads it again",
             "docs.ollama.com: FAQ, keep_alive",
         ),
     ],
@@ -233,9 +248,10 @@ pub(super) const LLAMA_CPP: Framework = Framework {
     ),
     inside: &[
         Line::new(
-            "where llama-server was started without a model, as a router: \
+            "if llama-server was started without a model, as a router: \
              `curl http://HOST:8080/models/unload -H 'Content-Type: application/json' \
-             -d '{\"model\": \"MODEL\"}'`; started with one, it keeps it until it ends",
+             -d '{\"model\": \"MODEL\"}'` with one that /models lists as loaded; the next request loads it \
+             again; started with a model, it keeps that until it ends",
             "ggml-org/llama.cpp: tools/server/README.md, POST /models/unload",
         ),
         Line::new(
@@ -246,8 +262,9 @@ pub(super) const LLAMA_CPP: Framework = Framework {
     at_start: &[
         Line::new(
             "at its next start: --sleep-idle-seconds 300, so that it unloads the model after five minutes \
-             without a request and loads it with the next",
-            "ggml-org/llama.cpp: tools/server/README.md, sleeping on idle",
+             without a request and loads it with the next; versions of 2026 can crash where one comes as it \
+             falls asleep, or asks a sleeping one to count tokens",
+            "ggml-org/llama.cpp: tools/server/README.md, sleeping on idle; #29188, #29689",
         ),
         Line::new(
             "at its next start: a smaller --ctx-size, or fewer --n-gpu-layers",

@@ -298,6 +298,42 @@ fn a_model_of_ollama_is_unloaded_by_ollama() {
 }
 
 #[test]
+fn no_server_is_told_to_let_go_in_a_way_that_breaks_running_requests() {
+    for row in frameworks() {
+        for (_, line) in all(row) {
+            let text = line.text;
+            assert_eq!(
+                text.matches("/sleep?").count(),
+                text.matches("/sleep?level=1&mode=wait").count(),
+                "{text}"
+            );
+            // Whoever puts it to sleep has to know what it takes, and how it wakes.
+            for (call, gates) in [
+                (
+                    "/sleep?",
+                    &["--enable-sleep-mode", "VLLM_SERVER_DEV_MODE=1", "/wake_up"][..],
+                ),
+                (
+                    "/release_memory_occupation",
+                    &[
+                        "--enable-memory-saver",
+                        "no request runs",
+                        "crash",
+                        "/resume_memory_occupation",
+                    ],
+                ),
+                ("/models/unload", &["router", "next request loads"]),
+                ("repository/models/", &["--model-control-mode=explicit"]),
+            ] {
+                for gate in gates.iter().filter(|_| text.contains(call)) {
+                    assert!(text.contains(gate), "no {gate}: {text}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn what_stands_beside_a_framework_has_rows_too() {
     let process = Process {
         libraries: Some(["deepspeed".into(), "nccl".into(), "unheard-of".into()].into()),

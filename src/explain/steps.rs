@@ -82,7 +82,10 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<S
         let beside = beside.into_iter().filter_map(|row| lines(row).next());
         let own = row.into_iter().flat_map(lines).take(most);
         own.chain(beside)
-            .map(|line| step(moment, line))
+            .map(|line| Step {
+                text: line.text_for(process),
+                ..step(moment, line)
+            })
             .collect::<Vec<Step>>()
     };
     let mut steps = Vec::new();
