@@ -56,9 +56,15 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("clap", &["cli/"]),
     ("ratatui", &["watch/"]),
     ("crossterm", &["watch/"]),
-    ("crate::source", &["cli/", "source/", "watch/mod.rs"]),
+    (
+        "crate::source",
+        &["cli/", "source/", "watch/mod.rs", "watch/output.rs"],
+    ),
     ("crate::report::table", &["cli/", "report/"]),
-    ("Instant::now", &["cli/", "source/", "watch/mod.rs"]),
+    (
+        "Instant::now",
+        &["cli/", "source/", "watch/mod.rs", "watch/output.rs"],
+    ),
     ("SystemTime::now", &["source/"]),
     ("pidfd_send_signal", &["reclaim/hands.rs"]),
     ("kill_process", &[]),
