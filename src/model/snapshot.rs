@@ -169,6 +169,10 @@ pub struct Gpu {
     /// Why there is no `memory`, where that is no failure: the GPU shares the machine's memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_unavailable: Option<Arc<str>>,
+    /// What the cgroup that gpumem runs in may take of `memory`, where the driver limits that (R615 and
+    /// newer). `memory` is the GPU's own, whose `reserved_bytes` that driver then does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit_bytes: Option<u64>,
     /// Why the rows of `processes` have no `used_bytes`, or why there are none, where that is no
     /// failure: under WSL the driver does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]

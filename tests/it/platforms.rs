@@ -46,6 +46,95 @@ fn rows(snapshot: &Snapshot) -> Vec<(u64, u64, u64)> {
 }
 
 #[test]
+fn the_limit_of_a_cgroup_is_not_the_gpus_memory() {
+    let holder = Running::sleep();
+    // An 80 GiB GPU, of which another cgroup's process holds 60, seen from one that may take 8.
+    let gpu = |unattributed: u64| {
+        Gpu::new("NVIDIA H100 80GB HBM3")
+            .total(80 * GIB)
+            .unattributed(unattributed)
+            .process(Process::compute(holder.pid(), 60 * GIB))
+            .limited(8 * GIB, 8 * GIB - (100 << 20))
+    };
+    let machine = Machine::new(
+        &Scene::new()
+            .gpu(gpu(0))
+            .gpu(Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB)),
+    );
+    let snapshot = machine.snapshot(0);
+    assert_eq!(snapshot.0["errors"], json!([]));
+    let reserved = 614 << 20;
+    assert_eq!(
+        snapshot.gpu(0)["memory"],
+        json!({"total_bytes": 80 * GIB, "used_bytes": 60 * GIB + reserved,
+               "free_bytes": 20 * GIB - reserved})
+    );
+    assert_eq!(snapshot.gpu(0)["memory_limit_bytes"], 8 * GIB);
+    assert!(snapshot.gpu(1).get("memory_limit_bytes").is_none());
+    assert_eq!(snapshot.gpu(1)["memory"]["reserved_bytes"], reserved);
+
+    // The 100 MiB that are left of the limit are no pressure on the GPU, and the 60 GiB are somebody's.
+    let toml = "rules.pressure.duration = \"1s\"\nrules.unattributed.duration = \"1s\"\n";
+    machine.configure(toml);
+    let arguments = [
+        "check",
+        "--json",
+        "--window",
+        "4s",
+        "--interval",
+        "200ms",
+        "--kind",
+        "pressure,unattributed",
+        "--max-used",
+        "61GiB",
+    ];
+    let quiet = machine.run(&arguments);
+    assert_eq!(
+        (quiet.code, &quiet.json()["findings"]),
+        (0, &json!([])),
+        "{quiet:?}"
+    );
+    // What nobody on a list holds is found there as anywhere.
+    let machine = Machine::new(&Scene::new().gpu(gpu(15 * GIB)));
+    machine.configure(toml);
+    let found = machine.run(&arguments).json();
+    let found: Vec<&str> = found["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| finding["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(found, ["unattributed"]);
+
+    let doctor = machine.run(&["doctor"]).stdout;
+    let doctor = doctor.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        doctor.contains(
+            "80.0 GiB; the driver limits the cgroup that gpumem runs in to 8.0 GiB of it"
+        ),
+        "{doctor}"
+    );
+}
+
+#[test]
+fn whose_memory_it_is_has_to_be_known() {
+    let mut scene = Scene::new().gpu(
+        Gpu::new("NVIDIA H100 80GB HBM3")
+            .total(80 * GIB)
+            .limited(8 * GIB, GIB),
+    );
+    scene
+        .faults
+        .push(Fault::error("nvmlDeviceGetMemoryInfo", 999));
+    let snapshot = Machine::new(&scene).snapshot(0);
+    let gpu = snapshot.gpu(0);
+    assert!(gpu.get("memory").is_none_or(Value::is_null), "{gpu}");
+    assert!(gpu.get("memory_limit_bytes").is_none(), "{gpu}");
+    let errors = snapshot.0["errors"].to_string();
+    assert!(errors.contains("\"nvmlDeviceGetMemoryInfo\""), "{errors}");
+}
+
+#[test]
 fn mig_devices_are_shown_with_their_memory_and_each_process_once_an_instance() {
     let children = [Running::sleep(), Running::sleep(), Running::sleep()];
     let [first, second, both] = children.each_ref().map(Running::pid);

@@ -70,7 +70,22 @@ fn answers(gpu: &Gpu, sample: &Sample) -> Check {
     match (&gpu.memory, &gpu.memory_unavailable) {
         (Some(memory), _) => {
             let seen = format!("{name}, {}", Bytes(memory.total_bytes));
-            Check::new(topic, Verdict::Ok, seen)
+            let Some(limit) = gpu.memory_limit_bytes else {
+                return Check::new(topic, Verdict::Ok, seen);
+            };
+            let limit = Bytes(limit);
+            Check::new(
+                topic,
+                Verdict::Limited,
+                format!(
+                    "{seen}; the driver limits the cgroup that gpumem runs in to {limit} of it"
+                ),
+            )
+            .means(
+                "the GPU's own figures are read from the older call, which counts what the driver \
+                 reserves as used",
+            )
+            .next("run gpumem outside of the limited cgroup, as a system service for one")
         }
         (None, why) => {
             let why = why

@@ -12,6 +12,7 @@ use nvml_wrapper::{Device, Nvml};
 use super::calls::{Calls, Progress};
 use super::error::Code;
 use super::ffi::{self, Layout, List, ProcessLists, Record, UtilizationSamples, Version};
+use super::memory::Whole;
 use super::mig::{self, Mig};
 use crate::model::snapshot::{Gpu, GpuProcess, Memory, ProcessType, ReadError};
 
@@ -83,6 +84,7 @@ pub(super) struct Reader<'nvml> {
     mig: Mig<'nvml>,
     /// Memory info v2 is unknown while v1 is not, as under WSL.
     only_v1_answers: bool,
+    whole: Whole,
     mps_seen_or_due: Instant,
     utilization: Utilization,
 }
@@ -139,6 +141,7 @@ impl<'nvml> Reader<'nvml> {
             lists: ProcessLists::default(),
             mig,
             only_v1_answers: false,
+            whole: Whole::default(),
             mps_seen_or_due: Instant::now(),
             utilization: Utilization {
                 known: true,
@@ -184,6 +187,7 @@ impl<'nvml> Reader<'nvml> {
         let gpu = Gpu {
             memory: memory.filter(|_| !gone),
             memory_unavailable: memory_unavailable.filter(|_| !gone),
+            memory_limit_bytes: self.whole.limit_bytes.take().filter(|_| !gone),
             process_memory_unavailable: untold
                 .filter(|_| !gone)
                 .map(|_| process_memory_unavailable().into()),
@@ -268,17 +272,21 @@ impl<'nvml> Reader<'nvml> {
             calls,
             facts,
             only_v1_answers,
+            whole,
             ..
         } = self;
         let failure = match calls.raw(V2, || device.memory_info()) {
             Ok(memory) => {
                 *only_v1_answers = false;
-                return Ok(Some(Memory {
+                let told = Memory {
                     total_bytes: memory.total,
                     reserved_bytes: Some(memory.reserved),
                     used_bytes: memory.used,
                     free_bytes: memory.free,
-                }));
+                };
+                let v1 = || calls.raw(V1, || ffi::memory_info_v1(nvml, device));
+                let memory = whole.of(told, v1);
+                return Ok(memory.map_err(|code| calls.failed(V1, code)).ok());
             }
             Err(Code::NO_PERMISSION) if facts.mig_mode == Some(true) => return Err(DIVIDED_MEMORY),
             Err(code) => code,

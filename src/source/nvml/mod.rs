@@ -13,6 +13,7 @@ mod device;
 mod error;
 mod ffi;
 mod lane;
+mod memory;
 mod mig;
 
 use std::path::PathBuf;

@@ -53,6 +53,7 @@ pub(super) fn snapshot() -> Snapshot {
             minor_number: Some(0),
             memory: Some(memory),
             memory_unavailable: text("why"),
+            memory_limit_bytes: Some(40 * GIB),
             process_memory_unavailable: text("why"),
             gpu_percent: Some(1),
             memory_percent: Some(1),

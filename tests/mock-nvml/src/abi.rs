@@ -164,7 +164,7 @@ symbols! {
         if !device.gpu.memory_v2 {
             return Err(Code::NOT_SUPPORTED);
         }
-        out.put(memory(device)?)
+        out.put(limited(device, memory(device)?)?)
     };
     device nvmlDeviceGetBAR1MemoryInfo(out: Out<Bar1>) |device| {
         let used = device.now(device.gpu.bar1_used.as_ref())? as u64;
@@ -493,6 +493,26 @@ fn memory(device: &Device<'_>) -> Result<Memory2, Code> {
         reserved,
         free,
         used,
+    })
+}
+
+/// What memory info v2 tells a caller in a cgroup that has a limit: that of the cgroup.
+fn limited(device: &Device<'_>, whole: Memory2) -> Result<Memory2, Code> {
+    let memory = device.gpu.memory.as_ref().filter(|_| device.mig.is_none());
+    let Some(limit) = memory.and_then(|memory| memory.limit.as_ref()) else {
+        return Ok(whole);
+    };
+    let now = |value| device.now(Some(value)).map(|bytes| bytes as u64);
+    let (total, used) = (now(&limit.hard)?, now(&limit.used)?);
+    if total >= whole.total {
+        return Ok(whole);
+    }
+    Ok(Memory2 {
+        total,
+        reserved: 0,
+        used,
+        free: total.saturating_sub(used),
+        ..whole
     })
 }
 

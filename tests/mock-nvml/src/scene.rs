@@ -295,6 +295,19 @@ pub struct Memory {
     pub unattributed: Value,
     /// Free; where absent, what is left.
     pub free: Option<Value>,
+    /// What the caller's cgroup may take, and takes: from R615 on memory info v2 tells these in place of
+    /// the GPU's figures.
+    pub limit: Option<Limit>,
+}
+
+/// The limit of the caller's cgroup, in bytes.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limit {
+    /// What its processes may take together.
+    pub hard: Value,
+    /// What they hold now.
+    pub used: Value,
 }
 
 impl Default for Memory {
@@ -305,6 +318,7 @@ impl Default for Memory {
             used: None,
             unattributed: 0.into(),
             free: None,
+            limit: None,
         }
     }
 }
@@ -501,6 +515,16 @@ impl Gpu {
     #[must_use]
     pub fn total(mut self, bytes: impl Into<Value>) -> Self {
         self.memory.get_or_insert_default().total = bytes.into();
+        self
+    }
+
+    /// Limits the memory of the caller's cgroup, which holds `used` of it, in bytes.
+    #[must_use]
+    pub fn limited(mut self, hard: impl Into<Value>, used: impl Into<Value>) -> Self {
+        self.memory.get_or_insert_default().limit = Some(Limit {
+            hard: hard.into(),
+            used: used.into(),
+        });
         self
     }
 

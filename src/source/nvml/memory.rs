@@ -1,0 +1,105 @@
+//! Whose figures memory info v2 tells: from R615 on, in a cgroup whose GPU memory is limited, they are the
+//! cgroup's, in place of the GPU's. Memory info v1 tells the GPU's there.
+
+use super::error::Code;
+use crate::model::snapshot::Memory;
+use crate::units::MIB;
+
+/// Measured, the totals of one GPU may differ by rounding; what is no more is no limit.
+const ROUNDING_BYTES: u64 = MIB;
+
+/// What is known of a limit.
+#[derive(Default, Debug)]
+pub(super) struct Whole {
+    /// The total by v2 that was last compared with v1's, and whether it is a limit. The GPU's own never
+    /// changes, so that v1 is asked once where there is no limit.
+    compared: Option<(u64, bool)>,
+    /// The limit by the last figures.
+    pub(super) limit_bytes: Option<u64>,
+}
+
+impl Whole {
+    /// The GPU's own figures, where v2 told these; `v1` asks for total, used and free memory.
+    ///
+    /// # Errors
+    ///
+    /// Where v1 fails and it is not known whose figures they are.
+    pub(super) fn of(
+        &mut self,
+        told: Memory,
+        v1: impl FnOnce() -> Result<(u64, u64, u64), Code>,
+    ) -> Result<Memory, Code> {
+        self.limit_bytes = None;
+        if self.compared == Some((told.total_bytes, false)) {
+            return Ok(told);
+        }
+        let (total_bytes, used_bytes, free_bytes) = match v1() {
+            Ok(figures) => figures,
+            Err(code) if code.is_unsupported() => (0, 0, 0),
+            Err(code) => return Err(code),
+        };
+        let is_limit = told.total_bytes.saturating_add(ROUNDING_BYTES) < total_bytes;
+        self.compared = Some((told.total_bytes, is_limit));
+        if !is_limit {
+            return Ok(told);
+        }
+        self.limit_bytes = Some(told.total_bytes);
+        Ok(Memory {
+            total_bytes,
+            reserved_bytes: None,
+            used_bytes,
+            free_bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::GIB;
+
+    fn told(total: u64) -> Memory {
+        Memory {
+            total_bytes: total,
+            reserved_bytes: Some(0),
+            used_bytes: GIB,
+            free_bytes: total - GIB,
+        }
+    }
+
+    fn never() -> Result<(u64, u64, u64), Code> {
+        panic!("v1 was asked again")
+    }
+
+    #[test]
+    fn a_limit_that_is_set_moved_and_taken_away_is_seen() {
+        let v1 = || Ok((80 * GIB, 50 * GIB, 30 * GIB));
+        let mut whole = Whole::default();
+        assert_eq!(whole.of(told(80 * GIB), v1).unwrap(), told(80 * GIB));
+        assert_eq!(whole.of(told(80 * GIB), never).unwrap(), told(80 * GIB));
+        for limit in [8 * GIB, 16 * GIB, 16 * GIB] {
+            let memory = whole.of(told(limit), v1).unwrap();
+            assert_eq!(
+                (memory.total_bytes, memory.used_bytes, memory.free_bytes),
+                (80 * GIB, 50 * GIB, 30 * GIB)
+            );
+            assert_eq!(memory.reserved_bytes, None);
+            assert_eq!(whole.limit_bytes, Some(limit));
+        }
+        assert_eq!(whole.of(told(80 * GIB), v1).unwrap(), told(80 * GIB));
+        assert_eq!(whole.limit_bytes, None);
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_not_taken_for_the_gpus() {
+        let mut whole = Whole::default();
+        let failed = || Err(Code::UNKNOWN);
+        assert!(whole.of(told(8 * GIB), failed).is_err());
+        assert!(whole.of(told(8 * GIB), failed).is_err());
+        // Rounding is no limit, and a driver without v1 has none.
+        let rounded = || Ok((80 * GIB + 4096, GIB, GIB));
+        assert_eq!(whole.of(told(80 * GIB), rounded).unwrap(), told(80 * GIB));
+        let missing = || Err(Code::NOT_SUPPORTED);
+        assert_eq!(Whole::default().of(told(GIB), missing).unwrap(), told(GIB));
+    }
+}
