@@ -80,8 +80,8 @@ impl Input {
             // Whoever took the snapshots may have had enough.
             while let Some(snapshot) = reader.next() {
                 let more = (reader.line_bytes() / ONE_AHEAD_BYTES).min(READ_AHEAD - 1);
-                let filled = (0..more).try_for_each(|_| give.send(None));
-                if filled.and_then(|()| give.send(Some(snapshot))).is_err() {
+                let filled = (0..more).all(|_| give.send(None).is_ok());
+                if !filled || give.send(Some(snapshot)).is_err() {
                     return;
                 }
             }

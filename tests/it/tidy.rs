@@ -56,10 +56,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("clap", &["cli/"]),
     ("ratatui", &["watch/"]),
     ("crossterm", &["watch/"]),
-    (
-        "crate::source",
-        &["cli/", "source/", "watch/mod.rs", "watch/output.rs"],
-    ),
+    ("crate::source", &["cli/", "source/", "watch/mod.rs"]),
     ("crate::report::table", &["cli/", "report/"]),
     (
         "Instant::now",
