@@ -46,7 +46,7 @@ impl Output {
         };
         // Another user's terminal may be written to and not opened, but by the name that is everybody's.
         let is_own = || tcgetsid(io::stdout()).is_ok_and(|owner| getsid(None) == Ok(owner));
-        let file = anew("/proc/self/fd/1").or_else(|| is_own().then(|| anew("/dev/tty"))?);
+        let file = anew("/dev/stdout").or_else(|| is_own().then(|| anew("/dev/tty"))?);
         let may_block = file.is_none();
         let file = match file {
             Some(file) => file,
