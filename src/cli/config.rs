@@ -1,13 +1,15 @@
 //! `gpumem config`: show, find or prove the configuration. Trying it is in [`trial`](super::trial).
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::args::{Config as Args, ConfigAction, Global};
 use super::exit::Exit;
 use super::{print, trial};
 use crate::config::reap::Response;
 use crate::config::{self, Config};
+use crate::host::{NotOurs, prove_ours};
 use crate::model::Time;
 use crate::report::escape::escape;
 use crate::rules::keep::Keep;
@@ -20,17 +22,23 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
         ConfigAction::Path => {
             let mut text = String::new();
             for path in paths(global) {
-                let there = if path.exists() { "" } else { " (not there)" };
-                text.push_str(&format!("{}{there}\n", path.display()));
+                let name = path.display();
+                let note = match prove_ours(&path) {
+                    _ if !path.exists() => " (not there)".to_owned(),
+                    Ok(()) => String::new(),
+                    Err(why) => format!(" (not obeyed: {why})"),
+                };
+                text.push_str(&format!("{name}{note}\n"));
             }
             print(&text)?;
         }
         ConfigAction::Check { file: Some(file) } => {
-            let config = config::load_file(file)?;
+            let config = obeyed(std::slice::from_ref(file), true)?;
+            prove_notify(&config)?;
             print(&proved(std::slice::from_ref(file), &config, now()))?;
         }
         ConfigAction::Check { file: None } => {
-            let config = load(global)?;
+            let config = load_to_act(global)?;
             let mut files = paths(global);
             files.retain(|path| path.exists());
             print(&proved(&files, &config, now()))?;
@@ -110,8 +118,80 @@ pub(super) fn now() -> Time {
 }
 
 /// The configuration in force.
+///
+/// # Errors
+///
+/// A file that cannot be used, and one that others may change where gpumem has rights that they have
+/// not. It is refused and not passed over: what it spares would be ended.
 pub(super) fn load(global: &Global) -> Result<Config, config::Error> {
-    config::load(&paths(global), global.config.is_some())
+    obeyed(&paths(global), global.config.is_some())
+}
+
+/// As [`load`], to run what it says, too.
+///
+/// # Errors
+///
+/// As there, and where others may change what would be run.
+pub(super) fn load_to_act(global: &Global) -> Result<Config, config::Error> {
+    let config = load(global)?;
+    prove_notify(&config)?;
+    Ok(config)
+}
+
+fn obeyed(paths: &[PathBuf], required: bool) -> Result<Config, config::Error> {
+    // Before, because what others wrote is not even read; and after, for a file that was not there before.
+    prove(paths)?;
+    let config = config::load(paths, required)?;
+    prove(paths)?;
+    Ok(config)
+}
+
+fn prove(paths: &[PathBuf]) -> Result<(), config::Error> {
+    let exists = |path: &&PathBuf| path.symlink_metadata().is_ok();
+    for path in paths.iter().filter(exists) {
+        prove_ours(path).map_err(|why| not_ours(path, &why))?;
+    }
+    Ok(())
+}
+
+fn not_ours(path: &Path, why: &NotOurs) -> config::Error {
+    // What leads root to the files of a user: sudo that keeps HOME.
+    let is_of_home = ["XDG_CONFIG_HOME", "HOME"]
+        .into_iter()
+        .filter_map(env::var_os)
+        .any(|home| !home.is_empty() && home != "/" && path.starts_with(home));
+    let sudo = match is_of_home {
+        true => "; or leave it out: sudo -H, or --config with a file of root's",
+        false => "",
+    };
+    config::Error::NotOurs {
+        path: path.to_owned(),
+        why: format!("{why}{sudo}"),
+    }
+}
+
+fn prove_notify(config: &Config) -> Result<(), config::Error> {
+    prove_command(&config.reap.notify).map_err(|(path, why)| config::Error::CommandNotOurs {
+        origin: config.origin("reap.notify").unwrap_or("here").to_owned(),
+        path,
+        why: why.to_string(),
+    })
+}
+
+/// Proves that what a command runs is nobody else's: the program, and files that it is given by their
+/// whole path, which may be a script.
+///
+/// # Errors
+///
+/// The file that others may change.
+pub(in crate::cli) fn prove_command(words: &[Arc<str>]) -> Result<(), (PathBuf, NotOurs)> {
+    let paths = words.iter().map(|word| Path::new(&**word)).enumerate();
+    for (at, path) in paths.filter(|(_, path)| path.is_absolute()) {
+        if at == 0 || path.is_file() {
+            prove_ours(path).map_err(|why| (path.to_owned(), why))?;
+        }
+    }
+    Ok(())
 }
 
 /// Where configuration is looked for, the later over the earlier.

@@ -29,6 +29,7 @@ use clap::{CommandFactory as _, Parser as _};
 
 use self::args::{Cli, Color, Command, Global, Recorded};
 use self::exit::Exit;
+use crate::host;
 use crate::report::escape::escape;
 use crate::report::style::Style;
 use crate::source::replay::{Pace, Replay};
@@ -53,7 +54,7 @@ pub fn main() -> ExitCode {
             return Exit::Usage.into();
         }
     };
-    match run(cli) {
+    match mind_rights(&cli.global).and_then(|()| run(cli)) {
         Ok(exit) => exit.into(),
         Err(error) => {
             complain(&format!("{error:#}"));
@@ -86,6 +87,30 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
             print(&page).map(|()| Exit::Clean)
         }
     }
+}
+
+/// Who starts a program that has more rights than they have must not lead it: by a library of theirs, by
+/// files that they may not read. To be called while there is but one thread.
+///
+/// The loader leaves `LD_LIBRARY_PATH` and its like out by itself then (ld.so(8)).
+fn mind_rights(global: &Global) -> anyhow::Result<()> {
+    if host::has_gained_ids() {
+        let why = "the program has the bit for setuid or setgid, and does nothing with it: who may \
+                   start it could write files as its owner; remove it (chmod ug-s), and use sudo";
+        return Err(Misuse(why.to_owned()).into());
+    }
+    if !host::has_gained_rights() {
+        return Ok(());
+    }
+    if let Some(library) = &global.nvml_library {
+        let name = library.display();
+        return Err(Misuse(format!(
+            "--nvml-library {name} is not loaded: the program has capabilities that its caller has \
+             not, and what it loads has them too; leave it out, or name it as root (sudo)"
+        ))
+        .into());
+    }
+    host::give_up_reading().context("capabilities cannot be given up; nothing is done with them")
 }
 
 /// Data, to standard output. A reader that has seen enough and closed the pipe is no error.

@@ -8,12 +8,12 @@
 use std::env;
 use std::ffi::OsStr;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::args::{Global, Stored};
 use super::{Misuse, complain};
+use crate::host::{NotOurs, has_more_rights, prove_directory_ours, prove_leaf_ours};
 use crate::model::snapshot::Host;
 use crate::model::{Snapshot, Time};
 use crate::recording::Error;
@@ -138,6 +138,10 @@ pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
             let why = "there is no HOME to keep a store in; name a directory with --store-dir";
             Misuse(why.to_owned())
         })?;
+        prove_directory_ours(&folder).map_err(|why| {
+            let name = folder.display();
+            Misuse(format!("the store {name} is not written to: {why}"))
+        })?;
         Ok((folder, access))
     })
 }
@@ -146,13 +150,20 @@ pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
 ///
 /// # Errors
 ///
-/// There is no place for one.
+/// There is no place for one, or others may change what is kept there.
 pub(super) fn state() -> Result<PathBuf, Misuse> {
     let why = "there is no HOME to keep the ledger in; set XDG_STATE_HOME or STATE_DIRECTORY";
-    with_places(None, |places| {
+    let folder = with_places(None, |places| {
         let folder = places.state();
         folder.ok_or_else(|| Misuse(why.to_owned()))
-    })
+    })?;
+    match prove_directory_ours(&folder) {
+        Ok(()) => Ok(folder),
+        Err(why) => Err(Misuse(format!(
+            "the directory of state {} is not used, and nothing is done without one: {why}",
+            folder.display()
+        ))),
+    }
 }
 
 /// What a command takes in of the past.
@@ -262,10 +273,8 @@ fn choose(
             }
         };
         let name = folder.display();
-        if !chosen && !is_trusted(&folder) {
-            complain(&format!(
-                "the store {name} is not used: others than its owner, you or root, may write to it"
-            ));
+        if let Err(why) = prove_trusted(&folder, chosen) {
+            complain(&format!("the store {name} is not used: {why}"));
             continue;
         }
         let latest = store
@@ -311,7 +320,7 @@ pub(super) struct Surveyed {
     pub(super) folder: PathBuf,
     /// What is stored in it; an error of kind `NotFound` is no store at all.
     pub(super) bytes: Result<u64, io::Error>,
-    /// Only its owner, this user or root, can write to it; always so for a directory that was chosen.
+    /// Only its owner, this user or root, can write to it; always so for a plain user who chose it.
     pub(super) is_trusted: bool,
     /// Seconds since its last snapshot of this boot.
     pub(super) age_seconds: Option<f64>,
@@ -335,7 +344,7 @@ pub(super) fn survey(global: &Global, host: &Host, now: Time) -> Survey {
                 Err(Error::StoreUnreadable { cause, .. }) => Err(cause.kind().into()),
                 Err(_) => Err(io::ErrorKind::Other.into()),
             },
-            is_trusted: chosen || is_trusted(&folder),
+            is_trusted: prove_trusted(&folder, chosen).is_ok(),
             age_seconds: latest.as_ref().map(|latest| now.seconds_since(latest.time)),
             is_fresh: latest.is_some_and(|latest| is_fresh(&latest, now)),
             folder,
@@ -355,14 +364,13 @@ fn is_no_news(error: &io::Error) -> bool {
     )
 }
 
-/// Whoever can write to a store can make up a history.
-fn is_trusted(folder: &Path) -> bool {
-    const OTHERS_WRITE: u32 = 0o022;
-    std::fs::metadata(folder).is_ok_and(|metadata| {
-        let owner = metadata.uid();
-        let is_ours = owner == 0 || owner == rustix::process::geteuid().as_raw();
-        is_ours && metadata.mode() & OTHERS_WRITE == 0
-    })
+/// Whoever can write to a store can make up a history. A plain user believes one that was chosen.
+fn prove_trusted(folder: &Path, chosen: bool) -> Result<(), NotOurs> {
+    match (has_more_rights(), chosen) {
+        (true, _) => prove_directory_ours(folder),
+        (false, true) => Ok(()),
+        (false, false) => prove_leaf_ours(folder),
+    }
 }
 
 /// Whether two snapshots are of one boot of one machine, and mean the same processes by their pids.

@@ -110,6 +110,24 @@ pub enum Error {
         /// What is wrong, in a line.
         message: String,
     },
+    /// Others may change it, and so decide what is done with more rights than theirs.
+    #[error("the configuration {} is not obeyed: {why}", path.display())]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// What of its path others may change, and what to do about it.
+        why: String,
+    },
+    /// Others may change the command that is run with more rights than theirs.
+    #[error("{origin}: reap.notify: {} is not run: {why}", path.display())]
+    CommandNotOurs {
+        /// Where the command is configured.
+        origin: String,
+        /// The program, or the file that it is given.
+        path: PathBuf,
+        /// What of its path others may change, and what to do about it.
+        why: String,
+    },
     /// A key or a value that is not allowed.
     #[error("{}:{line}: {key}: {message}", path.display())]
     Wrong {
@@ -211,6 +229,11 @@ impl Config {
     /// Whether a file says what a key is, such as `sample.interval`; else it has its default.
     pub fn says(&self, key: &str) -> bool {
         self.origins.contains_key(key)
+    }
+
+    /// Where a file says what a key is; `None` where it has its default.
+    pub fn origin(&self, key: &str) -> Option<&str> {
+        self.origins.get(key).map(String::as_str)
     }
 
     /// The configuration in force as TOML that reads back as the same value; a comment on each line

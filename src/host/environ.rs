@@ -8,6 +8,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::folder::Folder;
+use super::stat::{STAT_BYTES, parse_stat};
+use super::{Listed, Roots};
+
 /// How much of it is read; a process may hold 6 MiB of it.
 pub(super) const ENVIRON_BYTES: usize = 128 << 10;
 
@@ -83,6 +87,24 @@ pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
         }
     }
     variables
+}
+
+/// Whether a process was given a variable, `NAME=value`. Not known is no; so it is of one that is held
+/// up, whose memory cannot be read without being held up as well, or that is another one by now.
+pub fn carries_variable(roots: &Roots, process: &Listed, variable: &str) -> bool {
+    let mut content = Vec::new();
+    let Ok(folder) = Folder::open(&roots.proc, process.pid) else {
+        return false;
+    };
+    let has_memory = folder.read(c"stat", &mut content, STAT_BYTES).is_ok()
+        && parse_stat(&content).is_some_and(|stat| {
+            stat.start_ticks == process.start_ticks && !stat.is_exiting && stat.state != 'D'
+        });
+    has_memory
+        && folder.read(c"environ", &mut content, ENVIRON_BYTES).is_ok()
+        && content
+            .split(|&byte| byte == 0)
+            .any(|it| it == variable.as_bytes())
 }
 
 /// A value, bounded.

@@ -39,6 +39,7 @@ mod mounts;
 mod mps;
 mod names;
 mod notebook;
+mod ownership;
 mod parent;
 mod pci;
 mod place;
@@ -57,7 +58,7 @@ mod users;
 pub use cgroup::{Place, parse_cgroup};
 pub use cmdline::parse_cmdline;
 pub use device_files::{DeviceFile, read_device_files};
-pub use environ::parse_environ;
+pub use environ::{carries_variable, parse_environ};
 pub use framework::{Loaded, is_told_by_metadata, parse_maps, read_version};
 pub use gpu_files::{has_gpu_device_files, is_gpu_file};
 pub use guarded::{
@@ -72,12 +73,13 @@ pub use mounts::{
 };
 pub use mps::{MpsDaemons, read_mps_daemons};
 pub use notebook::parse_kernel;
+pub use ownership::{NotOurs, has_more_rights, prove_directory_ours, prove_leaf_ours, prove_ours};
 pub use pci::{PciGpu, read_pci_gpus};
 pub use platform::{Platform, read_platform};
 pub use processes::{Processes, Sample, raise_open_file_limit};
 pub use rights::{
-    OpenFileLimit, Rights, Sight, open_file_limit, parse_can_trace, read_ptrace_scope, read_rights,
-    try_pidfd,
+    OpenFileLimit, Rights, Sight, give_up_reading, has_gained_ids, has_gained_rights,
+    open_file_limit, parse_can_trace, read_ptrace_scope, read_rights, try_pidfd,
 };
 pub use stat::{Stat, parse_stat, read_start_ticks, terminal_name};
 pub use status::{Status, parse_status};

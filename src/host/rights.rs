@@ -1,5 +1,7 @@
 //! What the kernel lets gpumem do: look into the processes of others, name a process for good, keep
-//! files open. It is tried, because capabilities, namespaces and security modules all have a say.
+//! files open. It is tried, because capabilities, namespaces and security modules all have a say. And
+//! whether it may do more than who started it: then what that person says is not simply obeyed. Whose
+//! files are obeyed is in `ownership`.
 
 use std::fs;
 use std::io;
@@ -7,7 +9,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::io::Errno;
-use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
+use rustix::process::{
+    PidfdFlags, Resource, getegid, geteuid, getgid, getpid, getrlimit, getuid, pidfd_open,
+};
+use rustix::thread::{CapabilitySet, capabilities, capability_is_in_ambient_set, set_capabilities};
 
 use super::small_file::{read_start, read_text};
 
@@ -44,7 +49,7 @@ pub struct Rights {
 
 /// Finds out by reading descriptors of others under `proc`.
 pub fn read_rights(proc: &Path) -> Rights {
-    let own = rustix::process::geteuid().as_raw();
+    let own = geteuid().as_raw();
     Rights {
         is_root: own == 0,
         can_trace: read_can_trace(proc),
@@ -121,6 +126,58 @@ pub fn try_pidfd() -> Result<(), Errno> {
     pidfd_open(getpid(), PidfdFlags::empty()).map(drop)
 }
 
+/// Whether the program runs as another user or group than who started it: its file has the bit for
+/// setuid or setgid.
+pub fn has_gained_ids() -> bool {
+    getuid() != geteuid() || getgid() != getegid()
+}
+
+/// Whether it may do what who started it may not: by those bits, or by capabilities of its file.
+///
+/// This is what the kernel calls secure execution (getauxval(3), `AT_SECURE`), less what security
+/// modules add to it: under SELinux every service that enters a domain of its own is started so.
+/// Capabilities that were handed down (ambient, as by systemd's `AmbientCapabilities=`) are those of
+/// who started it.
+pub fn has_gained_rights() -> bool {
+    if has_gained_ids() {
+        return true;
+    }
+    // Root has them all by being root; sudo has made who started it root as well.
+    !getuid().is_root() && !gained_capabilities().is_empty()
+}
+
+/// The capabilities that come of the program's file.
+fn gained_capabilities() -> CapabilitySet {
+    // To ask of oneself does not fail.
+    let permitted = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.permitted);
+    let is_gained = |&one: &CapabilitySet| !capability_is_in_ambient_set(one).unwrap_or(false);
+    permitted.iter().filter(is_gained).collect()
+}
+
+/// Gives up, for good, the capabilities of the program's file but for those to look into processes and
+/// to signal them. With `CAP_DAC_READ_SEARCH` every file that is named to gpumem (a recording, a
+/// configuration) would be read for whoever may start it.
+///
+/// To be called while there is but one thread: they are each thread's own.
+///
+/// # Errors
+///
+/// What the kernel says; then they are still there.
+pub fn give_up_reading() -> Result<(), Errno> {
+    if getuid().is_root() {
+        return Ok(());
+    }
+    let kept = CapabilitySet::SYS_PTRACE | CapabilitySet::KILL;
+    let given_up = gained_capabilities() - kept;
+    if given_up.is_empty() {
+        return Ok(());
+    }
+    let mut sets = capabilities(None)?;
+    sets.effective -= given_up;
+    sets.permitted -= given_up;
+    set_capabilities(None, sets)
+}
+
 /// How many files this process may have open; `None` is any number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenFileLimit {
@@ -190,6 +247,14 @@ mod tests {
             fs::write(&file, text).unwrap();
             assert_eq!(read_ptrace_scope(proc.path()), scope);
         }
+    }
+
+    #[test]
+    fn a_program_that_is_nothing_special_has_gained_nothing() {
+        assert!(!has_gained_ids() && !has_gained_rights());
+        let before = capabilities(None).unwrap();
+        give_up_reading().unwrap();
+        assert_eq!(capabilities(None).unwrap(), before);
     }
 
     #[test]

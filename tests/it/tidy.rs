@@ -63,7 +63,11 @@ const ONLY_IN: &[(&str, &[&str])] = &[
         &["cli/", "source/", "watch/mod.rs", "watch/output.rs"],
     ),
     ("SystemTime::now", &["source/"]),
-    ("pidfd_send_signal", &["reclaim/hands.rs"]),
+    (
+        "pidfd_send_signal",
+        // And what gpumem has started itself.
+        &["reclaim/hands.rs", "cli/reap/unattended/hook.rs"],
+    ),
     ("kill_process", &[]),
     ("/proc/", &["host/", "source/live.rs"]),
 ];

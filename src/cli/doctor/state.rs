@@ -34,7 +34,7 @@ struct Rules {
 pub(super) fn read_configuration(global: &Global) -> Configuration {
     let mut files = config::paths(global);
     files.retain(|path| path.exists());
-    let outcome = config::load(global).map_err(|error| error.to_string());
+    let outcome = config::load_to_act(global).map_err(|error| error.to_string());
     Configuration {
         files,
         outcome: outcome.map(|config| {

@@ -74,7 +74,7 @@ enum Event {
 
 /// Runs until a signal ends it.
 pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
-    let config = config::load(global)?;
+    let config = config::load_to_act(global)?;
     let folder = store::state()?;
     fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make the directory {}", folder.display()))?;
@@ -299,7 +299,7 @@ impl Watch<'_> {
     /// Reads the configuration again; one that cannot be used changes nothing.
     fn reload(&mut self) {
         self.service.reloading();
-        match config::load(self.global) {
+        match config::load_to_act(self.global) {
             Ok(config) => {
                 if let Some(desk) = &mut self.desk {
                     desk.reconfigure(config.rules.clone(), config.reap.clone());
