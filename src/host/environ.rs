@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::folder::Folder;
 use super::stat::{STAT_BYTES, parse_stat};
-use super::{Listed, Roots};
+use super::{Listed, Roots, secrets};
 
 /// How much of it is read; a process may hold 6 MiB of it.
 pub(super) const ENVIRON_BYTES: usize = 128 << 10;
@@ -107,17 +107,18 @@ pub fn carries_variable(roots: &Roots, process: &Listed, variable: &str) -> bool
             .any(|it| it == variable.as_bytes())
 }
 
-/// A value, bounded.
+/// A value, bounded, without the secrets that people put where none belongs.
 fn text(value: &[u8]) -> Arc<str> {
-    if value.len() <= VALUE_BYTES {
-        return String::from_utf8_lossy(value).into();
+    let mut text = String::from_utf8_lossy(&value[..value.len().min(VALUE_BYTES)]);
+    secrets::hide_in_value(&mut text);
+    if value.len() > VALUE_BYTES {
+        let text = text.to_mut();
+        // A character that was cut in two is not one that the process wrote.
+        if text.ends_with('\u{fffd}') {
+            text.pop();
+        }
+        text.push('…');
     }
-    let mut text = String::from_utf8_lossy(&value[..VALUE_BYTES]).into_owned();
-    // A character that was cut in two is not one that the process wrote.
-    if text.ends_with('\u{fffd}') {
-        text.pop();
-    }
-    text.push('…');
     text.into()
 }
 
@@ -160,6 +161,15 @@ mod tests {
         assert_eq!(
             variables(b"RANK=0\0RANK=1\0"),
             [("RANK".to_owned(), "0".to_owned())]
+        );
+    }
+
+    #[test]
+    fn a_secret_in_a_value_is_left_out() {
+        let bytes = b"GPUMEM_KEEP=for https://ann:s3cret@host until 12:00\0";
+        assert_eq!(
+            variables(bytes)[0].1,
+            "for https://ann:***@host until 12:00"
         );
     }
 

@@ -1,355 +1,573 @@
-//! Secrets in argv: what a snapshot must not carry on into screens, reports and recordings.
+//! Secrets in argv and in the environment: what a snapshot must not carry on into screens, reports and
+//! recordings.
 //!
 //! People start servers with `--IdentityProvider.token=…`, `--api-key …` or `HF_TOKEN=… vllm`. Whoever
 //! may list a machine's processes sees that, but a recording is attached to tickets and read for years.
 //! So the value is left out where argv is read, and `***` stands for it; what it belongs to stays.
 //!
-//! A secret is told by its name only. One that stands for itself, or whose name says nothing of it, is
-//! not found. Next: `cmdline` reads argv.
+//! A secret is told by its name (`names`), by its looks (`shapes`), or by where it stands: in an address,
+//! after `Bearer`, after an option of a program that takes one. What is none of these is not found.
+//! Every step goes through the text once, for argv is of any length. Next: `cmdline` reads argv.
+
+mod names;
+mod shapes;
 
 use std::borrow::Cow;
+
+use names::{Verdict, judge};
+pub(super) use shapes::is_opaque;
+use shapes::{find_token, is_basic};
 
 /// What stands for a secret.
 const HIDDEN: &str = "***";
 
-/// Last words of the names of secrets.
-const WORDS: [&str; 13] = [
-    "apikey",
-    "apitoken",
-    "authorization",
-    "authtoken",
-    "cookie",
-    "credential",
-    "credentials",
-    "passphrase",
-    "passwd",
-    "password",
-    "pwd",
-    "secret",
-    "token",
-];
-
-/// Words that make the word `key` after them a secret's name.
-const KINDS_OF_KEY: [&str; 7] = [
-    "access",
-    "api",
-    "auth",
-    "encryption",
-    "private",
-    "secret",
-    "signing",
-];
-
-/// Before `token`, a word that makes it one of a text: `--pad-token`.
-const KINDS_OF_TEXT_TOKEN: [&str; 9] = [
-    "bos", "cls", "eos", "image", "mask", "pad", "sep", "stop", "unk",
-];
-
 /// Options that a name and a value follow: papermill's.
 const BEFORE_A_NAME: [&str; 4] = ["-p", "-r", "--parameters", "--parameters_raw"];
 
+/// Programs, and the options of theirs whose value is a secret, beside or behind them.
+const PROGRAMS: [(&str, &str); 12] = [
+    ("docker", "-p"),
+    ("htpasswd", "-b"),
+    ("ldapsearch", "-w"),
+    ("mariadb", "-p"),
+    ("mongosh", "-p"),
+    ("mosquitto_pub", "-P"),
+    ("mysql", "-p"),
+    ("mysqladmin", "-p"),
+    ("mysqldump", "-p"),
+    ("podman", "-p"),
+    ("redis-cli", "-a"),
+    ("sshpass", "-p"),
+];
+
+/// Addresses of which all that follows is a secret.
+const SECRET_PATHS: [&str; 5] = [
+    "://hooks.slack.com/services/",
+    "://discord.com/api/webhooks/",
+    "://discordapp.com/api/webhooks/",
+    "://api.telegram.org/bot",
+    ".webhook.office.com/",
+];
+
+/// How far back from its sign a name may begin.
+const LONGEST_NAME: usize = 128;
+
+/// What is told by its looks alone is looked at up to here.
+const LONGEST_OPAQUE: usize = 512;
+
+/// How a private key begins, of whatever kind (RFC 7468).
+const KEY: &str = "-----BEGIN";
+
+/// What ends a value that no quote encloses.
+fn ends_value(c: char) -> bool {
+    c.is_whitespace()
+        || matches!(
+            c,
+            ',' | ';' | '&' | '}' | ')' | ']' | '"' | '\'' | '`' | '#' | '|'
+        )
+}
+
 /// Hides the secrets of a whole argv, in place.
 pub(super) fn hide(arguments: &mut [Cow<'_, str>]) {
-    let mut follows = false;
-    let mut is_a_name = false;
+    let mut line = Line::default();
+    let mut is_script = false;
     for argument in arguments {
-        if std::mem::replace(&mut is_a_name, BEFORE_A_NAME.contains(&&**argument))
-            && is_a_word(argument)
-        {
-            follows = names_a_secret(argument);
-            continue;
-        }
-        // What looks like another option is one, and the one before it was a switch.
-        if std::mem::take(&mut follows) && !argument.starts_with('-') {
-            *argument = Cow::Borrowed(HIDDEN);
-            continue;
-        }
-        if !may_name_a_secret(argument) {
-            continue;
-        }
-        if let Some(option) = argument.strip_prefix('-') {
-            match option.split_once('=') {
-                None => follows = names_a_secret(option),
-                Some((name, _)) if names_a_secret(name) => {
-                    let end = argument.len() - option.len() + name.len() + 1;
-                    *argument = Cow::Owned(format!("{}{HIDDEN}", &argument[..end]));
-                }
-                Some(_) => hide_in_words(argument),
-            }
+        let form = if is_script {
+            Form::Script
         } else {
-            hide_in_words(argument);
+            Form::Argument
+        };
+        let hides = line.hide(argument, form);
+        // What `-c` is followed by is text of many words, not one variable of any content.
+        is_script =
+            !argument.starts_with("--") && argument.starts_with('-') && argument.ends_with('c');
+        if let Some(hidden) = hides {
+            *argument = Cow::Owned(hidden);
         }
     }
+}
+
+/// Hides the secrets that stand in the value of a variable whose own value is none.
+pub(super) fn hide_in_value(value: &mut Cow<'_, str>) {
+    if let Some(hidden) = hide_in_text(value) {
+        *value = Cow::Owned(hidden);
+    }
+}
+
+/// Goes through the words of a command, in order.
+#[derive(Default)]
+struct Line {
+    /// What the last word says of the one to come.
+    follows: Follows,
+    /// The option of the program that is run whose value is a secret.
+    option: Option<&'static str>,
+    /// What the word before was.
+    is_login: bool,
+}
+
+/// What a word is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// An argument of its own: what begins with a name and `=` is a value to its end.
+    Argument,
+    /// An argument that is text of many words.
+    Script,
+    /// A word of such a text.
+    Word,
+}
+
+/// What a word says of the next.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Follows {
+    #[default]
+    Nothing,
+    /// The name of a parameter.
+    Name,
+    /// A value.
+    Value(Verdict),
+    /// What follows `Bearer`.
+    Bearer,
+    /// What follows `Basic`.
+    Basic,
+}
+
+impl Line {
+    /// The word without its secrets; `None` where it has none.
+    fn hide(&mut self, word: &str, form: Form) -> Option<String> {
+        let follows = std::mem::take(&mut self.follows);
+        match follows {
+            Follows::Name if is_a_word(word) => {
+                self.follows = Follows::Value(judge(word));
+                return None;
+            }
+            // What looks like another option is one, and the one before it was a switch.
+            Follows::Value(verdict) if !word.starts_with('-') => {
+                if let Some(hidden) = hidden(verdict, word) {
+                    return Some(hidden);
+                }
+            }
+            Follows::Bearer if word.len() >= 6 => return Some(within_quotes(word)),
+            Follows::Basic if is_basic(unquoted(word)) => return Some(within_quotes(word)),
+            _ => {}
+        }
+        let is_login = self.is_login;
+        self.is_login = word == "login" || (is_login && word.starts_with('-'));
+        if is_login && is_key_of_login(word) {
+            return Some(HIDDEN.to_owned());
+        }
+        if word.len() <= 64 && !word.starts_with('-') {
+            self.note_program(word);
+        }
+        if let Some(option) = self.option
+            && let Some(rest) = word.strip_prefix(option)
+        {
+            // A port, a number of rows, a folder that is mapped are none.
+            if rest.is_empty() {
+                self.follows = Follows::Value(Verdict::Secret);
+                return None;
+            }
+            return (!rest.contains(['=', ':', '/']) && rest.parse::<u32>().is_err())
+                .then(|| format!("{option}{HIDDEN}"));
+        }
+        if BEFORE_A_NAME.contains(&word) {
+            self.follows = Follows::Name;
+            return None;
+        }
+        if word.starts_with('-') && !word.contains(['=', ':', ' ']) {
+            self.follows = Follows::Value(judge(word));
+            return hide_tokens(word);
+        }
+        if let Some(pair) = word.strip_prefix("-u")
+            && let Some(pair) = hidden(Verdict::IfPair, pair)
+        {
+            return Some(format!("-u{pair}"));
+        }
+        if form == Form::Argument
+            && let Some(hidden) = hide_assigned(word)
+        {
+            return Some(hidden);
+        }
+        self.follows = after(word);
+        match form == Form::Word || !word.contains(char::is_whitespace) {
+            true => hide_in_word(word),
+            false => hide_in_text(word),
+        }
+    }
+
+    fn note_program(&mut self, word: &str) {
+        let name = word.rsplit('/').next().unwrap_or(word);
+        if let Some((_, option)) = PROGRAMS.iter().find(|(program, _)| *program == name) {
+            // Of these `-p` is a port that is published, unless one logs in.
+            let needs_login = matches!(name, "docker" | "podman");
+            self.option = (!needs_login).then_some(*option);
+        } else if word == "login" {
+            self.option = self.option.or(Some("-p"));
+        }
+    }
+}
+
+/// What a word says of the next by itself.
+fn after(word: &str) -> Follows {
+    // Of `"Authorization: Bearer` as of `Bearer`.
+    let last = word
+        .rsplit([' ', ':', '"', '\'', '='])
+        .next()
+        .unwrap_or(word);
+    if last.starts_with("--") {
+        Follows::Value(judge(last))
+    } else if last.eq_ignore_ascii_case("bearer") {
+        Follows::Bearer
+    } else if last.eq_ignore_ascii_case("basic") {
+        Follows::Basic
+    } else {
+        Follows::Nothing
+    }
+}
+
+/// `wandb login` takes a key of 40 hexadecimal digits, or a newer one.
+fn is_key_of_login(word: &str) -> bool {
+    let word = word.strip_prefix("local-").unwrap_or(word);
+    let is_hash = word.len() >= 32 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hash || is_opaque(word)
 }
 
 /// Whether it could be the name of a parameter.
 fn is_a_word(argument: &str) -> bool {
-    argument
-        .chars()
-        .all(|c| c.is_ascii_alphanumeric() || c == '_')
+    let is_of_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    argument.chars().all(is_of_word)
 }
 
-/// Whether it is worth a closer look; nearly nothing is.
-fn may_name_a_secret(argument: &str) -> bool {
-    let has = |part: &str| {
-        let mut places = argument.as_bytes().windows(part.len());
-        places.any(|place| place.eq_ignore_ascii_case(part.as_bytes()))
-    };
-    [
-        "token",
-        "pass",
-        "pwd",
-        "secret",
-        "key",
-        "credential",
-        "authorization",
-        "cookie",
-        "://",
-    ]
-    .iter()
-    .any(|part| has(part))
+fn unquoted(word: &str) -> &str {
+    word.trim_matches(['"', '\'', '`', '\\'])
 }
 
-/// Whether an option, a variable or a parameter of this name has a secret for its value: by its last
-/// words, however they are joined (`--hf-token`, `ServerApp.token`, `apiKey`, `WANDB_API_KEY`).
-fn names_a_secret(name: &str) -> bool {
-    let mut words: Vec<String> = Vec::new();
-    let mut is_in_word = false;
-    let mut was_lower = false;
-    for c in name.chars() {
-        if !c.is_ascii_alphanumeric() {
-            is_in_word = false;
-            continue;
-        }
-        let begins = !is_in_word || (was_lower && c.is_ascii_uppercase());
-        if begins {
-            words.push(String::new());
-        }
-        if let Some(word) = words.last_mut() {
-            word.push(c.to_ascii_lowercase());
-        }
-        is_in_word = true;
-        was_lower = c.is_ascii_lowercase();
-    }
-    match &words[..] {
-        [.., kind, word] if word == "key" => KINDS_OF_KEY.contains(&&**kind),
-        [.., kind, word] if word == "token" => !KINDS_OF_TEXT_TOKEN.contains(&&**kind),
-        [.., word] => WORDS.contains(&&**word),
-        [] => false,
+/// `'***'` for what is in quotes, as far as it is.
+fn within_quotes(word: &str) -> String {
+    let inner = unquoted(word);
+    match word.find(inner).filter(|_| !inner.is_empty()) {
+        Some(at) => format!("{}{HIDDEN}{}", &word[..at], &word[at + inner.len()..]),
+        None => HIDDEN.to_owned(),
     }
 }
 
-/// Hides them in text of several words, as a shell is given with `-c`, and in addresses.
-fn hide_in_words(argument: &mut Cow<'_, str>) {
-    // A header, as curl is given it: all that follows its name is its value.
-    if let Some((name, _)) = argument.split_once(':')
-        && names_a_secret(name)
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+/// A value by what its name says of it; `None` where it is not hidden as a whole or in part.
+fn hidden(verdict: Verdict, value: &str) -> Option<String> {
+    if is_hidden(verdict, value) {
+        return Some(HIDDEN.to_owned());
+    }
+    if verdict == Verdict::IfPair
+        && let Some((name, secret)) = unquoted(value).split_once(':')
     {
-        *argument = Cow::Owned(format!("{name}: {HIDDEN}"));
-        return;
+        let is_number = |text: &str| text.parse::<u32>().is_ok();
+        let is_address = secret.starts_with("//") || name.contains('/');
+        if !name.is_empty() && !secret.is_empty() && !is_number(secret) && !is_address {
+            return Some(format!("{name}:{HIDDEN}"));
+        }
     }
+    None
+}
+
+/// Whether the whole of a value is hidden.
+fn is_hidden(verdict: Verdict, value: &str) -> bool {
+    let says_nothing = || {
+        let words = ["", "true", "false", "none", "null", "auto"];
+        words.iter().any(|word| value.eq_ignore_ascii_case(word))
+    };
+    match verdict {
+        Verdict::Plain | Verdict::IfPair => is_opaque(value),
+        Verdict::IfOpaque => is_opaque(value) || is_key_of_login(value),
+        Verdict::Secret | Verdict::Line => !says_nothing(),
+    }
+}
+
+/// An argument that is a name and a value: `--token=a b`, `TOKEN=a b`.
+fn hide_assigned(argument: &str) -> Option<String> {
+    let (name, value) = argument.split_once('=')?;
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '+');
+    if name.is_empty() || !name.chars().all(is_name) {
+        return None;
+    }
+    let verdict = judge(name.trim_start_matches('-'));
+    // An address is of parts, some of which say something.
+    let is_whole = verdict >= Verdict::Secret || !value.contains("://");
+    let hidden = is_whole.then(|| hidden(verdict, value)).flatten();
+    // `--args="--token x"`
+    let within = || {
+        value
+            .contains(char::is_whitespace)
+            .then(|| hide_in_text(value))
+    };
+    let hidden = hidden.or_else(|| within().flatten())?;
+    Some(format!("{name}={hidden}"))
+}
+
+/// Hides them in text of several words, as a shell is given with `-c`.
+fn hide_in_text(text: &str) -> Option<String> {
+    let by_place = hide_in_word(text);
+    let text = by_place.as_deref().unwrap_or(text);
     let mut shown = String::new();
-    let mut rest: &str = argument;
-    let mut follows = false;
+    let mut rest = text;
+    let mut line = Line::default();
+    let mut is_changed = false;
     while !rest.is_empty() {
-        let start = rest
-            .find(|c: char| !c.is_whitespace())
-            .unwrap_or(rest.len());
+        let start = rest.find(|c: char| !c.is_whitespace());
+        let start = start.unwrap_or(rest.len());
         shown.push_str(&rest[..start]);
         rest = &rest[start..];
         let (word, after) = rest.split_at(word_end(rest));
-        if std::mem::take(&mut follows) && !word.starts_with('-') {
-            shown.push_str(HIDDEN);
-        } else {
-            follows = hide_in_word(word, &mut shown);
-        }
         rest = after;
+        match line.hide_word(word) {
+            Some(hidden) => {
+                is_changed = true;
+                shown.push_str(&hidden);
+            }
+            None => shown.push_str(word),
+        }
     }
-    if shown != **argument {
-        *argument = Cow::Owned(shown);
+    if is_changed { Some(shown) } else { by_place }
+}
+
+impl Line {
+    /// As [`Line::hide`], of a word of a text, in which what stands within a word was hidden already.
+    fn hide_word(&mut self, word: &str) -> Option<String> {
+        if word.is_empty() || word.contains(HIDDEN) {
+            self.follows = Follows::Nothing;
+            return None;
+        }
+        // What opens a string that holds a command, or the word itself.
+        let bare = word.trim_start_matches(['"', '\'', '`', '(', '{']);
+        let opened = word.len() - bare.len();
+        let hides_next =
+            matches!(self.follows, Follows::Value(verdict) if verdict >= Verdict::Secret);
+        if hides_next && !bare.starts_with('-') {
+            let hidden = hidden(Verdict::Secret, unquoted(word));
+            self.follows = Follows::Nothing;
+            return hidden.map(|_| within_quotes(word));
+        }
+        let hidden = self.hide(bare, Form::Word)?;
+        Some(format!("{}{hidden}", &word[..opened]))
     }
 }
 
-/// Where a word ends; white space within quotes does not end it.
+/// Where a word ends; white space within the quotes of a value does not end it.
 fn word_end(text: &str) -> usize {
     let mut quote = None;
+    let mut before = ' ';
     for (at, c) in text.char_indices() {
         match quote {
-            Some(open) if c == open => quote = None,
+            Some((open, _)) if c == open => quote = None,
             Some(_) => {}
             None if c.is_whitespace() => return at,
             // Within a word an apostrophe is one; a quoted value follows its `=`.
-            None if matches!(c, '\'' | '"') && text[..at].ends_with('=') => quote = Some(c),
+            None if matches!(c, '\'' | '"') && before == '=' => quote = Some((c, at)),
             None => {}
         }
+        before = c;
     }
     // One that nothing closes is no quote.
     match quote {
-        Some(_) => text.find(char::is_whitespace).unwrap_or(text.len()),
+        Some((_, at)) => text[at..]
+            .find(char::is_whitespace)
+            .map_or(text.len(), |end| at + end),
         None => text.len(),
     }
 }
 
-/// Writes one word without its secrets; whether the next word is one.
-fn hide_in_word(word: &str, shown: &mut String) -> bool {
-    if let Some((scheme, address)) = word.split_once("://") {
-        if scheme
-            .split_once('=')
-            .is_some_and(|(name, _)| names_a_secret(name))
-        {
-            shown.push_str(&word[..word.find('=').map_or(0, |at| at + 1)]);
-            shown.push_str(HIDDEN);
-            return false;
-        }
-        shown.push_str(scheme);
-        shown.push_str("://");
-        hide_in_address(address, shown);
-        return false;
-    }
-    match word.split_once('=') {
-        Some((name, value)) if names_a_secret(name) && !value.is_empty() => {
-            shown.push_str(name);
-            shown.push('=');
-            shown.push_str(HIDDEN);
-            false
-        }
-        Some(_) => {
-            shown.push_str(word);
-            false
-        }
-        None => {
-            shown.push_str(word);
-            word.starts_with('-') && names_a_secret(word)
-        }
-    }
+/// Hides what stands in a word or a text by itself: values behind names, addresses, tokens, keys.
+fn hide_in_word(text: &str) -> Option<String> {
+    let values = hide_values(text);
+    let text = values.as_deref().unwrap_or(text);
+    let tokens = hide_tokens(text);
+    tokens.or(values)
 }
 
-/// `user:password@host/path?token=…`
-fn hide_in_address(address: &str, shown: &mut String) {
-    let host_end = address.find(['/', '?', '#']).unwrap_or(address.len());
-    let (authority, rest) = address.split_at(host_end);
-    match authority.rsplit_once('@') {
-        Some((user, host)) => {
-            let name = user.split_once(':').map_or("", |(name, _)| name);
-            shown.push_str(name);
-            if !name.is_empty() {
-                shown.push(':');
-            }
-            shown.push_str(HIDDEN);
-            shown.push('@');
-            shown.push_str(host);
-        }
-        None => shown.push_str(authority),
+/// Tokens that are told by their looks, and private keys.
+fn hide_tokens(text: &str) -> Option<String> {
+    if text.len() < 15 {
+        return None;
     }
-    for part in rest.split_inclusive(['?', '&', '#', ';']) {
-        match part.split_once('=') {
-            Some((name, value)) if names_a_secret(name) => {
-                shown.push_str(name);
-                shown.push('=');
-                shown.push_str(HIDDEN);
-                let end = value.chars().last();
-                shown.extend(end.filter(|c| ['?', '&', '#', ';'].contains(c)));
-            }
-            _ => shown.push_str(part),
+    let mut shown = String::new();
+    let mut from = 0;
+    while let Some((begin, end)) = find_token(text, from) {
+        shown.push_str(&text[from..begin]);
+        shown.push_str(HIDDEN);
+        from = end;
+    }
+    let mut places = text.as_bytes()[from..].windows(KEY.len());
+    let key = places.position(|place| place == KEY.as_bytes());
+    if let Some(at) = key.map(|at| from + at)
+        && text[at..].contains("PRIVATE KEY")
+    {
+        let end = text.rfind("-----END").filter(|end| *end > at);
+        let end = end.and_then(|end| Some(end + 8 + text[end + 8..].find("-----")? + 5));
+        shown.push_str(&text[from..at]);
+        shown.push_str(HIDDEN);
+        from = end.unwrap_or(text.len());
+    }
+    (from > 0).then(|| shown + &text[from..])
+}
+
+/// Values behind `=` and `:` whose names, or looks, make them secrets: `KEY=…`, `"key": "…"`, `Key: …`,
+/// `?key=…&`, and what stands before the `@` of an address.
+fn hide_values(text: &str) -> Option<String> {
+    let mut shown = String::new();
+    // All before is in `shown`.
+    let mut done = 0;
+    let mut at = 0;
+    let is_sign = |byte: &u8| matches!(byte, b'=' | b':');
+    while let Some(found) = text.as_bytes()[at..].iter().position(is_sign) {
+        let sign = at + found;
+        at = sign + 1;
+        let hides = if text[sign..].starts_with("://") {
+            in_address(text, sign)
+        } else {
+            behind_name(text, done, sign)
+        };
+        if let Some((begin, end, instead)) = hides {
+            shown.push_str(&text[done..begin]);
+            shown.push_str(&instead);
+            done = end;
+            at = at.max(end);
         }
     }
+    (done > 0).then(|| shown + &text[done..])
+}
+
+/// What of an address that goes on at its `://` is hidden: from, to, and what is shown instead.
+fn in_address(text: &str, sign: usize) -> Option<(usize, usize, String)> {
+    let rest = &text[sign..];
+    let scheme = |c: char| c.is_ascii_alphanumeric() || c == '+';
+    let scheme = text[..sign].len() - text[..sign].trim_end_matches(scheme).len();
+    let scheme = &text[sign - scheme..sign];
+    let ends_address = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '>' | '<');
+    for begin in SECRET_PATHS {
+        let at = match begin.starts_with("://") {
+            true => rest.starts_with(begin).then_some(begin.len()),
+            false => {
+                let host = &rest[..rest[3..].find('/').map_or(rest.len(), |at| at + 4)];
+                host.ends_with(begin).then_some(host.len())
+            }
+        };
+        if let Some(at) = at {
+            let end = rest.find(ends_address).unwrap_or(rest.len());
+            return (end > at).then(|| (sign + at, sign + end, HIDDEN.to_owned()));
+        }
+    }
+    let authority = &rest[3..];
+    let ends = |c: char| ends_address(c) || matches!(c, '/' | '?' | '#');
+    let authority = &authority[..authority.find(ends).unwrap_or(authority.len())];
+    let (user, _) = authority.rsplit_once('@')?;
+    let begin = sign + 3;
+    let (name, has_secret) = match user.split_once(':') {
+        Some((name, secret)) => (format!("{name}:"), !secret.is_empty()),
+        // A name alone is a token where nobody logs in by name.
+        None => (
+            String::new(),
+            scheme.starts_with("http") && !user.is_empty(),
+        ),
+    };
+    let name = if name.len() > 1 || !has_secret {
+        name
+    } else {
+        String::new()
+    };
+    has_secret.then(|| (begin, begin + user.len(), format!("{name}{HIDDEN}")))
+}
+
+/// What is hidden behind a `=` or a `:`, as of [`in_address`]; nothing before `floor` is looked at.
+fn behind_name(text: &str, floor: usize, sign: usize) -> Option<(usize, usize, String)> {
+    let is_colon = text[sign..].starts_with(':');
+    let floor = floor.max(sign.saturating_sub(LONGEST_NAME));
+    let before = (floor..=sign).find(|&at| text.is_char_boundary(at))?;
+    let is_apart = text[..sign].ends_with(' ');
+    let before = text[before..sign].trim_end_matches(' ');
+    let unquoted = before.trim_end_matches(['"', '\'', '\\']);
+    let is_quoted = unquoted.len() < before.len();
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let begin = unquoted.rfind(|c: char| !is_of_name(c));
+    let begin = begin.map_or(0, |at| {
+        at + unquoted[at..].chars().next().map_or(1, char::len_utf8)
+    });
+    let name = unquoted[begin..].trim_start_matches('-');
+    if name.is_empty() {
+        return None;
+    }
+    let previous = unquoted[..begin].chars().next_back();
+    // In prose a colon is one; it belongs to a name in quotes, at the beginning, in a table.
+    if is_colon
+        && !is_quoted
+        && !matches!(previous, None | Some('{' | ',' | '"' | '\'' | '\n' | '('))
+    {
+        let is_header = judge(name) == Verdict::Line;
+        if !is_header {
+            return None;
+        }
+    }
+    let verdict = judge(name);
+    let after = &text[sign + 1..];
+    let value = after.trim_start_matches(['>']);
+    let value = match is_colon || is_apart || is_quoted {
+        true => value.trim_start_matches(' '),
+        false => value,
+    };
+    let begin = text.len() - value.len();
+    // What says nothing of itself is looked at only so far, or a text of signs would be gone through
+    // once for each of them.
+    let text = match verdict >= Verdict::Secret {
+        true => text,
+        false => {
+            let far =
+                (begin + LONGEST_OPAQUE + 1..text.len()).find(|&at| text.is_char_boundary(at));
+            &text[..far.unwrap_or(text.len())]
+        }
+    };
+    let value = &text[begin..];
+    if verdict == Verdict::Line && is_colon && !is_quoted {
+        // To the end of what encloses the header.
+        let end = match previous {
+            Some(quote @ ('"' | '\'')) => value.find(quote),
+            None => None,
+            _ => value.find(['"', '\'', '\n', ',']),
+        };
+        let end = begin + end.unwrap_or(value.len());
+        return (end > begin).then(|| (begin, end, HIDDEN.to_owned()));
+    }
+    let escapes = value.len() - value.trim_start_matches('\\').len();
+    let open = value[escapes..].chars().next();
+    let (inner, end) = match open.filter(|c| matches!(c, '"' | '\'' | '`')) {
+        Some(quote) => {
+            let inner = begin + escapes + 1;
+            let close = text[inner..].find(quote);
+            // The escape before the quote that closes is not of the value.
+            let end = inner
+                + close.map_or(text.len() - inner, |at| {
+                    at.min(text[inner..inner + at].trim_end_matches('\\').len())
+                });
+            match close {
+                Some(_) => (inner, end),
+                // One that nothing closes is no quote.
+                None => (
+                    begin,
+                    begin + value.find(char::is_whitespace).unwrap_or(value.len()),
+                ),
+            }
+        }
+        None => {
+            // Of rows of signs each value ends before the next, unless it is a secret.
+            let ends = |c| ends_value(c) || (verdict < Verdict::Secret && matches!(c, '=' | ':'));
+            let by_colon = verdict != Verdict::IfPair;
+            let ends = |c| ends(c) && (by_colon || c != ':');
+            (begin, begin + value.find(ends).unwrap_or(value.len()))
+        }
+    };
+    let value = &text[inner..end];
+    // An address is of parts, some of which say something.
+    if verdict < Verdict::Secret && value.contains("://") {
+        return None;
+    }
+    let instead = hidden(verdict, value)?;
+    Some((inner, end, instead))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn hidden(arguments: &[&str]) -> Vec<String> {
-        let mut arguments: Vec<_> = arguments.iter().map(|&it| Cow::Borrowed(it)).collect();
-        hide(&mut arguments);
-        arguments.into_iter().map(Cow::into_owned).collect()
-    }
-
-    #[test]
-    fn values_of_secrets_are_left_out_and_their_names_stay() {
-        for (arguments, expected) in [
-            (
-                &["jupyter_server", "--IdentityProvider.token=s3cret"][..],
-                &["jupyter_server", "--IdentityProvider.token=***"][..],
-            ),
-            (
-                &["vllm", "serve", "m", "--api-key", "s3cret", "--port", "1"],
-                &["vllm", "serve", "m", "--api-key", "***", "--port", "1"],
-            ),
-            (
-                &["x", "--NotebookApp.password=a b=c", "--hf_token", "s"],
-                &["x", "--NotebookApp.password=***", "--hf_token", "***"],
-            ),
-            (
-                &["env", "HF_TOKEN=s3cret", "wandb.api_key=s", "apiKey=s"],
-                &["env", "HF_TOKEN=***", "wandb.api_key=***", "apiKey=***"],
-            ),
-            (
-                &["sh", "-c", "HF_TOKEN='s 3' x  --token s y; PASSWORD=\"s"],
-                &["sh", "-c", "HF_TOKEN=*** x  --token *** y; PASSWORD=***"],
-            ),
-            (
-                &["x", "--url=http://ann:s3cret@host/lab?token=s&a=b#c"],
-                &["x", "--url=http://ann:***@host/lab?token=***&a=b#c"],
-            ),
-            (
-                &["x", "https://ghp_s3cret@github.com/a", "--token=https://s"],
-                &["x", "https://***@github.com/a", "--token=***"],
-            ),
-            (
-                &["papermill", "a", "b", "-p", "hf_token", "s", "-p", "n", "1"],
-                &[
-                    "papermill",
-                    "a",
-                    "b",
-                    "-p",
-                    "hf_token",
-                    "***",
-                    "-p",
-                    "n",
-                    "1",
-                ],
-            ),
-            (
-                &["curl", "-H", "Authorization: token s", "-H", "Cookie: a=b"],
-                &["curl", "-H", "Authorization: ***", "-H", "Cookie: ***"],
-            ),
-        ] {
-            assert_eq!(hidden(arguments), expected);
-        }
-    }
-
-    #[test]
-    fn what_is_no_secret_stays() {
-        for arguments in [
-            &[
-                "python",
-                "train.py",
-                "--tokenizer",
-                "gpt2",
-                "--max-tokens=5",
-            ][..],
-            &["x", "--num_key_value_heads", "8", "--key=a", "--monkey=b"],
-            &["x", "--use_auth_token", "--lr=1", "--pad-token=<p>"],
-            &[
-                "x",
-                "keyring",
-                "the key = a",
-                "http://host:1/a?b=c@d",
-                "--token",
-            ],
-            &[
-                "x",
-                "-c",
-                "a token: it's\n a  b",
-                "passenger=1",
-                "é…://",
-                "=",
-            ],
-            &[],
-        ] {
-            assert_eq!(hidden(arguments), arguments);
-        }
-    }
-}
+mod tests;

@@ -21,6 +21,7 @@ use super::Error;
 use super::process::Opened;
 use super::token::Token;
 use crate::host::folder::Folder;
+use crate::host::secrets;
 
 /// Such files are a few hundred bytes.
 const FILE_BYTES: usize = 64 << 10;
@@ -65,7 +66,14 @@ pub struct ServerFile {
 /// Reads a kernel's connection file.
 pub fn read_connection(process: &Opened, path: &str) -> Result<Connection, Error> {
     let content = read(process, path)?;
-    serde_json::from_slice(&content).map_err(|_| Error::Malformed { path: path.into() })
+    let read = serde_json::from_slice(&content);
+    let mut read: Connection = read.map_err(|_| Error::Malformed { path: path.into() })?;
+    // What is damaged may have the key there.
+    let tells = |name: &String| tells_a_secret(name, None);
+    if read.jupyter_session.as_ref().is_some_and(tells) {
+        read.jupyter_session = None;
+    }
+    Ok(read)
 }
 
 /// Reads the file of the server that calls itself `number`; `None` where there is none.
@@ -151,6 +159,10 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
         #[serde(default)]
         token: Option<String>,
     }
+    // An array would be read by the order of the fields.
+    if !content.trim_ascii_start().starts_with(b"{") {
+        return None;
+    }
     let raw: Raw = serde_json::from_slice(content).ok()?;
     let mut base_url = raw.base_url;
     if !base_url.ends_with('/') {
@@ -165,17 +177,45 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'*'));
     let root = raw.root_dir.or(raw.notebook_dir);
+    // What is damaged may have the token where something else belongs, which is shown.
+    let token = raw.token.as_deref();
+    let tells = |text: &str| tells_a_secret(text, token);
+    let is_sock = raw.sock.is_empty() || raw.sock.starts_with('/');
+    if !is_sock
+        || [&raw.hostname, &base_url, &raw.sock]
+            .into_iter()
+            .any(|it| tells(it))
+    {
+        return None;
+    }
+    let is_root = |root: &String| root.starts_with('/') && !tells(root);
     (is_path && is_host).then(|| ServerFile {
         pid: raw.pid,
         hostname: raw.hostname,
         port: raw.port,
         sock: raw.sock,
         base_url,
-        root: root.filter(|root| !root.is_empty()),
+        root: root.filter(is_root),
         is_https: raw.secure,
         has_password: raw.password,
         token: raw.token.as_deref().and_then(Token::new),
     })
+}
+
+/// Whether a text holds a token, or what could be one: Jupyter makes them of 48 hexadecimal digits, and
+/// keys of kernels of as many as a UUID has.
+fn tells_a_secret(text: &str, token: Option<&str>) -> bool {
+    // A shorter one is a word that may stand anywhere.
+    const SHORTEST_TOKEN: usize = 6;
+    let token = token.filter(|token| token.len() >= SHORTEST_TOKEN);
+    token.is_some_and(|token| text.contains(token))
+        || text
+            .split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
+            .any(|word| {
+                let digits = word.bytes().filter(|byte| *byte != b'-');
+                digits.clone().count() >= 32 && digits.clone().all(|it| it.is_ascii_hexdigit())
+            })
+        || secrets::is_opaque(text)
 }
 
 /// Reads a file that belongs to a process's own user, following its path as the process would.

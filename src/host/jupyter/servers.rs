@@ -247,6 +247,79 @@ mod tests {
         }
     }
 
+    /// A server's file as Jupyter Server 2 writes it, damaged: every byte of its structure lost, doubled
+    /// or made another; every value in the place of every other, every key named as every other; cut at
+    /// every length; and the fields as an array.
+    fn damaged(token: &str) -> Vec<String> {
+        let fields = [
+            ("base_url", "\"/user/ann/\"".to_owned()),
+            ("hostname", "\"localhost\"".to_owned()),
+            ("password", "false".to_owned()),
+            ("pid", "50".to_owned()),
+            ("port", "8888".to_owned()),
+            ("root_dir", "\"/home/ann\"".to_owned()),
+            ("secure", "false".to_owned()),
+            ("sock", "\"\"".to_owned()),
+            ("token", format!("\"{token}\"")),
+            ("url", "\"http://localhost:8888/user/ann/\"".to_owned()),
+            ("version", "\"2.21.1\"".to_owned()),
+        ];
+        let text = |fields: &[(&str, String)]| {
+            let fields = fields
+                .iter()
+                .map(|(key, value)| format!("\"{key}\": {value}"));
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
+        };
+        let whole = text(&fields);
+        let mut all = vec![whole.clone()];
+        for at in 0..whole.len() {
+            all.push(whole[..at].to_owned());
+            if b"{}\":,/".contains(&whole.as_bytes()[at]) {
+                for instead in ["", "\"", ":", ",", "\"\"", "x", "\\", " ", "/"] {
+                    all.push(format!("{}{instead}{}", &whole[..at], &whole[at + 1..]));
+                }
+            }
+        }
+        for one in 0..fields.len() {
+            for other in 0..fields.len() {
+                let (mut values, mut keys) = (fields.clone(), fields.clone());
+                (values[one].1, values[other].1) = (fields[other].1.clone(), fields[one].1.clone());
+                keys[one].0 = fields[other].0;
+                let mut copied = fields.clone();
+                copied[one].1.clone_from(&fields[other].1);
+                all.extend([text(&values), text(&keys), text(&copied)]);
+            }
+        }
+        let values: Vec<&str> = fields.iter().map(|(_, value)| value.as_str()).collect();
+        all.push(format!("[{}]", values.join(", ")));
+        all.push(format!(
+            "[50, \"localhost\", 8888, \"\", \"/\", \"{token}\", null, false, false, null]"
+        ));
+        all
+    }
+
+    #[test]
+    fn a_damaged_file_never_tells_the_token() {
+        for token in [
+            "1f0c9e8d7b6a59483726150f1e2d3c4b5a69788796a5b4c3",
+            "Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3",
+        ] {
+            let all = damaged(token);
+            assert!(all.len() >= 200, "{}", all.len());
+            for file in all {
+                let proc = Proc::new();
+                proc.process(50, 1, 500, &["JUPYTER_RUNTIME_DIR=/rt"]);
+                proc.write(50, "/rt/jpserver-50.json", &file);
+                let process = Opened::open(&proc.roots(), 50).unwrap().unwrap();
+                let found = read_server(&proc.roots(), 50, "/rt/jpserver-50.json", 50);
+                let read = read_server_file(&process, "/rt/jpserver-50.json", 50);
+                let why = found.server.as_ref().err().map(ToString::to_string);
+                let shown = format!("{found:?} {read:?} {why:?}");
+                assert!(!shown.contains(&token[..12]), "{file}: {shown}");
+            }
+        }
+    }
+
     #[test]
     fn a_folder_that_is_not_there_holds_nothing() {
         let proc = Proc::new();

@@ -1,0 +1,526 @@
+//! A table of secrets as people write them on command lines, and one of what only looks like one.
+
+use std::borrow::Cow;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+fn hidden(arguments: &[&str]) -> Vec<String> {
+    let mut arguments: Vec<_> = arguments.iter().map(|&it| Cow::Borrowed(it)).collect();
+    hide(&mut arguments);
+    arguments.into_iter().map(Cow::into_owned).collect()
+}
+
+/// Arguments as a shell would part them at `|`, and the part of them that nobody may see.
+const SECRETS: [(&str, &str); 140] = [
+    // Options that say what they are.
+    ("jupyter_server|--IdentityProvider.token=s3cret", "s3cret"),
+    (
+        "jupyter-notebook|--NotebookApp.password=argon2:a b=s3cret",
+        "s3cret",
+    ),
+    ("vllm|serve|m|--api-key|s3cret", "s3cret"),
+    ("vllm|serve|m|--api-keys|s3cret,s3cret2", "s3cret"),
+    ("x|--hf_token|s3cret", "s3cret"),
+    ("x|--token|s3cret", "s3cret"),
+    ("x|--token-hf|s3cret", "s3cret"),
+    ("x|--wandb-key|s3cret", "s3cret"),
+    ("x|--wandb_api_key=s3cret", "s3cret"),
+    ("x|--wandb.key=s3cret", "s3cret"),
+    ("x|--openai-key=s3cret", "s3cret"),
+    ("x|--openai_api_key|s3cret", "s3cret"),
+    ("x|--openAIKey=s3cret", "s3cret"),
+    ("x|--anthropic-key|s3cret", "s3cret"),
+    ("x|--azure-key|s3cret", "s3cret"),
+    ("x|--pass|s3cret", "s3cret"),
+    ("x|--pass=s3cret", "s3cret"),
+    ("x|--db-pass|s3cret", "s3cret"),
+    ("x|--pw|s3cret", "s3cret"),
+    ("x|--passwd=s3cret", "s3cret"),
+    ("x|--passphrase|s3cret", "s3cret"),
+    ("x|-password|s3cret", "s3cret"),
+    ("x|--password2|s3cret", "s3cret"),
+    ("x|--jwt|s3cret", "s3cret"),
+    ("x|--jwt-secret=s3cret", "s3cret"),
+    ("x|--secret|s3cret", "s3cret"),
+    ("x|--secret-access-key|s3cret", "s3cret"),
+    ("x|--client-secret=s3cret", "s3cret"),
+    ("x|--clientSecret=s3cret", "s3cret"),
+    ("x|--aws-secret-access-key=s3cret", "s3cret"),
+    ("x|--auth-token|s3cret", "s3cret"),
+    ("x|--authtoken=s3cret", "s3cret"),
+    ("x|--bearer|s3cret", "s3cret"),
+    ("x|--cookie|session=s3cret", "s3cret"),
+    ("x|--credentials=s3cret", "s3cret"),
+    ("x|--private-key=s3cret", "s3cret"),
+    ("x|--encryption-key|s3cret", "s3cret"),
+    ("x|--signing_key|s3cret", "s3cret"),
+    ("x|--license-key|s3cret", "s3cret"),
+    ("x|--ngc-key=s3cret", "s3cret"),
+    ("x|--account-key|s3cret", "s3cret"),
+    ("x|--sas-token=s3cret", "s3cret"),
+    ("x|--session-token|s3cret", "s3cret"),
+    ("x|--refresh_token=s3cret", "s3cret"),
+    ("x|--registration-token|s3cret", "s3cret"),
+    ("x|--rpc-secret=s3cret", "s3cret"),
+    ("x|--redis-auth|s3cret", "s3cret"),
+    ("x|--otp=318245", "318245"),
+    ("ipykernel_launcher|--Session.key=b\"s3cret\"", "s3cret"),
+    ("ray|start|--redis-password=s3cret", "s3cret"),
+    ("tensorboard|--args=\"--api-key s3cret\"", "s3cret"),
+    // Hydra, papermill, parameters.
+    ("python|train.py|logger.wandb.api_key=s3cret", "s3cret"),
+    ("python|train.py|+auth.token=s3cret", "s3cret"),
+    ("papermill|a|b|-p|hf_token|s3cret", "s3cret"),
+    ("papermill|a|b|--parameters|password|s3cret", "s3cret"),
+    // Variables.
+    ("env|HF_TOKEN=s3cret|python", "s3cret"),
+    ("env|HUGGING_FACE_HUB_TOKEN=s3cret|python", "s3cret"),
+    ("env|WANDB_API_KEY=s3cret|python", "s3cret"),
+    ("env|OPENAI_API_KEY_2=s3cret|python", "s3cret"),
+    ("env|AWS_SECRET_ACCESS_KEY=s3cret|python", "s3cret"),
+    ("env|PGPASSWORD=s3cret|psql", "s3cret"),
+    ("env|MYSQL_PWD=s3cret|mysql", "s3cret"),
+    ("env|REDISCLI_AUTH=s3cret|redis-cli", "s3cret"),
+    ("env|SMTP_PASS=a s3cret|x", "s3cret"),
+    ("docker|run|-e|HF_TOKEN=s3cret|image", "s3cret"),
+    ("docker|run|--env=NGC_API_KEY=s3cret|image", "s3cret"),
+    // Programs that take one without saying so.
+    ("curl|-u|ann:s3cret|https://host", "s3cret"),
+    ("curl|-uann:s3cret|https://host", "s3cret"),
+    ("curl|--user|ann:s3cret", "s3cret"),
+    ("curl|--proxy-user=ann:s3cret", "s3cret"),
+    ("x|--basic-auth|ann:s3cret", "s3cret"),
+    ("sshpass|-p|s3cret|ssh|host", "s3cret"),
+    ("sshpass|-ps3cret|ssh|host", "s3cret"),
+    ("mysql|-u|ann|-ps3cret|db", "s3cret"),
+    ("/usr/bin/mysqldump|-ps3cret|db", "s3cret"),
+    ("redis-cli|-a|s3cret|ping", "s3cret"),
+    ("docker|login|-u|ann|-p|s3cret", "s3cret"),
+    (
+        "wandb|login|0123456789abcdef0123456789abcdef01234567",
+        "0123456789abcdef",
+    ),
+    (
+        "wandb|login|--relogin|0123456789abcdef0123456789abcdef01234567",
+        "0123456789abcdef",
+    ),
+    ("huggingface-cli|login|--token|s3cret", "s3cret"),
+    ("openssl|enc|-pass|pass:s3cret", "s3cret"),
+    // Headers.
+    ("curl|-H|Authorization: Bearer s3cret", "s3cret"),
+    ("curl|-H|authorization: token s3cret", "s3cret"),
+    (
+        "curl|-H|Proxy-Authorization: Basic czNjcmV0Og==",
+        "czNjcmV0",
+    ),
+    ("curl|-HAuthorization: Bearer s3cret", "s3cret"),
+    ("curl|--header=Authorization: Bearer s3cret", "s3cret"),
+    ("curl|-H|X-Api-Key: s3cret", "s3cret"),
+    ("curl|-H|X-Auth-Token: s3cret", "s3cret"),
+    ("curl|-H|PRIVATE-TOKEN:s3cret", "s3cret"),
+    ("curl|-H|Cookie: a=b; session=s3cret", "s3cret"),
+    ("curl|-H|Ocp-Apim-Subscription-Key: s3cret", "s3cret"),
+    ("x|--header-value|Bearer s3crets3cret", "s3crets3cret"),
+    ("x|--auth|Bearer|s3crets3cret", "s3crets3cret"),
+    ("x|--auth|Basic|czNjcmV0OnMzY3JldA==", "czNjcmV0"),
+    // Addresses.
+    ("git|clone|https://ann:s3cret@github.com/a/b", "s3cret"),
+    ("git|clone|https://s3cret@github.com/a/b", "s3cret"),
+    (
+        "pip|install|--index-url=https://ann:s3cret@pypi/simple",
+        "s3cret",
+    ),
+    ("x|postgresql://ann:s3cret@db:5432/app", "s3cret"),
+    ("celery|-A|a|-b|redis://:s3cret@host:6379/0", "s3cret"),
+    ("celery|-A|a|-b|amqp://ann:s3cret@host//", "s3cret"),
+    ("x|--db=mongodb+srv://ann:s3cret@host/db", "s3cret"),
+    ("x|--proxy=http://ann:s3cret@proxy:3128", "s3cret"),
+    ("x|https://host/lab?token=s3cret&a=b#c", "s3cret"),
+    ("x|--url=http://host/lab?a=b&token=s3cret", "s3cret"),
+    ("x|https://host/#access_token=s3cret", "s3cret"),
+    (
+        "x|https://b.blob.core.windows.net/c?sv=2&sp=r&sig=s3cret",
+        "s3cret",
+    ),
+    (
+        "x|https://s3/b?X-Amz-Credential=a&X-Amz-Signature=s3cret",
+        "s3cret",
+    ),
+    ("x|https://s3/b?X-Amz-Security-Token=s3cret&a=b", "s3cret"),
+    (
+        "x|https://maps/api?key=AIzaSyA0123456789abcdefghijklmnopqrstuv",
+        "AIzaSy",
+    ),
+    (
+        "x|--hook=https://hooks.slack.com/services/T0/B0/s3cret",
+        "s3cret",
+    ),
+    ("x|https://discord.com/api/webhooks/123/s3cret", "s3cret"),
+    ("x|https://api.telegram.org/bot123:s3cret/send", "s3cret"),
+    // Rows of names and values.
+    (
+        "x|DefaultEndpointsProtocol=https;AccountName=a;AccountKey=s3cret==;E=f",
+        "s3cret",
+    ),
+    (
+        "x|Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=s3cret",
+        "s3cret",
+    ),
+    ("x|Server=db;User Id=ann;Password=s3cret;", "s3cret"),
+    ("x|host=db user=ann password=s3cret dbname=a", "s3cret"),
+    // JSON and its like.
+    ("x|{\"token\": \"s3cret\", \"a\": 1}", "s3cret"),
+    ("x|{\"a\":{\"api_key\":\"s3cret\"}}", "s3cret"),
+    ("x|--config={\"password\": \"s3 s3cret\"}", "s3cret"),
+    ("x|{'hf_token': 's3cret'}", "s3cret"),
+    ("x|{\\\"token\\\": \\\"s3cret\\\"}", "s3cret"),
+    (
+        "x|{\"headers\": {\"Authorization\": \"Bearer s3cret\"}}",
+        "s3cret",
+    ),
+    ("x|{\"pin_password\": 318245}", "318245"),
+    ("x|--model-loader-extra-config|{token:s3cret}", "s3cret"),
+    // Shells and other programs' text.
+    (
+        "sh|-c|HF_TOKEN='a s3cret' x  --token y; PASSWORD=\"s3cret",
+        "s3cret",
+    ),
+    (
+        "bash|-lc|export WANDB_API_KEY=s3cret && python train.py",
+        "s3cret",
+    ),
+    ("bash|-c|vllm serve m --api-key s3cret --port 1", "s3cret"),
+    ("bash|-c|vllm serve m --api-key 's3cret' --port 1", "s3cret"),
+    ("bash|-c|curl -u ann:s3cret https://host", "s3cret"),
+    (
+        "bash|-c|curl -H \"Authorization: Bearer s3cret\" https://host",
+        "s3cret",
+    ),
+    (
+        "bash|-c|curl -H Authorization:s3cret https://host",
+        "s3cret",
+    ),
+    ("bash|-c|mysql -ps3cret db", "s3cret"),
+    ("bash|-c|sshpass -p s3cret ssh host", "s3cret"),
+    (
+        "python|-c|import wandb; wandb.login(key=\"local-0123456789abcdef0123456789abcdef01234567\")",
+        "0123456789abcdef",
+    ),
+    ("python|-c|login(token = 's3cret')", "s3cret"),
+    // By their looks.
+    ("x|hf_aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH", "aBcDeFg"),
+    ("x|--arg=sk-proj-abc123DEF456ghi789JKL012mno345", "abc123"),
+    ("x|ghp_0123456789abcdefghijABCDEFGHIJ012345", "0123456789"),
+    (
+        "x|token is github_pat_11ABCDEFG0abcdefghijkl_mnopqrstuv",
+        "11ABCDEFG0",
+    ),
+    ("x|--name|AKIAIOSFODNN7EXAMPLE", "IOSFODNN7"),
+];
+
+/// More of those that are told by their looks.
+const LOOKS: [(&str, &str); 14] = [
+    ("x|glpat-abcDEF123456ghiJKL78", "abcDEF"),
+    (
+        "x|xoxb-123456789012-1234567890123-abcDEF123456",
+        "123456789012",
+    ),
+    ("x|AIzaSyA0123456789abcdefghijklmnopqrstuv", "SyA0123"),
+    (
+        "x|--h=eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N",
+        "eyJ",
+    ),
+    ("x|nvapi-abcDEF123456ghiJKL789mnoPQR012", "abcDEF"),
+    ("x|gsk_abcDEF123456ghiJKL789mnoPQR012stu", "abcDEF"),
+    ("x|dapi0123456789abcdef0123456789abcdef", "0123456789"),
+    ("x|--x=Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca", "Zx8Kq2"),
+    ("x|FOO=q7x2m9k4v8t1z6p3w5r0y7n2b4", "q7x2m9k4"),
+    ("x|--key|q7x2m9k4v8t1z6p3w5r0y7n2b4", "q7x2m9k4"),
+    (
+        "x|--foo=czNjcmV0c2VjcmV0U2VjcmV0MTIzNDU2Nzg5MA==",
+        "czNjcmV0",
+    ),
+    (
+        "x|--wandb-dir|a|local-0123456789|WANDB_KEY=0123456789abcdef0123456789abcdef01234567",
+        "abcdef0123",
+    ),
+    (
+        "x|-----BEGIN RSA PRIVATE KEY-----\nMIIEs3cret\n-----END RSA PRIVATE KEY-----\n",
+        "s3cret",
+    ),
+    (
+        "x|--pem=-----BEGIN OPENSSH PRIVATE KEY-----\ns3cret",
+        "s3cret",
+    ),
+];
+
+/// What stays as it is.
+const HARMLESS: [&str; 74] = [
+    "python|train.py|--tokenizer|bert|--max-tokens=5",
+    "x|--max-tokens|4096",
+    "x|--max-new-tokens|4096|--min_tokens=1",
+    "x|--max-num-batched-tokens|8192",
+    "x|--max_token|77|--num-token=3",
+    "x|--tokenizer-mode|auto|--skip-tokenizer-init",
+    "x|--tokenizer=meta-llama/Meta-Llama-3.1-8B-Instruct",
+    "x|--pad-token=<p>|--eos_token|</s>|--bos-token|<s>",
+    "x|--eos-token-id|2|--stop-token-ids|1,2",
+    "x|--image-token-index|32000|--token-limit=5",
+    "x|--tokens-per-second|50|--tokens|100",
+    "x|--use_auth_token|--lr=1",
+    "x|--use-auth-token=true|--no-password",
+    "x|--keyboard|us|--monkey=b|--keypoints=17",
+    "x|--key-frames|10|--keyframe-interval=3",
+    "x|--num_key_value_heads|8|--num-key-value-heads=8",
+    "x|--key=a|--sort-key|loss|--primary-key=id",
+    "x|--image-key|jpg|--caption_key=txt",
+    "x|--hotkey|ctrl|--key-padding-mask",
+    "x|passes=3|--passes|2|--num-passes=3",
+    "x|--first-pass|3|--forward-pass=a|--two-pass|b",
+    "x|--pass-through|a|--bypass=b|--pass-at-k|10|passenger=1",
+    "x|--compass=n|--passive",
+    "x|--seed=123456789012345678901234",
+    "x|--revision=9f2c1d7a8b3e4f5061728394a5b6c7d8e9f00112",
+    "x|--commit|9f2c1d7a8b3e4f5061728394a5b6c7d8e9f00112",
+    "git|checkout|9f2c1d7a8b3e4f5061728394a5b6c7d8e9f00112",
+    "x|image@sha256:9f2c1d7a8b3e4f5061728394a5b6c7d8e9f001129f2c1d7a8b3e4f5061728394",
+    "x|--gpu=GPU-8f3c2a1b-1234-5678-9abc-def012345678",
+    "env|CUDA_VISIBLE_DEVICES=GPU-8f3c2a1b-1234-5678-9abc-def012345678",
+    "env|CUDA_VISIBLE_DEVICES=MIG-GPU-8f3c2a1b-1234-5678-9abc-def012345678/1/0",
+    "x|--run-id=8f3c2a1b-1234-5678-9abc-def012345678",
+    "x|-f|/root/.local/share/jupyter/runtime/kernel-8f3c2a1b-1234.json",
+    "x|--f=/root/.local/share/jupyter/runtime/kernel-v36f9aBcD123456789012345678901234.json",
+    "x|--data=/data/ImageNet21k/Train2Val3/Shard00001Of01024",
+    "x|--model=Qwen/Qwen2.5-Coder-32B-Instruct-GPTQ-Int4",
+    "x|--model=TheBloke/Mixtral-8x7B-Instruct-v0.1-GGUF",
+    "x|--arch=ResNet50V2ImageNetPretrainedFold3",
+    "x|--policy=TransformerActorCriticPolicyWithLongShortTermMemory",
+    "x|--name=stable-diffusion-xl-base-1.0-fp16-lora-r64-a128",
+    "x|--lr=0.00012345678901234567890",
+    "x|--layers=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17",
+    "x|--betas=(0.9, 0.999)|--shape=[1,3,224,224]",
+    "x|--password-file|/run/secrets/db|--token-file=/run/secrets/token",
+    "x|--secret-name|my-secret|--token-path|/a/b",
+    "x|--ssl-keyfile|/etc/ssl/key.pem|--ssl-certfile=/etc/ssl/cert.pem",
+    "x|--api-key-env|OPENAI_API_KEY",
+    "x|--authors|ann|--author=ben|--authority=a",
+    "x|--auth|none|--auth-mode=basic",
+    "x|--signature|serving_default|--design=a|--significance=0.05",
+    "x|--sign|a|--signal=TERM|--sigma=0.3|--sigmoid",
+    "x|--cookiecutter|a|--cookies-file=b",
+    "x|--patch=16|--path=a|--pattern=*.py|--patience=3",
+    "x|--assist=1|--disaster",
+    "docker|run|-p|8080:80|--user|1000:1000|-u|0:0",
+    "podman|run|-p8080:80|image",
+    "python|-u|train.py|--user|ann",
+    "python|-m|torch.distributed.run|--rdzv-endpoint=host:29500|--rdzv_id=123",
+    "x|http://host:1/a?b=c@d|https://huggingface.co/a/b?revision=main",
+    "x|ssh://git@github.com/a/b|git@github.com:a/b.git",
+    "x|postgresql://ann@db:5432/app",
+    "x|s3://bucket/key/a=b/part-0001.parquet",
+    "x|{\"rope_type\": \"yarn\", \"factor\": 4.0, \"max_tokens\": 5}",
+    "x|{\"tokenizer\": \"a\", \"keys\": [\"a\"], \"key\": \"b\"}",
+    "python|-c|a token: it's\n a  b",
+    "python|-c|from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=7)",
+    "python|-c|for key in d: print(key, d[key]); x = a if b else c",
+    "sh|-c|for key in a b; do echo \"$key: done\"; done",
+    "x|a basic test|Basic|usage|basic",
+    "x|sk-learn-contrib-project|hf_hub_download|hf_transfer=1",
+    "x|task-manager-2024-01-01T00:00:00",
+    "x|login|ann|--login|ben",
+    "x|keyring|the key = a|--token",
+    "x|é…://|=|:|--|-|-=|=-|'|\"|a='|://@|?=&",
+];
+
+fn parts(arguments: &str) -> Vec<&str> {
+    arguments.split('|').collect()
+}
+
+#[test]
+fn nobody_sees_a_secret_as_people_write_them() {
+    let mut seen = Vec::new();
+    for (arguments, secret) in SECRETS.iter().chain(&LOOKS) {
+        assert!(arguments.contains(secret), "{arguments}");
+        let shown = hidden(&parts(arguments)).join("|");
+        if shown.contains(secret) || !shown.contains(HIDDEN) {
+            seen.push(format!("{arguments} is shown as {shown}"));
+        }
+    }
+    assert!(seen.is_empty(), "{} seen:\n{}", seen.len(), seen.join("\n"));
+}
+
+#[test]
+fn what_only_looks_like_one_stays() {
+    let mut changed = Vec::new();
+    for arguments in HARMLESS {
+        let shown = hidden(&parts(arguments)).join("|");
+        if shown != arguments {
+            changed.push(format!("{arguments} is shown as {shown}"));
+        }
+    }
+    let changes = changed.join("\n");
+    assert!(changed.is_empty(), "{} changed:\n{changes}", changed.len());
+}
+
+#[test]
+fn what_a_secret_belongs_to_stays() {
+    for (arguments, expected) in [
+        ("x|--api-key|s|--port|1", "x|--api-key|***|--port|1"),
+        (
+            "env|HF_TOKEN=s3cret|wandb.api_key=s",
+            "env|HF_TOKEN=***|wandb.api_key=***",
+        ),
+        (
+            "sh|-c|HF_TOKEN='s 3' x  --token s y; PASSWORD=\"s",
+            "sh|-c|HF_TOKEN='***' x  --token *** y; PASSWORD=***",
+        ),
+        (
+            "x|--url=http://ann:s3cret@host/lab?token=s&a=b#c",
+            "x|--url=http://ann:***@host/lab?token=***&a=b#c",
+        ),
+        (
+            "x|https://ghp_s3cret@github.com/a|--token=https://s",
+            "x|https://***@github.com/a|--token=***",
+        ),
+        (
+            "papermill|a|b|-p|hf_token|s|-p|n|1",
+            "papermill|a|b|-p|hf_token|***|-p|n|1",
+        ),
+        (
+            "curl|-H|Authorization: token s|-H|Cookie: a=b",
+            "curl|-H|Authorization: ***|-H|Cookie: ***",
+        ),
+        (
+            "sh|-c|curl -H 'Authorization: Bearer s' -o a http://h",
+            "sh|-c|curl -H 'Authorization: ***' -o a http://h",
+        ),
+        (
+            "x|{\"token\": \"s\", \"a\": 1}|-u|ann:s",
+            "x|{\"token\": \"***\", \"a\": 1}|-u|ann:***",
+        ),
+        (
+            "x|a=b;AccountKey=s==;c=d|key.pem\n-----BEGIN PRIVATE KEY-----\ns\n-----END PRIVATE KEY-----\nz",
+            "x|a=b;AccountKey=***;c=d|key.pem\n***\nz",
+        ),
+    ] {
+        assert_eq!(hidden(&parts(arguments)).join("|"), expected);
+    }
+}
+
+#[test]
+fn a_value_of_the_environment_is_looked_through() {
+    for (value, expected) in [
+        (
+            "keep it, my token is hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ01",
+            "keep it, my token is ***",
+        ),
+        ("http://ann:s3cret@host:80", "http://ann:***@host:80"),
+        (
+            "expandable_segments:True,max_split_size_mb:128",
+            "expandable_segments:True,max_split_size_mb:128",
+        ),
+        // Jobs are told apart by such ids.
+        (
+            "Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca",
+            "Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca",
+        ),
+    ] {
+        let mut shown = Cow::Borrowed(value);
+        hide_in_value(&mut shown);
+        assert_eq!(shown, expected);
+    }
+}
+
+#[test]
+fn text_of_any_kind_is_gone_through_quickly() {
+    // The longest argv that is read, of what makes most work; and a thousand usual ones.
+    let begun = Instant::now();
+    for part in [
+        "=",
+        ":",
+        "a=",
+        "token=",
+        "a:'",
+        "\"a\":\"",
+        "://",
+        "https://a@",
+        "-u a:",
+        "k='",
+        "k=\"a",
+        "-----BEGIN",
+        "eyJ",
+        "a b ",
+        "\\\"",
+        "Authorization:",
+        "Authorization: '",
+        "é=",
+        "--a ",
+        "login ",
+    ] {
+        let text = part.repeat((32 << 10) / part.len());
+        hidden(&["sh", "-c", &text]);
+        hidden(&["x", &text]);
+    }
+    let usual = [
+        "python",
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=8",
+        "train.py",
+        "--lr",
+        "0.1",
+        "--model=meta-llama/Meta-Llama-3-8B",
+        "--max-tokens",
+        "4096",
+        "--data",
+        "/data/imagenet/train",
+    ];
+    for _ in 0..1000 {
+        assert_eq!(hidden(&usual), usual);
+    }
+    // A second or so; what goes through it once for each sign takes minutes.
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(30), "{took:?}");
+}
+
+#[test]
+fn no_text_makes_it_fail() {
+    // Pieces of all that is looked for, in every order of three.
+    let pieces = [
+        "token",
+        "=",
+        ":",
+        "\"",
+        "'",
+        "\\",
+        "://",
+        "@",
+        "é",
+        " ",
+        "-",
+        "***",
+        "Bearer",
+        "-----BEGIN",
+        "PRIVATE KEY",
+        "-----END",
+        "xox",
+        "eyJ",
+        "&",
+        "{",
+        "\n",
+        "-u",
+        "-p",
+        "mysql",
+        "login",
+    ];
+    for a in pieces {
+        for b in pieces {
+            for c in pieces {
+                let text = format!("{a}{b}{c}");
+                hidden(&[&text, a, b, c]);
+                hidden(&["sh", "-c", &text]);
+            }
+        }
+    }
+}
