@@ -61,6 +61,25 @@ pub fn man_page(command: Option<&str>) -> Result<String, String> {
     }
 }
 
+/// What is told of rights in gpumem's own page.
+const RIGHTS: &str = "\
+What is another user's is seen and ended by root only (sudo -H gpumem), or with capabilities:
+
+  CAP_SYS_PTRACE       to see files, programs and environments of others' processes
+  CAP_DAC_READ_SEARCH  to look into their folders in /proc, and to read where notebook
+                       servers listen
+  CAP_KILL             to signal the processes of others
+
+The services in packaging/ have these and no more. As capabilities of the program's file only
+CAP_SYS_PTRACE and CAP_KILL are used, and all others given up at the start. Then
+--nvml-library is refused and LD_LIBRARY_PATH ignored. With the bit for setuid nothing is done.
+
+As root, or with capabilities of the file, nothing is obeyed that others may change:
+configuration, notify command and state belong to root or to who runs gpumem, as does each
+directory on their path, and neither group nor others may write to them. gpumem config check
+says what is refused, and why.
+";
+
 fn command() -> clap::Command {
     let mut command = Cli::command();
     command.build();
@@ -76,6 +95,7 @@ fn command_names() -> Vec<String> {
 
 fn render(command: clap::Command, see_also: &[String]) -> String {
     let manual = format!("gpumem {}", env!("CARGO_PKG_VERSION"));
+    let is_main = command.get_name() == "gpumem" && see_also.len() > 1;
     let is_rules = command.get_display_name() == Some("gpumem-rules");
     // The release's month is not in the page, so that it does not change with the day it is made.
     let man = Man::new(command)
@@ -88,6 +108,9 @@ fn render(command: clap::Command, see_also: &[String]) -> String {
     let mut page = String::from_utf8_lossy(&page).into_owned();
     if is_rules {
         page.push_str(&format!(".SH RULES\n.nf\n{}.fi\n", roff(&rules::manual())));
+    }
+    if is_main {
+        page.push_str(&format!(".SH RIGHTS\n.nf\n{}.fi\n", roff(RIGHTS)));
     }
     page.push_str(".SH \"SEE ALSO\"\n");
     let references: Vec<_> = see_also

@@ -11,6 +11,7 @@ use super::{
     Misuse, complain, live, print, recorded, style, terminal_width, unreadable, warn_of_damage,
 };
 use crate::model::Snapshot;
+use crate::model::json;
 use crate::report::processes;
 use crate::source::Source as _;
 use crate::source::replay::Pace;
@@ -37,7 +38,7 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     };
     select(&mut snapshot, &selection)?;
     if args.json {
-        print(&(serde_json::to_string(&snapshot)? + "\n"))?;
+        print(&(json::to_string(&snapshot)? + "\n"))?;
     } else {
         for error in &snapshot.errors {
             let gpu = error

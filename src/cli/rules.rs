@@ -8,6 +8,7 @@ use super::args::{Global, Rules as Args};
 use super::exit::Exit;
 use super::{Misuse, config, print};
 use crate::model::Kind;
+use crate::model::json;
 use crate::rules::Settings;
 use crate::rules::rule::{Rule, SettingValue};
 
@@ -51,7 +52,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
             schema: SCHEMA,
             rules: chosen.into_iter().map(listed).collect::<Result<_, _>>()?,
         };
-        print(&(serde_json::to_string_pretty(&document)? + "\n"))?;
+        print(&(json::to_string_pretty(&document)? + "\n"))?;
     } else {
         print(&text(&chosen))?;
     }

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::args::{Global, Recorded};
 use super::{Misuse, config, print, recorded, warn_of_damage};
 use crate::model::finding::{Finding, Kept, Kind};
+use crate::model::json;
 use crate::model::{Severity, Snapshot, Time};
 use crate::report::escape::escape;
 use crate::rules::{Engine, Settings};
@@ -32,7 +33,7 @@ pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Resul
     warn_of_damage(&replay);
     let outcome = trial.conclude();
     if json {
-        print(&(serde_json::to_string_pretty(&outcome)? + "\n"))
+        print(&(json::to_string_pretty(&outcome)? + "\n"))
     } else {
         print(&outcome.to_text())
     }

@@ -5,8 +5,8 @@
 //! [`evidence`] what that rests on; [`identity`] says when two
 //! observations are of the same process, [`family`] which processes belong together; [`time`] is an
 //! instant as all of them write it; [`balance`] is where a GPU's memory is, [`device_file`] how it is
-//! held, [`label`] how every view
-//! names what it shows, [`pool`] which workers are started again, [`program`] what a process is by its program's name.
+//! held, [`json`] how all of them are written, [`label`] how every view names what it shows, [`pool`]
+//! which workers are started again, [`program`] what a process is by its program's name.
 
 pub mod balance;
 pub mod device_file;
@@ -14,6 +14,7 @@ pub mod evidence;
 pub mod family;
 pub mod finding;
 pub mod identity;
+pub mod json;
 pub mod label;
 pub mod pool;
 pub mod process;

@@ -19,6 +19,7 @@ use super::policy::Signal;
 use super::target::Target;
 use super::verify::Outcome;
 use crate::model::Time;
+use crate::model::json;
 
 /// The `schema` of each line.
 pub const SCHEMA: &str = "gpumem.ledger/1";
@@ -226,7 +227,7 @@ impl Record for Ledger {
             schema: SCHEMA,
             entry,
         };
-        serde_json::to_writer(&mut line, &whole).map_err(|error| failed(error.into()))?;
+        json::append(&mut line, &whole).map_err(|error| failed(error.into()))?;
         line.push(b'\n');
         if line.len() > MOST_LINE_BYTES {
             return Err(failed(io::Error::other("the line would be too long")));

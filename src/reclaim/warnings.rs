@@ -18,6 +18,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::model::finding::Finding;
+use crate::model::json;
 use crate::model::{Start, Time};
 
 /// The `schema` of the file.
@@ -281,7 +282,7 @@ impl Warnings {
             warnings: standing.to_vec(),
         };
         let write = || {
-            let mut text = serde_json::to_vec_pretty(&document)?;
+            let mut text = json::to_string_pretty(&document)?.into_bytes();
             text.push(b'\n');
             let mut name = self.path.as_os_str().to_owned();
             name.push(".new");

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 
 use super::{Error, is_zstd};
+use crate::model::json;
 use crate::model::{Snapshot, Time};
 
 /// When a recording is moved aside, and how many are kept.
@@ -107,7 +108,7 @@ impl Writer {
     pub fn write(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
         self.line.clear();
         self.line.push(b'\n');
-        if let Err(error) = serde_json::to_writer(&mut self.line, snapshot) {
+        if let Err(error) = json::append(&mut self.line, snapshot) {
             return Err(self.failed(error.into(), false));
         }
         self.line.push(b'\n');

@@ -9,6 +9,7 @@ use super::escape::escape;
 use super::evidence::words;
 use super::style::Style;
 use crate::model::finding::{Finding, Kept, Pending, Undecided};
+use crate::model::json;
 use crate::model::snapshot::ReadError;
 use crate::model::{Severity, Time};
 use crate::units::{Bytes, Span};
@@ -168,7 +169,7 @@ impl Report {
     ///
     /// None that can be met: the report holds no maps and no numbers that JSON lacks.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string_pretty(self).map(|json| json + "\n")
+        json::to_string_pretty(self).map(|json| json + "\n")
     }
 
     /// The report for people.

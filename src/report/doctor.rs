@@ -10,6 +10,7 @@ use unicode_width::UnicodeWidthStr as _;
 
 use super::escape::escape;
 use super::style::Style;
+use crate::model::json;
 
 /// The `schema` that this version writes.
 pub const SCHEMA: &str = "gpumem.doctor/1";
@@ -266,7 +267,7 @@ impl Report {
     ///
     /// None that can be met: the report holds no maps and no numbers that JSON lacks.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string_pretty(self).map(|json| json + "\n")
+        json::to_string_pretty(self).map(|json| json + "\n")
     }
 
     /// The report for people: a line for what is well, more where something may be done, and at the

@@ -9,9 +9,10 @@ use std::fmt::Write as _;
 
 use unicode_width::UnicodeWidthChar;
 
-/// Escapes what a terminal would act on: control characters (C0, C1, DEL) and the invisible ones
-/// that reorder or hide text (bidirectional controls, zero-width characters, line separators), or that
-/// change another one's width in some terminals only (variation selectors, skin tones).
+use crate::model::json::is_hostile;
+
+/// Escapes what a terminal would act on: control characters (C0, C1, DEL) and the invisible ones of
+/// [`is_hostile`].
 pub fn escape(text: &str) -> Cow<'_, str> {
     // Nearly all text is plain, and a look at bytes says so soonest.
     let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
@@ -33,14 +34,6 @@ pub fn escape(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(out)
-}
-
-fn is_hostile(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
-            | '\u{1f3fb}'..='\u{1f3ff}' | '\u{e0000}'..='\u{e007f}' | '\u{e0100}'..='\u{e01ef}')
 }
 
 /// A command line as a person would read it: arguments joined by spaces, those that hold a space or

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::model::finding::{Finding, Kept, Pending, Undecided};
+use crate::model::json;
 use crate::model::snapshot::{Parent, ReadError};
 use crate::model::{Gpu, Process, Time};
 
@@ -65,7 +66,7 @@ impl Report {
     /// None that can be met: the maps in it have text for keys, and no number in it is one that JSON
     /// lacks.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string_pretty(self).map(|json| json + "\n")
+        json::to_string_pretty(self).map(|json| json + "\n")
     }
 }
 

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::model::Time;
 use crate::model::finding::Undecided;
+use crate::model::json;
 use crate::model::snapshot::ReadError;
 use crate::reclaim::ledger::{Past, PastAct};
 use crate::reclaim::{Outcome, Plan, Refused, Target};
@@ -137,7 +138,7 @@ impl Report {
     ///
     /// None that can be met: the report holds no numbers that JSON lacks.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string_pretty(self).map(|json| json + "\n")
+        json::to_string_pretty(self).map(|json| json + "\n")
     }
 }
 
@@ -174,6 +175,6 @@ impl History {
     ///
     /// None that can be met: the history holds no numbers that JSON lacks.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string_pretty(self).map(|json| json + "\n")
+        json::to_string_pretty(self).map(|json| json + "\n")
     }
 }

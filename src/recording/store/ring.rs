@@ -13,6 +13,7 @@ use zstd::bulk::Compressor;
 use zstd::zstd_safe::CParameter;
 
 use super::{Segment, list, name_of};
+use crate::model::json;
 use crate::model::{Snapshot, Time};
 use crate::recording::Error;
 use crate::units::MIB;
@@ -174,9 +175,7 @@ impl StoreWriter {
     /// Where a frame was due and could not be written, though old segments were removed where the
     /// disk was full. It waits for the next call.
     pub fn write(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        let before = self.pending.text.len();
-        if let Err(error) = serde_json::to_writer(&mut self.pending.text, snapshot) {
-            self.pending.text.truncate(before);
+        if let Err(error) = json::append(&mut self.pending.text, snapshot) {
             return Err(self.failed(error.into()));
         }
         self.pending.text.push(b'\n');

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::{Event, hook, terminals};
 use crate::model::Time;
 use crate::model::finding::Finding;
+use crate::model::json;
 use crate::report::escape::escape;
 
 /// The `schema` of what the command is told.
@@ -80,9 +81,10 @@ impl Notice {
             finding: &self.finding,
         };
         // Plain data is always JSON.
-        let mut json = serde_json::to_vec(&document).unwrap_or_default();
-        json.push(b'\n');
-        json
+        let mut line = Vec::new();
+        let _ = json::append(&mut line, &document);
+        line.push(b'\n');
+        line
     }
 
     /// For a terminal; harmless whatever the process is called.

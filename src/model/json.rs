@@ -1,0 +1,129 @@
+//! JSON in which nothing stands that a terminal acts on, or that hides or reorders what is beside it.
+//!
+//! serde_json escapes what JSON demands (RFC 8259, section 7): the control characters below U+0020.
+//! Those above, and characters that nobody sees, go out as they are, and whoever looks at the document
+//! with `cat` or in an editor is shown something else than what it holds. Here they are escaped as well
+//! (`\u202e`), which every parser reads as the same string. Next: `report::escape` does so for text.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::Result;
+
+/// Whether a terminal acts on a character, or it is invisible and hides or reorders what follows
+/// (bidirectional controls, zero-width characters, line separators, fillers, tags), or it changes
+/// another one's width in some terminals only (variation selectors, skin tones).
+pub fn is_hostile(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}'
+            | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{13430}'..='\u{1345f}'
+            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{1f3fb}'..='\u{1f3ff}'
+            | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// On one line.
+///
+/// # Errors
+///
+/// As of serde_json.
+pub fn to_string<T: Serialize + ?Sized>(value: &T) -> Result<String> {
+    serde_json::to_string(value).map(harmless)
+}
+
+/// As people read it.
+///
+/// # Errors
+///
+/// As of serde_json.
+pub fn to_string_pretty<T: Serialize + ?Sized>(value: &T) -> Result<String> {
+    serde_json::to_string_pretty(value).map(harmless)
+}
+
+/// Puts it behind what is there, on one line.
+///
+/// # Errors
+///
+/// As of serde_json; then there is no more than was.
+pub fn append<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) -> Result<()> {
+    let before = bytes.len();
+    if let Err(error) = serde_json::to_writer(&mut *bytes, value) {
+        bytes.truncate(before);
+        return Err(error);
+    }
+    // Nearly all of it is plain, and then it is what it was.
+    if bytes[before..].iter().any(|&byte| byte >= 0x7f)
+        && let Ok(text) = String::from_utf8(bytes.split_off(before))
+    {
+        bytes.extend_from_slice(harmless(text).as_bytes());
+    }
+    Ok(())
+}
+
+/// Such characters stand in strings only, so that the whole document may be gone through.
+fn harmless(json: String) -> String {
+    // Line feeds and the like stand between values, and are escaped within.
+    let is_meant = |c: char| c >= '\u{7f}' && is_hostile(c);
+    if !json.bytes().any(|byte| byte >= 0x7f) || !json.contains(is_meant) {
+        return json;
+    }
+    let mut out = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        if !is_meant(c) {
+            out.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Writing to a String cannot fail.
+            let _ = write!(out, "\\u{unit:04x}");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C0, DEL, C1, marks of direction, joiners, separators, a byte order mark, a tag, a selector.
+    const HOSTILE: &str = "\u{1}\n\u{7f}\u{85}\u{9b}31m\u{61c}\u{200b}\u{200d}\u{200e}\u{202e}\u{2028}\
+         \u{2029}\u{2066}\u{2069}\u{feff}\u{fe0f}\u{e0041}\u{3164}\"\\";
+
+    #[test]
+    fn nothing_of_it_stands_there_and_all_of_it_is_read_back() {
+        let value = serde_json::json!({ HOSTILE: [HOSTILE, "日本 é 👍", 1] });
+        let mut appended = b"before".to_vec();
+        append(&mut appended, &value).unwrap();
+        let appended = String::from_utf8(appended).unwrap();
+        let texts = [
+            to_string(&value).unwrap(),
+            to_string_pretty(&value).unwrap(),
+            appended.strip_prefix("before").unwrap().to_owned(),
+        ];
+        for text in texts {
+            let read: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(read, value);
+            assert!(!text.contains(|c| c != '\n' && is_hostile(c)), "{text:?}");
+            assert!(
+                text.contains("日本 é 👍") && text.contains("\\u202e"),
+                "{text}"
+            );
+            assert!(text.contains("\\udb40\\udc41"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_plain_is_as_serde_writes_it() {
+        let value = serde_json::json!({"a": "b\u{1b}", "é": 1.5});
+        assert_eq!(
+            to_string(&value).unwrap(),
+            serde_json::to_string(&value).unwrap()
+        );
+        assert_eq!(
+            to_string_pretty(&value).unwrap(),
+            serde_json::to_string_pretty(&value).unwrap()
+        );
+    }
+}
