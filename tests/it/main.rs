@@ -33,6 +33,7 @@ mod reap;
 mod reap_notebook;
 mod reclaim;
 mod recordings;
+mod rights;
 mod scenarios;
 mod schema;
 mod series;

@@ -1,0 +1,283 @@
+//! Whom gpumem obeys: files that others may write to, as root; its caller, where it has capabilities or
+//! the bit for setuid. With real owners and a real copy of the program, which takes root to make; a
+//! plain user's tests do what a plain user can.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::machine::{Machine, one_gpu};
+use crate::support::{self, Output, clean_environment, finish, skip};
+
+/// nobody and nogroup.
+const NOBODY: u32 = 65534;
+
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        skip("root", "run the tests as root, in a container");
+    }
+    is_root
+}
+
+/// A folder that root owns, and everybody may look into.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    mode(folder.path(), 0o755);
+    folder
+}
+
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+fn write(path: &Path, text: &str, bits: u32) -> PathBuf {
+    fs::write(path, text).unwrap();
+    mode(path, bits);
+    path.to_owned()
+}
+
+fn refused(output: &Output, words: &[&str]) {
+    assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{output:?}");
+    for word in words {
+        assert!(output.stderr.contains(word), "{word}: {output:?}");
+    }
+}
+
+#[test]
+fn root_obeys_no_configuration_that_others_may_write() {
+    if !is_root() {
+        return;
+    }
+    let folder = folder();
+    let good = write(
+        &folder.path().join("a.toml"),
+        "[sample]\ninterval = \"1s\"\n",
+        0o644,
+    );
+    let check = |file: &Path| {
+        let file = file.to_str().unwrap();
+        // Both ways to name one.
+        let named = support::run(&["config", "check", file]);
+        let given = support::run(&["config", "check", "--config", file]);
+        assert_eq!((named.code, &named.stderr), (given.code, &given.stderr));
+        named
+    };
+    assert_eq!(check(&good).code, 0);
+    let name = good.to_str().unwrap();
+    for (bits, text) in [(0o664, "mode 0664"), (0o646, "mode 0646")] {
+        mode(&good, bits);
+        let next = format!("chmod go-w {name}");
+        refused(&check(&good), &["is not obeyed", name, text, &next]);
+    }
+    mode(&good, 0o644);
+    chown(&good, Some(NOBODY), None).unwrap();
+    refused(
+        &check(&good),
+        &["belongs to", "uid 65534", "not to root", "chown"],
+    );
+    // Any command that goes by it.
+    refused(
+        &support::run(&["rules", "--config", name]),
+        &["is not obeyed"],
+    );
+    chown(&good, Some(0), None).unwrap();
+    // The folder, and a link to a good file that lies in a bad one.
+    chown(folder.path(), Some(NOBODY), None).unwrap();
+    let place = folder.path().to_str().unwrap();
+    refused(&check(&good), &[place, "only root"]);
+    chown(folder.path(), Some(0), None).unwrap();
+    let open = folder.path().join("open");
+    fs::create_dir(&open).unwrap();
+    mode(&open, 0o777);
+    std::os::unix::fs::symlink(&good, open.join("link.toml")).unwrap();
+    refused(
+        &check(&open.join("link.toml")),
+        &[open.to_str().unwrap(), "mode 0777"],
+    );
+    mode(&open, 0o1777);
+    assert_eq!(check(&open.join("link.toml")).code, 0, "a link of root's");
+    let loose = write(&open.join("loose.toml"), "", 0o644);
+    refused(&check(&loose), &["everybody's files"]);
+}
+
+#[test]
+fn root_is_not_led_by_the_home_that_sudo_kept() {
+    if !is_root() {
+        return;
+    }
+    let home = folder();
+    let config = home.path().join(".config/gpumem");
+    fs::create_dir_all(&config).unwrap();
+    write(
+        &config.join("config.toml"),
+        "[rules.idle]\nenabled = false\n",
+        0o644,
+    );
+    chown(home.path(), Some(NOBODY), None).unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = support::command(arguments);
+        command
+            .env("HOME", home.path())
+            .env_remove("XDG_CONFIG_HOME");
+        finish(&mut command)
+    };
+    refused(&run(&["rules"]), &["is not obeyed", "uid 65534", "sudo -H"]);
+    refused(&run(&["config", "check"]), &["is not obeyed"]);
+    let paths = run(&["config", "path"]);
+    assert_eq!(paths.code, 0, "{paths:?}");
+    assert!(
+        paths.stdout.contains("config.toml (not obeyed: "),
+        "{paths:?}"
+    );
+}
+
+#[test]
+fn a_plain_users_files_are_the_users_own_affair() {
+    let folder = folder();
+    let file = write(&folder.path().join("a.toml"), "", 0o664);
+    let mut command = support::command(&["config", "check", file.to_str().unwrap()]);
+    if rustix::process::geteuid().is_root() {
+        let program = folder.path().join("gpumem");
+        fs::copy(support::gpumem(), &program).unwrap();
+        command = Command::new(program);
+        clean_environment(&mut command);
+        command
+            .args(["config", "check"])
+            .arg(&file)
+            .uid(NOBODY)
+            .gid(NOBODY);
+    }
+    assert_eq!(finish(&mut command).code, 0);
+}
+
+#[test]
+fn root_runs_no_command_and_keeps_no_state_that_others_may_change() {
+    if !is_root() {
+        return;
+    }
+    let folder = folder();
+    let hook = write(&folder.path().join("tell"), "#!/bin/sh\n", 0o755);
+    let config = folder.path().join("a.toml");
+    let toml = |words: &str| format!("[reap]\nwarn_terminal = false\nnotify = [{words}]\n");
+    let hook = hook.to_str().unwrap();
+    for words in [format!("\"{hook}\""), format!("\"/bin/sh\", \"{hook}\"")] {
+        write(&config, &toml(&words), 0o644);
+        let check = || support::run(&["config", "check", config.to_str().unwrap()]);
+        mode(Path::new(hook), 0o755);
+        assert_eq!(check().code, 0, "{words}");
+        mode(Path::new(hook), 0o775);
+        let place = format!("{}:3: reap.notify: {hook} is not run", config.display());
+        refused(&check(), &[&place, "mode 0775", "chmod go-w"]);
+        let machine = Machine::new(&one_gpu(&[]));
+        let mut command = support::command(&["reap", "--watch", "--no-store", "--config"]);
+        command
+            .arg(&config)
+            .arg("--nvml-library")
+            .arg(machine.library());
+        refused(&finish(&mut command), &["is not run"]);
+    }
+    let state = folder.path().join("state");
+    fs::create_dir(&state).unwrap();
+    for (bits, uid) in [(0o777, 0), (0o755, NOBODY)] {
+        mode(&state, bits);
+        chown(&state, Some(uid), None).unwrap();
+        let mut command = support::command(&["reap", "--history"]);
+        let output = finish(command.env("STATE_DIRECTORY", &state));
+        refused(
+            &output,
+            &["the directory of state", state.to_str().unwrap()],
+        );
+    }
+    chown(&state, Some(0), None).unwrap();
+    write(&state.join("reap.jsonl"), "", 0o666);
+    let mut command = support::command(&["reap", "--history"]);
+    let output = finish(command.env("STATE_DIRECTORY", &state));
+    refused(&output, &["reap.jsonl", "mode 0666"]);
+}
+
+#[test]
+fn a_program_with_more_rights_than_its_caller_loads_nothing_for_it() {
+    if !is_root() {
+        return;
+    }
+    let Some(setcap) = support::find("setcap", "libcap2-bin") else {
+        return;
+    };
+    let folder = folder();
+    let machine = Machine::new(&one_gpu(&[]));
+    mode(&machine.path(""), 0o755);
+    // Where the loader would look for the driver, if it were asked to.
+    let drivers = folder.path().join("lib");
+    fs::create_dir(&drivers).unwrap();
+    fs::copy(machine.library(), drivers.join("libnvidia-ml.so.1")).unwrap();
+    let program = folder.path().join("gpumem");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        clean_environment(&mut command);
+        machine.environment(&mut command);
+        command.args(arguments).env("LD_LIBRARY_PATH", &drivers);
+        finish(command.uid(NOBODY).gid(NOBODY))
+    };
+    let library = drivers.join("libnvidia-ml.so.1");
+    let library = library.to_str().unwrap();
+    let secret = write(&folder.path().join("secret.jsonl"), "root's alone\n", 0o600);
+    let secret = secret.to_str().unwrap();
+
+    // As it is, it has no more rights than its caller, and is led.
+    fs::copy(support::gpumem(), &program).unwrap();
+    let is_led = |output: &Output| {
+        output.json()["gpus"]
+            .as_array()
+            .is_some_and(|it| !it.is_empty())
+    };
+    assert!(is_led(&run(&["ps", "--json"])));
+    assert!(is_led(&run(&["ps", "--json", "--nvml-library", library])));
+
+    let capabilities = "cap_sys_ptrace,cap_kill,cap_dac_read_search+ep";
+    let set = Command::new(setcap)
+        .arg(capabilities)
+        .arg(&program)
+        .status();
+    if !set.unwrap().success() {
+        skip("capabilities of files", "a file system that holds them");
+        return;
+    }
+    let output = run(&["ps", "--nvml-library", library]);
+    refused(
+        &output,
+        &["--nvml-library", "is not loaded", "capabilities"],
+    );
+    let output = run(&["ps", "--json"]);
+    let led = serde_json::from_str::<serde_json::Value>(&output.stdout)
+        .is_ok_and(|json| json["gpus"].as_array().is_some_and(|it| it.len() == 1));
+    assert!(!led, "LD_LIBRARY_PATH was obeyed: {output:?}");
+    let output = run(&["check", "--replay", secret]);
+    assert_eq!(output.code, 2, "read for its caller: {output:?}");
+    assert_eq!(run(&["rules"]).code, 0, "the rest works");
+
+    // The bit for setuid: nothing at all.
+    fs::copy(support::gpumem(), &program).unwrap();
+    mode(&program, 0o4755);
+    for arguments in [&["rules"][..], &["ps", "--nvml-library", library]] {
+        refused(&run(arguments), &["setuid", "chmod ug-s"]);
+    }
+}
+
+#[test]
+fn nothing_hides_or_reorders_what_json_says() {
+    let folder = folder();
+    let recording = folder.path().join("a.jsonl");
+    let demo = support::run(&["ps", "--json", "--demo"]);
+    let mut snapshot = demo.json();
+    let hostile = "\u{202e}gnp\u{2066}\u{85}\u{9b}31m\u{200d}\u{2028}\u{2029}\u{feff}";
+    snapshot["host"]["hostname"] = hostile.into();
+    write(&recording, &(snapshot.to_string() + "\n"), 0o644);
+    let output = support::run(&["ps", "--json", "--replay", recording.to_str().unwrap()]);
+    assert_eq!(output.json()["host"]["hostname"], hostile);
+    let is_plain = |c: char| c == '\n' || !gpumem::model::json::is_hostile(c);
+    assert!(output.stdout.chars().all(is_plain), "{:?}", output.stdout);
+    assert!(output.stdout.contains("\\u202egnp\\u2066\\u0085\\u009b31m"));
+}
