@@ -306,11 +306,11 @@ mod tests {
         ] {
             let all = damaged(token);
             assert!(all.len() >= 200, "{}", all.len());
+            let proc = Proc::new();
+            proc.process(50, 1, 500, &["JUPYTER_RUNTIME_DIR=/rt"]);
+            let process = Opened::open(&proc.roots(), 50).unwrap().unwrap();
             for file in all {
-                let proc = Proc::new();
-                proc.process(50, 1, 500, &["JUPYTER_RUNTIME_DIR=/rt"]);
                 proc.write(50, "/rt/jpserver-50.json", &file);
-                let process = Opened::open(&proc.roots(), 50).unwrap().unwrap();
                 let found = read_server(&proc.roots(), 50, "/rt/jpserver-50.json", 50);
                 let read = read_server_file(&process, "/rt/jpserver-50.json", 50);
                 let why = found.server.as_ref().err().map(ToString::to_string);
