@@ -99,6 +99,9 @@ pub enum NotOurs {
 
 /// A user's name, or number where there is none.
 fn name(uid: u32) -> String {
+    if uid == 0 {
+        return "root".to_owned();
+    }
     match User::from_uid(Uid::from_raw(uid)) {
         Ok(Some(user)) => format!("{} (uid {uid})", user.name),
         _ => format!("uid {uid}"),

@@ -170,7 +170,7 @@ fn a_full_disk_stops_the_reaper_and_nothing_is_sent() {
     let mut mount = stage.namespace.command("mount");
     // One page, which the lock takes.
     mount
-        .args(["-t", "tmpfs", "-o", "size=4k", "none"])
+        .args(["-t", "tmpfs", "-o", "size=4k,mode=0700", "none"])
         .arg(&state);
     assert_eq!(support::finish(&mut mount).code, 0);
     let holder = stage.holder(OBEYS);
