@@ -21,8 +21,8 @@ use crate::model::finding::Finding;
 use crate::model::json;
 use crate::model::{Start, Time};
 
-/// The `schema` of the file.
-const SCHEMA: &str = "gpumem.warnings/1";
+/// The `schema` of the file. In files of version 1 also those count as warned whom nobody could tell.
+const SCHEMA: &str = "gpumem.warnings/2";
 /// More warnings than this do not stand at one time on any machine.
 const MOST: usize = 4096;
 /// And are not larger.
@@ -463,8 +463,8 @@ mod tests {
             "",
             "{",
             "\0\u{1b}[2J",
-            "{\"schema\":\"gpumem.warnings/2\",\"warnings\":[]}",
-            "{\"schema\":\"gpumem.warnings/1\",\"warnings\":[{\"finding\":7}]}",
+            "{\"schema\":\"gpumem.warnings/1\",\"warnings\":[]}",
+            "{\"schema\":\"gpumem.warnings/2\",\"warnings\":[{\"finding\":7}]}",
         ] {
             fs::write(&path, text).unwrap();
             let (mut warnings, error) = Warnings::open(&path, BOOT.into());

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::herald::{Kind as NoticeKind, Notice, Told};
+use super::herald::{Delivery, Kind as NoticeKind, Notice, Told};
 use crate::cli::reap::page;
 use crate::config::reap::{Reap, Response, is_reaped};
 use crate::host::Guarded;
@@ -75,6 +75,17 @@ struct Acting {
     is_revoked: bool,
 }
 
+/// A finding of which nobody could be told.
+#[derive(Debug)]
+struct InVain {
+    /// Since when.
+    since: Time,
+    /// When it is tried again.
+    again: Time,
+    /// What was said of it last.
+    error: String,
+}
+
 /// What is due.
 #[derive(Debug)]
 pub(super) struct Desk {
@@ -88,8 +99,8 @@ pub(super) struct Desk {
     not_before: Option<Time>,
     /// Findings of which somebody is being told.
     telling: HashSet<Arc<str>>,
-    /// Findings of which nobody could be told, and when it is tried again.
-    in_vain: HashMap<Arc<str>, Time>,
+    /// Findings of which nobody could be told.
+    in_vain: HashMap<Arc<str>, InVain>,
     /// Findings of which it was said why nothing is done.
     left_alone: HashSet<Arc<str>>,
     /// What was last said of what stands in the way of everything.
@@ -224,7 +235,8 @@ impl Desk {
 
     /// Has the warning given that is due.
     fn warn(&mut self, finding: &Finding, is_of_end: bool, now: Time, world: &mut dyn World) {
-        let is_waiting = self.in_vain.get(&finding.id).is_some_and(|&at| now < at);
+        let in_vain = self.in_vain.get(&finding.id);
+        let is_waiting = in_vain.is_some_and(|it| now < it.again);
         if is_waiting || self.telling.contains(&finding.id) || !is_seen(finding, &self.snapshot) {
             return;
         }
@@ -270,32 +282,68 @@ impl Desk {
         let whom = whom.unwrap_or("nobody in particular");
         let written = result
             .map_err(|error| error.to_string())
-            .and_then(|terminals| {
+            .and_then(|delivery| {
                 let is_of_end = notice.kind != NoticeKind::Found;
                 let noted = self.warnings.note(finding, is_of_end, now);
-                noted.map(|()| terminals).map_err(|error| error.to_string())
+                noted.map(|()| delivery).map_err(|error| error.to_string())
             });
         match written {
-            Ok(terminals) => {
+            Ok(delivery) => {
                 let what = match (notice.kind, notice.acts_at) {
                     (NoticeKind::Found, _) | (_, None) => "told".to_owned(),
-                    (NoticeKind::Warning, Some(at)) => format!("warned, to be ended at {at}"),
+                    (NoticeKind::Warning, Some(at)) => format!("warned, to be killed at {at}"),
                     (NoticeKind::LastWarning, Some(at)) => {
-                        format!("warned last, to be ended at {at}")
+                        format!("warned last, to be killed at {at}")
                     }
                 };
-                let on = match terminals {
-                    0 => String::new(),
-                    1 => " on 1 terminal".to_owned(),
-                    count => format!(" on {count} terminals"),
-                };
-                world.log(&format!("{}: {whom} {what}{on}", finding.message));
+                self.in_vain.remove(&finding.id);
+                let by = by(delivery);
+                world.log(&format!("{}: {whom} {what}{by}", finding.message));
             }
             Err(error) => {
                 let again = now.plus_seconds(RETRY_SECONDS);
-                self.in_vain.insert(Arc::clone(&finding.id), again);
-                world.log(&format!("{}: {whom} not told: {error}", finding.message));
+                let known = self.in_vain.get(&finding.id);
+                // It is tried again and again, and said once.
+                if known.is_none_or(|it| it.error != error) {
+                    world.log(&format!("{}: {whom} not told: {error}", finding.message));
+                }
+                let since = known.map_or(now, |it| it.since);
+                let in_vain = InVain {
+                    since,
+                    again,
+                    error,
+                };
+                self.in_vain.insert(Arc::clone(&finding.id), in_vain);
             }
+        }
+    }
+
+    /// Says once that nothing is done because nobody could be told, when it would have been done had
+    /// somebody been told when it was tried first.
+    fn spare_untold(
+        &mut self,
+        target: &Target,
+        found: &[&Finding],
+        now: Time,
+        world: &mut dyn World,
+    ) {
+        let terms = self.terms();
+        let untold = found.iter().find_map(|finding| {
+            let in_vain = self.in_vain.get(&finding.id)?;
+            let known = self.warnings.of(finding, true).filter(|it| !it.is_over);
+            let warn = match known {
+                // It was the last warning that nobody got.
+                Some(_) => 0.0,
+                None => terms.warn.as_secs_f64(),
+            };
+            let due = in_vain.since.plus_seconds(warn);
+            let due = due.plus_seconds(terms.grace.as_secs_f64());
+            (now >= due).then(|| in_vain.error.clone())
+        });
+        if let Some(error) = untold {
+            let named = named(target);
+            let why = format!("{named}: skipped: nobody could be warned: {error}");
+            self.leave(&because(target), &why, world);
         }
     }
 
@@ -380,6 +428,8 @@ impl Desk {
             }
             if of_target.iter().all(|finding| self.is_due(finding, now)) {
                 due.push(target);
+            } else {
+                self.spare_untold(&target, &of_target, now, world);
             }
         }
         if let Some(target) = due.into_iter().next() {
@@ -494,6 +544,18 @@ impl Desk {
             self.obstacle = Some(error);
         }
     }
+}
+
+/// By what somebody was told.
+fn by(delivery: Delivery) -> String {
+    let terminals = match delivery.terminals {
+        0 => None,
+        1 => Some("on 1 terminal".to_owned()),
+        count => Some(format!("on {count} terminals")),
+    };
+    let command = delivery.command.then(|| "by the notify command".to_owned());
+    let ways: Vec<String> = command.into_iter().chain(terminals).collect();
+    format!(" {}", ways.join(" and "))
 }
 
 /// Whether a snapshot shows the process of a finding, and its GPUs: else what is said of it is what was

@@ -1,7 +1,8 @@
 //! Telling people: what is said of a finding, and a thread that says it.
 //!
 //! What is told may take long, or hang: neither the rules nor the acts wait for it. The command is told
-//! first; where it fails nobody counts as told, and the terminals are spared until it succeeds.
+//! first; where it fails nobody counts as told, and the terminals are spared until it succeeds. Only what
+//! was delivered counts: the command has succeeded, or a terminal of the owner has taken the whole text.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -54,8 +55,31 @@ pub(super) struct Notice {
 #[derive(Debug)]
 pub(super) struct Told {
     pub(super) notice: Notice,
-    /// How many terminals took it; or why nobody counts as told.
-    pub(super) result: Result<usize, hook::Error>,
+    /// By what; or why nobody counts as told.
+    pub(super) result: Result<Delivery, Undelivered>,
+}
+
+/// What has delivered a notice; never nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Delivery {
+    /// The notify command has succeeded.
+    pub(super) command: bool,
+    /// So many of the owner's terminals have taken it.
+    pub(super) terminals: usize,
+}
+
+/// Why nobody was told.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Undelivered {
+    /// The notify command did not tell it.
+    #[error(transparent)]
+    Command(#[from] hook::Error),
+    /// There is no command, and the owner has no terminal that could be written to.
+    #[error("no terminal of {0} took it, and [reap] has no notify command")]
+    NoTerminal(String),
+    /// There is no command, and terminals are not to be written to.
+    #[error("[reap] has neither a notify command nor warn_terminal = true")]
+    NoWay,
 }
 
 impl Notice {
@@ -104,14 +128,42 @@ impl Notice {
 
     /// Tells, and says what came of it.
     fn tell(self, dev: &Path, deadline: Duration) -> Told {
-        let result = hook::run(&self.command, &self.json(), deadline);
-        let result = result.map(|()| match self.uid {
-            Some(uid) if self.to_terminals => terminals::write(dev, uid, &self.text()),
-            _ => 0,
-        });
+        let result = self.deliver(dev, deadline);
         Told {
             notice: self,
             result,
+        }
+    }
+
+    /// By name, where it is known.
+    fn owner(&self) -> String {
+        let about = self.finding.process.as_ref();
+        match (about.and_then(|it| it.user.as_ref()), self.uid) {
+            (Some(user), _) => user.to_string(),
+            (None, Some(uid)) => format!("uid {uid}"),
+            (None, None) => "its owner, who is not known,".to_owned(),
+        }
+    }
+
+    fn deliver(&self, dev: &Path, deadline: Duration) -> Result<Delivery, Undelivered> {
+        hook::run(&self.command, &self.json(), deadline)?;
+        let delivery = Delivery {
+            command: !self.command.is_empty(),
+            terminals: match self.uid {
+                Some(uid) if self.to_terminals => terminals::write(dev, uid, &self.text()),
+                _ => 0,
+            },
+        };
+        match delivery {
+            Delivery {
+                command: false,
+                terminals: 0,
+            } if self.to_terminals => Err(Undelivered::NoTerminal(self.owner())),
+            Delivery {
+                command: false,
+                terminals: 0,
+            } => Err(Undelivered::NoWay),
+            delivery => Ok(delivery),
         }
     }
 }
@@ -129,8 +181,10 @@ pub(super) fn run(notices: &Receiver<Notice>, events: &SyncSender<Event>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::reap::unattended::terminals::tests::Pty;
     use crate::model::Kind as Finds;
     use crate::reclaim::testing::{at, finding, process};
+    use rustix::process::geteuid;
     use std::fs;
 
     fn notice(command: &[&str]) -> Notice {
@@ -154,7 +208,11 @@ mod tests {
         let path = folder.path().join("told");
         let notice = notice(&["/bin/sh", "-c", "cat > \"$0\"", path.to_str().unwrap()]);
         let told = notice.clone().tell(folder.path(), hook::DEADLINE);
-        assert_eq!(told.result.unwrap(), 0);
+        let by_command = Delivery {
+            command: true,
+            terminals: 0,
+        };
+        assert_eq!(told.result.unwrap(), by_command);
         let json: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         assert_eq!(json["schema"], "gpumem.notice/1");
         assert_eq!(json["notice"], "warning");
@@ -170,6 +228,43 @@ mod tests {
     fn a_command_that_fails_has_told_nobody() {
         let told = notice(&["/bin/false"]).tell(Path::new("/nonexistent"), hook::DEADLINE);
         assert!(told.result.is_err());
+    }
+
+    #[test]
+    fn a_command_that_hangs_has_told_nobody_whatever_terminals_there_are() {
+        let terminal = Pty::open();
+        let mut notice = notice(&["/bin/sleep", "600"]);
+        notice.uid = Some(geteuid().as_raw());
+        let told = notice.tell(Path::new("/dev"), Duration::from_millis(200));
+        let hangs = matches!(
+            told.result,
+            Err(Undelivered::Command(hook::Error::Hangs { .. }))
+        );
+        assert!(hangs, "{:?}", told.result);
+        assert_eq!(terminal.shown(), "");
+    }
+
+    #[test]
+    fn without_a_command_and_a_terminal_nobody_is_told() {
+        let nowhere = tempfile::tempdir().unwrap();
+        let mut notice = notice(&[]);
+        let tell = |notice: &Notice| {
+            let told = notice.clone().tell(nowhere.path(), hook::DEADLINE);
+            told.result.unwrap_err().to_string()
+        };
+        let without = "took it, and [reap] has no notify command";
+        notice.uid = Some(geteuid().as_raw());
+        assert_eq!(tell(&notice), format!("no terminal of ann {without}"));
+        if let Some(about) = &mut notice.finding.process {
+            about.user = None;
+        }
+        let uid = geteuid().as_raw();
+        assert_eq!(tell(&notice), format!("no terminal of uid {uid} {without}"));
+        notice.uid = None;
+        let nobody = "its owner, who is not known,";
+        assert_eq!(tell(&notice), format!("no terminal of {nobody} {without}"));
+        notice.to_terminals = false;
+        assert!(tell(&notice).contains("neither a notify command nor"));
     }
 
     #[test]

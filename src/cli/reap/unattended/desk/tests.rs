@@ -1,6 +1,7 @@
 //! Days at the desk: what is told, when it is acted, and what keeps it from being.
 
 use super::*;
+use crate::cli::reap::unattended::herald::Undelivered;
 use crate::cli::reap::unattended::hook;
 use crate::config::{self, Config};
 use crate::model::Process;
@@ -83,6 +84,8 @@ struct Day {
     is_blind: bool,
     /// The notify command fails.
     is_deaf: bool,
+    /// There is none, and the owner has no terminal.
+    is_away: bool,
     /// Every notice: when, of what.
     told: Vec<(f64, NoticeKind)>,
     seen: Vec<Snapshot>,
@@ -114,6 +117,7 @@ impl Day {
             processes,
             is_blind: false,
             is_deaf: false,
+            is_away: false,
             told: Vec::new(),
             seen: Vec::new(),
             folder,
@@ -158,9 +162,16 @@ impl Day {
             }
             for notice in std::mem::take(&mut self.stage.notices) {
                 self.told.push((self.stage.now, notice.kind));
+                let by_command = Delivery {
+                    command: true,
+                    terminals: 0,
+                };
                 let result = match self.is_deaf {
-                    true => hook::run(&["/bin/false".into()], b"", hook::DEADLINE).map(|()| 0),
-                    false => Ok(0),
+                    true => hook::run(&["/bin/false".into()], b"", hook::DEADLINE)
+                        .map(|()| by_command)
+                        .map_err(Undelivered::from),
+                    false if self.is_away => Err(Undelivered::NoTerminal("ann".to_owned())),
+                    false => Ok(by_command),
                 };
                 let told = Told { notice, result };
                 self.desk.told(told, at(self.stage.now), &mut self.stage);
@@ -241,12 +252,40 @@ fn who_could_not_be_told_was_not_warned() {
     assert_eq!(day.sent(), []);
     let apart = day.told[1].0 - day.told[0].0;
     assert!((60.0..=64.0).contains(&apart), "{:?}", day.told);
-    assert!(day.says("not told: the notify command /bin/false failed") > 0);
+    let why = "not told: the notify command /bin/false failed";
+    assert_eq!(day.says(why), 1, "{:?}", day.stage.log);
     day.is_deaf = false;
     day.until(2.0 * ACTED + 600.0);
     assert_eq!(day.sent(), [], "it has the whole time from then on");
     day.until(3.0 * ACTED);
     assert!(!day.sent().is_empty());
+}
+
+#[test]
+fn who_is_not_there_to_be_told_keeps_his_process_and_the_log_says_why_once() {
+    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    day.is_away = true;
+    let skipped = "70 (python train.py) of ann with 1.0 GiB, stopped: skipped: nobody could be \
+                   warned: no terminal of ann took it, and [reap] has no notify command";
+    day.until(ACTED - 20.0);
+    assert_eq!(day.says(skipped), 0, "it would not have been killed yet");
+    day.until(5.0 * ACTED);
+    assert_eq!(day.sent(), []);
+    assert!(day.stage.pages.lines.is_empty() && day.desk.warnings.all().is_empty());
+    assert_eq!(day.says("ann not told: "), 1, "{:?}", day.stage.log);
+    assert_eq!(day.says(skipped), 1, "{:?}", day.stage.log);
+    // He comes back, and has the whole time.
+    day.is_away = false;
+    day.until(5.0 * ACTED + 600.0);
+    assert_eq!(day.sent(), []);
+    assert_eq!(day.says("ann warned, to be killed at"), 1);
+    // He goes home: of the last warning he knows nothing.
+    day.is_away = true;
+    day.until(7.0 * ACTED);
+    assert_eq!(day.sent(), [], "{:?}", day.stage.log);
+    day.is_away = false;
+    day.until(8.0 * ACTED);
+    assert!(!day.sent().is_empty(), "{:?}", day.stage.log);
 }
 
 #[test]
