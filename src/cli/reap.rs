@@ -14,6 +14,7 @@ mod history;
 mod interrupt;
 pub(super) mod look;
 pub(super) mod page;
+pub(super) mod refusal;
 mod unattended;
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -24,6 +25,7 @@ use signal_hook::low_level::emulate_default_handler;
 use self::acting::{Ended, Reaper, actor};
 use self::document::{Report, Status};
 use self::look::Look;
+use self::refusal::{Place, Reader};
 use super::args::{Global, Kill, Reap};
 use super::exit::Exit;
 use super::selection::Selection;
@@ -41,9 +43,12 @@ pub(super) fn kill(args: Kill, global: &Global) -> anyhow::Result<Exit> {
         yes: args.yes,
         signal: args.signal,
         grace: args.grace,
+        direct: args.direct,
+        all_users: args.all_users,
+        graphics: args.graphics,
         ..Reap::default()
     };
-    run(&args, global)
+    run_at(Place::Kill, &args, global)
 }
 
 /// Runs `gpumem reap`.
@@ -54,6 +59,11 @@ pub(super) fn run(args: &Reap, global: &Global) -> anyhow::Result<Exit> {
     if args.history {
         return history::run(args.json, global);
     }
+    run_at(Place::Reap, args, global)
+}
+
+fn run_at(place: Place, args: &Reap, global: &Global) -> anyhow::Result<Exit> {
+    let reader = Reader::at(place);
     let planned = Look::new(args, global).and_then(|look| {
         let (plan, guard) = look.plan(args)?;
         Ok((look, plan, guard))
@@ -71,12 +81,15 @@ pub(super) fn run(args: &Reap, global: &Global) -> anyhow::Result<Exit> {
     let mut report = Report::new(plan, look.undecided.clone(), errors);
     report.is_replay = look.live.is_none();
     if !args.json {
-        print(&page::plan(&report, style(global.color)))?;
+        print(&page::plan(&report, style(global.color), reader))?;
     }
     // Where nothing was found on what could be read, there may be something on the rest.
     let is_blind = report.targets.is_empty() && is_unreadable(args, &look.snapshot);
-    let signal = match carry_out(args, look, guard, &mut report) {
-        Ok(signal) => signal,
+    // Of what was asked for something stays, whether or not the plan is carried out.
+    let is_refused = (asked::is_named(args) && !report.refused.is_empty())
+        || report.targets.iter().any(|it| it.target.is_advice());
+    let carried = match carry_out(args, reader, look, guard, &mut report) {
+        Ok(carried) => carried,
         Err(error) => {
             report.fail(&format!("{error:#}"));
             report.freed_bytes = Some(report.freed());
@@ -86,33 +99,53 @@ pub(super) fn run(args: &Reap, global: &Global) -> anyhow::Result<Exit> {
             return Err(error);
         }
     };
-    if is_blind && report.status != Status::Incomplete {
-        report.fail("a GPU cannot be read, and nothing to end was found on the others");
+    if is_refused && report.status == Status::Done {
+        report.status = Status::Incomplete;
+    }
+    if is_blind && !is_refused {
+        report.fail("a GPU cannot be read, and nothing to kill was found on the others");
     }
     if args.json {
         print(&report.to_json()?)?;
     } else if report.freed_bytes.is_some() && !report.targets.is_empty() {
         print(&page::total(&report))?;
     }
-    if let Some(signal) = signal {
+    if let Carried::Interrupted(signal) = carried {
         // A script that was interrupted here has to end here, too.
         emulate_default_handler(signal)?;
     }
     Ok(match report.status {
+        // Who types kill wants it done.
+        Status::Planned if is_refused || carried == Carried::Declined || place == Place::Kill => {
+            Exit::Findings
+        }
         Status::Planned | Status::Done => Exit::Clean,
         Status::Incomplete | Status::Interrupted => Exit::Findings,
         Status::Error => Exit::Blind,
     })
 }
 
-/// Carries the plan out, if that is wanted, and notes in the report what came of it; the signal that
-/// ended it early.
+/// How far the plan was carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Carried {
+    /// Nobody asked for that.
+    Not,
+    /// Somebody was asked, and did not say yes.
+    Declined,
+    /// All of it.
+    Out,
+    /// This signal ended it early.
+    Interrupted(i32),
+}
+
+/// Carries the plan out, if that is wanted, and notes in the report what came of it.
 fn carry_out(
     args: &Reap,
+    reader: Reader,
     look: Look,
     guard: Guard,
     report: &mut Report,
-) -> anyhow::Result<Option<i32>> {
+) -> anyhow::Result<Carried> {
     let Look {
         live,
         mut engine,
@@ -120,8 +153,8 @@ fn carry_out(
         ..
     } = look;
     let Some(mut live) = live else {
-        complain("this is the plan that root would make there; of a recording nothing is ended");
-        return Ok(None);
+        complain("this is the plan that root would make there; of a recording nothing is killed");
+        return Ok(Carried::Not);
     };
     let mine: Vec<&Target> = report
         .targets
@@ -131,32 +164,25 @@ fn carry_out(
         .collect();
     if !args.yes {
         if mine.is_empty() {
-            return Ok(None);
+            return Ok(Carried::Not);
         }
         if args.dry_run || args.json || !confirm::can_ask() {
             complain("nothing was sent; --yes carries this out");
-            return Ok(None);
+            return Ok(Carried::Not);
         }
-        let them = match mine.len() {
-            1 => "it".to_owned(),
-            count => format!("these {count}"),
-        };
-        let answer = confirm::ask(&format!("End {them}, for {}?", page::expected(&mine)))?;
+        let (count, bytes) = (page::count(&mine), page::expected(&mine));
+        let answer = confirm::ask(&format!("Kill {count} to free {bytes}?"))?;
         // The rules have to know what happens meanwhile.
         let watch = || engine.observe(&live.sample());
         if !wait_for(&answer, watch) {
             complain("nothing was sent");
-            return Ok(None);
+            return Ok(Carried::Declined);
         }
     }
     report.freed_bytes = Some(0);
-    let is_refused = asked::is_named(args) && !report.refused.is_empty();
     if report.targets.is_empty() {
-        report.status = match is_refused {
-            true => Status::Incomplete,
-            false => Status::Done,
-        };
-        return Ok(None);
+        report.status = Status::Done;
+        return Ok(Carried::Out);
     }
     let mut reaper = Reaper::new(live, engine, guard, actor(&snapshot))?;
     for place in 0..report.targets.len() {
@@ -165,7 +191,7 @@ fn carry_out(
             Ended::With(outcome) => {
                 let planned = &mut report.targets[place];
                 if !args.json {
-                    print(&page::outcome(&planned.target, &outcome))?;
+                    print(&page::outcome(&planned.target, &outcome, reader))?;
                 }
                 planned.outcome = Some(outcome);
             }
@@ -181,16 +207,16 @@ fn carry_out(
                 ));
                 report.status = Status::Interrupted;
                 report.freed_bytes = Some(report.freed());
-                return Ok(Some(signal));
+                return Ok(Carried::Interrupted(signal));
             }
         }
     }
     report.freed_bytes = Some(report.freed());
-    report.status = match report.ended() == report.targets.len() && !is_refused {
+    report.status = match report.ended() == report.targets.len() {
         true => Status::Done,
         false => Status::Incomplete,
     };
-    Ok(None)
+    Ok(Carried::Out)
 }
 
 /// Waits for an answer, and watches meanwhile.

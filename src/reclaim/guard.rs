@@ -194,12 +194,10 @@ impl fmt::Display for Protection {
             Self::OomProtected => {
                 f.write_str("its oom_score_adj is -1000: it is exempt from being killed")
             }
-            Self::Graphics => f.write_str("it draws and does not compute; --graphics takes it"),
-            Self::OtherUser { uid } => {
-                write!(f, "it belongs to user {uid}; --all-users takes it")
-            }
+            Self::Graphics => f.write_str("it draws and does not compute"),
+            Self::OtherUser { uid } => write!(f, "it belongs to uid {uid}"),
             Self::NotPermitted { uid } => {
-                write!(f, "it belongs to user {uid}; run as that user or as root")
+                write!(f, "it belongs to uid {uid}, and gpumem may not signal it")
             }
             Self::OtherNamespace => f.write_str(
                 "pids here are not the host's, and NVML's may be; run gpumem on the host",
@@ -210,15 +208,12 @@ impl fmt::Display for Protection {
             Self::KeptByConfiguration { why, until: end } => {
                 write!(f, "the configuration keeps it{}: {why}", until(end))
             }
-            Self::Server => f.write_str("it serves and waits for requests; --servers takes it"),
+            Self::Server => f.write_str("it serves and waits for requests"),
             Self::Unresolved => f.write_str("who it is is not certain"),
             Self::Replaced => f.write_str("its number is another process's now"),
-            Self::Unknown { what } => write!(f, "{what} is not known; run as root"),
+            Self::Unknown { what } => write!(f, "{what} is not known"),
             Self::Owned { command } => {
-                write!(
-                    f,
-                    "it is not gpumem's to end; {command}; --direct signals it all the same"
-                )
+                write!(f, "it is not gpumem's to kill: {command}")
             }
             Self::Descendants { pids } => {
                 let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();

@@ -103,6 +103,9 @@ pub struct Actor {
     pub user: Option<Arc<str>>,
     /// Who became that user by sudo.
     pub sudo_user: Option<Arc<str>>,
+    /// Nobody was asked: `gpumem reap --watch` acted by itself.
+    #[serde(default)]
+    pub is_unattended: bool,
 }
 
 /// One thing that is done.
@@ -338,13 +341,13 @@ fn parse(line: &[u8]) -> Option<Entry> {
 }
 
 impl Past {
-    /// When acts began that did something, for a [`Pace`](super::policy::Pace).
-    pub fn times(&self) -> Vec<Time> {
-        self.acts
-            .iter()
-            .filter(|act| !act.deeds.is_empty())
-            .map(|act| act.time)
-            .collect()
+    /// When acts began that did something and of which nobody was asked, for a
+    /// [`Pace`](super::policy::Pace). What a person has said yes to is no automaton's; an act of which
+    /// the ledger does not hold whose it was counts.
+    pub fn unattended_times(&self) -> Vec<Time> {
+        let is_unattended = |act: &&PastAct| act.actor.as_ref().is_none_or(|it| it.is_unattended);
+        let acts = self.acts.iter().filter(|act| !act.deeds.is_empty());
+        acts.filter(is_unattended).map(|act| act.time).collect()
     }
 
     fn take(&mut self, entry: Entry, places: &mut HashMap<Arc<str>, usize>) {

@@ -5,7 +5,8 @@
 //! for), [`mod@standing`] (whether what a rule said is still so) and [`verify`] (what came back, as NVML sees it). [`act`] carries a target out, one call at a
 //! time, driven by data; [`hands`] is the only place that touches the world, through pidfds and never
 //! through a number; how a notebook's [`server`] is asked, and the daemon of [`mps`], is beside it.
-//! [`ledger`] is written before anything is sent, [`lock`] holds off a second reaper, [`warnings`]
+//! [`ledger`] is written before anything is sent, [`mod@resume`] makes those go on whom a gpumem that was
+//! killed has left stopped, [`lock`] holds off a second reaper, [`warnings`]
 //! remember who was warned before an act of which nobody is asked.
 //!
 //! Nothing here prints, asks a clock, knows NVML or judges: what rules find now, whoever drives an act
@@ -23,6 +24,7 @@ pub mod mps;
 pub mod plan;
 pub mod policy;
 mod respawn;
+pub mod resume;
 mod select;
 pub mod server;
 pub mod standing;
@@ -40,6 +42,7 @@ pub use ledger::Ledger;
 pub use lock::Lock;
 pub use plan::{Plan, Refused, plan};
 pub use policy::{Exempt, Pace, Policy, Selection, Signal};
+pub use resume::resume;
 pub use server::ask_servers;
 pub use standing::standing;
 pub use target::Target;

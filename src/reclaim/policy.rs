@@ -163,7 +163,7 @@ impl Exempt {
     }
 }
 
-/// How fast one may act. When something was done stands in the ledger.
+/// How fast one may act of whom nobody asks. When something was done stands in the ledger.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pace {
     /// After each act, for its effect to be seen before the next.

@@ -155,11 +155,6 @@ pub struct Proposal {
 /// How far a target is.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Stage {
-    /// It waits until then for the effect of those before it.
-    Paced {
-        /// When.
-        until: Time,
-    },
     /// It has until then.
     Waiting {
         /// When.

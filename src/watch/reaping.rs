@@ -106,6 +106,15 @@ impl Dialog {
         targets.flatten().filter(|it| !it.is_advice()).count()
     }
 
+    /// How many processes would be sent something.
+    pub fn receivers(&self) -> usize {
+        let targets = self.proposal().map(|it| &it.plan.targets).into_iter();
+        let ended = targets.flatten().filter(|it| !it.is_advice());
+        ended
+            .map(|it| it.members.len() + usize::from(it.launcher.is_some()))
+            .sum()
+    }
+
     /// Whether there is anything that `direct` would change.
     pub fn offers_direct(&self) -> bool {
         let targets = self.proposal().map(|it| &it.plan.targets).into_iter();
@@ -335,7 +344,7 @@ pub fn next_tick(app: &App) -> Option<Duration> {
 }
 
 /// What is said to who would quit while a plan is being carried out, and so leave it half done.
-pub const STILL_ENDING: &str = "still ending; q again leaves, and nothing more is sent";
+pub const STILL_ENDING: &str = "still killing; q again leaves, and nothing more is sent";
 
 /// Whether a plan is being carried out.
 pub fn is_running(app: &App) -> bool {

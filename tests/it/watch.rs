@@ -78,7 +78,7 @@ fn the_page_is_what_explain_prints_to_the_letter() {
 fn planned(screen: &str) -> Vec<&str> {
     let lines = screen
         .lines()
-        .skip_while(|line| !line.starts_with("── end"));
+        .skip_while(|line| !line.starts_with("── kill"));
     let lines = lines.skip(1);
     let lines = lines.take_while(|line| !line.starts_with("a recording: nothing will be sent"));
     lines
@@ -108,7 +108,24 @@ fn a_plan_is_the_one_that_reap_prints() {
                 screen.contains("a recording: nothing will be sent"),
                 "{screen}"
             );
-            let words: Vec<&str> = printed.stdout.split_whitespace().collect();
+            // A flag is added where a key is pressed.
+            let mut printed_words = printed.stdout.clone();
+            for kind in ["leak", "hung"] {
+                let key = "select it and press x to kill it by name";
+                printed_words = printed_words.replace(&format!("add --kind {kind}"), key);
+            }
+            let direct = ["add --direct to", "press d to"];
+            let graphics = ["add --graphics", "gpumem kill --graphics kills it"];
+            let servers = ["add --servers", "select it and press x to kill it by name"];
+            let named = [
+                "name it with --pid",
+                "select it and press x to kill it by name",
+            ];
+            let family = ["name them with --pid", named[1]];
+            for [flag, key] in [direct, graphics, servers, named, family] {
+                printed_words = printed_words.replace(flag, key);
+            }
+            let words: Vec<&str> = printed_words.split_whitespace().collect();
             assert_eq!(planned(&screen), words, "{recording} {keys}\n{screen}");
             ends += usize::from(printed.stdout.contains("SIGTERM to"));
         }
@@ -284,7 +301,7 @@ fn a_day_of_it_on_one_screen() {
     terminal.wait_for_selected(&pid);
     assert!(terminal.is_raw());
     terminal.press("x");
-    terminal.wait_for("plan", |text| text.contains("y: end it"));
+    terminal.wait_for("plan", |text| text.contains("y: kill it"));
     terminal.press("y");
     terminal.wait_for("signal", |text| {
         text.contains(&format!("done: SIGTERM to {pid}"))

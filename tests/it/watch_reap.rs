@@ -27,11 +27,11 @@ fn watching(stage: &Stage, holder: &Holder) -> Option<Terminal> {
 fn planned(stage: &Stage, holder: &Holder) -> Option<Terminal> {
     let mut terminal = watching(stage, holder)?;
     terminal.press("x");
-    let text = terminal.wait_for("plan", |text| text.contains("y: end it"));
+    let text = terminal.wait_for("plan", |text| text.contains("y: kill it"));
     for words in [
-        format!("end {}", holder.pid),
+        format!("kill {}", holder.pid),
         format!("SIGTERM to {}; wait 10s", holder.pid),
-        "1 to end, 2.0 GiB expected back".to_owned(),
+        "will kill 1 process; should free 2.0 GiB".to_owned(),
     ] {
         assert!(text.contains(&words), "no {words}:\n{text}");
     }
@@ -56,11 +56,11 @@ fn a_yes_ends_it_and_the_screen_says_what_came_back() {
     terminal.press("y");
     terminal.wait_for("countdown", |text| text.contains("nothing was sent so far"));
     assert!(holder.is_alive() && stage.lines().is_empty());
-    let text = terminal.wait_for("outcome", |text| text.contains("over: "));
+    let text = terminal.wait_for("outcome", |text| text.contains("done: freed"));
     for words in [
         format!("done: SIGTERM to {}", holder.pid),
         format!("{}: freed 2.0 GiB in ", holder.pid),
-        "over: 2.0 GiB back from 1 of 1".to_owned(),
+        "done: freed 2.0 GiB".to_owned(),
     ] {
         assert!(text.contains(&words), "no {words}:\n{text}");
     }
@@ -91,12 +91,12 @@ fn what_is_undone_or_left_is_left_alive() {
     terminal.wait_for("undo", |text| text.contains("undone: nothing was sent"));
     // Enter leaves, as long as nobody goes to the other button.
     terminal.press("\r");
-    terminal.wait_for("table", |text| !text.contains("to end, "));
+    terminal.wait_for("table", |text| !text.contains("should free"));
     terminal.press("x");
-    terminal.wait_for("plan", |text| text.contains("y: end it"));
+    terminal.wait_for("plan", |text| text.contains("y: kill it"));
     // A lone Esc is one only when nothing comes behind it.
     terminal.press("\u{1b}");
-    terminal.wait_for("table", |text| !text.contains("to end, "));
+    terminal.wait_for("table", |text| !text.contains("should free"));
     quit(&mut terminal);
     assert!(holder.is_alive() && stage.lines().is_empty());
 }
@@ -113,17 +113,17 @@ fn one_that_ignores_it_is_killed_after_its_grace_behind_the_table() {
     stage.release(&holder, Duration::ZERO);
     terminal.press("y");
     terminal.wait_for("grace", |text| {
-        text.contains("waiting for it, ") && text.contains("; 0 B of 2.0 GiB back")
+        text.contains("waiting for it, ") && text.contains("; freed 0 B of 2.0 GiB")
     });
     assert!(holder.is_alive());
     terminal.press("q");
-    let ending = format!("ending 1 of 1: SIGTERM to {}, ", holder.pid);
+    let ending = format!("killing 1 of 1: SIGTERM to {}, ", holder.pid);
     terminal.wait_for("line of what goes on", |text| text.contains(&ending));
     terminal.press("x");
-    let text = terminal.wait_for("outcome", |text| text.contains("over: "));
+    let text = terminal.wait_for("outcome", |text| text.contains("done: freed"));
     let kill = format!("done: SIGKILL to {}", holder.pid);
     assert!(
-        text.contains(&kill) && text.contains("over: 2.0 GiB back from 1 of 1"),
+        text.contains(&kill) && text.contains("done: freed 2.0 GiB"),
         "{text}"
     );
     assert!(!holder.is_alive());
@@ -140,7 +140,7 @@ fn another_signal_is_chosen_from_the_list_and_planned() {
         return;
     };
     terminal.press("s");
-    terminal.wait_for("list", |text| text.contains("> the gentlest way"));
+    terminal.wait_for("list", |text| text.contains("> default"));
     terminal.press("G\r");
     let text = terminal.wait_for("plan", |text| text.contains("1. SIGKILL to"));
     assert!(
@@ -149,9 +149,7 @@ fn another_signal_is_chosen_from_the_list_and_planned() {
     );
     stage.release(&holder, Duration::ZERO);
     terminal.press("y");
-    terminal.wait_for("outcome", |text| {
-        text.contains("over: 2.0 GiB back from 1 of 1")
-    });
+    terminal.wait_for("outcome", |text| text.contains("done: freed 2.0 GiB"));
     assert!(!holder.is_alive());
     quit(&mut terminal);
 }
@@ -217,7 +215,7 @@ fn a_picture_sends_nothing_whatever_keys_it_is_of() {
         let arguments = ["watch", "--no-store", "--once", "--keys", keys];
         let output = support::finish(&mut stage.command(&arguments));
         assert_eq!(output.code, 0, "{output:?}");
-        let title = format!("end {}", holder.pid);
+        let title = format!("kill {}", holder.pid);
         assert!(output.stdout.contains(&title), "{output:?}");
     }
     assert!(holder.is_alive() && !stage.machine.path("state").exists());
@@ -228,8 +226,8 @@ fn planned_by_rule(stage: &Stage, holder: &Holder) -> Option<Terminal> {
     let mut terminal = watching(stage, holder)?;
     terminal.wait_for("finding", |text| text.contains("without using it"));
     terminal.press("X");
-    let text = terminal.wait_for("plan", |text| text.contains("y: end it"));
-    assert!(text.contains("end what the rules found"), "{text}");
+    let text = terminal.wait_for("plan", |text| text.contains("y: kill it"));
+    assert!(text.contains("kill what the rules found"), "{text}");
     Some(terminal)
 }
 
@@ -246,9 +244,7 @@ fn what_the_rules_found_is_ended_for_as_long_as_they_find_it() {
     };
     stage.release(&holder, Duration::ZERO);
     terminal.press("y");
-    terminal.wait_for("outcome", |text| {
-        text.contains("over: 2.0 GiB back from 1 of 1")
-    });
+    terminal.wait_for("outcome", |text| text.contains("done: freed 2.0 GiB"));
     assert!(!holder.is_alive());
     assert_eq!(stage.events(), ["begun", "intended", "done", "ended"]);
     let reason = &stage.lines()[0]["target"]["reason"];
@@ -270,9 +266,7 @@ fn who_goes_to_work_in_the_grace_is_left() {
     terminal.press("y");
     terminal.wait_for("grace", |text| text.contains("waiting for it, "));
     stage.machine.play(&scene(holder.pid, 80));
-    terminal.wait_for("outcome", |text| {
-        text.contains("over: 0 B back from 0 of 1")
-    });
+    terminal.wait_for("outcome", |text| text.contains("freed 0 B; 0 of 1 done"));
     assert_eq!(
         stage.lines().last().unwrap()["outcome"],
         "rule_no_longer_true"
@@ -296,16 +290,14 @@ fn what_the_rules_find_no_longer_when_the_yes_comes_is_left() {
     // The detail below the plan says what is so now.
     terminal.wait_for("work", |text| !text.contains("> end the process"));
     terminal.press("y");
-    terminal.wait_for("outcome", |text| {
-        text.contains("over: 0 B back from 0 of 1")
-    });
+    terminal.wait_for("outcome", |text| text.contains("freed 0 B; 0 of 1 done"));
     assert!(holder.is_alive());
     assert_eq!(stage.events(), ["begun", "ended"]);
     quit(&mut terminal);
 }
 
 #[test]
-fn what_waits_for_its_turn_says_so_and_can_be_undone() {
+fn a_yes_waits_for_no_pace() {
     let Some(stage) = Stage::new() else {
         return;
     };
@@ -316,13 +308,11 @@ fn what_waits_for_its_turn_says_so_and_can_be_undone() {
     let Some(mut terminal) = planned_by_rule(&stage, &holder) else {
         return;
     };
+    stage.release(&holder, Duration::ZERO);
     terminal.press("y");
-    terminal.wait_for("turn", |text| text.contains("rules act one at a time"));
-    terminal.press("u");
-    terminal.wait_for("undo", |text| text.contains("undone: nothing was sent"));
+    terminal.wait_for("outcome", |text| text.contains("done: freed 2.0 GiB"));
     quit(&mut terminal);
-    assert!(holder.is_alive());
-    assert_eq!(stage.lines().len(), 3);
+    assert!(!holder.is_alive());
 }
 
 #[test]

@@ -11,7 +11,8 @@ use crate::units::{Bytes, Span};
 ///
 /// Prints a plan: whom it would end, why, by which steps, what should come back, and what it leaves
 /// alone and why. It changes nothing without --yes, which carries out that very plan; on a terminal it
-/// asks. Before each signal it is asked again who the process is, what protects it, and whether what the
+/// asks, and a no ends with 1. What is named and refused, or is for others to end, ends with 1 in a dry
+/// run as in a real one. Before each signal it is asked again who the process is, what protects it, and whether what the
 /// rule said is still so; activity cancels. It counts as done when NVML shows the memory back.
 ///
 /// By default it takes what the rules call idle, orphan or stopped, of your own processes; hung, leak and
@@ -20,8 +21,8 @@ use crate::units::{Bytes, Span};
 /// servers, schedulers, container runtimes, the driver's daemons and so on), whoever started gpumem, what
 /// the owner keeps (GPUMEM_KEEP=2026-12-01 in its environment) or the configuration (`[[keep]]`).
 ///
-/// What rules found is ended one at a time, with a pause of 15s after each and 3 in 10 minutes at most.
-/// Every act is in the ledger before it is done: /var/lib/gpumem/reap.jsonl for root,
+/// Targets are killed one at a time, most memory first; only --watch, of whom nobody asks, pauses after
+/// each and keeps a limit (`[reap]` in the configuration). Every act is in the ledger before it is done: /var/lib/gpumem/reap.jsonl for root,
 /// ~/.local/state/gpumem/reap.jsonl for anybody else; --history shows it.
 #[derive(Args, Debug, Default)]
 #[command(after_help = EXIT_CODES)]
@@ -135,7 +136,8 @@ pub struct Reap {
 
 /// End processes of yours that hold GPU memory, and prove that the memory came back
 ///
-/// The short form of `gpumem reap --pid`: it shows what it would do and asks, unless --yes is given.
+/// The short form of `gpumem reap --pid`: it shows what it would do and asks, unless --yes is given. It
+/// ends with 1 where something that is named is not killed, also because the answer is no.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Kill {
@@ -154,4 +156,17 @@ pub struct Kill {
     /// How long each signal may take before the next one, instead of what is usual
     #[arg(long, value_name = "DURATION")]
     pub grace: Option<Span>,
+
+    /// Signal also what a scheduler, a service manager or a container runtime owns, instead of saying
+    /// what to type
+    #[arg(long)]
+    pub direct: bool,
+
+    /// Other users' processes too
+    #[arg(long)]
+    pub all_users: bool,
+
+    /// Processes that only draw, too
+    #[arg(long)]
+    pub graphics: bool,
 }

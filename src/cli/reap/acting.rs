@@ -17,19 +17,16 @@ use rustix::process::geteuid;
 
 use super::interrupt::Interrupt;
 use super::page;
-use crate::cli::{complain, store};
+use crate::cli::{complain, config, store};
 use crate::host::Roots;
 use crate::model::{Snapshot, Time};
 use crate::reclaim::ask_servers;
-use crate::reclaim::guard::Call;
 use crate::reclaim::ledger::{self, Actor, Entry, Event, Record};
-use crate::reclaim::policy::Pace;
 use crate::reclaim::{
-    Act, Guard, Ledger, Lock, Moment, Outcome, Pidfds, Progress, Target, standing,
+    Act, Guard, Ledger, Lock, Moment, Outcome, Pidfds, Progress, Target, resume, standing,
 };
 use crate::rules::Engine;
 use crate::source::live::Live;
-use crate::units::Span;
 
 /// The ledger, in the directory of state.
 pub(super) const LEDGER: &str = "reap.jsonl";
@@ -44,12 +41,15 @@ const INTERVAL: Duration = Duration::from_millis(250);
 pub(in crate::cli) struct Taken {
     pub(in crate::cli) lock: Lock,
     pub(in crate::cli) ledger: Ledger,
-    /// When acts of the past began that did something.
+    /// When acts of the past began that did something and of which nobody was asked.
     pub(in crate::cli) acts: Vec<Time>,
+    /// Whom an earlier gpumem, which was killed, had left stopped, and who go on now; in words.
+    pub(in crate::cli) resumed: Option<String>,
 }
 
 impl Taken {
-    /// Takes the lock of a directory of state, which is there, and opens the ledger in it.
+    /// Takes the lock of a directory of state, which is there, and opens the ledger in it. Whom an
+    /// earlier act has left stopped is made to go on.
     ///
     /// # Errors
     ///
@@ -57,9 +57,16 @@ impl Taken {
     pub(in crate::cli) fn take(folder: &Path) -> anyhow::Result<Self> {
         let lock = Lock::take(&folder.join(LOCK))?;
         let path = folder.join(LEDGER);
-        let ledger = Ledger::open(&path)?;
-        let acts = ledger::read(&path, MOST_LEDGER_BYTES)?.times();
-        Ok(Self { lock, ledger, acts })
+        let mut ledger = Ledger::open(&path)?;
+        let past = ledger::read(&path, MOST_LEDGER_BYTES)?;
+        let mut hands = Pidfds::new(Roots::default());
+        let resumed = resume(&past, config::now(), &mut hands, &mut ledger)?;
+        Ok(Self {
+            lock,
+            ledger,
+            acts: past.unattended_times(),
+            resumed: page::resumed(&resumed),
+        })
     }
 
     /// As [`Taken::take`], of this user's directory of state, which is made where it is missing.
@@ -85,9 +92,6 @@ pub(super) struct Reaper {
     actor: Actor,
     ledger: Ledger,
     _lock: Lock,
-    /// When acts began that did something.
-    acts: Vec<Time>,
-    pace: Pace,
     interrupt: Interrupt,
 }
 
@@ -118,7 +122,15 @@ impl Reaper {
         guard: Guard,
         actor: Actor,
     ) -> anyhow::Result<Self> {
-        let Taken { lock, ledger, acts } = Taken::take_here()?;
+        let Taken {
+            lock,
+            ledger,
+            resumed,
+            ..
+        } = Taken::take_here()?;
+        if let Some(words) = resumed {
+            complain(&words);
+        }
         let interrupt = Interrupt::catch()?;
         Ok(Self {
             live,
@@ -127,8 +139,6 @@ impl Reaper {
             actor,
             ledger,
             _lock: lock,
-            acts,
-            pace: Pace::default(),
             interrupt,
         })
     }
@@ -139,14 +149,6 @@ impl Reaper {
     ///
     /// The ledger cannot be written: what it was to announce was not done.
     pub(super) fn end(&mut self, target: Target) -> Result<Ended, ledger::Error> {
-        // What a person named is no automaton's; one at a time is slow enough.
-        if target.call() == Call::Rule
-            && !target.is_advice()
-            && let Some(signal) = self.wait_for_turn()
-        {
-            let sent = Vec::new();
-            return Ok(Ended::Interrupted { signal, sent });
-        }
         let mut act = Act::new(target, Arc::clone(&self.guard), self.actor.clone());
         let roots = Roots::default();
         let mut hands = Pidfds::new(roots.clone()).with_server(ask_servers(roots));
@@ -165,46 +167,10 @@ impl Reaper {
                 ledger: &mut self.ledger,
                 sent: &mut sent,
             };
-            let before = record.sent.len();
-            let progress = act.advance(moment, &mut hands, &mut record)?;
-            if before == 0 && !sent.is_empty() {
-                self.acts.push(moment.now);
-            }
-            match progress {
+            match act.advance(moment, &mut hands, &mut record)? {
                 Progress::Ended(outcome) => return Ok(Ended::With(outcome)),
                 Progress::Waiting { .. } => thread::sleep(INTERVAL),
             }
-        }
-    }
-
-    /// Waits until one more act is in keeping with the pace; what was caught, if something was.
-    fn wait_for_turn(&mut self) -> Option<i32> {
-        let mut is_said = false;
-        loop {
-            if let Some(signal) = self.interrupt.signal() {
-                return Some(signal);
-            }
-            let now = self.live.now();
-            let next = self.pace.next(&self.acts, now);
-            if next <= now {
-                return None;
-            }
-            if !is_said {
-                let Pace {
-                    settle,
-                    most,
-                    within,
-                } = self.pace;
-                let (settle, within) = (Span(settle), Span(within));
-                let left = Span::from_seconds(next.seconds_since(now));
-                complain(&format!(
-                    "waiting {left}: {settle} between one and the next, {most} in {within} at most"
-                ));
-                is_said = true;
-            }
-            thread::sleep(INTERVAL);
-            // The rules have to know what happens meanwhile.
-            self.look();
         }
     }
 
@@ -224,6 +190,7 @@ pub(in crate::cli) fn actor(snapshot: &Snapshot) -> Actor {
         uid,
         user: own.and_then(|process| process.user.clone()),
         sudo_user: std::env::var("SUDO_USER").ok().map(Into::into),
+        is_unattended: false,
     }
 }
 

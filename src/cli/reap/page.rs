@@ -1,14 +1,15 @@
 //! How a plan, its steps, what is done and what came of it are written for people. Pure.
 
 use std::fmt::{self, Write as _};
+use std::sync::Arc;
 
 use super::document::{Planned, Report, Status};
+use super::refusal::{self, Reader, protected, refusal};
 use crate::model::Kind;
 use crate::reclaim::guard::Protection;
-use crate::reclaim::ledger::{Deed, Failure};
-use crate::reclaim::plan::Why;
+use crate::reclaim::ledger::{Deed, Failure, Process};
 use crate::reclaim::target::{Member, Reason, Step, Whom};
-use crate::reclaim::{Outcome, Refused, Signal, Target};
+use crate::reclaim::{Outcome, Signal, Target};
 use crate::report::escape::{escape, fit};
 use crate::report::style::Style;
 use crate::units::{Bytes, Span};
@@ -17,20 +18,21 @@ use crate::units::{Bytes, Span};
 const NAME_COLUMNS: usize = 100;
 
 /// The plan.
-pub(in crate::cli) fn plan(report: &Report, style: Style) -> String {
+pub(in crate::cli) fn plan(report: &Report, style: Style, reader: Reader) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
-    let _ = write_plan(&mut out, report, style);
+    let _ = write_plan(&mut out, report, style, reader);
     out
 }
 
-fn write_plan(out: &mut String, report: &Report, style: Style) -> fmt::Result {
+fn write_plan(out: &mut String, report: &Report, style: Style, reader: Reader) -> fmt::Result {
     for Planned { target, .. } in &report.targets {
-        write_target(out, target, style)?;
+        write_target(out, target, style, reader)?;
         writeln!(out)?;
     }
     for refused in &report.refused {
-        writeln!(out, "{} {}", style.faint("left alone:"), refusal(refused))?;
+        let words = refusal(refused, reader);
+        writeln!(out, "{} {words}", style.faint("skipped:"))?;
     }
     for undecided in &report.undecided {
         let (rule, why) = (escape(&undecided.rule), escape(&undecided.reason));
@@ -47,17 +49,37 @@ fn write_plan(out: &mut String, report: &Report, style: Style) -> fmt::Result {
         .map(|it| &it.target)
         .partition(|target| target.is_advice());
     let mut words = vec![match (ended.len(), advised.len()) {
-        (0, 0) => "nothing to end".to_owned(),
-        (0, _) => "nothing for gpumem to end".to_owned(),
-        (count, _) => format!("{count} to end, {} expected back", expected(&ended)),
+        (0, 0) => "nothing to kill".to_owned(),
+        (0, _) => "nothing for gpumem to kill".to_owned(),
+        (_, _) => format!(
+            "will kill {}; should free {}",
+            count(&ended),
+            expected(&ended)
+        ),
     }];
     if !advised.is_empty() {
-        words.push(format!("{} for others to end", advised.len()));
+        words.push(format!("{} for others to kill", advised.len()));
     }
     if !report.refused.is_empty() {
-        words.push(format!("{} left alone", report.refused.len()));
+        words.push(format!("{} skipped", report.refused.len()));
     }
-    writeln!(out, "{}", words.join(", "))
+    writeln!(out, "{}", words.join("; "))
+}
+
+/// How many processes of targets are sent something, and where that is not the same, of how many jobs.
+pub(in crate::cli) fn count(targets: &[&Target]) -> String {
+    let processes: usize = targets.iter().map(|it| receivers(it).count()).sum();
+    match (processes, targets.len()) {
+        (1, _) => "1 process".to_owned(),
+        (processes, jobs) if processes == jobs => format!("{processes} processes"),
+        (processes, 1) => format!("{processes} processes of 1 job"),
+        (processes, jobs) => format!("{processes} processes of {jobs} jobs"),
+    }
+}
+
+/// Everybody to whom something is sent: the launcher first, then the members.
+fn receivers(target: &Target) -> impl Iterator<Item = &Member> {
+    target.launcher.iter().chain(&target.members)
 }
 
 /// What targets should give back together, as far as it is known.
@@ -93,23 +115,15 @@ pub(in crate::cli) fn title(target: &Target, style: Style) -> String {
     format!("{pid} {owner}: {bytes}{on}: {}", short(&leader.name))
 }
 
-fn write_target(out: &mut String, target: &Target, style: Style) -> fmt::Result {
-    let Some(leader) = lead(target) else {
+fn write_target(out: &mut String, target: &Target, style: Style, reader: Reader) -> fmt::Result {
+    if lead(target).is_none() {
         return Ok(());
-    };
-    writeln!(out, "{}", title(target, style))?;
-    let others: Vec<u32> = target
-        .members
-        .iter()
-        .map(|member| member.pid)
-        .filter(|&pid| pid != leader.pid)
-        .collect();
-    if !others.is_empty() {
-        writeln!(out, "    with {}", numbers(&others))?;
     }
-    if let Some(launcher) = &target.launcher {
-        let name = short(&launcher.name);
-        writeln!(out, "    started by {}: {name}", launcher.pid)?;
+    writeln!(out, "{}", title(target, style))?;
+    if receivers(target).nth(1).is_some() {
+        for member in receivers(target) {
+            writeln!(out, "    {}", receiver(member, target))?;
+        }
     }
     if !target.dead.is_empty() {
         writeln!(
@@ -119,7 +133,7 @@ fn write_target(out: &mut String, target: &Target, style: Style) -> fmt::Result 
         )?;
     }
     match &target.reason {
-        Reason::Named => writeln!(out, "    named")?,
+        Reason::Named => writeln!(out, "    you named it")?,
         Reason::Found { findings } => {
             for found in findings {
                 write!(out, "    {} since {}", found.kind, found.since)?;
@@ -131,9 +145,23 @@ fn write_target(out: &mut String, target: &Target, style: Style) -> fmt::Result 
         }
     }
     for (place, step) in target.steps.iter().enumerate() {
-        writeln!(out, "    {}. {}", place + 1, in_words(step, target))?;
+        writeln!(out, "    {}. {}", place + 1, in_words(step, target, reader))?;
     }
     Ok(())
+}
+
+/// One of several to whom something is sent: who it is, and what it holds by itself.
+fn receiver(member: &Member, target: &Target) -> String {
+    let is_launcher = target.launcher.as_ref() == Some(member);
+    let bytes: Option<u64> = member.gpus.iter().map(|gpu| gpu.used_bytes).sum();
+    let holds = match bytes {
+        _ if is_launcher => "the launcher".to_owned(),
+        _ if !member.is_listed => "on no GPU's list".to_owned(),
+        Some(bytes) => Bytes(bytes).to_string(),
+        None => "memory that NVML does not tell".to_owned(),
+    };
+    let (pid, owner, name) = (member.pid, owner(member), short(&member.name));
+    format!("kills {pid} {owner}: {holds}: {name}")
 }
 
 /// What was said of a target, in a word.
@@ -161,17 +189,17 @@ pub(super) fn owner(member: &Member) -> String {
     }
 }
 
-fn short(name: &str) -> String {
+pub(super) fn short(name: &str) -> String {
     fit(&escape(name), NAME_COLUMNS).into_owned()
 }
 
-fn numbers(numbers: &[u32]) -> String {
+pub(super) fn numbers(numbers: &[u32]) -> String {
     let words: Vec<String> = numbers.iter().map(ToString::to_string).collect();
     words.join(", ")
 }
 
 /// A step, in words.
-fn in_words(step: &Step, target: &Target) -> String {
+fn in_words(step: &Step, target: &Target, reader: Reader) -> String {
     let wait = |seconds: f64| Span::from_seconds(seconds);
     match step {
         Step::ShutKernel {
@@ -179,9 +207,10 @@ fn in_words(step: &Step, target: &Target) -> String {
             grace_seconds,
         } => {
             let server = escape(&kernel.server_url);
-            let id = escape(&kernel.id);
+            let pid = kernel.server_pid.map(|pid| format!(" ({pid})"));
+            let (id, pid) = (escape(&kernel.id), pid.unwrap_or_default());
             let wait = wait(*grace_seconds);
-            format!("ask the notebook server {server} to shut kernel {id} down; wait {wait}")
+            format!("ask the notebook server {server}{pid} to shut kernel {id} down; wait {wait}")
         }
         Step::TerminateClient {
             pids,
@@ -218,35 +247,11 @@ fn in_words(step: &Step, target: &Target) -> String {
             };
             format!("{signal}{resumes} to {whom}; wait {}", wait(*grace_seconds))
         }
-        Step::Advise { command } => format!(
-            "not gpumem's to end: {}; --direct signals it all the same",
-            escape(command)
-        ),
+        Step::Advise { command } => {
+            let command = Arc::clone(command);
+            protected(&Protection::Owned { command }, None, reader)
+        }
     }
-}
-
-/// Who is left alone, and why.
-fn refusal(refused: &Refused) -> String {
-    let mut words = Vec::new();
-    if let Some(pid) = refused.pid {
-        let mut who = pid.to_string();
-        if let Some(user) = &refused.user {
-            who = format!("{who} {}", escape(user));
-        }
-        if let Some(name) = &refused.name {
-            who = format!("{who} ({})", short(name));
-        }
-        words.push(who);
-    }
-    words.extend(refused.kind.map(|kind| kind.to_string()));
-    words.push(match &refused.why {
-        // Whom it is about stands before it.
-        Why::Protected { pid, protection } if Some(*pid) == refused.pid => {
-            escape(&protection.to_string()).into_owned()
-        }
-        why => escape(&why.to_string()).into_owned(),
-    });
-    words.join(": ")
 }
 
 /// What is about to be done, in words.
@@ -285,14 +290,17 @@ pub(in crate::cli) fn failures(failures: &[Failure]) -> String {
 }
 
 /// What a target came to, a line.
-pub(in crate::cli) fn outcome(target: &Target, outcome: &Outcome) -> String {
-    let words = match outcome {
-        Outcome::Protected {
-            why: Protection::Owned { command },
-        } => format!("not touched: end it with: {command}; --direct signals it all the same"),
-        outcome => outcome.to_string(),
-    };
-    format!("{}: {}\n", target.leader, escape(&words))
+pub(in crate::cli) fn outcome(target: &Target, outcome: &Outcome, reader: Reader) -> String {
+    format!("{}: {}\n", target.leader, refusal::outcome(outcome, reader))
+}
+
+/// Who was made to go on, whom an earlier gpumem had stopped; `None` where nobody was.
+pub(super) fn resumed(processes: &[Process]) -> Option<String> {
+    let pids: Vec<u32> = processes.iter().map(|it| it.pid).collect();
+    (!pids.is_empty()).then(|| {
+        let pids = numbers(&pids);
+        format!("SIGCONT to {pids}: stopped by an earlier gpumem, which ended before it killed")
+    })
 }
 
 /// What all of it came to, a line.
@@ -303,7 +311,7 @@ pub(super) fn total(report: &Report) -> String {
         Status::Interrupted => "; interrupted",
         _ => "",
     };
-    format!("{freed} back from {ended} of {all}{interrupted}\n")
+    format!("freed {freed}; {ended} of {all} done{interrupted}\n")
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use signal_hook::iterator::Signals;
 use self::desk::{Desk, World};
 use self::herald::{Notice, Told};
 use self::service::Service;
-use super::acting::{Taken, actor};
+use super::acting::{LEDGER, Taken, actor};
 use super::{asked, page};
 use crate::cli::args::{Global, Reap as Args};
 use crate::cli::exit::Exit;
@@ -135,7 +135,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     watch.service.stopping();
     if let Some(target) = watch.desk.as_ref().and_then(Desk::target) {
         complain(&format!(
-            "ended while {} was being ended: the ledger has what was sent, and nothing more is",
+            "stopped while killing {}: signals already sent are in the ledger, no more will be sent",
             target.leader
         ));
     }
@@ -223,6 +223,7 @@ impl Watch<'_> {
                 boot_id,
             } => {
                 engine.set_settings(self.config.rules.clone());
+                self.machine.resume();
                 let boot_id = boot_id.context("this machine does not tell its boot id")?;
                 let path = self.machine.folder.join(WARNINGS);
                 let (warnings, error) = Warnings::open(&path, boot_id);
@@ -353,8 +354,24 @@ impl Record for Spoken {
 }
 
 impl Machine<'_> {
+    /// Whom an earlier gpumem has left stopped goes on when the service starts, not when it acts.
+    fn resume(&self) {
+        // Where there is no ledger nobody was stopped; another reaper sees to it as well.
+        if self.folder.join(LEDGER).exists() {
+            drop(self.tools());
+        }
+    }
+
     fn tools(&self) -> anyhow::Result<(Tools, Vec<Time>)> {
-        let Taken { lock, ledger, acts } = Taken::take(&self.folder)?;
+        let Taken {
+            lock,
+            ledger,
+            acts,
+            resumed,
+        } = Taken::take(&self.folder)?;
+        if let Some(words) = resumed {
+            complain(&words);
+        }
         let hands = Pidfds::new(self.roots.clone()).with_server(ask_servers(self.roots.clone()));
         let tools = Tools {
             hands,
@@ -385,7 +402,10 @@ impl World for Machine<'_> {
     }
 
     fn actor(&mut self, snapshot: &Snapshot) -> Actor {
-        actor(snapshot)
+        Actor {
+            is_unattended: true,
+            ..actor(snapshot)
+        }
     }
 
     fn tell(&mut self, notice: Notice) -> bool {

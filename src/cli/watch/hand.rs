@@ -1,6 +1,6 @@
 //! The screen's hand: plans as `gpumem reap` makes them, carried out as it does it.
 //!
-//! One at a time, in the order of the plan, each to its end; what rules found at the pace that they keep.
+//! One at a time, in the order of the plan, each to its end.
 //! It is given each sample with what the rules say of it, and does between two of them what falls due; it
 //! prints nothing while the screen is up, and says what was sent when it is told to leave in the
 //! middle. Of a recording it only plans.
@@ -14,6 +14,7 @@ use crate::cli::reap::acting::{Taken, actor};
 use crate::cli::reap::document::Report;
 use crate::cli::reap::look::{Scene, Spared, concerned, plan_here, plan_there};
 use crate::cli::reap::page;
+use crate::cli::reap::refusal::{Place, Reader};
 use crate::config::Config;
 use crate::host::Roots;
 use crate::model::family::{families, member};
@@ -21,7 +22,6 @@ use crate::model::{Snapshot, Time};
 use crate::reclaim::guard::Call;
 use crate::reclaim::ledger::{self, Actor, Entry, Event, Record};
 use crate::reclaim::plan::Why;
-use crate::reclaim::policy::Pace;
 use crate::reclaim::{
     Act, Guard, Ledger, Moment, Pidfds, Plan, Progress, Refused, Standing, Target, ask_servers,
     standing,
@@ -48,6 +48,8 @@ pub(super) struct Acting {
     batch: Option<Batch>,
     /// The newest sample, and when it came.
     sight: Option<(Sight, Instant)>,
+    /// Whom an earlier gpumem had left stopped, and who go on; said when the screen is gone.
+    resumed: Option<String>,
 }
 
 impl Acting {
@@ -63,6 +65,7 @@ impl Acting {
             guard: None,
             batch: None,
             sight: None,
+            resumed: None,
         }
     }
 
@@ -103,9 +106,9 @@ impl Acting {
         };
         plan.refused.append(&mut gone);
         let report = Report::new(plan.clone(), undecided, snapshot.errors.clone());
-        let style = Style::default();
+        let (style, reader) = (Style::default(), Reader::at(Place::Screen));
         Ok(Proposal {
-            lines: page::plan(&report, style)
+            lines: page::plan(&report, style, reader)
                 .lines()
                 .map(str::to_owned)
                 .collect(),
@@ -122,23 +125,19 @@ impl Acting {
     fn begin(&mut self, number: u64, plan: &Plan, asked: Instant) -> anyhow::Result<Batch> {
         anyhow::ensure!(
             !self.is_recording,
-            "of a recording nothing is ended; run gpumem watch on the machine itself"
+            "of a recording nothing is killed; run gpumem watch on the machine itself"
         );
         anyhow::ensure!(
             self.batch.is_none(),
-            "something is being ended already; wait for it"
+            "something is being killed already; wait for it"
         );
         let guard = self.guard.take().filter(|(of, _)| *of == number);
         let (_, guard) =
             guard.ok_or_else(|| anyhow::anyhow!("there is a newer plan; try again"))?;
         let targets = plan.targets.clone();
-        Ok(Batch::new(
-            number,
-            guard,
-            targets,
-            Taken::take_here()?,
-            asked,
-        ))
+        let mut taken = Taken::take_here()?;
+        self.resumed = taken.resumed.take().or(self.resumed.take());
+        Ok(Batch::new(number, guard, targets, taken, asked))
     }
 
     /// Does what is due, and says for how long nothing is.
@@ -185,6 +184,9 @@ impl Acting {
 
     /// Says on standard error what was sent to whom it leaves half way.
     fn leave(&mut self) {
+        if let Some(words) = self.resumed.take() {
+            complain(&words);
+        }
         let Some(batch) = self.batch.take() else {
             return;
         };
@@ -250,8 +252,6 @@ struct Batch {
     actor: Option<Actor>,
     _lock: crate::reclaim::Lock,
     ledger: Ledger,
-    /// When acts began that did something.
-    acts: Vec<Time>,
     targets: Vec<Target>,
     /// Which of them it is at.
     place: usize,
@@ -273,7 +273,7 @@ impl Batch {
         number: u64,
         guard: Guard,
         targets: Vec<Target>,
-        Taken { lock, ledger, acts }: Taken,
+        Taken { lock, ledger, .. }: Taken,
         asked: Instant,
     ) -> Self {
         Self {
@@ -282,7 +282,6 @@ impl Batch {
             actor: None,
             _lock: lock,
             ledger,
-            acts,
             targets,
             place: 0,
             under_way: None,
@@ -311,14 +310,6 @@ impl Batch {
             let (act, hands) = match &mut self.under_way {
                 Some((act, hands)) => (act, hands),
                 None => {
-                    // What a person named is no automaton's; one at a time is slow enough.
-                    if target.call() == Call::Rule && !target.is_advice() {
-                        let until = Pace::default().next(&self.acts, now);
-                        if until > now {
-                            self.say(Stage::Paced { until }, tell);
-                            return Ok(Some(TURN));
-                        }
-                    }
                     let act = Act::new(target.clone(), Arc::clone(&self.guard), actor.clone());
                     let roots = Roots::default();
                     let hands = Pidfds::new(roots.clone()).with_server(ask_servers(roots));
@@ -344,7 +335,6 @@ impl Batch {
             // Telling may wait for the screen, and must not in the midst of an act.
             let progress = act.advance(moment, hands, &mut record);
             if before == 0 && !self.sent.is_empty() {
-                self.acts.push(now);
                 self.has_sent = true;
             }
             for words in &self.sent[before..] {
@@ -360,7 +350,9 @@ impl Batch {
                     return Ok(Some(TURN));
                 }
                 Progress::Ended(outcome) => {
-                    let words = page::outcome(act.target(), &outcome).trim_end().to_owned();
+                    let words = page::outcome(act.target(), &outcome, Reader::at(Place::Screen))
+                        .trim_end()
+                        .to_owned();
                     self.say(Stage::Ended { outcome, words }, tell);
                     (self.under_way, self.said) = (None, None);
                     self.sent.clear();

@@ -42,6 +42,7 @@ fn actor() -> Actor {
         uid: 0,
         user: Some("root".into()),
         sudo_user: Some("ann".into()),
+        is_unattended: true,
     }
 }
 
@@ -105,7 +106,7 @@ fn what_is_written_is_read_again() {
     assert!(first.outcome.as_ref().is_some_and(Outcome::is_success));
     assert_eq!(second.deeds[0].failures, None, "it is not known whether");
     assert_eq!((&second.outcome, &second.deeds[0].deed), (&None, &asked));
-    assert_eq!(past.times(), [at(0.0), at(2.0)]);
+    assert_eq!(past.unattended_times(), [at(0.0), at(2.0)]);
     let text = fs::read_to_string(&path).unwrap();
     assert!(
         text.lines()
@@ -166,7 +167,7 @@ fn the_end_of_a_long_one_is_read() {
     assert!(past.is_cut && past.unread_lines == 0);
     assert!((5..15).contains(&past.acts.len()), "{}", past.acts.len());
     assert_eq!(past.acts.last().map(|act| &*act.id), Some("99"));
-    assert!(past.times().is_empty(), "nothing was done");
+    assert!(past.unattended_times().is_empty(), "nothing was done");
 }
 
 #[test]
@@ -200,4 +201,36 @@ fn only_its_owner_reads_it() {
     Ledger::open(&path).unwrap();
     let mode = fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o077, 0);
+}
+
+#[test]
+fn only_what_nobody_was_asked_about_counts_for_the_pace() {
+    let deed = PastDeed {
+        time: at(0.0),
+        deed: term(),
+        failures: None,
+    };
+    let act = |seconds, is_unattended: Option<bool>| PastAct {
+        id: "a".into(),
+        time: at(seconds),
+        actor: is_unattended.map(|is_unattended| Actor {
+            is_unattended,
+            ..actor()
+        }),
+        target: None,
+        deeds: vec![deed.clone()],
+        outcome: None,
+    };
+    let mut idle = act(4.0, Some(true));
+    idle.deeds.clear();
+    let past = Past {
+        acts: vec![
+            act(1.0, Some(false)),
+            act(2.0, Some(true)),
+            act(3.0, None),
+            idle,
+        ],
+        ..Past::default()
+    };
+    assert_eq!(past.unattended_times(), [at(2.0), at(3.0)]);
 }

@@ -112,24 +112,20 @@ impl Batch {
             // What is not at its end is left as it is.
             _ if self.over.is_some() => "left as it is".to_owned(),
             None => "its turn is to come".to_owned(),
-            Some(Stage::Paced { until }) => match left(*until) {
-                Some(left) => format!("waits {left}: rules act one at a time"),
-                None => "waits: rules act one at a time".to_owned(),
-            },
             Some(Stage::Waiting { until }) => {
-                let what = match mark.sent.is_empty() {
-                    true => "looking at it",
-                    false => "waiting for it",
-                };
                 let left = left(*until).map_or_else(String::new, |left| format!(", {left} left"));
-                let back = match (target.bytes, mark.held_bytes) {
-                    (Some(all), Some(held)) => {
-                        let back = Bytes(all.saturating_sub(held));
-                        format!("; {back} of {} back", Bytes(all))
+                match (target.bytes, mark.held_bytes) {
+                    _ if mark.sent.is_empty() => format!("looking at it{left}"),
+                    // Nothing more is waited for but one that takes its place.
+                    (Some(all), Some(0)) => {
+                        format!("freed {}; checking for a restart{left}", Bytes(all))
                     }
-                    _ => String::new(),
-                };
-                format!("{what}{left}{back}")
+                    (Some(all), Some(held)) => {
+                        let freed = Bytes(all.saturating_sub(held));
+                        format!("waiting for it{left}; freed {freed} of {}", Bytes(all))
+                    }
+                    _ => format!("waiting for it{left}"),
+                }
             }
         }
     }
@@ -145,16 +141,17 @@ impl Batch {
         let freed: u64 = outcomes().map(Outcome::freed_bytes).sum();
         let ended = outcomes().filter(|it| it.is_success()).count();
         let all = self.targets.len();
-        let total = format!("{} back from {ended} of {all}", Bytes(freed));
+        let total = format!("freed {}; {ended} of {all} done", Bytes(freed));
         match &self.over {
             None if self.is_stopping => format!("{total}; stopping"),
             None => total,
-            Some(Ok(())) => format!("over: {total}"),
+            Some(Ok(())) if ended == all => format!("done: freed {}", Bytes(freed)),
+            Some(Ok(())) => total,
             Some(Err(error)) => format!("{total}; {}", escape(error)),
         }
     }
 
-    /// How far it is, in a few words: `ending 1 of 3: SIGTERM to 4000, 7s`.
+    /// How far it is, in a few words: `killing 1 of 3: SIGTERM to 4000, 7s`.
     pub fn hint(&self, now: Option<Time>) -> String {
         if self.over.is_some() {
             return format!("{} (x)", self.summary());
@@ -165,13 +162,11 @@ impl Batch {
             return self.summary();
         };
         let mark = &self.targets[place];
-        let mut text = format!("ending {} of {all}", place + 1);
+        let mut text = format!("killing {} of {all}", place + 1);
         if let Some(words) = mark.sent.last() {
             text.push_str(&format!(": {words}"));
         }
-        if let (Some(Stage::Waiting { until } | Stage::Paced { until }), Some(now)) =
-            (&mark.stage, now)
-        {
+        if let (Some(Stage::Waiting { until }), Some(now)) = (&mark.stage, now) {
             text.push_str(&format!(", {}", left(*until, now)));
         }
         text

@@ -28,7 +28,7 @@ const TOLD_AGE: f64 = 60.0;
 /// Lines of a plan that are to be seen on the lowest screen.
 const LEAST_LINES: usize = 3;
 /// What is done where no signal is asked for: what owns a process is asked first, then comes SIGTERM.
-const GENTLEST: &str = "the gentlest way";
+const GENTLEST: &str = "default";
 
 /// What stands in the sheet.
 struct Sheet {
@@ -65,7 +65,7 @@ impl Tone {
 
     /// Of a line as `gpumem reap` prints it.
     fn of(line: &str) -> Self {
-        if line.starts_with("left alone:") || line.starts_with("undecided:") {
+        if line.starts_with("skipped:") || line.starts_with("undecided:") {
             Self::Faint
         } else if line.starts_with("error:") {
             Self::Alarm
@@ -278,7 +278,7 @@ fn of_plan(app: &App, dialog: &Dialog) -> Sheet {
             body.extend(lines.iter().map(|line| (line.clone(), Tone::of(line))));
             if let Some(age) = age_seconds(app).filter(|age| *age >= TOLD_AGE) {
                 let age = Span::from_seconds(age);
-                note.push((format!("made {age} ago; r plans anew"), Tone::Plain));
+                note.push((format!("made {age} ago; r refreshes it"), Tone::Plain));
             }
         }
     }
@@ -289,7 +289,7 @@ fn of_plan(app: &App, dialog: &Dialog) -> Sheet {
         note.push((text.to_owned(), Tone::Plain));
     }
     if let Some(at) = dialog.signals {
-        body = vec![("end it by".to_owned(), Tone::Plain)];
+        body = vec![("kill it by".to_owned(), Tone::Plain)];
         let names = Signal::ASKED.iter().map(|signal| signal.name());
         for (place, name) in std::iter::once(GENTLEST).chain(names).enumerate() {
             let (mark, tone) = match place == at {
@@ -320,7 +320,7 @@ fn of_plan(app: &App, dialog: &Dialog) -> Sheet {
         None => (choices(dialog, is_recording), buttons(dialog, is_recording)),
     };
     Sheet {
-        title: format!("end {}", whom(app, dialog)),
+        title: format!("kill {}", whom(app, dialog)),
         body,
         offset: dialog.offset,
         note,
@@ -333,29 +333,32 @@ fn choices(dialog: &Dialog, is_recording: bool) -> Vec<(&'static str, String)> {
     let yes = |is_so| if is_so { "yes" } else { "no" };
     let signal = dialog.wish.signal.map_or(GENTLEST, Signal::name);
     let mut choices = vec![
-        ("Tab", "whom".to_owned()),
+        ("Tab", "scope".to_owned()),
         ("s", format!("signal: {signal}")),
     ];
     // A recording's plan is root's.
     if !is_recording {
         let all_users = yes(dialog.wish.all_users);
-        choices.push(("a", format!("--all-users: {all_users}")));
+        choices.push(("a", format!("other users' too: {all_users}")));
     }
     if dialog.offers_direct() {
-        choices.push(("d", format!("--direct: {}", yes(dialog.wish.direct))));
+        choices.push((
+            "d",
+            format!("signal what others own: {}", yes(dialog.wish.direct)),
+        ));
     }
-    choices.push(("r", "plan anew".to_owned()));
+    choices.push(("r", "refresh".to_owned()));
     choices
 }
 
 fn buttons(dialog: &Dialog, is_recording: bool) -> Vec<(String, bool)> {
     let is_on = |button| dialog.button == button;
     let mut buttons = vec![("Esc: leave".to_owned(), is_on(Button::Cancel))];
-    match dialog.ends() {
+    match dialog.receivers() {
         0 => {}
         _ if is_recording => {}
-        1 => buttons.push(("y: end it".to_owned(), is_on(Button::Begin))),
-        count => buttons.push((format!("y: end these {count}"), is_on(Button::Begin))),
+        1 => buttons.push(("y: kill it".to_owned(), is_on(Button::Begin))),
+        count => buttons.push((format!("y: kill these {count}"), is_on(Button::Begin))),
     }
     buttons
 }
@@ -396,7 +399,11 @@ fn of_batch(app: &App, batch: &Batch) -> Sheet {
         Some(Err(_)) => Tone::Alarm,
         _ => Tone::Strong,
     };
-    let title = if is_over { "what came of it" } else { "ending" };
+    let title = if is_over {
+        "what came of it"
+    } else {
+        "killing"
+    };
     let mut buttons = vec![("Esc: leave".to_owned(), true)];
     if !is_over {
         let undo = match batch.has_sent() {

@@ -259,10 +259,10 @@ fn hostile_names_are_shown_and_move_nothing() {
 fn a_screen_too_small_for_a_bottom_line_says_what_came_of_a_key() {
     for (columns, rows) in [(39, 9), (20, 3)] {
         let mut app = showing(sample::snapshot(2, 3), columns, rows);
-        assert!(!text(&render(&app)).contains("still ending"));
+        assert!(!text(&render(&app)).contains("still killing"));
         app.note = Some(STILL_ENDING.to_owned());
         let shown = text(&render(&app));
-        assert!(shown.starts_with("still ending; q"), "{shown}");
+        assert!(shown.starts_with("still killing; q"), "{shown}");
     }
 }
 

@@ -93,7 +93,7 @@ fn one_that_ignores_it_is_killed_after_the_grace() {
         "{output:?}"
     );
     assert!(
-        output.stdout.ends_with("2.0 GiB back from 1 of 1\n"),
+        output.stdout.ends_with("freed 2.0 GiB; 1 of 1 done\n"),
         "{output:?}"
     );
     assert_eq!(done(&stage), [json!(["TERM"]), json!(["KILL"])]);
@@ -264,7 +264,10 @@ fn asked(stage: &Stage, holder: &Holder) -> Option<Terminal> {
     let command = stage.command(&["kill", &holder.pid.to_string()]);
     let terminal = Terminal::start(&[], &command, 40, 160);
     let text = terminal.wait_for("question", |text| text.contains("[y/N]"));
-    assert!(text.contains("End it, for 2.0 GiB? [y/N]"), "{text}");
+    assert!(
+        text.contains("Kill 1 process to free 2.0 GiB? [y/N]"),
+        "{text}"
+    );
     assert!(holder.is_alive());
     Some(terminal)
 }
@@ -296,7 +299,7 @@ fn whatever_else_is_answered_is_no() {
             return;
         };
         terminal.press(answer);
-        assert_eq!(terminal.end().code(), Some(0), "{answer:?}");
+        assert_eq!(terminal.end().code(), Some(1), "{answer:?}");
         terminal.wait_for("refusal", |text| text.contains("nothing was sent"));
         assert!(holder.is_alive() && !stage.ledger().exists());
     }
@@ -406,7 +409,7 @@ fn activity_in_the_grace_cancels() {
 }
 
 #[test]
-fn too_many_at_once_are_not_ended() {
+fn a_confirmed_act_waits_for_no_pace() {
     let Some(stage) = Stage::new() else {
         return;
     };
@@ -414,25 +417,100 @@ fn too_many_at_once_are_not_ended() {
         return;
     };
     have_acted(&stage);
-    let mut reaper = stage
-        .command(BY_RULE)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = String::new();
-    let mut stderr = std::io::BufReader::new(reaper.stderr.take().unwrap());
-    while !said.contains("waiting") {
-        let read = std::io::BufRead::read_line(&mut stderr, &mut said).unwrap();
-        assert!(read > 0, "{said}");
+    stage.release(&holder, Duration::ZERO);
+    let output = stage.run(BY_RULE);
+    assert_eq!(output.code, 0, "{output:?}");
+    assert!(!output.stderr.contains("waiting"), "{output:?}");
+    assert!(!holder.is_alive());
+    let begun = &stage.lines()[3];
+    assert_eq!(begun["actor"]["is_unattended"], false, "{begun}");
+}
+
+/// The state of a process: R S D T t Z X I.
+fn state(holder: &Holder) -> char {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", holder.pid)).unwrap();
+    let (_, rest) = stat.rsplit_once(") ").unwrap();
+    rest.chars().next().unwrap()
+}
+
+/// A holder that is stopped: gpumem was killed when it would have killed it.
+fn left_stopped(stage: &Stage) -> Option<Holder> {
+    let strace = support::find("strace", "strace")?;
+    let holder = stage.holder(OBEYS);
+    let pid = holder.pid.to_string();
+    let reaper = stage.command(&["kill", "--yes", "--signal", "KILL", &pid]);
+    let mut command = std::process::Command::new(strace);
+    // Of what is sent the first is SIGSTOP, the second SIGKILL.
+    command
+        .args(["-f", "-o", "/dev/null", "-e", "trace=pidfd_send_signal"])
+        .args(["-e", "inject=pidfd_send_signal:signal=SIGKILL:when=2"])
+        .arg(reaper.get_program())
+        .args(reaper.get_args());
+    for (name, value) in reaper.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
     }
-    assert!(said.contains("3 in 10m 00s at most"), "{said}");
-    send(reaper.id(), Signal::TERM);
-    let (signal, output) = finish(reaper);
-    assert_eq!(signal, Signal::TERM.as_raw(), "{output:?}");
+    let output = support::finish(&mut command);
+    assert_eq!(output.code, 128 + 9, "{output:?}");
     assert!(holder.is_alive());
-    assert_eq!(stage.lines().len(), 3);
+    assert_eq!(state(&holder), 'T');
+    assert_eq!(stage.events(), ["begun", "intended"]);
+    Some(holder)
+}
+
+#[test]
+fn who_was_left_stopped_by_a_gpumem_that_was_killed_goes_on_with_the_next_act() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let Some(victim) = left_stopped(&stage) else {
+        return;
+    };
+    let reap_another = || {
+        let other = stage.holder(OBEYS);
+        stage.release(&other, Duration::ZERO);
+        let output = stage.reap(&other, &[]);
+        assert_eq!(output.code, 0, "{output:?}");
+        output
+    };
+    let output = reap_another();
+    let said = format!("SIGCONT to {}: stopped by an earlier gpumem", victim.pid);
+    assert!(output.stderr.contains(&said), "{output:?}");
+    assert!(victim.is_alive() && state(&victim) == 'S');
+    assert_eq!(done(&stage)[0], json!(["CONT"]));
+    // Whoever stops it after that is not gpumem.
+    send(victim.pid, Signal::STOP);
+    let output = reap_another();
+    assert!(!output.stderr.contains("SIGCONT"), "{output:?}");
+    assert_eq!(state(&victim), 'T');
+}
+
+#[test]
+fn who_goes_on_already_and_another_process_of_that_number_are_not_touched() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let Some(victim) = left_stopped(&stage) else {
+        return;
+    };
+    // As if the number had been given to another process since.
+    let ledger = fs::read_to_string(stage.ledger()).unwrap();
+    let start = &stage.lines()[1]["processes"][0]["start_ticks"];
+    let other = start.as_u64().unwrap() + 1;
+    let (old, new) = (
+        format!("\"start_ticks\":{start}"),
+        format!("\"start_ticks\":{other}"),
+    );
+    assert!(ledger.contains(&old), "{ledger}");
+    fs::write(stage.ledger(), ledger.replace(&old, &new)).unwrap();
+    let another = stage.holder(OBEYS);
+    stage.release(&another, Duration::ZERO);
+    let output = stage.reap(&another, &[]);
+    assert_eq!(output.code, 0, "{output:?}");
+    assert!(!output.stderr.contains("SIGCONT"), "{output:?}");
+    assert_eq!(state(&victim), 'T');
 }
 
 #[test]
@@ -444,6 +522,6 @@ fn what_cannot_be_decided_is_said() {
     let output = stage.run(&["reap", "--yes", "--window", "1s"]);
     assert_eq!(output.code, 0, "{output:?}");
     assert!(output.stdout.contains("undecided: idle: "), "{output:?}");
-    assert!(output.stdout.ends_with("nothing to end\n"), "{output:?}");
+    assert!(output.stdout.ends_with("nothing to kill\n"), "{output:?}");
     assert!(holder.is_alive());
 }

@@ -41,8 +41,8 @@ fn the_plan_is_for_people_to_read() {
         "    idle since 2026-11-20T13:35:00.000Z: notebook thesis/fine-tune.ipynb (398120) has held",
         "    1. ask the notebook server http://127.0.0.1:8888/ to shut kernel 4b1f6f0e-",
         "    2. SIGTERM to 398120; wait 10s\n    3. SIGKILL to 398120; wait 5s\n",
-        "402519 emre: 1.4 GiB on GPU 3: python finetune_vit.py --workers 3\n    with 402520, 402521\n",
-        "left alone: 440871 dora (/home/dora/.venv/bin/python3): leak: taken only with --kind leak\n",
+        "402519 emre: 1.4 GiB on GPU 3: python finetune_vit.py --workers 3\n    kills 402519 emre: ",
+        "skipped: 440871 dora (/home/dora/.venv/bin/python3): leak: killed only on request; add --kind leak\n",
     ] {
         assert!(
             plan.stdout.contains(part),
@@ -50,10 +50,10 @@ fn the_plan_is_for_people_to_read() {
             plan.stdout
         );
     }
-    let last = "3 to end, 50.7 GiB expected back, 1 left alone\n";
+    let last = "will kill 5 processes of 3 jobs; should free 50.7 GiB; 1 skipped\n";
     assert!(plan.stdout.ends_with(last), "{}", plan.stdout);
     assert!(
-        plan.stderr.contains("of a recording nothing is ended"),
+        plan.stderr.contains("of a recording nothing is killed"),
         "{plan:?}"
     );
 }
@@ -91,12 +91,12 @@ fn what_is_asked_for_changes_the_steps() {
     let job = run(&["reap", "--demo", "--pid", "412301"]);
     assert!(
         job.stdout
-            .contains("1. not gpumem's to end: scancel 48213.0; --direct"),
+            .contains("1. it is not gpumem's to kill: scancel 48213.0; add --direct"),
         "{job:?}"
     );
     assert!(
         job.stdout
-            .ends_with("nothing for gpumem to end, 1 for others to end\n")
+            .ends_with("nothing for gpumem to kill; 1 for others to kill\n")
     );
     let direct = run(&["reap", "--demo", "--pid", "412301", "--direct"]);
     assert!(direct.stdout.contains("1. SIGTERM to 412301"), "{direct:?}");
@@ -186,7 +186,9 @@ fn without_a_yes_nothing_is_sent() {
         &["kill", &pid],
     ] {
         let plan = stage.run(arguments);
-        assert_eq!(plan.code, 0, "{plan:?}");
+        // Who types kill wants it done; a plan is what the others are asked for.
+        let code = i32::from(arguments[0] == "kill");
+        assert_eq!(plan.code, code, "{plan:?}");
         assert!(plan.stdout.contains("2.0 GiB") || plan.stdout.contains("2147483648"));
         assert!(
             plan.stderr
@@ -201,6 +203,57 @@ fn without_a_yes_nothing_is_sent() {
         history.stdout.starts_with("nothing was done so far"),
         "{history:?}"
     );
+}
+
+#[test]
+fn a_dry_run_ends_with_the_code_of_the_real_one() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let kept = stage.holder_by(&["env", "GPUMEM_KEEP=2999-12-31"], OBEYS);
+    let kept = kept.pid.to_string();
+    for (arguments, code) in [
+        (&["reap", "--pid", "1"][..], 1),
+        (&["reap", "--pid", "4194300"], 1),
+        (&["reap", "--pid", &kept], 1),
+        (&["reap", "--pid", &kept, "--pid", "1"], 1),
+        (&["reap", "--pid", &kept, "--json"], 1),
+        (&["reap", "--pid", &kept, "--user", "no-such-user"], 0),
+        (&["reap", "--kernel", "no"], 1),
+        (&["reap", "--notebook", "no.ipynb"], 1),
+        (&["reap", "--kind", "leak", "--window", "0s"], 0),
+        (&["reap", "--window", "0s"], 0),
+        (&["reap", "--gpu", "9"], 2),
+    ] {
+        for more in ["--dry-run", "--yes"] {
+            let output = stage.run(&[arguments, &[more]].concat());
+            assert_eq!(output.code, code, "{arguments:?} {more}: {output:?}");
+        }
+    }
+    for pid in ["1", "4194300", &kept] {
+        for more in [&[][..], &["--yes"]] {
+            let output = stage.run(&[&["kill", pid], more].concat());
+            assert_eq!(output.code, 1, "{pid} {more:?}: {output:?}");
+        }
+    }
+    assert!(!stage.ledger().exists());
+    // Of several the one that is refused decides, whatever becomes of the other.
+    let holder = stage.holder(OBEYS);
+    let (pid, refused) = (holder.pid.to_string(), "4194300");
+    for more in ["--dry-run", "--yes"] {
+        if more == "--yes" {
+            stage.release(&holder, Duration::ZERO);
+        }
+        let output = stage.run(&["reap", "--pid", &pid, "--pid", refused, more]);
+        assert_eq!(output.code, 1, "{more}: {output:?}");
+    }
+    assert!(!holder.is_alive());
+    // Blind, and something is refused on what can be seen.
+    let lost = Machine::new(&one_gpu(&[]).fault(Fault::error("*", 15)));
+    for more in ["--dry-run", "--yes"] {
+        let output = lost.run(&["reap", "--pid", "1", more]);
+        assert_eq!(output.code, 1, "{more}: {output:?}");
+    }
 }
 
 #[test]
@@ -278,10 +331,17 @@ fn of_another_user_only_on_request() {
     let refused = &output.json()["refused"][0]["why"]["protection"];
     assert_eq!(*refused, json!({"reason": "other_user", "uid": 65534}));
     assert!(holder.is_alive());
+    // The owner has a name, and what is to be added exists.
+    let pid = holder.pid.to_string();
+    let refused = stage.run(&["kill", "--yes", &pid]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    let why = format!("skipped: {pid} nobody (sleep ");
+    assert!(refused.stdout.contains(&why), "{refused:?}");
+    let why = "): it belongs to nobody; add --all-users\n";
+    assert!(refused.stdout.contains(why), "{refused:?}");
     stage.release(&holder, Duration::ZERO);
-    let output = stage.reap(&holder, &["--all-users"]);
-    assert_eq!(
-        (output.code, &super::outcome(&output)["outcome"]),
-        (0, &json!("freed"))
-    );
+    let output = stage.run(&["kill", "--yes", "--all-users", &pid]);
+    assert_eq!(output.code, 0, "{output:?}");
+    assert!(output.stdout.contains("freed 2.0 GiB in "), "{output:?}");
+    assert!(!holder.is_alive());
 }

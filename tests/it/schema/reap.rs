@@ -231,6 +231,7 @@ pub fn history() -> Value {
             uid: 0,
             user: text("root"),
             sudo_user: text("ann"),
+            is_unattended: true,
         }),
         target: Some(Box::new(target())),
         deeds: deeds.clone(),

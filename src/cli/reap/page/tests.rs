@@ -1,11 +1,18 @@
 //! The words of a plan, on plans made by hand.
 
 use super::*;
+use crate::cli::reap::refusal::Place;
 use crate::model::{Kind, Time};
+use crate::reclaim::Refused;
 use crate::reclaim::guard::Protection;
-use crate::reclaim::plan::Plan;
+use crate::reclaim::plan::{Plan, Why};
 use crate::reclaim::policy::Signal;
 use crate::reclaim::target::{Because, MemberGpu};
+
+const READER: Reader = Reader {
+    place: Place::Reap,
+    is_root: true,
+};
 
 fn target(pid: u32, bytes: Option<u64>) -> Target {
     Target {
@@ -69,7 +76,7 @@ fn who_is_stopped_is_made_to_go_on_to_hear_it() {
     stopped.reason = because(Kind::Stopped);
     let term = &stopped.steps[0];
     assert_eq!(
-        in_words(term, &stopped),
+        in_words(term, &stopped, READER),
         "SIGTERM and SIGCONT to 7; wait 10s"
     );
     let kill = Step::Signal {
@@ -77,7 +84,7 @@ fn who_is_stopped_is_made_to_go_on_to_hear_it() {
         whom: Whom::Family,
         grace_seconds: 5.0,
     };
-    assert_eq!(in_words(&kill, &stopped), "SIGKILL to 7; wait 5s");
+    assert_eq!(in_words(&kill, &stopped, READER), "SIGKILL to 7; wait 5s");
 }
 
 #[test]
@@ -98,14 +105,18 @@ fn a_plan_says_whom_why_and_how_and_nothing_that_a_terminal_obeys() {
             },
         },
     };
-    let text = plan(&report(vec![found], vec![refused]), Style::default());
+    let text = plan(
+        &report(vec![found], vec![refused]),
+        Style::default(),
+        READER,
+    );
     let expected = "\
 7 ann\\e[2J: 1.0 GiB on GPU 3: evil\\n\\u{202e}name
     idle since 1970-01-01T00:00:00.000Z (rule night\\u{7}): it \\e]0;idles
     1. SIGTERM to 7; wait 10s
 
-left alone: 8 bob\\r (x\\u{9b}y): idle: the configuration keeps it: paper\\n
-1 to end, 1.0 GiB expected back, 1 left alone
+skipped: 8 bob\\r (x\\u{9b}y): idle: the configuration keeps it: paper\\n
+will kill 1 process; should free 1.0 GiB; 1 skipped
 ";
     assert_eq!(text, expected);
 }
@@ -129,21 +140,68 @@ fn what_others_end_is_only_named() {
     job.steps = vec![Step::Advise {
         command: command.into(),
     }];
-    let text = plan(&report(vec![job.clone()], Vec::new()), Style::default());
+    let text = plan(
+        &report(vec![job.clone()], Vec::new()),
+        Style::default(),
+        READER,
+    );
     assert!(
-        text.contains("1. not gpumem's to end: scancel 12\\ec; --direct"),
+        text.contains("1. it is not gpumem's to kill: scancel 12\\ec; add --direct"),
         "{text}"
     );
     assert!(
-        text.ends_with("nothing for gpumem to end, 1 for others to end\n"),
+        text.ends_with("nothing for gpumem to kill; 1 for others to kill\n"),
         "{text}"
     );
     let why = Protection::Owned {
         command: command.into(),
     };
-    let line = outcome(&job, &Outcome::Protected { why });
+    let line = outcome(&job, &Outcome::Protected { why }, READER);
     assert_eq!(
         line,
-        "7: not touched: end it with: scancel 12\\ec; --direct signals it all the same\n"
+        "7: skipped: it is not gpumem's to kill: scancel 12\\ec; add --direct to signal it all the same\n"
     );
+}
+
+#[test]
+fn everybody_to_whom_something_is_sent_has_a_line_and_is_counted() {
+    let mut run = target(7, Some(1 << 30));
+    for pid in [8, 9] {
+        let mut member = run.members[0].clone();
+        (member.pid, member.name) = (pid, format!("python rank{pid}.py").into());
+        member.gpus[0].used_bytes = (pid == 8).then_some(2 << 30);
+        run.members.push(member);
+    }
+    run.members[2].is_listed = false;
+    let mut launcher = run.members[0].clone();
+    (launcher.pid, launcher.user, launcher.name) = (6, None, "torchrun run.py".into());
+    (launcher.gpus, launcher.is_listed) = (Vec::new(), false);
+    run.launcher = Some(launcher);
+    run.bytes = Some(3 << 30);
+    let text = plan(
+        &report(vec![run.clone()], Vec::new()),
+        Style::default(),
+        READER,
+    );
+    let expected = "\
+7 ann\\e[2J: 3.0 GiB on GPU 3: evil\\n\\u{202e}name
+    kills 6 uid 1000: the launcher: torchrun run.py
+    kills 7 ann\\e[2J: 1.0 GiB: evil\\n\\u{202e}name
+    kills 8 ann\\e[2J: 2.0 GiB: python rank8.py
+    kills 9 ann\\e[2J: on no GPU's list: python rank9.py
+    you named it
+    1. SIGTERM to 7, 8, 9; wait 10s
+
+will kill 4 processes of 1 job; should free 3.0 GiB
+";
+    assert_eq!(text, expected);
+    let (one, other) = (target(20, Some(0)), target(21, Some(0)));
+    assert_eq!(count(&[&one]), "1 process");
+    assert_eq!(count(&[&one, &other]), "2 processes");
+    assert_eq!(count(&[&run, &one]), "5 processes of 2 jobs");
+    let json = serde_json::to_value(report(vec![run], Vec::new())).unwrap();
+    let pids = |of: &serde_json::Value| of["pid"].as_u64().unwrap();
+    let members = json["targets"][0]["members"].as_array().unwrap();
+    assert_eq!(members.iter().map(pids).collect::<Vec<_>>(), [7, 8, 9]);
+    assert_eq!(pids(&json["targets"][0]["launcher"]), 6);
 }

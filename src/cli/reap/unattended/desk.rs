@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::herald::{Delivery, Kind as NoticeKind, Notice, Told};
 use crate::cli::reap::page;
+use crate::cli::reap::refusal::{self, Place, Reader};
 use crate::config::reap::{Reap, Response, is_reaped};
 use crate::host::Guarded;
 use crate::model::family::families;
@@ -31,6 +32,12 @@ use crate::units::Bytes;
 
 /// After it was in vain, it is tried again so much later, in seconds.
 const RETRY_SECONDS: f64 = 60.0;
+
+/// The service's log is not only read by who may do something about it.
+const READER: Reader = Reader {
+    place: Place::Service,
+    is_root: true,
+};
 
 /// The world that the desk acts upon.
 pub(super) trait World {
@@ -168,7 +175,7 @@ impl Desk {
             s(found)
         );
         if let Some(target) = self.target() {
-            text.push_str(&format!("; ending {}", target.leader));
+            text.push_str(&format!("; killing {}", target.leader));
         }
         text
     }
@@ -368,7 +375,10 @@ impl Desk {
         match self.plan(&due, world) {
             Ok((plan, _)) => {
                 for target in &plan.targets {
-                    world.log(&format!("would end {}, if its rule said so", named(target)));
+                    world.log(&format!(
+                        "would kill {}, if its rule said so",
+                        named(target)
+                    ));
                 }
                 let concluded = self.warnings.conclude(&ids);
                 self.note(concluded.map_err(|error| error.to_string()), world);
@@ -403,14 +413,14 @@ impl Desk {
         };
         for refused in &plan.refused {
             let pid = refused.pid.unwrap_or_default();
-            let why = format!("{pid} is left alone: {}", refused.why);
+            let why = format!("{pid}: skipped: {}", refusal::why(refused, READER));
             self.leave(refused.finding.as_slice(), &why, world);
         }
         let (advice, targets): (Vec<_>, Vec<_>) =
             plan.targets.into_iter().partition(Target::is_advice);
         for target in &advice {
             let why = format!(
-                "{} is left alone: end it with: {}",
+                "{}: skipped: not gpumem's to kill: {}",
                 named(target),
                 advised(target)
             );
@@ -472,7 +482,7 @@ impl Desk {
             return;
         }
         self.obstacle = None;
-        world.log(&format!("ending {}", named(&target)));
+        world.log(&format!("killing {}", named(&target)));
         let findings = because(&target);
         let act = Act::new(target, Arc::new(guard), world.actor(&self.snapshot));
         self.acting = Some(Acting {
@@ -518,7 +528,7 @@ impl Desk {
             return;
         };
         world.end();
-        world.log(page::outcome(act.target(), &outcome).trim_end());
+        world.log(page::outcome(act.target(), &outcome, READER).trim_end());
         // Whoever is at work again is warned again, should it cease; the others were tried.
         let noted = match outcome {
             Outcome::RuleNoLongerTrue => self.warnings.forget(&findings),

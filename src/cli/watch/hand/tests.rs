@@ -217,8 +217,8 @@ fn who_is_gone_is_refused_and_nobody_else_is_taken_for_it() {
         assert_eq!(
             proposal.lines,
             [
-                "left alone: 8: it is not there any more",
-                "nothing to end, 1 left alone"
+                "skipped: 8: it is not there any more",
+                "nothing to kill; 1 skipped"
             ]
         );
     }

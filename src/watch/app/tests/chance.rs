@@ -298,11 +298,8 @@ impl Run {
             5 => News::Target {
                 number,
                 place,
-                stage: match dice.roll(3) {
-                    0 => Stage::Paced {
-                        until: dice_time(dice),
-                    },
-                    1 => Stage::Waiting {
+                stage: match dice.roll(2) {
+                    0 => Stage::Waiting {
                         until: dice_time(dice),
                     },
                     _ => Stage::Ended {

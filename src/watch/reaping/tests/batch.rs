@@ -32,7 +32,7 @@ fn what_is_carried_out_is_told_of_now_whatever_time_is_shown() {
             stage,
         },
     );
-    assert_eq!(hint(&app).unwrap(), "ending 1 of 2, 6s");
+    assert_eq!(hint(&app).unwrap(), "killing 1 of 2, 6s");
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn what_is_carried_out_can_be_undone_and_stopped() {
     let stop = Some(Effect::Hand(Ask::Stop { number }));
     assert_eq!(char(&mut app, 'u'), stop);
     let batch = app.reaping.batch.as_ref().unwrap();
-    assert_eq!(batch.summary(), "0 B back from 0 of 2; stopping");
+    assert_eq!(batch.summary(), "freed 0 B; 0 of 2 done; stopping");
     assert!(is_running(&app), "not before the hand says so");
     let error = Some("undone: nothing was sent".to_owned());
     let effect = hear(&mut app, News::Over { number, error });
@@ -104,7 +104,7 @@ fn what_is_carried_out_is_looked_at_with_every_sample_and_told() {
         [
             "4001 ann: 6.0 GiB: python",
             "    done: SIGTERM to 4001",
-            "    waiting for it, 7s left; 0 B of 6.0 GiB back",
+            "    waiting for it, 7s left; freed 0 B of 6.0 GiB",
             "7 ann: 6.0 GiB: python",
             "    its turn is to come",
         ]
@@ -112,7 +112,7 @@ fn what_is_carried_out_is_looked_at_with_every_sample_and_told() {
     // It goes on behind the table, and x comes back to it.
     assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Draw));
     assert_eq!(app.mode, Mode::Main);
-    assert_eq!(hint(&app).unwrap(), "ending 1 of 2: SIGTERM to 4001, 7s");
+    assert_eq!(hint(&app).unwrap(), "killing 1 of 2: SIGTERM to 4001, 7s");
     assert_eq!(char(&mut app, 'x'), Some(Effect::Draw));
     assert_eq!((&app.mode, &app.reaping.dialog), (&Mode::Plan, &None));
     press(&mut app, KeyCode::Esc);
@@ -144,7 +144,7 @@ fn what_is_carried_out_is_looked_at_with_every_sample_and_told() {
         },
     );
     assert_eq!(effect, Some(Effect::Control(Control::Hurry(false))));
-    assert_eq!(hint(&app).unwrap(), "over: 6.0 GiB back from 1 of 2 (x)");
+    assert_eq!(hint(&app).unwrap(), "freed 6.0 GiB; 1 of 2 done (x)");
     assert_eq!(see(&mut app, 9, later(8.0)), Some(Effect::Draw));
     char(&mut app, 'x');
     assert_eq!(app.mode, Mode::Plan);

@@ -28,10 +28,10 @@ const LINES: &[&str] = &[
     "    named",
     "    1. SIGTERM to 4000; wait 10s",
     "",
-    "left alone: 4100 hana (vllm serve): it serves and waits for requests; --servers takes it",
+    "skipped: 4100 hana (vllm serve): it serves and waits for requests; select it and press x to kill it by name",
     "undecided: leak: needs 600 s of history, has 5 s",
     "error: GPU 1: nvmlDeviceGetMemoryInfo_v2: GPU is lost",
-    "2 to end, 9.0 GiB expected back, 1 left alone",
+    "will kill 2 processes; should free 9.0 GiB; 1 skipped",
 ];
 
 fn app(columns: u16, rows: u16, replay: Option<&str>) -> App {
@@ -217,5 +217,5 @@ fn marks_that_the_table_does_not_show_and_an_old_plan_are_told() {
     assert_eq!(notes(&app).len(), 1, "the sum");
     tick(&mut app, 121);
     let (note, _) = &notes(&app)[1];
-    assert_eq!(note, "made 2m 00s ago; r plans anew");
+    assert_eq!(note, "made 2m 00s ago; r refreshes it");
 }

@@ -217,7 +217,7 @@ fn a_rule_that_only_tells_ends_nothing_and_says_once_what_it_would() {
     let kinds: Vec<NoticeKind> = day.told.iter().map(|told| told.1).collect();
     assert_eq!(kinds, [NoticeKind::Found]);
     assert_eq!(
-        day.says("would end 70 (python train.py) of ann"),
+        day.says("would kill 70 (python train.py) of ann"),
         1,
         "{:?}",
         day.stage.log
@@ -387,10 +387,7 @@ fn of_what_is_never_touched_nobody_is_warned() {
     let mut day = Day::new(&never, vec![stopped(70)]);
     day.until(2.0 * ACTED);
     assert_eq!((day.sent(), day.told.len()), (Vec::new(), 0));
-    assert_eq!(
-        day.says("70 is left alone: 70: python3.11 is never touched"),
-        1
-    );
+    assert_eq!(day.says("70: skipped: python3.11 is never touched"), 1);
 }
 
 #[test]
@@ -452,5 +449,5 @@ fn what_was_tried_in_vain_is_not_tried_again() {
     day.until(3.0 * ACTED);
     let kills = day.sent().into_iter().filter(|sent| sent.1 == Signal::Kill);
     assert_eq!(kills.count(), 1, "{:?}", day.sent());
-    assert_eq!(day.says("ending 70"), 1);
+    assert_eq!(day.says("killing 70"), 1);
 }

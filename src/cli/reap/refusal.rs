@@ -1,0 +1,234 @@
+//! Why something is skipped, and what its reader can do about it: a flag where there is one, a key on the
+//! screen. Pure.
+
+use rustix::process::geteuid;
+
+use super::page::{numbers, short};
+use crate::reclaim::guard::Protection;
+use crate::reclaim::plan::Why;
+use crate::reclaim::{Outcome, Refused};
+use crate::report::escape::escape;
+
+/// Where a refusal is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::cli) enum Place {
+    /// `gpumem reap`.
+    Reap,
+    /// `gpumem kill`.
+    Kill,
+    /// The dialog of `gpumem watch`.
+    Screen,
+    /// The log of `gpumem reap --watch`.
+    Service,
+}
+
+/// Who reads it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::cli) struct Reader {
+    pub(in crate::cli) place: Place,
+    /// There is nobody with more rights to become.
+    pub(in crate::cli) is_root: bool,
+}
+
+impl Reader {
+    /// Whoever runs gpumem.
+    pub(in crate::cli) fn at(place: Place) -> Self {
+        let is_root = geteuid().is_root();
+        Self { place, is_root }
+    }
+}
+
+/// What is skipped, and why.
+pub(in crate::cli) fn refusal(refused: &Refused, reader: Reader) -> String {
+    let mut words = Vec::new();
+    if let Some(pid) = refused.pid {
+        let mut who = pid.to_string();
+        if let Some(user) = &refused.user {
+            who = format!("{who} {}", escape(user));
+        }
+        if let Some(name) = &refused.name {
+            who = format!("{who} ({})", short(name));
+        }
+        words.push(who);
+    }
+    words.extend(refused.kind.map(|kind| kind.to_string()));
+    words.push(why(refused, reader));
+    words.join(": ")
+}
+
+/// Why it is skipped; who it is, the reader knows.
+pub(in crate::cli) fn why(refused: &Refused, reader: Reader) -> String {
+    let by_name = |flag: &str| match reader.place {
+        Place::Screen => "; select it and press x to kill it by name".to_owned(),
+        Place::Service => String::new(),
+        Place::Reap | Place::Kill => format!("; {flag}"),
+    };
+    match &refused.why {
+        Why::Protected { pid, protection } if Some(*pid) == refused.pid => {
+            protected(protection, refused.user.as_deref(), reader)
+        }
+        Why::Protected { pid, protection } => {
+            format!("{pid}: {}", protected(protection, None, reader))
+        }
+        Why::OnlyWhenAsked { kind } => {
+            let flag = format!("add --kind {kind}");
+            format!("killed only on request{}", by_name(&flag))
+        }
+        Why::OnlyTold => {
+            let flag = "name it with --pid";
+            format!("the rule only tells its owner{}", by_name(flag))
+        }
+        Why::Family { pids } => {
+            let pids = numbers(pids);
+            let by_name = by_name("name them with --pid");
+            format!("{pids} of its job have no finding and would be killed with it{by_name}")
+        }
+        why => escape(&why.to_string()).into_owned(),
+    }
+}
+
+/// What protects a process, whose owner is called so, and what can be done about it.
+pub(in crate::cli) fn protected(
+    protection: &Protection,
+    owner: Option<&str>,
+    reader: Reader,
+) -> String {
+    let fact = match (protection, owner) {
+        (Protection::OtherUser { .. } | Protection::NotPermitted { .. }, Some(owner)) => {
+            format!("it belongs to {}", escape(owner))
+        }
+        _ => escape(&protection.to_string()).into_owned(),
+    };
+    match remedy(protection, reader) {
+        Some(remedy) => format!("{fact}; {remedy}"),
+        None => fact,
+    }
+}
+
+/// What a target came to, with what can be done about it.
+pub(in crate::cli) fn outcome(outcome: &Outcome, reader: Reader) -> String {
+    match outcome {
+        Outcome::Protected { why } => format!("skipped: {}", protected(why, None, reader)),
+        outcome => escape(&outcome.to_string()).into_owned(),
+    }
+}
+
+/// What its reader can do about a protection.
+fn remedy(protection: &Protection, reader: Reader) -> Option<&'static str> {
+    let of = |flag, key, service| match reader.place {
+        Place::Reap | Place::Kill => Some(flag),
+        Place::Screen => Some(key),
+        Place::Service => service,
+    };
+    match protection {
+        Protection::Graphics => of(
+            "add --graphics",
+            "gpumem kill --graphics kills it",
+            Some("the service kills it with --graphics"),
+        ),
+        Protection::OtherUser { .. } => of(
+            "add --all-users",
+            "press a for other users' processes",
+            Some("the service kills it with --all-users"),
+        ),
+        Protection::NotPermitted { .. } if reader.is_root => Some("gpumem lacks CAP_KILL"),
+        Protection::NotPermitted { .. } => Some("run as that user or as root"),
+        Protection::Server => of(
+            "add --servers",
+            "select it and press x to kill it by name",
+            None,
+        ),
+        Protection::Unknown { .. } if !reader.is_root => Some("run as root"),
+        Protection::Owned { .. } => of(
+            "add --direct to signal it all the same",
+            "press d to signal it all the same",
+            Some("the service signals it with --direct"),
+        ),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Kind;
+
+    fn refused(why: Why) -> Refused {
+        Refused {
+            pid: Some(70),
+            user: Some("nobody".into()),
+            name: Some("python a.py".into()),
+            finding: None,
+            kind: None,
+            why,
+        }
+    }
+
+    fn other(pid: u32) -> Why {
+        let protection = Protection::OtherUser { uid: 65534 };
+        Why::Protected { pid, protection }
+    }
+
+    const fn reader(place: Place) -> Reader {
+        Reader {
+            place,
+            is_root: false,
+        }
+    }
+
+    #[test]
+    fn the_owner_is_named_and_what_is_to_be_done_exists_there() {
+        let words = |place| refusal(&refused(other(70)), reader(place));
+        let who = "70 nobody (python a.py): it belongs to nobody; ";
+        for (place, remedy) in [
+            (Place::Reap, "add --all-users"),
+            (Place::Kill, "add --all-users"),
+            (Place::Screen, "press a for other users' processes"),
+            (Place::Service, "the service kills it with --all-users"),
+        ] {
+            assert_eq!(words(place), format!("{who}{remedy}"));
+        }
+        let kin = refusal(&refused(other(71)), reader(Place::Kill));
+        assert!(kin.contains("71: it belongs to uid 65534; add"), "{kin}");
+    }
+
+    #[test]
+    fn the_screen_names_keys_and_no_flags_of_other_commands() {
+        let command = "scancel 3".into();
+        for why in [
+            other(70),
+            Why::OnlyWhenAsked { kind: Kind::Leak },
+            Why::OnlyTold,
+            Why::Family { pids: vec![71] },
+            Why::Protected {
+                pid: 70,
+                protection: Protection::Server,
+            },
+            Why::Protected {
+                pid: 70,
+                protection: Protection::Owned { command },
+            },
+        ] {
+            let screen = refusal(&refused(why.clone()), reader(Place::Screen));
+            assert!(!screen.contains("--"), "{screen}");
+            assert!(screen.contains("press "), "{screen}");
+            let reap = refusal(&refused(why), reader(Place::Reap));
+            assert!(reap.contains("--") && !reap.contains("press"), "{reap}");
+        }
+    }
+
+    #[test]
+    fn nobody_who_is_root_is_told_to_become_root() {
+        let what = "its owner".into();
+        let unknown = Protection::Unknown { what };
+        let not_permitted = Protection::NotPermitted { uid: 7 };
+        for protection in [unknown, not_permitted] {
+            let mut reader = reader(Place::Reap);
+            let words = protected(&protection, None, reader);
+            assert!(words.contains("root"), "{words}");
+            reader.is_root = true;
+            let words = protected(&protection, None, reader);
+            assert!(!words.contains("root"), "{words}");
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Whom an act that was cut short has left stopped, by the ledger, and making them go on.
+//!
+//! A family is stopped before it is killed, and a gpumem that is killed between the two leaves it so.
+//! Whoever takes the lock next makes it go on: nobody else acts by this ledger then. It is sent SIGCONT
+//! only where it is still the very process, and still stopped; where it goes on already the ledger is
+//! told, so that a later stop is not taken for ours.
+
+use std::sync::Arc;
+
+use super::hands::{Approved, Handle, Hands};
+use super::ledger::{Deed, Entry, Error, Event, Failure, Past, PastAct, Process, Record};
+use super::policy::Signal;
+use super::target::Reason;
+use crate::host::Guarded;
+use crate::model::{Kind, Time};
+
+/// Makes those go on whom an earlier act has left stopped; who they are. The caller has the lock.
+///
+/// # Errors
+///
+/// Where the ledger cannot be written; what it was to announce was not done.
+pub fn resume(
+    past: &Past,
+    now: Time,
+    hands: &mut dyn Hands,
+    record: &mut dyn Record,
+) -> Result<Vec<Process>, Error> {
+    let left = left_stopped(past);
+    let mut resumed = Vec::new();
+    for act in &past.acts {
+        let boot_id = act.target.as_ref().and_then(|it| it.boot_id.clone());
+        let (mut stopped, mut others) = (Vec::new(), Vec::new());
+        for &(_, process) in left.iter().filter(|(it, _)| it.id == act.id) {
+            match open(process, boot_id.clone(), hands) {
+                Some((handle, 'T')) => stopped.push((handle, process)),
+                Some(_) => others.push(process),
+                None => {}
+            }
+        }
+        if stopped.is_empty() && others.is_empty() {
+            continue;
+        }
+        let processes = stopped.iter().map(|(_, it)| *it).chain(others.clone());
+        let deed = Deed::Signal {
+            signals: vec![Signal::Cont],
+            processes: processes.collect(),
+        };
+        let mut note = |event| {
+            record.write(&Entry {
+                time: now,
+                act: Arc::clone(&act.id),
+                event,
+            })
+        };
+        note(Event::Intended(deed.clone()))?;
+        let failure = |process: Process, error: String| Failure {
+            pid: Some(process.pid),
+            error,
+        };
+        let mut failures: Vec<Failure> = others
+            .into_iter()
+            .map(|it| failure(it, "it is not stopped any more".to_owned()))
+            .collect();
+        for (handle, process) in stopped {
+            match hands.signal(handle, Signal::Cont) {
+                Ok(()) => resumed.push(process),
+                Err(error) => failures.push(failure(process, error.to_string())),
+            }
+        }
+        note(Event::Done { deed, failures })?;
+    }
+    Ok(resumed)
+}
+
+/// Takes hold of a process, if it is still there; and its state.
+fn open(
+    process: Process,
+    boot_id: Option<Arc<str>>,
+    hands: &mut dyn Hands,
+) -> Option<(Handle, char)> {
+    let is_it = |it: &Guarded| it.start_ticks == process.start_ticks;
+    let uid = hands.look(process.pid).filter(is_it)?.uid?;
+    let who = Approved {
+        pid: process.pid,
+        start_ticks: process.start_ticks,
+        uid,
+        boot_id,
+    };
+    let handle = hands.open(&who).ok()?;
+    let state = hands.look(process.pid).filter(is_it)?.state?;
+    // It has not exited: what was read by its number was its own.
+    (!hands.has_exited(handle)).then_some((handle, state))
+}
+
+/// Whom acts have stopped, by what the ledger tells, and neither killed nor made to go on since.
+fn left_stopped(past: &Past) -> Vec<(&PastAct, Process)> {
+    let mut left: Vec<(&PastAct, Process)> = Vec::new();
+    for act in &past.acts {
+        for past in &act.deeds {
+            let Deed::Signal { signals, processes } = &past.deed else {
+                continue;
+            };
+            let has = |signal| signals.contains(&signal);
+            for process in processes {
+                // Where there is no word of what came of it, it may have been done or not.
+                let failures = past.failures.as_ref();
+                let is_done =
+                    failures.is_some_and(|it| it.iter().all(|it| it.pid != Some(process.pid)));
+                let is_over = (has(Signal::Kill) && is_done)
+                    || (has(Signal::Cont) && past.failures.is_some());
+                if is_over {
+                    left.retain(|(_, it)| it != process);
+                } else if has(Signal::Stop)
+                    && !was_stopped(act, *process)
+                    && left.iter().all(|(_, it)| it != process)
+                {
+                    left.push((act, *process));
+                }
+            }
+        }
+    }
+    left
+}
+
+/// Whether a process was stopped before the act by somebody else, and the act has not made it go on.
+fn was_stopped(act: &PastAct, process: Process) -> bool {
+    let reason = act.target.as_ref().map(|it| &it.reason);
+    let is_stopped = match reason {
+        Some(Reason::Found { findings }) => findings
+            .iter()
+            .any(|it| it.kind == Kind::Stopped && it.pid == process.pid),
+        Some(Reason::Named) | None => false,
+    };
+    let has_continued = act.deeds.iter().any(|past| match &past.deed {
+        Deed::Signal { signals, processes } => {
+            signals.contains(&Signal::Cont) && processes.contains(&process)
+        }
+        _ => false,
+    });
+    is_stopped && !has_continued
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ledger::{Actor, PastDeed};
+    use super::super::target::Because;
+    use super::super::testing::{
+        BOOT, Pages, Puppets, at, finding, gpu, guard, plan_of, process, snapshot,
+    };
+    use super::*;
+    use crate::model::{self, Snapshot};
+    use crate::units::GIB;
+
+    fn seen(state: char) -> Snapshot {
+        let python = model::Process {
+            state: Some(state),
+            ..process(70, "python train.py")
+        };
+        snapshot(at(0.0), &[python], vec![gpu(0, &[(70, GIB)], 0)])
+    }
+
+    /// An act upon process 70 with these deeds, and what became of them.
+    fn past(seen: &Snapshot, deeds: &[(&[Signal], Option<&[Failure]>)]) -> Past {
+        let mut named = guard();
+        named.policy.selection.pids = vec![70];
+        let victim = Process {
+            pid: 70,
+            start_ticks: seen.processes[0].start_ticks.unwrap(),
+        };
+        let deeds = deeds.iter().map(|(signals, failures)| PastDeed {
+            time: at(0.0),
+            deed: Deed::Signal {
+                signals: signals.to_vec(),
+                processes: vec![victim],
+            },
+            failures: failures.map(<[_]>::to_vec),
+        });
+        Past {
+            acts: vec![PastAct {
+                id: "a".into(),
+                time: at(0.0),
+                actor: Some(Actor::default()),
+                target: Some(Box::new(plan_of(&[], seen, &named).targets.remove(0))),
+                deeds: deeds.collect(),
+                outcome: None,
+            }],
+            ..Past::default()
+        }
+    }
+
+    /// What is sent, and what the ledger is told.
+    fn resumed(past: &Past, puppets: &mut Puppets) -> (Vec<(u32, Signal)>, Vec<Entry>) {
+        let mut pages = Pages::default();
+        resume(past, at(9.0), puppets, &mut pages).unwrap();
+        (std::mem::take(&mut puppets.sent), pages.lines)
+    }
+
+    const KILLS: &[Signal] = &[Signal::Stop, Signal::Kill];
+    const CONT: [(u32, Signal); 1] = [(70, Signal::Cont)];
+
+    #[test]
+    fn who_was_stopped_and_not_killed_goes_on_once() {
+        let seen = seen('T');
+        let mut past = past(&seen, &[(&[Signal::Term], Some(&[])), (KILLS, None)]);
+        let mut puppets = Puppets::of(&seen);
+        let (sent, lines) = resumed(&past, &mut puppets);
+        assert_eq!(sent, CONT);
+        // What the ledger says now is the end of it, also where somebody stops it again.
+        for line in lines {
+            if let Event::Done { deed, failures } = line.event {
+                past.acts[0].deeds.push(PastDeed {
+                    time: line.time,
+                    deed,
+                    failures: Some(failures),
+                });
+            }
+        }
+        assert_eq!(past.acts[0].deeds.len(), 3);
+        assert_eq!(resumed(&past, &mut puppets), (vec![], vec![]));
+    }
+
+    #[test]
+    fn who_goes_on_already_is_sent_nothing_and_the_ledger_knows() {
+        let seen = seen('S');
+        let past = past(&seen, &[(KILLS, None)]);
+        let (sent, lines) = resumed(&past, &mut Puppets::of(&seen));
+        assert_eq!((sent, lines.len()), (vec![], 2));
+        let Event::Done { failures, .. } = &lines[1].event else {
+            panic!("{lines:?}");
+        };
+        assert_eq!(failures[0].error, "it is not stopped any more");
+    }
+
+    #[test]
+    fn another_process_and_another_boot_are_left_alone() {
+        let seen = seen('T');
+        let mut cut = past(&seen, &[(KILLS, None)]);
+        let mut other = Puppets::of(&seen);
+        other.world.get_mut(&70).unwrap().start_ticks += 1;
+        assert_eq!(resumed(&cut, &mut other), (vec![], vec![]));
+        assert_eq!(resumed(&cut, &mut Puppets::default()), (vec![], vec![]));
+        for boot_id in [None, Some(format!("not {BOOT}").into())] {
+            cut.acts[0].target.as_mut().unwrap().boot_id = boot_id;
+            let sent = resumed(&cut, &mut Puppets::of(&seen));
+            assert_eq!(sent, (vec![], vec![]));
+        }
+    }
+
+    #[test]
+    fn who_was_killed_or_never_stopped_or_stopped_by_others_is_left_alone() {
+        let seen = seen('T');
+        let refused = [Failure {
+            pid: Some(70),
+            error: "not permitted".to_owned(),
+        }];
+        for deeds in [
+            &[(KILLS, Some(&[][..]))][..],
+            &[(&[Signal::Term][..], None)],
+            &[(KILLS, None), (&[Signal::Cont], Some(&[]))],
+            &[(KILLS, None), (&[Signal::Kill], Some(&[]))],
+        ] {
+            let (sent, _) = resumed(&past(&seen, deeds), &mut Puppets::of(&seen));
+            assert_eq!(sent, [], "{deeds:?}");
+        }
+        let kill_failed = past(&seen, &[(KILLS, Some(&refused))]);
+        assert_eq!(resumed(&kill_failed, &mut Puppets::of(&seen)).0, CONT);
+        // Its owner had pressed Ctrl-Z long before.
+        let mut found = past(&seen, &[(KILLS, None)]);
+        let finding = finding(Kind::Stopped, &seen.processes[0]);
+        found.acts[0].target.as_mut().unwrap().reason = Reason::Found {
+            findings: vec![Because::of(&finding, 70)],
+        };
+        assert_eq!(resumed(&found, &mut Puppets::of(&seen)).0, []);
+    }
+
+    #[test]
+    fn without_a_ledger_nothing_is_sent() {
+        let seen = seen('T');
+        let past = past(&seen, &[(KILLS, None)]);
+        let mut puppets = Puppets::of(&seen);
+        let mut full = Pages {
+            room: 0,
+            ..Pages::default()
+        };
+        resume(&past, at(9.0), &mut puppets, &mut full).unwrap_err();
+        assert_eq!(puppets.sent, []);
+    }
+}
