@@ -171,6 +171,9 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
             [CompletionResult]::new('--store-dir', '--store-dir', [CompletionResultType]::ParameterName, 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store')
             [CompletionResult]::new('-y', '-y', [CompletionResultType]::ParameterName, 'Do not ask')
             [CompletionResult]::new('--yes', '--yes', [CompletionResultType]::ParameterName, 'Do not ask')
+            [CompletionResult]::new('--direct', '--direct', [CompletionResultType]::ParameterName, 'Signal also what a scheduler, a service manager or a container runtime owns, instead of saying what to type')
+            [CompletionResult]::new('--all-users', '--all-users', [CompletionResultType]::ParameterName, 'Other users'' processes too')
+            [CompletionResult]::new('--graphics', '--graphics', [CompletionResultType]::ParameterName, 'Processes that only draw, too')
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
             [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
             break

@@ -761,7 +761,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__kill)
-            opts="-y -h --yes --signal --grace --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-y -h --yes --signal --grace --direct --all-users --graphics --nvml-library --nvml-timeout --config --color --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

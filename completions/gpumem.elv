@@ -162,6 +162,9 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
             cand -y 'Do not ask'
             cand --yes 'Do not ask'
+            cand --direct 'Signal also what a scheduler, a service manager or a container runtime owns, instead of saying what to type'
+            cand --all-users 'Other users'' processes too'
+            cand --graphics 'Processes that only draw, too'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }

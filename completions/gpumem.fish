@@ -197,6 +197,9 @@ always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -s y -l yes -d 'Do not ask'
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l direct -d 'Signal also what a scheduler, a service manager or a container runtime owns, instead of saying what to type'
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l all-users -d 'Other users\' processes too'
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l graphics -d 'Processes that only draw, too'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l interval -d 'Time between samples [default: 1s, 5s with --store, or the configuration\'s]' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l duration -d 'Stop after this long' -r
