@@ -236,8 +236,10 @@ fn a_command_that_fails_has_told_nobody() {
     let toml = TELLS.replace("cat >> $0", "cat >> $0; exit 7");
     let service = Service::start(&one_gpu(&[child.pid()]), &toml);
     wait_until("the command is told", || service.told().exists());
-    service.hear("WATCHDOG=1");
-    service.hear("WATCHDOG=1");
+    // Some of what the manager is told was sent before.
+    for _ in 0..6 {
+        service.hear("WATCHDOG=1");
+    }
     assert!(!service.machine.path("state/reap-warnings.json").exists());
     let complaints = service.end();
     let why = "not told: the notify command /bin/sh failed (exit status: 7)";

@@ -266,7 +266,9 @@ fn who_goes_to_work_in_the_grace_is_left() {
     terminal.press("y");
     terminal.wait_for("grace", |text| text.contains("waiting for it, "));
     stage.machine.play(&scene(holder.pid, 80));
-    terminal.wait_for("outcome", |text| text.contains("freed 0 B; 0 of 1 done"));
+    terminal.wait_for("outcome", |text| {
+        text.contains("done: freed 0 B; 0 of 1 succeeded")
+    });
     assert_eq!(
         stage.lines().last().unwrap()["outcome"],
         "rule_no_longer_true"
@@ -290,7 +292,9 @@ fn what_the_rules_find_no_longer_when_the_yes_comes_is_left() {
     // The detail below the plan says what is so now.
     terminal.wait_for("work", |text| !text.contains("> end the process"));
     terminal.press("y");
-    terminal.wait_for("outcome", |text| text.contains("freed 0 B; 0 of 1 done"));
+    terminal.wait_for("outcome", |text| {
+        text.contains("done: freed 0 B; 0 of 1 succeeded")
+    });
     assert!(holder.is_alive());
     assert_eq!(stage.events(), ["begun", "ended"]);
     quit(&mut terminal);

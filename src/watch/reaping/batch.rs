@@ -146,7 +146,10 @@ impl Batch {
             None if self.is_stopping => format!("{total}; stopping"),
             None => total,
             Some(Ok(())) if ended == all => format!("done: freed {}", Bytes(freed)),
-            Some(Ok(())) => total,
+            Some(Ok(())) => {
+                let freed = Bytes(freed);
+                format!("done: freed {freed}; {ended} of {all} succeeded")
+            }
             Some(Err(error)) => format!("{total}; {}", escape(error)),
         }
     }

@@ -144,7 +144,10 @@ fn what_is_carried_out_is_looked_at_with_every_sample_and_told() {
         },
     );
     assert_eq!(effect, Some(Effect::Control(Control::Hurry(false))));
-    assert_eq!(hint(&app).unwrap(), "freed 6.0 GiB; 1 of 2 done (x)");
+    assert_eq!(
+        hint(&app).unwrap(),
+        "done: freed 6.0 GiB; 1 of 2 succeeded (x)"
+    );
     assert_eq!(see(&mut app, 9, later(8.0)), Some(Effect::Draw));
     char(&mut app, 'x');
     assert_eq!(app.mode, Mode::Plan);
