@@ -1,7 +1,7 @@
 //! Whom an act that was cut short has left stopped, by the ledger, and making them go on.
 //!
-//! A family is stopped before it is killed, and a gpumem that is killed between the two leaves it so.
-//! Whoever takes the lock next makes it go on: nobody else acts by this ledger then. It is sent SIGCONT
+//! Earlier versions stopped a family before they killed it, and one that was killed between the two left
+//! it so; `act` stops none. Whoever takes the lock next makes it go on: nobody else acts by this ledger then. It is sent SIGCONT
 //! only where it is still the very process, and still stopped; where it goes on already the ledger is
 //! told, so that a later stop is not taken for ours.
 

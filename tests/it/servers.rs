@@ -80,7 +80,7 @@ impl Program {
         self
     }
 
-    fn is_ready(self) -> Self {
+    fn when_ready(self) -> Self {
         wait_until("it is ready", || self.ready.exists());
         self
     }
@@ -343,11 +343,11 @@ fn whoever_serves_is_left_alone_and_a_training_that_listens_is_not() {
     );
     let (workers, gunicorn) = (workers.listens(), gunicorn.listens());
     let (gradio, front, parent) = (gradio.listens(), front.listens(), parent.listens());
-    let torchserve = torchserve.is_ready();
-    let (ranks, debugged) = (ranks.is_ready(), debugged.is_ready());
+    let torchserve = torchserve.when_ready();
+    let (ranks, debugged) = (ranks.when_ready(), debugged.is_ready());
     let (waiting, managed) = (
-        start(&["reserve.py"]).is_ready(),
-        start(&["managed.py"]).is_ready(),
+        start(&["reserve.py"]).when_ready(),
+        start(&["managed.py"]).when_ready(),
     );
 
     let listening = [

@@ -440,10 +440,9 @@ fn left_stopped(stage: &Stage) -> Option<Holder> {
     let pid = holder.pid.to_string();
     let reaper = stage.command(&["kill", "--yes", "--signal", "KILL", &pid]);
     let mut command = std::process::Command::new(strace);
-    // Of what is sent the first is SIGSTOP, the second SIGKILL.
     command
         .args(["-f", "-o", "/dev/null", "-e", "trace=pidfd_send_signal"])
-        .args(["-e", "inject=pidfd_send_signal:signal=SIGKILL:when=2"])
+        .args(["-e", "inject=pidfd_send_signal:signal=SIGKILL:when=1"])
         .arg(reaper.get_program())
         .args(reaper.get_args());
     for (name, value) in reaper.get_envs() {
@@ -455,8 +454,15 @@ fn left_stopped(stage: &Stage) -> Option<Holder> {
     let output = support::finish(&mut command);
     assert_eq!(output.code, 128 + 9, "{output:?}");
     assert!(holder.is_alive());
-    assert_eq!(state(&holder), 'T');
+    assert_eq!(state(&holder), 'S', "none is stopped before it is killed");
     assert_eq!(stage.events(), ["begun", "intended"]);
+    // What an earlier version, which stopped a family first, would have left behind.
+    let ledger = fs::read_to_string(stage.ledger()).unwrap();
+    let (now, then) = (r#""signals":["KILL"]"#, r#""signals":["STOP","KILL"]"#);
+    assert!(ledger.contains(now), "{ledger}");
+    fs::write(stage.ledger(), ledger.replace(now, then)).unwrap();
+    send(holder.pid, Signal::STOP);
+    support::wait_until("it is stopped", || state(&holder) == 'T');
     Some(holder)
 }
 
