@@ -4,8 +4,13 @@ use std::sync::Arc;
 
 use super::Moment;
 use super::draw::{Alone, Draw, Lull, Work};
+use super::row;
 use super::stretch::{Floors, Stretch};
-use crate::model::{Gpu, Identity, Time};
+use crate::model::{Gpu, GpuProcess, Identity, Time};
+
+/// The driver takes some seven samples of processes a second, each of one of them: snapshots that are
+/// closer together than this may see use of the GPU and nobody's sample.
+const EXPLAINED_MILLISECONDS: i64 = 2_000;
 
 /// A GPU that has been seen.
 #[derive(Clone, Debug)]
@@ -17,6 +22,8 @@ pub struct Device {
     /// All of its memory, as it was last told; 0 before it was.
     total_bytes: u64,
     draw: Draw,
+    /// When a sample last said of one of its processes that it used it.
+    used_at: Option<Time>,
     /// Memory in use that no listed process holds.
     unattributed: Floors,
     /// How far from free its memory is: the highest number there is, less what is free.
@@ -31,6 +38,7 @@ impl Device {
             listed_at: None,
             total_bytes: 0,
             draw: Draw::default(),
+            used_at: None,
             unattributed: Floors::default(),
             filled: Floors::default(),
         }
@@ -69,6 +77,17 @@ impl Device {
         self.unattributed.observe(unattributed, moment);
         let filled = memory.map(|memory| u64::MAX - memory.free_bytes);
         self.filled.observe(filled, moment);
+    }
+
+    /// Whether it was used, and its processes' samples have put that down to none of them for longer than
+    /// it takes the next sample to come.
+    pub(super) fn is_unexplained(&mut self, gpu: &Gpu, rows: &[GpuProcess], time: Time) -> bool {
+        if row::is_used(gpu, rows) {
+            self.used_at = Some(time);
+            return false;
+        }
+        let is_recent = |at: Time| time - at <= EXPLAINED_MILLISECONDS;
+        row::is_unexplained(gpu, rows) && !self.used_at.is_some_and(is_recent)
     }
 
     /// `"GPU-…"`.

@@ -25,7 +25,7 @@ const LEAST_WORK_SAMPLES: u64 = 5;
 /// A process that keeps a GPU in full use has at least this share of it.
 const LEAST_OWN_PERCENT: u32 = 50;
 /// A desktop that draws its windows uses no more than this, and does not share the GPU.
-const DESKTOP_PERCENT: u32 = 10;
+pub(super) const DESKTOP_PERCENT: u32 = 10;
 /// Of how many processes what they drew is remembered.
 const MOST_USERS: usize = 8;
 

@@ -54,8 +54,7 @@ pub(super) fn observe(known: &mut Vec<Hidden>, device: usize, holds: Option<bool
 
 /// Whether the memory of a GPU is more than its list explains; `None` where that cannot be told.
 pub(super) fn is_unexplained(gpu: &Gpu) -> Option<bool> {
-    let has_instances = gpu.mig_mode == Some(true) || !gpu.mig_devices.is_empty();
-    if has_instances || gpu.stale_seconds.is_some() {
+    if gpu.is_divided() || gpu.stale_seconds.is_some() {
         return None;
     }
     let memory = gpu.memory?;

@@ -42,6 +42,7 @@ pub use hidden::Hidden;
 use interval::Interval;
 pub use plateau::Plateau;
 pub use process::{Glance, ProcessHistory};
+use row::Shown;
 pub use row::{Began, Row, Run, Use, Witness};
 pub use streak::Streak;
 pub use stretch::Stretch;
@@ -277,11 +278,15 @@ impl History {
     fn observe_rows(&mut self, snapshot: &Snapshot, moment: Moment, previous: Option<Time>) {
         let mut listed = std::mem::take(&mut self.listed);
         listed.clear();
-        // By GPU: its place among those seen, and whether its list was read the last time, too.
+        // By GPU of the snapshot.
         let mut devices = Vec::with_capacity(snapshot.gpus.len());
         for (place, gpu) in snapshot.gpus.iter().enumerate() {
             let device = self.remember_device(gpu, place);
-            devices.push((device.unwrap_or_default(), false));
+            devices.push(Shown {
+                device: device.unwrap_or_default(),
+                was_listed: false,
+                is_unexplained: false,
+            });
             let Some(device) = device else {
                 continue;
             };
@@ -304,7 +309,9 @@ impl History {
                 })
             });
             self.devices[device].observe(gpu, moment, true, alone);
-            devices[place].1 = was_listed;
+            devices[place].was_listed = was_listed;
+            devices[place].is_unexplained =
+                self.devices[device].is_unexplained(gpu, rows, moment.time);
             listed.extend((0..).zip(rows).map(|(at, row)| Listed {
                 pid: row.pid,
                 gpu: place as u32,
@@ -325,7 +332,7 @@ impl History {
         snapshot: &Snapshot,
         moment: Moment,
         listed: &[Listed],
-        devices: &[(usize, bool)],
+        devices: &[Shown],
     ) {
         self.nobodies.clear();
         // Seldom needed: nearly every row's process is known for certain.
@@ -336,13 +343,13 @@ impl History {
             if let Some(process) = known.filter(|known| known.last_seen() == moment.time) {
                 for listed in of_one {
                     let gpu = &snapshot.gpus[listed.gpu as usize];
-                    let (device, was_listed) = devices[listed.gpu as usize];
+                    let shown = devices[listed.gpu as usize];
                     if let Some(row) = gpu
                         .processes
                         .as_ref()
                         .and_then(|rows| rows.get(listed.row as usize))
                     {
-                        process.observe_row(device, gpu, row, moment, was_listed);
+                        process.observe_row(shown, gpu, row, moment);
                     }
                 }
                 continue;
@@ -351,9 +358,9 @@ impl History {
             let place = places.get(&pid).copied();
             for listed in of_one {
                 let process = place.map(|place| &snapshot.processes[place]);
-                let (device, was_listed) = devices[listed.gpu as usize];
+                let shown = devices[listed.gpu as usize];
                 self.ghosts
-                    .observe(device, pid, process, moment, was_listed);
+                    .observe(shown.device, pid, process, moment, shown.was_listed);
                 self.nobodies.push(Nobody {
                     gpu: listed.gpu as usize,
                     row: listed.row as usize,
@@ -376,8 +383,14 @@ impl History {
             }) else {
                 continue;
             };
-            let unexplained = unexplained
-                .get_or_insert_with(|| snapshot.gpus.iter().map(hidden::is_unexplained).collect());
+            let unexplained = unexplained.get_or_insert_with(|| {
+                // Who is not on a list that failed may be on it all the same.
+                let of_gpu = |gpu: &Gpu| {
+                    let is_whole = snapshot.lists_all(gpu);
+                    hidden::is_unexplained(gpu).filter(|_| is_whole)
+                };
+                snapshot.gpus.iter().map(of_gpu).collect()
+            });
             for (place, gpu) in snapshot.gpus.iter().enumerate() {
                 let Some(device) = self.devices.iter().position(|device| device.is(gpu)) else {
                     continue;
@@ -480,6 +493,14 @@ impl History {
                     .iter()
                     .any(|row| self.devices[row.device()].listed_at() != self.last)
         })
+    }
+
+    /// Whether a process was listed on a GPU before: on this snapshot's list, or on one so far back that it
+    /// may be there still.
+    pub fn was_on(&self, identity: Identity, gpu: &Gpu) -> bool {
+        let device = self.devices.iter().position(|device| device.is(gpu));
+        let rows = self.process(identity).map_or(&[][..], ProcessHistory::rows);
+        device.is_some_and(|device| rows.iter().any(|row| row.device() == device))
     }
 
     /// Whether any GPU is in a lull.

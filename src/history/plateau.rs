@@ -43,6 +43,7 @@ impl Plateau {
         gpu: &Gpu,
         row: &GpuProcess,
         moment: Moment,
+        is_unexplained: bool,
     ) -> Option<Self> {
         let known = known.filter(|plateau| moment.time - plateau.until <= moment.allowed_gap);
         let Some(bytes) = row.used_bytes else {
@@ -68,7 +69,9 @@ impl Plateau {
             plateau = new;
         }
         plateau.samples += 1;
-        let sm = row.sm_percent.or(gpu.gpu_percent);
+        // Where nobody's samples explain the GPU's use, it may be this one's.
+        let own = row.sm_percent.filter(|_| !is_unexplained);
+        let sm = own.or(gpu.gpu_percent);
         let memory = row.memory_percent.or(gpu.memory_percent);
         plateau.sm_percent.push(sm.map(f64::from));
         plateau.memory_percent.push(memory.map(f64::from));
@@ -94,7 +97,7 @@ mod tests {
                 sm_percent: Some(30),
                 ..GpuProcess::default()
             };
-            plateau = Plateau::observe(plateau, &Gpu::default(), &row, moment);
+            plateau = Plateau::observe(plateau, &Gpu::default(), &row, moment, false);
         }
         plateau
     }

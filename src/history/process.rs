@@ -3,7 +3,7 @@
 
 use super::cpu::Cpu;
 use super::hidden::{self, Hidden};
-use super::row::{Began, Row, Use};
+use super::row::{Began, Row, Shown, Use};
 use super::streak::{Clause, Streak};
 use super::{BRIDGED_GAP_MILLISECONDS, Moment};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Time};
@@ -181,19 +181,18 @@ impl ProcessHistory {
 
     pub(super) fn observe_row(
         &mut self,
-        device: usize,
+        shown: Shown,
         gpu: &Gpu,
         row: &GpuProcess,
         moment: Moment,
-        was_listed: bool,
     ) {
         let cpu_total = self.cpu.total_at(moment.time);
-        let Some(place) = self.place(device, row, moment, was_listed) else {
+        let Some(place) = self.place(shown, row, moment) else {
             return;
         };
         self.next_row = place + 1;
         let known = &mut self.rows[place];
-        known.observe(gpu, row, moment, cpu_total);
+        known.observe(gpu, row, moment, cpu_total, shown.is_unexplained);
         let total = gpu.memory.as_ref().map(|memory| memory.total_bytes);
         let held = row.used_bytes.zip(total);
         let glance = &mut self.glance;
@@ -204,13 +203,8 @@ impl ProcessHistory {
     }
 
     /// The place of a row; `None` where it is one too many.
-    fn place(
-        &mut self,
-        device: usize,
-        row: &GpuProcess,
-        moment: Moment,
-        was_listed: bool,
-    ) -> Option<usize> {
+    fn place(&mut self, shown: Shown, row: &GpuProcess, moment: Moment) -> Option<usize> {
+        let device = shown.device;
         let is_it = |known: &Row| known.is(device, row);
         let next = Some(self.next_row).filter(|next| self.rows.get(*next).is_some_and(is_it));
         let known = next.or_else(|| self.rows.iter().position(is_it));
@@ -226,7 +220,7 @@ impl ProcessHistory {
         // The process appeared with its row, or the row in a list that was being read: either way its
         // beginning was seen.
         self.rows
-            .push(Row::new(device, row, moment.time, was_listed));
+            .push(Row::new(device, row, moment.time, shown.was_listed));
         self.shown_rows += 1;
         Some(self.rows.len() - 1)
     }

@@ -1,5 +1,6 @@
 //! A process on one GPU (under MIG, on one instance) over time: its memory, and its run without use.
 
+use super::draw::DESKTOP_PERCENT;
 use super::growth::Growth;
 use super::plateau::Plateau;
 use super::{BRIDGED_GAP_MILLISECONDS, Moment};
@@ -15,6 +16,9 @@ const TICKS_OF_CPU: f64 = 0.1;
 const MOVEMENT_BYTES: u64 = 64 << 20;
 /// A GPU that draws more than this share of its limit is at work, whatever utilization it reports.
 const POWER_AT_WORK: f64 = 0.6;
+/// Of so many samples of a run one may show use that no process's sample explains: the GPU's figure is
+/// of another moment than theirs.
+const EXPLAINED_TO_UNEXPLAINED: u64 = 10;
 
 /// Who says that a process did not use a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,6 +70,38 @@ impl Use {
     }
 }
 
+/// Whether a GPU was used and the samples of its processes put that down to none of them: the driver
+/// gave none, or gave them late, and their zeros prove nothing. A compositor's few percent round to 0.
+pub(super) fn is_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
+    let is_desktop = |row: &GpuProcess| {
+        use ProcessType::{ComputeGraphics, Graphics};
+        matches!(row.kind, Graphics | ComputeGraphics)
+    };
+    let noise = || match rows.iter().any(is_desktop) {
+        true => DESKTOP_PERCENT,
+        false => 0,
+    };
+    gpu.gpu_percent
+        .is_some_and(|percent| percent > 0 && percent > noise())
+        && !is_used(gpu, rows)
+}
+
+/// Whether a sample says of one of a GPU's processes that it used it.
+pub(super) fn is_used(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
+    rows.iter().any(|row| Use::of(gpu, row) == Use::Used)
+}
+
+/// A GPU of the snapshot that is being taken in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shown {
+    /// Its place among those seen.
+    pub(super) device: usize,
+    /// Its list was read the last time, too.
+    pub(super) was_listed: bool,
+    /// It was used, and no sample of a process says by whom.
+    pub(super) is_unexplained: bool,
+}
+
 /// How a run without use began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Began {
@@ -90,6 +126,8 @@ pub struct Run {
     pub samples: u64,
     /// How many of them only by the use of the whole device.
     pub by_device: u64,
+    /// In how many of them the GPU was used, and no process's sample says by whom.
+    pub unexplained: u64,
     covered: i64,
 }
 
@@ -97,6 +135,12 @@ impl Run {
     /// From `since` to `until`.
     pub fn seconds(&self) -> f64 {
         self.until.seconds_since(self.since)
+    }
+
+    /// Whether the GPU was used more than chance allows by somebody whom no sample names: then what the
+    /// driver says of this process's use is worth nothing.
+    pub fn is_unexplained(&self) -> bool {
+        self.unexplained.saturating_mul(EXPLAINED_TO_UNEXPLAINED) > self.samples
     }
 
     /// The share of the run that its samples cover, 0 to 1.
@@ -173,6 +217,7 @@ impl Row {
         row: &GpuProcess,
         moment: Moment,
         cpu_total: Option<f64>,
+        is_unexplained: bool,
     ) {
         self.last_seen = moment.time;
         self.kind = row.kind;
@@ -188,7 +233,7 @@ impl Row {
         if let Some(bytes) = row.used_bytes {
             self.note_movement(bytes, moment.time);
         }
-        self.plateau = Plateau::observe(self.plateau, gpu, row, moment);
+        self.plateau = Plateau::observe(self.plateau, gpu, row, moment, is_unexplained);
         self.last_use = Use::of(gpu, row);
         match self.last_use {
             Use::Used => self.end(Began::Witnessed, moment.time),
@@ -197,6 +242,9 @@ impl Row {
             Use::NotUsed(witness) => {
                 self.let_pass(moment, cpu_total);
                 self.extend(moment, witness, cpu_total);
+                if let Some(run) = &mut self.run {
+                    run.unexplained += u64::from(is_unexplained);
+                }
             }
         }
     }
@@ -242,6 +290,7 @@ impl Row {
                     began: self.before,
                     samples: 1,
                     by_device,
+                    unexplained: 0,
                     covered: 0,
                 });
             }

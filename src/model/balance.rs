@@ -1,6 +1,6 @@
 //! Where a GPU's memory is: free, reserved, held by listed processes, and in use by nobody listed.
 
-use super::snapshot::{Gpu, PidNamespace, Snapshot};
+use super::snapshot::{Gpu, GpuProcess, PidNamespace, Snapshot};
 use crate::units::MIB;
 
 /// A GPU's memory by who has it, in bytes. By the driver's figures `total` is the sum of the others;
@@ -35,13 +35,20 @@ impl Balance {
 }
 
 impl Gpu {
+    /// Whether it is divided into instances, as far as anything of it says so.
+    pub fn is_divided(&self) -> bool {
+        let has_instance = |row: &GpuProcess| row.gpu_instance_id.is_some();
+        self.mig_mode == Some(true)
+            || !self.mig_devices.is_empty()
+            || self.processes.iter().flatten().any(has_instance)
+    }
+
     /// Where its memory is; `None` where no figure of it is known.
     pub fn balance(&self) -> Option<Balance> {
         let memory = self.memory?;
         let process_bytes = self.process_bytes();
-        let is_divided = self.mig_mode == Some(true) || !self.mig_devices.is_empty();
         let unattributed = match process_bytes {
-            _ if is_divided => {
+            _ if self.is_divided() => {
                 Err("under MIG it is not known what the processes hold of the whole GPU")
             }
             _ if self.processes.is_none() => Err("the list of processes could not be read"),
@@ -70,6 +77,11 @@ impl Snapshot {
             balance.unattributed = balance.unattributed.and(Err(
                 "NVML lists every process only in the host's pid namespace; run gpumem on the host",
             ));
+        }
+        if !gpu.is_unread() && !self.lists_all(gpu) {
+            balance.unattributed = balance
+                .unattributed
+                .and(Err("the driver does not list all of its processes"));
         }
         Some(balance)
     }

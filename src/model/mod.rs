@@ -6,7 +6,8 @@
 //! observations are of the same process, [`family`] which processes belong together; [`time`] is an
 //! instant as all of them write it; [`balance`] is where a GPU's memory is, [`device_file`] how it is
 //! held, [`json`] how all of them are written, [`label`] how every view names what it shows, [`pool`]
-//! which workers are started again, [`program`] what a process is by its program's name.
+//! which workers are started again, [`program`] what a process is by its program's name, [`unit`] what a
+//! systemd unit is to the processes in it, [`unread`] who may be where that is not known.
 
 pub mod balance;
 pub mod device_file;
@@ -22,6 +23,7 @@ pub mod program;
 pub mod snapshot;
 pub mod time;
 pub mod unit;
+pub mod unread;
 
 pub use balance::Balance;
 pub use evidence::Evidence;
@@ -30,3 +32,4 @@ pub use identity::{Identity, Start};
 pub use process::Process;
 pub use snapshot::{Gpu, GpuProcess, Snapshot};
 pub use time::Time;
+pub use unread::Unread;

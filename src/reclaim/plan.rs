@@ -19,7 +19,7 @@ use crate::host::Guarded;
 use crate::model::family::{Family, member};
 use crate::model::finding::{Finding, Kind};
 use crate::model::process::Parent;
-use crate::model::{Process, Snapshot, Time};
+use crate::model::{Process, Snapshot, Time, Unread};
 
 /// A member of a family that NVML does not list, and no rule judges, is at work from here on.
 pub(super) const WORKING_CPU_PERCENT: f64 = 10.0;
@@ -123,6 +123,11 @@ pub enum Why {
         /// The other ranks.
         pids: Vec<u32>,
     },
+    /// It, or one of its family, may be at work on a GPU whose process list could not be read.
+    Unread {
+        /// NVML's index.
+        gpu: u32,
+    },
     /// No GPU lists the process, and it has none open.
     NotOnGpu,
     /// The snapshot does not show it any more.
@@ -168,6 +173,10 @@ impl fmt::Display for Why {
                     "its launcher {launcher} ({program}) would start it again or end {pids} too; gpumem kill {launcher} ends the whole run"
                 )
             }
+            Self::Unread { gpu } => write!(
+                f,
+                "it or one of its family may be on GPU {gpu}, whose process list could not be read"
+            ),
             Self::NotOnGpu => f.write_str("it holds no GPU; gpumem ps shows who does"),
             Self::Gone => f.write_str("it is not there any more"),
             Self::NoProcess => f.write_str("it is about a GPU, and there is no process to end"),
@@ -196,6 +205,7 @@ pub fn plan(seen: &Seen<'_>, guard: &Guard) -> Plan {
         Call::Named => named(seen, guard, &mut plan.refused),
         Call::Rule => found(seen, guard, &mut plan.refused),
     };
+    let unread = Unread::new(seen.snapshot, seen.families, |_, _| false);
     let mut done: Vec<u32> = Vec::new();
     for first in &accused {
         if done.contains(&first.process.pid) {
@@ -209,7 +219,7 @@ pub fn plan(seen: &Seen<'_>, guard: &Guard) -> Plan {
         let together: Vec<&Accused<'_>> =
             accused.iter().filter(|it| is_kin(it.process.pid)).collect();
         done.extend(together.iter().map(|it| it.process.pid));
-        match target(seen, guard, call, &together, family) {
+        match target(seen, guard, call, &together, family, &unread) {
             Ok(target) => {
                 let least = guard.policy.selection.min_bytes;
                 // What is not known to be enough is not.
@@ -277,8 +287,15 @@ fn target(
     call: Call,
     accused: &[&Accused<'_>],
     family: Option<&Family>,
+    unread: &Unread,
 ) -> Result<Target, Why> {
     let is_accused = |pid: u32| accused.iter().any(|it| it.process.pid == pid);
+    let on_unread = accused.iter().find_map(|it| unread.gpu_of(it.process.pid));
+    if call == Call::Rule
+        && let Some(gpu) = on_unread
+    {
+        return Err(Why::Unread { gpu });
+    }
     let kin = family.map_or(&[][..], |family| &family.members);
     let kin = || kin.iter().filter(|&&pid| !is_accused(pid));
     let mut processes: Vec<&Process> = accused.iter().map(|it| it.process).collect();
@@ -287,7 +304,7 @@ fn target(
         let Some(process) = seen.snapshot.process(pid) else {
             continue;
         };
-        let is_listed = !rows(process, seen.snapshot).is_empty();
+        let is_listed = !rows(process, seen.snapshot).is_empty() || unread.may_hold(pid);
         if process.start_ticks.is_none() {
             dead.push(pid);
         } else if is_listed || (call == Call::Rule && works(process)) {

@@ -2,8 +2,9 @@
 
 use super::act::{Act, Standing};
 use super::target::{Because, Member, Reason};
+use crate::model::family::families;
 use crate::model::finding::Finding;
-use crate::model::{Identity, Snapshot};
+use crate::model::{Gpu, Identity, Snapshot, Unread};
 
 /// Whether it is. `found` is all that the rules say now and no exemption keeps, by `snapshot`.
 pub fn standing<'a>(
@@ -28,9 +29,15 @@ fn of_members(
     snapshot: &Snapshot,
 ) -> Standing {
     let mut stands = Standing::Holds;
+    let unread = unread(snapshot);
     for member in alive {
+        // Where it or one of its family may be at work unseen, nothing said of any of them is certain.
+        let is_elsewhere = unread.gpu_of(member.pid).is_some();
+        if is_elsewhere {
+            stands = Standing::Unknown;
+        }
         let said: Vec<&Because> = findings.iter().filter(|it| it.pid == member.pid).collect();
-        if said.is_empty() {
+        if said.is_empty() || is_elsewhere {
             continue;
         }
         if !is_seen(member, snapshot) {
@@ -52,6 +59,14 @@ fn of_members(
     stands
 }
 
+/// Who may be on a GPU whose processes the snapshot does not tell.
+fn unread(snapshot: &Snapshot) -> Unread {
+    match snapshot.gpus.iter().any(Gpu::is_unread) {
+        true => Unread::new(snapshot, &families(snapshot), |_, _| false),
+        false => Unread::default(),
+    }
+}
+
 /// Whether the snapshot shows a member and every GPU that it is on: else what is said of it is what was
 /// said before.
 fn is_seen(member: &Member, snapshot: &Snapshot) -> bool {
@@ -60,7 +75,7 @@ fn is_seen(member: &Member, snapshot: &Snapshot) -> bool {
     is_it
         && member.gpus.iter().all(|on| {
             let gpu = snapshot.gpus.iter().find(|gpu| gpu.index == on.index);
-            gpu.is_some_and(|gpu| gpu.stale_seconds.is_none() && gpu.processes.is_some())
+            gpu.is_some_and(|gpu| !gpu.is_unread())
         })
 }
 

@@ -78,6 +78,18 @@ pub enum Doubt {
         /// NVML's index.
         gpu: u32,
     },
+    /// A process, or one of its family, may be on a GPU whose process list could not be read.
+    Elsewhere {
+        /// The process.
+        pid: u32,
+        /// NVML's index of the GPU.
+        gpu: u32,
+    },
+    /// The GPU was used, and the driver's samples put that down to none of its processes.
+    Unexplained {
+        /// NVML's index.
+        gpu: u32,
+    },
     /// A reading of a GPU that the rule rests on is missing.
     NoReading {
         /// NVML's index.
@@ -115,12 +127,14 @@ impl Doubt {
             | Self::NoParentage { pid }
             | Self::NoMemory { pid, .. }
             | Self::Nobody { pid, .. }
+            | Self::Elsewhere { pid, .. }
             | Self::StartUnseen { pid } => Some(pid),
             Self::ShortHistory { .. }
             | Self::NoUtilization { .. }
             | Self::Gaps { .. }
             | Self::Stale { .. }
             | Self::NoList { .. }
+            | Self::Unexplained { .. }
             | Self::NoReading { .. }
             | Self::NoNamespace => None,
         }
@@ -135,6 +149,8 @@ impl Doubt {
             | Self::Nobody { gpu, .. }
             | Self::Stale { gpu, .. }
             | Self::NoList { gpu }
+            | Self::Elsewhere { gpu, .. }
+            | Self::Unexplained { gpu }
             | Self::NoReading { gpu, .. } => Some(gpu),
             Self::ShortHistory { .. }
             | Self::NoCpu { .. }
@@ -182,6 +198,13 @@ impl Doubt {
             }
             Self::Stale { gpu, seconds } => format!("GPU {gpu} has not answered for {seconds}"),
             Self::NoList { gpu } => format!("the process list of GPU {gpu} could not be read"),
+            Self::Elsewhere { pid, gpu } => format!(
+                "process {pid}, or one of its family, may be on GPU {gpu}, whose process list could not \
+                 be read"
+            ),
+            Self::Unexplained { gpu } => format!(
+                "GPU {gpu} was used, and the driver does not tell by which of its processes"
+            ),
             Self::NoReading { gpu, what } => format!("the {what} of GPU {gpu} is not known"),
             Self::NoNamespace => "whether the pids are the host's own is not known".to_owned(),
             Self::StartUnseen { pid } => {

@@ -14,11 +14,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Settings;
+use super::doubt::Doubt;
 use super::keep::{self, Exempts};
 use super::rule::{Rule, Seen, Verdicts};
 use crate::history::History;
+use crate::model::family::families;
 use crate::model::finding::{Action, Also, Finding, Kept, Pending, Undecided};
-use crate::model::{Gpu, Identity, Kind, Snapshot};
+use crate::model::{Gpu, Identity, Kind, Snapshot, Unread};
 
 /// How many findings that have ceased are kept.
 const MOST_RESOLVED: usize = 256;
@@ -63,7 +65,8 @@ impl Engine {
         if !self.history.observe(snapshot) {
             return;
         }
-        let verdicts = self.judge(snapshot);
+        let mut verdicts = self.judge(snapshot);
+        self.withhold(&mut verdicts, snapshot);
         self.undecided = self.name_doubts(&verdicts);
         self.pending = verdicts.pending;
         self.carry_over(verdicts.findings, snapshot);
@@ -109,6 +112,52 @@ impl Engine {
             }
         }
         verdicts
+    }
+
+    /// Nobody is accused who may be on a GPU of which it is not known who is on it: what it does there,
+    /// or what its family does, is not known. What was found before stays as it was, and nothing is done
+    /// about it.
+    fn withhold(&self, verdicts: &mut Verdicts, snapshot: &Snapshot) {
+        let Verdicts {
+            findings, pending, ..
+        } = verdicts;
+        let is_needed = findings.iter().any(|finding| finding.process.is_some())
+            || pending.iter().any(|pending| pending.pid.is_some());
+        if !is_needed || !snapshot.gpus.iter().any(Gpu::is_unread) {
+            return;
+        }
+        let unread = Unread::new(snapshot, &families(snapshot), |process, gpu| {
+            self.history.was_on(process.identity(), gpu)
+        });
+        let mut doubts = Vec::new();
+        findings.retain_mut(|finding| {
+            let pid = finding.process.as_ref().map(|process| process.pid);
+            let Some((pid, gpu)) = pid.and_then(|pid| Some((pid, unread.gpu_of(pid)?))) else {
+                return true;
+            };
+            doubts.push((Arc::clone(&finding.rule), Doubt::Elsewhere { pid, gpu }));
+            let Some(known) = self.standing.get(&Subject::of(finding)) else {
+                return false;
+            };
+            *finding = known.clone();
+            finding.actions.retain(|action| *action == Action::Notify);
+            true
+        });
+        pending.retain(|pending| {
+            let Some((pid, gpu)) = pending.pid.and_then(|pid| Some((pid, unread.gpu_of(pid)?)))
+            else {
+                return true;
+            };
+            doubts.push((Arc::clone(&pending.rule), Doubt::Elsewhere { pid, gpu }));
+            false
+        });
+        for (name, doubt) in doubts {
+            let mut rules = self.settings.rules().iter();
+            if let Some(place) = rules.position(|rule| *rule.name() == name) {
+                verdicts.rule = place;
+                verdicts.doubt(doubt);
+            }
+        }
     }
 
     fn name_doubts(&self, verdicts: &Verdicts) -> Vec<Undecided> {

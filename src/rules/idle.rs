@@ -371,6 +371,9 @@ impl Candidate<'_> {
                 }),
             };
         }
+        if run.is_unexplained() {
+            return Answer::Unknown(Doubt::Unexplained { gpu });
+        }
         let cpu = self.known.cpu();
         let is_known = |at: Time| self.seen.snapshot.time.seconds_since(at) <= OLDEST_CPU_SECONDS;
         let mean = cpu

@@ -100,6 +100,14 @@ impl Judge for Settings {
         let Some(settings) = rule.settings_for(&seen.whom_on(None, gpu)) else {
             return;
         };
+        if let Some(doubt) = doubt_of_figures(seen.snapshot, gpu) {
+            verdicts.doubt(doubt);
+            // What stood stands as long as it cannot be told.
+            if let Some(standing) = seen.standing_on(rule.name(), gpu) {
+                verdicts.find(standing.clone());
+            }
+            return;
+        }
         let threshold = threshold(gpu.memory, &settings);
         if let Some(doubt) = doubt(gpu, threshold) {
             verdicts.doubt(doubt);
@@ -165,7 +173,7 @@ fn has_no_answer(snapshot: &Snapshot, gpu: &Gpu) -> bool {
 
 /// Whether the GPU is divided into instances.
 pub(super) fn is_shared_out(gpu: &Gpu) -> bool {
-    gpu.mig_mode == Some(true) || !gpu.mig_devices.is_empty()
+    gpu.is_divided()
 }
 
 /// Whether the GPU's memory is part of the system's.
@@ -188,6 +196,24 @@ fn threshold(memory: Option<Memory>, settings: &Settings) -> u64 {
     };
     // None at all would be true of every GPU.
     settings.min_memory.0.max(1).saturating_add(allowance)
+}
+
+/// Why the difference may say nothing, where that could not be read: whether the list is whole, whether the
+/// GPU is divided, whether its memory is the system's.
+fn doubt_of_figures(snapshot: &Snapshot, gpu: &Gpu) -> Option<Doubt> {
+    let index = gpu.index;
+    let lacks = |call: &str, what| {
+        let has_failed = snapshot.has_failed(gpu, call);
+        has_failed.then_some(Doubt::NoReading { gpu: index, what })
+    };
+    if gpu.processes.is_some() && !snapshot.lists_all(gpu) {
+        return Some(Doubt::NoList { gpu: index });
+    }
+    lacks("nvmlDeviceGetMigMode", "MIG mode").or_else(|| {
+        gpu.name
+            .is_none()
+            .then(|| lacks("nvmlDeviceGetName", "name"))?
+    })
 }
 
 /// Why it cannot be told how much is unaccounted for, where that could be so much.

@@ -629,6 +629,7 @@ fn each_refusal_says_what_helps() {
         (Why::OnlyWhenAsked { kind: Kind::Hung }, "--kind hung"),
         (Why::OnlyTold, "--pid"),
         (Why::Family { pids: vec![1, 2] }, "1, 2"),
+        (Why::Unread { gpu: 1 }, "GPU 1"),
         (Why::NotOnGpu, "gpumem ps"),
         (Why::Gone, "not there"),
         (Why::NoProcess, "GPU"),

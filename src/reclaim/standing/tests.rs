@@ -134,3 +134,26 @@ fn of_several_none_may_have_ceased() {
     assert_eq!(of(&[&seven, &eight], &[&of_7]), Standing::NoLonger);
     assert_eq!(of(&[&seven], &[&of_7]), Standing::Holds, "8 has ended");
 }
+
+#[test]
+fn whoever_may_be_at_work_on_a_gpu_that_is_not_read_makes_it_unknown() {
+    let mut seen = snapshot(&[1]);
+    let files = ["/dev/nvidia0".into(), "/dev/nvidia1".into()];
+    seen.processes[0].gpu_files = Some(files.into());
+    let found = [finding("idle", 1, 100)];
+    let found: Vec<&Finding> = found.iter().collect();
+    let (one, because) = (member(1), [because(1)]);
+    let stands = |seen: &Snapshot| of_members(&[&one], &because, &found, seen);
+    assert_eq!(stands(&seen), Standing::Holds);
+    seen.gpus.push(Gpu {
+        index: 1,
+        ..Gpu::default()
+    });
+    assert_eq!(
+        stands(&seen),
+        Standing::Unknown,
+        "one of its GPUs is not read"
+    );
+    seen.gpus[1].processes = Some(Vec::new());
+    assert_eq!(stands(&seen), Standing::Holds);
+}

@@ -139,3 +139,62 @@ fn a_process_that_is_shown_twice_is_accused_once() {
     let engine = judge(&mut scene, 700.0);
     assert_eq!(kinds(&engine), [(Kind::Idle, vec![])]);
 }
+
+/// A process that is idle on GPU 0 and holds GPU 1's file, beside one that does not.
+fn idle_beside_gpu_1() -> Scene {
+    let mut scene = Scene::new(2, 10.0);
+    scene.holder(PID, &[0], 20 * GIB);
+    scene.holder(PID + 1, &[0], 20 * GIB);
+    let files = ["/dev/nvidia0".into(), "/dev/nvidia1".into()];
+    scene.process(PID).gpu_files = Some(files.into());
+    scene
+}
+
+fn accused(engine: &Engine) -> Vec<u32> {
+    let findings = engine.findings().iter();
+    findings
+        .map(|finding| finding.process.as_ref().unwrap().pid)
+        .collect()
+}
+
+#[test]
+fn who_may_be_on_a_gpu_that_is_not_read_is_not_accused() {
+    let mut scene = idle_beside_gpu_1();
+    scene.gpu(1).processes = None;
+    let engine = judge(&mut scene, 700.0);
+    assert_eq!(
+        accused(&engine),
+        [PID + 1],
+        "the other one is idle all the same"
+    );
+    let undecided = engine.undecided();
+    let mut undecided = undecided.iter();
+    let said = undecided.find(|it| it.pid == Some(PID)).unwrap();
+    assert_eq!((said.gpu, &*said.rule), (Some(1), "idle"));
+    assert!(engine.pending().iter().all(|it| it.pid != Some(PID)));
+}
+
+#[test]
+fn what_was_found_before_stays_and_nothing_is_done_about_it() {
+    let mut scene = idle_beside_gpu_1();
+    let mut engine = judge(&mut scene, 700.0);
+    assert_eq!(accused(&engine).len(), 2);
+    scene.gpu(1).stale_seconds = Some(5.0);
+    engine.observe(scene.step());
+    let actions = |engine: &Engine, pid: u32| {
+        let mut findings = engine.findings().iter();
+        let of = |finding: &&Finding| finding.process.as_ref().unwrap().pid == pid;
+        findings.find(of).map(|finding| finding.actions.len())
+    };
+    assert_eq!(actions(&engine, PID), Some(1), "it only tells");
+    assert_eq!(actions(&engine, PID + 1), Some(2));
+    // Seen again, all of it counts.
+    scene.gpu(1).stale_seconds = None;
+    engine.observe(scene.step());
+    assert_eq!(actions(&engine, PID), Some(2));
+    // And what is no longer so ends, whatever is not seen.
+    scene.gpu(1).stale_seconds = Some(5.0);
+    scene.row(0, PID).sm_percent = Some(50);
+    engine.observe(scene.step());
+    assert_eq!(actions(&engine, PID), None);
+}

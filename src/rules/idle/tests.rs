@@ -138,6 +138,8 @@ fn use_of_any_engine_is_use() {
 #[test]
 fn a_busy_gpu_shows_nothing_of_one_process_where_processes_are_told_apart() {
     let mut scene = scene();
+    scene.holder(PID + 1, &[0], GIB / 2);
+    scene.row(0, PID + 1).sm_percent = Some(100);
     scene.gpu(0).gpu_percent = Some(100);
     assert_eq!(judge(&mut scene, 700.0).findings().len(), 1);
 }
@@ -634,7 +636,7 @@ fn a_gpu_that_does_not_answer_is_doubted_and_its_findings_stay_for_a_while() {
     scene.gpu(0).stale_seconds = Some(12.0);
     engine.observe(scene.step());
     assert_eq!(engine.findings().len(), 1);
-    assert_eq!(reasons(&engine), ["GPU 0 has not answered for 12s"]);
+    assert_eq!(reasons(&engine)[0], "GPU 0 has not answered for 12s");
     scene.gpu(0).stale_seconds = None;
     scene.gpu(0).processes = None;
     scene.now.processes.clear();
@@ -930,4 +932,43 @@ fn around_a_threshold_nothing_flickers() {
     scene.row(0, PID).used_bytes = Some(700 * MIB);
     engine.observe(scene.step());
     assert_eq!(engine.findings(), []);
+}
+
+#[test]
+fn use_that_no_process_explains_makes_the_zeros_unknown() {
+    let mut used = scene();
+    used.gpu(0).gpu_percent = Some(90);
+    let engine = judge(&mut used, 700.0);
+    assert_eq!(engine.findings(), []);
+    let reasons = reasons(&engine);
+    assert!(
+        reasons.iter().any(|it| it.contains("GPU 0 was used")),
+        "{reasons:?}"
+    );
+
+    // Another's samples explain it.
+    let mut shared = scene();
+    shared.holder(PID + 1, &[0], GIB / 2);
+    shared.gpu(0).gpu_percent = Some(90);
+    shared.row(0, PID + 1).sm_percent = Some(90);
+    assert_eq!(judge(&mut shared, 700.0).findings().len(), 1);
+}
+
+#[test]
+fn a_sample_that_came_a_moment_later_than_the_gpus_figure_makes_nothing_unknown() {
+    for (every, is_found) in [(20, true), (4, false)] {
+        let mut scene = scene();
+        let mut engine = Engine::new(only_idle());
+        for step in 0..80 {
+            scene.gpu(0).gpu_percent = Some(if step % every == 3 { 30 } else { 0 });
+            engine.observe(scene.step());
+        }
+        assert_eq!(engine.findings().len(), usize::from(is_found), "{every}");
+    }
+    // A compositor's few percent are in nobody's samples.
+    let mut desktop = scene();
+    desktop.holder(PID + 1, &[0], GIB / 2);
+    desktop.row(0, PID + 1).kind = ProcessType::Graphics;
+    desktop.gpu(0).gpu_percent = Some(4);
+    assert_eq!(judge(&mut desktop, 700.0).findings().len(), 1);
 }

@@ -154,6 +154,7 @@ pub fn report() -> Value {
             program: "torchrun".into(),
             pids: vec![8],
         },
+        Why::Unread { gpu: 1 },
         Why::NotOnGpu,
         Why::Gone,
         Why::NoProcess,

@@ -1,0 +1,225 @@
+//! GPUs whose processes are not known now, and who may be on one of them.
+//!
+//! A list that fails hides whoever is on it, and what they do there. A process may be on such a GPU
+//! where it holds the GPU's device file open, was on it before, or is listed in what the GPU said last;
+//! with it all of its family, of which one waits for the others; and a rank of a run of which not every
+//! rank is seen. Whose descriptors may not be read is not put on every GPU for that alone.
+//!
+//! Pure: nothing here reads, judges or decides.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::family::Family;
+use super::{Gpu, Process, Snapshot};
+
+impl Gpu {
+    /// Whether it is not known which processes are on it: it does not answer, or a list failed.
+    pub fn is_unread(&self) -> bool {
+        self.stale_seconds.is_some() || self.processes.is_none()
+    }
+}
+
+impl Snapshot {
+    /// Whether a GPU's list names everybody whom it should: every kind of list was read, and none held
+    /// what cannot be true.
+    pub fn lists_all(&self, gpu: &Gpu) -> bool {
+        let is_of_list =
+            |call: &str| call.contains("RunningProcesses") && call.starts_with("nvmlDeviceGet");
+        !gpu.is_unread()
+            && !self
+                .errors
+                .iter()
+                .any(|error| error.gpu == Some(gpu.index) && is_of_list(&error.call))
+    }
+
+    /// Whether a call failed on a GPU.
+    pub fn has_failed(&self, gpu: &Gpu, call: &str) -> bool {
+        let mut errors = self.errors.iter();
+        errors.any(|error| error.gpu == Some(gpu.index) && &*error.call == call)
+    }
+}
+
+/// Who may be on a GPU whose processes are not known.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Unread {
+    /// By pid, the lowest such GPU (NVML's index) that it may be on itself.
+    own: BTreeMap<u32, u32>,
+    /// Likewise, it or one of its family.
+    gpus: BTreeMap<u32, u32>,
+}
+
+impl Unread {
+    /// Who may be on one in a snapshot. `was_on` tells who was on it before.
+    pub fn new(
+        snapshot: &Snapshot,
+        families: &[Family],
+        was_on: impl Fn(&Process, &Gpu) -> bool,
+    ) -> Self {
+        let mut own = BTreeMap::new();
+        let unread: Vec<&Gpu> = snapshot.gpus.iter().filter(|gpu| gpu.is_unread()).collect();
+        let Some(lowest) = unread.iter().map(|gpu| gpu.index).min() else {
+            return Self::default();
+        };
+        for process in &snapshot.processes {
+            let may_be_on = |gpu: &&&Gpu| {
+                let mut rows = gpu.processes.iter().flatten();
+                gpu.is_open_in(process) == Some(true)
+                    || rows.any(|row| row.pid == process.pid)
+                    || was_on(process, gpu)
+            };
+            let on = unread.iter().filter(may_be_on).map(|gpu| gpu.index).min();
+            if let Some(index) = on {
+                own.insert(process.pid, index);
+            }
+        }
+        let mut gpus = own.clone();
+        for family in families {
+            let members = || family.members.iter();
+            let processes: Vec<&Process> =
+                members().filter_map(|&pid| snapshot.process(pid)).collect();
+            let of_one = members().filter_map(|pid| own.get(pid).copied()).min();
+            let unseen = || lacks_a_rank(&processes).then_some(lowest);
+            if let Some(index) = of_one.or_else(unseen) {
+                for &pid in &family.members {
+                    gpus.entry(pid).or_insert(index);
+                }
+            }
+        }
+        Self { own, gpus }
+    }
+
+    /// Whether a process may be on such a GPU itself.
+    pub fn may_hold(&self, pid: u32) -> bool {
+        self.own.contains_key(&pid)
+    }
+
+    /// The GPU, by NVML's index, that a process or one of its family may be on.
+    pub fn gpu_of(&self, pid: u32) -> Option<u32> {
+        self.gpus.get(&pid).copied()
+    }
+}
+
+/// Whether there are more ranks on this machine than are seen, by what the launcher told them.
+fn lacks_a_rank(family: &[&Process]) -> bool {
+    let number = |process: &Process, name: &str| -> Option<u64> {
+        process.environment.as_deref()?.get(name)?.parse().ok()
+    };
+    // Of the ranks of several machines only this one's can be seen.
+    [("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("RANK", "WORLD_SIZE")]
+        .iter()
+        .find_map(|(rank, size)| {
+            let size = family.iter().find_map(|process| number(process, size))?;
+            let ranks: BTreeSet<u64> = family.iter().filter_map(|it| number(it, rank)).collect();
+            Some((ranks.len() as u64) < size && !ranks.is_empty())
+        })
+        .unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::model::family::families;
+    use crate::model::snapshot::PidNamespace;
+    use crate::model::{GpuProcess, Time};
+
+    fn process(pid: u32, group: u32, files: &[&str]) -> Process {
+        Process {
+            pid,
+            start_ticks: Some(u64::from(pid)),
+            uid: Some(1000),
+            process_group: Some(group),
+            session: Some(1),
+            gpu_files: Some(files.iter().map(|&file| Arc::from(file)).collect()),
+            ..Process::default()
+        }
+    }
+
+    /// Two GPUs, of which the second is not read; each of these is listed on the first one.
+    fn snapshot(processes: Vec<Process>) -> Snapshot {
+        let rows = processes.iter().map(|process| GpuProcess {
+            pid: process.pid,
+            ..GpuProcess::default()
+        });
+        let mut snapshot = Snapshot::new(Time::default());
+        snapshot.host.pid_namespace = Some(PidNamespace::Host);
+        snapshot.gpus = vec![
+            Gpu {
+                processes: Some(rows.collect()),
+                ..Gpu::default()
+            },
+            Gpu {
+                index: 1,
+                ..Gpu::default()
+            },
+        ];
+        snapshot.processes = processes;
+        snapshot
+    }
+
+    fn unread(snapshot: &Snapshot) -> Vec<u32> {
+        let unread = Unread::new(snapshot, &families(snapshot), |_, _| false);
+        let pids = snapshot.processes.iter().map(|process| process.pid);
+        pids.filter(|&pid| unread.gpu_of(pid) == Some(1)).collect()
+    }
+
+    #[test]
+    fn who_holds_its_file_may_be_on_it_and_with_it_the_family() {
+        let both = ["/dev/nvidia0", "/dev/nvidia1"];
+        let mut snapshot = snapshot(vec![
+            process(10, 10, &["/dev/nvidia0"]),
+            process(11, 10, &both),
+            process(20, 20, &["/dev/nvidia0"]),
+            process(30, 30, &both),
+        ]);
+        assert_eq!(unread(&snapshot), [10, 11, 30]);
+        let own = Unread::new(&snapshot, &families(&snapshot), |_, _| false);
+        assert!(own.may_hold(11) && !own.may_hold(10));
+        snapshot.gpus[1].processes = Some(Vec::new());
+        assert_eq!(unread(&snapshot), [0; 0], "the list was read");
+        snapshot.gpus[1].stale_seconds = Some(3.0);
+        assert_eq!(unread(&snapshot), [10, 11, 30], "an old list is none");
+    }
+
+    #[test]
+    fn who_was_on_it_may_be_on_it_still() {
+        let mut snapshot = snapshot(vec![process(10, 10, &[]), process(20, 20, &[])]);
+        let was_on = |process: &Process, gpu: &Gpu| process.pid == 20 && gpu.index == 1;
+        let unread_by = Unread::new(&snapshot, &[], was_on);
+        assert_eq!(
+            (unread_by.gpu_of(10), unread_by.gpu_of(20)),
+            (None, Some(1))
+        );
+        snapshot.gpus[1].stale_seconds = Some(3.0);
+        snapshot.gpus[1].processes = Some(vec![GpuProcess {
+            pid: 10,
+            ..GpuProcess::default()
+        }]);
+        assert_eq!(unread(&snapshot), [10], "it is on what was shown last");
+    }
+
+    #[test]
+    fn a_rank_that_is_not_seen_may_be_on_it() {
+        let rank = |pid: u32, rank: &str, size: &str| {
+            let variables = [("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", size)];
+            let variables = variables.map(|(name, value)| (Arc::from(name), Arc::from(value)));
+            Process {
+                environment: Some(Arc::new(variables.into())),
+                ..process(pid, pid, &[])
+            }
+        };
+        assert_eq!(unread(&snapshot(vec![rank(10, "0", "2")])), [10]);
+        assert_eq!(unread(&snapshot(vec![rank(10, "0", "1")])), [0; 0]);
+        let mut second = rank(11, "1", "2");
+        second.process_group = Some(10);
+        assert_eq!(unread(&snapshot(vec![rank(10, "0", "2"), second])), [0; 0]);
+    }
+
+    #[test]
+    fn whose_files_may_not_be_read_is_not_put_on_every_gpu() {
+        let mut other = process(10, 10, &[]);
+        other.gpu_files = None;
+        assert_eq!(unread(&snapshot(vec![other])), [0; 0]);
+    }
+}
