@@ -80,6 +80,36 @@ impl Calls {
         self.judge(name, answer)
     }
 
+    /// Makes a call for a text that every GPU has: where there is none, that is said, whatever the reason.
+    pub(super) fn text<E: Into<Code>>(
+        &mut self,
+        name: &'static str,
+        call: impl FnOnce() -> Result<String, E>,
+    ) -> Option<String> {
+        let text = self.told(name, call)?;
+        if text.trim().is_empty() {
+            self.report(name, "the driver's answer is empty".to_owned());
+            return None;
+        }
+        Some(text)
+    }
+
+    /// Makes a call for a value that has to be there: that it is not supported is said as well.
+    pub(super) fn told<T, E: Into<Code>>(
+        &mut self,
+        name: &'static str,
+        call: impl FnOnce() -> Result<T, E>,
+    ) -> Option<T> {
+        let answer = self.raw(name, call);
+        if let Err(code) = answer
+            && code.is_unsupported()
+            && !self.is_silent()
+        {
+            self.report(name, code.to_string());
+        }
+        self.judge(name, answer)
+    }
+
     pub(super) fn judge<T>(&mut self, name: &'static str, answer: Result<T, Code>) -> Option<T> {
         match answer {
             Ok(value) => Some(value),

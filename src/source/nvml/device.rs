@@ -14,7 +14,8 @@ use super::error::Code;
 use super::ffi::{self, Layout, List, ProcessLists, Record, UtilizationSamples, Version};
 use super::memory::Whole;
 use super::mig::{self, Mig};
-use crate::model::snapshot::{Gpu, GpuProcess, Memory, ProcessType, ReadError};
+use super::rows;
+use crate::model::snapshot::{Gpu, GpuProcess, Memory, MigDevice, ReadError};
 
 /// Settings that change by an administrator's hand, the power limit, and the slow fan.
 const SETTINGS_EVERY: Duration = Duration::from_secs(30);
@@ -79,6 +80,13 @@ pub(super) struct Reader<'nvml> {
     calls: Calls,
     facts: Gpu,
     settings_read: Option<Instant>,
+    /// A setting failed when it was read last: until it is had, it is asked for at every sample, and its
+    /// error is in every snapshot.
+    settings_failed: bool,
+    /// Whether the MIG mode was ever told, or is known to be none.
+    mig_mode_told: bool,
+    /// The driver or the GPU has no list of one kind of process.
+    lacks_list: bool,
     layout: Layout,
     lists: ProcessLists,
     mig: Mig<'nvml>,
@@ -90,7 +98,7 @@ pub(super) struct Reader<'nvml> {
 }
 
 impl<'nvml> Reader<'nvml> {
-    /// Looks the GPU up, which may have to wake it, and reads its static facts.
+    /// Looks the GPU up, which may have to wake it.
     ///
     /// # Errors
     ///
@@ -102,7 +110,7 @@ impl<'nvml> Reader<'nvml> {
     ) -> Result<Self, Box<Reading>> {
         let mig = Mig::new(index, Arc::clone(&progress));
         let mut calls = Calls::new(index, progress);
-        let mut facts = Gpu {
+        let facts = Gpu {
             index,
             ..Gpu::default()
         };
@@ -121,22 +129,15 @@ impl<'nvml> Reader<'nvml> {
                 }));
             }
         };
-        facts.uuid = calls
-            .value("nvmlDeviceGetUUID", || device.uuid())
-            .map(Into::into);
-        facts.name = calls
-            .value("nvmlDeviceGetName", || device.name())
-            .map(Into::into);
-        facts.pci_bus_id = calls
-            .value("nvmlDeviceGetPciInfo_v3", || device.pci_info())
-            .map(|pci| pci.bus_id.into());
-        facts.minor_number = calls.value("nvmlDeviceGetMinorNumber", || device.minor_number());
         Ok(Self {
             nvml,
             device,
             calls,
             facts,
             settings_read: None,
+            settings_failed: false,
+            mig_mode_told: false,
+            lacks_list: false,
             layout: ffi::process_list_layout(nvml),
             lists: ProcessLists::default(),
             mig,
@@ -152,15 +153,22 @@ impl<'nvml> Reader<'nvml> {
 
     /// Reads what changes.
     pub(super) fn sample(&mut self) -> Reading {
+        self.read_identity();
         self.read_settings();
         let (memory, memory_unavailable) = match self.memory() {
-            Ok(memory) => (memory, None),
+            Ok(memory) => (self.believed(memory), None),
             Err(reason) => (None, Some(reason.into())),
         };
         let device = &self.device;
         let calls = &mut self.calls;
-        let rates = calls.value("nvmlDeviceGetUtilizationRates", || {
-            device.utilization_rates()
+        const RATES: &str = "nvmlDeviceGetUtilizationRates";
+        let rates = calls.value(RATES, || device.utilization_rates());
+        let rates = rates.filter(|rates| {
+            let most = rates.gpu.max(rates.memory);
+            if most > 100 {
+                calls.report(RATES, format!("the driver says {most} percent"));
+            }
+            most <= 100
         });
         let power = calls.value("nvmlDeviceGetPowerUsage", || device.power_usage());
         let temperature = calls.value("nvmlDeviceGetTemperature", || {
@@ -174,7 +182,7 @@ impl<'nvml> Reader<'nvml> {
         if self.facts.mig_mode == Some(true) && !self.calls.is_silent() {
             mig_devices = self.mig.sample(self.nvml, &self.device);
         }
-        let processes = self.processes();
+        let processes = self.processes(memory, &mig_devices);
 
         self.calls.take_in(&mut self.mig.calls);
         let lost = self.calls.lost.take().is_some();
@@ -211,21 +219,59 @@ impl<'nvml> Reader<'nvml> {
         }
     }
 
-    fn read_settings(&mut self) {
-        if self
-            .settings_read
-            .is_some_and(|read| read.elapsed() < SETTINGS_EVERY)
-        {
-            return;
-        }
-        self.settings_read = Some(Instant::now());
-        self.mig.forget();
+    /// Reads what is not known yet of who the GPU is; what fails is asked for again at every sample.
+    fn read_identity(&mut self) {
         let Self {
             device,
             calls,
             facts,
             ..
         } = self;
+        if facts.uuid.is_none() {
+            let uuid = calls.text("nvmlDeviceGetUUID", || device.uuid());
+            facts.uuid = uuid.map(Into::into);
+        }
+        if facts.name.is_none() {
+            let name = calls.text("nvmlDeviceGetName", || device.name());
+            facts.name = name.map(Into::into);
+        }
+        if facts.pci_bus_id.is_none() {
+            let pci = calls.value("nvmlDeviceGetPciInfo_v3", || device.pci_info());
+            facts.pci_bus_id = pci.map(|pci| pci.bus_id.into());
+        }
+        if facts.minor_number.is_none() {
+            facts.minor_number = calls.value("nvmlDeviceGetMinorNumber", || device.minor_number());
+        }
+    }
+
+    /// Memory whose figures can be true.
+    fn believed(&mut self, memory: Option<Memory>) -> Option<Memory> {
+        let lie = rows::contradiction(memory?);
+        if let Some(lie) = lie {
+            self.calls.report("nvmlDeviceGetMemoryInfo_v2", lie);
+            return None;
+        }
+        memory
+    }
+
+    fn read_settings(&mut self) {
+        let is_due = self
+            .settings_read
+            .is_none_or(|read| read.elapsed() >= SETTINGS_EVERY);
+        if !is_due && !self.settings_failed {
+            return;
+        }
+        if is_due {
+            self.settings_read = Some(Instant::now());
+            self.mig.forget();
+        }
+        let Self {
+            device,
+            calls,
+            facts,
+            ..
+        } = self;
+        let errors_before = calls.errors.len();
         facts.compute_mode = calls
             .value("nvmlDeviceGetComputeMode", || device.compute_mode())
             .map(|mode| {
@@ -240,12 +286,17 @@ impl<'nvml> Reader<'nvml> {
         facts.persistence_mode = calls.value("nvmlDeviceGetPersistenceMode", || {
             device.is_in_persistent_mode()
         });
+        let mig_errors_before = calls.errors.len();
         let mig_mode = calls
             .value("nvmlDeviceGetMigMode", || device.mig_mode())
             .map(|mode| mode.current == 1);
-        if std::mem::replace(&mut facts.mig_mode, mig_mode) != mig_mode {
-            // What a divided GPU does not support, it supports undivided.
-            calls.ask_all_again();
+        // A mode that cannot be read now is the one that it was.
+        if calls.errors.len() == mig_errors_before && !calls.is_silent() {
+            self.mig_mode_told = true;
+            if std::mem::replace(&mut facts.mig_mode, mig_mode) != mig_mode {
+                // What a divided GPU does not support, it supports undivided.
+                calls.ask_all_again();
+            }
         }
         facts.power_limit_watts = calls
             .value("nvmlDeviceGetEnforcedPowerLimit", || {
@@ -253,6 +304,8 @@ impl<'nvml> Reader<'nvml> {
             })
             .map(watts);
         facts.fan_percent = calls.value("nvmlDeviceGetFanSpeed_v2", || device.fan_speed(0));
+        // Of a GPU that is silent nothing was asked.
+        self.settings_failed = calls.errors.len() > errors_before || calls.is_silent();
     }
 
     /// Whether nothing is told of who holds how much of the memory.
@@ -327,23 +380,36 @@ impl<'nvml> Reader<'nvml> {
     }
 
     /// The process lists merged, with the utilization of each process.
-    fn processes(&mut self) -> Option<Vec<GpuProcess>> {
+    fn processes(
+        &mut self,
+        memory: Option<Memory>,
+        mig_devices: &[MigDevice],
+    ) -> Option<Vec<GpuProcess>> {
+        self.lacks_list = false;
         let compute = self.list(List::Compute)?;
         let graphics = self.list(List::Graphics)?;
         let now = Instant::now();
         let mut mps = Vec::new();
         if now >= self.mps_seen_or_due {
             mps = self.list(List::Mps)?;
-            if mps.is_empty() {
+            if mps.is_empty() && !self.lacks_list {
                 self.mps_seen_or_due = now + MPS_EVERY;
             }
         }
-        let mut rows = merge(&compute, &graphics, &mps);
+        let (mut rows, mut lies) = rows::merge(&compute, &graphics, &mps);
+        lies.extend(rows::bound(&mut rows, memory));
+        lies.extend(mig::unseen_instance(&rows, mig_devices));
+        for lie in lies {
+            self.calls.report(self.list_name(List::Compute), lie);
+        }
         self.gather_utilization();
+        // With MIG no samples are supported (nvml.h): that there are none proves nothing.
+        let may_be_divided = !self.mig_mode_told || self.facts.mig_mode == Some(true);
         let utilization = &mut self.utilization;
         if std::mem::replace(&mut utilization.known, true) {
             for row in &mut rows {
                 let peak = match utilization.peaks.get(&row.pid) {
+                    None if may_be_divided || row.gpu_instance_id.is_some() => continue,
                     None => Peak {
                         sm: Some(0),
                         ..Peak::default()
@@ -362,10 +428,8 @@ impl<'nvml> Reader<'nvml> {
         Some(rows)
     }
 
-    /// One list: empty where the GPU or the driver has no such list, absent where it failed. Compute
-    /// processes are what gpumem is about: without that list nothing is known.
-    fn list(&mut self, list: List) -> Option<Vec<Record>> {
-        let name = match (list, self.layout.version) {
+    fn list_name(&self, list: List) -> &'static str {
+        match (list, self.layout.version) {
             (List::Compute, Version::V3) => "nvmlDeviceGetComputeRunningProcesses_v3",
             (List::Compute, Version::V2) => "nvmlDeviceGetComputeRunningProcesses_v2",
             (List::Compute, Version::V1) => "nvmlDeviceGetComputeRunningProcesses",
@@ -375,7 +439,13 @@ impl<'nvml> Reader<'nvml> {
             (List::Mps, Version::V3) => "nvmlDeviceGetMPSComputeRunningProcesses_v3",
             (List::Mps, Version::V2) => "nvmlDeviceGetMPSComputeRunningProcesses_v2",
             (List::Mps, Version::V1) => "nvmlDeviceGetMPSComputeRunningProcesses",
-        };
+        }
+    }
+
+    /// One list: empty where the GPU or the driver has no such list, absent where it failed. Compute
+    /// processes are what gpumem is about: without that list nothing is known.
+    fn list(&mut self, list: List) -> Option<Vec<Record>> {
+        let name = self.list_name(list);
         let of_devices = if self.facts.mig_mode == Some(true) && !self.calls.is_silent() {
             let which = (name, list);
             self.mig
@@ -397,19 +467,32 @@ impl<'nvml> Reader<'nvml> {
                 Ok(whole) => Some(mig::join(whole, of_devices)),
                 Err(code) => {
                     // The whole GPU's list is for the privileged; its devices' lists stand.
-                    let refused = code == Code::NO_PERMISSION;
-                    calls.failed(name, if refused { Code::NOT_SUPPORTED } else { code });
-                    Some(of_devices)
+                    let is_refused = code == Code::NO_PERMISSION || code.is_unsupported();
+                    calls.failed(
+                        name,
+                        if is_refused {
+                            Code::NOT_SUPPORTED
+                        } else {
+                            code
+                        },
+                    );
+                    is_refused.then_some(of_devices)
                 }
             };
         }
         match answer {
             Err(code) if code.is_unsupported() && list != List::Compute => {
+                // Said at every sample: somebody may hold memory and be on no list.
                 calls.failed(name, code);
+                calls.report(
+                    name,
+                    format!("this driver does not list all of this GPU's processes ({code})"),
+                );
+                self.lacks_list = true;
                 Some(Vec::new())
             }
             Err(code) if code.is_unsupported() => {
-                // Said at every sample: without it nothing is known of who holds the memory.
+                // Likewise: without it nothing is known of who holds the memory.
                 calls.report(
                     name,
                     format!("this driver does not list this GPU's processes ({code})"),
@@ -500,79 +583,9 @@ fn clock_was_set_back(then: (Instant, SystemTime), now: (Instant, SystemTime)) -
         .is_ok_and(|behind| behind > Duration::from_secs(1))
 }
 
-/// One row per (process, GPU instance): a process on several lists has the larger value.
-fn merge(compute: &[Record], graphics: &[Record], mps: &[Record]) -> Vec<GpuProcess> {
-    let mut rows: Vec<GpuProcess> = Vec::with_capacity(compute.len() + graphics.len());
-    let lists = [
-        (compute, ProcessType::Compute),
-        (graphics, ProcessType::Graphics),
-        (mps, ProcessType::Mps),
-    ];
-    for (records, kind) in lists {
-        let earlier = rows.len();
-        for record in records.iter().filter(|record| record.pid != 0) {
-            let same = rows[..earlier].iter_mut().find(|row| {
-                row.pid == record.pid
-                    && row.gpu_instance_id == record.gpu_instance_id
-                    && row.compute_instance_id == record.compute_instance_id
-            });
-            match same {
-                Some(row) => {
-                    row.used_bytes = row.used_bytes.max(record.used_bytes);
-                    row.kind = match (row.kind, kind) {
-                        (ProcessType::Compute, ProcessType::Graphics) => {
-                            ProcessType::ComputeGraphics
-                        }
-                        (_, kind) => kind,
-                    };
-                }
-                None => rows.push(GpuProcess {
-                    pid: record.pid,
-                    kind,
-                    used_bytes: record.used_bytes,
-                    gpu_instance_id: record.gpu_instance_id,
-                    compute_instance_id: record.compute_instance_id,
-                    ..GpuProcess::default()
-                }),
-            }
-        }
-    }
-    rows
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn record(pid: u32, used_bytes: Option<u64>) -> Record {
-        Record {
-            pid,
-            used_bytes,
-            gpu_instance_id: None,
-            compute_instance_id: None,
-        }
-    }
-
-    #[test]
-    fn a_process_on_two_lists_is_one_row_with_the_larger_value() {
-        let rows = merge(
-            &[record(1, Some(5)), record(2, None), record(0, Some(9))],
-            &[record(1, Some(7)), record(3, Some(1))],
-            &[record(2, Some(4))],
-        );
-        let shown: Vec<_> = rows
-            .iter()
-            .map(|row| (row.pid, row.kind, row.used_bytes))
-            .collect();
-        assert_eq!(
-            shown,
-            [
-                (1, ProcessType::ComputeGraphics, Some(7)),
-                (2, ProcessType::Mps, Some(4)),
-                (3, ProcessType::Graphics, Some(1)),
-            ]
-        );
-    }
 
     #[test]
     fn a_clock_set_back_is_noticed_and_one_set_forward_is_harmless() {

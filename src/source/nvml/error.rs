@@ -26,6 +26,8 @@ impl Code {
     pub(super) const UNKNOWN: Self = Self(999);
     /// Not NVML's: it answered with records of a size that nobody knows.
     pub(super) const UNKNOWN_LAYOUT: Self = Self(u32::MAX);
+    /// Not NVML's: a text that is not UTF-8.
+    pub(super) const NOT_UTF8: Self = Self(u32::MAX - 1);
 
     pub(super) fn check(code: u32) -> Result<(), Self> {
         if code == 0 { Ok(()) } else { Err(Self(code)) }
@@ -108,6 +110,9 @@ impl fmt::Display for Code {
         if *self == Self::UNKNOWN_LAYOUT {
             return f.write_str("the driver wrote process records of a size unknown to gpumem");
         }
+        if *self == Self::NOT_UTF8 {
+            return f.write_str("the driver's answer is not UTF-8");
+        }
         if let Some(meaning) = self.meaning() {
             write!(f, "{meaning} ")?;
             return match self.name() {
@@ -133,9 +138,10 @@ impl From<NvmlError> for Code {
         match error {
             // The symbol is missing from this driver's library.
             NvmlError::FailedToLoadSymbol(_) => Self::FUNCTION_NOT_FOUND,
-            // A value that nvml-wrapper has no name for (a newer P-state, say), or a name that is
-            // not UTF-8: nothing that could be shown.
-            NvmlError::IncorrectBits(_) | NvmlError::Utf8Error(_) => Self::NOT_SUPPORTED,
+            NvmlError::Utf8Error(_) => Self::NOT_UTF8,
+            // A value that nvml-wrapper has no name for (a newer P-state, say): nothing that could be
+            // shown.
+            NvmlError::IncorrectBits(_) => Self::NOT_SUPPORTED,
             NvmlError::UnexpectedVariant(code) if Self(code).name().is_none() => {
                 Self::NOT_SUPPORTED
             }

@@ -14,7 +14,8 @@ use nvml_wrapper::{Device, Nvml};
 use super::calls::{Calls, Progress};
 use super::error::Code;
 use super::ffi::{self, Layout, List, ProcessLists, Record};
-use crate::model::snapshot::{Memory, MigDevice};
+use super::rows;
+use crate::model::snapshot::{GpuProcess, Memory, MigDevice};
 
 /// No GPU is divided into more.
 const MOST_DEVICES: u32 = 64;
@@ -59,11 +60,19 @@ impl<'nvml> Mig<'nvml> {
         }
         let mut devices = Vec::with_capacity(read.len());
         for (memory, handle) in read.into_iter().zip(&self.devices) {
-            let memory = memory.unwrap_or_else(|code| {
+            let memory = memory.map(Some).unwrap_or_else(|code| {
                 self.is_known = false;
+                if code.is_unsupported() {
+                    self.calls.report(V2, code.to_string());
+                }
                 self.calls.failed(V2, code);
                 None
             });
+            let lie = memory.and_then(rows::contradiction);
+            let memory = memory.filter(|_| lie.is_none());
+            if let Some(lie) = lie {
+                self.calls.report(V2, lie);
+            }
             devices.push(MigDevice {
                 memory,
                 ..handle.facts.clone()
@@ -80,10 +89,13 @@ impl<'nvml> Mig<'nvml> {
         }
         self.devices.clear();
         let calls = &mut self.calls;
-        let Some(count) = calls.value(COUNT, || gpu.mig_device_count()) else {
+        // A GPU of which MIG is on has these: where they are not supported, its devices are not seen.
+        let Some(count) = calls.told(COUNT, || gpu.mig_device_count()) else {
             self.is_known = false;
             return;
         };
+        let errors_before = calls.errors.len();
+        let (mut refused, mut failure) = (None, None);
         for index in 0..count.min(MOST_DEVICES) {
             match calls.raw(BY_INDEX, || gpu.mig_device_by_index(index)) {
                 Ok(device) => {
@@ -91,21 +103,25 @@ impl<'nvml> Mig<'nvml> {
                     self.devices.push(Handle { device, facts });
                 }
                 // A number that is not taken, or one that is somebody else's.
-                Err(Code::NOT_FOUND | Code::NO_PERMISSION) => {}
-                Err(code) => {
-                    self.is_known = false;
-                    calls.failed(BY_INDEX, code);
-                }
+                Err(Code::NOT_FOUND) => {}
+                Err(Code::NO_PERMISSION) => refused = Some(Code::NO_PERMISSION),
+                Err(code) => failure = Some(code),
             }
         }
+        if let Some(code) = failure.or(refused.filter(|_| self.devices.is_empty())) {
+            if code.is_unsupported() {
+                calls.report(BY_INDEX, code.to_string());
+            }
+            calls.failed(BY_INDEX, code);
+        }
+        // What fails is asked for again, and said, at every sample.
+        self.is_known &= calls.errors.len() == errors_before;
     }
 
-    /// By device: `None` where the driver does not tell it.
-    fn memories(&self, nvml: &Nvml) -> Vec<Result<Option<Memory>, Code>> {
-        let read = |handle: &Handle<'_>| match memory(&self.calls, nvml, &handle.device) {
-            Err(code) if code.is_unsupported() => Ok(None),
-            answer => answer.map(Some),
-        };
+    /// By device.
+    fn memories(&self, nvml: &Nvml) -> Vec<Result<Memory, Code>> {
+        // Every MIG device has memory.
+        let read = |handle: &Handle<'_>| memory(&self.calls, nvml, &handle.device);
         self.devices.iter().map(read).collect()
     }
 
@@ -194,7 +210,7 @@ fn facts(calls: &mut Calls, nvml: &Nvml, device: &Device<'_>, index: u32) -> Mig
     let name = calls.value("nvmlDeviceGetName", || device.name());
     let profile = name.as_deref().and_then(profile_in).map(str::to_owned);
     let profile = profile.or_else(|| {
-        let slices = calls.value("nvmlDeviceGetAttributes_v2", || device.attributes())?;
+        let slices = calls.told("nvmlDeviceGetAttributes_v2", || device.attributes())?;
         Some(profile_of(
             slices.compute_instance_slice_count,
             slices.gpu_instance_slice_count,
@@ -202,14 +218,14 @@ fn facts(calls: &mut Calls, nvml: &Nvml, device: &Device<'_>, index: u32) -> Mig
     });
     MigDevice {
         index: Some(index),
-        gpu_instance_id: calls.value("nvmlDeviceGetGpuInstanceId", || {
+        gpu_instance_id: calls.told("nvmlDeviceGetGpuInstanceId", || {
             ffi::gpu_instance_id(nvml, device)
         }),
-        compute_instance_id: calls.value("nvmlDeviceGetComputeInstanceId", || {
+        compute_instance_id: calls.told("nvmlDeviceGetComputeInstanceId", || {
             ffi::compute_instance_id(nvml, device)
         }),
         uuid: calls
-            .value("nvmlDeviceGetUUID", || device.uuid())
+            .text("nvmlDeviceGetUUID", || device.uuid())
             .map(Into::into),
         profile: profile.map(Into::into),
         memory: None,
@@ -253,6 +269,20 @@ pub(super) fn join(whole: Vec<Record>, of_devices: Vec<Record>) -> Vec<Record> {
         }
     }
     joined
+}
+
+/// That a process is listed on a GPU instance of which no MIG device is seen: one is lacking.
+pub(super) fn unseen_instance(rows: &[GpuProcess], devices: &[MigDevice]) -> Option<String> {
+    let is_seen = |id: u32| {
+        devices
+            .iter()
+            .any(|it| it.gpu_instance_id.is_none_or(|known| known == id))
+    };
+    let mut ids = rows.iter().filter_map(|row| row.gpu_instance_id);
+    let id = ids.find(|&id| !is_seen(id))?;
+    Some(format!(
+        "processes are listed on GPU instance {id}, and the driver shows no MIG device of it"
+    ))
 }
 
 #[cfg(test)]

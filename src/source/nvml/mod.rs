@@ -3,7 +3,8 @@
 //! [`Nvml::sample`] asks a thread per GPU (`lane`) and waits for each at most as long as the
 //! deadline allows: a GPU that answers late or never becomes an error and a stale, marked value of
 //! that GPU, and holds up no other. `device` knows what to read of a GPU, `mig` what of the devices
-//! that it may be divided into, `ffi` the calls that
+//! that it may be divided into, `rows` what of its
+//! lists can be true, `ffi` the calls that
 //! nvml-wrapper lacks or mishandles, `error` what NVML's codes mean.
 //!
 //! What is done with a snapshot is not known here, nor that there are processes behind the pids.
@@ -15,6 +16,7 @@ mod ffi;
 mod lane;
 mod memory;
 mod mig;
+mod rows;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -95,6 +97,8 @@ pub struct SampledGpu {
 pub struct Nvml {
     options: Options,
     driver: Driver,
+    /// What of the driver could not be read when it was opened.
+    errors: Vec<ReadError>,
     lanes: Vec<Lane>,
     replies: Receiver<Reply>,
     /// Set while the driver is away.
@@ -112,6 +116,7 @@ struct Away {
 struct Opened {
     nvml: Arc<nvml_wrapper::Nvml>,
     driver: Driver,
+    errors: Vec<ReadError>,
     gpus: u32,
 }
 
@@ -144,6 +149,7 @@ impl Nvml {
         Ok(Self {
             options,
             driver: opened.driver,
+            errors: opened.errors,
             lanes,
             replies,
             away: None,
@@ -169,7 +175,8 @@ impl Nvml {
         let now = Instant::now();
         let mut sample = Sample {
             gpus: Vec::with_capacity(self.lanes.len()),
-            errors: Vec::new(),
+            // What is lacking since then is lacking in every snapshot.
+            errors: self.errors.clone(),
         };
         for lane in &mut self.lanes {
             let (gpu, errors, read_at) = lane.report(now);
@@ -234,6 +241,7 @@ impl Nvml {
                     self.lanes = lanes;
                     self.replies = replies;
                     self.driver = opened.driver;
+                    self.errors = opened.errors;
                     self.away = None;
                     return None;
                 }
@@ -347,18 +355,42 @@ fn facts(nvml: nvml_wrapper::Nvml) -> Result<Opened, Error> {
     let gpus = nvml
         .device_count()
         .map_err(|error| Error::answer("nvmlDeviceGetCount_v2", Code::from(error)))?;
+    let mut errors = Vec::new();
+    let version = nvml.sys_driver_version();
+    let nvml_version = nvml.sys_nvml_version();
+    let cuda_version = nvml.sys_cuda_driver_version();
     let driver = Driver {
-        version: nvml.sys_driver_version().ok().map(Into::into),
-        nvml_version: nvml.sys_nvml_version().ok().map(Into::into),
+        version: told(&mut errors, "nvmlSystemGetDriverVersion", version).map(Into::into),
+        nvml_version: told(&mut errors, "nvmlSystemGetNVMLVersion", nvml_version).map(Into::into),
         // 13010 is CUDA 13.1 (nvml.h, NVML_CUDA_DRIVER_VERSION_MAJOR and _MINOR).
-        cuda_version: nvml
-            .sys_cuda_driver_version()
-            .ok()
-            .map(|version| format!("{}.{}", version / 1000, version % 1000 / 10).into()),
+        cuda_version: told(
+            &mut errors,
+            "nvmlSystemGetCudaDriverVersion_v2",
+            cuda_version,
+        )
+        .map(|version| format!("{}.{}", version / 1000, version % 1000 / 10).into()),
     };
     Ok(Opened {
         nvml: Arc::new(nvml),
         driver,
+        errors,
         gpus,
     })
+}
+
+/// A value of the driver as a whole; that it is lacking is an error of every snapshot.
+fn told<T>(
+    errors: &mut Vec<ReadError>,
+    call: &str,
+    answer: Result<T, nvml_wrapper::error::NvmlError>,
+) -> Option<T> {
+    answer
+        .map_err(|error| {
+            errors.push(ReadError {
+                gpu: None,
+                call: call.into(),
+                error: Code::from(error).to_string().into(),
+            });
+        })
+        .ok()
 }

@@ -123,10 +123,11 @@ symbols! {
 
     // Identity.
     instance nvmlDeviceGetName(out: Out<c_char>, length: c_uint)
-        |device| out.put_text(&name(device), length);
+        |device| out.put_text(garbled(device, name(device)), length);
     instance nvmlDeviceGetUUID(out: Out<c_char>, length: c_uint) |device| {
         let own = uuid(device.scene, device.index);
-        out.put_text(&device.mig.map_or(own, |mig| mig_uuid(device.index, mig)), length)
+        let own = device.mig.map_or(own, |mig| mig_uuid(device.index, mig));
+        out.put_text(garbled(device, own), length)
     };
     device nvmlDeviceGetSerial(out: Out<c_char>, length: c_uint)
         |device| out.put_text(&known(device.gpu.serial.clone())?, length);
@@ -421,6 +422,15 @@ fn name(device: &Device<'_>) -> String {
             named.unwrap_or_else(|| format!("{gpu} MIG {}", mig.profile))
         }
     }
+}
+
+/// A text as the GPU gives it.
+fn garbled(device: &Device<'_>, text: String) -> Vec<u8> {
+    let mut bytes = text.into_bytes();
+    if device.gpu.garbled {
+        bytes.splice(0..0, [0xff, 0xc3, 0x28]);
+    }
+    bytes
 }
 
 fn mig_uuid(gpu: u32, mig: &MigDevice) -> String {

@@ -357,7 +357,8 @@ impl Driver {
         let played = self.scene_at(elapsed).ok_or(Code::UNKNOWN)?;
         let start = played.scene.t0.unwrap_or(self.start_unix);
         Ok(Call {
-            second: self.start_unix - start + elapsed.as_secs_f64(),
+            second: self.start_unix - start
+                + elapsed.as_secs_f64() * played.scene.speed.unwrap_or(1.0),
             played,
         })
     }

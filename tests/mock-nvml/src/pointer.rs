@@ -81,8 +81,9 @@ impl Pointer<c_char> {
     }
 
     /// Gives the caller text that ends with a NUL, for which it has room in `length` bytes.
-    pub(crate) fn put_text(self, text: &str, length: c_uint) -> Answer {
-        let bytes = text.bytes().chain([0]).map(|byte| byte as c_char);
+    pub(crate) fn put_text(self, text: impl AsRef<[u8]>, length: c_uint) -> Answer {
+        let bytes = text.as_ref().iter().copied().chain([0]);
+        let bytes = bytes.map(|byte| byte as c_char);
         let bytes: Vec<c_char> = bytes.collect();
         self.put_all(bytes.into_iter(), length as usize)
     }

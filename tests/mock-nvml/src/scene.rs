@@ -32,6 +32,8 @@ pub struct Scene {
     pub init_error: Option<u32>,
     /// Unix time of the scene's second 0; else the process's first call is its start.
     pub t0: Option<f64>,
+    /// How many seconds of the scene pass in one; 1 where absent.
+    pub speed: Option<f64>,
     /// The GPUs, in NVML's index order.
     pub gpus: Vec<Gpu>,
     /// What goes wrong.
@@ -169,6 +171,8 @@ pub enum UtilizationClock {
 pub struct Gpu {
     /// Marketing name.
     pub name: String,
+    /// Its name and UUID are answered as bytes that are no UTF-8.
+    pub garbled: bool,
     /// `"GPU-…"`; made from the index where absent.
     pub uuid: Option<String>,
     /// `"00000000:17:00.0"`; made from the index where absent.
@@ -243,6 +247,7 @@ impl Default for Gpu {
     fn default() -> Self {
         Self {
             name: "NVIDIA H200".into(),
+            garbled: false,
             uuid: None,
             pci: None,
             minor: None,

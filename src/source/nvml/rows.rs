@@ -1,0 +1,201 @@
+//! What the driver says of a GPU's processes and its memory, without what cannot be true. Pure.
+//!
+//! Drivers have named pid 0, the same process many times, and sizes beyond the GPU's; what is made of
+//! such figures would accuse somebody. What is left out is said, in words for the snapshot's errors.
+
+use std::collections::{HashMap, HashSet};
+
+use super::ffi::Record;
+use crate::model::snapshot::{GpuProcess, Memory, ProcessType};
+use crate::units::Bytes;
+
+/// More than any GPU has, where its own size is not known: 1 PiB.
+const MOST_BYTES: u64 = 1 << 50;
+
+/// One row per (process, GPU instance): a process on several lists has the larger value.
+pub(super) fn merge(
+    compute: &[Record],
+    graphics: &[Record],
+    mps: &[Record],
+) -> (Vec<GpuProcess>, Vec<String>) {
+    let mut rows: Vec<GpuProcess> = Vec::with_capacity(compute.len() + graphics.len());
+    let mut places = HashMap::with_capacity(compute.len() + graphics.len());
+    let lists = [
+        (compute, ProcessType::Compute),
+        (graphics, ProcessType::Graphics),
+        (mps, ProcessType::Mps),
+    ];
+    let (mut without_pid, mut twice) = (0usize, 0usize);
+    for (records, kind) in lists {
+        let mut on_this = HashSet::with_capacity(records.len());
+        for record in records {
+            if record.pid == 0 {
+                without_pid += 1;
+                continue;
+            }
+            let key = (
+                record.pid,
+                record.gpu_instance_id,
+                record.compute_instance_id,
+            );
+            twice += usize::from(!on_this.insert(key));
+            let place = *places.entry(key).or_insert(rows.len());
+            match rows.get_mut(place) {
+                Some(row) => {
+                    row.used_bytes = row.used_bytes.max(record.used_bytes);
+                    row.kind = match (row.kind, kind) {
+                        (ProcessType::Compute, ProcessType::Graphics) => {
+                            ProcessType::ComputeGraphics
+                        }
+                        (ProcessType::ComputeGraphics, ProcessType::Graphics) => row.kind,
+                        (_, kind) => kind,
+                    };
+                }
+                None => rows.push(GpuProcess {
+                    pid: record.pid,
+                    kind,
+                    used_bytes: record.used_bytes,
+                    gpu_instance_id: record.gpu_instance_id,
+                    compute_instance_id: record.compute_instance_id,
+                    ..GpuProcess::default()
+                }),
+            }
+        }
+    }
+    let mut lies = Vec::new();
+    if without_pid > 0 {
+        lies.push(format!(
+            "the driver lists pid 0, which no process has ({without_pid}×); it is left out"
+        ));
+    }
+    if twice > 0 {
+        lies.push(format!(
+            "the driver lists a process more than once ({twice}×); it is shown once"
+        ));
+    }
+    (rows, lies)
+}
+
+/// Forgets what a process cannot hold of a GPU with this memory.
+pub(super) fn bound(rows: &mut [GpuProcess], memory: Option<Memory>) -> Option<String> {
+    let most = memory.map_or(MOST_BYTES, |memory| memory.total_bytes);
+    let mut lie = None;
+    for row in rows {
+        if let Some(bytes) = row.used_bytes.filter(|&bytes| bytes > most) {
+            row.used_bytes = None;
+            lie.get_or_insert_with(|| {
+                format!(
+                    "the driver says that process {} holds {bytes} bytes, and the GPU has no more than \
+                     {}; what it holds is not known",
+                    row.pid,
+                    Bytes(most)
+                )
+            });
+        }
+    }
+    lie
+}
+
+/// Why figures of memory cannot be true; `None` where they can.
+pub(super) fn contradiction(memory: Memory) -> Option<String> {
+    let Memory {
+        total_bytes: total,
+        reserved_bytes,
+        used_bytes: used,
+        free_bytes: free,
+    } = memory;
+    let reserved = reserved_bytes.unwrap_or_default();
+    (total > MOST_BYTES || used.max(free).max(reserved) > total).then(|| {
+        format!(
+            "the driver's figures cannot be true: {used} bytes used, {free} free and {reserved} \
+             reserved of {total}"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(pid: u32, used_bytes: Option<u64>) -> Record {
+        Record {
+            pid,
+            used_bytes,
+            gpu_instance_id: None,
+            compute_instance_id: None,
+        }
+    }
+
+    #[test]
+    fn a_process_on_two_lists_is_one_row_with_the_larger_value() {
+        let (rows, lies) = merge(
+            &[record(1, Some(5)), record(2, None)],
+            &[record(1, Some(7)), record(3, Some(1))],
+            &[record(2, Some(4))],
+        );
+        let shown: Vec<_> = rows
+            .iter()
+            .map(|row| (row.pid, row.kind, row.used_bytes))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                (1, ProcessType::ComputeGraphics, Some(7)),
+                (2, ProcessType::Mps, Some(4)),
+                (3, ProcessType::Graphics, Some(1)),
+            ]
+        );
+        assert_eq!(lies, [""; 0]);
+    }
+
+    #[test]
+    fn pid_0_and_a_process_that_is_listed_forty_times_are_said() {
+        let mut records = vec![record(7, Some(5)); 40];
+        records.push(record(0, Some(9)));
+        let (rows, lies) = merge(&records, &[], &[]);
+        assert_eq!(rows.len(), 1);
+        assert_eq!((rows[0].pid, rows[0].used_bytes), (7, Some(5)));
+        assert_eq!(lies.len(), 2);
+        assert!(
+            lies[0].contains("pid 0") && lies[1].contains("39×"),
+            "{lies:?}"
+        );
+    }
+
+    #[test]
+    fn nobody_holds_more_than_there_is() {
+        let (mut rows, _) = merge(
+            &[record(7, Some(u64::MAX - 1)), record(8, Some(100))],
+            &[],
+            &[],
+        );
+        let memory = Memory {
+            total_bytes: 100,
+            ..Memory::default()
+        };
+        let lie = bound(&mut rows, Some(memory)).unwrap();
+        assert!(lie.contains("process 7"), "{lie}");
+        assert_eq!((rows[0].used_bytes, rows[1].used_bytes), (None, Some(100)));
+        assert_eq!(bound(&mut rows, Some(memory)), None);
+        let (mut rows, _) = merge(&[record(7, Some(u64::MAX - 1))], &[], &[]);
+        assert!(bound(&mut rows, None).is_some());
+    }
+
+    #[test]
+    fn a_gpu_has_no_more_in_use_than_it_has() {
+        let memory = |total_bytes, used_bytes, free_bytes| Memory {
+            total_bytes,
+            reserved_bytes: Some(1),
+            used_bytes,
+            free_bytes,
+        };
+        assert_eq!(contradiction(memory(100, 60, 40)), None);
+        for lie in [
+            memory(100, 101, 0),
+            memory(100, 1, 101),
+            memory(u64::MAX - 1, 1, 1),
+        ] {
+            assert!(contradiction(lie).is_some(), "{lie:?}");
+        }
+    }
+}
