@@ -58,6 +58,9 @@ pub(super) fn run(args: &Check, global: &Global) -> anyhow::Result<Exit> {
         print(&report.to_json()?)?;
     }
     outcome?;
+    if report.status == Status::Error && !args.quiet {
+        complain(&could_not_measure(&report));
+    }
     if !args.json && !args.quiet {
         print(&report.to_text(gpus, style(global.color)))?;
     }
@@ -66,6 +69,25 @@ pub(super) fn run(args: &Check, global: &Global) -> anyhow::Result<Exit> {
         Status::Findings => Exit::Findings,
         Status::Error => Exit::Blind,
     })
+}
+
+/// Why the exit code is that of blindness, in a line.
+fn could_not_measure(report: &Report) -> String {
+    let mut reasons = report.errors.iter();
+    let Some(first) = reasons.next() else {
+        return "could not measure everything".to_owned();
+    };
+    let gpu = first
+        .gpu
+        .map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
+    let more = match reasons.count() {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    format!(
+        "could not measure everything: {gpu}{}: {}{more}",
+        first.call, first.error
+    )
 }
 
 /// What is asked, and the interval between samples.
@@ -139,10 +161,12 @@ fn observe(
     let mut first = None;
     while let Some(snapshot) = live.next()? {
         let time = snapshot.time;
+        // The window begins when the machine has answered: what a slow GPU takes of it is added.
+        first.get_or_insert_with(|| live.now());
         let mut gate = lock(gate);
         let progress = gate.observe(snapshot);
         gate.prove_gpus()?;
-        let seconds = time.seconds_since(*first.get_or_insert(time));
+        let seconds = first.map_or(0.0, |first| time.seconds_since(first));
         // Half an interval: the last sample is due at the end of the window, or a little after it.
         let is_last = seconds + interval.as_secs_f64() / 2.0 >= patience.seconds();
         if progress == Progress::Answered || is_last {

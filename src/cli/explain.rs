@@ -55,6 +55,7 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
     let report = report(&target, &found, seen.known(last));
     put(&report, args.json, look)?;
     Ok(if is_blind(&report) {
+        complain("what it is about could not be read; the page's errors say why");
         Exit::Blind
     } else {
         Exit::Clean

@@ -37,7 +37,11 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
         users: args.user.clone(),
     };
     select(&mut snapshot, &selection)?;
+    let is_blind = unreadable && !snapshot.gpus.is_empty();
     if args.json {
+        if is_blind {
+            complain("not every GPU could be read; the snapshot's errors say why");
+        }
         print(&(json::to_string(&snapshot)? + "\n"))?;
     } else {
         for error in &snapshot.errors {
@@ -55,11 +59,7 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
         print(&processes::write(&snapshot, options))?;
     }
     // With no GPU at all there is nothing that was not measured.
-    Ok(if unreadable && !snapshot.gpus.is_empty() {
-        Exit::Blind
-    } else {
-        Exit::Clean
-    })
+    Ok(if is_blind { Exit::Blind } else { Exit::Clean })
 }
 
 /// Keeps only the GPUs and the users' processes that were asked for.

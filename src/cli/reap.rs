@@ -103,7 +103,9 @@ fn run_at(place: Place, args: &Reap, global: &Global) -> anyhow::Result<Exit> {
         report.status = Status::Incomplete;
     }
     if is_blind && !is_refused {
-        report.fail("a GPU cannot be read, and nothing to kill was found on the others");
+        const BLIND: &str = "a GPU cannot be read, and nothing to kill was found on the others";
+        report.fail(BLIND);
+        complain(BLIND);
     }
     if args.json {
         print(&report.to_json()?)?;

@@ -12,7 +12,9 @@ use signal_hook::low_level::emulate_default_handler;
 
 use super::args::{Color, Global, Once, ThemeChoice, Watch, cells};
 use super::exit::Exit;
-use super::{Misuse, config, live, print, recorded, store, style, unreadable, warn_of_damage};
+use super::{
+    Misuse, complain, config, live, print, recorded, store, style, unreadable, warn_of_damage,
+};
 use crate::config::Config;
 use crate::model::Snapshot;
 use crate::rules::Engine;
@@ -180,6 +182,7 @@ fn once(
     })?;
     // With no GPU at all there is nothing that was not measured.
     Ok(if is_live && unreadable(&last) && !last.gpus.is_empty() {
+        complain("not every GPU could be read; the screen says which");
         Exit::Blind
     } else {
         Exit::Clean

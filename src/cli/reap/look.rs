@@ -244,7 +244,8 @@ fn watch(live: &mut Live, engine: &mut Engine, args: &Reap, fed: Fed) -> anyhow:
     loop {
         let snapshot = live.next()?.context("the driver gave no snapshot")?;
         engine.observe(&snapshot);
-        let begun = *first.get_or_insert(snapshot.time);
+        // The look begins when the machine has answered: what a slow GPU takes of it is added.
+        let begun = *first.get_or_insert_with(|| live.now());
         let seconds = snapshot.time.seconds_since(begun);
         let is_last = seconds + INTERVAL.as_secs_f64() / 2.0 >= patience.seconds();
         if is_last || (args.window.is_none() && is_clear(args, &snapshot)) {
