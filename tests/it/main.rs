@@ -16,6 +16,7 @@ mod corpus;
 mod demo;
 mod doctor;
 mod explain;
+mod faults;
 mod gate;
 mod generated;
 mod hardware;

@@ -1,0 +1,195 @@
+//! A launcher, a rank that waits on GPU 0 and one that works on GPU 1, of which one list cannot be
+//! read: nobody is accused and nobody ended.
+
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use gpumem::model::Snapshot;
+use gpumem::recording::store::{Access, Limits, StoreWriter};
+use mock_nvml::scene::{Fault, Gpu, Process, Scene};
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process};
+use serde_json::{Value, json};
+
+use crate::holders::Namespace;
+use crate::machine::{GIB, Machine};
+use crate::support::{self, Output};
+
+/// Eleven minutes of history, every half minute.
+const STEPS: i64 = 22;
+const STEP_SECONDS: f64 = 30.0;
+
+/// The launcher and its two ranks.
+struct Family {
+    launcher: Child,
+    ranks: Vec<u32>,
+}
+
+impl Family {
+    fn start(namespace: &Namespace) -> Self {
+        let rank = |rank: u32| {
+            format!(
+                "RANK={rank} LOCAL_RANK={rank} sh -c 'exec 3</dev/nvidia{rank}; echo $$; exec sleep 600' &"
+            )
+        };
+        let script = format!("{} {} wait", rank(0), rank(1));
+        let mut command = namespace.command("sh");
+        command.args(["-c", &script]).process_group(0);
+        for (name, value) in [
+            ("WORLD_SIZE", "2"),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", "29511"),
+            ("TORCHELASTIC_RUN_ID", "faults"),
+        ] {
+            command.env(name, value);
+        }
+        let mut launcher = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(launcher.stdout.take().unwrap()).lines();
+        let mut line = || lines.next().unwrap().unwrap().parse().unwrap();
+        let ranks = vec![line(), line()];
+        let mut family = Self { launcher, ranks };
+        // They say who they are in any order.
+        if family.holds(family.ranks[0], 1) {
+            family.ranks.reverse();
+        }
+        family
+    }
+
+    fn holds(&self, pid: u32, gpu: u32) -> bool {
+        let target = std::fs::read_link(format!("/proc/{pid}/fd/3")).unwrap();
+        target == Path::new(&format!("/dev/nvidia{gpu}"))
+    }
+
+    fn are_alive(&self) -> bool {
+        let is_alive =
+            |&pid: &u32| test_kill_process(Pid::from_raw(pid.cast_signed()).unwrap()).is_ok();
+        is_alive(&self.launcher.id()) && self.ranks.iter().all(is_alive)
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        let group = Pid::from_raw(self.launcher.id().cast_signed()).unwrap();
+        let _ = kill_process_group(group, Signal::KILL);
+        let _ = self.launcher.wait();
+    }
+}
+
+/// The machine with its family, and what goes wrong.
+fn scene(family: &Family, fault: Option<Fault>) -> Scene {
+    let gpu = || Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
+    let at_work = Process::compute(family.ranks[1], 20 * GIB).sm(90);
+    let scene = Scene::new()
+        .gpu(gpu().process(Process::compute(family.ranks[0], 20 * GIB)))
+        .gpu(gpu().utilization(90, 40).process(at_work));
+    fault.into_iter().fold(scene, Scene::fault)
+}
+
+struct Stage {
+    namespace: Namespace,
+    machine: Machine,
+}
+
+impl Stage {
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = self.namespace.gpumem(&self.machine, arguments);
+        command.env("STATE_DIRECTORY", self.machine.path("state"));
+        support::finish(&mut command)
+    }
+
+    /// Eleven minutes of what is seen now, in a store.
+    fn live_through(&self) {
+        let seen = self.run(&["ps", "--json"]);
+        let now: Snapshot = serde_json::from_str(&seen.stdout).unwrap();
+        let folder = self.machine.path("state/store");
+        let _ = std::fs::remove_dir_all(&folder);
+        let limits = Limits {
+            max_age: std::time::Duration::from_secs(7200),
+            max_bytes: 1 << 24,
+        };
+        let mut store = StoreWriter::open(&folder, limits, Access::Owner).unwrap();
+        for step in (0..STEPS).rev() {
+            let mut snapshot = now.clone();
+            snapshot.time = now.time.plus_seconds(-1.0 - step as f64 * STEP_SECONDS);
+            store.write(&snapshot).unwrap();
+        }
+        store.flush().unwrap();
+    }
+
+    fn check(&self) -> Output {
+        self.run(&["check", "--json", "--window", "2s", "--interval", "500ms"])
+    }
+}
+
+/// The processes that a check accuses.
+fn accused(check: &Output) -> Vec<Value> {
+    let document = check.json();
+    let findings = document["findings"].as_array().unwrap().iter();
+    findings.map(|it| it["process"]["pid"].clone()).collect()
+}
+
+#[test]
+fn a_family_of_which_a_gpu_cannot_be_read_is_neither_accused_nor_ended() {
+    let Some(namespace) = Namespace::new() else {
+        return;
+    };
+    let family = Family::start(&namespace);
+    let stage = Stage {
+        namespace,
+        machine: Machine::new(&scene(&family, None)),
+    };
+    stage.live_through();
+    // With both GPUs read the first rank is idle: else nothing below could be wrong.
+    assert_eq!(accused(&stage.check()), [json!(family.ranks[0])]);
+    for list in ["Graphics", "Compute", "MPSCompute"] {
+        let function = format!("nvmlDeviceGet{list}RunningProcesses_v3");
+        let fault = Fault::error(function, 10).on(1);
+        stage.machine.play(&scene(&family, Some(fault)));
+        stage.live_through();
+        let check = stage.check();
+        assert_eq!(accused(&check), [Value::Null; 0], "{list}: {check:?}");
+        assert_eq!(check.code, 3, "{list}: {check:?}");
+        assert!(check.stderr.contains("could not measure"), "{check:?}");
+        let document = check.json();
+        let undecided = document["undecided"].as_array().unwrap();
+        let says = |it: &&Value| {
+            it["pid"] == family.ranks[0]
+                && it["gpu"] == 1
+                && it["rule"] == "idle"
+                && it["reason"].as_str().unwrap().contains("may be on GPU 1")
+        };
+        assert!(undecided.iter().any(|it| says(&it)), "{list}: {document}");
+
+        let reap = stage.run(&["reap", "--yes", "--json", "--window", "2s"]);
+        assert_eq!(reap.json()["targets"], json!([]), "{list}: {reap:?}");
+        assert!(family.are_alive(), "{list}: {reap:?}");
+        let ledger = stage.machine.path("state/reap.jsonl");
+        assert!(!ledger.exists(), "{list}: {reap:?}");
+    }
+}
+
+#[test]
+fn what_was_found_before_a_list_failed_is_not_acted_upon() {
+    let Some(namespace) = Namespace::new() else {
+        return;
+    };
+    let family = Family::start(&namespace);
+    let stage = Stage {
+        namespace,
+        machine: Machine::new(&scene(&family, None)),
+    };
+    // All was seen for eleven minutes, and only then a list fails.
+    stage.live_through();
+    let fault = Fault::error("nvmlDeviceGetGraphicsRunningProcesses_v3", 10).on(1);
+    stage.machine.play(&scene(&family, Some(fault)));
+    let reap = stage.run(&["reap", "--yes", "--json", "--window", "2s"]);
+    assert_eq!(reap.json()["targets"], json!([]), "{reap:?}");
+    assert!(family.are_alive(), "{reap:?}");
+    assert!(!stage.machine.path("state/reap.jsonl").exists(), "{reap:?}");
+}
