@@ -344,7 +344,7 @@ fn whoever_serves_is_left_alone_and_a_training_that_listens_is_not() {
     let (workers, gunicorn) = (workers.listens(), gunicorn.listens());
     let (gradio, front, parent) = (gradio.listens(), front.listens(), parent.listens());
     let torchserve = torchserve.when_ready();
-    let (ranks, debugged) = (ranks.when_ready(), debugged.is_ready());
+    let (ranks, debugged) = (ranks.when_ready(), debugged.when_ready());
     let (waiting, managed) = (
         start(&["reserve.py"]).when_ready(),
         start(&["managed.py"]).when_ready(),
