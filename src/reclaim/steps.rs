@@ -1,8 +1,8 @@
 //! How a target is ended: the steps, gentlest first, by what owns its processes. Pure.
 //!
 //! Whoever would start a process again is asked first: the notebook server, the launcher of a
-//! distributed run, and where a scheduler, a service manager or a container runtime owns it, that one,
-//! by a command that is only named.
+//! distributed run, and where a scheduler, a service manager, a container runtime or a pool of workers owns
+//! it, that one, by a command that is only named.
 
 use std::sync::Arc;
 
@@ -96,7 +96,11 @@ pub(super) fn way(whose: &Whose<'_>) -> Way {
         .map(through_server)
         .next();
     let owned = owner.as_ref().map(|owner| Arc::from(owner.way()));
-    if let Some(command) = owned.or(restarts)
+    let pooled = whose
+        .processes
+        .iter()
+        .find_map(|it| pooled(it, whose.processes));
+    if let Some(command) = owned.or(restarts).or(pooled)
         && !policy.direct
     {
         return Way {
@@ -105,11 +109,28 @@ pub(super) fn way(whose: &Whose<'_>) -> Way {
         };
     }
     let is_notebook = whose.processes.iter().any(|process| is_notebook(process));
-    let is_restarted = is_notebook || owner.is_some() || !whose.is_whole;
+    let is_pooled = whose
+        .processes
+        .iter()
+        .any(|it| it.is_restarted_by_its_pool());
+    let is_restarted = is_notebook || is_pooled || owner.is_some() || !whose.is_whole;
     Way {
         steps: signals(whose),
         respawn_seconds: if is_restarted { RESPAWN_SECONDS } else { 0.0 },
     }
+}
+
+/// What to type for a worker that its pool starts again, where the pool is not ended with it.
+fn pooled(process: &Process, processes: &[&Process]) -> Option<Arc<str>> {
+    let pool = process
+        .pool()
+        .filter(|_| process.is_restarted_by_its_pool())?;
+    let is_parent = |it: &&Process| process.ppid == Some(it.pid);
+    if processes.iter().any(is_parent) {
+        return None;
+    }
+    let (by, words) = (pool.restarted_by, pool.words);
+    Some(format!("{by} would start it again: {words}").into())
 }
 
 fn signals(whose: &Whose<'_>) -> Vec<Step> {

@@ -307,6 +307,45 @@ fn the_parent_of_the_others_goes_first() {
 }
 
 #[test]
+fn a_worker_of_a_pool_is_left_to_what_starts_it_again() {
+    let master = process(60, "python /venv/bin/celery -A app worker");
+    let parent = Parent {
+        pid: 60,
+        start_ticks: Some(600),
+        comm: Some("celery".into()),
+        command: master.command.clone(),
+    };
+    let worker = Process {
+        ppid: Some(60),
+        parent: Some(Arc::new(parent)),
+        parent_is_reaper: Some(false),
+        process_group: Some(60),
+        session: Some(60),
+        ..process(70, "python /venv/bin/celery -A app worker")
+    };
+    assert!(worker.is_restarted_by_its_pool());
+    let mut named = guard();
+    named.policy.selection.pids = vec![70];
+    let alone = target(&worker, &named);
+    let [Step::Advise { command }] = &alone.steps[..] else {
+        panic!("{alone:?}");
+    };
+    assert!(command.contains("control shutdown"), "{command}");
+    let mut insisting = direct();
+    insisting.policy.selection.pids = vec![70];
+    let all_the_same = target(&worker, &insisting);
+    assert!(!all_the_same.is_advice() && all_the_same.respawn_seconds > 0.0);
+    // With the one that would start it again it is ended.
+    let mut both = guard();
+    both.policy.selection.pids = vec![60, 70];
+    let rows = [(60, GIB), (70, GIB)];
+    let seen = snapshot(at(0.0), &[master, worker], vec![gpu(0, &rows, 0)]);
+    let plan = plan_of(&[], &seen, &both);
+    assert_eq!(plan.targets.len(), 1, "{:?}", plan.refused);
+    assert!(!plan.targets[0].is_advice());
+}
+
+#[test]
 fn a_client_is_parted_from_its_server_first() {
     let mut client = python();
     let folder = ("CUDA_MPS_PIPE_DIRECTORY".into(), "/tmp/mps".into());
