@@ -54,7 +54,7 @@ impl Stage {
     /// As [`Stage::holder`], started by another program with these arguments.
     fn holder_by(&self, starter: &[&str], script: &str) -> Holder {
         // One that is started by the same parent with the same command would be its successor.
-        static STARTED: AtomicU32 = AtomicU32::new(600);
+        static STARTED: AtomicU32 = AtomicU32::new(61_000);
         let seconds = STARTED.fetch_add(1, Ordering::Relaxed);
         let script = format!("exec 3</dev/nvidia0; {script} echo ready; exec sleep {seconds}");
         let words = [starter, &["sh", "-c", &script]].concat();

@@ -244,6 +244,24 @@ app.conf.broker_transport_options = {
     'data_folder_in': here + '/in', 'data_folder_out': here + '/in', 'processed_folder': here + '/out'}
 ",
     ),
+    (
+        "actor.py",
+        "import os, time, ray
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=80_000_000,
+    _temp_dir=os.environ['HOME'] + '/ray')
+@ray.remote
+class Holder:
+    def here(self):
+        return True
+@ray.remote
+def once():
+    return True
+holder = Holder.remote()
+ray.get([holder.here.remote(), once.remote()])
+open(os.environ['READY'], 'w')
+time.sleep(600)
+",
+    ),
 ];
 
 const WAITS: &str = "import os, time
@@ -514,4 +532,32 @@ fn workers_belong_to_what_starts_them_again() {
     assert_advised(&checked, task, &format!("(pid {})", celery.pid()));
     assert_advised(&checked, worker, "client.restart()");
     assert!(is_alive(scheduler.pid()));
+}
+
+#[test]
+fn actors_of_ray_belong_to_ray() {
+    let Some(place) = Place::new(&["ray"]) else {
+        return;
+    };
+    let driver = place.start(&["actor.py"], port()).when_ready();
+    let workers = [driver.below("ray::Holder"), driver.below("ray::IDLE")];
+    let machine = Machine::new(&one_gpu(&workers));
+    let mut checked = Value::Null;
+    wait_until("they wait for work", || {
+        checked = check(&machine, QUICK, "5s");
+        workers.iter().all(|pid| !kinds(&checked, *pid).is_empty())
+    });
+    for worker in workers {
+        assert_advised(&checked, worker, "ray.kill(ACTOR)");
+    }
+    // A person who names one is told the same, and nothing is sent.
+    let pid = workers[0].to_string();
+    let mut command = machine.command(&["kill", "--yes", &pid]);
+    let output = support::finish(command.env("STATE_DIRECTORY", machine.path("state")));
+    assert_eq!(output.code, 1, "{output:?}");
+    // Where pids are not the host's, that is said first.
+    let words = ["ray.kill(ACTOR)", "pids here are not the host's"];
+    let is_said = words.iter().any(|words| output.stdout.contains(words));
+    assert!(is_said, "{output:?}");
+    assert!(is_alive(workers[0]));
 }

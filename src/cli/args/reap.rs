@@ -9,11 +9,13 @@ use crate::units::{Bytes, Span};
 
 /// End what holds GPU memory and does not need it, and prove that the memory came back
 ///
-/// Prints a plan: whom it would end, why, by which steps, what should come back, and what it leaves
-/// alone and why. It changes nothing without --yes, which carries out that very plan; on a terminal it
+/// Prints a plan: which processes it would kill, why, by which steps, what should come back, and what it
+/// skips and why. Signals go to these processes, and to children that they start meanwhile and that hold
+/// a GPU; never to what only shares a session, a process group or a job with them. It changes nothing without --yes, which carries out that very plan; on a terminal it
 /// asks, and a no ends with 1. What is named and refused, or is for others to end, ends with 1 in a dry
-/// run as in a real one. Before each signal it is asked again who the process is, what protects it, and whether what the
-/// rule said is still so; activity cancels. It counts as done when NVML shows the memory back.
+/// run as in a real one. Before each signal it is asked again who the process is, what protects it, and
+/// whether what the rule said is still so; activity cancels. It counts as done when NVML shows the memory
+/// back and nothing has taken it again within 5 seconds.
 ///
 /// By default it takes what the rules call idle, orphan or stopped, of your own processes; hung, leak and
 /// server-idle only with --kind. With --pid, --notebook or --kernel it takes what you name, whatever the
@@ -22,8 +24,9 @@ use crate::units::{Bytes, Span};
 /// the owner keeps (GPUMEM_KEEP=2026-12-01 in its environment) or the configuration (`[[keep]]`).
 ///
 /// Targets are killed one at a time, most memory first; only --watch, of whom nobody asks, pauses after
-/// each and keeps a limit (`[reap]` in the configuration). Every act is in the ledger before it is done: /var/lib/gpumem/reap.jsonl for root,
-/// ~/.local/state/gpumem/reap.jsonl for anybody else; --history shows it.
+/// each and keeps a limit (`[reap]` in the configuration). Every act is in the ledger before it is done:
+/// /var/lib/gpumem/reap.jsonl for root, ~/.local/state/gpumem/reap.jsonl for anybody else; --history shows
+/// it.
 #[derive(Args, Debug, Default)]
 #[command(after_help = EXIT_CODES)]
 pub struct Reap {
