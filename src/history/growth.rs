@@ -36,9 +36,12 @@
 //!
 //! It judges nobody ([`crate::rules`] does), and asks no clock.
 
+mod halt;
+mod steps;
 mod window;
 
 use crate::model::Time;
+use halt::Pace;
 use window::{FIRE, Floor, KEEP, View};
 
 /// Bytes are kept in units of 64 KiB: 256 TiB fit into 32 bits.
@@ -77,6 +80,19 @@ pub struct Trend {
     pub growing_share: f64,
     /// What was given back between sixths of the span, as a share of what was added.
     pub falls_share: f64,
+    /// From `since` to when anything rose last.
+    pub rising_seconds: f64,
+    /// How long ago anything rose last.
+    pub quiet_seconds: f64,
+    /// The longest time between two rises.
+    pub longest_pause_seconds: f64,
+}
+
+impl Trend {
+    /// Whether nothing rose for so long, and for longer than it ever paused.
+    pub fn is_quiet_for(&self, seconds: f64) -> bool {
+        self.quiet_seconds >= seconds && self.quiet_seconds >= 1.5 * self.longest_pause_seconds
+    }
 }
 
 /// What is to be called a leak.
@@ -95,6 +111,8 @@ pub enum Verdict {
     Leak(Trend),
     /// It grows steadily, and not yet by so much or for so long.
     Growing(Trend),
+    /// It grew, as was demanded, and nothing has risen for a while.
+    Stopped(Trend),
     /// It has risen, and was not seen for long enough to tell.
     TooShort {
         /// For how long it was seen.
@@ -156,6 +174,8 @@ struct Outline {
     /// Since when some window passes.
     passes_since: Option<u32>,
     steady: Option<Steady>,
+    /// When growth ended, and at what height.
+    ended: Option<(u32, u32)>,
     first: Time,
     now: u32,
     grain: Grain,
@@ -200,6 +220,9 @@ struct Steady {
     /// When it last passed.
     held_at: u32,
     trend: Trend,
+    pace: Pace,
+    /// Less than this, and what it grew by has come back.
+    came_back_below: u32,
 }
 
 impl Growth {
@@ -249,6 +272,7 @@ impl Growth {
                 judge_at: 0,
                 passes_since: None,
                 steady: None,
+                ended: None,
                 first,
                 now: seconds(last, first),
                 grain: Grain::default(),
@@ -271,9 +295,17 @@ impl Growth {
         };
         let needed = demand.seconds.max(f64::from(SHORTEST_SECONDS));
         match outline.steady {
-            Some(Steady { trend, .. }) => {
-                if trend.grown_bytes >= demand.bytes && trend.span_seconds >= needed {
-                    Verdict::Leak(trend)
+            Some(Steady { trend, pace, .. }) => {
+                let has_stopped = pace.has_stopped();
+                // A quarter of an hour is one of growth, not of growth and the silence after it.
+                if trend.grown_bytes >= demand.bytes && trend.rising_seconds >= needed {
+                    if has_stopped {
+                        Verdict::Stopped(trend)
+                    } else {
+                        Verdict::Leak(trend)
+                    }
+                } else if has_stopped {
+                    Verdict::Not
                 } else {
                     Verdict::Growing(trend)
                 }
@@ -285,6 +317,10 @@ impl Growth {
             None => Verdict::Not,
         }
     }
+}
+
+fn units(bytes: f64) -> f64 {
+    bytes / UNIT as f64
 }
 
 fn seconds(time: Time, first: Time) -> u32 {
@@ -323,6 +359,11 @@ impl Outline {
                 }
             }
         };
+        if let Some(steady) = self.steady
+            && sample.low < steady.came_back_below
+        {
+            self.end(self.now);
+        }
         // On a plateau growth can cease, and cannot begin.
         if is_closed || (self.steady.is_some() && self.now >= self.judge_at) {
             self.judge_at = self.now.saturating_add(BUCKET_SECONDS);
@@ -370,14 +411,55 @@ impl Outline {
             }
             Some(passing) => {
                 let passes_since = *self.passes_since.get_or_insert(self.now);
-                if self.steady.is_some() || self.now - passes_since >= passing.probation {
-                    self.steady = Some(Steady {
+                if let Some(steady) = &mut self.steady {
+                    steady.held_at = self.now;
+                    if !steady.pace.has_stopped() {
+                        steady.trend = passing.trend;
+                    }
+                } else if self.now - passes_since >= passing.probation {
+                    let steady = Steady {
                         since: passing.since,
                         held_at: self.now,
                         trend: passing.trend,
-                    });
+                        pace: Pace::of(self, passing.since, units(passing.trend.bytes_per_second)),
+                        came_back_below: 0,
+                    };
+                    // A window may still be full of growth that is over.
+                    if !steady.pace.has_stopped() {
+                        self.steady = Some(steady);
+                    }
                 }
             }
+        }
+        self.follow();
+    }
+
+    /// Looks whether what grows steadily goes on.
+    fn follow(&mut self) {
+        let Some(mut steady) = self.steady else {
+            return;
+        };
+        let grown = units(steady.trend.grown_bytes as f64);
+        steady
+            .pace
+            .follow(self, units(steady.trend.bytes_per_second));
+        steady.came_back_below = steady.pace.came_back_below(grown);
+        let rose_at = steady.pace.either.last;
+        let trend = &mut steady.trend;
+        trend.rising_seconds = f64::from(rose_at.saturating_sub(steady.since));
+        trend.quiet_seconds = f64::from(self.now.saturating_sub(rose_at));
+        trend.longest_pause_seconds = f64::from(steady.pace.longest_pause());
+        self.steady = Some(steady);
+        if steady.pace.is_history(self.now) {
+            self.end(rose_at);
+        }
+    }
+
+    /// Growth that has ended is over: what it came to proves nothing any more.
+    fn end(&mut self, at: u32) {
+        if let Some(steady) = self.steady.take() {
+            self.ended = Some((at, steady.pace.height()));
+            self.passes_since = None;
         }
     }
 
@@ -393,6 +475,15 @@ impl Outline {
         };
         let gates = if self.steady.is_some() { &KEEP } else { &FIRE };
         let mut length = self.now.min(LONGEST_SECONDS);
+        // What grew before is no news, and what it gave back it may take again.
+        if let Some((at, height)) = self.ended
+            && floor.last() <= height
+        {
+            length = length.min(self.now - at);
+            if length < SHORTEST_SECONDS {
+                return None;
+            }
+        }
         let window = loop {
             if let Some(window) = view.judge(self.now - length, gates)
                 && window.counted >= f64::from(self.grain.mean)

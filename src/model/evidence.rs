@@ -123,6 +123,8 @@ pub struct LeakEvidence {
     pub grown_bytes: u64,
     /// The share of the window in which it grew, 0 to 1.
     pub growing_share: f64,
+    /// How long ago it stopped growing; `null` while it grows.
+    pub stopped_seconds: Option<f64>,
     /// What the GPU had free at the end of it.
     pub free_bytes: Option<u64>,
     /// When that is used up at this rate; `null` where it cannot be told.

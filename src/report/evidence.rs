@@ -128,6 +128,9 @@ fn of_leak(leak: &LeakEvidence) -> String {
         samples(leak.samples),
         leak.growing_share * 100.0
     );
+    if let Some(stopped) = leak.stopped_seconds {
+        let _ = write!(words, ", none for {}", Span::from_seconds(stopped));
+    }
     if let Some(free) = leak.free_bytes {
         let _ = write!(words, ", {} free", Bytes(free));
     }

@@ -4,6 +4,10 @@
 //! hour at least. The forecast divides what the whole GPU has free by that rate, and by the bounds of the
 //! rate; there is none where what is free is not known, or the rate may as well be 0.
 //!
+//! A forecast is as good as what follows. Where nothing has risen for five minutes, or for as long as it
+//! gave the GPU, it is withdrawn, and with it the severity: that the process stopped growing is said for a
+//! while, and is no accusation.
+//!
 //! Never a leak: rows of type graphics (a desktop has as much as is on the screen), and what a GPU has in
 //! use as a whole. Nothing is offered that ends a process: to lose a training that leaks is for its owner
 //! to choose.
@@ -23,6 +27,8 @@ use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::{Bytes, MIB, Span};
 
+/// Sooner than this a forecast is not refuted: samples are that far apart.
+const SHORTEST_REFUTATION_SECONDS: f64 = 60.0;
 /// A forecast beyond this is a number without a meaning.
 const LONGEST_FORECAST_SECONDS: f64 = 30.0 * 86_400.0;
 
@@ -138,6 +144,8 @@ struct LeakOn {
     trend: Trend,
     forecast: Option<Forecast>,
     free_bytes: Option<u64>,
+    /// It grew, and does not any more.
+    has_stopped: bool,
     severity: Severity,
 }
 
@@ -190,8 +198,9 @@ fn judge(
         bytes: settings.min_growth.0,
         seconds: settings.window.seconds(),
     };
-    let trend = match row.growth().verdict(&demand) {
-        Verdict::Leak(trend) => trend,
+    let (trend, has_stopped) = match row.growth().verdict(&demand) {
+        Verdict::Leak(trend) => (trend, false),
+        Verdict::Stopped(trend) => (trend, true),
         Verdict::Growing(trend) => {
             verdicts.expect(pending(rule, process, index, &settings, &trend));
             return None;
@@ -213,6 +222,12 @@ fn judge(
         .find(|gpu| gpu.index == index && gpu.stale_seconds.is_none())
         .and_then(|gpu| Some(gpu.memory.as_ref()?.free_bytes));
     let forecast = free_bytes.and_then(|free| Forecast::of(&trend, free));
+    // By now the GPU would be full.
+    let is_refuted = forecast.is_some_and(|forecast| {
+        trend.is_quiet_for(forecast.seconds.max(SHORTEST_REFUTATION_SECONDS))
+    });
+    let has_stopped = has_stopped || is_refuted;
+    let forecast = forecast.filter(|_| !has_stopped);
     let is_near =
         forecast.is_some_and(|forecast| forecast.seconds < settings.out_of_memory_within.seconds());
     Some(LeakOn {
@@ -224,7 +239,10 @@ fn judge(
         trend,
         forecast,
         free_bytes,
-        severity: if is_near {
+        has_stopped,
+        severity: if has_stopped {
+            Severity::Info
+        } else if is_near {
             Severity::Critical
         } else {
             settings.severity
@@ -266,7 +284,11 @@ fn finding(
     let until_full = |on: &LeakOn| on.forecast.map_or(f64::INFINITY, |it| it.seconds);
     let first = leaks.iter().min_by(|a, b| {
         let by_forecast = until_full(a).total_cmp(&until_full(b));
-        by_forecast.then(b.trend.grown_bytes.cmp(&a.trend.grown_bytes))
+        let by_growth = b.trend.grown_bytes.cmp(&a.trend.grown_bytes);
+        a.has_stopped
+            .cmp(&b.has_stopped)
+            .then(by_forecast)
+            .then(by_growth)
     })?;
     let evidence = evidence(first);
     let message = message(
@@ -316,6 +338,7 @@ fn evidence(on: &LeakOn) -> LeakEvidence {
         samples: trend.samples,
         grown_bytes: trend.grown_bytes,
         growing_share: trend.growing_share,
+        stopped_seconds: on.has_stopped.then_some(trend.quiet_seconds),
         free_bytes: on.free_bytes,
         out_of_memory_seconds: on.forecast.map(|forecast| forecast.seconds),
         out_of_memory_seconds_low: on.forecast.map(|forecast| forecast.soonest),
@@ -329,14 +352,26 @@ fn message(process: &Process, first: &LeakOn, leaks: &[LeakOn], seconds: f64) ->
         1 => " (and on one more)".to_owned(),
         more => format!(" (and on {more} more)"),
     };
+    let trend = &first.trend;
+    if first.has_stopped {
+        return format!(
+            "{} ({}) stopped growing {} ago on GPU {}{others}: it had grown by {} in {}",
+            subject::name(process),
+            process.pid,
+            Span::from_seconds(trend.quiet_seconds),
+            first.gpu.index,
+            Bytes(trend.grown_bytes),
+            Span::from_seconds(trend.rising_seconds),
+        );
+    }
     let mut message = format!(
         "{} ({}) has grown by {} a minute on GPU {}{others} for {}: {} in all",
         subject::name(process),
         process.pid,
-        Bytes((first.trend.bytes_per_second * 60.0) as u64),
+        Bytes((trend.bytes_per_second * 60.0) as u64),
         first.gpu.index,
         Span::from_seconds(seconds),
-        Bytes(first.trend.grown_bytes),
+        Bytes(trend.grown_bytes),
     );
     if let Some(forecast) = first.forecast {
         message += &format!(

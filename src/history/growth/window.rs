@@ -4,6 +4,8 @@
 //! [`super`].
 
 use super::BUCKET_SECONDS;
+use super::halt::{HELD_SECONDS, held_at};
+use super::steps::Steps;
 use super::{Bucket, LEAST_RISE, MOST_BUCKETS, Outline, SHORTEST_SECONDS, Trend, UNIT};
 
 /// Of all growth that counts, one slot may be no more than one part in so many.
@@ -12,6 +14,10 @@ const LEAST_STEPS: f64 = 4.0;
 const FEW_STEPS: f64 = 8.0;
 /// A climb is like another where it took a fifth of the time or more.
 const SAME_CLIMB: f64 = 0.2;
+/// What goes down by less than this, of what it goes up by, keeps to no band.
+const CALM: f64 = 0.1;
+/// Of its growth in a third of the window, so much has to be above all that was held before.
+const NEW_SHARE: f64 = 0.3;
 /// A window is cut into as many slots.
 const SLOTS: usize = 12;
 
@@ -62,6 +68,8 @@ pub(super) struct Gates {
     pace_lately: f64,
     /// The share of the mean rate that the present one has to be.
     pub(super) slowed: f64,
+    /// Whether it has not been called steady yet.
+    is_first: bool,
 }
 
 /// To call growth steady.
@@ -76,6 +84,7 @@ pub(super) const FIRE: Gates = Gates {
     settles: 1.3,
     pace_lately: 0.35,
     slowed: 0.6,
+    is_first: true,
 };
 
 /// To go on calling it so.
@@ -90,6 +99,7 @@ pub(super) const KEEP: Gates = Gates {
     settles: 2.0,
     pace_lately: 0.15,
     slowed: 0.33,
+    is_first: false,
 };
 
 /// A window in which the floor rises steadily, in seconds since the first sample.
@@ -98,6 +108,13 @@ pub(super) struct Window {
     pub(super) end: u32,
     /// What all slots count for.
     pub(super) counted: f64,
+}
+
+/// A rise of the floor: at its start, or up to when it ended.
+pub(super) struct Rise {
+    pub(super) start: u32,
+    pub(super) until: u32,
+    pub(super) size: f64,
 }
 
 pub(super) struct View<'a> {
@@ -154,7 +171,8 @@ impl View<'_> {
             && self.unseen(first, last) <= length / 3
             && self.gives_back(start - (length / 2).min(start), end) <= gates.falls
             && !self.settles(start, length, counted * gates.settles)
-            && self.pace_lately(start, end, counted) >= gates.pace_lately;
+            && self.pace_lately(start, end, counted) >= gates.pace_lately
+            && (!gates.is_first || self.is_no_high_water(start, end, counted));
         passes.then_some(Window {
             start,
             end,
@@ -229,6 +247,28 @@ impl View<'_> {
         rises
     }
 
+    /// Where the floor rises from bucket to bucket.
+    pub(super) fn rises_of_buckets(&self, start: u32, end: u32) -> Vec<Rise> {
+        let first = self.index(start);
+        let inside = (first + 1..self.floor.len).filter(|at| {
+            self.floor.at(*at) > self.floor.at(*at - 1) && self.buckets()[*at].start < end
+        });
+        inside
+            .map(|at| {
+                let bucket = &self.buckets()[at];
+                Rise {
+                    start: bucket.start,
+                    until: if bucket.low == bucket.high {
+                        bucket.start
+                    } else {
+                        self.end_of(at)
+                    },
+                    size: f64::from(self.floor.at(at) - self.floor.at(at - 1)),
+                }
+            })
+            .collect()
+    }
+
     /// Seconds in which nothing was seen.
     fn unseen(&self, first: usize, last: usize) -> u32 {
         (first..=last)
@@ -274,6 +314,83 @@ impl View<'_> {
         median.unwrap_or_default() * SLOTS as f64 / counted
     }
 
+    /// Whether it is neither a high water nor a band that fills: what never comes down is asked for the one,
+    /// what does for the other.
+    fn is_no_high_water(&self, start: u32, end: u32, counted: f64) -> bool {
+        let (up, down) = self.ups_and_downs(start);
+        if down <= up * CALM {
+            Steps::of(self, start, end, counted).are_a_habit()
+        } else {
+            self.leaves_its_band(start, end, counted)
+        }
+    }
+
+    /// Whether it leaves the band that it moved in. What is held for minutes has to be higher lately than
+    /// ever before, not just than at first, or it has to peak higher; and where its peaks are no higher
+    /// than in the rest of the window, they rise on the whole.
+    fn leaves_its_band(&self, start: u32, end: u32, counted: f64) -> bool {
+        let last_third = end - (end - start) / 3;
+        // Of what is held and of the highest: before the window, in it, and lately.
+        let mut most = [[0u32; 3]; 2];
+        for (at, bucket) in self.buckets().iter().enumerate() {
+            if bucket.is_hole() || bucket.start >= end {
+                continue;
+            }
+            let part = usize::from(bucket.start >= start) + usize::from(bucket.start >= last_third);
+            let held = held_at(&self.buckets()[..=at], self.end_of(at), HELD_SECONDS);
+            most[0][part] = most[0][part].max(held);
+            most[1][part] = most[1][part].max(bucket.high);
+        }
+        let exceeds = |lately: u32, before: u32| {
+            f64::from(lately) >= f64::from(before) + NEW_SHARE * counted / 3.0
+        };
+        let [held, high] = most;
+        let is_new = |of: [u32; 3]| exceeds(of[2], of[0].max(of[1]));
+        (is_new(held) || is_new(high))
+            && (exceeds(high[2], high[1]) || self.ceiling_rises(start, end, counted) >= NEW_SHARE)
+    }
+
+    /// How fast the highs of the twelfths rise, as a share of the floor's mean rate. What moves within a band
+    /// comes to its top no higher than before, and fills the band at most.
+    fn ceiling_rises(&self, start: u32, end: u32, counted: f64) -> f64 {
+        let highs = self.highs(start, end);
+        let mut slopes = Vec::with_capacity(SLOTS * SLOTS / 2);
+        for from in 0..SLOTS {
+            for to in from + SLOTS / 3..SLOTS {
+                if let (Some(before), Some(after)) = (highs[from], highs[to]) {
+                    slopes.push((after - before) / (to - from) as f64);
+                }
+            }
+        }
+        slopes.sort_unstable_by(f64::total_cmp);
+        let median = slopes.get(slopes.len() / 2).copied();
+        median.unwrap_or_default() * SLOTS as f64 / counted
+    }
+
+    /// The most in each twelfth of a stretch; `None` where nothing was seen.
+    fn highs(&self, start: u32, end: u32) -> [Option<f64>; SLOTS] {
+        let mut highs = [None; SLOTS];
+        let length = u64::from(end - start).max(1);
+        for at in self.index(start)..self.floor.len {
+            let bucket = &self.buckets()[at];
+            if bucket.start >= end {
+                break;
+            }
+            if bucket.is_hole() {
+                continue;
+            }
+            let slot = |time: u32| {
+                let since = u64::from(time.clamp(start, end) - start);
+                (since * SLOTS as u64 / length).min(SLOTS as u64 - 1) as usize
+            };
+            let until = self.end_of(at).saturating_sub(1).max(bucket.start);
+            for high in &mut highs[slot(bucket.start)..=slot(until)] {
+                *high = Some(f64::from(bucket.high).max(high.unwrap_or(0.0)));
+            }
+        }
+        highs
+    }
+
     /// The least in each of so many parts of a stretch; `None` where nothing was seen.
     fn lows(&self, start: u32, end: u32, parts: usize) -> [Option<f64>; SLOTS] {
         let mut lows = [u32::MAX; SLOTS];
@@ -296,8 +413,14 @@ impl View<'_> {
 
     /// Whether it goes down nearly as much as up, from bucket to bucket.
     pub(super) fn is_restless(&self, window: &Window) -> bool {
+        let (up, down) = self.ups_and_downs(window.start);
+        down > up / 2.0
+    }
+
+    /// What the lows go up and down by, from bucket to bucket.
+    fn ups_and_downs(&self, start: u32) -> (f64, f64) {
         let lows = || {
-            let inside = self.buckets()[self.index(window.start)..].iter();
+            let inside = self.buckets()[self.index(start)..].iter();
             inside
                 .filter(|bucket| !bucket.is_hole())
                 .map(|bucket| f64::from(bucket.low))
@@ -307,7 +430,7 @@ impl View<'_> {
             up += f64::max(after - before, 0.0);
             down += f64::max(before - after, 0.0);
         }
-        down > up / 2.0
+        (up, down)
     }
 
     /// Whether it rose faster all along before the window, for as long or three times as long: then it
@@ -383,6 +506,10 @@ impl View<'_> {
             grown_bytes: counted.max(window.counted) as u64 * UNIT,
             growing_share: rises.iter().filter(|rise| **rise > 0.0).count() as f64 / SLOTS as f64,
             falls_share: self.gives_back(since, window.end),
+            // What [`super::halt`] tells.
+            rising_seconds: 0.0,
+            quiet_seconds: 0.0,
+            longest_pause_seconds: 0.0,
         }
     }
 }

@@ -124,6 +124,9 @@ fn growth_that_may_as_well_be_none_has_no_forecast() {
         grown_bytes: GIB,
         growing_share: 1.0,
         falls_share: 0.0,
+        rising_seconds: 900.0,
+        quiet_seconds: 0.0,
+        longest_pause_seconds: 0.0,
     };
     assert_eq!(Forecast::of(&trend(0.0), GIB), None);
     assert_eq!(Forecast::of(&trend(1.0), 80 * GIB), None);
@@ -165,6 +168,54 @@ fn a_desktop_and_what_the_driver_does_not_tell_are_never_accused() {
         engine.undecided()[0].reason,
         "the driver does not tell what process 4242 holds on GPU 0"
     );
+}
+
+#[test]
+fn a_leak_that_stopped_loses_forecast_and_severity_within_minutes() {
+    let (mut scene, mut engine) = (scene(), engine());
+    grow(&mut scene, &mut engine, 0, 60, GIB);
+    assert_eq!(only(&engine).severity, Severity::Critical);
+    grow(&mut scene, &mut engine, 0, 4, 0);
+    assert_eq!(only(&engine).severity, Severity::Critical);
+    grow(&mut scene, &mut engine, 0, 8, 0);
+    let finding = only(&engine);
+    assert_eq!(finding.severity, Severity::Info);
+    let start = "python train.py (4242) stopped growing 1";
+    assert!(finding.message.starts_with(start), "{}", finding.message);
+    let evidence = evidence_of(finding);
+    assert_eq!(evidence.out_of_memory_seconds, None);
+    let stopped = evidence.stopped_seconds.unwrap();
+    assert!((660.0..=720.0).contains(&stopped), "{stopped}");
+    assert_eq!(engine.resolved(), []);
+    grow(&mut scene, &mut engine, 0, 8, 0);
+    assert_eq!((engine.findings().len(), engine.resolved().len()), (0, 1));
+}
+
+#[test]
+fn a_forecast_that_did_not_come_true_is_withdrawn() {
+    let (mut scene, mut engine) = (scene(), engine());
+    // 72 GiB were free: two minutes of growth are left.
+    grow(&mut scene, &mut engine, 0, 35, 2 * GIB);
+    grow(&mut scene, &mut engine, 0, 1, 0);
+    let finding = only(&engine);
+    assert_eq!(finding.severity, Severity::Critical);
+    assert!(evidence_of(finding).out_of_memory_seconds.unwrap() < 120.0);
+    grow(&mut scene, &mut engine, 0, 2, 0);
+    let finding = only(&engine);
+    assert_eq!(finding.severity, Severity::Info);
+    assert_eq!(evidence_of(finding).out_of_memory_seconds, None);
+}
+
+#[test]
+fn a_tenth_that_came_back_ends_it_at_once() {
+    let (mut scene, mut engine) = (scene(), engine());
+    grow(&mut scene, &mut engine, 0, 40, 100 * MIB);
+    only(&engine);
+    scene.step();
+    let used = scene.row(0, PID).used_bytes.unwrap();
+    scene.row(0, PID).used_bytes = Some(used - 480 * MIB);
+    engine.observe(&scene.now);
+    assert_eq!((engine.findings().len(), engine.resolved().len()), (0, 1));
 }
 
 #[test]

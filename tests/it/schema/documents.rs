@@ -233,6 +233,7 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
             samples,
             grown_bytes: GIB,
             growing_share: 0.9,
+            stopped_seconds: Some(300.0),
             free_bytes: Some(GIB),
             out_of_memory_seconds: Some(1000.0),
             out_of_memory_seconds_low: Some(900.0),
