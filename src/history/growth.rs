@@ -54,6 +54,8 @@ const LEAST_RISE: u32 = (64 << 20) / UNIT as u32;
 const MOST_BUCKETS: usize = 72;
 /// A bucket's width before it is merged with another.
 const BUCKET_SECONDS: u32 = 30;
+/// A plateau is judged for as long.
+const YOUNG_SECONDS: u32 = 180;
 /// No window is shorter.
 const SHORTEST_SECONDS: u32 = 900;
 /// No window is longer.
@@ -364,11 +366,18 @@ impl Outline {
         {
             self.end(self.now);
         }
-        // On a plateau growth can cease, and cannot begin.
-        if is_closed || (self.steady.is_some() && self.now >= self.judge_at) {
+        // On a plateau growth can cease, and cannot begin, once it is sure that it is one.
+        let is_watched = self.steady.is_some() || self.is_young_plateau();
+        if is_closed || (is_watched && self.now >= self.judge_at) {
             self.judge_at = self.now.saturating_add(BUCKET_SECONDS);
             self.judge();
         }
+    }
+
+    /// Whether the last rise may yet prove to be a peak.
+    fn is_young_plateau(&self) -> bool {
+        let last = self.buckets.last();
+        last.is_some_and(|last| self.now - last.start <= YOUNG_SECONDS)
     }
 
     fn push(&mut self, bucket: Bucket) {
@@ -404,7 +413,7 @@ impl Outline {
     }
 
     fn judge(&mut self) {
-        match self.passing() {
+        match self.passing().or_else(|| self.in_large_steps()) {
             None => {
                 self.passes_since = None;
                 self.steady = self.steady.filter(|steady| self.may_last(steady));
@@ -461,6 +470,40 @@ impl Outline {
             self.ended = Some((at, steady.pace.height()));
             self.passes_since = None;
         }
+    }
+
+    /// Large steps far apart, which no window is full of yet.
+    fn in_large_steps(&self) -> Option<Passing> {
+        let floor = Floor::of(&self.buckets);
+        if floor.last() - floor.at(0) < LEAST_RISE {
+            return None;
+        }
+        let view = View {
+            outline: self,
+            floor: &floor,
+        };
+        let window = steps::large(&view, self.now.saturating_sub(LONGEST_SECONDS))?;
+        if self
+            .ended
+            .is_some_and(|(at, height)| window.start < at && floor.last() <= height)
+        {
+            return None;
+        }
+        let since = self.steady.map_or(window.start, |steady| steady.since);
+        let mut trend = view.trend(since, &window);
+        // A jump counts for little elsewhere; here the jumps are what grows.
+        let counted = view.risen(since);
+        let span = f64::from(self.now - since);
+        let a_second = counted / span * UNIT as f64;
+        trend.grown_bytes = counted as u64 * UNIT;
+        trend.bytes_per_second = a_second;
+        trend.bytes_per_second_low = a_second / 1.5;
+        trend.bytes_per_second_high = a_second * 1.5;
+        Some(Passing {
+            since,
+            trend,
+            probation: 0,
+        })
     }
 
     /// The longest window that passes.

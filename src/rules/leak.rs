@@ -8,7 +8,7 @@
 //! gave the GPU, it is withdrawn, and with it the severity: that the process stopped growing is said for a
 //! while, and is no accusation.
 //!
-//! Never a leak: rows of type graphics (a desktop has as much as is on the screen), and what a GPU has in
+//! Never a leak: what moves in the last twentieth of a GPU that was that full before; rows of type graphics (a desktop has as much as is on the screen), and what a GPU has in
 //! use as a whole. Nothing is offered that ends a process: to lose a training that leaks is for its owner
 //! to choose.
 //!
@@ -27,6 +27,8 @@ use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::{Bytes, MIB, Span};
 
+/// What began in the last twentieth of a GPU has no room to leak into.
+const PINNED_SHARE: f64 = 0.05;
 /// Sooner than this a forecast is not refuted: samples are that far apart.
 const SHORTEST_REFUTATION_SECONDS: f64 = 60.0;
 /// A forecast beyond this is a number without a meaning.
@@ -215,12 +217,20 @@ fn judge(
         Verdict::Not => return None,
     };
     let uuid = seen.history.gpu_uuid(row);
-    let free_bytes = seen
+    let memory = seen
         .snapshot
         .gpus
         .iter()
         .find(|gpu| gpu.index == index && gpu.stale_seconds.is_none())
-        .and_then(|gpu| Some(gpu.memory.as_ref()?.free_bytes));
+        .and_then(|gpu| gpu.memory.as_ref());
+    let is_pinned = memory.is_some_and(|memory| {
+        let free_before = memory.free_bytes.saturating_add(trend.grown_bytes) as f64;
+        free_before <= PINNED_SHARE * memory.total_bytes as f64
+    });
+    if is_pinned {
+        return None;
+    }
+    let free_bytes = memory.map(|memory| memory.free_bytes);
     let forecast = free_bytes.and_then(|free| Forecast::of(&trend, free));
     // By now the GPU would be full.
     let is_refuted = forecast.is_some_and(|forecast| {

@@ -4,7 +4,8 @@
 //! random, ever more rarely, by any amount. What leaks at each epoch or request does it as regularly as
 //! these come, or so often that chance is no matter.
 
-use super::window::View;
+use super::UNIT;
+use super::window::{View, Window};
 
 /// A step is no less than this share of what counts.
 const LEAST_SHARE: f64 = 0.02;
@@ -17,7 +18,9 @@ const CLOSE_SECONDS: u32 = 90;
 /// So many steps need not be regular,
 const MANY: usize = 12;
 /// where time tells them better than its logarithm does, by so much (the logarithm of the odds),
-const ODDS: f64 = 1.5;
+const ODDS: f64 = 4.0;
+/// which is less where it is hardly flat,
+const ODDS_OF_NEARLY_SMOOTH: f64 = 1.5;
 /// or they are so many for each time that the process grew e times as old.
 const DENSE: f64 = 25.0;
 /// Over less than this, old by young, time and its logarithm are alike.
@@ -30,7 +33,60 @@ const FEWEST: usize = 4;
 const LONGEST_GAP: f64 = 1.4;
 const WIDTH_SHARE: u32 = 16;
 /// and the highest so many times the lowest.
-const HIGHEST: f64 = 2.0;
+const HIGHEST: f64 = 1.5;
+
+/// Steps of 1 GiB and more are told from the third on,
+const LARGE: f64 = (1u64 << 30) as f64 / UNIT as f64;
+const LARGE_FEWEST: usize = 3;
+/// unless they come as fast as a model is loaded.
+const LARGE_GAP_SECONDS: f64 = 300.0;
+/// Level shifts of a day have nothing to do with each other.
+const LARGE_LONGEST_GAP_SECONDS: f64 = 1800.0;
+/// They and the times between are alike but for this.
+const LARGE_ALIKE: f64 = 1.15;
+/// The last has to be held for so long.
+const LARGE_HELD_SECONDS: f64 = 120.0;
+
+/// The window of the last large steps, where they come regularly and none was given back.
+pub(super) fn large(view: &View<'_>, start: u32) -> Option<Window> {
+    let end = view.outline.now;
+    let rises = view.rises_of_buckets(start, end);
+    let large: Vec<_> = rises.iter().filter(|rise| rise.size >= LARGE).collect();
+    let last = large.last_chunk::<LARGE_FEWEST>()?;
+    let gaps = [1, 2].map(|at| f64::from(last[at].start - last[at - 1].start));
+    let sizes = last.map(|rise| rise.size);
+    let since_last = f64::from(end - last[LARGE_FEWEST - 1].start);
+    let slack = f64::from((end - last[0].start) / WIDTH_SHARE / 2);
+    let longest = LARGE_ALIKE * least(&gaps) + slack;
+    // What rises between is something else.
+    let counted: f64 = sizes.iter().sum();
+    let first = last[0].start.saturating_sub(least(&gaps) as u32);
+    let all: f64 = rises
+        .iter()
+        .filter(|rise| rise.start >= first)
+        .map(|rise| rise.size)
+        .sum();
+    let passes = least(&gaps) >= LARGE_GAP_SECONDS
+        && most(&gaps) <= LARGE_LONGEST_GAP_SECONDS
+        && since_last >= LARGE_HELD_SECONDS
+        && most(&gaps).max(since_last) <= longest
+        && most(&sizes) <= LARGE_ALIKE * least(&sizes)
+        && all <= LARGE_ALIKE * counted
+        && view.is_calm(start);
+    passes.then_some(Window {
+        start: first,
+        end,
+        counted,
+    })
+}
+
+fn most(of: &[f64]) -> f64 {
+    of.iter().copied().fold(0.0, f64::max)
+}
+
+fn least(of: &[f64]) -> f64 {
+    of.iter().copied().fold(f64::INFINITY, f64::min)
+}
 
 /// The steps in a window.
 pub(super) struct Steps {
@@ -75,10 +131,12 @@ impl Steps {
         // At a rate of 1 / age the density of growth is 1 / (age ln ages), at a steady one 1 / span.
         let by_log = (young * (ages - 1.0) / ages.ln()).ln();
         let old_enough = || rises.iter().filter(|rise| f64::from(rise.start) >= young);
-        let most = counted / 4.0;
+        let cap = counted / 4.0;
         let (mut weight, mut squares, mut sum) = (0.0, 0.0, 0.0);
-        for rise in old_enough() {
-            let size = rise.size.min(most);
+        // That there was a step just now is why it is asked.
+        let asked_at = rises.last().map_or(end, |rise| rise.start);
+        for rise in old_enough().filter(|rise| rise.start < asked_at) {
+            let size = rise.size.min(cap);
             let middle = f64::midpoint(f64::from(rise.start), f64::from(rise.until));
             weight += size;
             squares += size * size;
@@ -106,7 +164,7 @@ impl Steps {
             return true;
         }
         if self.flat_share < FLAT_SHARE {
-            return self.ages < TELLING || self.odds_of_time > ODDS;
+            return self.ages < TELLING || self.odds_of_time > ODDS_OF_NEARLY_SMOOTH;
         }
         if self.sizes.len() >= MANY {
             let dense = self.sizes.len() as f64 / self.ages.ln();
@@ -115,8 +173,6 @@ impl Steps {
         if self.sizes.len() < FEWEST {
             return false;
         }
-        let most = |of: &[f64]| of.iter().copied().fold(0.0, f64::max);
-        let least = |of: &[f64]| of.iter().copied().fold(f64::INFINITY, f64::min);
         most(&self.gaps).max(self.since_last) <= LONGEST_GAP * least(&self.gaps) + self.slack
             && most(&self.sizes) <= HIGHEST * least(&self.sizes)
     }

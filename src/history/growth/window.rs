@@ -269,6 +269,11 @@ impl View<'_> {
             .collect()
     }
 
+    /// What the floor has risen by since a time.
+    pub(super) fn risen(&self, since: u32) -> f64 {
+        f64::from(self.floor.last() - self.floor.at(self.index(since)))
+    }
+
     /// Seconds in which nothing was seen.
     fn unseen(&self, first: usize, last: usize) -> u32 {
         (first..=last)
@@ -317,8 +322,7 @@ impl View<'_> {
     /// Whether it is neither a high water nor a band that fills: what never comes down is asked for the one,
     /// what does for the other.
     fn is_no_high_water(&self, start: u32, end: u32, counted: f64) -> bool {
-        let (up, down) = self.ups_and_downs(start);
-        if down <= up * CALM {
+        if self.is_calm(start) {
             Steps::of(self, start, end, counted).are_a_habit()
         } else {
             self.leaves_its_band(start, end, counted)
@@ -415,6 +419,12 @@ impl View<'_> {
     pub(super) fn is_restless(&self, window: &Window) -> bool {
         let (up, down) = self.ups_and_downs(window.start);
         down > up / 2.0
+    }
+
+    /// Whether hardly anything is ever given back.
+    pub(super) fn is_calm(&self, start: u32) -> bool {
+        let (up, down) = self.ups_and_downs(start);
+        down <= up * CALM
     }
 
     /// What the lows go up and down by, from bucket to bucket.

@@ -14,6 +14,7 @@ mod families;
 pub mod judge;
 mod machine;
 mod people;
+mod prefixes;
 pub mod random;
 pub mod scenario;
 mod stage;

@@ -40,6 +40,10 @@ pub struct Labels {
     pub kill_ok: BTreeMap<u32, bool>,
     /// The severity that the expected findings have, where that is asked for.
     pub severity: Option<&'static str>,
+    /// Right or arguable between two times, in seconds since the first sample.
+    pub tolerated: Vec<(Verdict, f64, f64)>,
+    /// When what is expected began, in seconds; `None` where nobody asks how soon it is found.
+    pub onset: Option<f64>,
     /// Inference servers, whose waiting is not idleness.
     pub servers: Vec<u32>,
     /// Kinds that the table's words would accuse here, though not its spirit: told by other evidence.

@@ -14,6 +14,7 @@ fn grows(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + 'static
     let level = s.random.range(65.0, 93.0);
     let pid = s.act(process, move |t, random| at_work(curve(t, random), level));
     s.accuse("leak", pid, &[]);
+    s.labels.onset = Some(0.0);
     pid
 }
 
@@ -102,6 +103,7 @@ pub const FAMILIES: &[Family] = &[
         grows(s, move |t, _| {
             base + growth * ((t - begin) / (end - begin)).max(0.0)
         });
+        s.labels.onset = Some(begin);
     }),
     family(
         "leak_after_a_level_shift",

@@ -5,6 +5,7 @@ mod hung;
 mod idle;
 mod leak;
 mod orphan;
+mod over_time;
 mod quiet_broken;
 mod quiet_leak;
 mod quiet_life;
@@ -43,6 +44,7 @@ pub fn all() -> Vec<Family> {
         idle::FAMILIES,
         leak::FAMILIES,
         orphan::FAMILIES,
+        over_time::FAMILIES,
         faults::FAMILIES,
         hung::FAMILIES,
         unattributed::FAMILIES,

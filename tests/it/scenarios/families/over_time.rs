@@ -1,0 +1,145 @@
+//! Memory that is judged at every moment: what stops, what creeps, what is full and what comes in steps.
+
+use super::super::doing::working;
+use super::super::people::trainer;
+use super::super::random::Random;
+use super::super::scenario::Subject;
+use super::super::stage::{GIB, MIB, Stage};
+use super::{Family, family};
+
+/// A trainer whose memory follows a curve over time, in the steps that the driver allocates.
+fn moves(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + 'static) -> u32 {
+    let process = trainer(&mut s.random);
+    let level = s.random.range(65.0, 93.0);
+    s.act(process, move |t, random| {
+        working(curve(t, random).max(0.0) as u64 / (2 * MIB) * (2 * MIB)).sm(level)
+    })
+}
+
+/// A share of the GPU's memory, in bytes.
+fn part(s: &mut Stage, low: f64, high: f64) -> f64 {
+    s.machine.model.total_bytes as f64 * s.random.range(low, high)
+}
+
+/// It may be called a leak from one time to ten minutes after another.
+fn tolerate(s: &mut Stage, pid: u32, from: f64, to: f64) {
+    let verdict = ("leak", Subject::Process(pid));
+    s.labels.tolerated.push((verdict, from, to + 600.0));
+}
+
+/// Growth so long, and as long without it.
+fn stops(s: &mut Stage) -> f64 {
+    s.minutes(90.0, 170.0);
+    s.at(0.4, 0.6)
+}
+
+pub const FAMILIES: &[Family] = &[
+    family(
+        "leak_that_stopped",
+        "It leaked for an hour; the cause went away, and it has been flat for as long.",
+        |s| {
+            let (stop, base, growth) = (stops(s), part(s, 0.1, 0.3), part(s, 0.1, 0.5));
+            let pid = moves(s, move |t, _| base + growth * (t / stop).min(1.0));
+            tolerate(s, pid, 0.0, stop);
+        },
+    ),
+    family(
+        "leak_that_stopped_under_peaks",
+        "It leaked, and stopped; evaluation goes on taking GiB for a minute.",
+        |s| {
+            let (stop, base, growth) = (stops(s), part(s, 0.1, 0.3), part(s, 0.2, 0.4));
+            let (every, peak) = (s.random.range(300.0, 600.0), part(s, 0.03, 0.1));
+            let pid = moves(s, move |t, _| {
+                let evaluates = t % every > every - 70.0;
+                base + growth * (t / stop).min(1.0) + if evaluates { peak } else { 0.0 }
+            });
+            tolerate(s, pid, 0.0, stop);
+        },
+    ),
+    family(
+        "leak_given_back",
+        "It grew for an hour, and then gave a fifth of that back.",
+        |s| {
+            let (stop, base, growth) = (stops(s), part(s, 0.1, 0.3), part(s, 0.2, 0.5));
+            let pid = moves(s, move |t, _| {
+                base + growth * if t < stop { t / stop } else { 0.8 }
+            });
+            // Withdrawn at once: within a sample or two.
+            tolerate(s, pid, 0.0, stop - 480.0);
+        },
+    ),
+    family(
+        "alloc_high_water",
+        "Sequences of any length: the caching allocator's high water creeps up for hours, ever rarer.",
+        |s| {
+            s.minutes(340.0, 390.0);
+            s.every(60.0);
+            let (base, step) = (part(s, 0.2, 0.4), part(s, 0.008, 0.025));
+            let often = s.random.range(3.0, 8.0);
+            let (mut more, mut before) = (0.0, 0.0);
+            moves(s, move |t, random| {
+                let age = |t: f64| (t / 60.0 + 2.0).ln();
+                if random.chance(1.0 - (-often * (age(t) - age(before))).exp()) {
+                    more += step * random.range(0.3, 1.7);
+                }
+                before = t;
+                base * (t / 90.0).min(1.0) + more
+            });
+        },
+    ),
+    family(
+        "pinned_card",
+        "The card is full to the last GiB or two, and moves within them for hours.",
+        |s| {
+            s.minutes(280.0, 320.0);
+            s.every(60.0);
+            s.is_lonely = true;
+            let total = s.machine.model.total_bytes as f64;
+            let (top, band) = (total * 0.985, total * s.random.range(0.015, 0.03));
+            let fills = s.end() * s.random.range(0.3, 0.9);
+            moves(s, move |t, random| {
+                let floor = 0.9 * (t / fills).min(1.0);
+                top - band * (1.0 - floor) * random.range(0.0, 1.0)
+            });
+        },
+    ),
+    family(
+        "leak_in_large_steps",
+        "Each epoch of a quarter of an hour leaves GiB behind.",
+        |s| {
+            s.minutes(150.0, 190.0);
+            s.every(60.0);
+            let epoch = s.random.range(600.0, 1000.0);
+            let room = part(s, 0.7, 0.75) / (s.end() / epoch).ceil();
+            let step = room.max(1.1 * GIB as f64);
+            let base = part(s, 0.05, 0.06);
+            let total = s.machine.model.total_bytes as f64 * 0.97;
+            let pid = moves(s, move |t, _| {
+                (base + step * (t / epoch).floor()).min(total)
+            });
+            tolerate(s, pid, 0.0, s.end());
+            s.allow(pid, &["leak"]);
+        },
+    ),
+    family(
+        "leak_by_requests",
+        "Each request leaves a little behind; they come when they come.",
+        |s| {
+            s.minutes(150.0, 200.0);
+            s.every(60.0);
+            let base = part(s, 0.1, 0.3);
+            let (gap, each) = (s.random.range(40.0, 120.0), part(s, 0.001, 0.002));
+            let (mut more, mut next) = (0.0, 0.0);
+            let pid = moves(s, move |t, random| {
+                while t >= next {
+                    more += each * random.range(0.5, 1.5);
+                    next -= gap * random.range(1e-9, 1.0).ln();
+                }
+                base + more
+            });
+            s.accuse("leak", pid, &[]);
+            // Chance looks like a high water for a while.
+            s.labels.onset = Some(1200.0);
+        },
+    ),
+];
