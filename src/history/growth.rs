@@ -16,9 +16,14 @@
 //!   proves nothing, and only the valleys before it are judged;
 //! - more than the samples may miss the bottom of a valley by.
 //!
-//! Growth once found stays found through a pause or a peak of some minutes, and ends when its last third
-//! lags, or half of it is given back. What goes down from bucket to bucket nearly as much as up has to pass
-//! for a twelfth of the window before it is found.
+//! - no high water: what rises in steps does so regularly, or so often that time tells it better than the
+//!   logarithm of the process's age (`steps`); regular steps of 1 GiB and more are told from the third on;
+//! - no band that fills: what goes up and down comes to higher peaks, or is held higher, than before.
+//!
+//! Growth once found is followed (`halt`). It stays found through a peak of some minutes and through pauses
+//! like those before, has stopped after five minutes (or longer than it ever paused) without a rise, and ends
+//! when its last third lags, or a tenth of it is given back and more than ever before. What goes down from
+//! bucket to bucket nearly as much as up has to pass for a twelfth of the window before it is found.
 //!
 //! Why not a line: on 300 curves each of 19 leaking and 18 healthy families (loads, fills, sawtooths,
 //! shapes, notebooks and so on, at samples every 1 to 60 s), and on 34 real device-level curves of 67 h:
@@ -30,9 +35,10 @@
 //! | this | 99 % | 0.2 % | 0 |
 //!
 //! The gates were set while looking at these curves, so the figures flatter them. What cannot be told from
-//! a leak is called one until it ends: a first slow climb of a quarter of an hour, be it a fill, the start
+//! a leak is called one until it stops: a first slow climb of a quarter of an hour, be it a fill, the start
 //! of a slow sawtooth, or an approach to a level that takes hours. What is missed: fewer than four equal
-//! steps, and a drip in a sawtooth for the first six periods or so.
+//! steps of less than 1 GiB, a drip in a sawtooth for the first six periods or so, and for an hour what comes
+//! at random every few minutes, because a high water does so at first.
 //!
 //! It judges nobody ([`crate::rules`] does), and asks no clock.
 

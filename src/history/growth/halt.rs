@@ -21,6 +21,8 @@ const LEAST_SHARE_ANEW: f64 = 0.6;
 const LEAST_UNITS: f64 = (1 << 20) as f64 / UNIT as f64;
 /// Peaks shorter than this do not hide what is below them.
 pub(super) const HELD_SECONDS: u32 = 150;
+/// What is held rises as often as this where only peaks are above it.
+const TELLING_PAUSE: u32 = 240;
 /// What was held for as long as this was not only a peak, and is missed when it goes.
 const KEPT_SECONDS: u32 = 300;
 /// Growth has ended when this share of it came back,
@@ -152,6 +154,11 @@ impl Pace {
         }
         self.at = outline.now;
         let is_still = self.is_still(self.at);
+        if !is_still && self.stopped_at.is_some() {
+            // It only paused, and may do so again.
+            self.either.longest_pause *= 2;
+            self.held_alone.longest_pause *= 2;
+        }
         self.stopped_at = is_still.then(|| self.stopped_at.unwrap_or(self.at));
     }
 
@@ -174,13 +181,19 @@ impl Pace {
         self.either.longest_pause
     }
 
-    /// Whether nothing has risen for too long to be a pause; then it goes on only when both rise again.
+    /// What tells of the growth. Where what is held pauses longer than peaks last, it tells no more than the
+    /// highest does.
+    fn telling(&self) -> impl Iterator<Item = Rises> {
+        let held = Some(self.held_alone).filter(|held| held.longest_pause <= TELLING_PAUSE);
+        std::iter::once(self.either).chain(held)
+    }
+
+    /// Whether nothing has risen for too long to be a pause; then it goes on only when all rise again.
     fn is_still(&self, now: u32) -> bool {
-        let both = [self.either, self.held_alone];
         match self.stopped_at {
-            Some(stopped_at) => both.iter().any(|rises| rises.last <= stopped_at),
-            None => both
-                .iter()
+            Some(stopped_at) => self.telling().any(|rises| rises.last <= stopped_at),
+            None => self
+                .telling()
                 .any(|rises| now.saturating_sub(rises.last) >= rises.patience()),
         }
     }
@@ -191,7 +204,7 @@ impl Pace {
 
     /// Whether it stopped so long ago that there is no more to say.
     pub(super) fn is_history(&self, now: u32) -> bool {
-        [self.either, self.held_alone].iter().any(|rises| {
+        self.telling().any(|rises| {
             let quiet = now.saturating_sub(rises.last);
             quiet >= WORTH_A_WORD_SECONDS.max(rises.patience().saturating_mul(2))
         })

@@ -12,7 +12,7 @@ const LEAST_SHARE: f64 = 0.02;
 /// Growth that is flat for less than this share of the time is none in steps.
 const FLAT_SHARE: f64 = 0.5;
 /// For less than this it is none at all.
-const SMOOTH_SHARE: f64 = 0.2;
+const SMOOTH_SHARE: f64 = 0.15;
 /// Between samples that are close nobody is flat.
 const CLOSE_SECONDS: u32 = 90;
 /// So many steps need not be regular,
@@ -163,12 +163,13 @@ impl Steps {
         if self.flat_share < SMOOTH_SHARE {
             return true;
         }
-        if self.flat_share < FLAT_SHARE {
-            return self.ages < TELLING || self.odds_of_time > ODDS_OF_NEARLY_SMOOTH;
-        }
         if self.sizes.len() >= MANY {
             let dense = self.sizes.len() as f64 / self.ages.ln();
-            return self.odds_of_time > ODDS || dense > DENSE;
+            return if self.flat_share < FLAT_SHARE {
+                self.ages < TELLING || self.odds_of_time > ODDS_OF_NEARLY_SMOOTH
+            } else {
+                self.odds_of_time > ODDS || dense > DENSE
+            };
         }
         if self.sizes.len() < FEWEST {
             return false;

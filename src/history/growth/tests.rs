@@ -263,6 +263,95 @@ fn what_was_given_back_is_let_go_at_once() {
 }
 
 #[test]
+fn what_stopped_is_withdrawn_within_minutes_however_long_it_grew() {
+    for minutes in [20.0, 40.0, 80.0, 160.0] {
+        for interval in [1.0, 10.0, 30.0, 60.0] {
+            let linear = |t: f64| BASE + 60.0 * t.min(minutes);
+            let peaks = |t: f64| linear(t) + 2000.0 * f64::from(t % 8.0 > 6.9);
+            let over = |curve: &dyn Fn(f64) -> f64| {
+                let turns = play(interval, minutes + 90.0, curve).turns;
+                assert_eq!(
+                    turns.len(),
+                    2,
+                    "{minutes} min every {interval} s: {turns:?}"
+                );
+                turns[1] - minutes
+            };
+            let (of_linear, of_peaks) = (over(&linear), over(&peaks));
+            assert!((4.9..=6.5).contains(&of_linear), "after {of_linear} min");
+            assert!(of_peaks <= 10.0, "after {of_peaks} min");
+        }
+    }
+}
+
+#[test]
+fn a_leak_that_pauses_as_it_always_did_goes_on() {
+    // Requests for two minutes, and none for three to six.
+    for pause in [3.0, 4.5, 6.0] {
+        assert_leak(180.0, |t| {
+            let (rounds, rest) = ((t / (2.0 + pause)).floor(), t % (2.0 + pause));
+            BASE + 60.0 * (2.0 * rounds + rest.min(2.0))
+        });
+    }
+}
+
+#[test]
+fn a_high_water_is_no_leak() {
+    // Batches of any size: records come ever more rarely, by any amount.
+    let mut alarms = 0;
+    for seed in 1..=24 {
+        let mut random = Random(seed * 0x9E37_79B9);
+        let (mut more, mut before) = (0.0, 0.0);
+        let often = 3.0 + 5.0 * random.share();
+        let played = play(30.0, 360.0, |t| {
+            let ages = ((t + 2.0) / (before + 2.0)).ln();
+            if random.share() < 1.0 - (-often * ages).exp() {
+                more += 1000.0 * (0.3 + 1.4 * random.share());
+            }
+            before = t;
+            BASE + more
+        });
+        alarms += played.turns.len().div_ceil(2);
+    }
+    // Six days of it, which had an alarm every four hours.
+    assert!(alarms <= 3, "{alarms} alarms");
+}
+
+#[test]
+fn a_band_that_was_filled_before_is_no_leak() {
+    // The lowest of what moves below a fixed top creeps up for hours.
+    for seed in 1..20 {
+        let mut random = Random(seed * 0x9E37_79B9);
+        let played = play(20.0, 300.0, |t| {
+            let room = 2000.0 * (1.0 - 0.9 * t / 300.0);
+            81_500.0 - room * (1.0 - random.share().sqrt())
+        });
+        assert_eq!(played.turns, [0.0; 0], "seed {seed}");
+    }
+}
+
+#[test]
+fn large_steps_are_told_from_the_third_on() {
+    for minutes in [12.0, 20.0] {
+        for interval in [1.0, 10.0, 30.0, 60.0] {
+            let curve = |t: f64| BASE + 2000.0 * (t / minutes).floor();
+            let turns = play(interval, 4.5 * minutes, curve).turns;
+            assert_eq!(turns.len(), 1, "every {interval} s: {turns:?}");
+            assert!(
+                turns[0] <= 3.0 * minutes + 6.0,
+                "every {interval} s: {turns:?}"
+            );
+        }
+    }
+    // A model in parts, trials of any size, and steps of which one is given back.
+    assert_never(60.0, |t| BASE + 3000.0 * (t / 2.0).floor().min(4.0));
+    assert_never(70.0, |t| {
+        BASE + [6000.0, 0.0, 2000.0, 4000.0, 6000.0, 1000.0][(t / 12.0) as usize % 6]
+    });
+    assert_never(60.0, |t| BASE + 2000.0 * ((t / 15.0).floor() % 2.0));
+}
+
+#[test]
 fn equal_peaks_are_no_leak_at_any_period() {
     for period in [1.0, 3.0, 5.0, 10.0] {
         assert_never(120.0, |t| BASE + 5000.0 * (t / period).fract());

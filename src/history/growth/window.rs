@@ -516,7 +516,7 @@ impl View<'_> {
             grown_bytes: counted.max(window.counted) as u64 * UNIT,
             growing_share: rises.iter().filter(|rise| **rise > 0.0).count() as f64 / SLOTS as f64,
             falls_share: self.gives_back(since, window.end),
-            // What [`super::halt`] tells.
+            // What `halt` tells.
             rising_seconds: 0.0,
             quiet_seconds: 0.0,
             longest_pause_seconds: 0.0,

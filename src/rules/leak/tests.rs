@@ -231,6 +231,14 @@ fn growth_that_levels_off_is_resolved_and_stays_so() {
 }
 
 #[test]
+fn a_pinned_card_has_no_room_to_leak_into() {
+    let (mut scene, mut engine) = (scene(), engine());
+    scene.row(0, PID).used_bytes = Some(77 * GIB);
+    grow(&mut scene, &mut engine, 0, 60, 20 * MIB);
+    assert_eq!(engine.findings(), []);
+}
+
+#[test]
 fn a_restart_is_a_new_process() {
     let (mut scene, mut engine) = (scene(), engine());
     for run in 0..6 {
