@@ -2,5 +2,6 @@
 //! nobody ended, and what is not known is said.
 
 mod family;
+mod late;
 mod lies;
 mod matrix;
