@@ -113,8 +113,10 @@ impl Surroundings {
         };
         for pid in tree.ancestors(process.pid) {
             // A login, a terminal's program and a scheduler start whom they start in a session of its own.
+            // A session from outside this PID namespace has no number here (0 in proc_pid_stat(5)); an
+            // ancestor without one is in the same, for a session that began below it would have one.
             match self.see(pid, now_ns) {
-                Some(seen) if seen.session.is_some() && seen.session == process.session => {
+                Some(seen) if seen.session == process.session => {
                     add(pid, Relation::Ancestor, seen.listens.clone());
                 }
                 _ => break,

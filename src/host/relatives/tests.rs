@@ -129,6 +129,22 @@ fn those_of_its_line_and_of_its_session_are_looked_at() {
 }
 
 #[test]
+fn an_ancestor_is_looked_at_where_their_session_is_of_another_namespace() {
+    let mut fake = Fake::new();
+    // Their session began outside; a server above it that began one of its own here.
+    fake.process(60, 1, 60, 8);
+    fake.process(70, 60, 0, 1);
+    fake.process(71, 70, 0, 8);
+    fake.process(72, 71, 0, 1);
+    let outside = Process {
+        session: None,
+        ..process(72)
+    };
+    let relative = (71, Relation::Ancestor, "tcp:127.0.0.1:8088".to_owned());
+    assert_eq!(fake.relatives(&outside), [relative]);
+}
+
+#[test]
 fn the_others_of_its_service_or_container_are_looked_at() {
     let mut fake = Fake::new();
     fake.process(70, 1, 70, 1);
