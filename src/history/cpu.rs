@@ -121,6 +121,21 @@ impl Cpu {
         })
     }
 
+    /// Since when, as far back as is known, no more than `percent` of a core was used in any six minutes;
+    /// up to six minutes late. `None` where nothing is known.
+    pub fn quiet_since(&self, percent: f64) -> Option<Time> {
+        let (mut since, mut total) = (self.known_at?, self.total);
+        for point in self.coarse.iter().rev() {
+            // A burst at the end is measured by the whole interval, so that a tick is none.
+            let milliseconds = (since - point.time).max(COARSE_MILLISECONDS);
+            if total - point.total > percent / 100.0 * milliseconds as f64 / 1000.0 {
+                break;
+            }
+            (since, total) = (point.time, point.total);
+        }
+        Some(since)
+    }
+
     /// When it was last known.
     pub fn known_at(&self) -> Option<Time> {
         self.known_at

@@ -151,6 +151,9 @@ pub struct IdleEvidence {
     /// The notebook server's last activity, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_activity: Option<Time>,
+    /// How long a notebook's cell has run with no output, no CPU and no GPU use; absent where none runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy_seconds: Option<f64>,
 }
 
 /// What says that a context is there by mistake.

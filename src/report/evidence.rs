@@ -150,6 +150,13 @@ fn of_idle(idle: &IdleEvidence) -> String {
     if let Some(last) = idle.last_activity {
         let _ = write!(words, ", notebook last active {last}");
     }
+    if let Some(busy) = idle.busy_seconds {
+        let busy = Span::from_seconds(busy);
+        let _ = write!(
+            words,
+            ", its cell has run for {busy} with no CPU and no GPU use"
+        );
+    }
     words
 }
 

@@ -3,7 +3,8 @@
 //! It is accused only where every part is known: what it holds; that the driver saw no use of it (or,
 //! where the driver does not tell processes apart, none of the whole GPU) throughout the duration, with
 //! samples for three quarters of it; that it did little on the CPU meanwhile, and that no memory came or
-//! went; and for a notebook that its server calls it neither busy nor lately active. Of a kernel that waits for
+//! went; and for a notebook that its server calls it neither busy nor lately active, or that its [`cell`] has
+//! run for hours and done nothing. Of a kernel that waits for
 //! a network, another process or a person, CPU and files look as those of one that rests, so that nothing but
 //! its server's word counts: where the server does not say what it does, the rule is undecided. Where no server
 //! is behind a kernel, as in an editor, nobody could say it: it is found, and its end is not offered. A GPU that draws the
@@ -26,6 +27,9 @@
 //!
 //! `judge` is also the judgement of [`server_idle`](super::server_idle).
 
+mod cell;
+mod finding;
+
 use std::cell::OnceCell;
 use std::sync::Arc;
 
@@ -34,14 +38,15 @@ use super::lasting::{LEAST_COVERAGE, is_covered};
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::scope::Whom;
 use super::setting::{Field, Setting};
-use super::{server, stuck, subject};
-use crate::advice;
+use super::{server, stuck};
 use crate::history::{Began, Device, ProcessHistory, Row, Use};
-use crate::model::evidence::{Evidence, IdleEvidence};
-use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
+use crate::model::evidence::IdleEvidence;
+use crate::model::finding::{Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process, Time};
 use crate::units::{Bytes, GIB, Span};
+use cell::Cell;
+use finding::{IdleOn, finding};
 
 /// A run of fewer samples is a coincidence.
 const LEAST_SAMPLES: u64 = 3;
@@ -61,6 +66,8 @@ pub struct Settings {
     pub duration: Span,
     /// With this mean CPU use or more over the duration, it is at work; one core is 100.
     pub max_cpu_percent: f64,
+    /// A notebook whose cell runs is at work for so long after its last output, GPU use or CPU use.
+    pub max_busy: Span,
     /// How bad it is.
     pub severity: Severity,
 }
@@ -72,6 +79,7 @@ impl Default for Settings {
             min_memory: Bytes(GIB),
             duration: Span::from_seconds(600.0),
             max_cpu_percent: 20.0,
+            max_busy: Span::from_seconds(7200.0),
             severity: Severity::Warning,
         }
     }
@@ -123,6 +131,11 @@ impl Judge for Settings {
             name: "max_cpu_percent",
             meaning: "with this mean CPU use or more meanwhile it is at work (one core is 100)",
             field: Field::Percent(|settings| &mut settings.max_cpu_percent),
+        },
+        Setting {
+            name: "max_busy",
+            meaning: "how long a running cell protects its notebook without output, CPU or GPU use",
+            field: Field::Span(|settings| &mut settings.max_busy),
         },
         Setting::severity(|settings| &mut settings.severity),
     ];
@@ -188,16 +201,6 @@ impl Judge for Settings {
     }
 }
 
-/// A GPU on which a process is idle.
-struct IdleOn<'a> {
-    row: &'a Row,
-    gpu: FindingGpu,
-    settings: Settings,
-    evidence: IdleEvidence,
-    since: Time,
-    until: Time,
-}
-
 /// Whether a process is idle on any of its GPUs.
 pub(super) fn judge<S: Idleness>(
     rule: &Tuned<S>,
@@ -233,6 +236,21 @@ pub(super) fn judge<S: Idleness>(
         if *is_exempt.get_or_insert_with(|| is_never_idle(seen, process, known, S::WHOSE)) {
             return None;
         }
+        let cell = match cell::of(
+            (seen.history, seen.snapshot.time),
+            process,
+            known,
+            &settings,
+            *stands.get_or_init(stood),
+        ) {
+            Cell::None => None,
+            Cell::Sleeps { since } => Some(since),
+            Cell::Runs => return None,
+            Cell::Unknown(doubt) => {
+                verdicts.doubt(doubt);
+                continue;
+            }
+        };
         let candidate = Candidate {
             rule: rule.name(),
             seen,
@@ -241,6 +259,7 @@ pub(super) fn judge<S: Idleness>(
             row,
             index: seen.history.gpu_index(row),
             settings,
+            cell,
         };
         match candidate.judge() {
             Answer::No => {}
@@ -251,7 +270,7 @@ pub(super) fn judge<S: Idleness>(
                 pid: Some(process.pid),
                 gpu: candidate.index,
                 since,
-                due: since.plus_seconds(candidate.settings.duration.seconds()),
+                due: since.plus_seconds(candidate.needed()),
             }),
             Answer::Idle {
                 evidence,
@@ -265,6 +284,7 @@ pub(super) fn judge<S: Idleness>(
                     uuid: seen.history.gpu_uuid(row).cloned(),
                     used_bytes: Some(bytes),
                 },
+                needed: candidate.needed(),
                 settings: candidate.settings,
                 evidence,
                 since,
@@ -274,7 +294,7 @@ pub(super) fn judge<S: Idleness>(
     }
     let least = idle
         .iter()
-        .map(|on| on.settings.duration.seconds())
+        .map(|on| on.needed)
         .fold(f64::INFINITY, f64::min);
     if !idle.is_empty() && descendants_use_a_gpu(seen, process, least) {
         return None;
@@ -300,8 +320,8 @@ pub(super) fn descendants_use_a_gpu(seen: Seen<'_>, process: &Process, seconds: 
 
 /// What needs no history to be told: see the module's documentation.
 fn is_never_idle(seen: Seen<'_>, process: &Process, known: &ProcessHistory, whose: Whose) -> bool {
-    let kernel = process.jupyter.as_ref();
-    let is_busy = kernel.and_then(|kernel| kernel.execution_state.as_deref()) == Some("busy");
+    // How long it stays so tells for who does not serve.
+    let is_busy = whose == Whose::Server && cell::is_busy(process);
     let is_stopped = matches!(known.state(), Some(('T' | 't', _)));
     let cannot_run = is_stopped || stuck::is_beyond_signals(seen, known);
     // The daemons of the Multi-Process Service wait for their clients, and hold memory for them.
@@ -322,6 +342,8 @@ struct Candidate<'a> {
     row: &'a Row,
     index: u32,
     settings: Settings,
+    /// Since when its notebook's cell runs and does nothing, where one runs.
+    cell: Option<Time>,
 }
 
 enum Answer {
@@ -339,8 +361,17 @@ enum Answer {
 }
 
 impl Candidate<'_> {
+    /// How long without use it takes, in seconds.
+    fn needed(&self) -> f64 {
+        let duration = self.settings.duration.seconds();
+        match self.cell {
+            Some(_) => duration.max(self.settings.max_busy.seconds()),
+            None => duration,
+        }
+    }
+
     fn judge(&self) -> Answer {
-        let (gpu, needed) = (self.index, self.settings.duration.seconds());
+        let (gpu, needed) = (self.index, self.needed());
         let Some(run) = self.row.run() else {
             return match (self.row.last_use(), self.row.before()) {
                 (Use::DeviceUsed, _) => Answer::Unknown(Doubt::NoUtilization { gpu }),
@@ -352,7 +383,7 @@ impl Candidate<'_> {
             };
         };
         // What was before it was resumed was not its own doing, and who allocates or frees is at work.
-        let since = [self.known.resumed_at(), self.row.moved_at()]
+        let since = [self.known.resumed_at(), self.row.moved_at(), self.cell]
             .into_iter()
             .flatten()
             .fold(run.since, Time::max);
@@ -362,6 +393,8 @@ impl Candidate<'_> {
         }
         if seconds < needed {
             return match run.began {
+                // A cell that runs protects it until then.
+                _ if self.cell.is_some() => Answer::No,
                 _ if since > run.since => Answer::NotYet { since },
                 Began::Witnessed => Answer::NotYet { since },
                 Began::AfterDeviceUse => Answer::Unknown(Doubt::NoUtilization { gpu }),
@@ -423,6 +456,7 @@ impl Candidate<'_> {
                 samples: run.samples,
                 coverage: run.coverage(),
                 last_activity: self.last_activity(),
+                busy_seconds: self.cell.map(|_| seconds),
             },
             since,
             until: run.until,
@@ -449,109 +483,6 @@ impl Candidate<'_> {
         self.last_activity()
             .is_some_and(|active| until.seconds_since(active) < seconds)
     }
-}
-
-/// Makes one finding of the GPUs on which a process is idle.
-fn finding<S: Idleness>(
-    rule: &Tuned<S>,
-    process: &Process,
-    known: &ProcessHistory,
-    idle: Vec<IdleOn<'_>>,
-) -> Option<Finding> {
-    let worst = idle.iter().max_by_key(|on| on.settings.severity)?;
-    let severity = worst.settings.severity;
-    // It is idle since it used the last of them.
-    let since = idle.iter().map(|on| on.since).max()?;
-    let until = idle.iter().map(|on| on.until).max()?;
-    let evidence = idle.iter().map(|on| on.evidence.clone()).reduce(weakest)?;
-    let works_elsewhere = known.rows().iter().any(|row| {
-        !idle.iter().any(|on| std::ptr::eq(on.row, row))
-            && row
-                .run()
-                .is_none_or(|run| run.seconds() < worst.settings.duration.seconds())
-    });
-    let gpus = subject::by_gpu(idle.into_iter().map(|on| on.gpu));
-    let bytes = gpus.iter().filter_map(|gpu| gpu.used_bytes).sum();
-    let duration_seconds = until.seconds_since(since);
-    let message = format!(
-        "{} ({}) has held {} on {} without using {} for {}",
-        subject::name(process),
-        process.pid,
-        Bytes(bytes),
-        subject::gpus(&gpus),
-        if gpus.len() == 1 { "it" } else { "them" },
-        Span::from_seconds(duration_seconds),
-    );
-    Some(Finding {
-        id: subject::id(rule.name(), &gpus, process),
-        rule: rule.name().clone(),
-        kind: S::KIND,
-        severity,
-        since,
-        duration_seconds,
-        resolved_at: None,
-        gpus,
-        process: Some(subject::process(process)),
-        memory_bytes: Some(bytes),
-        evidence: Evidence::Idle(evidence),
-        message,
-        advice: restart_of_pool(process)
-            .into_iter()
-            .chain(advice::steps(process))
-            .collect(),
-        actions: if works_elsewhere || S::WHOSE == Whose::Server || process.pool().is_some() {
-            vec![Action::Notify]
-        } else {
-            actions(process)
-        },
-        also: Vec::new(),
-    })
-}
-
-/// Whoever starts a worker of a pool starts another one when this one ends.
-fn restart_of_pool(process: &Process) -> Option<String> {
-    let pool = process.pool()?;
-    if !process.is_restarted_by_its_pool() {
-        let (name, words) = (pool.name, pool.words);
-        return Some(format!("a worker of {name} waits for its work; {words}"));
-    }
-    let by = process
-        .ppid
-        .map_or_else(String::new, |ppid| format!(" (pid {ppid})"));
-    Some(format!(
-        "{}{by} starts another one when it ends; {}",
-        pool.restarted_by, pool.words
-    ))
-}
-
-/// What holds of both: what the device had to vouch for, the lower coverage, the fewer samples.
-fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
-    IdleEvidence {
-        sm_percent_max: one.sm_percent_max.and(other.sm_percent_max),
-        gpu_percent_max: one.gpu_percent_max.or(other.gpu_percent_max),
-        samples: one.samples.min(other.samples),
-        coverage: one.coverage.min(other.coverage),
-        ..one
-    }
-}
-
-fn actions(process: &Process) -> Vec<Action> {
-    let mut actions = vec![Action::Notify];
-    // What is in uninterruptible sleep takes no signal, and is reading or writing just now.
-    if process.state == Some('D') {
-        return actions;
-    }
-    let kernel = process.jupyter.as_ref();
-    // Nobody can say that such a kernel does not wait for something.
-    if kernel.is_some_and(|it| !it.is_served() && !it.is_batch()) {
-        return actions;
-    }
-    // A server that is gone shuts nothing down.
-    if kernel.is_some_and(|kernel| kernel.kernel_id.is_some()) && !process.has_lost_server() {
-        actions.push(Action::JupyterShutdown);
-    }
-    actions.push(Action::Terminate);
-    actions
 }
 
 #[cfg(test)]

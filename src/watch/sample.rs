@@ -225,6 +225,7 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
             samples: 180,
             coverage: 1.0,
             last_activity: None,
+            busy_seconds: None,
         }),
         message: format!(
             "python train.py ({}) has held {} on GPU {gpu} without using it for 29m 50s",

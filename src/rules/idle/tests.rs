@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::history::testing::{Scene, disorder};
+use crate::model::evidence::Evidence;
+use crate::model::finding::Action;
 use crate::model::process::{Descendants, Parent};
 use crate::model::snapshot::Jupyter;
 use crate::rules::rule::Rule;
@@ -82,6 +84,7 @@ fn it_is_found_after_the_duration_and_says_what_it_rests_on() {
             samples: 61,
             coverage: 1.0,
             last_activity: None,
+            busy_seconds: None,
         })
     );
     assert_eq!(finding.actions, [Action::Notify, Action::Terminate]);

@@ -246,6 +246,7 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
             samples,
             coverage: 1.0,
             last_activity: Some(Time::default()),
+            busy_seconds: Some(7200.0),
         }),
         Kind::StrayContext => Evidence::StrayContext(StrayContextEvidence {
             works_on: vec![1],

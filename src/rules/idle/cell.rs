@@ -1,0 +1,101 @@
+//! A notebook's cell that runs for ever and does nothing.
+//!
+//! While its server calls a kernel busy, a cell runs, and what it waits for nobody else can tell: that
+//! protects the notebook. But a cell that only sleeps protects it all night, against every policy. So it
+//! protects for [`Settings::max_busy`] without a sign of work: no output (the server's last activity), no
+//! use of any GPU, no CPU, be it of the kernel or of what descends from it. Where one of these is not
+//! known, nothing is decided; where the server does not say since when the kernel is busy, it protects.
+
+use super::Settings;
+use crate::history::{History, ProcessHistory, Use};
+use crate::model::snapshot::ProcessType;
+use crate::model::{Process, Time};
+use crate::rules::doubt::Doubt;
+
+/// A kernel that waits uses no more of a core than this, in percent: its heartbeat, a thread that saves.
+const TRACE_OF_CPU_PERCENT: f64 = 2.0;
+/// And what is found already, no more than this, so that it does not flicker.
+const TRACE_TO_STAY_PERCENT: f64 = 4.0;
+/// CPU use that was not told for longer than this is unknown.
+const OLDEST_CPU_SECONDS: f64 = 60.0;
+
+/// What the cell of a process does.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Cell {
+    /// There is none, or none that runs.
+    None,
+    /// It works, or has not been without a sign of work for long enough.
+    Runs,
+    /// It may do nothing, and that cannot be told.
+    Unknown(Doubt),
+    /// It has run without a sign of work since then.
+    Sleeps {
+        /// The last output, use of a GPU or of the CPU.
+        since: Time,
+    },
+}
+
+/// Whether a server calls the kernel busy.
+pub(super) fn is_busy(process: &Process) -> bool {
+    let kernel = process.jupyter.as_deref();
+    kernel.and_then(|kernel| kernel.execution_state.as_deref()) == Some("busy")
+}
+
+/// What the cell does at `now`; `stands` says that its process is accused already.
+pub(super) fn of(
+    (history, now): (&History, Time),
+    process: &Process,
+    known: &ProcessHistory,
+    settings: &Settings,
+    stands: bool,
+) -> Cell {
+    if !is_busy(process) {
+        return Cell::None;
+    }
+    let needed = settings.max_busy.seconds();
+    let kernel = process.jupyter.as_deref();
+    let Some(mut since) = kernel.and_then(|kernel| kernel.last_activity) else {
+        return Cell::Runs;
+    };
+    if now.seconds_since(since) < needed {
+        return Cell::Runs;
+    }
+    let mut doubt = None;
+    for row in known.rows() {
+        match (row.kind(), row.run(), row.last_use()) {
+            (ProcessType::Graphics, ..) => {}
+            (_, Some(run), _) => since = since.max(run.since),
+            (_, None, Use::Used) => return Cell::Runs,
+            (_, None, _) => {
+                doubt = Some(Doubt::NoUtilization {
+                    gpu: history.gpu_index(row),
+                });
+            }
+        }
+    }
+    let trace = if stands {
+        TRACE_TO_STAY_PERCENT
+    } else {
+        TRACE_OF_CPU_PERCENT
+    };
+    let cpu = known.cpu();
+    match cpu.quiet_since(trace) {
+        Some(quiet) if is_recent(cpu.known_at(), now) => since = since.max(quiet),
+        _ => {
+            doubt = Some(Doubt::NoCpu { pid: process.pid });
+        }
+    }
+    // What is known to have worked has worked, whatever else is not known.
+    match doubt {
+        _ if now.seconds_since(since) < needed => Cell::Runs,
+        Some(doubt) => Cell::Unknown(doubt),
+        None => Cell::Sleeps { since },
+    }
+}
+
+fn is_recent(known_at: Option<Time>, now: Time) -> bool {
+    known_at.is_some_and(|at| now.seconds_since(at) <= OLDEST_CPU_SECONDS)
+}
+
+#[cfg(test)]
+mod tests;

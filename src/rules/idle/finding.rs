@@ -1,0 +1,143 @@
+//! What is said of a process that is idle, and what is offered.
+
+use super::{Idleness, Settings, Whose};
+use crate::advice;
+use crate::history::{ProcessHistory, Row};
+use crate::model::evidence::{Evidence, IdleEvidence};
+use crate::model::finding::{Action, Finding, FindingGpu};
+use crate::model::{Process, Time};
+use crate::rules::rule::Tuned;
+use crate::rules::subject;
+use crate::units::{Bytes, Span};
+
+/// What to do about a cell that does nothing; only its owner knows what it waits for.
+const SLEEPING_CELL: &str = "ask its owner: a cell that only sleeps or waits keeps the kernel busy and the \
+                             memory held; interrupt it, save what is needed";
+
+/// A GPU on which a process is idle.
+pub(super) struct IdleOn<'a> {
+    pub(super) row: &'a Row,
+    pub(super) gpu: FindingGpu,
+    pub(super) settings: Settings,
+    /// How long without use it took, in seconds.
+    pub(super) needed: f64,
+    pub(super) evidence: IdleEvidence,
+    pub(super) since: Time,
+    pub(super) until: Time,
+}
+
+/// Makes one finding of the GPUs on which a process is idle.
+pub(super) fn finding<S: Idleness>(
+    rule: &Tuned<S>,
+    process: &Process,
+    known: &ProcessHistory,
+    idle: Vec<IdleOn<'_>>,
+) -> Option<Finding> {
+    let worst = idle.iter().max_by_key(|on| on.settings.severity)?;
+    let severity = worst.settings.severity;
+    // It is idle since it used the last of them.
+    let since = idle.iter().map(|on| on.since).max()?;
+    let until = idle.iter().map(|on| on.until).max()?;
+    let evidence = idle.iter().map(|on| on.evidence.clone()).reduce(weakest)?;
+    let works_elsewhere = known.rows().iter().any(|row| {
+        !idle.iter().any(|on| std::ptr::eq(on.row, row))
+            && row.run().is_none_or(|run| run.seconds() < worst.needed)
+    });
+    let gpus = subject::by_gpu(idle.into_iter().map(|on| on.gpu));
+    let sleeps = evidence.busy_seconds.is_some();
+    let bytes = gpus.iter().filter_map(|gpu| gpu.used_bytes).sum();
+    let duration_seconds = until.seconds_since(since);
+    let message = format!(
+        "{} ({}) has held {} on {} without using {} for {}{}",
+        subject::name(process),
+        process.pid,
+        Bytes(bytes),
+        subject::gpus(&gpus),
+        if gpus.len() == 1 { "it" } else { "them" },
+        Span::from_seconds(duration_seconds),
+        if sleeps {
+            ", while its cell ran with no CPU and no GPU use"
+        } else {
+            ""
+        }
+    );
+    Some(Finding {
+        id: subject::id(rule.name(), &gpus, process),
+        rule: rule.name().clone(),
+        kind: S::KIND,
+        severity,
+        since,
+        duration_seconds,
+        resolved_at: None,
+        gpus,
+        process: Some(subject::process(process)),
+        memory_bytes: Some(bytes),
+        evidence: Evidence::Idle(evidence),
+        message,
+        advice: restart_of_pool(process)
+            .into_iter()
+            .chain(sleeps.then(|| SLEEPING_CELL.to_owned()))
+            .chain(advice::steps(process))
+            .collect(),
+        actions: if works_elsewhere
+            || sleeps
+            || S::WHOSE == Whose::Server
+            || process.pool().is_some()
+        {
+            vec![Action::Notify]
+        } else {
+            actions(process)
+        },
+        also: Vec::new(),
+    })
+}
+
+/// Whoever starts a worker of a pool starts another one when this one ends.
+fn restart_of_pool(process: &Process) -> Option<String> {
+    let pool = process.pool()?;
+    if !process.is_restarted_by_its_pool() {
+        let (name, words) = (pool.name, pool.words);
+        return Some(format!("a worker of {name} waits for its work; {words}"));
+    }
+    let by = process
+        .ppid
+        .map_or_else(String::new, |ppid| format!(" (pid {ppid})"));
+    Some(format!(
+        "{}{by} starts another one when it ends; {}",
+        pool.restarted_by, pool.words
+    ))
+}
+
+/// What holds of both: what the device had to vouch for, the lower coverage, the fewer samples.
+fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
+    IdleEvidence {
+        sm_percent_max: one.sm_percent_max.and(other.sm_percent_max),
+        gpu_percent_max: one.gpu_percent_max.or(other.gpu_percent_max),
+        samples: one.samples.min(other.samples),
+        coverage: one.coverage.min(other.coverage),
+        busy_seconds: one
+            .busy_seconds
+            .zip(other.busy_seconds)
+            .map(|(one, other)| one.min(other)),
+        ..one
+    }
+}
+
+fn actions(process: &Process) -> Vec<Action> {
+    let mut actions = vec![Action::Notify];
+    // What is in uninterruptible sleep takes no signal, and is reading or writing just now.
+    if process.state == Some('D') {
+        return actions;
+    }
+    let kernel = process.jupyter.as_ref();
+    // Nobody can say that such a kernel does not wait for something.
+    if kernel.is_some_and(|it| !it.is_served() && !it.is_batch()) {
+        return actions;
+    }
+    // A server that is gone shuts nothing down.
+    if kernel.is_some_and(|kernel| kernel.kernel_id.is_some()) && !process.has_lost_server() {
+        actions.push(Action::JupyterShutdown);
+    }
+    actions.push(Action::Terminate);
+    actions
+}
