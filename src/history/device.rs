@@ -131,6 +131,11 @@ impl Device {
         self.draw.work(who)
     }
 
+    /// Whether its power is known: a few samples without it change nothing.
+    pub fn is_power_known(&self) -> bool {
+        self.draw.is_told()
+    }
+
     /// Who was alone at work on it at the last snapshot.
     pub fn alone(&self) -> Option<Identity> {
         self.draw.alone()

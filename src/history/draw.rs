@@ -65,6 +65,7 @@ pub struct Lull {
     /// How many samples there are.
     pub samples: u64,
     covered: i64,
+    bridged: i64,
     /// The least utilization of the GPU.
     pub gpu_percent_min: u32,
     /// Utilization of the GPU, percent.
@@ -87,11 +88,25 @@ impl Lull {
         self.until.seconds_since(self.since)
     }
 
+    /// The seconds that its samples cover.
+    pub fn covered_seconds(&self) -> f64 {
+        self.covered as f64 / 1000.0
+    }
+
     /// The share of it that its samples cover, 0 to 1.
     pub fn coverage(&self) -> f64 {
         match self.until - self.since {
             0 => 1.0,
             length => self.covered as f64 / length as f64,
+        }
+    }
+
+    /// The share of it that its samples cover, or that lies between two of them with no more missing than
+    /// a few, 0 to 1.
+    pub fn bridged(&self) -> f64 {
+        match self.until - self.since {
+            0 => 1.0,
+            length => self.bridged as f64 / length as f64,
         }
     }
 }
@@ -124,6 +139,10 @@ pub(super) struct Draw {
     lull: Option<Lull>,
     /// Who was alone on it at the last sample.
     alone: Option<Identity>,
+    /// When its power was last told.
+    told_at: Option<Time>,
+    /// Whether it was told now, or a few samples ago.
+    is_told: bool,
 }
 
 impl Draw {
@@ -134,6 +153,12 @@ impl Draw {
             .take_if(|lull| moment.time - lull.until >= BRIDGED_GAP_MILLISECONDS);
         let is_watts = |watts: &f64| watts.is_finite() && *watts >= 0.0;
         let power = gpu.power_watts.filter(is_watts);
+        if power.is_some() {
+            self.told_at = Some(moment.time);
+        }
+        self.is_told = self
+            .told_at
+            .is_some_and(|at| moment.time - at <= moment.allowed_gap);
         let (Some(percent), Some(power)) = (gpu.gpu_percent, power) else {
             return;
         };
@@ -209,6 +234,7 @@ impl Draw {
             until: now.time,
             samples: 0,
             covered: 0,
+            bridged: 0,
             gpu_percent_min: percent,
             gpu_percent: Average::default(),
             power: Average::default(),
@@ -218,6 +244,7 @@ impl Draw {
             power_limit: None,
         });
         lull.covered += now.vouched(now.time - lull.until);
+        lull.bridged += now.bridged(now.time - lull.until);
         lull.until = now.time;
         lull.samples += 1;
         lull.gpu_percent_min = lull.gpu_percent_min.min(percent);
@@ -241,6 +268,10 @@ impl Draw {
 
     pub(super) fn lull(&self) -> Option<&Lull> {
         self.lull.as_ref()
+    }
+
+    pub(super) fn is_told(&self) -> bool {
+        self.is_told
     }
 
     pub(super) fn alone(&self) -> Option<Identity> {

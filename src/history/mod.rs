@@ -125,6 +125,16 @@ impl Moment {
             gap.min(self.interval)
         }
     }
+
+    /// How much of them two samples vouch for that say the same: all, where no more are missing between
+    /// them than change nothing.
+    fn bridged(self, gap: i64) -> i64 {
+        if gap <= self.allowed_gap {
+            gap
+        } else {
+            self.vouched(gap)
+        }
+    }
 }
 
 /// A row that a GPU listed: small, because a thousand processes on sixteen GPUs have many.

@@ -32,6 +32,12 @@ use crate::units::Span;
 
 /// Fewer samples are a coincidence.
 const LEAST_SAMPLES: u64 = 3;
+/// Where more samples are lost than [`is_covered`] allows, they have to cover this share of the time, and
+/// in all the whole duration: between two that say the same a few missing ones change nothing, but work
+/// that comes and goes may happen to be in each hole.
+const LEAST_OF_LOST: f64 = 0.55;
+/// And for what is found already, this share.
+const LOST_TO_STAY: f64 = 0.4;
 /// Less memory traffic than this, in percent of the time, is what waiting makes.
 const TRACE_OF_TRAFFIC: f64 = 3.0;
 /// A kernel under a power limit draws this share of it, or more.
@@ -154,7 +160,7 @@ impl Judge for Settings {
             return;
         }
         let span = seen.history.span_seconds();
-        if gpu.power_watts.is_none() {
+        if !device.is_power_known() {
             verdicts.doubt(Doubt::NoReading {
                 gpu: gpu.index,
                 what: "power",
@@ -215,7 +221,7 @@ fn judge_process(
                 since: lull.since,
                 due: lull.since.plus_seconds(settings.duration.seconds()),
             });
-        } else if !is_covered(lull.coverage(), stands) || lull.samples < LEAST_SAMPLES {
+        } else if !is_seen(lull, &settings, stands) {
             verdicts.doubt(Doubt::Gaps {
                 gpu: device.index(),
                 covered: lull.coverage(),
@@ -238,6 +244,19 @@ fn judge_process(
         }
     }
     finding(rule, process, hung)
+}
+
+/// Whether enough of a lull was seen.
+fn is_seen(lull: &Lull, settings: &Settings, stands: bool) -> bool {
+    let (least, seconds) = if stands {
+        (LOST_TO_STAY, 0.0)
+    } else {
+        (LEAST_OF_LOST, settings.duration.seconds())
+    };
+    let is_bridged = is_covered(lull.bridged(), stands)
+        && lull.coverage() >= least
+        && lull.covered_seconds() >= seconds;
+    lull.samples >= LEAST_SAMPLES && (is_covered(lull.coverage(), stands) || is_bridged)
 }
 
 fn is_mps_server(process: &Process) -> bool {

@@ -1,7 +1,7 @@
 //! Each clause of the rule, on scenes made by hand.
 
 use super::*;
-use crate::history::testing::{Scene, disorder};
+use crate::history::testing::{Random, Scene, disorder};
 use crate::model::GpuProcess;
 use crate::model::snapshot::ProcessType;
 use crate::rules::setting::Value;
@@ -368,6 +368,12 @@ fn a_short_history_and_an_unknown_power_are_doubted_only_in_full_use() {
     work(&mut scene, 0);
     scene.gpu(0).power_watts = None;
     engine.observe(scene.step());
+    assert_eq!(
+        reasons(&engine),
+        ["needs 780 s of history, has 120 s"],
+        "one sample changes nothing"
+    );
+    play(&mut scene, &mut engine, 120.0);
     assert_eq!(reasons(&engine), ["the power of GPU 0 is not known"]);
     scene.rows(0).clear();
     engine.observe(scene.step());
@@ -428,5 +434,84 @@ fn no_disorder_of_snapshots_panics() {
             }
             engine.observe(&snapshot);
         });
+    }
+}
+
+/// Plays `seconds` in which of a hundred samples about `lost` get lost, whole or the reading of power, and
+/// tells when it was found.
+fn found_with_losses(
+    (scene, engine): (&mut Scene, &mut Engine),
+    (seconds, lost): (f64, u64),
+    random: &mut Random,
+    mut change: impl FnMut(&mut Scene, f64),
+) -> Vec<f64> {
+    let start = scene.now.time;
+    let mut found = Vec::new();
+    while scene.now.time.seconds_since(start) < seconds {
+        let at = scene.now.time.seconds_since(start);
+        change(scene, at);
+        let mut snapshot = scene.step().clone();
+        if random.below(100) < lost {
+            if random.below(2) == 0 {
+                continue;
+            }
+            snapshot.gpus[0].power_watts = None;
+        }
+        engine.observe(&snapshot);
+        if !engine.findings().is_empty() {
+            found.push(scene.now.time.seconds_since(start));
+        }
+    }
+    found
+}
+
+#[test]
+fn a_third_of_the_samples_may_be_lost_at_any_seed() {
+    let mut late = 0;
+    for seed in 1..=60 {
+        let mut random = Random::new(seed);
+        let (mut scene, mut engine) = worked(60.0);
+        let losses = (2_400.0, 30);
+        let found = found_with_losses((&mut scene, &mut engine), losses, &mut random, |_, _| {});
+        assert_eq!(found, [0.0; 0], "{seed}: it works");
+        hang(&mut scene, 0);
+        let losses = (3_600.0, 30);
+        let found = found_with_losses((&mut scene, &mut engine), losses, &mut random, |_, _| {});
+        let first = *found
+            .first()
+            .unwrap_or_else(|| panic!("{seed}: {:?}", reasons(&engine)));
+        assert!(first >= 600.0, "{seed}: {first}");
+        // As much has to be seen of it as of one of which nothing is lost: 600 s of seven in ten.
+        late += u64::from(first > 1_080.0);
+        // What is seen of the hour is found at every moment.
+        let seen = found.windows(2).all(|two| two[1] - two[0] <= 300.0);
+        assert!(seen && found.last() > Some(&3_300.0), "{seed}: it flickers");
+        assert_eq!(engine.undecided(), [], "{seed}");
+    }
+    assert!(
+        late <= 6,
+        "{late} of 60 were found after more than 18 minutes"
+    );
+}
+
+#[test]
+fn work_between_lulls_is_no_hang_however_many_samples_are_lost() {
+    for lost in [0, 30, 60] {
+        for seed in 1..=40 {
+            let mut random = Random::new(seed);
+            let (mut scene, mut engine) = worked(1200.0);
+            let length = 120.0 + random.below(300) as f64;
+            let light = 0.3 + random.below(50) as f64 / 100.0;
+            let phases = |scene: &mut Scene, at: f64| {
+                if at % length < length * light {
+                    hang(scene, 0);
+                } else {
+                    work(scene, 0);
+                }
+            };
+            let losses = (7_200.0, lost);
+            let found = found_with_losses((&mut scene, &mut engine), losses, &mut random, phases);
+            assert_eq!(found, [0.0; 0], "{lost} of 100, seed {seed}");
+        }
     }
 }
