@@ -20,6 +20,7 @@ mod ghost;
 pub mod growth;
 mod hidden;
 mod interval;
+mod moment;
 mod plateau;
 mod process;
 mod row;
@@ -40,6 +41,7 @@ pub use ghost::Ghost;
 use ghost::Ghosts;
 pub use hidden::Hidden;
 use interval::Interval;
+use moment::Moment;
 pub use plateau::Plateau;
 pub use process::{Glance, ProcessHistory};
 use row::Shown;
@@ -102,38 +104,6 @@ impl Resets {
         };
         *counter = counter.saturating_add(1);
         self.last = Some((reset, time));
-    }
-}
-
-/// What a row needs to know of the moment it is observed in.
-#[derive(Clone, Copy, Debug)]
-struct Moment {
-    time: Time,
-    /// Milliseconds between two samples, as a rule.
-    interval: i64,
-    /// Milliseconds that may pass without evidence.
-    allowed_gap: i64,
-}
-
-impl Moment {
-    /// How much of the milliseconds since the sample before a sample vouches for: an interval, with
-    /// some lateness.
-    fn vouched(self, gap: i64) -> i64 {
-        if gap <= self.interval + self.interval / 2 {
-            gap
-        } else {
-            gap.min(self.interval)
-        }
-    }
-
-    /// How much of them two samples vouch for that say the same: all, where no more are missing between
-    /// them than change nothing.
-    fn bridged(self, gap: i64) -> i64 {
-        if gap <= self.allowed_gap {
-            gap
-        } else {
-            self.vouched(gap)
-        }
     }
 }
 

@@ -9,6 +9,10 @@ use crate::model::{Gpu, GpuProcess, Time};
 
 /// A process that uses this share of one core, or less, is doing nothing but waiting.
 const TRACE_OF_CPU: f64 = 0.02;
+/// With this share of a core, or less, nobody has begun a burst of work on a GPU once a minute.
+const CPU_OF_NO_BURST: f64 = 0.005;
+/// CPU seconds of two ticks.
+const TICK_OF_CPU: f64 = 0.02;
 /// CPU seconds that a scheduler's tick can put on any process.
 const TICKS_OF_CPU: f64 = 0.1;
 
@@ -241,7 +245,7 @@ impl Row {
             Use::Unknown => self.let_pass(moment, cpu_total),
             Use::NotUsed(witness) => {
                 self.let_pass(moment, cpu_total);
-                self.extend(moment, witness, cpu_total);
+                self.extend(moment, witness, cpu_total, gpu.sampled_seconds);
                 if let Some(run) = &mut self.run {
                     run.unexplained += u64::from(is_unexplained);
                 }
@@ -280,7 +284,13 @@ impl Row {
         }
     }
 
-    fn extend(&mut self, moment: Moment, witness: Witness, cpu_total: Option<f64>) {
+    fn extend(
+        &mut self,
+        moment: Moment,
+        witness: Witness,
+        cpu_total: Option<f64>,
+        sampled_seconds: Option<f64>,
+    ) {
         let by_device = u64::from(witness == Witness::Device);
         match self.run {
             None => {
@@ -296,19 +306,24 @@ impl Row {
             }
             Some(run) => {
                 let gap = moment.time - run.until;
-                // A sample vouches for an interval; what is missing, only a still CPU vouches for.
-                let is_covered = gap <= moment.interval + moment.interval / 2
-                    || self.cpu_stood_still(gap, cpu_total);
+                // A sample vouches for what the driver saw of an interval; for the rest only a still CPU does.
+                let is_vouched = if gap > moment.interval + moment.interval / 2 {
+                    self.cpu_stood_still(gap, cpu_total)
+                } else {
+                    self.cpu_used_since(cpu_total).is_some_and(|used| {
+                        used <= TICK_OF_CPU + CPU_OF_NO_BURST * gap as f64 / 1000.0
+                    })
+                };
+                let covered = if is_vouched {
+                    gap
+                } else {
+                    moment.sampled(gap, sampled_seconds)
+                };
                 self.run = Some(Run {
                     until: moment.time,
                     samples: run.samples + 1,
                     by_device: run.by_device + by_device,
-                    covered: run.covered
-                        + if is_covered {
-                            gap
-                        } else {
-                            gap.min(moment.interval)
-                        },
+                    covered: run.covered + covered,
                     ..run
                 });
             }
@@ -321,9 +336,14 @@ impl Row {
     /// sample.
     fn cpu_stood_still(&self, gap: i64, cpu_total: Option<f64>) -> bool {
         let trace = TICKS_OF_CPU + TRACE_OF_CPU * gap as f64 / 1000.0;
-        self.cpu_at_until
-            .zip(cpu_total)
-            .is_some_and(|(before, now)| (0.0..=trace).contains(&(now - before)))
+        self.cpu_used_since(cpu_total)
+            .is_some_and(|used| used <= trace)
+    }
+
+    /// CPU seconds since the run's last sample.
+    fn cpu_used_since(&self, cpu_total: Option<f64>) -> Option<f64> {
+        let used = cpu_total? - self.cpu_at_until?;
+        (used >= 0.0).then_some(used)
     }
 
     pub(super) fn device(&self) -> usize {

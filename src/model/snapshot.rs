@@ -237,6 +237,10 @@ pub struct Gpu {
     /// and the process list are then the last known ones; utilization is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_seconds: Option<f64>,
+    /// For how many of the seconds since the last snapshot the driver's samples of its processes were read,
+    /// which keeps some 10 s of them; absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled_seconds: Option<f64>,
     /// One row per (process, GPU instance); absent where the list could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<Vec<GpuProcess>>,

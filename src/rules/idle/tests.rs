@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::history::testing::{Scene, disorder};
+use crate::history::testing::{Random, Scene, disorder};
 use crate::model::evidence::Evidence;
 use crate::model::finding::Action;
 use crate::model::process::{Descendants, Parent};
@@ -974,4 +974,79 @@ fn a_sample_that_came_a_moment_later_than_the_gpus_figure_makes_nothing_unknown(
     desktop.row(0, PID + 1).kind = ProcessType::Graphics;
     desktop.gpu(0).gpu_percent = Some(4);
     assert_eq!(judge(&mut desktop, 700.0).findings().len(), 1);
+}
+
+/// Two hours of a process that keeps a GPU warm by a burst every minute or so, in snapshots of which each
+/// saw the driver's last ten seconds of a minute; when it was accused, and what was undecided at the end.
+fn kept_warm(seed: u64, sampled_seconds: Option<f64>) -> (Vec<f64>, Vec<String>) {
+    let mut random = Random::new(seed);
+    let period = 45.0 + random.below(300) as f64 / 10.0;
+    let burst = 0.5 + random.below(25) as f64 / 10.0;
+    let mut phase = random.below(600) as f64 / 10.0;
+    let mut scene = scene();
+    scene.interval_seconds = 60.0;
+    scene.gpu(0).sampled_seconds = sampled_seconds;
+    let mut engine = Engine::new(only_idle());
+    let mut accused = Vec::new();
+    for minute in 0..120 {
+        engine.observe(&scene.now);
+        if !engine.findings().is_empty() {
+            accused.push(f64::from(minute) * 60.0);
+        }
+        let (mut bursts, mut is_seen) = (0.0, false);
+        while phase < 60.0 {
+            bursts += burst;
+            is_seen |= phase + burst > 50.0;
+            phase += period;
+        }
+        phase -= 60.0;
+        scene.process(PID).cpu_percent = Some(0.2 + bursts / 0.6);
+        scene.row(0, PID).sm_percent = Some(if is_seen { 70 } else { 0 });
+        scene.step();
+    }
+    (accused, reasons(&engine))
+}
+
+#[test]
+fn what_the_drivers_samples_do_not_cover_is_no_rest() {
+    let mut undecided = 0;
+    for seed in 1..=200 {
+        for sampled_seconds in [None, Some(10.0)] {
+            let (accused, reasons) = kept_warm(seed, sampled_seconds);
+            assert_eq!(accused, [0.0; 0], "{seed} {sampled_seconds:?}");
+            let of_gaps = |it: &String| it.contains("samples cover");
+            undecided += usize::from(reasons.iter().any(of_gaps));
+        }
+    }
+    assert!(undecided > 0);
+}
+
+#[test]
+fn rest_between_rare_samples_is_told_by_the_driver_or_by_the_cpu() {
+    for (sampled_seconds, cpu_percent, found) in [
+        // The driver was asked in between, as gpumem does.
+        (Some(60.0), 8.0, 1),
+        (Some(50.0), 8.0, 1),
+        (Some(40.0), 8.0, 0),
+        (Some(10.0), 8.0, 0),
+        (Some(f64::NAN), 8.0, 0),
+        (None, 8.0, 0),
+        // Nobody did anything.
+        (Some(10.0), 0.3, 1),
+        (None, 0.3, 1),
+    ] {
+        let mut scene = scene();
+        scene.interval_seconds = 60.0;
+        scene.gpu(0).sampled_seconds = sampled_seconds;
+        scene.process(PID).cpu_percent = Some(cpu_percent);
+        let engine = judge(&mut scene, 3_600.0);
+        let of = (sampled_seconds, cpu_percent);
+        assert_eq!(engine.findings().len(), found, "{of:?}");
+        assert_eq!(engine.undecided().len(), 1 - found, "{of:?}");
+    }
+    // Nearer snapshots are believed, where they say nothing else.
+    let mut scene = scene();
+    scene.interval_seconds = 30.0;
+    scene.process(PID).cpu_percent = Some(8.0);
+    assert_eq!(judge(&mut scene, 3_600.0).findings().len(), 1);
 }

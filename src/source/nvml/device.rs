@@ -71,7 +71,12 @@ struct Utilization {
     /// Whether the driver supports the call; `None` where it was not asked, or failed otherwise.
     supported: Option<bool>,
     asked: Option<(Instant, SystemTime)>,
+    /// How much of the time since the last snapshot they cover.
+    sampled: Duration,
 }
+
+/// The driver keeps this much of them.
+const KEPT_BY_DRIVER: Duration = Duration::from_secs(10);
 
 /// Reads one GPU.
 pub(super) struct Reader<'nvml> {
@@ -192,7 +197,10 @@ impl<'nvml> Reader<'nvml> {
             mig_devices.clear();
         }
         let untold = processes.as_deref().filter(|rows| self.is_untold(rows));
+        let sampled = std::mem::take(&mut self.utilization.sampled).as_secs_f64();
+        let is_sampled = processes.is_some() && !gone && self.utilization.supported == Some(true);
         let gpu = Gpu {
+            sampled_seconds: is_sampled.then(|| (sampled * 100.0).round() / 100.0),
             memory: memory.filter(|_| !gone),
             memory_unavailable: memory_unavailable.filter(|_| !gone),
             memory_limit_bytes: self.whole.limit_bytes.take().filter(|_| !gone),
@@ -522,7 +530,7 @@ impl<'nvml> Reader<'nvml> {
         {
             utilization.last_seen = 0;
         }
-        utilization.asked = Some(now);
+        let since = utilization.asked.replace(now).map(|then| now.0 - then.0);
         let last_seen = utilization.last_seen;
         let peaks = &mut utilization.peaks;
         let answer = calls.raw(CALL, || {
@@ -559,8 +567,10 @@ impl<'nvml> Reader<'nvml> {
             Err(code) => {
                 utilization.known = false;
                 calls.failed(CALL, code);
+                return;
             }
         }
+        utilization.sampled += since.map_or(KEPT_BY_DRIVER, |since| since.min(KEPT_BY_DRIVER));
     }
 }
 

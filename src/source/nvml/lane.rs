@@ -176,6 +176,7 @@ impl Lane {
 fn mark_stale(gpu: &mut Gpu, age: Duration) {
     gpu.stale_seconds = Some((age.as_secs_f64() * 10.0).round() / 10.0);
     gpu.gpu_percent = None;
+    gpu.sampled_seconds = None;
     gpu.memory_percent = None;
     for row in gpu.processes.iter_mut().flatten() {
         row.sm_percent = None;

@@ -75,6 +75,7 @@ pub(super) fn snapshot() -> Snapshot {
                 memory: Some(memory),
             }],
             stale_seconds: Some(1.5),
+            sampled_seconds: Some(10.0),
             processes: Some(vec![GpuProcess {
                 pid: 7,
                 kind: ProcessType::Compute,
