@@ -20,7 +20,9 @@ use self::gate::{Gate, Progress};
 use super::args::{Check, Cli, Global};
 use super::exit::Exit;
 use super::reap::document;
-use super::{Misuse, complain, config, live, print, recorded, style, warn_of_damage};
+use super::{
+    Misuse, complain, config, live, print, recorded, style, terminal_width, warn_of_damage,
+};
 use crate::model::Kind;
 use crate::report::check::{Report, Status};
 use crate::rules::Settings;
@@ -62,7 +64,7 @@ pub(super) fn run(args: &Check, global: &Global) -> anyhow::Result<Exit> {
         complain(&could_not_measure(&report));
     }
     if !args.json && !args.quiet {
-        print(&report.to_text(gpus, style(global.color)))?;
+        print(&report.to_text(gpus, style(global.color), terminal_width()))?;
     }
     Ok(match report.status {
         Status::Ok => Exit::Clean,

@@ -8,7 +8,7 @@ use super::args::{Config as Args, ConfigAction, Global};
 use super::exit::Exit;
 use super::{print, trial};
 use crate::config::reap::Response;
-use crate::config::{self, Config};
+use crate::config::{self, Config, remark};
 use crate::host::{NotOurs, prove_ours};
 use crate::model::Time;
 use crate::report::escape::escape;
@@ -57,9 +57,15 @@ fn proved(files: &[PathBuf], config: &Config, now: Time) -> String {
     for rule in config.rules.rules() {
         let response = config.reap.response(rule.name());
         text.push_str(&format!("  rule {}\n", rule_line(&**rule, response)));
+        for remark in remark::of_rule(&**rule) {
+            text.push_str(&format!("    note: {}\n", escape(&remark)));
+        }
     }
     for keep in config.rules.keeps() {
         text.push_str(&format!("  keep {}\n", keep_line(keep, now)));
+        if let Some(remark) = remark::of_keep(keep) {
+            text.push_str(&format!("    note: {}\n", escape(&remark)));
+        }
     }
     text
 }

@@ -21,7 +21,8 @@ mod trial;
 mod version;
 mod watch;
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal, Write as _};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -31,7 +32,7 @@ use self::args::{Cli, Color, Command, Global, Recorded};
 use self::exit::Exit;
 use crate::host;
 use crate::report::escape::escape;
-use crate::report::style::Style;
+use crate::report::style::{Style, broken};
 use crate::source::replay::{Pace, Replay};
 use crate::source::{live, nvml};
 
@@ -124,7 +125,12 @@ fn print(text: &str) -> anyhow::Result<()> {
 
 /// Talk, to standard error. There is nowhere to say that standard error is closed.
 fn complain(text: &str) {
-    let _ = writeln!(io::stderr(), "gpumem: {}", escape(text));
+    let text = format!("gpumem: {}\n", escape(text));
+    let text = match width_of(&io::stderr()) {
+        Some(width) => broken(&text, width),
+        None => text,
+    };
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 fn style(color: Color) -> Style {
@@ -142,10 +148,14 @@ fn style(color: Color) -> Style {
 
 /// The terminal's width, where standard output is one.
 fn terminal_width() -> Option<usize> {
-    if !io::stdout().is_terminal() {
+    width_of(&io::stdout())
+}
+
+fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
+    if !stream.is_terminal() {
         return None;
     }
-    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    let size = rustix::termios::tcgetwinsize(stream).ok()?;
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 

@@ -11,6 +11,7 @@
 mod entry;
 mod read;
 pub mod reap;
+pub mod remark;
 mod scope;
 mod write;
 

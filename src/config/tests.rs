@@ -155,7 +155,7 @@ fn a_mistake_is_told_with_file_line_key_and_what_is_allowed() {
         (
             "[rules.idle]\nduratoin = \"1m\"",
             "config.toml:2: rules.idle.duratoin: is not known; did you mean \"duration\"?; allowed: \
-             action, enabled, min_memory, duration, max_cpu_percent, severity",
+             action, enabled, min_memory, duration, max_cpu_percent, max_busy, severity",
         ),
         (
             "\n[rules.idel]",
@@ -213,13 +213,13 @@ fn a_mistake_is_told_with_file_line_key_and_what_is_allowed() {
         (
             "[[override]]\nrule = \"idle\"\nuser = \"ann\"",
             "config.toml:1: override: changes nothing; add one of enabled, min_memory, duration, \
-             max_cpu_percent, severity",
+             max_cpu_percent, max_busy, severity",
         ),
         (
             "[[override]]\nrule = \"idle\"\nusr = \"ann\"",
             "config.toml:3: override.usr: is not known; did you mean \"user\"?; allowed: user, command, \
              gpu, framework, container, notebook, memory_above, memory_below, time, days, timezone, \
-             enabled, min_memory, duration, max_cpu_percent, severity",
+             enabled, min_memory, duration, max_cpu_percent, max_busy, severity",
         ),
         (
             "[[override]]\nrule = \"idle\"\nuser = \"\"",

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::escape::escape;
 use super::evidence::words;
-use super::style::Style;
+use super::style::{Style, broken};
 use crate::model::finding::{Finding, Kept, Pending, Undecided};
 use crate::model::json;
 use crate::model::snapshot::ReadError;
@@ -172,12 +172,15 @@ impl Report {
         json::to_string_pretty(self).map(|json| json + "\n")
     }
 
-    /// The report for people.
-    pub fn to_text(&self, gpus: usize, style: Style) -> String {
+    /// The report for people; its lines broken for a terminal of `width` columns, where one is given.
+    pub fn to_text(&self, gpus: usize, style: Style, width: Option<usize>) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
         let _ = self.text(&mut out, gpus, style);
-        out
+        match width {
+            Some(width) => broken(&out, width),
+            None => out,
+        }
     }
 
     fn text(&self, out: &mut String, gpus: usize, style: Style) -> fmt::Result {
@@ -217,7 +220,7 @@ impl Report {
             (counts.info, Severity::Info),
         ] {
             if count > 0 {
-                found.push(format!("{count} {severity}"));
+                found.push(counted(count, severity));
             }
         }
         let exceeded = self.exceeded().count();
@@ -254,6 +257,15 @@ impl Report {
             "{verdict}{found}{ceased}{kept} on {gpus} GPU{s}, judged on {span} of history"
         )
     }
+}
+
+/// `1 warning`, `4 warnings`; the other two have no plural.
+pub fn counted(count: usize, severity: Severity) -> String {
+    let s = match severity {
+        Severity::Warning if count != 1 => "s",
+        _ => "",
+    };
+    format!("{count} {severity}{s}")
 }
 
 impl Report {

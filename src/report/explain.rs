@@ -7,7 +7,7 @@
 pub mod chart;
 mod framework;
 mod gpu;
-mod page;
+pub(super) mod page;
 mod process;
 pub mod text;
 

@@ -1,6 +1,9 @@
 //! Colour, where the reader wants it; never the only carrier of a meaning.
 
+use unicode_width::UnicodeWidthStr as _;
+
 use super::doctor::Verdict;
+use super::explain::page::wrap_with;
 use crate::model::Severity;
 
 /// Whether and how text is coloured.
@@ -32,6 +35,40 @@ fn code(severity: Severity) -> &'static str {
         Severity::Warning => "33;1",
         Severity::Critical => "31;1",
     }
+}
+
+/// A line is not broken into more than this many.
+const MOST_LINES: usize = 64;
+/// So much further in than its line stands what goes on of it.
+const HANG: usize = 4;
+
+/// Breaks lines that are wider than a terminal between words; colours stand at the head of a line only.
+pub fn broken(text: &str, width: usize) -> String {
+    let wide = |text: &str| -> usize { pieces(text).map(|(_, piece)| piece.width()).sum() };
+    let mut out = String::new();
+    for line in text.lines() {
+        if wide(line) <= width {
+            out.push_str(line);
+            out.push('\n');
+            continue;
+        }
+        let hang = line.len() - line.trim_start_matches(' ').len() + HANG;
+        let colours = line.rfind(END).map_or(0, |at| at + END.len());
+        let rest = line[colours..].trim_start_matches(' ');
+        let head = &line[..line.len() - rest.len()];
+        let first = width.saturating_sub(wide(head));
+        let lines = wrap_with(rest, first, width.saturating_sub(hang), MOST_LINES);
+        for (at, part) in lines.iter().enumerate() {
+            if at == 0 {
+                out.push_str(head);
+            } else {
+                out.extend(std::iter::repeat_n(' ', hang));
+            }
+            out.push_str(part);
+            out.push('\n');
+        }
+    }
+    out
 }
 
 /// Takes apart what a [`Style`] has coloured, for a screen with colours of its own: no escape character
@@ -128,5 +165,28 @@ mod tests {
             let escape = |(_, piece): (Mark, &str)| piece.contains('\x1b');
             assert!(!pieces(hostile).any(escape), "{hostile:?}");
         }
+    }
+
+    #[test]
+    fn lines_are_broken_between_words_and_colours_cost_no_room() {
+        let style = Style { color: true };
+        let line = format!(
+            "{}: {}: python train.py has held memory\n    {} end it\n",
+            style.severity(Severity::Warning),
+            style.heading("idle"),
+            style.faint("->")
+        );
+        let plain = |text: &str| -> String { pieces(text).map(|(_, piece)| piece).collect() };
+        let text = broken(&line, 34);
+        assert_eq!(
+            plain(&text),
+            "warning: idle: python train.py has\n    held memory\n    -> end it\n"
+        );
+        assert_eq!(broken(&line, 200), line);
+        // A word that is longer than a line is broken; nothing is lost.
+        let long = format!("error: {}\n", "x".repeat(100));
+        let text = broken(&long, 40);
+        assert!(text.lines().all(|line| line.width() <= 40), "{text}");
+        assert_eq!(text.matches('x').count(), 101 - 1);
     }
 }

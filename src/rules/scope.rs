@@ -81,6 +81,16 @@ pub fn framework(name: &str) -> &str {
     advice::meant(name)
 }
 
+/// Whether a process can be of a framework of this name.
+pub fn is_framework(name: &str) -> bool {
+    advice::find(name).is_some()
+}
+
+/// The frameworks that processes can be of.
+pub fn frameworks() -> impl Iterator<Item = &'static str> {
+    advice::frameworks().iter().map(|row| row.name)
+}
+
 impl Scope {
     /// Whether it names nobody, and so is for everybody.
     pub fn is_empty(&self) -> bool {

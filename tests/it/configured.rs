@@ -132,6 +132,33 @@ fn a_proof_says_what_the_file_comes_to() {
 }
 
 #[test]
+fn what_is_allowed_and_cannot_hold_is_noted() {
+    let toml = "[rules.leak]\nwindow = \"1m\"\n\
+         [[override]]\nrule = \"idle\"\nuser = \"ann\"\nduration = \"5h\"\n\
+         [[rule]]\nname = \"typo\"\nkind = \"idle\"\nframework = \"pytorhc\"\n\
+         [[keep]]\nframework = \"nonesuch\"\nreason = \"mine\"\n";
+    let proved = under(toml, &["config", "check"]);
+    assert_eq!((proved.code, proved.stderr.as_str()), (0, ""), "{proved:?}");
+    for line in [
+        "    note: window 1m 00s is taken for 15m 00s: growth is not told from warm-up sooner",
+        "    note: override for user \"ann\": max_busy 2h 00m is taken for 5h 00m: nothing is idle before its \
+         duration",
+        "    note: framework \"pytorhc\" is none that gpumem recognises",
+        "    note: framework \"nonesuch\" is none that gpumem recognises",
+    ] {
+        let is_told = |it: &&str| it.starts_with(line);
+        assert_eq!(
+            proved.stdout.lines().filter(is_told).count(),
+            1,
+            "{line}: {}",
+            proved.stdout
+        );
+    }
+    let fine = under("[rules.leak]\nwindow = \"20m\"\n", &["config", "check"]);
+    assert!(!fine.stdout.contains("note:"), "{}", fine.stdout);
+}
+
+#[test]
 fn a_size_without_a_unit_is_refused_with_file_line_and_key() {
     for (value, told) in [("8", "8"), ("\"8\"", "\"8\""), ("1073741824", "1073741824")] {
         let toml = format!("[rules.idle]\nmin_memory = {value}\n");

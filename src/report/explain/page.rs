@@ -113,7 +113,13 @@ pub(super) fn wrap(text: &str, width: usize, most_lines: usize) -> Vec<String> {
     wrap_with(text, width, width, most_lines)
 }
 
-fn wrap_with(text: &str, first: usize, others: usize, most_lines: usize) -> Vec<String> {
+/// As [`wrap`], where the first line is of another width than the others.
+pub(in crate::report) fn wrap_with(
+    text: &str,
+    first: usize,
+    others: usize,
+    most_lines: usize,
+) -> Vec<String> {
     // Characters without any width could be without number.
     let most = most_lines * first.max(others).max(8) * 4;
     let mut lines = vec![String::new()];

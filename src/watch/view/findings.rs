@@ -11,6 +11,7 @@ use super::pen::{clean, columns, wrap};
 use super::status::alarms;
 use crate::model::finding::{Finding, Severity};
 use crate::model::snapshot::Snapshot;
+use crate::report::check::counted;
 use crate::report::evidence::words;
 use crate::units::Bytes;
 use crate::watch::app::{App, Focus};
@@ -108,7 +109,8 @@ fn has_title(app: &App) -> bool {
         .is_some_and(|layout| layout.status.height >= TITLED)
 }
 
-/// `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`, or that there are none so far.
+/// `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`, or that there are none so far; where a GPU does not
+/// answer, nothing is known of it.
 pub fn title(app: &App) -> String {
     let Some(picture) = &app.picture else {
         return String::new();
@@ -118,12 +120,7 @@ pub fn title(app: &App) -> String {
         .into_iter()
         .filter_map(|severity| {
             let count = findings.iter().filter(|it| it.severity == severity).count();
-            let s = if severity == Severity::Warning && count > 1 {
-                "s"
-            } else {
-                ""
-            };
-            (count > 0).then(|| format!("{count} {severity}{s}"))
+            (count > 0).then(|| counted(count, severity))
         })
         .collect();
     let place = match window(app) {
@@ -137,9 +134,23 @@ pub fn title(app: &App) -> String {
     };
     match (counts.is_empty(), picture.undecided.is_empty()) {
         (true, true) => "findings".to_owned(),
-        (true, false) => "findings: none so far".to_owned(),
+        (true, false) => match unread(picture) {
+            Some(unread) => format!("findings: none known, {unread}"),
+            None => "findings: none so far".to_owned(),
+        },
         (false, _) => format!("findings{place}: {}", counts.join(", ")),
     }
+}
+
+/// The GPUs whose processes are not known; `None` where they are of all.
+fn unread(picture: &Picture) -> Option<String> {
+    let mut unread = picture.snapshot.gpus.iter().filter(|gpu| gpu.is_unread());
+    let first = unread.next()?;
+    Some(match unread.count() {
+        0 if picture.snapshot.gpus.len() == 1 => "the GPU is not read".to_owned(),
+        0 => format!("GPU {} is not read", first.index),
+        others => format!("{} GPUs are not read", others + 1),
+    })
 }
 
 /// Draws the list, then the notes.

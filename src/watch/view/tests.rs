@@ -327,6 +327,39 @@ fn other_screens() {
 }
 
 #[test]
+fn of_a_gpu_that_is_not_read_no_findings_are_none() {
+    let reason = Undecided {
+        rule: "idle".into(),
+        pid: None,
+        gpu: Some(0),
+        reason: "the process list of GPU 0 could not be read".into(),
+    };
+    let mut app = app(80, 24);
+    let mut lost = sample::snapshot(2, 3);
+    lost.gpus[0].processes = None;
+    let count = lost.gpus.len();
+    app.show(Picture::new(
+        lost.clone(),
+        Vec::new(),
+        vec![reason.clone()],
+        |_, _| None,
+    ));
+    let title = findings::title(&app);
+    assert!(title.starts_with("findings: none known, "), "{title}");
+    assert!(title.ends_with(" not read"), "{title}");
+    for gpu in &mut lost.gpus {
+        gpu.stale_seconds = Some(9.0);
+    }
+    app.show(Picture::new(lost, Vec::new(), vec![reason], |_, _| None));
+    let title = findings::title(&app);
+    assert_eq!(
+        title.contains(&format!("{count} GPUs are")),
+        count > 1,
+        "{title}"
+    );
+}
+
+#[test]
 fn without_colour_there_is_none() {
     let mut snapshot = sample::snapshot(4, 2);
     sample::lose(&mut snapshot, 1);
