@@ -49,6 +49,15 @@ pub const RAY: Pool = Pool {
     listens_for_itself: true,
 };
 
+/// `ray::IDLE`: a worker that has no task. Ray ends the workers of tasks that asked for a GPU with them, so
+/// that one which holds GPU memory was not asked to, or was told to stay.
+pub const RAY_IDLE: Pool = Pool {
+    words: "its task is over and left the memory behind; let the task ask for its GPU (`num_gpus`) and \
+            have Ray end the worker after it with `@ray.remote(num_gpus=1, max_calls=1)`",
+    source: "docs.ray.io: ray-core/scheduling/accelerators, Workers not Releasing GPU Resources",
+    ..RAY
+};
+
 /// `rq worker`.
 pub const RQ: Pool = Pool {
     name: "RQ",
@@ -105,7 +114,7 @@ impl Process {
         if self.parent_is_reaper == Some(true) {
             return false;
         }
-        if pool == &RAY || pool == &TORCHSERVE {
+        if pool == &RAY || pool == &RAY_IDLE || pool == &TORCHSERVE {
             return true;
         }
         let parent = self.parent.as_deref().and_then(|it| it.command.as_deref());
@@ -117,6 +126,9 @@ impl Process {
 pub fn named<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
     let title = command.first()?.as_ref();
     if title.starts_with("ray::") {
+        if is_ray_idle(title) {
+            return Some(&RAY_IDLE);
+        }
         // Replicas of Ray Serve are servers.
         return (!title.starts_with("ray::ServeReplica")).then_some(&RAY);
     }
@@ -148,6 +160,11 @@ pub fn named<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
     }
 }
 
+/// Whether a title is that of a Ray worker without a task.
+pub fn is_ray_idle(title: &str) -> bool {
+    title.trim_end() == "ray::IDLE"
+}
+
 /// What a command line runs: the program, or the script or module that an interpreter is given; and the
 /// arguments after it.
 pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
@@ -170,7 +187,7 @@ pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
 }
 
 /// Whether it is a process that Python's `multiprocessing` spawned.
-fn is_spawned<T: AsRef<str>>(command: &[T]) -> bool {
+pub fn is_spawned<T: AsRef<str>>(command: &[T]) -> bool {
     let mut arguments = command.iter().map(AsRef::as_ref);
     let is_python = arguments
         .next()
@@ -322,7 +339,9 @@ mod tests {
 
     #[test]
     fn the_words_fit_under_a_finding() {
-        for pool in [CELERY, DASK, RAY, RQ, GUNICORN, UVICORN, TORCHSERVE] {
+        for pool in [
+            CELERY, DASK, RAY, RAY_IDLE, RQ, GUNICORN, UVICORN, TORCHSERVE,
+        ] {
             assert!(pool.words.contains('`') && !pool.words.ends_with('.'));
             assert!(!pool.words.contains("  ") && !pool.source.is_empty());
             assert!(!pool.restarted_by.is_empty() && !pool.words.contains('\\'));

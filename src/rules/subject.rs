@@ -8,6 +8,7 @@ use std::sync::Arc;
 use unicode_width::UnicodeWidthChar as _;
 
 use crate::model::finding::{FindingGpu, FindingProcess};
+use crate::model::pool::is_ray_idle;
 use crate::model::program::{file_name, is_interpreter};
 use crate::model::{Gpu, Process, Start};
 use crate::units::Bytes;
@@ -118,6 +119,9 @@ pub fn name(process: &Process) -> String {
         let name = name.or_else(|| process.executable.as_deref().map(file_name));
         return cut(name.unwrap_or("process"));
     };
+    if is_ray_idle(program) {
+        return format!("idle Ray worker {}", program.trim_end());
+    }
     let program = file_name(program);
     if is_spawned(arguments) {
         let parent = process.parent.as_deref();
@@ -326,6 +330,15 @@ mod tests {
             ..Process::default()
         };
         assert_eq!(name(&thread), "nv_queue");
+    }
+
+    #[test]
+    fn a_ray_worker_without_a_task_is_named_as_what_it_is() {
+        assert_eq!(of(&["ray::IDLE"]), "idle Ray worker ray::IDLE");
+        assert_eq!(of(&["ray::IDLE  "]), "idle Ray worker ray::IDLE");
+        for title in ["ray::IDLE_SpillWorker", "ray::Idler.step", "ray::train"] {
+            assert_eq!(of(&[title]), title);
+        }
     }
 
     #[test]
