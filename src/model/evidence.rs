@@ -23,6 +23,8 @@ pub enum Evidence {
     Stopped(StoppedEvidence),
     /// Of [`Kind::Hung`](super::Kind::Hung).
     Hung(HungEvidence),
+    /// Of [`Kind::Placeholder`](super::Kind::Placeholder).
+    Placeholder(PlaceholderEvidence),
     /// Of [`Kind::Leak`](super::Kind::Leak).
     Leak(LeakEvidence),
     /// Of [`Kind::Idle`](super::Kind::Idle) and [`Kind::ServerIdle`](super::Kind::ServerIdle).
@@ -103,6 +105,15 @@ pub struct HungEvidence {
     /// Mean memory utilization of the GPU before, while the same process was at work.
     pub memory_percent_before: Option<f64>,
     /// Samples in which it was so.
+    pub samples: u64,
+}
+
+/// What says that a process only keeps a GPU from others.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PlaceholderEvidence {
+    /// The known program that it runs.
+    pub program: Option<Arc<str>>,
+    /// Samples in which it held the same.
     pub samples: u64,
 }
 

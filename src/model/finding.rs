@@ -46,6 +46,8 @@ pub enum Kind {
     Stopped,
     /// Full use is reported while power has fallen to a fraction of what it was.
     Hung,
+    /// A program that is made to hold a GPU, or acts as one.
+    Placeholder,
     /// Holds memory and has not used the GPU for the rule's duration.
     Idle,
     /// Grows and does not level off.
@@ -64,12 +66,13 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, in their order.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Dead,
         Self::Stuck,
         Self::Orphan,
         Self::Stopped,
         Self::Hung,
+        Self::Placeholder,
         Self::Idle,
         Self::Leak,
         Self::ServerIdle,
@@ -87,6 +90,7 @@ impl Kind {
             Self::Orphan => "orphan",
             Self::Stopped => "stopped",
             Self::Hung => "hung",
+            Self::Placeholder => "placeholder",
             Self::Idle => "idle",
             Self::Leak => "leak",
             Self::ServerIdle => "server-idle",

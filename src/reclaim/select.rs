@@ -195,7 +195,7 @@ enum Takes {
 fn takes(kind: Kind) -> Takes {
     match kind {
         kind if Selection::TAKEN.contains(&kind) => Takes::Always,
-        Kind::Hung | Kind::Leak | Kind::ServerIdle => Takes::WhenAsked,
+        Kind::Hung | Kind::Leak | Kind::ServerIdle | Kind::Placeholder => Takes::WhenAsked,
         _ => Takes::Never,
     }
 }

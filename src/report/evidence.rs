@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::escape::escape;
 use crate::model::evidence::{
     DeadEvidence, Evidence, Holder, HungEvidence, IdleEvidence, LeakEvidence, OrphanEvidence,
-    UnattributedEvidence,
+    PlaceholderEvidence, UnattributedEvidence,
 };
 use crate::units::{Bytes, Span};
 
@@ -29,6 +29,7 @@ pub fn words(evidence: &Evidence) -> String {
             words
         }
         Evidence::Hung(hung) => of_hung(hung),
+        Evidence::Placeholder(placeholder) => of_placeholder(placeholder),
         Evidence::Leak(leak) => of_leak(leak),
         Evidence::Idle(idle) => of_idle(idle),
         Evidence::StrayContext(stray) => {
@@ -113,6 +114,19 @@ fn of_hung(hung: &HungEvidence) -> String {
         let _ = write!(words, ", memory traffic {now:.0}% against {before:.0}%");
     }
     let _ = write!(words, " in {}", samples(hung.samples));
+    words
+}
+
+fn of_placeholder(placeholder: &PlaceholderEvidence) -> String {
+    let mut words = match &placeholder.program {
+        Some(program) => format!("runs {}, which occupies GPUs", escape(program)),
+        None => String::new(),
+    };
+    let _ = write!(
+        words,
+        "; holds the same in {}",
+        samples(placeholder.samples)
+    );
     words
 }
 

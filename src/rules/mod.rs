@@ -22,6 +22,7 @@ mod lasting;
 pub mod leak;
 mod listening;
 pub mod orphan;
+pub mod placeholder;
 pub mod pressure;
 pub mod rule;
 pub mod scope;
@@ -56,6 +57,7 @@ fn kinds() -> Vec<Box<dyn Rule>> {
         Box::new(Tuned::<orphan::Settings>::default()),
         Box::new(Tuned::<stopped::Settings>::default()),
         Box::new(Tuned::<hung::Settings>::default()),
+        Box::new(Tuned::<placeholder::Settings>::default()),
         Box::new(Tuned::<idle::Settings>::default()),
         Box::new(Tuned::<leak::Settings>::default()),
         Box::new(Tuned::<server_idle::Settings>::default()),

@@ -17,8 +17,8 @@ use crate::units::{Bytes, Span};
 /// whether what the rule said is still so; activity cancels. It counts as done when NVML shows the memory
 /// back and nothing has taken it again within 5 seconds.
 ///
-/// By default it takes what the rules call idle, orphan or stopped, of your own processes; hung, leak and
-/// server-idle only with --kind. With --pid, --notebook or --kernel it takes what you name, whatever the
+/// By default it takes what the rules call idle, orphan or stopped, of your own processes; hung, leak,
+/// placeholder and server-idle only with --kind. With --pid, --notebook or --kernel it takes what you name, whatever the
 /// rules say. Never touched: what the machine and other people's work rests on (init, sshd, display
 /// servers, schedulers, container runtimes, the driver's daemons and so on), whoever started gpumem, what
 /// the owner keeps (GPUMEM_KEEP=2026-12-01 in its environment) or the configuration (`[[keep]]`).

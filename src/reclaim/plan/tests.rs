@@ -51,14 +51,17 @@ fn kinds_are_taken_always_when_asked_or_never() {
         let asked = plan_of(&findings, &seen, &asked);
         let (by_default, when_asked) = match kind {
             Kind::Idle | Kind::Orphan | Kind::Stopped => (1, 1),
-            Kind::Hung | Kind::Leak | Kind::ServerIdle => (0, 1),
+            Kind::Hung | Kind::Leak | Kind::ServerIdle | Kind::Placeholder => (0, 1),
             _ => (0, 0),
         };
         assert_eq!(usual.targets.len(), by_default, "{kind}");
         assert_eq!(asked.targets.len(), when_asked, "{kind}");
         // What was asked for and is not done says why; by default only what one would expect.
         assert_eq!(asked.refused.len(), 1 - when_asked, "{kind}");
-        let is_told = matches!(kind, Kind::Dead | Kind::Stuck | Kind::Hung | Kind::Leak);
+        let is_told = matches!(
+            kind,
+            Kind::Dead | Kind::Stuck | Kind::Hung | Kind::Leak | Kind::Placeholder
+        );
         assert_eq!(usual.refused.len(), usize::from(is_told), "{kind}");
     }
 }

@@ -46,6 +46,7 @@ pub fn complaints(scenario: &Scenario) -> Vec<String> {
     for (kind, subject) in &labels.expected {
         let stands = match (*kind, subject) {
             ("leak", Subject::Process(pid)) => hindsight.has_grown(*pid),
+            ("placeholder", Subject::Process(pid)) => hindsight.has_run(*pid, 3600.0),
             verdict => hard.contains(&(verdict.0, *subject)),
         };
         if !stands {
@@ -137,6 +138,11 @@ impl<'a> Hindsight<'a> {
             }
         }
         found
+    }
+
+    fn has_run(&self, pid: u32, seconds: f64) -> bool {
+        let start = self.last().process(pid).and_then(|it| it.start_time);
+        start.is_some_and(|start| self.last().time.seconds_since(start) >= seconds)
     }
 
     fn is_idle(&self, process: &Process, margin: Margin) -> bool {

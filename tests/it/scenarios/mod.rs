@@ -129,6 +129,7 @@ const QUOTED: &[(&str, &str, u64)] = &[
     ("orphan", "orphan_dataloader_workers", 3),
     ("stopped", "stopped_in_a_terminal", 3),
     ("hung", "hung_single", 3),
+    ("placeholder", "placeholder_keep_gpu", 3),
     ("idle", "idle_notebook_after_training", 3),
     ("leak", "leak_linear", 4),
     ("server-idle", "server_that_nohup_kept", 3),

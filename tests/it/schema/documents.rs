@@ -240,6 +240,10 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
             out_of_memory_seconds_low: Some(900.0),
             out_of_memory_seconds_high: Some(2000.0),
         }),
+        Kind::Placeholder => Evidence::Placeholder(PlaceholderEvidence {
+            program: text("keep-gpu"),
+            samples,
+        }),
         Kind::Idle | Kind::ServerIdle => Evidence::Idle(IdleEvidence {
             sm_percent_max: Some(0),
             gpu_percent_max: Some(0),

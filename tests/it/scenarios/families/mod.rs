@@ -6,6 +6,7 @@ mod idle;
 mod leak;
 mod orphan;
 mod over_time;
+mod placeholder;
 mod quiet_broken;
 mod quiet_leak;
 mod quiet_life;
@@ -47,6 +48,7 @@ pub fn all() -> Vec<Family> {
         over_time::FAMILIES,
         faults::FAMILIES,
         hung::FAMILIES,
+        placeholder::FAMILIES,
         unattributed::FAMILIES,
         quiet_work::FAMILIES,
         quiet_life::FAMILIES,

@@ -1,0 +1,248 @@
+//! `placeholder`: a program that holds a GPU so that nobody else gets it, and does no work of its own there.
+//!
+//! Known by its name: published programs that are made for it, by the whole name of the program, or of the
+//! script or module that an interpreter runs. One that also starts the work of others (`nvertake run`) is
+//! a placeholder only where it starts none. What a person calls a script of his own says nothing.
+//!
+//! It is accused once it has run for the duration, so that a burn-in test of some minutes is none, and
+//! while it holds memory on a GPU. Nothing is offered that would end it: whoever needs the GPU talks to
+//! its owner.
+
+use std::sync::Arc;
+
+use super::rule::{Judge, Seen, Tuned, Verdicts};
+use super::setting::{Field, Setting};
+use super::subject;
+use crate::advice;
+use crate::history::{ProcessHistory, Row};
+use crate::model::evidence::{Evidence, PlaceholderEvidence};
+use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
+use crate::model::pool::{is_spawned, tool};
+use crate::model::snapshot::ProcessType;
+use crate::model::{Process, Time};
+use crate::units::{Bytes, GIB, Span};
+
+/// What is to be done, before what ends it.
+const ADVICE: &str =
+    "it is made to hold a GPU, not to work on it; ask its owner for whom it is kept";
+
+/// What the rule is tuned by.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Settings {
+    /// Whether the rule is run.
+    pub enabled: bool,
+    /// Less memory than this on a GPU keeps nobody away.
+    pub min_memory: Bytes,
+    /// For how long.
+    pub duration: Span,
+    /// How bad it is.
+    pub severity: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            min_memory: Bytes(GIB),
+            duration: Span::from_seconds(3600.0),
+            severity: Severity::Warning,
+        }
+    }
+}
+
+impl Judge for Settings {
+    const KIND: Kind = Kind::Placeholder;
+    const MEANING: &'static str =
+        "a program holds a GPU so that nobody else gets it, and does no work of its own";
+    const SETTINGS: &'static [Setting<Self>] = &[
+        Setting::enabled(|settings| &mut settings.enabled),
+        Setting {
+            name: "min_memory",
+            meaning: "less memory than this on a GPU is ignored",
+            field: Field::Bytes(|settings| &mut settings.min_memory),
+        },
+        Setting {
+            name: "duration",
+            meaning: "how long it has to run",
+            field: Field::Span(|settings| &mut settings.duration),
+        },
+        Setting::severity(|settings| &mut settings.severity),
+    ];
+
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn process(
+        rule: &Tuned<Self>,
+        seen: Seen<'_>,
+        process: &Process,
+        known: &ProcessHistory,
+        verdicts: &mut Verdicts,
+    ) {
+        if let Some(program) = program(process)
+            && let Some(finding) = by_name(rule, seen, process, known, program, verdicts)
+        {
+            verdicts.find(finding);
+        }
+    }
+}
+
+/// The known placeholder that a process runs, or is a worker of.
+fn program(process: &Process) -> Option<&'static str> {
+    let command = process.command.as_deref()?;
+    named(command).or_else(|| {
+        let parent = process.parent.as_deref()?.command.as_deref()?;
+        is_spawned(command).then(|| named(parent)).flatten()
+    })
+}
+
+/// The known placeholder that a command line runs. Each is published, and named as its documentation does.
+fn named(command: &[Arc<str>]) -> Option<&'static str> {
+    let (name, arguments) = tool(command)?;
+    Some(match name {
+        // pypi.org/project/keep-gpu
+        "keep-gpu"
+        | "keep-gpu-mcp-server"
+        | "keep_gpu"
+        | "keep_gpu.cli"
+        | "keep_gpu.mcp.server" => "keep-gpu",
+        // github.com/TideDra/doma
+        "doma" => "doma",
+        // pypi.org/project/nvertake: without a command it only fills the memory.
+        "nvertake" | "nvertake.cli" if fills_only(arguments) => "nvertake",
+        // pypi.org/project/occgpu
+        "occgpu" | "occgpu.cli" => "occgpu",
+        // pypi.org/project/occupiedgpus
+        "occupiedgpus.core" => "occupiedgpus",
+        // github.com/wilicc/gpu-burn, and pypi.org/project/gpu-burn
+        "gpu_burn" | "gpu-burn" | "gpu_burn.cli" => "gpu-burn",
+        _ => return None,
+    })
+}
+
+/// Whether nVertake was told to fill memory, and no word of its arguments may be a command that works.
+fn fills_only(arguments: &[Arc<str>]) -> bool {
+    let mut fills = false;
+    let mut rest = arguments.iter().map(|argument| &**argument);
+    while let Some(argument) = rest.next() {
+        match argument {
+            "--filled" | "-f" => {
+                fills = true;
+                rest.next();
+            }
+            "--device" | "-d" | "--nice" | "-n" => drop(rest.next()),
+            "--quiet" | "-q" => {}
+            argument if argument.starts_with("--filled=") => fills = true,
+            argument if argument.starts_with("--device=") || argument.starts_with("--nice=") => {}
+            _ => return false,
+        }
+    }
+    fills
+}
+
+/// A GPU that is held.
+fn gpu_of(seen: Seen<'_>, row: &Row) -> FindingGpu {
+    FindingGpu {
+        index: seen.history.gpu_index(row),
+        uuid: seen.history.gpu_uuid(row).cloned(),
+        used_bytes: row.used_bytes(),
+    }
+}
+
+/// Judges a process that runs a known placeholder, by how long it has run.
+fn by_name(
+    rule: &Tuned<Settings>,
+    seen: Seen<'_>,
+    process: &Process,
+    known: &ProcessHistory,
+    program: &'static str,
+    verdicts: &mut Verdicts,
+) -> Option<Finding> {
+    let now = seen.snapshot.time;
+    let mut gpus: Vec<FindingGpu> = Vec::new();
+    let mut severity = None;
+    let mut samples = 0;
+    // It was started to hold; what it is was so before its memory was seen.
+    let began = process.start_time.filter(|start| *start <= now);
+    let since = began.or_else(|| known.rows().iter().map(Row::first_seen).min())?;
+    for row in known.rows() {
+        let Some(settings) = rule.settings_for(&seen.whom(process, row)) else {
+            continue;
+        };
+        let is_enough = |bytes: u64| bytes >= settings.min_memory.0;
+        if row.kind() == ProcessType::Graphics || !row.used_bytes().is_some_and(is_enough) {
+            continue;
+        }
+        let gpu = gpu_of(seen, row);
+        let due = since.plus_seconds(settings.duration.seconds());
+        if now < due {
+            verdicts.expect(Pending {
+                rule: rule.name().clone(),
+                kind: Kind::Placeholder,
+                pid: Some(process.pid),
+                gpu: gpu.index,
+                since,
+                due,
+            });
+            continue;
+        }
+        severity = severity.max(Some(settings.severity));
+        samples = samples.max(row.plateau().map_or(0, |plateau| plateau.samples));
+        gpus.push(gpu);
+    }
+    let gpus = subject::by_gpu(gpus.into_iter());
+    let message = format!(
+        "{} ({}) holds {} and has run for {}: {program} occupies GPUs without doing any work",
+        subject::name(process),
+        process.pid,
+        subject::held(&gpus),
+        Span::from_seconds(now.seconds_since(since)),
+    );
+    let evidence = PlaceholderEvidence {
+        program: Some(program.into()),
+        samples,
+    };
+    Some(finding(
+        rule,
+        process,
+        gpus,
+        severity?,
+        (since, now),
+        evidence,
+        message,
+    ))
+}
+
+fn finding(
+    rule: &Tuned<Settings>,
+    process: &Process,
+    gpus: Vec<FindingGpu>,
+    severity: Severity,
+    (since, until): (Time, Time),
+    evidence: PlaceholderEvidence,
+    message: String,
+) -> Finding {
+    Finding {
+        id: subject::id(rule.name(), &gpus, process),
+        rule: rule.name().clone(),
+        kind: Kind::Placeholder,
+        severity,
+        since,
+        duration_seconds: until.seconds_since(since),
+        resolved_at: None,
+        memory_bytes: subject::sum(&gpus),
+        gpus,
+        process: Some(subject::process(process)),
+        evidence: Evidence::Placeholder(evidence),
+        message,
+        advice: std::iter::once(ADVICE.to_owned())
+            .chain(advice::steps(process))
+            .collect(),
+        actions: vec![Action::Notify],
+        also: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

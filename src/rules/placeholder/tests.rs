@@ -1,0 +1,192 @@
+//! Known placeholders and who is none: by name and at every moment.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::history::testing::Scene;
+use crate::model::process::Parent;
+use crate::rules::setting::Value;
+use crate::rules::testing::{PID, assert_clean, count, judge, judge_with, only};
+
+fn words(command: &str) -> Arc<[Arc<str>]> {
+    command.split(' ').map(Arc::from).collect()
+}
+
+/// It started `age` seconds ago, holds 40 GiB of 80, and keeps the GPU busy.
+fn scene(command: &str, age: f64) -> Scene {
+    let mut scene = Scene::new(2, 10.0);
+    scene.holder(PID, &[0], 40 * GIB);
+    scene.memory(0, 40 * GIB, 80 * GIB);
+    scene.process(PID).command = Some(words(command));
+    scene.process(PID).start_time = Some(scene.now.time.plus_seconds(-age));
+    scene.draws(0, PID, 60, 300.0);
+    scene
+}
+
+const HOUR: f64 = 3600.0;
+
+#[test]
+fn known_ones_are_found_by_their_whole_name() {
+    for (command, program) in [
+        (
+            "/v/bin/python /v/bin/keep-gpu --gpu-ids 0 --vram 1GiB",
+            "keep-gpu",
+        ),
+        ("python -m keep_gpu.cli --interval 60", "keep-gpu"),
+        ("python -u -m keep_gpu.mcp.server --mode http", "keep-gpu"),
+        ("/usr/local/bin/doma launch", "doma"),
+        ("python /v/bin/nvertake --filled 0.95", "nvertake"),
+        ("python -m nvertake.cli -d 1 -q --filled=0.9", "nvertake"),
+        ("python /v/bin/occgpu -p 0.9 -n 4", "occgpu"),
+        ("python -m occupiedgpus.core --gpu-ids 0", "occupiedgpus"),
+        ("./gpu_burn -m 90% 86400", "gpu-burn"),
+        ("python /v/bin/gpu-burn run --util 60", "gpu-burn"),
+        ("python -m gpu_burn run", "gpu-burn"),
+    ] {
+        let engine = judge(&mut scene(command, 3.0 * HOUR), 20.0);
+        let finding = only(&engine, Kind::Placeholder);
+        assert_eq!(finding.severity, Severity::Warning, "{command}");
+        assert_eq!(finding.actions, [Action::Notify], "{command}");
+        let Evidence::Placeholder(evidence) = &finding.evidence else {
+            panic!("{finding:?}")
+        };
+        assert_eq!(evidence.program.as_deref(), Some(program), "{command}");
+    }
+}
+
+#[test]
+fn names_that_only_look_like_it_are_nobodys() {
+    for command in [
+        // It starts the work of others.
+        "python /v/bin/nvertake run train.py",
+        "python /v/bin/nvertake --filled 0.95 run train.py --epochs 9",
+        "python /v/bin/nvertake -f 0.9 exec torchrun train.py",
+        "python /v/bin/nvertake --filled 0.9 --new-option 3",
+        "python /v/bin/nvertake info",
+        // A part of a name, a word among the arguments, a script of somebody's own.
+        "python train.py --callback keep-gpu",
+        "python train_gpu_burn.py",
+        "python keep_gpu.py",
+        "python doma.py",
+        "python -m doma.cli",
+        "python -m mydoma",
+        "python -c keep-gpu",
+        "bash run_keep-gpu.sh",
+        "python gpu_burn_in_model.py",
+        "/home/doma/bin/train",
+        "python /home/keep-gpu/train.py",
+        "python -m keep_gpu_train.cli",
+        "vllm serve keep-gpu",
+    ] {
+        assert_clean(
+            &judge(&mut scene(command, 3.0 * HOUR), 60.0),
+            Kind::Placeholder,
+        );
+    }
+}
+
+#[test]
+fn it_says_what_it_rests_on() {
+    let mut scene = scene("python /v/bin/keep-gpu", 2.0 * HOUR);
+    let started = scene.process(PID).start_time.unwrap();
+    let engine = judge(&mut scene, 60.0);
+    let finding = only(&engine, Kind::Placeholder);
+    assert_eq!(
+        finding.message,
+        "python keep-gpu (4242) holds 40.0 GiB on GPU 0 and has run for 2h 01m: keep-gpu occupies GPUs \
+         without doing any work"
+    );
+    assert_eq!(
+        (finding.since, &*finding.id),
+        (started, "placeholder:GPU-0:4242:424200")
+    );
+    assert_eq!(finding.memory_bytes, Some(40 * GIB));
+    assert!(finding.advice[0].contains("ask its owner"));
+    assert_eq!(
+        finding.evidence,
+        Evidence::Placeholder(PlaceholderEvidence {
+            program: Some("keep-gpu".into()),
+            samples: 7,
+        })
+    );
+}
+
+#[test]
+fn a_burn_in_test_of_less_than_the_duration_is_none() {
+    let mut scene = scene("/opt/gpu_burn 3000", 60.0);
+    let mut engine = judge(&mut scene, HOUR - 120.0);
+    assert_eq!(count(&engine, Kind::Placeholder), 0);
+    assert_eq!(engine.pending()[0].kind, Kind::Placeholder);
+    scene.play(120.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(count(&engine, Kind::Placeholder), 1);
+    // It ended, or freed what it held.
+    scene.row(0, PID).used_bytes = Some(GIB / 2);
+    engine.observe(scene.step());
+    assert_eq!(count(&engine, Kind::Placeholder), 0);
+}
+
+#[test]
+fn a_worker_that_it_spawned_is_one_too() {
+    let mut scene = scene("x", 2.0 * HOUR);
+    let code = "from multiprocessing.spawn import spawn_main; spawn_main()";
+    let process = scene.process(PID);
+    process.command = Some(["python3", "-c", code].map(Arc::from).into());
+    process.parent = Some(Arc::new(Parent {
+        pid: 1,
+        command: Some(words("python -m gpu_burn run")),
+        ..Parent::default()
+    }));
+    assert_eq!(count(&judge(&mut scene, 20.0), Kind::Placeholder), 1);
+    scene.process(PID).command = Some(words("python train.py"));
+    assert_eq!(count(&judge(&mut scene, 20.0), Kind::Placeholder), 0);
+}
+
+#[test]
+fn without_memory_or_where_that_is_not_told_nobody_is_accused() {
+    for (bytes, found) in [(Some(GIB), 1), (Some(GIB - 1), 0), (None, 0)] {
+        let mut scene = scene("keep-gpu", 2.0 * HOUR);
+        scene.row(0, PID).used_bytes = bytes;
+        assert_eq!(count(&judge(&mut scene, 20.0), Kind::Placeholder), found);
+    }
+    let mut graphics = scene("doma", 2.0 * HOUR);
+    graphics.row(0, PID).kind = ProcessType::Graphics;
+    assert_clean(&judge(&mut graphics, 20.0), Kind::Placeholder);
+    let mut no_command = scene("doma", 2.0 * HOUR);
+    no_command.process(PID).command = None;
+    assert_clean(&judge(&mut no_command, 20.0), Kind::Placeholder);
+}
+
+#[test]
+fn without_a_start_it_counts_from_when_it_was_seen() {
+    let mut unknown = scene("doma", 0.0);
+    unknown.process(PID).start_time = None;
+    let mut engine = judge(&mut unknown, HOUR - 10.0);
+    assert_eq!(count(&engine, Kind::Placeholder), 0);
+    engine.observe(unknown.step());
+    assert_eq!(count(&engine, Kind::Placeholder), 1);
+    // A start in the future is a clock that was set.
+    let future = judge(&mut scene("doma", -HOUR), 60.0);
+    assert_eq!(count(&future, Kind::Placeholder), 0);
+}
+
+#[test]
+fn settings_hold() {
+    let span = Value::Span(Span::from_seconds(60.0));
+    let engine = judge_with(
+        "placeholder",
+        "duration",
+        span,
+        &mut scene("doma", 90.0),
+        20.0,
+    );
+    assert_eq!(count(&engine, Kind::Placeholder), 1);
+    let off = Value::Flag(false);
+    let engine = judge_with(
+        "placeholder",
+        "enabled",
+        off,
+        &mut scene("doma", 2.0 * HOUR),
+        20.0,
+    );
+    assert_eq!(count(&engine, Kind::Placeholder), 0);
+}
