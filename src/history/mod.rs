@@ -12,6 +12,7 @@
 //! been watched.
 
 mod average;
+mod bursts;
 pub mod course;
 pub mod cpu;
 mod device;
@@ -34,6 +35,7 @@ use std::sync::Arc;
 
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Time};
 pub use average::Average;
+pub use bursts::Bursts;
 pub use device::Device;
 use draw::Alone;
 pub use draw::{Lull, Work};

@@ -28,6 +28,10 @@ pub struct ProcessHistory {
     counts_descendants: bool,
     still: Option<Still>,
     abandoned: Clause,
+    /// What it had read and written at the last sample that told, and since when that stands still and it
+    /// has no socket.
+    io_bytes: Option<u64>,
+    silent: Clause,
     rows: Vec<Row>,
     /// How many rows the last snapshot showed, and the place after the last of them: a snapshot's order
     /// is nearly always that of the one before.
@@ -71,6 +75,8 @@ impl ProcessHistory {
             counts_descendants: false,
             still: None,
             abandoned: Clause::default(),
+            io_bytes: None,
+            silent: Clause::default(),
             rows: Vec::new(),
             shown_rows: 0,
             next_row: 0,
@@ -89,6 +95,7 @@ impl ProcessHistory {
         };
         self.observe_cpu(process, moment);
         let is_bridged = self.observe_stillness(moment);
+        self.observe_silence(process, moment);
         let lost_parent = process.parent_is_reaper;
         let lost_leader = process.group_leader_alive.map(|is_alive| !is_alive);
         let is_abandoned = if process.has_lost_server() {
@@ -124,6 +131,22 @@ impl ProcessHistory {
         }
         self.cpu
             .observe(moment.time, seconds, percent, moment.allowed_gap);
+    }
+
+    /// Takes in what it has read and written, and which sockets it has.
+    fn observe_silence(&mut self, process: &Process, moment: Moment) {
+        let stands = process
+            .io_bytes
+            .map(|now| self.io_bytes.is_none_or(|before| now == before));
+        let is_alone = process.sockets.map(|sockets| sockets == 0);
+        self.silent.observe(both(stands, is_alone), moment);
+        self.io_bytes = process.io_bytes.or(self.io_bytes);
+    }
+
+    /// Since when it has read and written nothing and has had no socket; `None` where it has not been so,
+    /// or that is not known.
+    pub fn silent(&self) -> Option<&Streak> {
+        self.silent.streak()
     }
 
     fn observe_state(&mut self, state: char, moment: Moment, is_bridged: bool) {

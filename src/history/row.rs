@@ -1,5 +1,6 @@
 //! A process on one GPU (under MIG, on one instance) over time: its memory, and its run without use.
 
+use super::bursts::Bursts;
 use super::draw::DESKTOP_PERCENT;
 use super::growth::Growth;
 use super::plateau::Plateau;
@@ -179,6 +180,7 @@ pub struct Row {
     /// CPU seconds of the process at the end of the run.
     cpu_at_until: Option<f64>,
     plateau: Option<Plateau>,
+    bursts: Option<Bursts>,
     first_seen: Time,
     last_seen: Time,
 }
@@ -204,6 +206,7 @@ impl Row {
             run: None,
             cpu_at_until: None,
             plateau: None,
+            bursts: None,
             first_seen: time,
             last_seen: time,
         }
@@ -238,7 +241,13 @@ impl Row {
             self.note_movement(bytes, moment.time);
         }
         self.plateau = Plateau::observe(self.plateau, gpu, row, moment, is_unexplained);
+        let was_used = match self.last_use {
+            Use::Used => Some(true),
+            Use::NotUsed(_) => Some(false),
+            Use::DeviceUsed | Use::Unknown => None,
+        };
         self.last_use = Use::of(gpu, row);
+        self.bursts = Bursts::observe(self.bursts, was_used, self.last_use, gpu, moment);
         match self.last_use {
             Use::Used => self.end(Began::Witnessed, moment.time),
             Use::DeviceUsed => self.end(Began::AfterDeviceUse, moment.time),
@@ -373,6 +382,11 @@ impl Row {
     /// The time in which what is held stays the same, as far as it was seen.
     pub fn plateau(&self) -> Option<&Plateau> {
         self.plateau.as_ref()
+    }
+
+    /// The short bursts at a constant period in which it uses the GPU, as far as they were seen.
+    pub fn bursts(&self) -> Option<&Bursts> {
+        self.bursts.as_ref()
     }
 
     /// Whether what it holds grows.

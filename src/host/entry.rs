@@ -22,6 +22,7 @@ use super::environ::{ENVIRON_BYTES, parse_environ};
 use super::folder::{Folder, if_readable, is_gone, is_out_of_descriptors};
 use super::framework::read_framework;
 use super::gpu_files::{is_driver_behind_files, read_held};
+use super::io_counters::{IO_BYTES, parse_io};
 use super::machine::read_boot_seconds;
 use super::names::Names;
 use super::notebook::parse_kernel;
@@ -441,6 +442,10 @@ impl Surroundings {
         let held = read_held(folder, &self.roots.dev)?;
         let listens = self.listening.read(folder, held.sockets.as_ref())?;
         process.listening = listens.at_all;
+        process.sockets = listens.sockets;
+        let read = folder.read(c"io", &mut self.content, IO_BYTES);
+        // A kernel may be built without it, and who has gone is missed by other files.
+        process.io_bytes = read.ok().and_then(|()| parse_io(&self.content));
         if process.listening_on != listens.on {
             process.listening_on = listens.on;
         }

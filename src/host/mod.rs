@@ -30,6 +30,7 @@ mod framework;
 mod gpu_files;
 mod guarded;
 mod holders;
+mod io_counters;
 pub mod jupyter;
 mod kernel_module;
 mod machine;

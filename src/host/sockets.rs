@@ -106,6 +106,8 @@ enum Bound {
     Tcp(u16, IpAddr),
     /// Empty where it has no name; an abstract one begins with `@`.
     Unix(Arc<str>),
+    /// CUDA's library's own: nobody is served there.
+    OfDriver,
 }
 
 impl Bound {
@@ -113,6 +115,7 @@ impl Bound {
         match self {
             Self::Tcp(port, address) => format!("tcp:{}", SocketAddr::new(*address, *port)).into(),
             Self::Unix(name) => format!("unix:{name}").into(),
+            Self::OfDriver => "".into(),
         }
     }
 }
@@ -124,6 +127,8 @@ pub(super) struct Listens {
     pub at_all: Option<bool>,
     /// The places, as `model::Process::listening_on` has them.
     pub on: Option<Arc<[Arc<str>]>>,
+    /// How many sockets it has, as `model::Process::sockets` counts them.
+    pub sockets: Option<u32>,
 }
 
 impl Listening {
@@ -170,9 +175,13 @@ impl Listening {
                 is_told &= *is_whole;
             }
         }
+        let of_driver = bound.iter().filter(|it| ***it == Bound::OfDriver).count();
+        bound.retain(|it| **it != Bound::OfDriver);
         bound.sort_unstable();
         bound.dedup();
+        let others = sockets.inodes.len().saturating_sub(of_driver);
         Ok(Listens {
+            sockets: is_told.then(|| u32::try_from(others).unwrap_or(u32::MAX)),
             at_all: (is_told || !bound.is_empty()).then_some(!bound.is_empty()),
             on: (!bound.is_empty()).then(|| bound.iter().take(TOLD).map(|it| it.text()).collect()),
         })
@@ -201,6 +210,8 @@ enum Place<'a> {
     Tcp(IpAddr, u16),
     /// Empty where it has no name.
     Unix(&'a [u8]),
+    /// CUDA's library's own.
+    OfDriver,
 }
 
 /// How a socket that listens comes by connections to an address.
@@ -302,6 +313,7 @@ impl Table {
             let bound = match socket.place {
                 Place::Tcp(address, port) => Bound::Tcp(port, address),
                 Place::Unix(name) => Bound::Unix(String::from_utf8_lossy(name).into()),
+                Place::OfDriver => Bound::OfDriver,
             };
             places.push((socket.inode, bound));
         })?;
@@ -361,12 +373,14 @@ fn parse_address(hexadecimal: &str) -> Option<IpAddr> {
 /// `ffff8ef7c0a51000: 00000002 00000000 00010000 0001 01 20531 /run/systemd/private`
 ///
 /// Only stream sockets count: the driver's library itself listens on one of sequenced packets
-/// (`@cuda-uvmfd-…`) in every process that has a context.
+/// (`@cuda-uvmfd-…`) in every process that has a context, which is told apart.
 fn parse_unix(line: &[u8]) -> Option<Line<'_>> {
     /// `__SO_ACCEPTCON` of the kernel's `include/uapi/linux/net.h`.
     const ACCEPTS: u32 = 1 << 16;
     /// `SOCK_STREAM`, as it is printed.
     const STREAM: &str = "0001";
+    /// `SOCK_SEQPACKET`, likewise.
+    const PACKETS: &str = "0005";
     let mut rest = line;
     let mut field = || {
         let text = rest.trim_ascii_start();
@@ -382,11 +396,18 @@ fn parse_unix(line: &[u8]) -> Option<Line<'_>> {
     let flags = u32::from_str_radix(flags, 16).ok()?;
     let kind = field()?;
     let inode = (field()?, field()?).1.parse().ok()?;
+    let name = rest.strip_prefix(b" ").unwrap_or(rest);
+    if flags & ACCEPTS != 0 && kind == PACKETS && name.starts_with(b"@cuda-uvmfd-") {
+        return Some(Line::Listens(Socket {
+            place: Place::OfDriver,
+            inode,
+        }));
+    }
     if flags & ACCEPTS == 0 || kind != STREAM {
         return Some(Line::Other);
     }
     Some(Line::Listens(Socket {
-        place: Place::Unix(rest.strip_prefix(b" ").unwrap_or(rest)),
+        place: Place::Unix(name),
         inode,
     }))
 }

@@ -111,9 +111,15 @@ pub struct HungEvidence {
 /// What says that a process only keeps a GPU from others.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PlaceholderEvidence {
-    /// The known program that it runs.
+    /// The known program that it runs; `None` where its conduct tells.
     pub program: Option<Arc<str>>,
-    /// Samples in which it held the same.
+    /// How often it used the GPU for a moment at a constant period; `None` of a known program.
+    pub bursts: Option<u64>,
+    /// The mean period.
+    pub period_seconds: Option<f64>,
+    /// The most that the GPU drew meanwhile, in percent of its power limit.
+    pub power_percent_max: Option<f64>,
+    /// Samples that were judged.
     pub samples: u64,
 }
 

@@ -87,6 +87,13 @@ pub struct Process {
     /// Has a listening socket: of TCP, or a stream socket of Unix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listening: Option<bool>,
+    /// Its open sockets, without the one that CUDA's library opens in every process that has a context.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sockets: Option<u32>,
+    /// Read and written in all, by read(2), write(2) and their like; not what goes through a socket by
+    /// send(2) or recv(2). Looked at every half minute. Absent where it may not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_bytes: Option<u64>,
     /// Where it listens: `tcp:127.0.0.1:8000`, `tcp:[::]:8000`, `unix:/run/x.sock`, `unix:@abstract`. TCP
     /// before Unix, by port; bounded in number. Absent where it listens nowhere, or that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]

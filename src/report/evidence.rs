@@ -120,13 +120,16 @@ fn of_hung(hung: &HungEvidence) -> String {
 fn of_placeholder(placeholder: &PlaceholderEvidence) -> String {
     let mut words = match &placeholder.program {
         Some(program) => format!("runs {}, which occupies GPUs", escape(program)),
-        None => String::new(),
+        None => "no sockets, nothing read or written".to_owned(),
     };
-    let _ = write!(
-        words,
-        "; holds the same in {}",
-        samples(placeholder.samples)
-    );
+    if let (Some(bursts), Some(period)) = (placeholder.bursts, placeholder.period_seconds) {
+        let period = Span::from_seconds(period);
+        let _ = write!(words, ", {bursts} short bursts of use, one every {period}");
+    }
+    if let Some(power) = placeholder.power_percent_max {
+        let _ = write!(words, ", at most {power:.0}% of the power limit");
+    }
+    let _ = write!(words, " in {}", samples(placeholder.samples));
     words
 }
 

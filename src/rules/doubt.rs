@@ -42,6 +42,11 @@ pub enum Doubt {
         /// The process.
         pid: u32,
     },
+    /// What a process reads, writes and sends is not known.
+    NoIo {
+        /// The process.
+        pid: u32,
+    },
     /// What a notebook's kernel does is not known.
     NoKernelState {
         /// The process.
@@ -123,6 +128,7 @@ impl Doubt {
     fn pid(self) -> Option<u32> {
         match self {
             Self::NoCpu { pid }
+            | Self::NoIo { pid }
             | Self::NoKernelState { pid }
             | Self::NoParentage { pid }
             | Self::NoMemory { pid, .. }
@@ -154,6 +160,7 @@ impl Doubt {
             | Self::NoReading { gpu, .. } => Some(gpu),
             Self::ShortHistory { .. }
             | Self::NoCpu { .. }
+            | Self::NoIo { .. }
             | Self::NoKernelState { .. }
             | Self::NoParentage { .. }
             | Self::NoNamespace
@@ -181,6 +188,9 @@ impl Doubt {
                 (covered * 100.0).floor(),
                 least_covered * 100.0
             ),
+            Self::NoIo { pid } => {
+                format!("what process {pid} reads, writes and sends is not known")
+            }
             Self::NoCpu { pid } => format!("the CPU use of process {pid} is not known"),
             Self::NoKernelState { pid } => {
                 format!(

@@ -5,14 +5,24 @@
 //! a placeholder only where it starts none. What a person calls a script of his own says nothing.
 //!
 //! It is accused once it has run for the duration, so that a burn-in test of some minutes is none, and
-//! while it holds memory on a GPU. Nothing is offered that would end it: whoever needs the GPU talks to
-//! its owner.
+//! while it holds memory on a GPU.
+//!
+//! Or told by its conduct, as info only: for the duration it has used the GPU in short bursts at a
+//! constant period ([`Bursts`](crate::history::Bursts)), held the same memory, drawn less power than a GPU
+//! at work, used little of a CPU, had no socket, and read and written nothing at all: what it computes
+//! reaches nobody. That tells it from health checks and inference by the clock, which report to somebody,
+//! from collectives that keep in touch, which have sockets, and from servers and notebooks. What a process
+//! passes on by shared memory alone is not seen, nor a socket that lives for less than half a minute: so
+//! it is told, and no more. What is unknown makes the rule undecided.
+//!
+//! Nothing is offered that would end it: whoever needs the GPU talks to its owner.
 
 use std::sync::Arc;
 
+use super::doubt::Doubt;
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::setting::{Field, Setting};
-use super::subject;
+use super::{server, subject};
 use crate::advice;
 use crate::history::{ProcessHistory, Row};
 use crate::model::evidence::{Evidence, PlaceholderEvidence};
@@ -22,9 +32,17 @@ use crate::model::snapshot::ProcessType;
 use crate::model::{Process, Time};
 use crate::units::{Bytes, GIB, Span};
 
+/// Fewer bursts are a coincidence.
+const LEAST_BURSTS: u64 = 10;
+/// Who wakes the GPU up more seldom than this, in seconds, does not keep it from being called idle.
+const LONGEST_PERIOD_SECONDS: f64 = 900.0;
+/// A GPU that draws this share of its power limit, or more, is at work.
+const POWER_AT_WORK: f64 = 0.5;
+/// With this mean CPU use or more, a process is at work; one core is 100.
+const CPU_AT_WORK: f64 = 20.0;
+
 /// What is to be done, before what ends it.
-const ADVICE: &str =
-    "it is made to hold a GPU, not to work on it; ask its owner for whom it is kept";
+const ADVICE: &str = "it holds a GPU and does no work on it; ask its owner for whom it is kept";
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -35,7 +53,7 @@ pub struct Settings {
     pub min_memory: Bytes,
     /// For how long.
     pub duration: Span,
-    /// How bad it is.
+    /// How bad a known program is; what is told by its conduct is info.
     pub severity: Severity,
 }
 
@@ -80,9 +98,11 @@ impl Judge for Settings {
         known: &ProcessHistory,
         verdicts: &mut Verdicts,
     ) {
-        if let Some(program) = program(process)
-            && let Some(finding) = by_name(rule, seen, process, known, program, verdicts)
-        {
+        let finding = match program(process) {
+            Some(program) => by_name(rule, seen, process, known, program, verdicts),
+            None => by_conduct(rule, seen, process, known, verdicts),
+        };
+        if let Some(finding) = finding {
             verdicts.find(finding);
         }
     }
@@ -201,6 +221,9 @@ fn by_name(
     );
     let evidence = PlaceholderEvidence {
         program: Some(program.into()),
+        bursts: None,
+        period_seconds: None,
+        power_percent_max: None,
         samples,
     };
     Some(finding(
@@ -209,6 +232,128 @@ fn by_name(
         gpus,
         severity?,
         (since, now),
+        evidence,
+        message,
+    ))
+}
+
+/// Whether somebody may wait for what it computes, or it may be at work otherwise.
+fn is_for_somebody(seen: Seen<'_>, process: &Process) -> bool {
+    let world = process
+        .environment
+        .as_deref()
+        .and_then(|it| it.get("WORLD_SIZE"));
+    let below = process.descendants.as_deref().and_then(|it| it.count);
+    world.is_some_and(|size| &**size != "1")
+        || process.jupyter.is_some()
+        || below != Some(0)
+        || server::serves(process, seen.snapshot)
+}
+
+/// A GPU that is kept from others by bursts of use.
+struct Kept {
+    gpu: FindingGpu,
+    evidence: PlaceholderEvidence,
+    since: Time,
+    until: Time,
+}
+
+/// Judges what a process does on a GPU, by its bursts of use.
+fn kept(
+    rule: &Tuned<Settings>,
+    seen: Seen<'_>,
+    process: &Process,
+    known: &ProcessHistory,
+    row: &Row,
+    verdicts: &mut Verdicts,
+) -> Option<Kept> {
+    // Nearly every process ends here.
+    let bursts = row.bursts().filter(|it| it.count >= LEAST_BURSTS)?;
+    let settings = rule.settings_for(&seen.whom(process, row))?;
+    let (plateau, period) = (row.plateau()?, bursts.period_seconds()?);
+    let is_at_work = |share: f64| share >= POWER_AT_WORK;
+    if row.used_bytes()? < settings.min_memory.0
+        || row.kind() != ProcessType::Compute
+        || row.is_of_instance()
+        || period > LONGEST_PERIOD_SECONDS
+        || bursts.power_share_max.is_some_and(is_at_work)
+        || is_for_somebody(seen, process)
+    {
+        return None;
+    }
+    let gpu = gpu_of(seen, row);
+    let needed = settings.duration.seconds();
+    if bursts.seconds() < needed {
+        return None;
+    }
+    let Some(power) = bursts.power_share_max else {
+        verdicts.doubt(Doubt::NoReading {
+            gpu: gpu.index,
+            what: "power",
+        });
+        return None;
+    };
+    if process.io_bytes.is_none() || process.sockets.is_none() {
+        verdicts.doubt(Doubt::NoIo { pid: process.pid });
+        return None;
+    }
+    let since = bursts.since.max(plateau.since).max(known.silent()?.since);
+    if bursts.until.seconds_since(since) < needed {
+        return None;
+    }
+    let Some(cpu) = known.cpu().mean(needed) else {
+        verdicts.doubt(Doubt::NoCpu { pid: process.pid });
+        return None;
+    };
+    (cpu.percent < CPU_AT_WORK).then(|| Kept {
+        gpu,
+        evidence: PlaceholderEvidence {
+            program: None,
+            bursts: Some(bursts.count),
+            period_seconds: Some(period),
+            power_percent_max: Some(power * 100.0),
+            samples: bursts.samples,
+        },
+        since,
+        until: bursts.until,
+    })
+}
+
+/// Judges what a process does on all of its GPUs.
+fn by_conduct(
+    rule: &Tuned<Settings>,
+    seen: Seen<'_>,
+    process: &Process,
+    known: &ProcessHistory,
+    verdicts: &mut Verdicts,
+) -> Option<Finding> {
+    let rows = known.rows().iter();
+    let found: Vec<Kept> = rows
+        .filter_map(|row| kept(rule, seen, process, known, row, verdicts))
+        .collect();
+    let since = found.iter().map(|kept| kept.since).max()?;
+    let until = found.iter().map(|kept| kept.until).max()?;
+    // The numbers of the GPU with the fewest bursts.
+    let fewest = found.iter().min_by_key(|kept| kept.evidence.bursts)?;
+    let evidence = fewest.evidence.clone();
+    let gpus = subject::by_gpu(found.into_iter().map(|kept| kept.gpu));
+    let message = format!(
+        "{} ({}) has held {} for {} and used it only for a moment every {}, at {:.0}% of its power or \
+         less, without reading or writing anything",
+        subject::name(process),
+        process.pid,
+        subject::held(&gpus),
+        Span::from_seconds(until.seconds_since(since)),
+        Span::from_seconds(evidence.period_seconds?.round()),
+        evidence.power_percent_max?,
+    );
+    let span = (since, until);
+    Some(finding(
+        rule,
+        process,
+        gpus,
+        Severity::Info,
+        span,
         evidence,
         message,
     ))

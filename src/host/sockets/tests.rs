@@ -334,6 +334,9 @@ fn it_is_told_where_they_listen_services_first() {
     let listens = Listening::default()
         .read(&folder, held.sockets.as_ref())
         .unwrap();
+    // Without CUDA's own.
+    let held = held.sockets.unwrap();
+    assert_eq!(listens.sockets, Some(held.inodes.len() as u32 - 1));
     let on = listens.on.unwrap();
     assert_eq!(
         on.iter().map(|place| &**place).collect::<Vec<_>>(),

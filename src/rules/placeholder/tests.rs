@@ -1,4 +1,6 @@
-//! Known placeholders and who is none: by name and at every moment.
+//! Known placeholders and who is none, by name.
+
+mod conduct;
 
 use std::sync::Arc;
 
@@ -106,6 +108,9 @@ fn it_says_what_it_rests_on() {
         finding.evidence,
         Evidence::Placeholder(PlaceholderEvidence {
             program: Some("keep-gpu".into()),
+            bursts: None,
+            period_seconds: None,
+            power_percent_max: None,
             samples: 7,
         })
     );

@@ -253,6 +253,8 @@ fn unmoved(process: &Process) -> Process {
         cpu_percent: None,
         cpu_seconds: None,
         rss_bytes: None,
+        // For rules, and on no panel: it is not kept.
+        io_bytes: None,
         threads: None,
         descendants: None,
         ..process.clone()
@@ -286,9 +288,11 @@ fn is_same(known: &Process, process: &Process) -> bool {
         cpu_percent: _,
         cpu_seconds: _,
         rss_bytes: _,
+        io_bytes: _,
         threads: _,
         terminal,
         listening,
+        sockets,
         listening_on,
         listening_relatives,
         descendants: _,
@@ -323,6 +327,7 @@ fn is_same(known: &Process, process: &Process) -> bool {
         && known.executable == *executable
         && known.terminal == *terminal
         && known.listening == *listening
+        && known.sockets == *sockets
         && known.listening_on == *listening_on
         && known.listening_relatives == *listening_relatives
         && known.gpu_files == *gpu_files

@@ -119,6 +119,8 @@ pub(super) fn snapshot() -> Snapshot {
             threads: Some(1),
             terminal: text("pts/3"),
             listening: Some(true),
+            sockets: Some(2),
+            io_bytes: Some(4300),
             listening_on: Some(["tcp:0.0.0.0:8000".into()].into()),
             listening_relatives: Some(
                 [Relative {
@@ -242,6 +244,9 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
         }),
         Kind::Placeholder => Evidence::Placeholder(PlaceholderEvidence {
             program: text("keep-gpu"),
+            bursts: Some(60),
+            period_seconds: Some(60.0),
+            power_percent_max: Some(30.0),
             samples,
         }),
         Kind::Idle | Kind::ServerIdle => Evidence::Idle(IdleEvidence {
