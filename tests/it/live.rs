@@ -179,6 +179,33 @@ fn it_names_real_processes_rightly() {
 }
 
 #[test]
+fn it_tells_what_a_process_has_read_and_written_and_its_sockets() {
+    let silent = Running::sleep();
+    let sends = "import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); time.sleep(600)";
+    let sends = Running::start(Command::new("python3").args(["-c", sends]));
+    let has_socket = || -> Option<bool> {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", sends.pid())).ok()?;
+        let mut links = files.flatten().flat_map(|it| std::fs::read_link(it.path()));
+        Some(links.any(|it| it.to_string_lossy().starts_with("socket:")))
+    };
+    wait_until("it has a socket", || has_socket() == Some(true));
+    let io = |pid: u32| -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
+        let counts = text.lines().filter_map(|line| {
+            let (name, count) = line.split_once(": ")?;
+            matches!(name, "rchar" | "wchar").then(|| count.parse::<u64>().unwrap())
+        });
+        counts.sum()
+    };
+    let snapshot = Machine::new(&one_gpu(&[silent.pid(), sends.pid()])).snapshot(0);
+    for (pid, sockets) in [(silent.pid(), 0), (sends.pid(), 1)] {
+        let process = snapshot.process(pid);
+        assert_eq!(process["sockets"], sockets, "{process}");
+        assert_eq!(process["io_bytes"], io(pid), "{process}");
+    }
+}
+
+#[test]
 fn an_idle_process_is_accused_and_one_at_work_is_not() {
     let (idle, busy) = (Running::sleep(), Running::sleep());
     let gpu = Gpu::default()
