@@ -305,7 +305,7 @@ fn kept(
         verdicts.doubt(Doubt::NoCpu { pid: process.pid });
         return None;
     };
-    (cpu.percent < CPU_AT_WORK).then(|| Kept {
+    (cpu.percent < CPU_AT_WORK).then_some(Kept {
         gpu,
         evidence: PlaceholderEvidence {
             program: None,

@@ -117,7 +117,7 @@ fn innocents_are_never_accused() {
             scene.row(0, PID).used_bytes = Some((30 + step / 60 % 2 * 9) * GIB);
         }),
         ("the CPU works", |scene, _, _| {
-            scene.process(PID).cpu_percent = Some(90.0)
+            scene.process(PID).cpu_percent = Some(90.0);
         }),
         ("children work", |scene, _, _| {
             let below = scene.process(PID).descendants.as_deref().cloned().unwrap();
@@ -138,7 +138,7 @@ fn innocents_are_never_accused() {
             scene.row(0, PID).kind = ProcessType::Graphics;
         }),
         ("little memory", |scene, _, _| {
-            scene.row(0, PID).used_bytes = Some(GIB / 2)
+            scene.row(0, PID).used_bytes = Some(GIB / 2);
         }),
     ];
     for (who, change) in innocents {
