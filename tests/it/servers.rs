@@ -1,7 +1,7 @@
 //! Real servers, workers and parents whose children work: who is left alone, and who is not.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
@@ -144,13 +144,14 @@ fn is_alive(pid: u32) -> bool {
         .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
 
-/// A port that nobody has, and that no kernel would choose.
+/// A port that nobody listens on, and that no kernel would choose. It is not listened on to find that out:
+/// this process is an ancestor of the other tests' children, and would be their front end for that moment.
 fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 20_000 + u16::try_from(std::process::id() % 6_000).unwrap();
     loop {
         let port = first + NEXT.fetch_add(1, Ordering::Relaxed);
-        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
+        if TcpStream::connect(("127.0.0.1", port)).is_err() {
             return port;
         }
     }

@@ -35,7 +35,9 @@ fn a_port_that_the_server_does_not_hold_is_not_spoken_to() {
 #[test]
 fn another_process_on_the_servers_socket_is_not_spoken_to() {
     let place = Place::new();
-    let sock = place.path("s");
+    // Named as NCCL's are: this process is an ancestor of the other tests' children, for whom it is no front
+    // end while it listens here.
+    let sock = place.path("nccl-socket-s");
     let stranger = std::os::unix::net::UnixListener::bind(&sock).unwrap();
     let sock = format!("sock={}", json!(sock.to_str().unwrap()));
     let Some(fake) = place.fake_server(&["good", &sock]) else {
