@@ -34,15 +34,15 @@ complete -c gpumem -n "__fish_gpumem_needs_command" -l store-dir -d 'The directo
 complete -c gpumem -n "__fish_gpumem_needs_command" -s V -l version -d 'Print the version of gpumem, and those of NVML and the driver where there is one'
 complete -c gpumem -n "__fish_gpumem_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "ps" -d 'Show who holds GPU memory now'
-complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "check" -d 'Judge by the rules whether GPU memory is wasted; the exit code is the verdict'
-complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "explain" -d 'Explain one process, GPU or finding on a page: whose, since when, why, and what to do'
-complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "watch" -d 'Watch GPUs, processes and findings live on the terminal, and get memory back there'
-complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "reap" -d 'End what holds GPU memory and does not need it, and prove that the memory came back'
-complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "kill" -d 'End processes of yours that hold GPU memory, and prove that the memory came back'
-complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "record" -d 'Record what is observed, a JSON snapshot a line'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "check" -d 'Check whether GPU memory is wasted; the exit code is the verdict'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "explain" -d 'Explain one process, GPU or finding: whose, since when, why, and what to do'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "watch" -d 'Watch GPUs, processes and findings live on the terminal, and free memory there'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "reap" -d 'Free GPU memory that is not needed: show a plan, kill what it names, verify that memory came back'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "kill" -d 'Kill processes of yours that hold GPU memory, and verify that the memory came back'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "record" -d 'Record what is observed, one JSON snapshot per line'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "rules" -d 'List the rules: what each finds, its settings, their values and what they mean'
-complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "config" -d 'Show, prove or try the configuration'
-complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "doctor" -d 'Say what works on this machine, what does not, and what to do about it'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "config" -d 'Show, validate or test the configuration'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "doctor" -d 'Show what works on this machine, what does not, and what to do about it'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "schema" -d 'Print the JSON Schema of what gpumem writes'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "completions" -d 'Print the completion script of a shell'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "man" -d 'Print a manual page'
@@ -70,11 +70,11 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l demo -d 'Use the re
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l window -d 'How long to sample this machine [default: 30s, or 2s where the stored history reaches far enough back for every rule]' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l fail-on -d 'The least severity that makes the exit code 1 [default: warning; with --wait-free none]' -r -f -a "info\t'Anything found'
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l fail-on -d 'Exit with 1 if there is a finding of this severity or higher [default: warning; with --wait-free none]' -r -f -a "info\t'Anything found'
 warning\t'Memory is wasted'
 critical\t'Work is in danger'"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l rule -d 'Judge by these rules only, also where they are switched off' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l kind -d 'Judge by rules of these kinds only, also where they are switched off' -r -f -a "dead\t''
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l rule -d 'Apply only these rules, also where they are switched off' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l kind -d 'Apply only rules of these kinds, also where they are switched off' -r -f -a "dead\t''
 stuck\t''
 orphan\t''
 stopped\t''
@@ -87,11 +87,11 @@ stray-context\t''
 hoard\t''
 unattributed\t''
 pressure\t''"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l gpu -d 'Only what is about these GPUs, by index or UUID; the others may be unreadable' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l user -d 'Only what is about processes of these users, by name or uid' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l gpu -d 'Report only on these GPUs (index or UUID); ignore read errors on others' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l user -d 'Report only on processes of these users, by name or uid' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-used -d 'Fail where a GPU uses more than this at the end' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-unattributed -d 'Fail where more than this is used by no process that NVML lists, at the end' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l wait-free -d 'Wait until so much memory is free on that GPU, or on any one (of --gpu); then exit with 0' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l wait-free -d 'Wait until this much memory is free on that GPU, or on any one (of --gpu); then exit with 0' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l timeout -d 'How long --wait-free waits; then exit with 1' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
@@ -126,7 +126,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l theme -d 'The co
 dark\t'Light text on a dark ground'
 light\t'Dark text on a light ground'
 high-contrast\t'The strongest colours on black, bold and never dim'
-colour-blind\t'Blue, yellow and orange, which nobody takes for one another'
+colour-blind\t'Blue, yellow and orange: safe for red-green colour blindness'
 mono\t'No colours'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l once -d 'Print one picture to standard output, and end' -r -f -a "text\t'Lines of text, with colours on a terminal and with --color always'
 svg\t'An SVG document, in colour but for --color never'"
@@ -164,8 +164,8 @@ hoard\t''
 unattributed\t''
 pressure\t''"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l rule -d 'Only what these rules found, also where they are switched off' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l older-than -d 'Only what has been so for as long; of processes that are named, what has run for as long' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l min -d 'Only where at least so much would come back' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l older-than -d 'Only findings at least this old; of processes that are named, those that have run at least this long' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l min -d 'Only targets that would free at least this much' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l signal -d 'The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l grace -d 'How long each signal may take before the next one, instead of what is usual: 10s, 35s for the launcher of a distributed run' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l window -d 'How long to sample this machine before the plan [default: 30s, or 2s where the stored history reaches far enough back for every rule, or where processes are named]' -r
@@ -180,12 +180,12 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l store-dir -d 'The
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -s y -l yes -d 'Carry the plan out without asking'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -s n -l dry-run -d 'Print the plan and do not ask'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l direct -d 'Signal also what a scheduler, a service manager or a container runtime owns, instead of saying what to type'
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l all-users -d 'Other users\' processes too'
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l graphics -d 'Processes that only draw, too'
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l servers -d 'Inference servers that listen, too'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l all-users -d 'Include other users\' processes'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l graphics -d 'Include graphics-only processes'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l servers -d 'Include inference servers'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l json -d 'Print the plan, and what came of it, as one JSON document (gpumem.reap/1); does not ask'
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l history -d 'Show what was done, by the ledger; with --json as gpumem.history/1'
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l watch -d 'Go on until it is ended: tell people what is found, and end what rules find whose configuration says action = "reap", after they were warned'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l history -d 'Show what was done, from the audit log; with --json as gpumem.history/1'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l watch -d 'Run as a daemon: notify owners of findings, and terminate processes found by rules with action = "reap" after warning their owners'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -200,8 +200,8 @@ never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -s y -l yes -d 'Do not ask'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l direct -d 'Signal also what a scheduler, a service manager or a container runtime owns, instead of saying what to type'
-complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l all-users -d 'Other users\' processes too'
-complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l graphics -d 'Processes that only draw, too'
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l all-users -d 'Include other users\' processes'
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l graphics -d 'Include graphics-only processes'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l interval -d 'Time between samples [default: 1s, 5s with --store, or the configuration\'s]' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l duration -d 'Stop after this long' -r
@@ -237,8 +237,8 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_see
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -f -a "show" -d 'Print the configuration in force, defaults included, as TOML'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -f -a "path" -d 'Print where configuration is looked for, and which files there are'
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -f -a "check" -d 'Prove a file, or the configuration in force: an error names file, line and key'
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -f -a "test" -d 'Say what each rule would have found in a recording, and when'
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -f -a "check" -d 'Validate a file, or the configuration in force: an error names file, line and key'
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -f -a "test" -d 'Show what each rule would have found in a recording, and when'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F

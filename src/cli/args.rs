@@ -20,15 +20,21 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  done, and nothing found
   1  check: a finding at or above --fail-on, a limit exceeded, or memory not free in time;
-     reap: something that was to be ended was not, or its memory did not come back
+     reap: a target could not be terminated, or its memory was not freed
   2  wrong usage or configuration
   3  could not measure: no driver, or a GPU that cannot be read and nothing found";
 
-/// Who holds GPU memory, do they still need it, and getting it back
+/// Those of a command that only prints what is built in.
+const EXIT_CODES_OF_PRINTING: &str = "\
+Exit codes:
+  0  done
+  2  wrong usage";
+
+/// See who is using GPU memory, whether they still need it, and reclaim it
 ///
-/// gpumem samples what every process holds and does on every NVIDIA GPU of this machine, judges it
-/// by rules with thresholds that you can set, and shows it on the terminal, as a verdict for
-/// scripts, or as a recording that can be judged again later.
+/// gpumem samples what every process holds and does on every NVIDIA GPU of this machine, applies
+/// rules with thresholds that you can set, and shows the result on the terminal, as a verdict for
+/// scripts, or as a recording to which rules can be applied again later.
 #[derive(Parser, Debug)]
 #[command(
     name = "gpumem",
@@ -131,8 +137,8 @@ pub struct Stored {
 
 /// Show who holds GPU memory now
 ///
-/// One table of the GPUs and one of the processes that NVML lists on them; "-" is what is not
-/// known, and never 0. With --json, the snapshot itself.
+/// One table of the GPUs and one of the processes that NVML lists on them. "-" means not known,
+/// never 0. With --json, the snapshot itself.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Ps {
@@ -188,13 +194,12 @@ impl ValueEnum for Sort {
     }
 }
 
-/// Judge by the rules whether GPU memory is wasted; the exit code is the verdict
+/// Check whether GPU memory is wasted; the exit code is the verdict
 ///
-/// Samples this machine for --window, or judges a whole recording with --replay, and reports what
-/// is so at the end of it, the worst first. A rule that could not be decided, because it needs a
-/// longer history or the driver does not tell enough, is listed as undecided and accuses nobody.
-/// Where `gpumem record --store` runs, what it has stored is judged with what is sampled now, and one
-/// short look decides.
+/// Samples this machine for --window, or reads a whole recording with --replay, and reports what
+/// is so at the end of it, the worst first. Rules that need more history, or data that the driver does
+/// not provide, are listed as undecided and never produce a finding. If `gpumem record --store` is
+/// running, its history is used too, and two seconds of sampling are enough.
 ///
 /// With --max-used or --max-unattributed a GPU that exceeds the limit fails the check too; where
 /// the value is not known, the check could not measure (3). With --wait-free the question is
@@ -216,23 +221,24 @@ pub struct Check {
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub interval: Option<Span>,
 
-    /// The least severity that makes the exit code 1 [default: warning; with --wait-free none]
+    /// Exit with 1 if there is a finding of this severity or higher [default: warning; with
+    /// --wait-free none]
     #[arg(long, value_name = "SEVERITY")]
     pub fail_on: Option<Severity>,
 
-    /// Judge by these rules only, also where they are switched off
+    /// Apply only these rules, also where they are switched off
     #[arg(long, value_name = "RULE", value_delimiter = ',')]
     pub rule: Vec<String>,
 
-    /// Judge by rules of these kinds only, also where they are switched off
+    /// Apply only rules of these kinds, also where they are switched off
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub kind: Vec<Kind>,
 
-    /// Only what is about these GPUs, by index or UUID; the others may be unreadable
+    /// Report only on these GPUs (index or UUID); ignore read errors on others
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     pub gpu: Vec<String>,
 
-    /// Only what is about processes of these users, by name or uid
+    /// Report only on processes of these users, by name or uid
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub user: Vec<String>,
 
@@ -250,7 +256,7 @@ pub struct Check {
     #[arg(long, value_name = "SIZE|PERCENT")]
     pub max_unattributed: Option<Amount>,
 
-    /// Wait until so much memory is free on that GPU, or on any one (of --gpu); then exit with 0
+    /// Wait until this much memory is free on that GPU, or on any one (of --gpu); then exit with 0
     ///
     /// Given several times, all have to be free at once, each judged by itself. With --replay or
     /// --demo, time is the recording's.
@@ -332,15 +338,15 @@ impl ValueEnum for Severity {
     }
 }
 
-/// Explain one process, GPU or finding on a page: whose, since when, why, and what to do
+/// Explain one process, GPU or finding: whose, since when, why, and what to do
 ///
 /// What it is, whose and since when, how its memory moved, what the rules say and on which evidence,
 /// what holds it, and what would give the memory back, gentlest first. Where `gpumem record --store`
 /// runs, the page rests on what it has stored; else on a short look, and says what that cannot tell.
 /// With --replay or --demo it is about the recording's end.
 ///
-/// With --framework it tells of a framework instead how it takes memory, what returns it and what does
-/// not; no GPU is needed for that.
+/// With --framework it explains how a framework takes memory, what returns it and what does not; no GPU
+/// is needed for that.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Explain {
@@ -380,15 +386,14 @@ pub struct Explain {
     pub recorded: Recorded,
 }
 
-/// Record what is observed, a JSON snapshot a line
+/// Record what is observed, one JSON snapshot per line
 ///
-/// The recording holds what was observed, never what was concluded: `gpumem check --replay` judges
-/// it by the rules of that day. An existing FILE is continued. It ends on SIGINT or SIGTERM, after
+/// The recording holds what was observed, never what was concluded: `gpumem check --replay`
+/// applies today's rules to it. An existing FILE is continued. It ends on SIGINT or SIGTERM, after
 /// --duration, or with a clear error when the disk is full, and every line in it is whole.
 ///
-/// With --store it keeps a ring of compressed recordings in a directory, bounded by age and size, of
-/// which `gpumem check` and `gpumem watch` make use; it goes on when the disk is full, at the cost of
-/// the oldest. The directory is --store-dir, the service's $STATE_DIRECTORY, /var/lib/gpumem/store for
+/// With --store it keeps a ring of compressed recordings in a directory, bounded by age and size, which
+/// `gpumem check` and `gpumem watch` use; when the disk is full it removes the oldest and goes on. The directory is --store-dir, the service's $STATE_DIRECTORY, /var/lib/gpumem/store for
 /// root, or $XDG_STATE_HOME/gpumem/store (~/.local/state/gpumem/store) for anybody else.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
@@ -453,29 +458,30 @@ pub struct Rules {
     pub json: bool,
 }
 
-/// Show, prove or try the configuration
+/// Show, validate or test the configuration
 ///
 /// It holds [rules.KIND] tables with the settings that `gpumem rules` lists, and entries of which there
 /// may be many: `[[rule]]`, another rule of a kind, with a name, settings and a scope of its own, which
-/// starts from what is in force for its kind and is for everybody where it has no scope; `[[override]]`,
-/// other settings of a rule for some; `[[keep]]`, whom no rule accuses, with a reason and perhaps an end
-/// (until), for all kinds and rules or for some. Where an exemption asks for what is not known of a
-/// process, it protects it; a rule or an override never fits what is not known.
+/// starts from what is in force for its kind and matches every process where it has no scope.
+/// `[[override]]` changes a rule's settings for matching processes. `[[keep]]` exempts matching processes
+/// from all rules or the named ones, with a reason and an optional expiry date (until). Where an exemption
+/// asks for what is not known of a process, it protects it; a rule or an override never matches what is
+/// not known.
 ///
 /// A scope is made of: user (name or uid), command and notebook (patterns, * stands for any text), gpu
 /// (index or UUID), framework, container (runtime, a pattern, or 12 digits of the id or more),
 /// memory_above and memory_below (what the process holds on the GPU), time ("22:00-06:00"), days
 /// (["mon", "fri"]: those on which the time begins), timezone (this machine's where it is left out). All
-/// of it has to fit.
+/// of them must match.
 ///
 /// What `gpumem reap --watch` does about what a `[[rule]]` or a kind's own rule finds is its action:
-/// "notify" (the default: its owner is told) or "reap" (its owner is warned, then it is ended; for orphan,
+/// "notify" (the default: its owner is told) or "reap" (its owner is warned, then it is killed; for orphan,
 /// stopped, hung, idle and leak). `[reap]` says how: warn (15m: from the first warning to the last), grace
 /// (1m: from the last warning to the act), settle (15s: a pause after each act), most (3 acts) within
 /// (10m), notify (a program by its whole path and its arguments, run without a shell, with the finding as
-/// JSON on its standard input; it has 10s, and where it fails nobody counts as warned), warn_terminal
+/// JSON on its standard input; it has 10s, and where it fails the owner does not count as warned), warn_terminal
 /// (true: the owner's terminals are written to) and never (file names of programs that are never
-/// touched, by `gpumem reap` and `gpumem kill` neither).
+/// touched, not by `gpumem reap` and `gpumem kill` either).
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Config {
@@ -491,13 +497,13 @@ pub enum ConfigAction {
     Show,
     /// Print where configuration is looked for, and which files there are
     Path,
-    /// Prove a file, or the configuration in force: an error names file, line and key
+    /// Validate a file, or the configuration in force: an error names file, line and key
     Check {
-        /// The file to prove
+        /// The file to validate
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: Option<PathBuf>,
     },
-    /// Say what each rule would have found in a recording, and when
+    /// Show what each rule would have found in a recording, and when
     ///
     /// Every finding of every rule, those that an exemption keeps as well; the exit code says
     /// nothing about them.
@@ -512,7 +518,7 @@ pub enum ConfigAction {
     },
 }
 
-/// Say what works on this machine, what does not, and what to do about it
+/// Show what works on this machine, what does not, and what to do about it
 ///
 /// The driver and its library, device files, each GPU, what may be seen of other processes, the
 /// terminal, the configuration in force and the stored history: each is ok, limited (gpumem works, and
@@ -531,6 +537,7 @@ pub struct Doctor {
 /// Draft 2020-12. A reader of any of them ignores fields that it does not know, and takes null for
 /// absent: what is not known is never 0.
 #[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES_OF_PRINTING)]
 pub struct Schema {
     /// Which format
     #[arg(value_name = "FORMAT")]
@@ -556,6 +563,7 @@ pub enum SchemaName {
 
 /// Print the completion script of a shell
 #[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES_OF_PRINTING)]
 pub struct Completions {
     /// The shell
     #[arg(value_name = "SHELL")]
@@ -564,6 +572,7 @@ pub struct Completions {
 
 /// Print a manual page
 #[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES_OF_PRINTING)]
 pub struct Man {
     /// The command whose page to print; gpumem's own without it
     #[arg(value_name = "COMMAND")]

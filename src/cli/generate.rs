@@ -26,11 +26,16 @@ pub fn completions(shell: Shell) -> String {
 /// Every manual page: its file's name and its text.
 pub fn man_pages() -> Vec<(String, String)> {
     let cli = command();
-    let subcommands: Vec<_> = cli
+    let mut others: Vec<_> = cli
         .get_subcommands()
-        .map(|command| format!("gpumem-{}", command.get_name()))
+        .map(|command| format!("gpumem-{}(1)", command.get_name()))
         .collect();
-    let mut pages = vec![("gpumem.1".to_owned(), render(cli.clone(), &subcommands))];
+    others.push("gpumem-performance(7)".to_owned());
+    let performance = PERFORMANCE.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+    let mut pages = vec![
+        ("gpumem.1".to_owned(), render(cli.clone(), &others)),
+        ("gpumem-performance.7".to_owned(), performance),
+    ];
     for subcommand in cli.get_subcommands() {
         let name = format!("gpumem-{}", subcommand.get_name());
         // The page's title is the command's name, and its usage line the way it is typed.
@@ -39,7 +44,10 @@ pub fn man_pages() -> Vec<(String, String)> {
             .clone()
             .display_name(name.clone())
             .bin_name(typed);
-        pages.push((format!("{name}.1"), render(command, &["gpumem".to_owned()])));
+        pages.push((
+            format!("{name}.1"),
+            render(command, &["gpumem(1)".to_owned()]),
+        ));
     }
     pages
 }
@@ -50,9 +58,11 @@ pub fn man_pages() -> Vec<(String, String)> {
 ///
 /// Where there is no such command: which there are.
 pub fn man_page(command: Option<&str>) -> Result<String, String> {
-    let file = command.map_or_else(|| "gpumem.1".to_owned(), |name| format!("gpumem-{name}.1"));
+    let title = command.map_or_else(|| "gpumem".to_owned(), |name| format!("gpumem-{name}"));
     let mut pages = man_pages();
-    match pages.iter().position(|(name, _)| *name == file) {
+    let is_titled =
+        |(file, _): &(String, String)| file.rsplit_once('.').is_some_and(|it| it.0 == title);
+    match pages.iter().position(is_titled) {
         Some(at) => Ok(pages.swap_remove(at).1),
         None => {
             let cli = command_names().join(", ");
@@ -61,24 +71,36 @@ pub fn man_page(command: Option<&str>) -> Result<String, String> {
     }
 }
 
-/// What is told of rights in gpumem's own page.
-const RIGHTS: &str = "\
-What is another user's is seen and ended by root only (sudo -H gpumem), or with capabilities:
+/// The sections of each command's page that are written by hand, roff after roff(7). A line of [`EXIT_STATUS`]
+/// stands for that section, and one of [`RULES`] for the list of rules.
+const SECTIONS: &[(&str, &str)] = &[
+    ("gpumem", include_str!("manual/gpumem.roff")),
+    ("gpumem-check", include_str!("manual/gpumem-check.roff")),
+    (
+        "gpumem-completions",
+        include_str!("manual/gpumem-completions.roff"),
+    ),
+    ("gpumem-config", include_str!("manual/gpumem-config.roff")),
+    ("gpumem-doctor", include_str!("manual/gpumem-doctor.roff")),
+    ("gpumem-explain", include_str!("manual/gpumem-explain.roff")),
+    ("gpumem-kill", include_str!("manual/gpumem-kill.roff")),
+    ("gpumem-man", include_str!("manual/gpumem-man.roff")),
+    ("gpumem-ps", include_str!("manual/gpumem-ps.roff")),
+    ("gpumem-reap", include_str!("manual/gpumem-reap.roff")),
+    ("gpumem-record", include_str!("manual/gpumem-record.roff")),
+    ("gpumem-rules", include_str!("manual/gpumem-rules.roff")),
+    ("gpumem-schema", include_str!("manual/gpumem-schema.roff")),
+    ("gpumem-watch", include_str!("manual/gpumem-watch.roff")),
+];
 
-  CAP_SYS_PTRACE       to see files, programs and environments of others' processes
-  CAP_DAC_READ_SEARCH  to look into their folders in /proc, and to read where notebook
-                       servers listen
-  CAP_KILL             to signal the processes of others
+/// The page of what gpumem costs.
+const PERFORMANCE: &str = include_str!("manual/gpumem-performance.roff");
 
-The services in packaging/ have these and no more. As capabilities of the program's file only
-CAP_SYS_PTRACE and CAP_KILL are used, and all others given up at the start. Then
---nvml-library is refused and LD_LIBRARY_PATH ignored. With the bit for setuid nothing is done.
+/// Where the section of exit codes stands.
+const EXIT_STATUS: &str = ".\\\" EXIT STATUS\n";
 
-As root, or with capabilities of the file, nothing is obeyed that others may change:
-configuration, notify command and state belong to root or to who runs gpumem, as does each
-directory on their path, and neither group nor others may write to them. gpumem config check
-says what is refused, and why.
-";
+/// Where the list of rules stands.
+const RULES: &str = ".\\\" RULES\n";
 
 fn command() -> clap::Command {
     let mut command = Cli::command();
@@ -93,10 +115,17 @@ fn command_names() -> Vec<String> {
         .collect()
 }
 
-fn render(command: clap::Command, see_also: &[String]) -> String {
+/// A page, `see_also` being the pages that it refers to at its end.
+fn render(mut command: clap::Command, see_also: &[String]) -> String {
     let manual = format!("gpumem {}", env!("CARGO_PKG_VERSION"));
-    let is_main = command.get_name() == "gpumem" && see_also.len() > 1;
-    let is_rules = command.get_display_name() == Some("gpumem-rules");
+    let name = command
+        .get_display_name()
+        .unwrap_or_else(|| command.get_name())
+        .to_owned();
+    let exit_status = exit_status(&command);
+    let usage = command.render_usage().to_string();
+    let nested: Vec<clap::Command> = command.get_subcommands().cloned().collect();
+    let is_main = name == "gpumem";
     // The release's month is not in the page, so that it does not change with the day it is made.
     let man = Man::new(command)
         .date("")
@@ -104,22 +133,73 @@ fn render(command: clap::Command, see_also: &[String]) -> String {
         .manual("GPU memory monitor and reaper");
     let mut page = Vec::new();
     // Writing to a Vec cannot fail.
-    let _ = man.render(&mut page);
-    let mut page = String::from_utf8_lossy(&page).into_owned();
-    if is_rules {
-        page.push_str(&format!(".SH RULES\n.nf\n{}.fi\n", roff(&rules::manual())));
-    }
+    let _ = man.render_title(&mut page);
+    let _ = man.render_name_section(&mut page);
+    page.extend(synopsis(&usage).bytes());
+    let _ = man.render_description_section(&mut page);
+    let _ = man.render_options_section(&mut page);
     if is_main {
-        page.push_str(&format!(".SH RIGHTS\n.nf\n{}.fi\n", roff(RIGHTS)));
+        let _ = man.render_subcommands_section(&mut page);
+    } else if !nested.is_empty() {
+        page.extend(commands(&nested).bytes());
+    }
+    let mut page = String::from_utf8_lossy(&page).into_owned();
+    let sections = SECTIONS.iter().find(|(of, _)| *of == name);
+    let rules = || format!(".SH RULES\n.nf\n{}.fi\n", roff(&rules::manual()));
+    if let Some((_, text)) = sections {
+        page.push_str(
+            &text
+                .replace(EXIT_STATUS, &exit_status)
+                .replace(RULES, &rules()),
+        );
     }
     page.push_str(".SH \"SEE ALSO\"\n");
     let references: Vec<_> = see_also
         .iter()
-        .map(|name| format!("\\fB{}\\fR(1)", name.replace('-', "\\-")))
+        .filter_map(|page| page.split_once('('))
+        .map(|(name, section)| format!("\\fB{}\\fR({section}", name.replace('-', "\\-")))
         .collect();
     page.push_str(&references.join(", "));
     page.push('\n');
     page
+}
+
+/// How a command is typed, from its usage line.
+fn synopsis(usage: &str) -> String {
+    let typed = usage.trim_start_matches("Usage: ");
+    format!(".SH SYNOPSIS\n\\fB{}\\fR\n", roff(typed).trim_end())
+}
+
+/// The commands of a command, which have no pages of their own.
+fn commands(nested: &[clap::Command]) -> String {
+    let mut section = ".SH COMMANDS\n".to_owned();
+    for command in nested {
+        let usage = command.clone().render_usage().to_string();
+        let about = command.get_long_about().or_else(|| command.get_about());
+        let about = about.map(ToString::to_string).unwrap_or_default();
+        section.push_str(&format!(
+            ".TP\n\\fB{}\\fR\n{}",
+            roff(usage.trim_start_matches("Usage: ")).trim_end(),
+            roff(&about)
+        ));
+    }
+    section
+}
+
+/// The exit codes, from what `--help` says of them at its end.
+fn exit_status(command: &clap::Command) -> String {
+    let codes = command.get_after_help().map(ToString::to_string);
+    let mut section = ".SH \"EXIT STATUS\"\n".to_owned();
+    for line in codes.unwrap_or_default().lines().skip(1) {
+        let text = line.trim_start();
+        match text.split_once("  ") {
+            Some((code, meaning)) if code.bytes().all(|it| it.is_ascii_digit()) => {
+                section.push_str(&format!(".TP\n.B {code}\n{}", roff(meaning)));
+            }
+            _ => section.push_str(&roff(text)),
+        }
+    }
+    section
 }
 
 /// Text as it is, whatever in it roff would take for a request or an escape.

@@ -27,18 +27,48 @@ fn manual_pages_are_fresh_and_complete() {
     let pages = generate::man_pages();
     for (file, page) in &pages {
         compare_or_bless(&format!("man/{file}"), page);
+        if file.ends_with(".7") {
+            continue;
+        }
         // Those that only print what is built in can neither find nor fail to measure.
         let built_in = ["gpumem-completions.1", "gpumem-man.1", "gpumem-schema.1"];
         let only_prints = built_in.contains(&file.as_str());
-        assert_eq!(
-            page.contains("3  could not measure"),
-            !only_prints,
-            "{file}"
-        );
+        let status = page.split(".SH \"EXIT STATUS\"\n").nth(1).unwrap();
+        let status = status.split(".SH").next().unwrap();
+        let could_not = ".B 3\ncould not measure";
+        assert_eq!(status.contains(could_not), !only_prints, "{file}: {status}");
+        let mut sections = vec!["EXAMPLES"];
+        if !only_prints {
+            sections.extend(["FILES", "ENVIRONMENT"]);
+        }
+        for section in sections {
+            assert!(
+                page.contains(&format!("\n.SH {section}\n")),
+                "{file}: {section}"
+            );
+        }
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("man");
     let committed = fs::read_dir(folder).unwrap().count();
-    assert_eq!(committed, pages.len(), "a page per command, and no others");
+    assert_eq!(committed, pages.len(), "these pages and no others");
+    let every: String = pages
+        .iter()
+        .map(|(_, page)| page.replace('\\', ""))
+        .collect();
+    for (at, _) in every.match_indices("fBgpumem") {
+        let named = &every[at + 2..];
+        let Some((name, rest)) = named.split_once("fR(") else {
+            continue;
+        };
+        if name.contains([' ', '\n']) {
+            continue;
+        }
+        let file = format!("{name}.{}", &rest[..1]);
+        assert!(
+            pages.iter().any(|page| page.0 == file),
+            "there is no page {file}"
+        );
+    }
     let printed = run(&["man", "check"]);
     let check = &pages
         .iter()
@@ -57,22 +87,36 @@ fn manual_pages_are_fresh_and_complete() {
 }
 
 #[test]
-fn the_readme_shows_the_help_as_it_is() {
-    let readme =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
-    let begin = "<!-- usage -->\n```text\n";
-    let end = "```\n<!-- end of usage -->";
+fn the_readme_lists_every_kind_as_its_rule_says() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let begin = "<!-- kinds -->\n";
+    let end = "<!-- end of kinds -->";
     let (before, rest) = readme
         .split_once(begin)
-        .expect("the README marks its usage");
+        .expect("the README marks its kinds");
     let (_, after) = rest
         .split_once(end)
-        .expect("the README marks the end of its usage");
-    let help = run(&["--help"]);
-    assert_eq!(help.code, 0);
-    compare_or_bless(
-        "README.md",
-        &format!("{before}{begin}{}{end}{after}", help.stdout),
+        .expect("the README marks the end of its kinds");
+    let folder = tempfile::tempdir().unwrap();
+    let mut rules = command(&["rules", "--json"]);
+    let rules = finish(rules.env("XDG_CONFIG_HOME", folder.path())).json();
+    let mut table = "| kind | severity | |\n|---|---|---|\n".to_owned();
+    for rule in rules["rules"].as_array().unwrap() {
+        let mut settings = rule["settings"].as_array().unwrap().iter();
+        let severity = settings.find(|setting| setting["name"] == "severity");
+        let severity = severity.map_or("", |it| it["default"].as_str().unwrap());
+        let (kind, meaning) = (
+            rule["kind"].as_str().unwrap(),
+            rule["meaning"].as_str().unwrap(),
+        );
+        table.push_str(&format!("| {kind} | {severity} | {meaning} |\n"));
+    }
+    compare_or_bless("README.md", &format!("{before}{begin}{table}{end}{after}"));
+    assert!(
+        readme.lines().count() <= 250,
+        "{} lines",
+        readme.lines().count()
     );
 }
 

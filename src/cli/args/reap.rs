@@ -7,24 +7,24 @@ use crate::model::Kind;
 use crate::reclaim::Signal;
 use crate::units::{Bytes, Span};
 
-/// End what holds GPU memory and does not need it, and prove that the memory came back
+/// Free GPU memory that is not needed: show a plan, kill what it names, verify that memory came back
 ///
 /// Prints a plan: which processes it would kill, why, by which steps, what should come back, and what it
 /// skips and why. Signals go to these processes, and to children that they start meanwhile and that hold
 /// a GPU; never to what only shares a session, a process group or a job with them. It changes nothing without --yes, which carries out that very plan; on a terminal it
 /// asks, and a no ends with 1. What is named and refused, or is for others to end, ends with 1 in a dry
-/// run as in a real one. Before each signal it is asked again who the process is, what protects it, and
-/// whether what the rule said is still so; activity cancels. It counts as done when NVML shows the memory
+/// run as in a real one. Before each signal it checks again who the process is, what protects it, and
+/// whether the rule still holds; activity cancels. It counts as done when NVML shows the memory
 /// back and nothing has taken it again within 5 seconds.
 ///
-/// By default it takes what the rules call idle, orphan or stopped, of your own processes; hung, leak,
-/// placeholder and server-idle only with --kind. With --pid, --notebook or --kernel it takes what you name, whatever the
-/// rules say. Never touched: what the machine and other people's work rests on (init, sshd, display
+/// By default it targets your own processes that a rule reports as idle, orphan or stopped; hung, leak,
+/// placeholder and server-idle only with --kind. With --pid, --notebook or --kernel it targets what you name, whatever the
+/// rules say. Never terminated: system and shared services (init, sshd, display
 /// servers, schedulers, container runtimes, the driver's daemons and so on), whoever started gpumem, what
 /// the owner keeps (GPUMEM_KEEP=2026-12-01 in its environment) or the configuration (`[[keep]]`).
 ///
-/// Targets are killed one at a time, most memory first; only --watch, of whom nobody asks, pauses after
-/// each and keeps a limit (`[reap]` in the configuration). Every act is in the ledger before it is done:
+/// Targets are killed one at a time, most memory first; only --watch pauses after
+/// each and keeps a limit (`[reap]` in the configuration). Every act is in the audit log before it is done:
 /// /var/lib/gpumem/reap.jsonl for root, ~/.local/state/gpumem/reap.jsonl for anybody else; --history shows
 /// it.
 #[derive(Args, Debug, Default)]
@@ -59,11 +59,12 @@ pub struct Reap {
     #[arg(long, value_name = "RULE", value_delimiter = ',')]
     pub rule: Vec<String>,
 
-    /// Only what has been so for as long; of processes that are named, what has run for as long
+    /// Only findings at least this old; of processes that are named, those that have run at least this
+    /// long
     #[arg(long, value_name = "DURATION")]
     pub older_than: Option<Span>,
 
-    /// Only where at least so much would come back
+    /// Only targets that would free at least this much
     #[arg(long, value_name = "SIZE")]
     pub min: Option<Bytes>,
 
@@ -89,15 +90,15 @@ pub struct Reap {
     #[arg(long)]
     pub direct: bool,
 
-    /// Other users' processes too
+    /// Include other users' processes
     #[arg(long)]
     pub all_users: bool,
 
-    /// Processes that only draw, too
+    /// Include graphics-only processes
     #[arg(long)]
     pub graphics: bool,
 
-    /// Inference servers that listen, too
+    /// Include inference servers
     #[arg(long)]
     pub servers: bool,
 
@@ -105,18 +106,18 @@ pub struct Reap {
     #[arg(long)]
     pub json: bool,
 
-    /// Show what was done, by the ledger; with --json as gpumem.history/1
+    /// Show what was done, from the audit log; with --json as gpumem.history/1
     #[arg(
         long,
         conflicts_with_all = ["pid", "notebook", "kernel", "gpu", "user", "kind", "rule", "older_than", "min", "replay", "demo", "window"]
     )]
     pub history: bool,
 
-    /// Go on until it is ended: tell people what is found, and end what rules find whose configuration
-    /// says action = "reap", after they were warned
+    /// Run as a daemon: notify owners of findings, and terminate processes found by rules with
+    /// action = "reap" after warning their owners
     ///
     /// As a service: packaging/gpumem-reap.service. SIGHUP reads the configuration again. See `gpumem man
-    /// config` for `[reap]`, which says how people are warned and how long before.
+    /// reap` for how owners are warned and how long before.
     #[arg(
         long,
         conflicts_with_all = ["pid", "notebook", "kernel", "gpu", "user", "kind", "rule", "older_than", "min", "yes", "dry_run", "servers", "json", "history", "window", "replay", "demo"]
@@ -137,7 +138,7 @@ pub struct Reap {
     pub recorded: Recorded,
 }
 
-/// End processes of yours that hold GPU memory, and prove that the memory came back
+/// Kill processes of yours that hold GPU memory, and verify that the memory came back
 ///
 /// The short form of `gpumem reap --pid`: it shows what it would do and asks, unless --yes is given. It
 /// ends with 1 where something that is named is not killed, also because the answer is no.
@@ -165,11 +166,11 @@ pub struct Kill {
     #[arg(long)]
     pub direct: bool,
 
-    /// Other users' processes too
+    /// Include other users' processes
     #[arg(long)]
     pub all_users: bool,
 
-    /// Processes that only draw, too
+    /// Include graphics-only processes
     #[arg(long)]
     pub graphics: bool,
 }

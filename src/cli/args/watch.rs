@@ -11,7 +11,7 @@ use crate::watch::once::Keys;
 pub(in crate::cli) use picture::cells;
 pub use picture::{Once, ThemeChoice};
 
-/// Watch GPUs, processes and findings live on the terminal, and get memory back there
+/// Watch GPUs, processes and findings live on the terminal, and free memory there
 ///
 /// From top to bottom: the machine, and how old what is shown is; the GPUs; the processes; what the
 /// rules found, or what is known of the selected process. Where `gpumem record --store` runs, idle
@@ -21,36 +21,14 @@ pub use picture::{Once, ThemeChoice};
 /// With --once it prints one picture and ends; that needs no terminal. It is of this machine's second
 /// sample, of the recording's end, or of the demo's 25th minute.
 ///
-/// Keys: ? shows them all, q quits. j, k, the arrows, PgUp, PgDn, g and G select, Tab goes to the
-/// findings and back, Enter explains what is selected.
+/// Keys: ? shows them all, q quits. j, k and the arrows select, Enter explains what is selected, / filters as
+/// in `user:ann gpu:0 idle>10m mem>4GiB`, p pauses, `[` and `]` step back and forth. The manual page (gpumem
+/// man watch) has all keys and the filter's terms.
 ///
-/// Which processes, in which order: / filters by words and terms, as in `user:ann gpu:0 idle>10m
-/// mem>4GiB`; t makes trees of families; u leaves only your own, f only those with findings, z hides
-/// what holds little. o and a column's letter sort, < and > by the next column, r turns the order
-/// around.
-///
-/// Getting memory back: Space marks a process; x shows the plan that `gpumem reap` would make for the
+/// Freeing memory: Space marks a process; x shows the plan that `gpumem reap` would make for the
 /// marked, or the selected, X that for all findings. In a plan Tab goes on to the families and the
 /// findings, s chooses another signal, y says yes, and u takes that back until the first signal is
 /// sent.
-///
-/// Time: p holds the screen still; `[` and `]` go a sample back and on, { and } a minute, n and N to
-/// where the next finding began, or the one before, @ to a time, L to the newest sample; + and -
-/// sample more or less often, or play faster or slower.
-///
-/// The screen: v shows the GPUs in another form, C goes through the themes. A click on a heading sorts,
-/// one on a GPU filters by it, one on a row selects, two explain; with Shift held the terminal selects
-/// text.
-///
-/// Files: watch.json in the state directory keeps the order, trees, whether the small are hidden, the
-/// GPUs' form and the theme from one run on this machine to the next, and of no recording; reap.jsonl
-/// there is the ledger of what was ended.
-/// The directory is the service's $STATE_DIRECTORY, /var/lib/gpumem for root, or
-/// $XDG_STATE_HOME/gpumem (~/.local/state/gpumem) for anybody else.
-///
-/// Environment: NO_COLOR leaves colours out; TERM and COLORTERM say how many there are, COLORFGBG
-/// whether the ground is light. LC_ALL, LC_CTYPE or LANG, the first that is set, says whether UTF-8 is
-/// written, or ASCII only.
 ///
 /// A signal that ends it gives the terminal back first; then it ends as by that signal.
 #[derive(Args, Debug)]

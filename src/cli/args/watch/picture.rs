@@ -38,7 +38,7 @@ impl ValueEnum for ThemeChoice {
             Theme::Light => value.help("Dark text on a light ground"),
             Theme::HighContrast => value.help("The strongest colours on black, bold and never dim"),
             Theme::ColourBlind => value
-                .help("Blue, yellow and orange, which nobody takes for one another")
+                .help("Blue, yellow and orange: safe for red-green colour blindness")
                 .alias("color-blind"),
             Theme::Mono => value.help("No colours").alias("monochrome"),
         })
