@@ -17,6 +17,7 @@ pub mod finding;
 pub mod identity;
 pub mod json;
 pub mod label;
+mod placeholder;
 pub mod pool;
 pub mod process;
 pub mod program;

@@ -156,6 +156,12 @@ pub(super) fn found<'a>(
             refuse(Why::Gone);
             continue;
         };
+        if kind != Kind::Placeholder && !is_asked_for_as_placeholder(seen, selection, process) {
+            refuse(Why::OnlyWhenAsked {
+                kind: Kind::Placeholder,
+            });
+            continue;
+        }
         // Of what is stopped the rule only tells, and never offers more.
         let offers = |action: &Action| *action != Action::Notify;
         if matches!(kind, Kind::Idle | Kind::Orphan) && !finding.actions.iter().any(offers) {
@@ -182,6 +188,19 @@ pub(super) fn found<'a>(
         }
     }
     accused
+}
+
+/// Whether a process is no placeholder, or such are asked for: what else is found of one, that it is idle
+/// say, says no more against it than that it is one.
+fn is_asked_for_as_placeholder(seen: &Seen<'_>, selection: &Selection, process: &Process) -> bool {
+    let found = seen.findings.iter().find(|finding| {
+        let about = finding.process.as_ref();
+        finding.kind == Kind::Placeholder
+            && about.is_some_and(|about| about.identity == process.identity())
+    });
+    selection.kinds.contains(&Kind::Placeholder)
+        || found.is_some_and(|finding| selection.rules.contains(&finding.rule))
+        || (found.is_none() && process.placeholder().is_none())
 }
 
 /// Whether findings of a kind lead to an act.

@@ -1,8 +1,6 @@
 //! `placeholder`: a program that holds a GPU so that nobody else gets it, and does no work of its own there.
 //!
-//! Known by its name: published programs that are made for it, by the whole name of the program, or of the
-//! script or module that an interpreter runs. One that also starts the work of others (`nvertake run`) is
-//! a placeholder only where it starts none. What a person calls a script of his own says nothing.
+//! Known by its name: published programs that are made for it ([`Process::placeholder`]).
 //!
 //! It is accused once it has run for the duration, so that a burn-in test of some minutes is none, and
 //! while it holds memory on a GPU.
@@ -15,9 +13,8 @@
 //! passes on by shared memory alone is not seen, nor a socket that lives for less than half a minute: so
 //! it is told, and no more. What is unknown makes the rule undecided.
 //!
-//! Nothing is offered that would end it: whoever needs the GPU talks to its owner.
-
-use std::sync::Arc;
+//! Nothing is offered that would end it: whoever needs the GPU talks to its owner. That goes for what other
+//! rules find of it, too: see `reclaim::select`.
 
 use super::doubt::Doubt;
 use super::rule::{Judge, Seen, Tuned, Verdicts};
@@ -27,7 +24,6 @@ use crate::advice;
 use crate::history::{ProcessHistory, Row};
 use crate::model::evidence::{Evidence, PlaceholderEvidence};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
-use crate::model::pool::{is_spawned, tool};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Process, Time};
 use crate::units::{Bytes, GIB, Span};
@@ -98,7 +94,7 @@ impl Judge for Settings {
         known: &ProcessHistory,
         verdicts: &mut Verdicts,
     ) {
-        let finding = match program(process) {
+        let finding = match process.placeholder() {
             Some(program) => by_name(rule, seen, process, known, program, verdicts),
             None => by_conduct(rule, seen, process, known, verdicts),
         };
@@ -106,59 +102,6 @@ impl Judge for Settings {
             verdicts.find(finding);
         }
     }
-}
-
-/// The known placeholder that a process runs, or is a worker of.
-fn program(process: &Process) -> Option<&'static str> {
-    let command = process.command.as_deref()?;
-    named(command).or_else(|| {
-        let parent = process.parent.as_deref()?.command.as_deref()?;
-        is_spawned(command).then(|| named(parent)).flatten()
-    })
-}
-
-/// The known placeholder that a command line runs. Each is published, and named as its documentation does.
-fn named(command: &[Arc<str>]) -> Option<&'static str> {
-    let (name, arguments) = tool(command)?;
-    Some(match name {
-        // pypi.org/project/keep-gpu
-        "keep-gpu"
-        | "keep-gpu-mcp-server"
-        | "keep_gpu"
-        | "keep_gpu.cli"
-        | "keep_gpu.mcp.server" => "keep-gpu",
-        // github.com/TideDra/doma
-        "doma" => "doma",
-        // pypi.org/project/nvertake: without a command it only fills the memory.
-        "nvertake" | "nvertake.cli" if fills_only(arguments) => "nvertake",
-        // pypi.org/project/occgpu
-        "occgpu" | "occgpu.cli" => "occgpu",
-        // pypi.org/project/occupiedgpus
-        "occupiedgpus.core" => "occupiedgpus",
-        // github.com/wilicc/gpu-burn, and pypi.org/project/gpu-burn
-        "gpu_burn" | "gpu-burn" | "gpu_burn.cli" => "gpu-burn",
-        _ => return None,
-    })
-}
-
-/// Whether nVertake was told to fill memory, and no word of its arguments may be a command that works.
-fn fills_only(arguments: &[Arc<str>]) -> bool {
-    let mut fills = false;
-    let mut rest = arguments.iter().map(|argument| &**argument);
-    while let Some(argument) = rest.next() {
-        match argument {
-            "--filled" | "-f" => {
-                fills = true;
-                rest.next();
-            }
-            "--device" | "-d" | "--nice" | "-n" => drop(rest.next()),
-            "--quiet" | "-q" => {}
-            argument if argument.starts_with("--filled=") => fills = true,
-            argument if argument.starts_with("--device=") || argument.starts_with("--nice=") => {}
-            _ => return false,
-        }
-    }
-    fills
 }
 
 /// A GPU that is held.

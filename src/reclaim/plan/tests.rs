@@ -67,6 +67,42 @@ fn kinds_are_taken_always_when_asked_or_never() {
 }
 
 #[test]
+fn a_placeholder_is_taken_for_being_one_and_for_nothing_else() {
+    let only_asked = Why::OnlyWhenAsked {
+        kind: Kind::Placeholder,
+    };
+    let asked = |kinds: &[Kind]| {
+        with(Selection {
+            kinds: kinds.to_vec(),
+            ..Selection::default()
+        })
+    };
+    let named = process(70, "python /v/bin/keep-gpu --gpu-ids 0");
+    let other = process(70, "python train.py");
+    for (python, told_by_conduct) in [(&named, false), (&other, true)] {
+        for kind in [Kind::Idle, Kind::Orphan, Kind::Stopped] {
+            let seen = snapshot(
+                at(0.0),
+                std::slice::from_ref(python),
+                vec![gpu(0, &[(70, GIB)], 0)],
+            );
+            let mut findings = vec![finding(kind, python)];
+            if told_by_conduct {
+                findings.push(finding(Kind::Placeholder, python));
+            }
+            for guard in [guard(), asked(&[kind])] {
+                let plan = plan_of(&findings, &seen, &guard);
+                assert_eq!(plan.targets, [], "{kind}");
+                assert!(why(&plan).iter().all(|it| **it == only_asked), "{plan:?}");
+                assert!(!plan.refused.is_empty());
+            }
+            let both = asked(&[kind, Kind::Placeholder]);
+            assert_eq!(plan_of(&findings, &seen, &both).targets.len(), 1, "{kind}");
+        }
+    }
+}
+
+#[test]
 fn a_target_says_who_why_and_how() {
     let (findings, seen) = alone(Kind::Idle);
     let plan = plan_of(&findings, &seen, &guard());

@@ -83,6 +83,7 @@ pub(super) fn finding<S: Idleness>(
             || sleeps
             || S::WHOSE == Whose::Server
             || process.pool().is_some()
+            || process.placeholder().is_some()
         {
             vec![Action::Notify]
         } else {

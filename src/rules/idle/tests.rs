@@ -92,6 +92,15 @@ fn it_is_found_after_the_duration_and_says_what_it_rests_on() {
 }
 
 #[test]
+fn a_known_placeholder_is_only_told_of() {
+    let mut scene = scene();
+    let keeper = ["python", "-m", "keep_gpu.cli"].map(Arc::from);
+    scene.process(PID).command = Some(Arc::from(keeper));
+    let engine = judge(&mut scene, 700.0);
+    assert_eq!(only(&engine, Kind::Idle).actions, [Action::Notify]);
+}
+
+#[test]
 fn a_short_history_is_undecided_only_while_it_may_be_idle() {
     let mut scene = scene();
     let engine = judge(&mut scene, 30.0);

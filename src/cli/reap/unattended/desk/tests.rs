@@ -451,3 +451,24 @@ fn what_was_tried_in_vain_is_not_tried_again() {
     assert_eq!(kills.count(), 1, "{:?}", day.sent());
     assert_eq!(day.says("killing 70"), 1);
 }
+
+/// What is idle is to be ended: what holds a GPU on purpose is not, before it is found to do so and after.
+#[test]
+fn a_placeholder_that_is_idle_is_not_ended_where_idle_is() {
+    let reaps = "[rules.idle]\naction = \"reap\"\nduration = \"2m\"\nmin_memory = \"512MiB\"\n\
+                 [rules.placeholder]\nduration = \"1h\"\n[reap]\nwarn = \"10m\"\ngrace = \"1m\"\n";
+    let keeper = |started| {
+        let mut keeper = process(71, "python /v/bin/keep-gpu --gpu-ids 0");
+        keeper.start_time = Some(at(started));
+        keeper
+    };
+    for started in [-86_400.0, 0.0] {
+        let mut day = Day::new(reaps, vec![process(70, "python train.py"), keeper(started)]);
+        for pid in [70, 71] {
+            day.stage.puppets.ends_on.insert(pid, vec![Signal::Term]);
+        }
+        day.until(ACTED);
+        assert_eq!(day.sent(), [(70, Signal::Term)], "{:?}", day.stage.log);
+        assert_eq!(day.says("71: skipped: killed only on request"), 1);
+    }
+}

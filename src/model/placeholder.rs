@@ -1,0 +1,65 @@
+//! Programs that are made to hold a GPU so that nobody else gets it, and do no work of their own there.
+//!
+//! Published programs only, by the whole name of the program, or of the script or module that an
+//! interpreter runs. One that also starts the work of others (`nvertake run`) is a placeholder only where it
+//! starts none. What a person calls a script of his own says nothing.
+
+use std::sync::Arc;
+
+use super::Process;
+use super::pool::{is_spawned, tool};
+
+impl Process {
+    /// The known placeholder that it runs, or is a worker of.
+    pub fn placeholder(&self) -> Option<&'static str> {
+        let command = self.command.as_deref()?;
+        named(command).or_else(|| {
+            let parent = self.parent.as_deref()?.command.as_deref()?;
+            is_spawned(command).then(|| named(parent)).flatten()
+        })
+    }
+}
+
+/// The known placeholder that a command line runs. Each is published, and named as its documentation does.
+fn named(command: &[Arc<str>]) -> Option<&'static str> {
+    let (name, arguments) = tool(command)?;
+    Some(match name {
+        // pypi.org/project/keep-gpu
+        "keep-gpu"
+        | "keep-gpu-mcp-server"
+        | "keep_gpu"
+        | "keep_gpu.cli"
+        | "keep_gpu.mcp.server" => "keep-gpu",
+        // github.com/TideDra/doma
+        "doma" => "doma",
+        // pypi.org/project/nvertake: without a command it only fills the memory.
+        "nvertake" | "nvertake.cli" if fills_only(arguments) => "nvertake",
+        // pypi.org/project/occgpu
+        "occgpu" | "occgpu.cli" => "occgpu",
+        // pypi.org/project/occupiedgpus
+        "occupiedgpus.core" => "occupiedgpus",
+        // github.com/wilicc/gpu-burn, and pypi.org/project/gpu-burn
+        "gpu_burn" | "gpu-burn" | "gpu_burn.cli" => "gpu-burn",
+        _ => return None,
+    })
+}
+
+/// Whether nVertake was told to fill memory, and no word of its arguments may be a command that works.
+fn fills_only(arguments: &[Arc<str>]) -> bool {
+    let mut fills = false;
+    let mut rest = arguments.iter().map(|argument| &**argument);
+    while let Some(argument) = rest.next() {
+        match argument {
+            "--filled" | "-f" => {
+                fills = true;
+                rest.next();
+            }
+            "--device" | "-d" | "--nice" | "-n" => drop(rest.next()),
+            "--quiet" | "-q" => {}
+            argument if argument.starts_with("--filled=") => fills = true,
+            argument if argument.starts_with("--device=") || argument.starts_with("--nice=") => {}
+            _ => return false,
+        }
+    }
+    fills
+}
