@@ -32,6 +32,7 @@ pub fn process(seen: Known<'_>, pid: u32, asked: Option<&Finding>) -> Report {
         // Whatever else a recording says of it may be a stranger's.
         Process {
             unresolved: known.unresolved.clone(),
+            last_known: known.last_known.clone(),
             ..unknown.clone()
         }
     };
@@ -350,11 +351,16 @@ fn who(last: &Snapshot, pid: u32) -> Holder {
         pid,
         ..Process::default()
     };
+    let ended = process.filter(|process| process.ended().is_some());
     Holder {
         name: match process.and_then(|process| process.unresolved.as_deref()) {
             Some(reason) => format!("(not resolved: {reason})"),
-            None => "(no such process)".to_owned(),
+            None => match ended {
+                Some(ended) => format!("(ended: {})", rules::name_of(ended)),
+                None => "(no such process)".to_owned(),
+            },
         },
+        user: ended.and_then(|it| it.ended()?.user.clone()),
         ..named(&nobody)
     }
 }

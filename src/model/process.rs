@@ -23,6 +23,10 @@ pub struct Process {
     /// Why the process behind this pid could not be told, in words; absent where it could.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unresolved: Option<Arc<str>>,
+    /// Who had this pid when it was last seen, where NVML has listed it ever since and no process has it
+    /// now. It is a name for what is still listed, and no identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_known: Option<Arc<LastKnown>>,
     /// Parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ppid: Option<u32>,
@@ -151,6 +155,13 @@ impl Process {
         }
     }
 
+    /// What it was while it lived, where it has ended and NVML still lists it: of one that /proc knows, or of
+    /// which it is not known whose number it is, nothing.
+    pub fn ended(&self) -> Option<&LastKnown> {
+        let is_ended = self.unresolved.is_none() && !self.identity().is_certain();
+        self.last_known.as_deref().filter(|_| is_ended)
+    }
+
     /// Whether only its first thread has ended: the process has the state of a zombie, and others of
     /// its threads go on (`pthread_exit` in `main`, or an exit that waits for a driver).
     pub fn has_threads_left(&self) -> bool {
@@ -177,6 +188,38 @@ impl Process {
     pub fn has_lost_server(&self) -> bool {
         let jupyter = self.jupyter.as_ref();
         jupyter.is_some_and(|jupyter| jupyter.server_alive == Some(false))
+    }
+}
+
+/// What a process was that has ended while NVML still lists it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LastKnown {
+    /// Clock ticks from boot to its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_ticks: Option<u64>,
+    /// The same for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// Its owner's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Arc<str>>,
+    /// The kernel's short name of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comm: Option<Arc<str>>,
+    /// argv, as [`Process::command`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Arc<[Arc<str>]>>,
+}
+
+impl LastKnown {
+    /// A process of these names and nothing else, for what names a process.
+    pub fn as_named(&self) -> Process {
+        Process {
+            user: self.user.clone(),
+            comm: self.comm.clone(),
+            command: self.command.clone(),
+            ..Process::default()
+        }
     }
 }
 

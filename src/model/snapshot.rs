@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-pub use super::process::{Container, Jupyter, Kubernetes, Parent, Process, Slurm};
+pub use super::process::{Container, Jupyter, Kubernetes, LastKnown, Parent, Process, Slurm};
 use super::time::Time;
 
 /// The `schema` that this version writes.

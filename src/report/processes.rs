@@ -10,7 +10,7 @@ use super::escape::{command_line, escape, fit};
 use super::gpus::{self, NOT_AVAILABLE, UNKNOWN};
 use super::style::Style;
 use super::table::{Align, Table};
-use crate::model::snapshot::ProcessType;
+use crate::model::snapshot::{LastKnown, ProcessType};
 use crate::model::{Gpu, GpuProcess, Process, Snapshot};
 use crate::units::{Bytes, Span};
 
@@ -245,7 +245,8 @@ fn instance(row: &Row<'_>) -> String {
 }
 
 fn owner(process: &Process) -> Option<String> {
-    match (&process.user, process.uid) {
+    let ended = process.ended().and_then(|ended| ended.user.as_ref());
+    match (process.user.as_ref().or(ended), process.uid) {
         (Some(user), _) => Some(escape(user).into_owned()),
         (None, Some(uid)) => Some(uid.to_string()),
         (None, None) => None,
@@ -272,6 +273,15 @@ fn runtime(process: &Process, snapshot: &Snapshot) -> Option<f64> {
         .map(|start| snapshot.time.seconds_since(start))
 }
 
+/// What a process was that has ended.
+fn what_ended(ended: &LastKnown) -> String {
+    match (&ended.command, &ended.comm) {
+        (Some(command), _) => command_line(command),
+        (None, Some(comm)) => format!("[{}]", escape(comm)),
+        (None, None) => "not known".to_owned(),
+    }
+}
+
 /// What the process is, in the words that tell a person most.
 fn what(row: &Row<'_>, snapshot: &Snapshot) -> String {
     let Some(process) = row.process else {
@@ -281,7 +291,10 @@ fn what(row: &Row<'_>, snapshot: &Snapshot) -> String {
         return format!("(not resolved: {})", escape(reason));
     }
     if !process.identity().is_certain() {
-        return "(no such process)".to_owned();
+        return match process.ended() {
+            Some(ended) => format!("(ended: {})", what_ended(ended)),
+            None => "(no such process)".to_owned(),
+        };
     }
     let mut words = String::new();
     if row.on_gpu.is_none() {

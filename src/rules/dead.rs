@@ -216,10 +216,15 @@ impl Death<'_> {
                 "{} is defunct and is still listed with {held} after {span}",
                 about.name()
             ),
-            None => format!(
-                "process {} does not exist any more and is still listed with {held} after {span}",
-                self.process.pid
-            ),
+            None => {
+                let whose = match self.process.ended() {
+                    Some(_) => about.name(),
+                    None => format!("process {}", self.process.pid),
+                };
+                format!(
+                    "{whose} does not exist any more and is still listed with {held} after {span}"
+                )
+            }
         };
         let advice = advice(self.process, self.state, &about.gpus);
         about.finding(Says {

@@ -45,14 +45,19 @@ pub(super) fn id_on(rule: &str, gpu: &Gpu) -> Arc<str> {
     }
 }
 
-/// The process as a finding carries it.
+/// The process as a finding carries it; one that has ended by the names that it had, and by no start: what has
+/// its number is another one.
 pub(super) fn process(process: &Process) -> FindingProcess {
+    let (user, command) = match process.ended() {
+        Some(ended) => (&ended.user, &ended.command),
+        None => (&process.user, &process.command),
+    };
     FindingProcess {
         pid: process.pid,
         start_ticks: process.start_ticks,
         start_time: process.start_time,
-        user: process.user.clone(),
-        command: process.command.clone(),
+        user: user.clone(),
+        command: command.clone(),
         identity: process.identity(),
     }
 }
@@ -101,8 +106,11 @@ pub(super) fn held(gpus_held: &[FindingGpu]) -> String {
 }
 
 /// What to call a process in a sentence: a notebook by its file, a script by its interpreter and name,
-/// a program by its name and what it was asked to do.
+/// a program by its name and what it was asked to do; one that has ended by what it was.
 pub fn name(process: &Process) -> String {
+    if let Some(ended) = process.ended() {
+        return name(&ended.as_named());
+    }
     let jupyter = process.jupyter.as_ref();
     if let Some(path) = jupyter.and_then(|jupyter| jupyter.notebook_path.as_deref()) {
         return cut(&match process.kernel_forked_from() {

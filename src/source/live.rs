@@ -4,7 +4,8 @@
 //! A pid from NVML is a hint, not a proof: the process that created the memory may be dead and its
 //! number recycled by a stranger. `doubt` decides whether the process that has the number now is
 //! the one that NVML means; what is doubted is shown as unresolved, with nothing of the stranger in
-//! it, and no rule or deed ever meets it.
+//! it, and no rule or deed ever meets it. What has ended keeps the name that it had, as long as NVML goes on
+//! listing its pid and no other process has been seen to have it.
 //!
 //! Who holds a GPU's device file and is on no list of NVML's is shown, too, with that file as all the
 //! evidence there is: what memory it holds, nobody can tell.
@@ -19,7 +20,7 @@ use super::nvml::{self, Nvml, SampledGpu};
 use super::versions::Versions;
 use super::{Control, Due, Error, Origin, Source, Taken};
 use crate::host::{self, Clocks, Holders, Processes, Roots};
-use crate::model::snapshot::{Driver, Gpu, Host, PidNamespace};
+use crate::model::snapshot::{Driver, Gpu, Host, LastKnown, PidNamespace};
 use crate::model::{Process, Snapshot, Time};
 use crate::units::MIB;
 
@@ -41,9 +42,47 @@ pub struct Live {
     /// that a clock that is set does not bend a history.
     opened: (Time, Clocks),
     beat: Beat,
-    /// When NVML first named a pid (nanoseconds since boot), for as long as it goes on naming it.
-    named: HashMap<u32, u64>,
+    /// The pids that NVML names, for as long as it goes on naming them.
+    named: HashMap<u32, Named>,
     ticks_per_second: u64,
+}
+
+/// A pid that NVML names.
+#[derive(Clone, Debug)]
+struct Named {
+    /// When it was first named, in nanoseconds since boot.
+    first_ns: u64,
+    /// Who had it when it was last looked at, where that was believed.
+    process: Option<Arc<LastKnown>>,
+}
+
+impl Named {
+    /// Keeps who has the pid now; of another process than before, and one that is not believed, nothing.
+    fn note(&mut self, process: &Process, is_believed: bool) {
+        let known = self.process.as_deref();
+        let is_same = known.is_some_and(|known| known.start_ticks == process.start_ticks);
+        if !is_believed {
+            if !is_same {
+                self.process = None;
+            }
+            return;
+        }
+        let is_new = !is_same
+            || known.is_some_and(|known| {
+                known.command != process.command
+                    || known.comm != process.comm
+                    || known.user != process.user
+            });
+        if is_new && process.start_ticks.is_some() {
+            self.process = Some(Arc::new(LastKnown {
+                start_ticks: process.start_ticks,
+                start_time: process.start_time,
+                user: process.user.clone(),
+                comm: process.comm.clone(),
+                command: process.command.clone(),
+            }));
+        }
+    }
 }
 
 impl Live {
@@ -118,15 +157,23 @@ impl Live {
                 .1
                 .saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
             for row in rows {
-                let first = self.named.get(&row.pid).copied().unwrap_or(at);
-                let known = named.entry(row.pid).or_insert(first);
-                *known = first.min(*known);
+                let before = || Named {
+                    first_ns: at,
+                    process: None,
+                };
+                let known = named
+                    .entry(row.pid)
+                    .or_insert_with(|| self.named.remove(&row.pid).unwrap_or_else(before));
+                known.first_ns = known.first_ns.min(at);
             }
         }
         if all_known {
             self.named = named;
         } else {
-            // A list that cannot be read now does not say that a pid has left it.
+            // A list that cannot be read now does not say that a pid has left it, nor that it has not.
+            for unseen in self.named.values_mut() {
+                unseen.process = None;
+            }
             self.named.extend(named);
         }
     }
@@ -183,9 +230,15 @@ impl Live {
         self.processes
             .tell_relatives(&mut processes, &self.holders, now_ns);
         for process in processes.iter_mut().filter(|it| is_listed(it.pid)) {
-            let named_ns = self.named.get(&process.pid).copied();
-            let named_ticks = named_ns.map(|ns| ticks(ns, self.ticks_per_second));
-            if let Some(reason) = doubt(process, named_ticks, whose) {
+            let named = self.named.get_mut(&process.pid);
+            let named_ticks = named
+                .as_ref()
+                .map(|named| ticks(named.first_ns, self.ticks_per_second));
+            let doubt = doubt(process, named_ticks, whose);
+            if let Some(named) = named {
+                named.note(process, doubt.is_none());
+            }
+            if let Some(reason) = doubt {
                 *process = unresolved(process.pid, reason.into());
             }
         }
@@ -196,6 +249,7 @@ impl Live {
                 .map(|pid| match self.host.pid_namespace {
                     Some(PidNamespace::Host) => Process {
                         pid,
+                        last_known: self.named.get(&pid).and_then(|it| it.process.clone()),
                         ..Process::default()
                     },
                     _ => unresolved(pid, "a pid of another pid namespace".into()),
@@ -374,6 +428,32 @@ mod tests {
             assert_eq!(rises(&mut level, mib * MIB), is_asked, "{mib}");
         }
         assert!(!rises(&mut u64::MAX.clone(), u64::MAX - 1));
+    }
+
+    #[test]
+    fn a_name_is_kept_of_the_process_that_was_believed_and_of_no_other() {
+        let process = |start_ticks, name: &str| Process {
+            pid: 7,
+            start_ticks: Some(start_ticks),
+            comm: Some(name.into()),
+            ..Process::default()
+        };
+        let name = |named: &Named| Some(named.process.as_deref()?.comm.as_deref()?.to_owned());
+        let mut named = Named {
+            first_ns: 0,
+            process: None,
+        };
+        named.note(&process(5, "stranger"), false);
+        assert_eq!(name(&named), None);
+        named.note(&process(5, "python"), true);
+        named.note(&process(5, "train"), true);
+        assert_eq!(name(&named).as_deref(), Some("train"));
+        // It has closed its files, and is the same one.
+        named.note(&process(5, "train"), false);
+        assert_eq!(name(&named).as_deref(), Some("train"));
+        // Another one has its number now.
+        named.note(&process(9, "stranger"), false);
+        assert_eq!(name(&named), None);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::column::Column;
 use super::trend;
 use crate::history::course::{Course, Courses};
 use crate::model::finding::{Finding, Undecided};
-use crate::model::snapshot::{Gpu, GpuProcess, Process, Snapshot};
+use crate::model::snapshot::{Gpu, GpuProcess, LastKnown, Process, Snapshot};
 use crate::model::{Identity, Start, Time};
 
 /// What makes two rows of different snapshots the same row.
@@ -64,7 +64,7 @@ pub struct Subject<'a> {
     snapshot: &'a Snapshot,
 }
 
-impl Subject<'_> {
+impl<'a> Subject<'a> {
     /// Whether it is this user's: by number where that is known, or else by name.
     pub fn is_of(&self, me: &Me) -> Option<bool> {
         let process = self.process.ok()?;
@@ -122,6 +122,11 @@ impl Subject<'_> {
     pub fn holding(&self) -> Option<String> {
         let process = self.process.ok().filter(|_| !self.row.is_listed)?;
         Some(self.snapshot.holding(process))
+    }
+
+    /// What it was, where it has ended.
+    pub fn ended(&self) -> Option<&'a LastKnown> {
+        self.snapshot.processes.get(self.row.process?)?.ended()
     }
 
     /// What it is to the Multi-Process Service.
@@ -343,6 +348,8 @@ impl Picture {
                 };
                 widths.framework = widths.framework.max(framework);
             }
+            let ended = subject.ended().and_then(|it| it.user.as_ref());
+            widths.user = widths.user.max(columns(ended));
             if let Some(finding) = subject.finding {
                 widths.finding = widths.finding.max(wide(&badge(finding)));
             }
@@ -424,7 +431,10 @@ impl<'a> Value<'a> {
         match column {
             Column::Gpu => number(row.key.gpu.map(f64::from)),
             Column::Pid => Self::Number(f64::from(row.key.identity.pid)),
-            Column::User => text(process.and_then(|it| it.user.as_ref())),
+            Column::User => text(match process {
+                Some(process) => process.user.as_ref(),
+                None => subject.ended().and_then(|it| it.user.as_ref()),
+            }),
             Column::Memory => number(entry.used_bytes.map(|bytes| bytes as f64)),
             Column::MemoryPercent => number(subject.memory_percent()),
             Column::History => number(subject.growth_bytes(courses).map(|it| it as f64)),
@@ -449,7 +459,13 @@ impl<'a> Value<'a> {
             // Findings come worst first, so that the first one is the most.
             Column::Finding => number(row.finding.map(|at| -(at as f64))),
             Column::Command => match process {
-                None => Self::Unknown,
+                None => match subject.ended() {
+                    Some(LastKnown {
+                        command: Some(words),
+                        ..
+                    }) => Self::Words(words),
+                    ended => text(ended.and_then(|it| it.comm.as_ref())),
+                },
                 Some(process) => match (notebook(process), process.command.as_deref()) {
                     (Some(path), _) => Self::Text(path),
                     (None, Some(words)) if !words.is_empty() => Self::Words(words),

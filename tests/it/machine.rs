@@ -71,6 +71,13 @@ impl Machine {
         support::finish(&mut self.command(arguments))
     }
 
+    /// What gpumem prints of a recording, by this machine's configuration.
+    pub fn replay(&self, arguments: &[&str], file: &str) -> String {
+        let mut command = support::command(arguments);
+        self.environment(&mut command);
+        support::finish(command.args(["--replay", file])).stdout
+    }
+
     /// `gpumem ps --json`, which must succeed with `code`.
     pub fn snapshot(&self, code: i32) -> Snapshot {
         let output = self.run(&["ps", "--json"]);

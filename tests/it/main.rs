@@ -15,6 +15,7 @@ mod configured;
 mod corpus;
 mod demo;
 mod doctor;
+mod ended;
 mod explain;
 mod faults;
 mod gate;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
+use crate::model::snapshot::LastKnown;
 use crate::model::{Gpu, GpuProcess, Identity, Start};
 use crate::reclaim::policy::Exempt;
 use crate::reclaim::testing::{OWNER, at, facts, gpu, guard, process, snapshot};
@@ -209,6 +210,12 @@ fn who_is_not_certain_is_never_touched() {
         assert_eq!(found, Some(Protection::Unresolved));
     }
     python.unresolved = None;
+    // What has ended keeps its names, and is none the less nobody.
+    python.last_known = Some(Arc::new(LastKnown {
+        start_ticks: python.start_ticks,
+        user: python.user.clone(),
+        ..LastKnown::default()
+    }));
     python.start_ticks = None;
     let found = guard().by_sight(Call::Named, &python, &seen);
     assert_eq!(found, Some(Protection::Unresolved));

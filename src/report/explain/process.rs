@@ -5,7 +5,7 @@ use super::page::{Sheet, instant};
 use super::text::{ago, steps, verdict};
 use super::{Course, Holder, OnGpu, ProcessPage, Report};
 use crate::model::evidence::{Evidence, LeakEvidence};
-use crate::model::snapshot::{Jupyter, Process};
+use crate::model::snapshot::{Jupyter, LastKnown, Process};
 use crate::report::escape::{command_line, fit};
 use crate::units::{Bytes, Span};
 
@@ -33,7 +33,16 @@ pub(super) fn write(sheet: &mut Sheet, page: &ProcessPage, report: &Report) {
         sheet.title(&format!("pid {}: no such process", process.pid));
         let gone = "NVML lists this number, and /proc does not know it: the process has ended, or it \
                     is one of another pid namespace";
-        sheet.entry("Why", gone);
+        match process.ended() {
+            Some(ended) => {
+                sheet.entry(
+                    "Why",
+                    "NVML lists this number, and the process that had it has ended",
+                );
+                was(sheet, ended);
+            }
+            None => sheet.entry("Why", gone),
+        }
     } else {
         sheet.title(&format!("{} (pid {})", page.name, process.pid));
         what(sheet, page);
@@ -46,6 +55,25 @@ pub(super) fn write(sheet: &mut Sheet, page: &ProcessPage, report: &Report) {
     verdict(sheet, &page.verdict, report, |_| true);
     held_by(sheet, page);
     steps(sheet, &page.steps, "What to do, gentlest first");
+}
+
+/// What a process was that has ended.
+fn was(sheet: &mut Sheet, ended: &LastKnown) {
+    let command = match (&ended.command, &ended.comm) {
+        (Some(command), _) => command_line(command),
+        (None, Some(comm)) => format!("[{comm}]"),
+        (None, None) => return,
+    };
+    let room = sheet.room() * COMMAND_LINES;
+    sheet.entry("Was", &fit(&command, room));
+    let user = ended.user.as_deref().map(|user| format!("of {user}"));
+    let start = ended
+        .start_time
+        .map(|at| format!("started {}", instant(at)));
+    let facts: Vec<String> = user.into_iter().chain(start).collect();
+    if !facts.is_empty() {
+        sheet.entry("", &facts.join(", "));
+    }
 }
 
 fn what(sheet: &mut Sheet, page: &ProcessPage) {

@@ -1,7 +1,10 @@
 //! Each clause of the rule, on scenes made by hand.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::history::testing::Scene;
+use crate::model::snapshot::LastKnown;
 use crate::rules::Engine;
 use crate::rules::testing::{PID, assert_clean, count, judge, only, reasons};
 use crate::units::GIB;
@@ -56,6 +59,31 @@ fn a_pid_that_does_not_exist_is_found_after_the_duration() {
         })
     );
     assert_eq!(finding.actions, [Action::Notify]);
+}
+
+#[test]
+fn what_has_ended_is_called_by_the_names_that_it_had() {
+    let (mut scene, mut engine) = gone(&[0], 20.0);
+    scene.process(PID).last_known = Some(Arc::new(LastKnown {
+        user: Some("root".into()),
+        comm: Some("python3".into()),
+        command: Some(["/usr/bin/python3", "pretrain.py"].map(Arc::from).into()),
+        ..LastKnown::default()
+    }));
+    engine.observe(scene.step());
+    let finding = only(&engine, Kind::Dead);
+    assert_eq!(
+        finding.message,
+        "python3 pretrain.py (4242) does not exist any more and is still listed with 20.0 GiB on GPU 0 after 30s"
+    );
+    let about = finding.process.as_ref().unwrap();
+    assert_eq!(about.user.as_deref(), Some("root"));
+    assert_eq!(about.command.as_ref().unwrap().len(), 2);
+    assert!(!about.identity.is_certain() && about.start_ticks.is_none());
+    assert_eq!(finding.actions, [Action::Notify]);
+    // A name beside a reason not to believe it is none.
+    scene.process(PID).unresolved = Some("a stranger".into());
+    assert_eq!(scene.process(PID).ended(), None);
 }
 
 #[test]

@@ -147,7 +147,18 @@ fn field_fits(
         Field::Is if needle.begins("mine") => subject.is_of(me),
         Field::Is => Some(!subject.row.is_listed),
         _ => {
-            let process = subject.process.ok()?;
+            let named;
+            let process = match (subject.process, subject.ended()) {
+                (Ok(process), _) => process,
+                // What is left of one that has ended is its names.
+                (Err(_), Some(ended))
+                    if matches!(field, Field::User | Field::Command | Field::Name) =>
+                {
+                    named = ended.as_named();
+                    &named
+                }
+                (Err(_), _) => return None,
+            };
             match field {
                 Field::User => match (process.user.as_deref(), process.uid) {
                     (Some(user), _) => Some(fits(user)),
@@ -262,9 +273,14 @@ fn says(subject: &Subject<'_>, needle: &Needle) -> bool {
     if kinds.into_iter().any(|kind| needle.is_in(kind.name())) {
         return true;
     }
-    let process = match subject.process {
-        Ok(process) => process,
-        Err(reason) => return needle.is_in(reason),
+    let named;
+    let process = match (subject.process, subject.ended()) {
+        (Ok(process), _) => process,
+        (Err(_), Some(ended)) => {
+            named = ended.as_named();
+            &named
+        }
+        (Err(reason), None) => return needle.is_in(reason),
     };
     let fields = [
         Field::Name,

@@ -270,6 +270,7 @@ fn is_same(known: &Process, process: &Process) -> bool {
         start_ticks,
         start_time,
         unresolved,
+        last_known,
         ppid,
         process_group,
         session,
@@ -311,6 +312,7 @@ fn is_same(known: &Process, process: &Process) -> bool {
         && known.start_ticks == *start_ticks
         && known.start_time == *start_time
         && known.unresolved == *unresolved
+        && known.last_known == *last_known
         && known.ppid == *ppid
         && known.process_group == *process_group
         && known.session == *session

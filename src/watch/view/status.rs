@@ -110,13 +110,21 @@ fn selected(subject: &Subject<'_>, lines: &mut Lines<'_>) {
             lines.write(&text, 3, look.plain());
             lines.write(&whereabouts(subject, process, look), 2, look.faint());
         }
-        Err(reason) => {
-            let text = format!(
-                "the process behind this pid is not known: {}; nothing is shown of a local process of the same number",
-                clean(reason, MESSAGE_CHARS)
-            );
-            lines.write(&text, 3, look.caution());
-        }
+        Err(reason) => match subject.ended() {
+            Some(ended) => {
+                let text = "the process has ended, and NVML still lists it; it was:";
+                lines.write(text, 1, look.caution());
+                let room = lines.area.width.saturating_mul(lines.left().clamp(1, 3));
+                lines.write(&command::whole(&ended.as_named(), room), 3, look.plain());
+            }
+            None => {
+                let text = format!(
+                    "the process behind this pid is not known: {}; nothing is shown of a local process of the same number",
+                    clean(reason, MESSAGE_CHARS)
+                );
+                lines.write(&text, 3, look.caution());
+            }
+        },
     }
 }
 

@@ -422,10 +422,13 @@ fn indent(line: &Line, room: u16) -> String {
 fn family(head: Head, snapshot: &Snapshot) -> String {
     let name = |pid: u32| {
         let process = snapshot.process(pid).filter(|it| it.unresolved.is_none());
+        let ended = process.and_then(|it| it.ended());
         let comm = process.and_then(|it| it.comm.as_deref());
+        let comm = comm.or_else(|| ended?.comm.as_deref());
         let name = comm.map_or_else(String::new, |comm| format!("{} ", clean(comm, 16)));
         let dead = match process.map(|it| it.state) {
             Some(Some('Z' | 'X')) => ", dead",
+            _ if ended.is_some() => ", dead",
             _ => "",
         };
         format!("{name}{pid}{dead}")

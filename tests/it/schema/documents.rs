@@ -93,6 +93,13 @@ pub(super) fn snapshot() -> Snapshot {
             start_ticks: Some(1),
             start_time: Some(Time::default()),
             unresolved: text("why"),
+            last_known: Some(Arc::new(LastKnown {
+                start_ticks: Some(1),
+                start_time: Some(Time::default()),
+                user: text("ann"),
+                comm: text("python"),
+                command: Some(["python".into()].into()),
+            })),
             ppid: Some(1),
             process_group: Some(7),
             session: Some(7),

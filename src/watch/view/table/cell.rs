@@ -42,7 +42,10 @@ pub(super) fn cell<'a>(
         )),
         Column::User => match process.and_then(|it| it.user.as_deref()) {
             Some(user) => (clean(user, width), look.plain()),
-            None => plain(process.and_then(|it| it.uid).map(|uid| uid.to_string())),
+            None => match subject.ended().and_then(|it| it.user.as_deref()) {
+                Some(user) => (clean(user, width), look.plain()),
+                None => plain(process.and_then(|it| it.uid).map(|uid| uid.to_string())),
+            },
         },
         Column::Memory if never_told && row.is_listed && entry.used_bytes.is_none() => {
             (Cow::Borrowed(NOT_AVAILABLE), look.faint())
@@ -97,10 +100,13 @@ pub(super) fn cell<'a>(
                 let text = format!("{}{}", role(subject, width), command::brief(process, width));
                 (Cow::Owned(text), look.plain())
             }
-            Err(reason) => (
-                Cow::Owned(format!("unresolved: {}", clean(reason, width))),
-                look.caution(),
-            ),
+            Err(reason) => {
+                let text = match subject.ended() {
+                    Some(ended) => format!("ended: {}", command::brief(&ended.as_named(), width)),
+                    None => format!("unresolved: {}", clean(reason, width)),
+                };
+                (Cow::Owned(text), look.caution())
+            }
         },
     }
 }

@@ -1,0 +1,96 @@
+//! What has ended while NVML goes on listing it keeps the name that it had, wherever it is shown.
+
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::machine::{Machine, Running, one_gpu};
+use crate::support::wait_until;
+
+#[test]
+fn a_dead_process_keeps_its_name_in_recordings_and_on_every_page() {
+    let unnamed = Running::sleep();
+    let listed_dead = unnamed.pid();
+    drop(unnamed);
+    let child = Running::sleep();
+    let pid = child.pid();
+    let machine = Machine::new(&one_gpu(&[pid, listed_dead]));
+    machine.configure("[rules.dead]\nduration = \"1s\"\n");
+    let file = machine.path("day.jsonl");
+    let file = file.to_str().unwrap();
+    let mut command = machine.command(&["record", file, "--interval", "100ms"]);
+    let mut recording = command.stderr(Stdio::null()).spawn().unwrap();
+    let snapshots = || -> Vec<Value> {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let whole = text.lines().map(serde_json::from_str);
+        whole.filter_map(Result::ok).collect()
+    };
+    let process = |snapshot: &Value, pid: u32| {
+        let all = snapshot["processes"].as_array().unwrap();
+        all.iter().find(|it| it["pid"] == pid).unwrap().clone()
+    };
+    wait_until("it is seen alive", || !snapshots().is_empty());
+    let alive = process(&snapshots()[0], pid);
+    drop(child);
+    let is_dead = |snapshot: &&Value| process(snapshot, pid).get("start_ticks").is_none();
+    wait_until("it is seen dead for two seconds", || {
+        snapshots().iter().filter(is_dead).count() > 20
+    });
+    kill_process(Pid::from_child(&recording), Signal::TERM).unwrap();
+    recording.wait().unwrap();
+
+    let seen = snapshots();
+    let last = seen.last().unwrap();
+    let dead = process(last, pid);
+    if last["host"]["pid_namespace"] != "host" {
+        // Nobody knows whose number it is.
+        assert!(dead.get("last_known").is_none() && dead["unresolved"].is_string());
+        return;
+    }
+    let known = &dead["last_known"];
+    for name in ["start_ticks", "start_time", "user", "comm", "command"] {
+        assert!(!alive[name].is_null(), "{name}: {alive}");
+        assert_eq!(known[name], alive[name], "{name}");
+    }
+    assert_eq!(
+        dead.as_object().unwrap().len(),
+        2,
+        "no more is said: {dead}"
+    );
+    assert_eq!(process(last, listed_dead).as_object().unwrap().len(), 1);
+
+    let user = alive["user"].as_str().unwrap();
+    let replay = |arguments: &[&str]| machine.replay(arguments, file);
+    let ps = replay(&["ps"]);
+    let line = |text: &str, pid: u32| {
+        let lines = text.lines().filter(|it| it.contains(&pid.to_string()));
+        lines.last().unwrap_or_default().to_owned()
+    };
+    assert!(
+        line(&ps, pid).contains(user) && line(&ps, pid).contains("(ended: sleep 600)"),
+        "{ps}"
+    );
+    assert!(line(&ps, listed_dead).contains("(no such process)"), "{ps}");
+    let check = replay(&["check"]);
+    let sentence = format!("sleep 600 ({pid}) does not exist any more and is still listed");
+    assert!(check.contains(&sentence), "{check}");
+    let page = replay(&["explain", &pid.to_string()]);
+    assert!(
+        page.contains("sleep 600") && page.contains(&format!("of {user}")),
+        "{page}"
+    );
+    let screen = replay(&["watch", "--once", "--size", "140x40"]);
+    let rows = |pid: u32| {
+        let pid = format!(" {pid} ");
+        screen.lines().filter(move |it| it.contains(&pid))
+    };
+    assert!(
+        rows(pid).any(|row| row.contains(user) && row.contains("ended: sleep 600")),
+        "{screen}"
+    );
+    assert!(
+        rows(listed_dead).all(|row| !row.contains("sleep")),
+        "{screen}"
+    );
+}
