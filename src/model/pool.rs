@@ -19,6 +19,8 @@ pub struct Pool {
     pub source: &'static str,
     /// Its workers listen for each other and for what gives them work, not for clients.
     pub listens_for_itself: bool,
+    /// A worker is kept for the next work, and ended by whoever started it; another one is started for work only.
+    pub keeps_the_idle: bool,
 }
 
 /// `celery -A APP worker`.
@@ -28,6 +30,7 @@ pub const CELERY: Pool = Pool {
     words: "end the pool with `celery -A APP control shutdown`, after the tasks that it runs",
     source: "docs.celeryq.dev: userguide/workers, Remote control",
     listens_for_itself: false,
+    keeps_the_idle: false,
 };
 
 /// `dask worker`, `dask cuda worker`.
@@ -38,6 +41,7 @@ pub const DASK: Pool = Pool {
             `client.retire_workers([ADDRESS])`",
     source: "distributed.dask.org: api, Client.restart and Client.retire_workers",
     listens_for_itself: true,
+    keeps_the_idle: false,
 };
 
 /// `ray::IDLE`, `ray::Trainer.step`.
@@ -47,14 +51,21 @@ pub const RAY: Pool = Pool {
     words: "find whose it is with `ray list actors`, and end it there with `ray.kill(ACTOR)`",
     source: "docs.ray.io: ray-core/api/doc/ray.kill; ray-observability/reference/cli, ray list",
     listens_for_itself: true,
+    keeps_the_idle: false,
 };
 
 /// `ray::IDLE`: a worker that has no task. Ray ends the workers of tasks that asked for a GPU with them, so
-/// that one which holds GPU memory was not asked to, or was told to stay.
+/// that one which holds GPU memory was not asked to, or was told to stay. Of the idle ones it ends, after
+/// `idle_worker_killing_time_threshold_ms` (a second), those that are more than `num_workers_soft_limit` (one
+/// for each CPU): the others stay until their driver ends.
 pub const RAY_IDLE: Pool = Pool {
-    words: "its task is over and left the memory behind; let the task ask for its GPU (`num_gpus`) and \
-            have Ray end the worker after it with `@ray.remote(num_gpus=1, max_calls=1)`",
-    source: "docs.ray.io: ray-core/scheduling/accelerators, Workers not Releasing GPU Resources",
+    words: "its task is over and left the memory behind; `ray.shutdown()` in its driver, or the driver's end, \
+            gives it back; let the task ask for its GPU and have Ray end the worker after it with \
+            `@ray.remote(num_gpus=1, max_calls=1)`, or start Ray with `RAY_num_workers_soft_limit=0`, so that \
+            no idle worker outlives `RAY_idle_worker_killing_time_threshold_ms`",
+    source: "docs.ray.io: ray-core/scheduling/accelerators, Workers not Releasing GPU Resources; ray: \
+             src/ray/raylet/worker_pool.cc, TryKillingIdleWorkers, and src/ray/common/ray_config_def.h",
+    keeps_the_idle: true,
     ..RAY
 };
 
@@ -65,6 +76,7 @@ pub const RQ: Pool = Pool {
     words: "end the worker with `kill -TERM PID`, after the job that it runs",
     source: "python-rq.org: docs/workers, Taking Down Workers",
     listens_for_itself: false,
+    keeps_the_idle: false,
 };
 
 /// `gunicorn app:app`.
@@ -74,6 +86,7 @@ pub const GUNICORN: Pool = Pool {
     words: "end all with `kill -TERM MASTER`, or have one worker less with `kill -TTOU MASTER`",
     source: "docs.gunicorn.org: signals, Master process",
     listens_for_itself: false,
+    keeps_the_idle: false,
 };
 
 /// `uvicorn --workers 2 app:app`.
@@ -83,6 +96,7 @@ pub const UVICORN: Pool = Pool {
     words: "end all with `kill -TERM PARENT`, or have one worker less with `kill -TTOU PARENT`",
     source: "uvicorn.dev: deployment, Built-in",
     listens_for_itself: false,
+    keeps_the_idle: false,
 };
 
 /// `model_service_worker.py`.
@@ -93,6 +107,7 @@ pub const TORCHSERVE: Pool = Pool {
             'http://127.0.0.1:8081/models/MODEL?min_worker=0&max_worker=0'`",
     source: "docs.pytorch.org/serve: management_api, Scale workers",
     listens_for_itself: false,
+    keeps_the_idle: false,
 };
 
 impl Process {
@@ -106,7 +121,7 @@ impl Process {
         })
     }
 
-    /// Whether whoever started it would start another one if it ended.
+    /// Whether whoever started it would start another one if it ended, or keeps it and ends it itself.
     pub fn is_restarted_by_its_pool(&self) -> bool {
         let Some(pool) = self.pool() else {
             return false;

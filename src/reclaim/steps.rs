@@ -130,7 +130,11 @@ fn pooled(process: &Process, processes: &[&Process]) -> Option<Arc<str>> {
         return None;
     }
     let (by, words) = (pool.restarted_by, pool.words);
-    Some(format!("{by} would start it again: {words}").into())
+    let does = match pool.keeps_the_idle {
+        true => "keeps it for the next task",
+        false => "would start it again",
+    };
+    Some(format!("{by} {does}: {words}").into())
 }
 
 fn signals(whose: &Whose<'_>) -> Vec<Step> {

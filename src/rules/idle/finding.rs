@@ -103,10 +103,11 @@ fn restart_of_pool(process: &Process) -> Option<String> {
     let by = process
         .ppid
         .map_or_else(String::new, |ppid| format!(" (pid {ppid})"));
-    Some(format!(
-        "{}{by} starts another one when it ends; {}",
-        pool.restarted_by, pool.words
-    ))
+    let does = match pool.keeps_the_idle {
+        true => "keeps it for the next task",
+        false => "starts another one when it ends",
+    };
+    Some(format!("{}{by} {does}; {}", pool.restarted_by, pool.words))
 }
 
 /// What holds of both: what the device had to vouch for, the lower coverage, the fewer samples.

@@ -554,6 +554,11 @@ fn a_worker_that_is_started_again_is_not_to_be_ended_alone() {
         (
             "ray::IDLE",
             "raylet",
+            "the raylet (pid 9) keeps it for the next task; its task is over",
+        ),
+        (
+            "ray::Trainer.step",
+            "raylet",
             "the raylet (pid 9) starts another one",
         ),
         (
