@@ -333,7 +333,7 @@ fn rule_in(config: &Config, field: &Field<'_, '_>) -> Result<Arc<str>, Error> {
 }
 
 fn is_about_gpus(kind: Kind) -> bool {
-    matches!(kind, Kind::Unattributed | Kind::Pressure)
+    matches!(kind, Kind::Reserved | Kind::Unattributed | Kind::Pressure)
 }
 
 /// A rule about GPUs accuses no process, and so none can be asked who it is.

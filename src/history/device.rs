@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Moment;
 use super::draw::{Alone, Draw, Lull, Work};
 use super::row;
+use super::streak::{Clause, Streak};
 use super::stretch::{Floors, Stretch};
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
@@ -24,6 +25,8 @@ pub struct Device {
     draw: Draw,
     /// When a sample last said of one of its processes that it used it.
     used_at: Option<Time>,
+    /// Nobody is on it.
+    unused: Clause,
     /// Memory in use that no listed process holds.
     unattributed: Floors,
     /// How far from free its memory is: the highest number there is, less what is free.
@@ -39,6 +42,7 @@ impl Device {
             total_bytes: 0,
             draw: Draw::default(),
             used_at: None,
+            unused: Clause::default(),
             unattributed: Floors::default(),
             filled: Floors::default(),
         }
@@ -88,6 +92,16 @@ impl Device {
         }
         let is_recent = |at: Time| time - at <= EXPLAINED_MILLISECONDS;
         row::is_unexplained(gpu, rows) && !self.used_at.is_some_and(is_recent)
+    }
+
+    /// Takes in whether nobody is on it; `None` where that is not known.
+    pub(super) fn observe_unused(&mut self, is_unused: Option<bool>, moment: Moment) {
+        self.unused.observe(is_unused, moment);
+    }
+
+    /// Since when nobody has been on it, as long as somebody was given a GPU.
+    pub fn unused(&self) -> Option<&Streak> {
+        self.unused.streak()
     }
 
     /// `"GPU-…"`.

@@ -184,6 +184,7 @@ impl History {
         };
         self.observe_processes(snapshot, moment);
         self.observe_rows(snapshot, moment, previous);
+        self.observe_unused(snapshot, moment);
         self.observe_hidden(snapshot, moment);
         self.observe_what_is_missing(moment);
         self.has_lull = self.devices.iter().any(|device| device.lull().is_some());
@@ -353,6 +354,22 @@ impl History {
         // As the GPUs list them, whatever they were taken in by.
         self.nobodies
             .sort_unstable_by_key(|nobody| (nobody.gpu, nobody.row));
+    }
+
+    /// Looks for GPUs on which nobody is; only asked for where somebody was given one.
+    fn observe_unused(&mut self, snapshot: &Snapshot, moment: Moment) {
+        let reservations = snapshot.reservations.as_deref().unwrap_or_default();
+        if reservations.is_empty() {
+            for device in &mut self.devices {
+                device.observe_unused(None, moment);
+            }
+            return;
+        }
+        for gpu in &snapshot.gpus {
+            if let Some(device) = self.devices.iter_mut().find(|device| device.is(gpu)) {
+                device.observe_unused(snapshot.is_unused(gpu), moment);
+            }
+        }
     }
 
     /// Looks for GPUs on which an abandoned process may hold memory without being listed.

@@ -19,7 +19,7 @@ pub(super) const ENVIRON_BYTES: usize = 128 << 10;
 const VALUE_BYTES: usize = 512;
 
 /// The names that are kept, sorted.
-const NAMES: [&str; 44] = [
+const NAMES: [&str; 46] = [
     "CONDA_DEFAULT_ENV",
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_VISIBLE_DEVICES",
@@ -48,11 +48,13 @@ const NAMES: [&str; 44] = [
     "SLURMD_NODENAME",
     "SLURM_ARRAY_JOB_ID",
     "SLURM_ARRAY_TASK_ID",
+    "SLURM_JOB_GPUS",
     "SLURM_JOB_ID",
     "SLURM_JOB_NAME",
     "SLURM_JOB_USER",
     "SLURM_LOCALID",
     "SLURM_PROCID",
+    "SLURM_STEP_GPUS",
     "SLURM_STEP_ID",
     "TF_ENABLE_GPU_GARBAGE_COLLECTION",
     "TF_FORCE_GPU_ALLOW_GROWTH",

@@ -48,6 +48,7 @@ mod platform;
 mod processes;
 mod reaper;
 mod relatives;
+mod reservations;
 mod rights;
 mod secrets;
 mod small_file;
@@ -78,6 +79,7 @@ pub use ownership::{NotOurs, has_more_rights, prove_directory_ours, prove_leaf_o
 pub use pci::{PciGpu, read_pci_gpus};
 pub use platform::{Platform, read_platform};
 pub use processes::{Processes, Sample, raise_open_file_limit};
+pub use reservations::Reservations;
 pub use rights::{
     OpenFileLimit, Rights, Sight, give_up_reading, has_gained_ids, has_gained_rights,
     open_file_limit, parse_can_trace, read_ptrace_scope, read_rights, try_pidfd,

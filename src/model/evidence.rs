@@ -33,6 +33,8 @@ pub enum Evidence {
     StrayContext(StrayContextEvidence),
     /// Of [`Kind::Hoard`](super::Kind::Hoard).
     Hoard(HoardEvidence),
+    /// Of [`Kind::Reserved`](super::Kind::Reserved).
+    Reserved(ReservedEvidence),
     /// Of [`Kind::Unattributed`](super::Kind::Unattributed).
     Unattributed(UnattributedEvidence),
     /// Of [`Kind::Pressure`](super::Kind::Pressure).
@@ -194,6 +196,25 @@ pub struct HoardEvidence {
     /// Mean SM utilization of the process, else utilization of the GPU.
     pub sm_percent_mean: Option<f64>,
     /// Samples that were judged.
+    pub samples: u64,
+}
+
+/// What says that a GPU was given to somebody who runs nothing on it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct ReservedEvidence {
+    /// The job, pod or container, in words.
+    pub holder: Arc<str>,
+    /// Its owner's name.
+    pub user: Option<Arc<str>>,
+    /// The process whose environment says so.
+    pub pid: u32,
+    /// The variable that names the GPUs.
+    pub variable: Arc<str>,
+    /// All of its GPUs, as the variable names them.
+    pub devices: Vec<Arc<str>>,
+    /// When that process started: since then at least the GPUs are its own.
+    pub given_at: Time,
+    /// Samples in which nobody was on any of them.
     pub samples: u64,
 }
 

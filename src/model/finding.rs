@@ -58,6 +58,8 @@ pub enum Kind {
     StrayContext,
     /// Has reserved nearly the whole GPU from its start and uses little of it.
     Hoard,
+    /// A job or a container was given a GPU and runs nothing on it.
+    Reserved,
     /// A GPU's used memory exceeds what its processes hold.
     Unattributed,
     /// A GPU has little memory left.
@@ -66,7 +68,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, in their order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Dead,
         Self::Stuck,
         Self::Orphan,
@@ -78,6 +80,7 @@ impl Kind {
         Self::ServerIdle,
         Self::StrayContext,
         Self::Hoard,
+        Self::Reserved,
         Self::Unattributed,
         Self::Pressure,
     ];
@@ -96,6 +99,7 @@ impl Kind {
             Self::ServerIdle => "server-idle",
             Self::StrayContext => "stray-context",
             Self::Hoard => "hoard",
+            Self::Reserved => "reserved",
             Self::Unattributed => "unattributed",
             Self::Pressure => "pressure",
         }

@@ -6,7 +6,8 @@
 //! observations are of the same process, [`family`] which processes belong together; [`time`] is an
 //! instant as all of them write it; [`balance`] is where a GPU's memory is, [`device_file`] how it is
 //! held, [`json`] how all of them are written, [`label`] how every view names what it shows, [`pool`]
-//! which workers are started again, [`program`] what a process is by its program's name, [`mod@unit`] what a
+//! which workers are started again, [`program`] what a process is by its program's name, [`reservation`]
+//! which GPUs jobs and containers were given, [`mod@unit`] what a
 //! systemd unit is to the processes in it, [`unread`] who may be where that is not known.
 
 pub mod balance;
@@ -21,6 +22,7 @@ mod placeholder;
 pub mod pool;
 pub mod process;
 pub mod program;
+pub mod reservation;
 pub mod snapshot;
 pub mod time;
 pub mod unit;

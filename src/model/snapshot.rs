@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 pub use super::process::{Container, Jupyter, Kubernetes, LastKnown, Parent, Process, Slurm};
+pub use super::reservation::Reservation;
 use super::time::Time;
 
 /// The `schema` that this version writes.
@@ -33,6 +34,10 @@ pub struct Snapshot {
     /// Each process that NVML lists on a GPU, or that holds a GPU device file open; once.
     #[serde(default, deserialize_with = "or_default")]
     pub processes: Vec<Process>,
+    /// The GPUs that jobs and containers were given, as far as the environments of their processes may be read;
+    /// looked at every half minute. Absent where that was not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservations: Option<Arc<[Reservation]>>,
     /// What could not be read this time; the rest of the snapshot stands.
     #[serde(default, deserialize_with = "or_default")]
     pub errors: Vec<ReadError>,
@@ -48,6 +53,7 @@ impl Snapshot {
             driver: Driver::default(),
             gpus: Vec::new(),
             processes: Vec::new(),
+            reservations: None,
             errors: Vec::new(),
         }
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::escape::escape;
 use crate::model::evidence::{
     DeadEvidence, Evidence, Holder, HungEvidence, IdleEvidence, LeakEvidence, OrphanEvidence,
-    PlaceholderEvidence, UnattributedEvidence,
+    PlaceholderEvidence, ReservedEvidence, UnattributedEvidence,
 };
 use crate::units::{Bytes, Span};
 
@@ -55,6 +55,7 @@ pub fn words(evidence: &Evidence) -> String {
             let _ = write!(words, " in {}", samples(hoard.samples));
             words
         }
+        Evidence::Reserved(reserved) => of_reserved(reserved),
         Evidence::Unattributed(unattributed) => of_unattributed(unattributed),
         Evidence::Pressure(pressure) => format!(
             "{} free of {} in {}",
@@ -175,6 +176,21 @@ fn of_idle(idle: &IdleEvidence) -> String {
         );
     }
     words
+}
+
+fn of_reserved(reserved: &ReservedEvidence) -> String {
+    let devices: Vec<_> = reserved
+        .devices
+        .iter()
+        .map(|device| escape(device))
+        .collect();
+    format!(
+        "{}={} in process {}; nobody on it in {}",
+        escape(&reserved.variable),
+        devices.join(","),
+        reserved.pid,
+        samples(reserved.samples)
+    )
 }
 
 fn of_unattributed(unattributed: &UnattributedEvidence) -> String {

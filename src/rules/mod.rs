@@ -24,6 +24,7 @@ mod listening;
 pub mod orphan;
 pub mod placeholder;
 pub mod pressure;
+pub mod reserved;
 pub mod rule;
 pub mod scope;
 mod server;
@@ -63,6 +64,7 @@ fn kinds() -> Vec<Box<dyn Rule>> {
         Box::new(Tuned::<server_idle::Settings>::default()),
         Box::new(Tuned::<stray_context::Settings>::default()),
         Box::new(Tuned::<hoard::Settings>::default()),
+        Box::new(Tuned::<reserved::Settings>::default()),
         Box::new(Tuned::<unattributed::Settings>::default()),
         Box::new(Tuned::<pressure::Settings>::default()),
     ]

@@ -19,7 +19,7 @@ use super::notebooks::Notebooks;
 use super::nvml::{self, Nvml, SampledGpu};
 use super::versions::Versions;
 use super::{Control, Due, Error, Origin, Source, Taken};
-use crate::host::{self, Clocks, Holders, Processes, Roots};
+use crate::host::{self, Clocks, Holders, Processes, Reservations, Roots};
 use crate::model::snapshot::{Driver, Gpu, Host, LastKnown, PidNamespace};
 use crate::model::{Process, Snapshot, Time};
 use crate::units::MIB;
@@ -33,6 +33,7 @@ pub struct Live {
     nvml: Nvml,
     processes: Processes,
     holders: Holders,
+    reservations: Reservations,
     /// By GPU: the memory that nobody accounted for when it was last looked for, or less since.
     unattributed: HashMap<u32, u64>,
     notebooks: Notebooks,
@@ -111,6 +112,7 @@ impl Live {
             nvml,
             host: host::read_host(&roots),
             holders: Holders::new(roots.clone()),
+            reservations: Reservations::new(roots.clone()),
             unattributed: HashMap::new(),
             notebooks: Notebooks::new(roots.clone()),
             versions: Versions::new(roots.clone()),
@@ -136,6 +138,7 @@ impl Live {
         snapshot.driver = self.nvml.driver().clone();
         self.look_for_holders(&snapshot.gpus);
         snapshot.processes = self.look_up(&snapshot.gpus);
+        snapshot.reservations = self.reservations.look(host::read_clocks().boottime_ns);
         snapshot.host = self.host.clone();
         self.notebooks.join(&mut snapshot.processes);
         self.versions.join(&mut snapshot.processes);

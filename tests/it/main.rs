@@ -35,6 +35,7 @@ mod reap;
 mod reap_notebook;
 mod reclaim;
 mod recordings;
+mod reserved;
 mod rights;
 mod scenarios;
 mod schema;

@@ -103,6 +103,7 @@ impl Packed {
             driver: snapshot.driver.clone(),
             gpus: snapshot.gpus.iter().map(without_rows).collect(),
             processes: Vec::new(),
+            reservations: snapshot.reservations.clone(),
             errors: snapshot.errors.clone(),
         };
         let mut packed = Self {

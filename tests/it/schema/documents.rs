@@ -29,7 +29,7 @@ pub(super) fn snapshot() -> Snapshot {
         used_bytes: 50 * GIB,
         free_bytes: 29 * GIB,
     };
-    Snapshot {
+    let mut snapshot = Snapshot {
         schema: Schema,
         time: Time::default(),
         host: Host {
@@ -187,8 +187,22 @@ pub(super) fn snapshot() -> Snapshot {
                 connections: Some(1),
             })),
         }],
+        reservations: None,
         errors: errors(),
-    }
+    };
+    let of = snapshot.processes[0].clone();
+    let reservation = Reservation {
+        pid: of.pid,
+        since: of.start_time,
+        user: of.user,
+        slurm: of.slurm,
+        container: of.container,
+        kubernetes: of.kubernetes,
+        variable: "SLURM_JOB_GPUS".into(),
+        devices: ["0".into()].into(),
+    };
+    snapshot.reservations = Some([reservation].into());
+    snapshot
 }
 
 pub(super) fn errors() -> Vec<ReadError> {
@@ -274,6 +288,15 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
             share: 0.94,
             memory_percent_mean: Some(1.5),
             sm_percent_mean: Some(2.5),
+            samples,
+        }),
+        Kind::Reserved => Evidence::Reserved(ReservedEvidence {
+            holder: "Slurm job 7".into(),
+            user: text("ann"),
+            pid: 7,
+            variable: "SLURM_JOB_GPUS".into(),
+            devices: vec!["0".into()],
+            given_at: Time::default(),
             samples,
         }),
         Kind::Unattributed => Evidence::Unattributed(UnattributedEvidence {

@@ -1,0 +1,209 @@
+//! Which jobs and containers were given GPUs, by the environments of their processes: who runs nothing on a GPU
+//! holds no device file, and is found by nothing else. The device rules of a cgroup (v2) are programs of the
+//! kernel's, and cannot be read.
+//!
+//! Every process is looked at when it is new and some times after, because a program may replace another: its
+//! stat, and its environment where that may be read. Of whom that may not, nothing is known. Only those that
+//! name GPUs are then looked at as closely as those that hold one ([`Processes`]), a few for each job or
+//! container. Next: what such a process proves is in [`crate::model::reservation`].
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::Roots;
+use super::cgroup::{CGROUP_BYTES, parse_cgroup};
+use super::environ::{ENVIRON_BYTES, parse_environ};
+use super::folder::Folder;
+use super::mapped_devices::Listed;
+use super::processes::Processes;
+use super::stat::{STAT_BYTES, parse_stat};
+use crate::model::reservation::{Reservation, names_devices};
+
+/// How often everybody is listed.
+const LIST_NS: u64 = 30_000_000_000;
+/// How often a process is looked at.
+const LOOKS: u8 = 3;
+/// How many are looked at in one sample, about: some ten milliseconds' work.
+const AT_ONCE: usize = 512;
+/// The processes that are asked for a job or a container: an older one may have copied its environment.
+const ASKED_EACH: usize = 4;
+/// More jobs and containers than this are not told of.
+const MOST: usize = 256;
+/// The variables that name GPUs.
+const VARIABLES: [&str; 4] = [
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "SLURM_JOB_GPUS",
+    "SLURM_STEP_GPUS",
+];
+
+/// The jobs and containers that were given GPUs.
+#[derive(Debug)]
+pub struct Reservations {
+    roots: Roots,
+    /// Who was looked at: by pid.
+    known: HashMap<u32, Known>,
+    /// When everybody is to be listed again.
+    list_ns: u64,
+    processes: Processes,
+    /// What was found last; `None` before all were looked at once.
+    found: Option<Arc<[Reservation]>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    listed: Listed,
+    looks: u8,
+    /// The last list in which it was looked at.
+    looked_ns: u64,
+    /// Whose GPUs it names, and when it started.
+    names: Option<(Key, u64)>,
+}
+
+/// A job or a container.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Key {
+    Job(Arc<str>),
+    Container(Arc<str>),
+}
+
+impl Reservations {
+    /// Nobody is known yet.
+    pub fn new(roots: Roots) -> Self {
+        Self {
+            known: HashMap::new(),
+            list_ns: 0,
+            processes: Processes::new(roots.clone()),
+            found: None,
+            roots,
+        }
+    }
+
+    /// Looks at who is new, where that is due; what is known stands in between, and where /proc cannot be listed.
+    /// `boottime_ns` is the time now, in nanoseconds since boot.
+    pub fn look(&mut self, boottime_ns: u64) -> Option<Arc<[Reservation]>> {
+        if boottime_ns >= self.list_ns && self.look_at_all(boottime_ns) == Some(true) {
+            self.list_ns = boottime_ns.saturating_add(LIST_NS);
+            self.found = Some(self.ask(boottime_ns));
+        }
+        self.found.clone()
+    }
+
+    /// Whether all were looked at; `None` where they could not be listed.
+    fn look_at_all(&mut self, now_ns: u64) -> Option<bool> {
+        let proc = Folder::list(&self.roots.proc).ok()?;
+        let mut before = std::mem::take(&mut self.known);
+        let mut left = AT_ONCE;
+        let mut is_over = true;
+        let mut listing = Vec::new();
+        let is_listed = proc.entries(|name, inode| {
+            let pid = std::str::from_utf8(name.to_bytes());
+            if let Some(pid) = pid.ok().and_then(|name| name.parse().ok()) {
+                listing.push(Listed { pid, inode });
+            }
+            true
+        });
+        if is_listed.is_err() {
+            self.known = before;
+            return None;
+        }
+        let mut content = Vec::new();
+        for listed in listing {
+            let same = before.remove(&listed.pid).filter(|it| it.listed == listed);
+            let mut known = same.unwrap_or(Known {
+                listed,
+                looks: 0,
+                looked_ns: 0,
+                names: None,
+            });
+            // Once in a list, and that may take several samples.
+            let is_due = known.looks < LOOKS
+                && (known.looks == 0 || now_ns >= known.looked_ns.saturating_add(LIST_NS));
+            if is_due && left == 0 {
+                is_over = false;
+            } else if is_due {
+                left -= 1;
+                known.looks += 1;
+                known.looked_ns = now_ns;
+                match self.names(listed.pid, &mut content) {
+                    Look::Names(names) => known.names = names,
+                    // It may be held up in a driver, and whoever reads it with it: another time.
+                    Look::Later => known.looks -= 1,
+                    Look::Never => known.looks = LOOKS,
+                }
+            }
+            self.known.insert(listed.pid, known);
+        }
+        Some(is_over)
+    }
+
+    /// Whose GPUs a process names.
+    fn names(&self, pid: u32, content: &mut Vec<u8>) -> Look {
+        let Ok(folder) = Folder::open(&self.roots.proc, pid) else {
+            return Look::Names(None);
+        };
+        if folder.read(c"stat", content, STAT_BYTES).is_err() {
+            return Look::Names(None);
+        }
+        let start_ticks = match parse_stat(content) {
+            Some(stat) if stat.is_kernel_thread => return Look::Never,
+            Some(stat) if stat.state == 'D' => return Look::Later,
+            Some(stat) if !stat.is_exiting => stat.start_ticks,
+            _ => return Look::Names(None),
+        };
+        if folder.read(c"environ", content, ENVIRON_BYTES).is_err() {
+            return Look::Names(None);
+        }
+        let environment = parse_environ(content);
+        let mut values = VARIABLES.iter().filter_map(|name| environment.get(*name));
+        if !values.any(|value| names_devices(value)) {
+            return Look::Names(None);
+        }
+        let read = folder.read(c"cgroup", content, CGROUP_BYTES);
+        let place = read.ok().map(|()| parse_cgroup(content));
+        let container = place.and_then(|place| place.container?.id.clone());
+        let job = || environment.get("SLURM_JOB_ID").cloned().map(Key::Job);
+        let key = container.map(Key::Container).or_else(job);
+        Look::Names(key.map(|key| (key, start_ticks)))
+    }
+
+    /// What those who name GPUs prove.
+    fn ask(&mut self, now_ns: u64) -> Arc<[Reservation]> {
+        let mut by_key: BTreeMap<&Key, Vec<(u64, u32)>> = BTreeMap::new();
+        for known in self.known.values() {
+            if let Some((key, start_ticks)) = &known.names {
+                let processes = by_key.entry(key).or_default();
+                processes.push((*start_ticks, known.listed.pid));
+            }
+        }
+        let mut asked: Vec<Vec<u32>> = Vec::new();
+        for mut processes in by_key.into_values().take(MOST) {
+            processes.sort_unstable();
+            asked.push(
+                processes
+                    .into_iter()
+                    .take(ASKED_EACH)
+                    .map(|it| it.1)
+                    .collect(),
+            );
+        }
+        let pids: Vec<u32> = asked.iter().flatten().copied().collect();
+        let sample = self.processes.sample(&pids, now_ns);
+        let found = asked.iter().filter_map(|pids| {
+            pids.iter().find_map(|pid| {
+                let process = sample.processes.iter().find(|it| it.pid == *pid)?;
+                Reservation::of(process)
+            })
+        });
+        found.collect()
+    }
+}
+
+/// What a look at a process came to.
+enum Look {
+    Names(Option<(Key, u64)>),
+    /// It cannot be read without being held up.
+    Later,
+    /// It is the kernel's own.
+    Never,
+}

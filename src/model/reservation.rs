@@ -1,0 +1,177 @@
+//! GPUs that a job or a container was given, whether it runs anything on them or not.
+//!
+//! Observed is only what the environment of one of its processes names; which GPUs of a snapshot that are,
+//! and whether one is unused, is worked out here.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::process::{Container, Kubernetes, Slurm};
+use super::snapshot::ProcessType;
+use super::time::Time;
+use super::{Gpu, Process, Snapshot};
+use crate::units::GIB;
+
+/// With this much memory in use and nobody listed, somebody may be on a GPU all the same; less is what the
+/// driver takes, where it does not tell that apart.
+const UNLISTED_BYTES: u64 = GIB;
+
+/// What a job or a container was given, by the environment of its oldest process that names it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Reservation {
+    /// The process.
+    pub pid: u32,
+    /// When that started: since then at least it is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// Its owner's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Arc<str>>,
+    /// The Slurm job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slurm: Option<Arc<Slurm>>,
+    /// The container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Arc<Container>>,
+    /// The Kubernetes pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes: Option<Arc<Kubernetes>>,
+    /// The variable that names the GPUs: `SLURM_JOB_GPUS`, `SLURM_STEP_GPUS`, `CUDA_VISIBLE_DEVICES`,
+    /// `NVIDIA_VISIBLE_DEVICES`.
+    pub variable: Arc<str>,
+    /// The GPUs as it names them: `3`, `GPU-…`. Never all of them in one word.
+    pub devices: Arc<[Arc<str>]>,
+}
+
+/// The variables of Slurm that count GPUs as the machine does, whatever a cgroup hides.
+const SLURM_JOB: &str = "SLURM_JOB_GPUS";
+const SLURM_STEP: &str = "SLURM_STEP_GPUS";
+/// Within a job they count what the job sees, so that only uuids are told.
+const CUDA: &str = "CUDA_VISIBLE_DEVICES";
+const CONTAINER: &str = "NVIDIA_VISIBLE_DEVICES";
+
+impl Reservation {
+    /// What a process says that its job or container was given; `None` where it says nothing that is its own
+    /// alone, or is of neither.
+    ///
+    /// Sources: sbatch(1) and srun(1), output environment variables (global numbers; `SLURM_JOB_GPUS` is set
+    /// for the batch script and interactive jobs, and is inherited by steps on other nodes, where it means
+    /// nothing); NVIDIA Container Toolkit, `NVIDIA_VISIBLE_DEVICES`.
+    pub fn of(process: &Process) -> Option<Self> {
+        if process.is_monitor() {
+            return None;
+        }
+        let environment = process.environment.as_deref()?;
+        let named = |variable: &'static str| {
+            let devices = devices(environment.get(variable)?)?;
+            Some((variable, devices))
+        };
+        let is_uuid = |device: &Arc<str>| device.starts_with("GPU-");
+        let (variable, devices) = match process.slurm.as_deref() {
+            Some(slurm) if slurm.over != Some(true) => {
+                let job = environment.get("SLURM_JOB_ID")?;
+                if slurm.job_id.as_ref() != Some(job) {
+                    return None;
+                }
+                let own = match slurm.step_id.as_deref() {
+                    Some("batch" | "interactive") => named(SLURM_JOB),
+                    _ => named(SLURM_STEP),
+                };
+                own.or_else(|| named(CUDA).filter(|(_, devices)| devices.iter().all(is_uuid)))?
+            }
+            Some(_) => return None,
+            None => {
+                let container = process.container.as_deref();
+                let is_known = container.is_some_and(|it| it.id.is_some());
+                if !is_known && process.kubernetes.is_none() {
+                    return None;
+                }
+                named(CONTAINER)?
+            }
+        };
+        Some(Self {
+            pid: process.pid,
+            since: process.start_time,
+            user: process.user.clone(),
+            slurm: process.slurm.clone(),
+            container: process.container.clone(),
+            kubernetes: process.kubernetes.clone(),
+            variable: variable.into(),
+            devices,
+        })
+    }
+
+    /// The places of its GPUs among those of a snapshot, in their order; what is not known to be one of them is
+    /// left out.
+    pub fn places(&self, gpus: &[Gpu]) -> Vec<usize> {
+        let mut places: Vec<usize> = self
+            .devices
+            .iter()
+            .filter_map(|device| self.place(device, gpus))
+            .collect();
+        places.sort_unstable();
+        places.dedup();
+        places
+    }
+
+    fn place(&self, device: &str, gpus: &[Gpu]) -> Option<usize> {
+        if device.starts_with("GPU-") {
+            let is_it = |gpu: &Gpu| gpu.uuid.as_deref().is_some_and(|it| it.starts_with(device));
+            let mut found = (0..gpus.len()).filter(|&place| is_it(&gpus[place]));
+            // A uuid may be cut short as long as it is nobody else's.
+            return found.next().filter(|_| found.next().is_none());
+        }
+        let number: u32 = device.parse().ok()?;
+        let place = gpus.iter().position(|gpu| gpu.index == number)?;
+        // Slurm counts device files, and NVML by bus: where they differ, it is not known which is meant.
+        let is_by_slurm = *self.variable != *CONTAINER;
+        let differs = gpus[place].minor_number.is_some_and(|it| it != number);
+        (!(is_by_slurm && differs)).then_some(place)
+    }
+}
+
+/// Whether a value of a variable may name GPUs that are given to its process alone.
+pub fn names_devices(value: &str) -> bool {
+    devices(value).is_some()
+}
+
+/// The GPUs that a list names; `None` where it names none, or all of them in one word (`all`, `none`, `void`,
+/// a path of CDI).
+fn devices(list: &str) -> Option<Arc<[Arc<str>]>> {
+    let is_device = |word: &str| {
+        let is_number = (1..=4).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_digit());
+        is_number || word.starts_with("GPU-") || word.starts_with("MIG-")
+    };
+    let words: Vec<&str> = list.split(',').map(str::trim).collect();
+    let all = words.iter().all(|word| is_device(word));
+    all.then(|| words.into_iter().map(Arc::from).collect())
+}
+
+impl Snapshot {
+    /// Whether nobody is on a GPU: no process listed on it, none that has its file open, no use, and no more
+    /// memory than the driver's. What watches GPUs and what draws does not count. `None` where that is not
+    /// known.
+    pub fn is_unused(&self, gpu: &Gpu) -> Option<bool> {
+        if gpu.stale_seconds.is_some() || !self.lists_all(gpu) {
+            return None;
+        }
+        let mut rows = gpu.processes.as_ref()?.iter();
+        let works = |pid| !self.process(pid).is_some_and(Process::is_monitor);
+        if rows.any(|row| row.kind != ProcessType::Graphics && works(row.pid))
+            || gpu.gpu_percent.is_some_and(|percent| percent > 0)
+        {
+            return Some(false);
+        }
+        if gpu.memory?.used_bytes >= UNLISTED_BYTES {
+            return Some(false);
+        }
+        let is_open = |process: &Process| {
+            !process.is_monitor() && !process.is_display() && gpu.is_open_in(process) == Some(true)
+        };
+        Some(!self.processes.iter().any(is_open))
+    }
+}
+
+#[cfg(test)]
+mod tests;
