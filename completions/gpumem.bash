@@ -156,7 +156,7 @@ _gpumem() {
                     return 0
                     ;;
                 --kind)
-                    COMPREPLY=($(compgen -W "dead stuck orphan stopped hung placeholder idle leak server-idle stray-context hoard unattributed pressure" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "dead stuck orphan stopped hung placeholder idle leak server-idle stray-context hoard reserved unattributed pressure" -- "${cur}"))
                     return 0
                     ;;
                 --gpu)
@@ -1000,7 +1000,7 @@ _gpumem() {
                     return 0
                     ;;
                 --kind)
-                    COMPREPLY=($(compgen -W "dead stuck orphan stopped hung placeholder idle leak server-idle stray-context hoard unattributed pressure" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "dead stuck orphan stopped hung placeholder idle leak server-idle stray-context hoard reserved unattributed pressure" -- "${cur}"))
                     return 0
                     ;;
                 --rule)

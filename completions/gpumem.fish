@@ -85,6 +85,7 @@ leak\t''
 server-idle\t''
 stray-context\t''
 hoard\t''
+reserved\t''
 unattributed\t''
 pressure\t''"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l gpu -d 'Report only on these GPUs (index or UUID); ignore read errors on others' -r
@@ -161,6 +162,7 @@ leak\t''
 server-idle\t''
 stray-context\t''
 hoard\t''
+reserved\t''
 unattributed\t''
 pressure\t''"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l rule -d 'Only what these rules found, also where they are switched off' -r
