@@ -16,9 +16,12 @@
 //!   proves nothing, and only the valleys before it are judged;
 //! - more than the samples may miss the bottom of a valley by.
 //!
+//! - no slower: the rises of twelfths since it began do not become less, of all and lately (`slowing`); what
+//!   does may fill the GPU all the same, by the curves that fit it, and that is another verdict;
 //! - no high water: what rises in steps does so regularly, or so often that time tells it better than the
 //!   logarithm of the process's age (`steps`); regular steps of 1 GiB and more are told from the third on;
-//! - no band that fills: what goes up and down comes to higher peaks, or is held higher, than before.
+//! - no band that fills: it comes to more than was held for minutes before, and what goes up and down comes to
+//!   higher peaks, or is held higher (`band`).
 //!
 //! Growth once found is followed (`halt`). It stays found through a peak of some minutes and through pauses
 //! like those before, has stopped after five minutes (or longer than it ever paused) without a rise, and ends
@@ -36,18 +39,23 @@
 //!
 //! The gates were set while looking at these curves, so the figures flatter them. What cannot be told from
 //! a leak is called one until it stops: a first slow climb of a quarter of an hour, be it a fill, the start
-//! of a slow sawtooth, or an approach to a level that takes hours. What is missed: fewer than four equal
+//! of a slow sawtooth, or for half its time an approach to a level that takes an hour and more. What is missed: fewer than four equal
 //! steps of less than 1 GiB, a drip in a sawtooth for the first six periods or so, and for an hour what comes
 //! at random every few minutes, because a high water does so at first.
 //!
 //! It judges nobody ([`crate::rules`] does), and asks no clock.
 
+mod band;
+mod grain;
 mod halt;
+mod slowing;
 mod steps;
 mod window;
 
 use crate::model::Time;
+use grain::Grain;
 use halt::Pace;
+pub use slowing::Outlook;
 use window::{FIRE, Floor, KEEP, View};
 
 /// Bytes are kept in units of 64 KiB: 256 TiB fit into 32 bits.
@@ -121,6 +129,8 @@ pub enum Verdict {
     Growing(Trend),
     /// It grew, as was demanded, and nothing has risen for a while.
     Stopped(Trend),
+    /// It grows, by as much and for as long as was demanded, ever more slowly.
+    Slowing(Trend, Outlook),
     /// It has risen, and was not seen for long enough to tell.
     TooShort {
         /// For how long it was seen.
@@ -182,43 +192,13 @@ struct Outline {
     /// Since when some window passes.
     passes_since: Option<u32>,
     steady: Option<Steady>,
+    /// Growth that is not steady, and becomes slower.
+    slowing: Option<(Trend, Outlook)>,
     /// When growth ended, and at what height.
     ended: Option<(u32, u32)>,
     first: Time,
     now: u32,
     grain: Grain,
-}
-
-/// How far the samples may miss the bottom of a valley: by as much as is gained or lost from one sample
-/// to the next at it. Where teeth and samples beat, the least of each tooth creeps up without any growth,
-/// and never by more.
-#[derive(Clone, Copy, Debug, Default)]
-struct Grain {
-    before: Option<u32>,
-    /// What was lost from the sample before to the last one.
-    lost: u32,
-    /// Mean over the last valleys.
-    mean: u32,
-}
-
-impl Grain {
-    fn observe(&mut self, value: u32) {
-        let Some(before) = self.before.replace(value) else {
-            return;
-        };
-        let lost = std::mem::take(&mut self.lost);
-        if value < before {
-            self.lost = before - value;
-        } else if lost > 0 {
-            // A flat bottom is not missed.
-            let side = lost.min(value - before);
-            self.mean = if self.mean == 0 {
-                side
-            } else {
-                self.mean - self.mean / 4 + side / 4
-            };
-        }
-    }
 }
 
 /// Steady growth, as last judged.
@@ -280,6 +260,7 @@ impl Growth {
                 judge_at: 0,
                 passes_since: None,
                 steady: None,
+                slowing: None,
                 ended: None,
                 first,
                 now: seconds(last, first),
@@ -318,11 +299,20 @@ impl Growth {
                     Verdict::Growing(trend)
                 }
             }
-            None if f64::from(outline.now) < needed && outline.has_risen() => Verdict::TooShort {
-                seconds: f64::from(outline.now),
-                needed,
+            None => match outline.slowing {
+                Some((trend, outlook))
+                    if trend.grown_bytes >= demand.bytes && trend.span_seconds >= needed =>
+                {
+                    Verdict::Slowing(trend, outlook)
+                }
+                None if f64::from(outline.now) < needed && outline.has_risen() => {
+                    Verdict::TooShort {
+                        seconds: f64::from(outline.now),
+                        needed,
+                    }
+                }
+                _ => Verdict::Not,
             },
-            None => Verdict::Not,
         }
     }
 }
@@ -344,7 +334,7 @@ impl Outline {
     fn observe(&mut self, sample: Bucket, hole: Option<u32>) {
         self.now = sample.start;
         if hole.is_some() {
-            self.grain.before = None;
+            self.grain.interrupt();
         }
         self.grain.observe(sample.low);
         let is_closed = if let Some(since) = hole {
@@ -373,7 +363,7 @@ impl Outline {
             self.end(self.now);
         }
         // On a plateau growth can cease, and cannot begin, once it is sure that it is one.
-        let is_watched = self.steady.is_some() || self.is_young_plateau();
+        let is_watched = self.steady.is_some() || self.slowing.is_some() || self.is_young_plateau();
         if is_closed || (is_watched && self.now >= self.judge_at) {
             self.judge_at = self.now.saturating_add(BUCKET_SECONDS);
             self.judge();
@@ -447,6 +437,10 @@ impl Outline {
             }
         }
         self.follow();
+        self.slowing = match self.steady {
+            Some(_) => None,
+            None => slowing::of(self),
+        };
     }
 
     /// Looks whether what grows steadily goes on.
@@ -535,7 +529,7 @@ impl Outline {
         }
         let window = loop {
             if let Some(window) = view.judge(self.now - length, gates)
-                && window.counted >= f64::from(self.grain.mean)
+                && window.counted >= f64::from(self.grain.mean())
             {
                 break window;
             }
@@ -549,6 +543,9 @@ impl Outline {
             None => view.beginning(&window),
         };
         let trend = view.trend(since, &window);
+        if view.slows(since, window.end, &gates.slower) {
+            return None;
+        }
         let mean = trend.grown_bytes as f64 / trend.span_seconds.max(1.0);
         (trend.bytes_per_second >= gates.slowed * mean).then(|| Passing {
             since,
@@ -571,7 +568,13 @@ impl Outline {
             .saturating_sub(1);
         let floor = Floor::of(&self.buckets);
         let kept = u64::from(floor.last() - floor.at(since)) * UNIT;
-        self.now - steady.held_at <= grace && kept * 2 >= steady.trend.grown_bytes
+        let view = View {
+            outline: self,
+            floor: &floor,
+        };
+        self.now - steady.held_at <= grace
+            && kept * 2 >= steady.trend.grown_bytes
+            && !view.slows(steady.since, steady.pace.either.last, &KEEP.slower)
     }
 }
 

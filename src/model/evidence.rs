@@ -152,6 +152,22 @@ pub struct LeakEvidence {
     pub out_of_memory_seconds_low: Option<f64>,
     /// The latest, by the lower bound of the rate.
     pub out_of_memory_seconds_high: Option<f64>,
+    /// The curve by which it grows ever more slowly, and by which the forecast is then made; absent where it
+    /// grows evenly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slowing: Option<SlowingEvidence>,
+}
+
+/// A curve that fits growth which becomes ever slower.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct SlowingEvidence {
+    /// `power` of time, `logarithm` of time, or approach to a `level`.
+    pub curve: &'static str,
+    /// The power of time, below 1; absent for the other curves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power: Option<f64>,
+    /// How far the curve is off, as a share of the growth: the root of the mean square.
+    pub error_share: f64,
 }
 
 /// What says that a process was idle.

@@ -149,6 +149,15 @@ fn of_leak(leak: &LeakEvidence) -> String {
     if let Some(stopped) = leak.stopped_seconds {
         let _ = write!(words, ", none for {}", Span::from_seconds(stopped));
     }
+    if let Some(slowing) = &leak.slowing {
+        let curve = match (slowing.curve, slowing.power) {
+            (_, Some(power)) => format!("time to the power of {power:.2}"),
+            ("logarithm", _) => "the logarithm of time".to_owned(),
+            _ => "an approach to a level".to_owned(),
+        };
+        let percent = slowing.error_share * 100.0;
+        let _ = write!(words, ", ever more slowly: {curve} fits to {percent:.1} %");
+    }
     if let Some(free) = leak.free_bytes {
         let _ = write!(words, ", {} free", Bytes(free));
     }

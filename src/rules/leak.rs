@@ -8,6 +8,9 @@
 //! gave the GPU, it is withdrawn, and with it the severity: that the process stopped growing is said for a
 //! while, and is no accusation.
 //!
+//! Growth that becomes ever slower, as √t does, is no leak either. Where each curve that fits it fills the GPU
+//! within a day, it is said that it may (info).
+//!
 //! Never a leak: what moves in the last twentieth of a GPU that was that full before; rows of type graphics (a desktop has as much as is on the screen), and what a GPU has in
 //! use as a whole. Nothing is offered that ends a process: to lose a training that leaks is for its owner
 //! to choose.
@@ -19,9 +22,9 @@ use super::doubt::Doubt;
 use super::rule::{Judge, Seen, Tuned};
 use super::setting::{Field, Setting};
 use super::{rule::Verdicts, subject};
-use crate::history::growth::{Demand, Trend, Verdict};
+use crate::history::growth::{Demand, Outlook, Trend, Verdict};
 use crate::history::{Device, ProcessHistory, Row};
-use crate::model::evidence::{Evidence, LeakEvidence};
+use crate::model::evidence::{Evidence, LeakEvidence, SlowingEvidence};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process};
@@ -33,6 +36,11 @@ const PINNED_SHARE: f64 = 0.05;
 const SHORTEST_REFUTATION_SECONDS: f64 = 60.0;
 /// A forecast beyond this is a number without a meaning.
 const LONGEST_FORECAST_SECONDS: f64 = 30.0 * 86_400.0;
+
+/// What becomes slower is worth a word where it fills the GPU sooner than this all the same.
+const MAY_FILL_WITHIN_SECONDS: f64 = 86_400.0;
+/// No growth is judged over less, whatever the window is set to.
+const LEAST_WINDOW_SECONDS: f64 = 900.0;
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -125,7 +133,7 @@ impl Judge for Settings {
         let doubt = Doubt::of_silent(gpu).or_else(|| {
             // Nobody on it could be seen to grow yet.
             let (needed, span) = (
-                rule.settings().window.seconds(),
+                rule.settings().window.seconds().max(LEAST_WINDOW_SECONDS),
                 seen.history.span_seconds(),
             );
             let is_somebodys = |row: &GpuProcess| row.kind != ProcessType::Graphics;
@@ -148,6 +156,8 @@ struct LeakOn {
     free_bytes: Option<u64>,
     /// It grew, and does not any more.
     has_stopped: bool,
+    /// It grows ever more slowly.
+    slowing: Option<SlowingEvidence>,
     severity: Severity,
 }
 
@@ -170,6 +180,16 @@ impl Forecast {
         };
         (trend.bytes_per_second_low > 0.0 && forecast.latest <= LONGEST_FORECAST_SECONDS)
             .then_some(forecast)
+    }
+
+    /// `None` where some curve that fits does not fill the GPU within a day.
+    fn of_slowing(outlook: &Outlook, free_bytes: u64) -> Option<Self> {
+        let [seconds, soonest, latest] = outlook.seconds_until(free_bytes)?;
+        (latest <= MAY_FILL_WITHIN_SECONDS).then_some(Self {
+            seconds,
+            soonest,
+            latest,
+        })
     }
 }
 
@@ -200,9 +220,10 @@ fn judge(
         bytes: settings.min_growth.0,
         seconds: settings.window.seconds(),
     };
-    let (trend, has_stopped) = match row.growth().verdict(&demand) {
-        Verdict::Leak(trend) => (trend, false),
-        Verdict::Stopped(trend) => (trend, true),
+    let (trend, has_stopped, outlook) = match row.growth().verdict(&demand) {
+        Verdict::Leak(trend) => (trend, false, None),
+        Verdict::Stopped(trend) => (trend, true, None),
+        Verdict::Slowing(trend, outlook) => (trend, false, Some(outlook)),
         Verdict::Growing(trend) => {
             verdicts.expect(pending(rule, process, index, &settings, &trend));
             return None;
@@ -231,7 +252,13 @@ fn judge(
         return None;
     }
     let free_bytes = memory.map(|memory| memory.free_bytes);
-    let forecast = free_bytes.and_then(|free| Forecast::of(&trend, free));
+    let forecast = free_bytes.and_then(|free| match &outlook {
+        Some(outlook) => Forecast::of_slowing(outlook, free),
+        None => Forecast::of(&trend, free),
+    });
+    if outlook.is_some() && forecast.is_none() {
+        return None;
+    }
     // By now the GPU would be full.
     let is_refuted = forecast.is_some_and(|forecast| {
         trend.is_quiet_for(forecast.seconds.max(SHORTEST_REFUTATION_SECONDS))
@@ -250,7 +277,12 @@ fn judge(
         forecast,
         free_bytes,
         has_stopped,
-        severity: if has_stopped {
+        slowing: outlook.map(|outlook| SlowingEvidence {
+            curve: outlook.curve(),
+            power: outlook.power(),
+            error_share: outlook.error_share(),
+        }),
+        severity: if has_stopped || outlook.is_some() {
             Severity::Info
         } else if is_near {
             Severity::Critical
@@ -295,8 +327,7 @@ fn finding(
     let first = leaks.iter().min_by(|a, b| {
         let by_forecast = until_full(a).total_cmp(&until_full(b));
         let by_growth = b.trend.grown_bytes.cmp(&a.trend.grown_bytes);
-        a.has_stopped
-            .cmp(&b.has_stopped)
+        (b.severity.cmp(&a.severity))
             .then(by_forecast)
             .then(by_growth)
     })?;
@@ -353,6 +384,7 @@ fn evidence(on: &LeakOn) -> LeakEvidence {
         out_of_memory_seconds: on.forecast.map(|forecast| forecast.seconds),
         out_of_memory_seconds_low: on.forecast.map(|forecast| forecast.soonest),
         out_of_memory_seconds_high: on.forecast.map(|forecast| forecast.latest),
+        slowing: on.slowing.clone(),
     }
 }
 
@@ -372,6 +404,19 @@ fn message(process: &Process, first: &LeakOn, leaks: &[LeakOn], seconds: f64) ->
             first.gpu.index,
             Bytes(trend.grown_bytes),
             Span::from_seconds(trend.rising_seconds),
+        );
+    }
+    if let (Some(_), Some(forecast)) = (&first.slowing, first.forecast) {
+        return format!(
+            "{} ({}) grows ever more slowly on GPU {}{others}, by {} in {}, and may fill it in about {} ({} to {})",
+            subject::name(process),
+            process.pid,
+            first.gpu.index,
+            Bytes(trend.grown_bytes),
+            Span::from_seconds(seconds),
+            Span::from_seconds(forecast.seconds),
+            Span::from_seconds(forecast.soonest),
+            Span::from_seconds(forecast.latest),
         );
     }
     let mut message = format!(

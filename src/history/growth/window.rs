@@ -4,7 +4,7 @@
 //! [`super`].
 
 use super::BUCKET_SECONDS;
-use super::halt::{HELD_SECONDS, held_at};
+use super::slowing::Slower;
 use super::steps::Steps;
 use super::{Bucket, LEAST_RISE, MOST_BUCKETS, Outline, SHORTEST_SECONDS, Trend, UNIT};
 
@@ -16,15 +16,13 @@ const FEW_STEPS: f64 = 8.0;
 const SAME_CLIMB: f64 = 0.2;
 /// What goes down by less than this, of what it goes up by, keeps to no band.
 const CALM: f64 = 0.1;
-/// Of its growth in a third of the window, so much has to be above all that was held before.
-const NEW_SHARE: f64 = 0.3;
 /// A window is cut into as many slots.
-const SLOTS: usize = 12;
+pub(super) const SLOTS: usize = 12;
 
 /// For each bucket the least that has been held since.
 pub(super) struct Floor {
     values: [u32; MOST_BUCKETS],
-    len: usize,
+    pub(super) len: usize,
 }
 
 impl Floor {
@@ -68,6 +66,8 @@ pub(super) struct Gates {
     pace_lately: f64,
     /// The share of the mean rate that the present one has to be.
     pub(super) slowed: f64,
+    /// Becoming slower by this is settling down.
+    pub(super) slower: Slower,
     /// Whether it has not been called steady yet.
     is_first: bool,
 }
@@ -84,6 +84,11 @@ pub(super) const FIRE: Gates = Gates {
     settles: 1.3,
     pace_lately: 0.35,
     slowed: 0.6,
+    slower: Slower {
+        all: 0.75,
+        lately: 0.88,
+        sure: 3.0,
+    },
     is_first: true,
 };
 
@@ -99,6 +104,11 @@ pub(super) const KEEP: Gates = Gates {
     settles: 2.0,
     pace_lately: 0.15,
     slowed: 0.33,
+    slower: Slower {
+        all: 0.6,
+        lately: 0.8,
+        sure: 3.0,
+    },
     is_first: false,
 };
 
@@ -123,18 +133,18 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    fn buckets(&self) -> &[Bucket] {
+    pub(super) fn buckets(&self) -> &[Bucket] {
         &self.outline.buckets
     }
 
     /// The bucket in which a time lies.
-    fn index(&self, at: u32) -> usize {
+    pub(super) fn index(&self, at: u32) -> usize {
         self.buckets()
             .partition_point(|bucket| bucket.start <= at)
             .saturating_sub(1)
     }
 
-    fn end_of(&self, at: usize) -> u32 {
+    pub(super) fn end_of(&self, at: usize) -> u32 {
         self.buckets()
             .get(at + 1)
             .map_or(self.outline.now, |next| next.start)
@@ -322,77 +332,13 @@ impl View<'_> {
     /// Whether it is neither a high water nor a band that fills: what never comes down is asked for the one,
     /// what does for the other.
     fn is_no_high_water(&self, start: u32, end: u32, counted: f64) -> bool {
-        if self.is_calm(start) {
+        if self.is_in_its_band(start) {
+            false
+        } else if self.is_calm(start) {
             Steps::of(self, start, end, counted).are_a_habit()
         } else {
             self.leaves_its_band(start, end, counted)
         }
-    }
-
-    /// Whether it leaves the band that it moved in. What is held for minutes has to be higher lately than
-    /// ever before, not just than at first, or it has to peak higher; and where its peaks are no higher
-    /// than in the rest of the window, they rise on the whole.
-    fn leaves_its_band(&self, start: u32, end: u32, counted: f64) -> bool {
-        let last_third = end - (end - start) / 3;
-        // Of what is held and of the highest: before the window, in it, and lately.
-        let mut most = [[0u32; 3]; 2];
-        for (at, bucket) in self.buckets().iter().enumerate() {
-            if bucket.is_hole() || bucket.start >= end {
-                continue;
-            }
-            let part = usize::from(bucket.start >= start) + usize::from(bucket.start >= last_third);
-            let held = held_at(&self.buckets()[..=at], self.end_of(at), HELD_SECONDS);
-            most[0][part] = most[0][part].max(held);
-            most[1][part] = most[1][part].max(bucket.high);
-        }
-        let exceeds = |lately: u32, before: u32| {
-            f64::from(lately) >= f64::from(before) + NEW_SHARE * counted / 3.0
-        };
-        let [held, high] = most;
-        let is_new = |of: [u32; 3]| exceeds(of[2], of[0].max(of[1]));
-        (is_new(held) || is_new(high))
-            && (exceeds(high[2], high[1]) || self.ceiling_rises(start, end, counted) >= NEW_SHARE)
-    }
-
-    /// How fast the highs of the twelfths rise, as a share of the floor's mean rate. What moves within a band
-    /// comes to its top no higher than before, and fills the band at most.
-    fn ceiling_rises(&self, start: u32, end: u32, counted: f64) -> f64 {
-        let highs = self.highs(start, end);
-        let mut slopes = Vec::with_capacity(SLOTS * SLOTS / 2);
-        for from in 0..SLOTS {
-            for to in from + SLOTS / 3..SLOTS {
-                if let (Some(before), Some(after)) = (highs[from], highs[to]) {
-                    slopes.push((after - before) / (to - from) as f64);
-                }
-            }
-        }
-        slopes.sort_unstable_by(f64::total_cmp);
-        let median = slopes.get(slopes.len() / 2).copied();
-        median.unwrap_or_default() * SLOTS as f64 / counted
-    }
-
-    /// The most in each twelfth of a stretch; `None` where nothing was seen.
-    fn highs(&self, start: u32, end: u32) -> [Option<f64>; SLOTS] {
-        let mut highs = [None; SLOTS];
-        let length = u64::from(end - start).max(1);
-        for at in self.index(start)..self.floor.len {
-            let bucket = &self.buckets()[at];
-            if bucket.start >= end {
-                break;
-            }
-            if bucket.is_hole() {
-                continue;
-            }
-            let slot = |time: u32| {
-                let since = u64::from(time.clamp(start, end) - start);
-                (since * SLOTS as u64 / length).min(SLOTS as u64 - 1) as usize
-            };
-            let until = self.end_of(at).saturating_sub(1).max(bucket.start);
-            for high in &mut highs[slot(bucket.start)..=slot(until)] {
-                *high = Some(f64::from(bucket.high).max(high.unwrap_or(0.0)));
-            }
-        }
-        highs
     }
 
     /// The least in each of so many parts of a stretch; `None` where nothing was seen.

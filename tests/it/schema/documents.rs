@@ -262,6 +262,11 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
             out_of_memory_seconds: Some(1000.0),
             out_of_memory_seconds_low: Some(900.0),
             out_of_memory_seconds_high: Some(2000.0),
+            slowing: Some(SlowingEvidence {
+                curve: "power",
+                power: Some(0.5),
+                error_share: 0.004,
+            }),
         }),
         Kind::Placeholder => Evidence::Placeholder(PlaceholderEvidence {
             program: text("keep-gpu"),
