@@ -1,6 +1,7 @@
 //! The families of stories, by the kind that they are about.
 
 mod faults;
+mod harsher;
 mod hung;
 mod idle;
 mod leak;
@@ -47,6 +48,7 @@ pub fn all() -> Vec<Family> {
         orphan::FAMILIES,
         over_time::FAMILIES,
         faults::FAMILIES,
+        harsher::FAMILIES,
         hung::FAMILIES,
         placeholder::FAMILIES,
         unattributed::FAMILIES,
