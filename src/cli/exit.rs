@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::reclaim::{ledger, lock};
+use crate::reclaim::{executor, ledger};
 use crate::{config, recording, rules, source, watch};
 
 /// How gpumem ends.
@@ -41,15 +41,15 @@ impl Exit {
                 return Self::Usage;
             }
             // What was asked for was not done.
-            if cause.is::<lock::Error>()
-                || matches!(
-                    cause.downcast_ref(),
-                    Some(ledger::Error::Open { .. } | ledger::Error::Write { .. })
-                )
-            {
+            // A transparent error stands in the chain in place of the one it wraps.
+            let ledger = match cause.downcast_ref() {
+                Some(executor::Error::Lock(_)) => return Self::Findings,
+                Some(executor::Error::Ledger(error)) => Some(error),
+                None => cause.downcast_ref(),
+            };
+            if let Some(ledger::Error::Open { .. } | ledger::Error::Write { .. }) = ledger {
                 return Self::Findings;
             }
-            // A transparent error stands in the chain in place of the one it wraps.
             if let Some(source::Error::Recording(error)) = cause.downcast_ref() {
                 return Self::of_recording(error);
             }

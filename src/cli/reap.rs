@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use signal_hook::low_level::emulate_default_handler;
 
-use self::acting::{Ended, Reaper, actor};
+use self::acting::{Spoken, Watched, actor, tools_here};
 use self::document::{Report, Status};
 use self::look::Look;
 use self::refusal::{Place, Reader};
@@ -31,7 +31,7 @@ use super::exit::Exit;
 use super::selection::Selection;
 use super::{complain, print, style, unreadable};
 use crate::model::Snapshot;
-use crate::reclaim::{Guard, Target};
+use crate::reclaim::{Executor, Guard, Target};
 
 /// Between two looks at the machine while somebody thinks.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -186,32 +186,36 @@ fn carry_out(
         report.status = Status::Done;
         return Ok(Carried::Out);
     }
-    let mut reaper = Reaper::new(live, engine, guard, actor(&snapshot))?;
-    for place in 0..report.targets.len() {
-        let target = report.targets[place].target.clone();
-        match reaper.end(target)? {
-            Ended::With(outcome) => {
-                let planned = &mut report.targets[place];
-                if !args.json {
-                    print(&page::outcome(&planned.target, &outcome, reader))?;
-                }
-                planned.outcome = Some(outcome);
-            }
-            Ended::Interrupted { signal, sent } => {
-                let sent = match sent.is_empty() {
-                    true => String::new(),
-                    false => format!("; it was sent: {}", sent.join(", ")),
-                };
-                let leader = report.targets[place].target.leader;
-                let name = interrupt::name(signal);
-                complain(&format!(
-                    "interrupted by {name} at {leader}: nothing more is sent{sent}"
-                ));
-                report.status = Status::Interrupted;
-                report.freed_bytes = Some(report.freed());
-                return Ok(Carried::Interrupted(signal));
-            }
+    let (tools, resumed) = tools_here()?;
+    if let Some(words) = resumed {
+        complain(&words);
+    }
+    let actor = actor(&snapshot);
+    let mut watched = Watched::new(live, engine, snapshot)?;
+    let targets = report.targets.iter().map(|it| it.target.clone()).collect();
+    let mut executor = Executor::new(targets, guard, actor, tools);
+    let mut spoken = Spoken::default();
+    for planned in &mut report.targets {
+        let Some(outcome) = executor.run(&mut watched, &mut spoken)? else {
+            break;
+        };
+        if !args.json {
+            print(&page::outcome(&planned.target, &outcome, reader))?;
         }
+        planned.outcome = Some(outcome);
+    }
+    if let Some((target, signal)) = executor.target().zip(watched.interrupted()) {
+        let sent = match &spoken.sent[..] {
+            [] => String::new(),
+            sent => format!("; it was sent: {}", sent.join(", ")),
+        };
+        let (leader, name) = (target.leader, interrupt::name(signal));
+        complain(&format!(
+            "interrupted by {name} at {leader}: nothing more is sent{sent}"
+        ));
+        report.status = Status::Interrupted;
+        report.freed_bytes = Some(report.freed());
+        return Ok(Carried::Interrupted(signal));
     }
     report.freed_bytes = Some(report.freed());
     report.status = match report.ended() == report.targets.len() {

@@ -141,6 +141,9 @@ pub trait Hands {
 
     /// What has come of what was asked last.
     fn answer(&mut self) -> Answer;
+
+    /// Lets go of everybody; no handle of before is one any more, and no answer is waited for.
+    fn release(&mut self);
 }
 
 /// Asks a notebook server to shut a kernel down, having looked at its state: one that is at work is left
@@ -315,6 +318,11 @@ impl Hands for Pidfds {
             self.asked = None;
         }
         self.answer.clone()
+    }
+
+    fn release(&mut self) {
+        self.held.clear();
+        (self.asked, self.answer) = (None, Answer::Waiting);
     }
 }
 

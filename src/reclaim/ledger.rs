@@ -21,6 +21,10 @@ use super::verify::Outcome;
 use crate::model::Time;
 use crate::model::json;
 
+/// Its name, in the directory of state.
+pub const FILE_NAME: &str = "reap.jsonl";
+/// What is read of its end: some thousand acts.
+pub const MOST_READ_BYTES: u64 = 16 << 20;
 /// The `schema` of each line.
 pub const SCHEMA: &str = "gpumem.ledger/1";
 /// A line is not longer; a family of a thousand members is half as long.

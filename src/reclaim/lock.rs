@@ -9,6 +9,9 @@ use std::process;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
+/// Its name, in the directory of state.
+pub(super) const FILE_NAME: &str = "reap.lock";
+
 /// Why the lock was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -2,18 +2,18 @@
 //!
 //! [`mod@plan`] makes of findings, or of what a person names, targets ([`target`]) with their steps and
 //! refusals with their reasons; it is pure, and so are [`guard`] (who is never touched), [`policy`] (what is asked
-//! for), [`mod@standing`] (whether what a rule said is still so) and [`verify`] (what came back, as NVML sees it). [`act`] carries a target out, one call at a
-//! time, driven by data; [`hands`] is the only place that touches the world, through pidfds and never
+//! for), [`mod@standing`] (whether what a rule said is still so) and [`verify`] (what came back, as NVML sees it). [`executor`] carries a plan out, for whoever
+//! asked, and [`act`] one target of it, one call at a time, driven by data; [`hands`] is the only place that touches the world, through pidfds and never
 //! through a number; how a notebook's [`server`] is asked, and the daemon of [`mps`], is beside it.
 //! [`ledger`] is written before anything is sent, [`mod@resume`] makes those go on whom a gpumem that was
 //! killed has left stopped, [`lock`] holds off a second reaper, [`warnings`]
 //! remember who was warned before an act of which nobody is asked.
 //!
-//! Nothing here prints, asks a clock, knows NVML or judges: what rules find now, whoever drives an act
-//! says before each call.
+//! Nothing here prints, asks a clock, knows NVML or judges: what rules find now is said with each sample.
 
 pub mod act;
 mod deeds;
+pub mod executor;
 pub mod guard;
 pub mod hands;
 mod held;
@@ -36,6 +36,7 @@ pub mod verify;
 pub mod warnings;
 
 pub use act::{Act, Moment, Progress, Standing};
+pub use executor::{Executor, JudgedSample, Observer, SampleSource, Tools};
 pub use guard::{Call, Guard, Protection};
 pub use hands::{Hands, Pidfds};
 pub use ledger::Ledger;

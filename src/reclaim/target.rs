@@ -43,6 +43,11 @@ impl Target {
         }
     }
 
+    /// Whether rules found it, so that what they said has to hold still.
+    pub fn is_found(&self) -> bool {
+        self.call() == Call::Rule
+    }
+
     /// Whether there is only something to say.
     pub fn is_advice(&self) -> bool {
         self.steps

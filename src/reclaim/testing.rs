@@ -1,7 +1,7 @@
 //! What the tests of this room are made of: snapshots, findings, and hands that touch nothing.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::guard::Guard;
 use super::hands::{Answer, Approved, Handle, Hands, NotOpened, NotSent, Request};
@@ -308,6 +308,74 @@ impl Hands for Puppets {
 
     fn answer(&mut self) -> Answer {
         self.answer.clone().unwrap_or(Answer::Waiting)
+    }
+
+    fn release(&mut self) {
+        self.opened.clear();
+    }
+}
+
+/// Looked at by a test while an executor has it.
+#[derive(Debug, Default)]
+pub struct Shared<T>(Arc<Mutex<T>>);
+
+impl<T> Shared<T> {
+    pub fn new(it: T) -> Self {
+        Self(Arc::new(Mutex::new(it)))
+    }
+
+    pub fn get(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl Hands for Shared<Puppets> {
+    fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened> {
+        self.get().open(who)
+    }
+
+    fn look(&mut self, pid: u32) -> Option<Guarded> {
+        self.get().look(pid)
+    }
+
+    fn signal(&mut self, handle: Handle, signal: Signal) -> Result<(), NotSent> {
+        self.get().signal(handle, signal)
+    }
+
+    fn has_exited(&mut self, handle: Handle) -> bool {
+        self.get().has_exited(handle)
+    }
+
+    fn list(&mut self) -> Vec<Listed> {
+        self.get().list()
+    }
+
+    fn held_up(&mut self, pid: u32) -> Option<String> {
+        self.get().held_up(pid)
+    }
+
+    fn ask(&mut self, request: Request) {
+        self.get().ask(request);
+    }
+
+    fn answer(&mut self) -> Answer {
+        self.get().answer()
+    }
+
+    fn release(&mut self) {
+        self.get().release();
+    }
+}
+
+impl Record for Shared<Pages> {
+    fn write(&mut self, entry: &Entry) -> Result<(), Error> {
+        self.get().write(entry)
     }
 }
 

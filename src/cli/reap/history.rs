@@ -1,6 +1,5 @@
 //! `gpumem reap --history`: what was done, by the ledger.
 
-use super::acting::{LEDGER, MOST_LEDGER_BYTES};
 use super::document::History;
 use super::page;
 use crate::cli::args::Global;
@@ -12,8 +11,8 @@ use crate::report::style::Style;
 use crate::report::table::{Align, Table};
 
 pub(super) fn run(json: bool, global: &Global) -> anyhow::Result<Exit> {
-    let path = store::state()?.join(LEDGER);
-    let past = ledger::read(&path, MOST_LEDGER_BYTES)?;
+    let path = store::state()?.join(ledger::FILE_NAME);
+    let past = ledger::read(&path, ledger::MOST_READ_BYTES)?;
     let name = path.display().to_string();
     let history = History::new(name.as_str().into(), past);
     if json {

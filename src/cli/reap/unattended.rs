@@ -27,17 +27,16 @@ use signal_hook::iterator::Signals;
 use self::desk::{Desk, World};
 use self::herald::{Notice, Told};
 use self::service::Service;
-use super::acting::{LEDGER, Taken, actor};
-use super::{asked, page};
+use super::acting::{actor, tools};
+use super::asked;
 use crate::cli::args::{Global, Reap as Args};
 use crate::cli::exit::Exit;
 use crate::cli::{complain, config, live, store, unreadable};
 use crate::config::{Config, Reap};
 use crate::host::{Guarded, Roots, read_guarded, read_ourselves};
 use crate::model::{Snapshot, Time};
-use crate::reclaim::hands::Hands;
-use crate::reclaim::ledger::{self, Actor, Entry, Event as Line, Record};
-use crate::reclaim::{Guard, Ledger, Lock, Pidfds, Warnings, ask_servers};
+use crate::reclaim::ledger::{self, Actor};
+use crate::reclaim::{Guard, Tools, Warnings};
 use crate::rules::{Engine, Settings};
 use crate::source::live::Live;
 
@@ -106,7 +105,6 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
             roots: Roots::default(),
             folder,
             notices,
-            acting: None,
         },
         desk: None,
         last: None,
@@ -326,59 +324,23 @@ struct Machine<'a> {
     /// Where ledger and lock are.
     folder: PathBuf,
     notices: SyncSender<Notice>,
-    acting: Option<Tools>,
-}
-
-/// What an act is done with.
-struct Tools {
-    hands: Pidfds,
-    ledger: Spoken,
-    _lock: Lock,
-}
-
-/// The ledger, which says on standard error what it is told.
-struct Spoken(Ledger);
-
-impl Record for Spoken {
-    fn write(&mut self, entry: &Entry) -> Result<(), ledger::Error> {
-        self.0.write(entry)?;
-        match &entry.event {
-            Line::Intended(deed) => complain(&page::deed(deed)),
-            Line::Done { failures, .. } if !failures.is_empty() => {
-                complain(&page::failures(failures));
-            }
-            Line::Begun { .. } | Line::Done { .. } | Line::Ended(_) => {}
-        }
-        Ok(())
-    }
 }
 
 impl Machine<'_> {
     /// Whom an earlier gpumem has left stopped goes on when the service starts, not when it acts.
     fn resume(&self) {
         // Where there is no ledger nobody was stopped; another reaper sees to it as well.
-        if self.folder.join(LEDGER).exists() {
-            drop(self.tools());
+        if self.folder.join(ledger::FILE_NAME).exists() {
+            drop(self.open());
         }
     }
 
-    fn tools(&self) -> anyhow::Result<(Tools, Vec<Time>)> {
-        let Taken {
-            lock,
-            ledger,
-            acts,
-            resumed,
-        } = Taken::take(&self.folder)?;
+    fn open(&self) -> anyhow::Result<Tools> {
+        let (tools, resumed) = tools(&self.folder)?;
         if let Some(words) = resumed {
             complain(&words);
         }
-        let hands = Pidfds::new(self.roots.clone()).with_server(ask_servers(self.roots.clone()));
-        let tools = Tools {
-            hands,
-            ledger: Spoken(ledger),
-            _lock: lock,
-        };
-        Ok((tools, acts))
+        Ok(tools)
     }
 }
 
@@ -416,18 +378,7 @@ impl World for Machine<'_> {
         complain(text);
     }
 
-    fn begin(&mut self) -> Result<Vec<Time>, String> {
-        let (tools, acts) = self.tools().map_err(|error| format!("{error:#}"))?;
-        self.acting = Some(tools);
-        Ok(acts)
-    }
-
-    fn hands(&mut self) -> Option<(&mut dyn Hands, &mut dyn Record)> {
-        let tools = self.acting.as_mut()?;
-        Some((&mut tools.hands, &mut tools.ledger))
-    }
-
-    fn end(&mut self) {
-        self.acting = None;
+    fn tools(&mut self) -> Result<Tools, String> {
+        self.open().map_err(|error| format!("{error:#}"))
     }
 }

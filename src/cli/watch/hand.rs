@@ -1,8 +1,7 @@
 //! The screen's hand: plans as `gpumem reap` makes them, carried out as it does it.
 //!
-//! One at a time, in the order of the plan, each to its end.
-//! It is given each sample with what the rules say of it, and does between two of them what falls due; it
-//! prints nothing while the screen is up, and says what was sent when it is told to leave in the
+//! It hands each sample, with what the rules say of it, to the executor, and tells the screen what that
+//! does; it prints nothing while the screen is up, and says what was sent when it is told to leave in the
 //! middle. Of a recording it only plans.
 
 use std::sync::Arc;
@@ -10,21 +9,18 @@ use std::time::{Duration, Instant};
 
 use crate::cli::args::Reap;
 use crate::cli::complain;
-use crate::cli::reap::acting::{Taken, actor};
+use crate::cli::reap::acting::{actor, tools_here};
 use crate::cli::reap::document::Report;
 use crate::cli::reap::look::{Scene, Spared, concerned, plan_here, plan_there};
 use crate::cli::reap::page;
 use crate::cli::reap::refusal::{Place, Reader};
 use crate::config::Config;
-use crate::host::Roots;
 use crate::model::family::{families, member};
 use crate::model::{Snapshot, Time};
-use crate::reclaim::guard::Call;
-use crate::reclaim::ledger::{self, Actor, Entry, Event, Record};
+use crate::reclaim::ledger::{self, Actor, Deed, Failure};
 use crate::reclaim::plan::Why;
 use crate::reclaim::{
-    Act, Guard, Ledger, Moment, Pidfds, Plan, Progress, Refused, Standing, Target, ask_servers,
-    standing,
+    Executor, Guard, JudgedSample, Observer, Outcome, Plan, Progress, Refused, Target,
 };
 use crate::report::style::Style;
 use crate::rules::Settings;
@@ -43,8 +39,8 @@ pub(super) struct Acting {
     rules: Settings,
     spared: Spared,
     is_recording: bool,
-    /// Who decided whom the last plan may touch.
-    guard: Option<(u64, Guard)>,
+    /// The number of the last plan, who decided whom it may touch, and who would act.
+    guard: Option<(u64, Guard, Actor)>,
     batch: Option<Batch>,
     /// The newest sample, and when it came.
     sight: Option<(Sight, Instant)>,
@@ -98,7 +94,7 @@ impl Acting {
                 true => plan_there(&args, scene)?,
                 false => plan_here(&args, scene)?,
             };
-            self.guard = Some((question.number, guard));
+            self.guard = Some((question.number, guard, actor(snapshot)));
             let concerned = concerned(&args, &self.rules);
             undecided.clone_from(&question.undecided);
             undecided.retain(|it| concerned.contains(&it.rule));
@@ -131,13 +127,13 @@ impl Acting {
             self.batch.is_none(),
             "something is being killed already; wait for it"
         );
-        let guard = self.guard.take().filter(|(of, _)| *of == number);
-        let (_, guard) =
+        let guard = self.guard.take().filter(|(of, ..)| *of == number);
+        let (_, guard, actor) =
             guard.ok_or_else(|| anyhow::anyhow!("there is a newer plan; try again"))?;
-        let targets = plan.targets.clone();
-        let mut taken = Taken::take_here()?;
-        self.resumed = taken.resumed.take().or(self.resumed.take());
-        Ok(Batch::new(number, guard, targets, taken, asked))
+        let (tools, resumed) = tools_here()?;
+        self.resumed = resumed.or(self.resumed.take());
+        let executor = Executor::new(plan.targets.clone(), guard, actor, tools);
+        Ok(Batch::new(number, executor, asked))
     }
 
     /// Does what is due, and says for how long nothing is.
@@ -175,7 +171,7 @@ impl Acting {
         let Some(batch) = self.batch.as_ref().filter(|batch| batch.number == number) else {
             return;
         };
-        let words = match batch.has_sent {
+        let words = match batch.told.has_sent {
             true => "stopped: nothing more is sent",
             false => "undone: nothing was sent",
         };
@@ -190,10 +186,10 @@ impl Acting {
         let Some(batch) = self.batch.take() else {
             return;
         };
-        let Some(target) = batch.targets.get(batch.place) else {
+        let Some(target) = batch.executor.target() else {
             return;
         };
-        let sent = match &batch.sent[..] {
+        let sent = match &batch.told.sent[..] {
             [] => String::new(),
             sent => format!("; it was sent: {}", sent.join(", ")),
         };
@@ -247,21 +243,8 @@ impl Hand for Acting {
 /// A plan that is being carried out.
 struct Batch {
     number: u64,
-    guard: Arc<Guard>,
-    /// Who acts; known once a sample is seen.
-    actor: Option<Actor>,
-    _lock: crate::reclaim::Lock,
-    ledger: Ledger,
-    targets: Vec<Target>,
-    /// Which of them it is at.
-    place: usize,
-    under_way: Option<(Act, Pidfds)>,
-    /// What was told last of the target that it is at.
-    said: Option<Stage>,
-    /// What was done to it.
-    sent: Vec<String>,
-    /// Whether something was done to anybody.
-    has_sent: bool,
+    executor: Executor,
+    told: Told,
     /// When the yes was said.
     asked: Instant,
     /// The latest that it was; `None` before anything was looked at.
@@ -269,25 +252,14 @@ struct Batch {
 }
 
 impl Batch {
-    fn new(
-        number: u64,
-        guard: Guard,
-        targets: Vec<Target>,
-        Taken { lock, ledger, .. }: Taken,
-        asked: Instant,
-    ) -> Self {
+    fn new(number: u64, executor: Executor, asked: Instant) -> Self {
         Self {
             number,
-            guard: Arc::new(guard),
-            actor: None,
-            _lock: lock,
-            ledger,
-            targets,
-            place: 0,
-            under_way: None,
-            said: None,
-            sent: Vec::new(),
-            has_sent: false,
+            executor,
+            told: Told {
+                number,
+                ..Told::default()
+            },
             asked,
             now: None,
         }
@@ -304,95 +276,83 @@ impl Batch {
         let reckoned = sight.snapshot.time.plus_seconds(age.as_secs_f64());
         let now = self.now.map_or(reckoned, |now| now.max(reckoned));
         self.now = Some(now);
-        let snapshot = &*sight.snapshot;
-        let actor = self.actor.get_or_insert_with(|| actor(snapshot)).clone();
-        while let Some(target) = self.targets.get(self.place) {
-            let (act, hands) = match &mut self.under_way {
-                Some((act, hands)) => (act, hands),
-                None => {
-                    let act = Act::new(target.clone(), Arc::clone(&self.guard), actor.clone());
-                    let roots = Roots::default();
-                    let hands = Pidfds::new(roots.clone()).with_server(ask_servers(roots));
-                    let (act, hands) = self.under_way.insert((act, hands));
-                    (act, hands)
-                }
-            };
-            let stands = match (act.target().call(), age > FRESH) {
-                // The driver hangs: what rules said may have ceased.
-                (Call::Rule, true) => Standing::Unknown,
-                _ => standing(act, &sight.found, snapshot),
-            };
-            let moment = Moment {
-                now,
-                snapshot,
-                stands,
-            };
-            let before = self.sent.len();
-            let mut record = Noted {
-                ledger: &mut self.ledger,
-                sent: &mut self.sent,
-            };
+        let sample = JudgedSample {
+            now,
+            snapshot: &sight.snapshot,
+            // Where the driver hangs, what rules said may have ceased.
+            found: (age <= FRESH).then(|| sight.found.iter().collect()),
+        };
+        loop {
+            let progress = self.executor.advance(&sample, &mut self.told);
             // Telling may wait for the screen, and must not in the midst of an act.
-            let progress = act.advance(moment, hands, &mut record);
-            if before == 0 && !self.sent.is_empty() {
-                self.has_sent = true;
-            }
-            for words in &self.sent[before..] {
-                tell(News::Sent {
-                    number: self.number,
-                    place: self.place,
-                    words: words.clone(),
-                });
-            }
+            self.told.news.drain(..).for_each(&mut *tell);
             match progress? {
-                Progress::Waiting { until } => {
-                    self.say(Stage::Waiting { until }, tell);
-                    return Ok(Some(TURN));
-                }
-                Progress::Ended(outcome) => {
-                    let words = page::outcome(act.target(), &outcome, Reader::at(Place::Screen))
-                        .trim_end()
-                        .to_owned();
-                    self.say(Stage::Ended { outcome, words }, tell);
-                    (self.under_way, self.said) = (None, None);
-                    self.sent.clear();
-                    self.place += 1;
-                }
+                Some(Progress::Waiting { .. }) => return Ok(Some(TURN)),
+                Some(Progress::Ended(_)) => {}
+                None => return Ok(None),
             }
         }
-        Ok(None)
+    }
+}
+
+/// What the screen is told, once an act has done what was due.
+#[derive(Default)]
+struct Told {
+    number: u64,
+    news: Vec<News>,
+    /// What was told last of how far the target is.
+    said: Option<Stage>,
+    /// What was done to the target, in words.
+    sent: Vec<String>,
+    /// Whether something was done to anybody.
+    has_sent: bool,
+}
+
+impl Told {
+    fn send(&mut self, place: usize, words: String) {
+        self.has_sent = true;
+        self.sent.push(words.clone());
+        let number = self.number;
+        self.news.push(News::Sent {
+            number,
+            place,
+            words,
+        });
     }
 
     /// Tells how far the target is, where that is news.
-    fn say(&mut self, stage: Stage, tell: &mut dyn FnMut(News)) {
+    fn say(&mut self, place: usize, stage: Stage) {
         if self.said.as_ref() != Some(&stage) {
             self.said = Some(stage.clone());
-            tell(News::Target {
-                number: self.number,
-                place: self.place,
+            let number = self.number;
+            self.news.push(News::Target {
+                number,
+                place,
                 stage,
             });
         }
     }
 }
 
-/// The ledger, and what it was told in words.
-struct Noted<'a> {
-    ledger: &'a mut Ledger,
-    sent: &'a mut Vec<String>,
-}
+impl Observer for Told {
+    fn intended(&mut self, place: usize, deed: &Deed) {
+        self.send(place, page::deed(deed));
+    }
 
-impl Record for Noted<'_> {
-    fn write(&mut self, entry: &Entry) -> Result<(), ledger::Error> {
-        self.ledger.write(entry)?;
-        match &entry.event {
-            Event::Intended(deed) => self.sent.push(page::deed(deed)),
-            Event::Done { failures, .. } if !failures.is_empty() => {
-                self.sent.push(page::failures(failures));
-            }
-            Event::Begun { .. } | Event::Done { .. } | Event::Ended(_) => {}
-        }
-        Ok(())
+    fn failed(&mut self, place: usize, failures: &[Failure]) {
+        self.send(place, page::failures(failures));
+    }
+
+    fn waiting(&mut self, place: usize, until: Time) {
+        self.say(place, Stage::Waiting { until });
+    }
+
+    fn ended(&mut self, place: usize, target: &Target, outcome: &Outcome) {
+        let words = page::outcome(target, outcome, Reader::at(Place::Screen));
+        let (outcome, words) = (outcome.clone(), words.trim_end().to_owned());
+        self.say(place, Stage::Ended { outcome, words });
+        self.said = None;
+        self.sent.clear();
     }
 }
 

@@ -346,6 +346,10 @@ impl Hands for TooLate {
     fn answer(&mut self) -> Answer {
         self.inner.answer()
     }
+
+    fn release(&mut self) {
+        self.inner.release();
+    }
 }
 
 /// Drives an act over a process that ends by itself in the `dies_in`th call; its time jumps.

@@ -15,15 +15,13 @@ use crate::host::Guarded;
 use crate::model::family::families;
 use crate::model::finding::{Finding, Severity};
 use crate::model::{Identity, Snapshot, Time};
-use crate::reclaim::hands::Hands;
-use crate::reclaim::ledger::{self, Actor, Record};
+use crate::reclaim::ledger::{self, Actor, Deed, Failure};
 use crate::reclaim::plan::{Seen, pids};
 use crate::reclaim::policy::Pace;
-use crate::reclaim::standing;
 use crate::reclaim::target::{Member, Reason, Step};
 use crate::reclaim::warnings::{Due, Terms};
 use crate::reclaim::{
-    Act, Guard, Moment, Outcome, Plan, Progress, Standing, Target, Warnings, plan,
+    Executor, Guard, JudgedSample, Observer, Outcome, Plan, Progress, Target, Tools, Warnings, plan,
 };
 use crate::report::escape::escape;
 use crate::rules::keep::exempt_processes;
@@ -61,20 +59,34 @@ pub(super) trait World {
     /// Says what goes on.
     fn log(&mut self, text: &str);
 
-    /// Becomes the one reaper of the machine; when earlier acts began.
-    fn begin(&mut self) -> Result<Vec<Time>, String>;
+    /// Becomes the one reaper of the machine, for as long as it has these.
+    fn tools(&mut self) -> Result<Tools, String>;
+}
 
-    /// What an act is done with, after [`begin`](Self::begin).
-    fn hands(&mut self) -> Option<(&mut dyn Hands, &mut dyn Record)>;
+/// The service's log, which is told what is done.
+struct Logged<'a>(&'a mut dyn World);
 
-    /// Is no longer the one reaper.
-    fn end(&mut self);
+impl Observer for Logged<'_> {
+    fn intended(&mut self, _: usize, deed: &Deed) {
+        self.0.log(&page::deed(deed));
+    }
+
+    fn failed(&mut self, _: usize, failures: &[Failure]) {
+        self.0.log(&page::failures(failures));
+    }
+
+    fn waiting(&mut self, _: usize, _: Time) {}
+
+    fn ended(&mut self, _: usize, target: &Target, outcome: &Outcome) {
+        self.0
+            .log(page::outcome(target, outcome, READER).trim_end());
+    }
 }
 
 /// What is being ended.
 #[derive(Debug)]
 struct Acting {
-    act: Act,
+    executor: Executor,
     /// Of which findings.
     findings: Vec<Arc<str>>,
     /// The configuration that it was begun by is not in force any more, and the new one would not have
@@ -137,8 +149,9 @@ impl Desk {
     pub(super) fn reconfigure(&mut self, rules: Settings, reap: Reap) {
         self.engine.set_settings(rules.clone());
         (self.rules, self.reap) = (rules, reap);
-        if let Some(acting) = &mut self.acting {
-            let target = acting.act.target();
+        if let Some(acting) = &mut self.acting
+            && let Some(target) = acting.executor.target()
+        {
             let exempt = exempt_processes(self.rules.keeps(), &self.snapshot);
             let is_kept = |it: &Member| exempt.iter().any(|kept| kept.0 == it.identity());
             let is_ended = match &target.reason {
@@ -160,7 +173,7 @@ impl Desk {
 
     /// The leader of what is being ended.
     pub(super) fn target(&self) -> Option<&Target> {
-        self.acting.as_ref().map(|it| it.act.target())
+        self.acting.as_ref()?.executor.target()
     }
 
     /// How things are, in a line.
@@ -467,26 +480,25 @@ impl Desk {
         if self.not_before.is_some_and(|at| now < at) {
             return;
         }
-        let acts = match world.begin() {
-            Ok(acts) => acts,
+        let tools = match world.tools() {
+            Ok(tools) => tools,
             Err(error) => {
                 self.note(Err(error), world);
                 self.not_before = Some(now.plus_seconds(RETRY_SECONDS));
                 return;
             }
         };
-        let next = self.pace().next(&acts, now);
+        let next = tools.earliest(self.pace(), now);
         if next > now {
-            world.end();
             self.not_before = Some(next);
             return;
         }
         self.obstacle = None;
         world.log(&format!("killing {}", named(&target)));
         let findings = because(&target);
-        let act = Act::new(target, Arc::new(guard), world.actor(&self.snapshot));
+        let actor = world.actor(&self.snapshot);
         self.acting = Some(Acting {
-            act,
+            executor: Executor::new(vec![target], guard, actor, tools),
             findings,
             is_revoked: false,
         });
@@ -505,30 +517,22 @@ impl Desk {
         let Some(acting) = &mut self.acting else {
             return;
         };
-        let stands = match acting.is_revoked {
-            false => standing(&acting.act, self.engine.unkept(), &self.snapshot),
-            // No longer is not what it is: that it goes on after SIGCONT would not be held against that.
-            true => Standing::Unknown,
-        };
-        let moment = Moment {
+        // Unknown, and not no longer so: that it goes on after SIGCONT would not be held against that.
+        let found = (!acting.is_revoked).then(|| self.engine.unkept().collect());
+        let sample = JudgedSample {
             now,
             snapshot: &self.snapshot,
-            stands,
+            found,
         };
-        let progress = match world.hands() {
-            Some((hands, record)) => acting.act.advance(moment, hands, record),
-            None => return,
-        };
-        let outcome = match progress {
-            Ok(Progress::Waiting { .. }) => return,
-            Ok(Progress::Ended(outcome)) => outcome,
+        let outcome = match acting.executor.advance(&sample, &mut Logged(&mut *world)) {
+            Ok(Some(Progress::Waiting { .. })) => return,
+            Ok(Some(Progress::Ended(outcome))) => outcome,
+            Ok(None) => return self.acting = None,
             Err(error) => return self.stop(&error, now, world),
         };
-        let Some(Acting { act, findings, .. }) = self.acting.take() else {
+        let Some(Acting { findings, .. }) = self.acting.take() else {
             return;
         };
-        world.end();
-        world.log(page::outcome(act.target(), &outcome, READER).trim_end());
         // Whoever is at work again is warned again, should it cease; the others were tried.
         let noted = match outcome {
             Outcome::RuleNoLongerTrue => self.warnings.forget(&findings),
@@ -540,7 +544,6 @@ impl Desk {
     /// Without a ledger nothing is done: a full disk stops the reaper.
     fn stop(&mut self, error: &ledger::Error, now: Time, world: &mut dyn World) {
         self.acting = None;
-        world.end();
         self.note(Err(error.to_string()), world);
         self.not_before = Some(now.plus_seconds(RETRY_SECONDS));
     }

@@ -1,6 +1,7 @@
 //! Whom the hand means, and what it makes of a recording.
 
 use super::*;
+use crate::cli::reap::acting::tools;
 use crate::model::snapshot::{Gpu, GpuProcess, Process};
 use crate::model::{Identity, Start};
 use crate::watch::hand::Wish;
@@ -60,6 +61,14 @@ fn question(scope: Scope, snapshot: Snapshot) -> Box<Question> {
 
 /// A hand that has begun a plan of one process, `waited` after the yes, with its ledger in `folder`.
 fn begun(folder: &std::path::Path, waited: Duration) -> Acting {
+    begun_with(folder, waited, |plan| plan.targets)
+}
+
+fn begun_with(
+    folder: &std::path::Path,
+    waited: Duration,
+    targets: impl Fn(Plan) -> Vec<Target>,
+) -> Acting {
     let mut hand = Acting::new(&Config::default(), false);
     let snapshot = snapshot(&[7]);
     let args = Reap {
@@ -72,9 +81,10 @@ fn begun(folder: &std::path::Path, waited: Duration) -> Acting {
         spared: &hand.spared,
     };
     let (plan, guard) = plan_there(&args, scene).unwrap();
-    let taken = Taken::take(folder).unwrap();
+    let (tools, _) = tools(folder).unwrap();
     let asked = Instant::now().checked_sub(waited).unwrap();
-    hand.batch = Some(Batch::new(3, guard, plan.targets, taken, asked));
+    let executor = Executor::new(targets(plan), guard, actor(&snapshot), tools);
+    hand.batch = Some(Batch::new(3, executor, asked));
     hand
 }
 
@@ -131,7 +141,7 @@ fn what_is_stopped_before_the_first_signal_is_undone() {
     let news = say(&mut hand, Ask::Stop { number: 3 });
     is_over(&hand, &news, folder.path(), "undone: nothing was sent");
     let mut hand = begun(folder.path(), Duration::ZERO);
-    hand.batch.as_mut().unwrap().has_sent = true;
+    hand.batch.as_mut().unwrap().told.has_sent = true;
     let news = say(&mut hand, Ask::Stop { number: 3 });
     is_over(&hand, &news, folder.path(), "stopped: nothing more is sent");
 }
@@ -139,20 +149,19 @@ fn what_is_stopped_before_the_first_signal_is_undone() {
 #[test]
 fn a_sample_that_lay_about_is_as_old_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
-    let mut hand = begun(folder.path(), Duration::ZERO);
     // Nothing to end: it is looked at, and that is all.
-    hand.batch.as_mut().unwrap().targets.clear();
+    let begin = || begun_with(folder.path(), Duration::ZERO, |_| Vec::new());
+    let mut hand = begin();
     let sight = Sight {
         snapshot: Arc::new(snapshot(&[7])),
         found: Vec::new(),
     };
     let hour = Duration::from_secs(3600);
     hand.go_on(Some((Ask::Look(sight.clone()), hour)), &mut |_| ());
-    hand = begun(folder.path(), Duration::ZERO);
+    hand = begin();
     hand.sight = None;
     let at = Instant::now().checked_sub(hour).unwrap();
     let mut batch = hand.batch.take().unwrap();
-    batch.targets.clear();
     assert_eq!(
         batch.advance(&sight, at.elapsed(), &mut |_| ()).unwrap(),
         None

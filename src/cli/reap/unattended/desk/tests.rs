@@ -6,7 +6,9 @@ use crate::cli::reap::unattended::hook;
 use crate::config::{self, Config};
 use crate::model::Process;
 use crate::reclaim::Signal;
-use crate::reclaim::testing::{BOOT, Pages, Puppets, at, facts, gpu, guard, process, snapshot};
+use crate::reclaim::testing::{
+    BOOT, Pages, Puppets, Shared, at, facts, gpu, guard, process, snapshot,
+};
 use crate::units::GIB;
 
 /// The rule takes two minutes, the warning ten, the last one a minute.
@@ -24,8 +26,8 @@ const ACTED: f64 = WARNED_LAST + 64.0;
 /// A world of puppets, which remembers.
 #[derive(Default)]
 struct Stage {
-    puppets: Puppets,
-    pages: Pages,
+    puppets: Shared<Puppets>,
+    pages: Shared<Pages>,
     /// When acts began.
     acts: Vec<Time>,
     /// What is told and nobody has heard yet.
@@ -43,7 +45,8 @@ impl World for Stage {
     }
 
     fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded> {
-        let world = self.puppets.world.iter();
+        let puppets = self.puppets.get();
+        let world = puppets.world.iter();
         let known = world.filter(|(pid, _)| pids.contains(pid));
         known.map(|(&pid, facts)| (pid, facts.clone())).collect()
     }
@@ -61,18 +64,14 @@ impl World for Stage {
         self.log.push(text.to_owned());
     }
 
-    fn begin(&mut self) -> Result<Vec<Time>, String> {
-        match self.is_busy {
-            true => Err("another reaper is at work".to_owned()),
-            false => Ok(self.acts.clone()),
+    fn tools(&mut self) -> Result<Tools, String> {
+        if self.is_busy {
+            return Err("another reaper is at work".to_owned());
         }
+        let (hands, record) = (self.puppets.clone(), self.pages.clone());
+        let tools = Tools::new(Box::new(hands), Box::new(record));
+        Ok(tools.after(self.acts.clone()))
     }
-
-    fn hands(&mut self) -> Option<(&mut dyn Hands, &mut dyn Record)> {
-        Some((&mut self.puppets, &mut self.pages))
-    }
-
-    fn end(&mut self) {}
 }
 
 /// A desk, its world, and the processes that NVML lists on GPU 0, a GiB each.
@@ -109,8 +108,8 @@ impl Day {
     fn new(toml: &str, processes: Vec<Process>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let desk = Self::open(toml, &folder, Engine::new(configured(toml).rules));
-        let mut stage = Stage::default();
-        stage.puppets.world = facts(&snapshot(at(0.0), &processes, Vec::new()));
+        let stage = Stage::default();
+        stage.puppets.get().world = facts(&snapshot(at(0.0), &processes, Vec::new()));
         Self {
             desk,
             stage,
@@ -146,8 +145,11 @@ impl Day {
     fn until(&mut self, seconds: f64) {
         while self.stage.now < seconds {
             self.stage.now += STEP;
-            let world = &self.stage.puppets.world;
-            self.processes.retain(|it| world.contains_key(&it.pid));
+            let puppets = self.stage.puppets.get();
+            self.processes
+                .retain(|it| puppets.world.contains_key(&it.pid));
+            let deeds = puppets.sent.len();
+            drop(puppets);
             let rows: Vec<(u32, u64)> = self.processes.iter().map(|it| (it.pid, GIB)).collect();
             let mut gpu = gpu(0, &rows, 0);
             if self.is_blind {
@@ -155,9 +157,8 @@ impl Day {
             }
             let snapshot = snapshot(at(self.stage.now), &self.processes, vec![gpu]);
             self.seen.push(snapshot.clone());
-            let deeds = self.stage.puppets.sent.len();
             self.desk.observe(snapshot, &mut self.stage);
-            if self.stage.puppets.sent.len() > deeds {
+            if self.stage.puppets.get().sent.len() > deeds {
                 self.stage.acts.push(at(self.stage.now));
             }
             for notice in std::mem::take(&mut self.stage.notices) {
@@ -180,7 +181,7 @@ impl Day {
     }
 
     fn sent(&self) -> Vec<(u32, Signal)> {
-        self.stage.puppets.sent.clone()
+        self.stage.puppets.get().sent.clone()
     }
 
     fn says(&self, words: &str) -> usize {
@@ -192,7 +193,11 @@ impl Day {
 #[test]
 fn it_is_warned_twice_then_ended_and_the_memory_is_back() {
     let mut day = Day::new(REAPS, vec![stopped(70)]);
-    day.stage.puppets.ends_on.insert(70, vec![Signal::Term]);
+    day.stage
+        .puppets
+        .get()
+        .ends_on
+        .insert(70, vec![Signal::Term]);
     day.until(WARNED_LAST);
     let kinds: Vec<NoticeKind> = day.told.iter().map(|told| told.1).collect();
     assert_eq!(kinds, [NoticeKind::Warning, NoticeKind::LastWarning]);
@@ -213,7 +218,7 @@ fn a_rule_that_only_tells_ends_nothing_and_says_once_what_it_would() {
     let mut day = Day::new(ONLY_TELLS, vec![stopped(70)]);
     day.until(3.0 * ACTED);
     assert_eq!(day.sent(), []);
-    assert!(day.stage.pages.lines.is_empty());
+    assert!(day.stage.pages.get().lines.is_empty());
     let kinds: Vec<NoticeKind> = day.told.iter().map(|told| told.1).collect();
     assert_eq!(kinds, [NoticeKind::Found]);
     assert_eq!(
@@ -271,7 +276,7 @@ fn who_is_not_there_to_be_told_keeps_his_process_and_the_log_says_why_once() {
     assert_eq!(day.says(skipped), 0, "it would not have been killed yet");
     day.until(5.0 * ACTED);
     assert_eq!(day.sent(), []);
-    assert!(day.stage.pages.lines.is_empty() && day.desk.warnings.all().is_empty());
+    assert!(day.stage.pages.get().lines.is_empty() && day.desk.warnings.all().is_empty());
     assert_eq!(day.says("ann not told: "), 1, "{:?}", day.stage.log);
     assert_eq!(day.says(skipped), 1, "{:?}", day.stage.log);
     // He comes back, and has the whole time.
@@ -393,11 +398,11 @@ fn of_what_is_never_touched_nobody_is_warned() {
 #[test]
 fn without_a_ledger_nothing_is_sent() {
     let mut day = Day::new(REAPS, vec![stopped(70)]);
-    day.stage.pages.room = 0;
+    day.stage.pages.get().room = 0;
     day.until(ACTED + 200.0);
     assert_eq!(day.sent(), []);
     assert!(day.says("cannot write to the ledger") > 0);
-    day.stage.pages.room = usize::MAX;
+    day.stage.pages.get().room = usize::MAX;
     day.until(ACTED + 300.0);
     assert!(!day.sent().is_empty(), "once there is room again");
 }
@@ -419,7 +424,11 @@ fn one_at_a_time_and_so_many_in_a_time() {
     let pids = [70, 71, 72, 73, 74];
     let mut day = Day::new(REAPS, pids.map(stopped).to_vec());
     for pid in pids {
-        day.stage.puppets.ends_on.insert(pid, vec![Signal::Term]);
+        day.stage
+            .puppets
+            .get()
+            .ends_on
+            .insert(pid, vec![Signal::Term]);
     }
     let terms = |day: &Day| {
         let sent = day.sent().into_iter();

@@ -1,0 +1,269 @@
+//! The one driver of a plan: target after target, each to its end, whoever asked for it.
+//!
+//! A command, the screen and the service each supply judged samples and are told what happens as an
+//! [`Observer`]; everything else is here and in [`Act`]: the recheck of what the rules said, the ledger
+//! before every step, and the lock, which is held for as long as the executor lives. [`Executor::run`]
+//! is for who waits, [`Executor::advance`] for who is called with each sample.
+//!
+//! Sends nothing itself (see `act`) and asks no clock.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::act::{Act, Moment, Progress, Standing};
+use super::guard::Guard;
+use super::hands::{Hands, Pidfds};
+use super::ledger::{self, Actor, Deed, Entry, Event, Failure, Ledger, Process, Record};
+use super::lock::{self, Lock};
+use super::policy::Pace;
+use super::resume::resume;
+use super::server::ask_servers;
+use super::standing::standing;
+use super::target::Target;
+use super::verify::Outcome;
+use crate::host::Roots;
+use crate::model::finding::Finding;
+use crate::model::{Snapshot, Time};
+
+/// Why nothing can be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another reaper is at work, or the lock cannot be taken.
+    #[error(transparent)]
+    Lock(#[from] lock::Error),
+    /// There can be no ledger.
+    #[error(transparent)]
+    Ledger(#[from] ledger::Error),
+}
+
+/// What nothing is done without: the lock, the ledger, and control of processes.
+pub struct Tools {
+    hands: Box<dyn Hands + Send>,
+    record: Box<dyn Record + Send>,
+    unattended: Vec<Time>,
+    resumed: Vec<Process>,
+    _lock: Option<Lock>,
+}
+
+impl Tools {
+    /// Takes the lock of a directory of state, which exists, and opens the ledger in it. Whom an earlier
+    /// gpumem has left stopped goes on from now on.
+    ///
+    /// # Errors
+    ///
+    /// Another reaper is at work, or there can be no ledger.
+    pub fn open(folder: &Path, roots: &Roots, now: Time) -> Result<Self, Error> {
+        let lock = Lock::take(&folder.join(lock::FILE_NAME))?;
+        let path = folder.join(ledger::FILE_NAME);
+        let mut ledger = Ledger::open(&path)?;
+        let past = ledger::read(&path, ledger::MOST_READ_BYTES)?;
+        let mut hands = Pidfds::new(roots.clone()).with_server(ask_servers(roots.clone()));
+        let resumed = resume(&past, now, &mut hands, &mut ledger)?;
+        hands.release();
+        Ok(Self {
+            unattended: past.unattended_times(),
+            resumed,
+            _lock: Some(lock),
+            ..Self::new(Box::new(hands), Box::new(ledger))
+        })
+    }
+
+    /// Of other hands and another ledger, without a lock.
+    pub(crate) fn new(hands: Box<dyn Hands + Send>, record: Box<dyn Record + Send>) -> Self {
+        Self {
+            hands,
+            record,
+            unattended: Vec::new(),
+            resumed: Vec::new(),
+            _lock: None,
+        }
+    }
+
+    /// With acts of the past that began then, and of which nobody was asked.
+    #[cfg(test)]
+    pub(crate) fn after(self, unattended: Vec<Time>) -> Self {
+        Self { unattended, ..self }
+    }
+
+    /// Whom an earlier gpumem, which was killed, had left stopped, and who were sent SIGCONT.
+    pub fn resumed(&self) -> &[Process] {
+        &self.resumed
+    }
+
+    /// When an act of which nobody is asked may begin at this pace; not before `now`.
+    pub fn earliest(&self, pace: Pace, now: Time) -> Time {
+        pace.next(&self.unattended, now)
+    }
+}
+
+impl std::fmt::Debug for Tools {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tools")
+            .field("unattended", &self.unattended)
+            .field("resumed", &self.resumed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A sample, and what the rules say by it.
+#[derive(Clone, Debug)]
+pub struct JudgedSample<'a> {
+    /// Now, by the clock of the snapshots.
+    pub now: Time,
+    /// The newest one.
+    pub snapshot: &'a Snapshot,
+    /// All that the rules find in it and no exemption keeps; `None` where that is not known any more:
+    /// the sample is old, or other rules are in force.
+    pub found: Option<Vec<&'a Finding>>,
+}
+
+/// Who supplies samples to [`Executor::run`].
+pub trait SampleSource {
+    /// The newest sample; `None` where nothing more is to be sent.
+    fn sample(&mut self) -> Option<JudgedSample<'_>>;
+
+    /// Nothing is due before this time, unless a process exits or a newer snapshot comes: waits for a
+    /// while, at most until then.
+    fn wait(&mut self, until: Time);
+}
+
+/// Who is told what an executor does. `place` is that of the target in the plan.
+pub trait Observer {
+    /// This is in the ledger, and is done next.
+    fn intended(&mut self, place: usize, deed: &Deed);
+
+    /// Of what was done last, this failed.
+    fn failed(&mut self, place: usize, failures: &[Failure]);
+
+    /// The target has until then.
+    fn waiting(&mut self, place: usize, until: Time);
+
+    /// The target is at its end.
+    fn ended(&mut self, place: usize, target: &Target, outcome: &Outcome);
+}
+
+/// Carries targets out, one after another.
+#[derive(Debug)]
+pub struct Executor {
+    targets: Vec<Target>,
+    place: usize,
+    act: Option<Act>,
+    guard: Arc<Guard>,
+    actor: Actor,
+    tools: Tools,
+}
+
+impl Executor {
+    /// Carries these out, in this order, under the guard that they were planned by. Nothing is done yet.
+    pub fn new(targets: Vec<Target>, guard: Guard, actor: Actor, tools: Tools) -> Self {
+        Self {
+            targets,
+            place: 0,
+            act: None,
+            guard: Arc::new(guard),
+            actor,
+            tools,
+        }
+    }
+
+    /// The target that it is at; `None` where all are at their end.
+    pub fn target(&self) -> Option<&Target> {
+        self.targets.get(self.place)
+    }
+
+    /// Does what is due by a sample; `None` where no target is left. After the end of one, the next
+    /// call begins the next.
+    ///
+    /// # Errors
+    ///
+    /// The ledger cannot be written: what it was to announce was not done, and nothing more is to be.
+    pub fn advance(
+        &mut self,
+        sample: &JudgedSample<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<Option<Progress>, ledger::Error> {
+        let place = self.place;
+        let Some(target) = self.targets.get(place) else {
+            return Ok(None);
+        };
+        let act = self.act.get_or_insert_with(|| {
+            let guard = Arc::clone(&self.guard);
+            Act::new(target.clone(), guard, self.actor.clone())
+        });
+        let moment = Moment {
+            now: sample.now,
+            snapshot: sample.snapshot,
+            stands: recheck(act, sample),
+        };
+        let mut record = Observed {
+            record: &mut *self.tools.record,
+            place,
+            observer: &mut *observer,
+        };
+        let progress = act.advance(moment, &mut *self.tools.hands, &mut record)?;
+        match &progress {
+            Progress::Waiting { until } => observer.waiting(place, *until),
+            Progress::Ended(outcome) => {
+                self.act = None;
+                self.tools.hands.release();
+                self.place += 1;
+                observer.ended(place, target, outcome);
+            }
+        }
+        Ok(Some(progress))
+    }
+
+    /// Carries the next target out, to its end; `None` where none is left, or the supplier of samples
+    /// wants nothing more sent.
+    ///
+    /// # Errors
+    ///
+    /// As [`advance`](Self::advance).
+    pub fn run(
+        &mut self,
+        samples: &mut dyn SampleSource,
+        observer: &mut dyn Observer,
+    ) -> Result<Option<Outcome>, ledger::Error> {
+        while let Some(sample) = samples.sample() {
+            match self.advance(&sample, observer)? {
+                Some(Progress::Waiting { until }) => samples.wait(until),
+                Some(Progress::Ended(outcome)) => return Ok(Some(outcome)),
+                None => break,
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Whether what the rules said of a target is still so; what a person named is.
+fn recheck(act: &Act, sample: &JudgedSample<'_>) -> Standing {
+    match &sample.found {
+        Some(found) => standing(act, found.iter().copied(), sample.snapshot),
+        None if act.target().is_found() => Standing::Unknown,
+        None => Standing::Holds,
+    }
+}
+
+/// The ledger, and who is told what it was told.
+struct Observed<'a> {
+    record: &'a mut dyn Record,
+    place: usize,
+    observer: &'a mut dyn Observer,
+}
+
+impl Record for Observed<'_> {
+    fn write(&mut self, entry: &Entry) -> Result<(), ledger::Error> {
+        self.record.write(entry)?;
+        match &entry.event {
+            Event::Intended(deed) => self.observer.intended(self.place, deed),
+            Event::Done { failures, .. } if !failures.is_empty() => {
+                self.observer.failed(self.place, failures);
+            }
+            Event::Begun { .. } | Event::Done { .. } | Event::Ended(_) => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! One driver for all who ask: order, recheck, what observers are told, and who lets go of what.
+
+use super::*;
+use crate::model::Kind;
+use crate::model::Process as Shown;
+use crate::reclaim::policy::Signal;
+use crate::reclaim::testing::{
+    Pages, Puppets, Shared, at, finding, gpu, guard, plan_of, process, snapshot,
+};
+use crate::units::GIB;
+
+/// What an observer was told.
+#[derive(Default)]
+struct Notes(Vec<(usize, String)>);
+
+impl Observer for Notes {
+    fn intended(&mut self, place: usize, deed: &Deed) {
+        let Deed::Signal { signals, processes } = deed else {
+            panic!("{deed:?}");
+        };
+        self.0
+            .push((place, format!("{} to {}", signals[0], processes[0].pid)));
+    }
+
+    fn failed(&mut self, place: usize, failures: &[Failure]) {
+        self.0.push((place, format!("failed {}", failures.len())));
+    }
+
+    fn waiting(&mut self, place: usize, _: Time) {
+        self.0.push((place, "waiting".to_owned()));
+    }
+
+    fn ended(&mut self, place: usize, target: &Target, outcome: &Outcome) {
+        let is_success = outcome.is_success();
+        self.0
+            .push((place, format!("{} ended {is_success}", target.leader)));
+    }
+}
+
+/// Two stopped processes on GPU 0, their findings, and an executor of the plan that ends both.
+struct World {
+    puppets: Shared<Puppets>,
+    pages: Shared<Pages>,
+    processes: Vec<Shown>,
+    now: f64,
+    /// What rules say is not known.
+    is_doubtful: bool,
+    /// No sample is given after this time.
+    last: f64,
+    snapshot: Snapshot,
+    findings: Vec<Finding>,
+}
+
+impl World {
+    fn new() -> (Self, Executor) {
+        let processes = [70, 71].map(|pid| Shown {
+            state: Some('T'),
+            ..process(pid, "python train.py")
+        });
+        let rows = [(70, 2 * GIB), (71, GIB)];
+        let snapshot = snapshot(at(0.0), &processes, vec![gpu(0, &rows, 0)]);
+        let puppets = Shared::new(Puppets::of(&snapshot));
+        let findings = processes.each_ref().map(|it| finding(Kind::Stopped, it));
+        let plan = plan_of(&findings, &snapshot, &guard());
+        assert_eq!(plan.targets.len(), 2, "{:?}", plan.refused);
+        let pages = Shared::new(Pages::default());
+        let tools = Tools::new(Box::new(puppets.clone()), Box::new(pages.clone()));
+        let executor = Executor::new(plan.targets, guard(), Actor::default(), tools);
+        let world = Self {
+            puppets,
+            pages,
+            processes: processes.to_vec(),
+            now: 0.0,
+            is_doubtful: false,
+            last: f64::INFINITY,
+            snapshot,
+            findings: findings.to_vec(),
+        };
+        (world, executor)
+    }
+}
+
+impl SampleSource for World {
+    fn sample(&mut self) -> Option<JudgedSample<'_>> {
+        if self.now > self.last {
+            return None;
+        }
+        let puppets = self.puppets.get();
+        let is_alive = |it: &Shown| puppets.world.contains_key(&it.pid);
+        self.processes.retain(is_alive);
+        drop(puppets);
+        let rows: Vec<(u32, u64)> = self.processes.iter().map(|it| (it.pid, GIB)).collect();
+        self.snapshot = snapshot(at(self.now), &self.processes, vec![gpu(0, &rows, 0)]);
+        Some(JudgedSample {
+            now: at(self.now),
+            snapshot: &self.snapshot,
+            found: (!self.is_doubtful).then(|| self.findings.iter().collect()),
+        })
+    }
+
+    fn wait(&mut self, _: Time) {
+        self.now += 1.0;
+    }
+}
+
+#[test]
+fn targets_are_carried_out_one_after_another_and_each_end_is_told() {
+    let (mut world, mut executor) = World::new();
+    for pid in [70, 71] {
+        // Who is stopped ends once it goes on.
+        world.puppets.get().ends_on.insert(pid, vec![Signal::Cont]);
+    }
+    let mut notes = Notes::default();
+    for leader in [70, 71] {
+        assert_eq!(executor.target().unwrap().leader, leader);
+        let outcome = executor.run(&mut world, &mut notes).unwrap().unwrap();
+        assert!(outcome.is_success(), "{outcome:?}");
+    }
+    assert_eq!(executor.target(), None);
+    assert_eq!(executor.run(&mut world, &mut notes).unwrap(), None);
+    notes.0.retain(|(_, words)| words != "waiting");
+    let told: Vec<(usize, &str)> = notes.0.iter().map(|(at, it)| (*at, &**it)).collect();
+    let expected = [
+        (0, "SIGTERM to 70"),
+        (0, "70 ended true"),
+        (1, "SIGTERM to 71"),
+        (1, "71 ended true"),
+    ];
+    assert_eq!(told, expected);
+    // What is told is what the ledger has.
+    let pages = world.pages.get();
+    let intended = pages.lines.iter();
+    let intended = intended.filter(|it| matches!(it.event, Event::Intended(_)));
+    assert_eq!(intended.count(), 2);
+}
+
+#[test]
+fn where_no_rule_can_be_asked_any_more_nothing_is_sent() {
+    let (mut world, mut executor) = World::new();
+    world.is_doubtful = true;
+    let mut notes = Notes::default();
+    let outcome = executor.run(&mut world, &mut notes).unwrap();
+    assert_eq!(outcome, Some(Outcome::RuleNoLongerTrue));
+    assert!(world.now >= 30.0, "not at once: {}", world.now);
+    assert_eq!(world.puppets.get().sent, []);
+}
+
+#[test]
+fn who_wants_no_more_sent_stops_it_between_two_steps() {
+    let (mut world, mut executor) = World::new();
+    world.last = 3.0;
+    let mut notes = Notes::default();
+    assert_eq!(executor.run(&mut world, &mut notes).unwrap(), None);
+    assert_eq!(executor.target().unwrap().leader, 70);
+    let sent = world.puppets.get().sent.clone();
+    assert_eq!(sent, [(70, Signal::Term), (70, Signal::Cont)]);
+}
+
+#[test]
+fn without_a_ledger_nothing_is_sent_nor_told() {
+    let (mut world, mut executor) = World::new();
+    world.pages.get().room = 1;
+    let mut notes = Notes::default();
+    assert!(executor.run(&mut world, &mut notes).is_err());
+    assert_eq!(world.puppets.get().sent, []);
+    assert_eq!(notes.0, []);
+}
