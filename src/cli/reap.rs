@@ -86,7 +86,7 @@ fn run_at(place: Place, args: &Reap, global: &Global) -> anyhow::Result<Exit> {
     // Where nothing was found on what could be read, there may be something on the rest.
     let is_blind = report.targets.is_empty() && is_unreadable(args, &look.snapshot);
     // Of what was asked for something stays, whether or not the plan is carried out.
-    let is_refused = (asked::is_named(args) && !report.refused.is_empty())
+    let is_refused = (look.is_named() && !report.refused.is_empty())
         || report.targets.iter().any(|it| it.target.is_advice());
     let carried = match carry_out(args, reader, look, guard, &mut report) {
         Ok(carried) => carried,

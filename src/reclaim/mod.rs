@@ -42,7 +42,7 @@ pub use hands::{Hands, Pidfds};
 pub use ledger::Ledger;
 pub use lock::Lock;
 pub use plan::{Plan, Refused, plan};
-pub use policy::{Exempt, Pace, Policy, Selection, Signal};
+pub use policy::{Exempt, FindingSelector, Limits, Pace, Policy, Signal, Targets};
 pub use resume::resume;
 pub use server::ask_servers;
 pub use standing::standing;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::guard::{Call, Guard, Protection};
+use super::policy::Targets;
 use super::select::{Accused, found, named};
 use super::steps;
 use super::target::{Because, Member, MemberGpu, Reason, Target};
@@ -192,18 +193,15 @@ pub fn plan(seen: &Seen<'_>, guard: &Guard) -> Plan {
         targets: Vec::new(),
         refused: Vec::new(),
     };
-    let call = match guard.policy.selection.is_named() {
-        true => Call::Named,
-        false => Call::Rule,
-    };
     let families = by_launcher(seen);
     let seen = &Seen {
         families: &families,
         ..*seen
     };
-    let accused = match call {
-        Call::Named => named(seen, guard, &mut plan.refused),
-        Call::Rule => found(seen, guard, &mut plan.refused),
+    let refused = &mut plan.refused;
+    let (call, accused) = match &guard.policy.targets {
+        Targets::Named(it) => (Call::Named, named(seen, guard, it.names(), refused)),
+        Targets::Found(it) => (Call::Rule, found(seen, guard, it, refused)),
     };
     let unread = Unread::new(seen.snapshot, seen.families, |_, _| false);
     let mut done: Vec<u32> = Vec::new();
@@ -221,7 +219,7 @@ pub fn plan(seen: &Seen<'_>, guard: &Guard) -> Plan {
         done.extend(together.iter().map(|it| it.process.pid));
         match target(seen, guard, call, &together, family, &unread) {
             Ok(target) => {
-                let least = guard.policy.selection.min_bytes;
+                let least = guard.policy.limits.min_bytes;
                 // What is not known to be enough is not.
                 if least.is_none_or(|least| target.bytes.is_some_and(|bytes| bytes >= least)) {
                     plan.targets.push(target);

@@ -1,4 +1,4 @@
-//! What a person or a configuration asks for: whom, how, and at what pace. Plain data with defaults.
+//! What a person or a configuration asks for: which targets, how, and at what pace. Plain data.
 //!
 //! Nothing is decided here; see `plan` and `guard`.
 
@@ -17,8 +17,10 @@ pub type Serves = fn(&Process, &Snapshot) -> bool;
 /// What may be done, and to whom.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Whom to look for.
-    pub selection: Selection,
+    /// What a plan is about.
+    pub targets: Targets,
+    /// Which of that only.
+    pub limits: Limits,
     /// Processes of other users too.
     pub all_users: bool,
     /// Processes that only draw, too.
@@ -47,10 +49,11 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The defaults: one's own processes, by rule, gently.
-    pub fn new(serves: Serves) -> Self {
+    /// The defaults: one's own processes, gently.
+    pub fn new(targets: Targets, serves: Serves) -> Self {
         Self {
-            selection: Selection::default(),
+            targets,
+            limits: Limits::default(),
             all_users: false,
             graphics: false,
             servers: false,
@@ -92,38 +95,104 @@ impl fmt::Debug for Keeps {
     }
 }
 
-/// Whom to look for. Those that are set have all to fit; of several values of one, any.
+/// What a plan is about. A list of names that is empty is neither: nothing is asked for then.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Targets {
+    /// These processes, whatever the rules say of them.
+    Named(NamedProcesses),
+    /// The processes of these findings.
+    Found(FindingSelector),
+}
+
+impl Targets {
+    /// Processes by number; `None` where there is no number.
+    pub fn of_pids(pids: &[u32]) -> Option<Self> {
+        let names = ProcessNames {
+            pids: pids.to_vec(),
+            ..ProcessNames::default()
+        };
+        NamedProcesses::new(names).map(Self::Named)
+    }
+
+    /// Whether processes are named, so that no finding is needed.
+    pub fn is_named(&self) -> bool {
+        matches!(self, Self::Named(_))
+    }
+
+    /// Whether findings of a rule, of this kind, are asked for.
+    pub fn concerns(&self, rule: &Arc<str>, kind: Kind) -> bool {
+        let Self::Found(FindingSelector { kinds, rules, .. }) = self else {
+            return false;
+        };
+        let kinds = match kinds.is_empty() && rules.is_empty() {
+            true => &FindingSelector::TAKEN[..],
+            false => kinds,
+        };
+        kinds.contains(&kind) || rules.contains(rule)
+    }
+}
+
+/// Processes by what they are called; any of them.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Selection {
-    /// Processes by number: they are meant whatever the rules say of them.
+pub struct ProcessNames {
+    /// Processes by number.
     pub pids: Vec<u32>,
-    /// Notebooks by their paths, or the ends of their paths: as `pids`.
+    /// Notebooks by their paths, or the ends of their paths.
     pub notebooks: Vec<Arc<str>>,
-    /// Notebook kernels by their ids: as `pids`.
+    /// Notebook kernels by their ids.
     pub kernels: Vec<Arc<str>>,
+}
+
+impl ProcessNames {
+    /// Whether there is no name.
+    pub fn is_empty(&self) -> bool {
+        self.pids.is_empty() && self.notebooks.is_empty() && self.kernels.is_empty()
+    }
+}
+
+/// Names of processes, at least one.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NamedProcesses(ProcessNames);
+
+impl NamedProcesses {
+    /// `None` where there is no name.
+    pub fn new(names: ProcessNames) -> Option<Self> {
+        (!names.is_empty()).then_some(Self(names))
+    }
+
+    /// The names.
+    pub fn names(&self) -> &ProcessNames {
+        &self.0
+    }
+}
+
+/// Which findings. Those that are set have all to fit; of several values of one, any.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct FindingSelector {
+    /// Of these processes only; of any where there is no name.
+    pub names: ProcessNames,
+    /// Kinds; where there are none, [`TAKEN`](Self::TAKEN).
+    pub kinds: Vec<Kind>,
+    /// Rules by name.
+    pub rules: Vec<Arc<str>>,
+}
+
+impl FindingSelector {
+    /// The kinds that are acted upon where none is named.
+    pub const TAKEN: [Kind; 3] = [Kind::Orphan, Kind::Stopped, Kind::Idle];
+}
+
+/// Which of what is asked for. Those that are set have all to fit; of several values of one, any.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Limits {
     /// GPUs by NVML's index: processes that hold memory on them.
     pub gpus: Vec<u32>,
     /// Owners by name or number.
     pub users: Vec<Arc<str>>,
-    /// Kinds of findings; where there are none, [`TAKEN`](Self::TAKEN).
-    pub kinds: Vec<Kind>,
-    /// Rules by name.
-    pub rules: Vec<Arc<str>>,
     /// The finding, or the process where it is named, is at least as old.
     pub older_than: Option<Duration>,
     /// At least so many bytes would come back.
     pub min_bytes: Option<u64>,
-}
-
-impl Selection {
-    /// The kinds that are acted upon where none is named.
-    pub const TAKEN: [Kind; 3] = [Kind::Orphan, Kind::Stopped, Kind::Idle];
-
-    /// Whether processes are named, so that no finding is needed.
-    pub fn is_named(&self) -> bool {
-        let names = self.pids.len() + self.notebooks.len() + self.kernels.len();
-        names > 0 && self.kinds.is_empty() && self.rules.is_empty()
-    }
 }
 
 /// A process that the configuration keeps, on any of its GPUs.
@@ -316,14 +385,33 @@ mod tests {
     }
 
     #[test]
-    fn to_name_is_to_mean_whatever_rules_say() {
-        let mut selection = Selection {
-            pids: vec![7],
-            ..Selection::default()
+    fn no_name_is_nobody_and_not_whatever_rules_found() {
+        assert_eq!(Targets::of_pids(&[]), None);
+        assert_eq!(NamedProcesses::new(ProcessNames::default()), None);
+        let named = Targets::of_pids(&[7]).unwrap();
+        assert!(named.is_named());
+        assert!(
+            !named.concerns(&"idle".into(), Kind::Idle),
+            "no rule is asked"
+        );
+    }
+
+    #[test]
+    fn what_is_undecided_concerns_who_asked_for_it() {
+        let concerns = |kinds: &[Kind], rules: &[&str], rule: &str, kind| {
+            let rules = rules.iter().map(|&rule| rule.into()).collect();
+            let targets = Targets::Found(FindingSelector {
+                kinds: kinds.to_vec(),
+                rules,
+                ..FindingSelector::default()
+            });
+            targets.concerns(&rule.into(), kind)
         };
-        assert!(selection.is_named());
-        selection.kinds = vec![Kind::Idle];
-        assert!(!selection.is_named(), "asked for by a rule");
-        assert!(!Selection::default().is_named());
+        assert!(concerns(&[], &[], "idle", Kind::Idle));
+        assert!(!concerns(&[], &[], "leak", Kind::Leak));
+        assert!(concerns(&[Kind::Leak], &[], "leak", Kind::Leak));
+        assert!(!concerns(&[Kind::Leak], &[], "idle", Kind::Idle));
+        assert!(concerns(&[], &["night"], "night", Kind::Idle));
+        assert!(!concerns(&[], &["night"], "idle", Kind::Idle));
     }
 }

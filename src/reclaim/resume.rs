@@ -145,7 +145,7 @@ mod tests {
     use super::super::ledger::{Actor, PastDeed};
     use super::super::target::Because;
     use super::super::testing::{
-        BOOT, Pages, Puppets, at, finding, gpu, guard, plan_of, process, snapshot,
+        BOOT, Pages, Puppets, at, finding, gpu, naming, plan_of, process, snapshot,
     };
     use super::*;
     use crate::model::{self, Snapshot};
@@ -161,8 +161,7 @@ mod tests {
 
     /// An act upon process 70 with these deeds, and what became of them.
     fn past(seen: &Snapshot, deeds: &[(&[Signal], Option<&[Failure]>)]) -> Past {
-        let mut named = guard();
-        named.policy.selection.pids = vec![70];
+        let named = naming(&[70]);
         let victim = Process {
             pid: 70,
             start_ticks: seen.processes[0].start_ticks.unwrap(),

@@ -1,10 +1,10 @@
-//! Whom a selection means: the processes that a person names, or that rules found. Pure.
+//! Which processes a plan is about: those that a person names, or that rules found. Pure.
 
 use std::sync::Arc;
 
 use super::guard::{Guard, Protection};
 use super::plan::{Refused, Seen, Why, gpus, name};
-use super::policy::Selection;
+use super::policy::{FindingSelector, Limits, ProcessNames};
 use super::steps::is_launcher;
 use crate::model::Process;
 use crate::model::finding::{Action, Finding, Kind};
@@ -33,13 +33,14 @@ impl Accused<'_> {
 pub(super) fn named<'a>(
     seen: &Seen<'a>,
     guard: &Guard,
+    names: &ProcessNames,
     refused: &mut Vec<Refused>,
 ) -> Vec<Accused<'a>> {
-    let selection = &guard.policy.selection;
+    let limits = &guard.policy.limits;
     let mut accused: Vec<Accused<'a>> = Vec::new();
     let mut add = |process: &'a Process| {
         let is_new = accused.iter().all(|it| it.process.pid != process.pid);
-        if is_new && fits(seen, selection, process, None) {
+        if is_new && fits(seen, limits, process, None) {
             accused.push(Accused {
                 process,
                 findings: Vec::new(),
@@ -54,7 +55,7 @@ pub(super) fn named<'a>(
         kind: None,
         why,
     };
-    for &pid in &selection.pids {
+    for &pid in &names.pids {
         if let Some(process) = seen.snapshot.process(pid) {
             add(process);
             continue;
@@ -69,8 +70,8 @@ pub(super) fn named<'a>(
         }
         ranks.for_each(&mut add);
     }
-    let kernels = selection.kernels.iter().map(|name| (name, false));
-    for (name, is_path) in kernels.chain(selection.notebooks.iter().map(|name| (name, true))) {
+    let kernels = names.kernels.iter().map(|name| (name, false));
+    for (name, is_path) in kernels.chain(names.notebooks.iter().map(|name| (name, true))) {
         let mut any = false;
         for process in &seen.snapshot.processes {
             let is_it = match is_path {
@@ -90,24 +91,25 @@ pub(super) fn named<'a>(
     accused
 }
 
-/// The processes that rules found and the selection asks for.
+/// The processes that rules found and the selector asks for.
 pub(super) fn found<'a>(
     seen: &Seen<'a>,
     guard: &Guard,
+    selector: &FindingSelector,
     refused: &mut Vec<Refused>,
 ) -> Vec<Accused<'a>> {
-    let selection = &guard.policy.selection;
+    let limits = &guard.policy.limits;
     let mut accused: Vec<Accused<'a>> = Vec::new();
     for finding in seen.findings {
         if finding.resolved_at.is_some()
-            || !(selection.rules.is_empty() || selection.rules.contains(&finding.rule))
+            || !(selector.rules.is_empty() || selector.rules.contains(&finding.rule))
         {
             continue;
         }
-        let is_asked = selection.kinds.contains(&finding.kind);
+        let is_asked = selector.kinds.contains(&finding.kind);
         // What is found by a rule that is named is asked for as well.
-        let by_name = is_asked || (selection.kinds.is_empty() && !selection.rules.is_empty());
-        if !(by_name || selection.kinds.is_empty()) {
+        let by_name = is_asked || (selector.kinds.is_empty() && !selector.rules.is_empty());
+        if !(by_name || selector.kinds.is_empty()) {
             continue;
         }
         let process = finding.process.as_ref();
@@ -131,7 +133,11 @@ pub(super) fn found<'a>(
             .snapshot
             .process(about.pid)
             .filter(|process| process.identity() == about.identity);
-        if !process.is_none_or(|process| fits(seen, selection, process, Some(finding))) {
+        let fits = |process: &Process| {
+            (selector.names.is_empty() || has_name(process, &selector.names))
+                && fits(seen, limits, process, Some(finding))
+        };
+        if !process.is_none_or(fits) {
             continue;
         }
         let kind = finding.kind;
@@ -213,19 +219,14 @@ enum Takes {
 
 fn takes(kind: Kind) -> Takes {
     match kind {
-        kind if Selection::TAKEN.contains(&kind) => Takes::Always,
+        kind if FindingSelector::TAKEN.contains(&kind) => Takes::Always,
         Kind::Hung | Kind::Leak | Kind::ServerIdle | Kind::Placeholder => Takes::WhenAsked,
         _ => Takes::Never,
     }
 }
 
 /// Whether a process, and what was found of it, is among what is asked for.
-fn fits(
-    seen: &Seen<'_>,
-    selection: &Selection,
-    process: &Process,
-    finding: Option<&Finding>,
-) -> bool {
+fn fits(seen: &Seen<'_>, limits: &Limits, process: &Process, finding: Option<&Finding>) -> bool {
     let on = || gpus(process, seen.snapshot).into_iter();
     let has_gpu = |index: u32| match finding {
         Some(finding) => finding.gpus.iter().any(|gpu| gpu.index == index),
@@ -241,25 +242,21 @@ fn fits(
             .start_time
             .map(|start| seen.snapshot.time.seconds_since(start)),
     };
-    let any_name = [&selection.kernels, &selection.notebooks]
-        .iter()
-        .any(|names| !names.is_empty())
-        || !selection.pids.is_empty();
-    let is_rank_of = |pid: u32| process.ppid == Some(pid);
-    let is_launched = process.parent.as_deref().is_some_and(is_launcher);
-    let is_named = selection.pids.contains(&process.pid)
-        || (is_launched && selection.pids.iter().any(|&pid| is_rank_of(pid)))
-        || selection.kernels.iter().any(|it| is_kernel(process, it))
-        || selection
-            .notebooks
-            .iter()
-            .any(|it| is_notebook(process, it));
-    (selection.gpus.is_empty() || selection.gpus.iter().any(|&index| has_gpu(index)))
-        && (selection.users.is_empty() || selection.users.iter().any(is_user))
-        && selection
+    (limits.gpus.is_empty() || limits.gpus.iter().any(|&index| has_gpu(index)))
+        && (limits.users.is_empty() || limits.users.iter().any(is_user))
+        && limits
             .older_than
             .is_none_or(|least| age.is_some_and(|age| age >= least.as_secs_f64()))
-        && (!any_name || is_named)
+}
+
+/// Whether one of the names is that of a process, or of the launcher of its run.
+fn has_name(process: &Process, names: &ProcessNames) -> bool {
+    let is_rank_of = |pid: u32| process.ppid == Some(pid);
+    let is_launched = process.parent.as_deref().is_some_and(is_launcher);
+    names.pids.contains(&process.pid)
+        || (is_launched && names.pids.iter().any(|&pid| is_rank_of(pid)))
+        || names.kernels.iter().any(|it| is_kernel(process, it))
+        || names.notebooks.iter().any(|it| is_notebook(process, it))
 }
 
 fn is_kernel(process: &Process, id: &str) -> bool {

@@ -7,7 +7,7 @@ use super::guard::Guard;
 use super::hands::{Answer, Approved, Handle, Hands, NotOpened, NotSent, Request};
 use super::ledger::{Entry, Error, Record};
 use super::plan::{Plan, Seen, plan};
-use super::policy::{Policy, Signal};
+use super::policy::{FindingSelector, Policy, Signal, Targets};
 use crate::host::{Guarded, Listed, Ourselves};
 use crate::model::evidence::{Evidence, StoppedEvidence};
 use crate::model::family::{Family, families};
@@ -154,7 +154,7 @@ pub fn serves(process: &Process, _: &Snapshot) -> bool {
 /// The owner, on the host.
 pub fn guard() -> Guard {
     Guard {
-        policy: Policy::new(serves),
+        policy: Policy::new(Targets::Found(FindingSelector::default()), serves),
         ourselves: Ourselves {
             pid: 900,
             uid: OWNER,
@@ -165,6 +165,13 @@ pub fn guard() -> Guard {
             boot_id: Some(BOOT.into()),
         },
     }
+}
+
+/// The owner, who names these.
+pub fn naming(pids: &[u32]) -> Guard {
+    let mut guard = guard();
+    guard.policy.targets = Targets::of_pids(pids).unwrap();
+    guard
 }
 
 /// The plan of a snapshot, with the families and the facts that are its own.

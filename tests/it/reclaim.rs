@@ -21,8 +21,8 @@ use gpumem::model::{Gpu, GpuProcess, Process, Snapshot, Time};
 use gpumem::reclaim::ledger::{Actor, Deed, Past, read};
 use gpumem::reclaim::plan::{Seen, pids};
 use gpumem::reclaim::{
-    Act, Guard, Ledger, Moment, Outcome, Pidfds, Plan, Policy, Progress, Protection, Signal,
-    Standing, Target, ask_servers, plan,
+    Act, FindingSelector, Guard, Ledger, Moment, Outcome, Pidfds, Plan, Policy, Progress,
+    Protection, Signal, Standing, Target, Targets, ask_servers, plan,
 };
 
 use crate::support::{python_with, skip};
@@ -53,9 +53,10 @@ pub struct Stage {
 
 impl Stage {
     pub fn new(listed: &[u32]) -> Self {
-        let mut policy = Policy::new(|_, _| false);
+        let found = Targets::Found(FindingSelector::default());
+        let targets = Targets::of_pids(listed).unwrap_or(found);
+        let mut policy = Policy::new(targets, |_, _| false);
         policy.grace = Some(Duration::from_millis(400));
-        policy.selection.pids = listed.to_vec();
         let mut ourselves = read_ourselves(&Roots::default()).unwrap();
         // These pids are told by whoever made the snapshot, which is this test.
         ourselves.pid_namespace = Some(PidNamespace::Host);
@@ -364,7 +365,7 @@ while True: signal.pause()"
     let cast = Cast::python(&python, &script);
     cast.session(20);
     stage.listed = vec![cast.pid()];
-    stage.guard.policy.selection.pids = vec![cast.pid()];
+    stage.guard.policy.targets = Targets::of_pids(&[cast.pid()]).unwrap();
     // Children are added when they are a second old.
     stage.guard.policy.grace = Some(Duration::from_secs(2));
     let (outcome, past) = stage.end();

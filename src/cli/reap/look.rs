@@ -18,8 +18,9 @@ use crate::model::family::families;
 use crate::model::finding::{Finding, Undecided};
 use crate::model::{Process, Snapshot};
 use crate::reclaim::plan::{Seen, pids};
-use crate::reclaim::{Guard, Plan, plan};
-use crate::rules::keep::Keep;
+use crate::reclaim::policy::Keeps;
+use crate::reclaim::{Exempt, Guard, Plan, Policy, Targets, plan};
+use crate::rules::keep::{Keep, exempt_processes, may_exempt};
 use crate::rules::{Engine, Settings};
 use crate::source::Source as _;
 use crate::source::live::Live;
@@ -40,6 +41,7 @@ pub(super) struct Look {
     /// What rules that are asked for could not decide.
     pub(super) undecided: Vec<Undecided>,
     spared: Spared,
+    targets: Targets,
     /// This machine; `None` where it is a recording.
     pub(super) live: Option<Live>,
 }
@@ -53,7 +55,26 @@ pub(in crate::cli) struct Spared {
     pub(in crate::cli) never: Vec<Arc<str>>,
 }
 
-/// What a plan is about.
+impl Spared {
+    /// Has a policy spare them, as a snapshot shows them.
+    pub(in crate::cli) fn protect(&self, policy: &mut Policy, snapshot: &Snapshot) {
+        policy.never.clone_from(&self.never);
+        let exempt = exempt_processes(&self.keeps, snapshot).into_iter();
+        policy.kept = exempt
+            .map(|(identity, keep)| Exempt {
+                identity,
+                kinds: keep.kinds.clone(),
+                rules: keep.rules.clone(),
+                reason: Arc::clone(&keep.reason),
+                until: keep.until,
+            })
+            .collect();
+        let keeps = self.keeps.clone();
+        policy.keeps = Keeps::new(move |process, snapshot| may_exempt(&keeps, process, snapshot));
+    }
+}
+
+/// What a plan is made from.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cli) struct Scene<'a> {
     pub(in crate::cli) snapshot: &'a Snapshot,
@@ -76,7 +97,8 @@ impl Look {
             keeps: rules.keeps().to_vec(),
             never: reap.never,
         };
-        let concerned = concerned(args, &rules);
+        let targets = asked::targets(args);
+        let concerned = concerned(&targets, &rules);
         let needed = store::longest(&rules);
         let mut engine = Engine::new(rules);
         let mut live = None;
@@ -92,7 +114,7 @@ impl Look {
             }
             None => {
                 let machine = live.insert(crate::cli::live(global, INTERVAL)?);
-                let fed = if asked::is_named(args) {
+                let fed = if targets.is_named() {
                     Fed::default()
                 } else {
                     let ask = store::Ask {
@@ -104,7 +126,7 @@ impl Look {
                     };
                     store::feed(&mut engine, machine, ask)?
                 };
-                watch(machine, &mut engine, args, fed)?
+                watch(machine, &mut engine, (args, &targets), fed)?
             }
         };
         let mut undecided = engine.undecided();
@@ -114,6 +136,7 @@ impl Look {
             snapshot,
             undecided,
             spared,
+            targets,
             live,
         })
     }
@@ -129,18 +152,24 @@ impl Look {
             findings: self.engine.findings(),
             spared: &self.spared,
         };
+        let policy = asked::policy_from_args(args, &self.snapshot.gpus)?;
         match self.live {
-            Some(_) => plan_here(args, scene),
-            None => plan_there(args, scene),
+            Some(_) => plan_here(policy, scene),
+            None => Ok(plan_there(policy, scene)),
         }
+    }
+
+    /// Whether processes are named, so that no rule is asked.
+    pub(super) fn is_named(&self) -> bool {
+        self.targets.is_named()
     }
 }
 
 /// The rules whose doubts are of account to who asked.
-pub(in crate::cli) fn concerned(args: &Reap, rules: &Settings) -> Vec<Arc<str>> {
+pub(in crate::cli) fn concerned(targets: &Targets, rules: &Settings) -> Vec<Arc<str>> {
     let rules = rules.rules().iter();
     rules
-        .filter(|rule| asked::concerns(args, &***rule))
+        .filter(|rule| targets.concerns(rule.name(), rule.kind()))
         .map(|rule| Arc::clone(rule.name()))
         .collect()
 }
@@ -149,8 +178,11 @@ pub(in crate::cli) fn concerned(args: &Reap, rules: &Settings) -> Vec<Arc<str>> 
 ///
 /// # Errors
 ///
-/// As [`Look::plan`].
-pub(in crate::cli) fn plan_here(args: &Reap, scene: Scene<'_>) -> anyhow::Result<(Plan, Guard)> {
+/// /proc does not tell who gpumem itself is.
+pub(in crate::cli) fn plan_here(
+    mut policy: Policy,
+    scene: Scene<'_>,
+) -> anyhow::Result<(Plan, Guard)> {
     let Scene {
         snapshot,
         findings,
@@ -158,8 +190,8 @@ pub(in crate::cli) fn plan_here(args: &Reap, scene: Scene<'_>) -> anyhow::Result
     } = scene;
     let roots = Roots::default();
     let ourselves = read_ourselves(&roots)?;
-    let mut guard = asked::guard(args, &spared.keeps, ourselves, snapshot)?;
-    guard.policy.never.clone_from(&spared.never);
+    spared.protect(&mut policy, snapshot);
+    let guard = Guard { policy, ourselves };
     let families = families(snapshot);
     // Who cannot be looked at, or is gone, is not known, and that protects.
     let facts = pids(snapshot, &families).into_iter();
@@ -175,11 +207,7 @@ pub(in crate::cli) fn plan_here(args: &Reap, scene: Scene<'_>) -> anyhow::Result
 
 /// Of a recording: what root would plan there. What only the machine itself could tell
 /// (`oom_score_adj`, an environment that was not recorded) protects nobody here, where nothing is sent.
-///
-/// # Errors
-///
-/// As [`Look::plan`].
-pub(in crate::cli) fn plan_there(args: &Reap, scene: Scene<'_>) -> anyhow::Result<(Plan, Guard)> {
+pub(in crate::cli) fn plan_there(mut policy: Policy, scene: Scene<'_>) -> (Plan, Guard) {
     let mut snapshot = scene.snapshot.clone();
     for process in &mut snapshot.processes {
         process.environment.get_or_insert_default();
@@ -190,9 +218,9 @@ pub(in crate::cli) fn plan_there(args: &Reap, scene: Scene<'_>) -> anyhow::Resul
         boot_id: snapshot.host.boot_id.clone(),
         ..Ourselves::default()
     };
-    let mut guard = asked::guard(args, &scene.spared.keeps, ourselves, &snapshot)?;
-    guard.policy.all_users = true;
-    guard.policy.never.clone_from(&scene.spared.never);
+    scene.spared.protect(&mut policy, &snapshot);
+    policy.all_users = true;
+    let guard = Guard { policy, ourselves };
     let families = families(&snapshot);
     let facts: BTreeMap<u32, Guarded> = snapshot
         .processes
@@ -205,7 +233,7 @@ pub(in crate::cli) fn plan_there(args: &Reap, scene: Scene<'_>) -> anyhow::Resul
         families: &families,
         facts: &facts,
     };
-    Ok((plan(&seen, &guard), guard))
+    (plan(&seen, &guard), guard)
 }
 
 /// What a recording tells of a process.
@@ -229,8 +257,13 @@ fn told(process: &Process) -> Option<Guarded> {
 }
 
 /// Looks at this machine for as long as it takes to know enough; the last snapshot.
-fn watch(live: &mut Live, engine: &mut Engine, args: &Reap, fed: Fed) -> anyhow::Result<Snapshot> {
-    let is_named = asked::is_named(args);
+fn watch(
+    live: &mut Live,
+    engine: &mut Engine,
+    (args, targets): (&Reap, &Targets),
+    fed: Fed,
+) -> anyhow::Result<Snapshot> {
+    let is_named = targets.is_named();
     let usual = if is_named || fed.suffices {
         LOOK
     } else {
@@ -248,7 +281,7 @@ fn watch(live: &mut Live, engine: &mut Engine, args: &Reap, fed: Fed) -> anyhow:
         let begun = *first.get_or_insert_with(|| live.now());
         let seconds = snapshot.time.seconds_since(begun);
         let is_last = seconds + INTERVAL.as_secs_f64() / 2.0 >= patience.seconds();
-        if is_last || (args.window.is_none() && is_clear(args, &snapshot)) {
+        if is_last || (args.window.is_none() && is_clear(targets, &snapshot)) {
             return Ok(snapshot);
         }
     }
@@ -256,13 +289,14 @@ fn watch(live: &mut Live, engine: &mut Engine, args: &Reap, fed: Fed) -> anyhow:
 
 /// Whether one snapshot tells all: processes are named, none of which is a notebook's, whose server
 /// would have to be asked.
-fn is_clear(args: &Reap, snapshot: &Snapshot) -> bool {
+fn is_clear(targets: &Targets, snapshot: &Snapshot) -> bool {
+    let Targets::Named(named) = targets else {
+        return false;
+    };
+    let names = named.names();
     let is_plain = |&pid: &u32| {
         let process = snapshot.process(pid);
         process.is_none_or(|process| process.jupyter.is_none())
     };
-    asked::is_named(args)
-        && args.kernel.is_empty()
-        && args.notebook.is_empty()
-        && args.pid.iter().all(is_plain)
+    names.kernels.is_empty() && names.notebooks.is_empty() && names.pids.iter().all(is_plain)
 }

@@ -29,6 +29,7 @@ use self::herald::{Notice, Told};
 use self::service::Service;
 use super::acting::{actor, tools};
 use super::asked;
+use super::look::Spared;
 use crate::cli::args::{Global, Reap as Args};
 use crate::cli::exit::Exit;
 use crate::cli::{complain, config, live, store, unreadable};
@@ -352,10 +353,14 @@ impl World for Machine<'_> {
         snapshot: &Snapshot,
     ) -> Result<Guard, String> {
         let ourselves = read_ourselves(&self.roots).map_err(|error| error.to_string())?;
-        let guard = asked::guard(self.args, rules.keeps(), ourselves, snapshot);
-        let mut guard = guard.map_err(|error| error.to_string())?;
-        guard.policy.never.clone_from(&reap.never);
-        Ok(guard)
+        let policy = asked::policy_from_args(self.args, &snapshot.gpus);
+        let mut policy = policy.map_err(|error| error.to_string())?;
+        let spared = Spared {
+            keeps: rules.keeps().to_vec(),
+            never: reap.never.clone(),
+        };
+        spared.protect(&mut policy, snapshot);
+        Ok(Guard { policy, ourselves })
     }
 
     fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded> {

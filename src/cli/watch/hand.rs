@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cli::args::Reap;
 use crate::cli::complain;
 use crate::cli::reap::acting::{actor, tools_here};
 use crate::cli::reap::document::Report;
@@ -20,10 +19,11 @@ use crate::model::{Snapshot, Time};
 use crate::reclaim::ledger::{self, Actor, Deed, Failure};
 use crate::reclaim::plan::Why;
 use crate::reclaim::{
-    Executor, Guard, JudgedSample, Observer, Outcome, Plan, Progress, Refused, Target,
+    Executor, FindingSelector, Guard, JudgedSample, Observer, Outcome, Plan, Policy, Progress,
+    Refused, Target, Targets,
 };
 use crate::report::style::Style;
-use crate::rules::Settings;
+use crate::rules::{Settings, serves};
 use crate::units::Span;
 use crate::watch::hand::{Ask, Hand, News, Proposal, Question, Scope, Sight, Stage};
 
@@ -68,37 +68,39 @@ impl Acting {
     fn propose(&mut self, question: &Question) -> anyhow::Result<Proposal> {
         let snapshot = &*question.snapshot;
         let (pids, mut gone) = whom(&question.wish.scope, snapshot);
-        let args = Reap {
-            pid: pids,
-            signal: question.wish.signal,
-            all_users: question.wish.all_users,
-            direct: question.wish.direct,
-            ..Reap::default()
+        let targets = match question.wish.scope {
+            Scope::Findings => Some(Targets::Found(FindingSelector::default())),
+            Scope::Processes(_) | Scope::Families(_) => Targets::of_pids(&pids),
         };
         let mut undecided = Vec::new();
-        let mut plan = if args.pid.is_empty() && question.wish.scope != Scope::Findings {
-            // Without a name `reap` would ask the rules.
-            self.guard = None;
-            Plan {
-                time: snapshot.time,
-                targets: Vec::new(),
-                refused: Vec::new(),
-            }
-        } else {
+        let mut plan = if let Some(targets) = targets {
+            let concerned = concerned(&targets, &self.rules);
+            let policy = Policy {
+                signal: question.wish.signal,
+                all_users: question.wish.all_users,
+                direct: question.wish.direct,
+                ..Policy::new(targets, serves)
+            };
             let scene = Scene {
                 snapshot,
                 findings: &question.findings,
                 spared: &self.spared,
             };
             let (plan, guard) = match self.is_recording {
-                true => plan_there(&args, scene)?,
-                false => plan_here(&args, scene)?,
+                true => plan_there(policy, scene),
+                false => plan_here(policy, scene)?,
             };
             self.guard = Some((question.number, guard, actor(snapshot)));
-            let concerned = concerned(&args, &self.rules);
             undecided.clone_from(&question.undecided);
             undecided.retain(|it| concerned.contains(&it.rule));
             plan
+        } else {
+            self.guard = None;
+            Plan {
+                time: snapshot.time,
+                targets: Vec::new(),
+                refused: Vec::new(),
+            }
         };
         plan.refused.append(&mut gone);
         let report = Report::new(plan.clone(), undecided, snapshot.errors.clone());

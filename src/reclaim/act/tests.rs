@@ -11,7 +11,7 @@ use crate::model::{Gpu, Process};
 use crate::reclaim::hands::NotSent;
 use crate::reclaim::ledger::Deed;
 use crate::reclaim::policy::Signal;
-use crate::reclaim::policy::{Keeps, Selection};
+use crate::reclaim::policy::{Keeps, Targets};
 use crate::reclaim::target::Reason;
 use crate::reclaim::testing::{
     Pages, Puppets, at, facts, finding, gpu, guard, plan_of, process, snapshot,
@@ -53,10 +53,7 @@ impl Play {
     /// Of what a person named.
     fn named(processes: &[Process], guard: Guard) -> Self {
         let mut guard = guard;
-        guard.policy.selection = Selection {
-            pids: vec![processes[0].pid],
-            ..Selection::default()
-        };
+        guard.policy.targets = Targets::of_pids(&[processes[0].pid]).unwrap();
         let rows: Vec<(u32, u64)> = processes.iter().map(|it| (it.pid, GIB)).collect();
         let seen = snapshot(at(0.0), processes, vec![gpu(0, &rows, 0)]);
         let mut plan = plan_of(&[], &seen, &guard);

@@ -7,10 +7,12 @@ use super::*;
 use crate::model::Gpu;
 use crate::model::finding::Action;
 use crate::model::snapshot::{Jupyter, Parent};
-use crate::reclaim::policy::{Exempt, Selection, Signal};
+use crate::reclaim::policy::{
+    Exempt, FindingSelector, Limits, NamedProcesses, ProcessNames, Signal,
+};
 use crate::reclaim::target::{Step, Whom};
 use crate::reclaim::testing::{
-    OWNER, at, facts, finding, gpu, guard, plan_of, plan_with, process, snapshot,
+    OWNER, at, facts, finding, gpu, guard, naming, plan_of, plan_with, process, snapshot,
 };
 use crate::units::GIB;
 
@@ -33,9 +35,23 @@ fn alone(kind: Kind) -> (Vec<Finding>, Snapshot) {
     (vec![finding(kind, &python)], seen)
 }
 
-fn with(selection: Selection) -> Guard {
+fn asking(kinds: &[Kind], rules: &[&str]) -> FindingSelector {
+    FindingSelector {
+        kinds: kinds.to_vec(),
+        rules: rules.iter().map(|&rule| rule.into()).collect(),
+        ..FindingSelector::default()
+    }
+}
+
+fn by_name(names: ProcessNames) -> Guard {
     let mut guard = guard();
-    guard.policy.selection = selection;
+    guard.policy.targets = Targets::Named(NamedProcesses::new(names).unwrap());
+    guard
+}
+
+fn with(selector: FindingSelector) -> Guard {
+    let mut guard = guard();
+    guard.policy.targets = Targets::Found(selector);
     guard
 }
 
@@ -44,10 +60,7 @@ fn kinds_are_taken_always_when_asked_or_never() {
     for kind in Kind::ALL {
         let (findings, seen) = alone(kind);
         let usual = plan_of(&findings, &seen, &guard());
-        let asked = with(Selection {
-            kinds: vec![kind],
-            ..Selection::default()
-        });
+        let asked = with(asking(&[kind], &[]));
         let asked = plan_of(&findings, &seen, &asked);
         let (by_default, when_asked) = match kind {
             Kind::Idle | Kind::Orphan | Kind::Stopped => (1, 1),
@@ -224,80 +237,55 @@ fn what_is_asked_for_narrows_it() {
     on_other.gpus[0].index = 1;
     on_other.duration_seconds = 60.0;
     let findings = [finding(Kind::Orphan, &first), on_other];
-    let leaders = |selection| {
-        let plan = plan_of(&findings, &seen, &with(selection));
+    let leaders = |targets: &FindingSelector, limits: &Limits| {
+        let mut guard = with(targets.clone());
+        guard.policy.limits = limits.clone();
+        let plan = plan_of(&findings, &seen, &guard);
         plan.targets.iter().map(|it| it.leader).collect::<Vec<_>>()
     };
-    let all = Selection::default;
-    assert_eq!(leaders(all()), [80, 70], "most memory first");
-    let cases: [(Selection, &[u32]); 9] = [
-        (
-            Selection {
-                gpus: vec![1],
-                ..all()
-            },
-            &[80],
-        ),
-        (
-            Selection {
-                gpus: vec![0, 1],
-                ..all()
-            },
-            &[80, 70],
-        ),
-        (
-            Selection {
-                users: vec!["ann".into()],
-                ..all()
-            },
-            &[70],
-        ),
-        (
-            Selection {
-                users: vec![OWNER.to_string().into()],
-                ..all()
-            },
-            &[80, 70],
-        ),
-        (
-            Selection {
-                kinds: vec![Kind::Idle],
-                ..all()
-            },
-            &[80],
-        ),
-        (
-            Selection {
-                rules: vec!["orphan".into()],
-                ..all()
-            },
-            &[70],
-        ),
-        (
-            Selection {
-                older_than: Some(Duration::from_secs(3600)),
-                ..all()
-            },
-            &[70],
-        ),
-        (
-            Selection {
-                min_bytes: Some(2 * GIB),
-                ..all()
-            },
-            &[80],
-        ),
-        (
-            Selection {
-                pids: vec![70],
-                kinds: vec![Kind::Idle, Kind::Orphan],
-                ..all()
-            },
-            &[70],
-        ),
+    let (any, all) = (FindingSelector::default(), Limits::default());
+    assert_eq!(leaders(&any, &all), [80, 70], "most memory first");
+    let on = |gpus: &[u32]| Limits {
+        gpus: gpus.to_vec(),
+        ..Limits::default()
+    };
+    let of = |user: String| Limits {
+        users: vec![user.into()],
+        ..Limits::default()
+    };
+    let old = Limits {
+        older_than: Some(Duration::from_secs(3600)),
+        ..Limits::default()
+    };
+    let large = Limits {
+        min_bytes: Some(2 * GIB),
+        ..Limits::default()
+    };
+    let limited: [(Limits, &[u32]); 6] = [
+        (on(&[1]), &[80]),
+        (on(&[0, 1]), &[80, 70]),
+        (of("ann".to_owned()), &[70]),
+        (of(OWNER.to_string()), &[80, 70]),
+        (old, &[70]),
+        (large, &[80]),
     ];
-    for (selection, expected) in cases {
-        assert_eq!(leaders(selection.clone()), expected, "{selection:?}");
+    for (limits, expected) in limited {
+        assert_eq!(leaders(&any, &limits), expected, "{limits:?}");
+    }
+    let first = FindingSelector {
+        names: ProcessNames {
+            pids: vec![70],
+            ..ProcessNames::default()
+        },
+        ..asking(&[Kind::Idle, Kind::Orphan], &[])
+    };
+    let asked: [(FindingSelector, &[u32]); 3] = [
+        (asking(&[Kind::Idle], &[]), &[80]),
+        (asking(&[], &["orphan"]), &[70]),
+        (first, &[70]),
+    ];
+    for (selector, expected) in asked {
+        assert_eq!(leaders(&selector, &all), expected, "{selector:?}");
     }
 }
 
@@ -308,21 +296,15 @@ fn what_is_named_needs_no_finding() {
         gpu_files: Some(Arc::default()),
         ..process(90, "bash")
     });
-    let named = |pids: &[u32]| {
-        with(Selection {
-            pids: pids.to_vec(),
-            ..Selection::default()
-        })
-    };
-    let plan = plan_of(&[], &seen, &named(&[70, 90, 4711, 70]));
+    let plan = plan_of(&[], &seen, &naming(&[70, 90, 4711, 70]));
     assert_eq!(plan.targets.len(), 1);
     assert_eq!(plan.targets[0].reason, Reason::Named);
     assert_eq!(why(&plan), [&Why::NotOnGpu, &Why::NotOnGpu]);
-    let mut old = named(&[70]);
-    old.policy.selection.older_than = Some(Duration::from_secs(100_000));
+    let mut old = naming(&[70]);
+    old.policy.limits.older_than = Some(Duration::from_secs(100_000));
     assert!(plan_of(&[], &seen, &old).targets.is_empty());
     seen.processes[0].unresolved = Some("a stranger".into());
-    let plan = plan_of(&[], &seen, &named(&[70]));
+    let plan = plan_of(&[], &seen, &naming(&[70]));
     let protection = Protection::Unresolved;
     assert_eq!(
         why(&plan),
@@ -350,10 +332,10 @@ fn notebooks_are_named_by_kernel_or_path() {
         let plan = plan_of(
             &[],
             &seen,
-            &with(Selection {
+            &by_name(ProcessNames {
                 kernels: names(kernels),
                 notebooks: names(notebooks),
-                ..Selection::default()
+                ..ProcessNames::default()
             }),
         );
         assert_eq!(plan.targets.len() + plan.refused.len(), 1);
@@ -475,17 +457,12 @@ fn a_run_is_ended_by_its_launcher_and_whole() {
     // Nor where the other was not asked for.
     let mut on_other = both.clone();
     on_other[1].gpus[0].index = 1;
-    let first = with(Selection {
-        gpus: vec![0],
-        ..Selection::default()
-    });
+    let mut first = guard();
+    first.policy.limits.gpus = vec![0];
     let plan = plan_with(&on_other, &seen, &families, &known, &first);
     assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
     // A person who names one rank is told of its launcher, which would start it again or end all.
-    let named = with(Selection {
-        pids: vec![70],
-        ..Selection::default()
-    });
+    let named = naming(&[70]);
     let plan = plan_with(&[], &seen, &families, &known, &named);
     let rank = Why::Rank {
         launcher: 60,
@@ -496,10 +473,7 @@ fn a_run_is_ended_by_its_launcher_and_whole() {
     assert!(rank.to_string().contains("gpumem kill 60"), "{rank}");
     // To name the launcher is to name all that it started.
     for pids_named in [&[60][..], &[70, 71]] {
-        let named = with(Selection {
-            pids: pids_named.to_vec(),
-            ..Selection::default()
-        });
+        let named = naming(pids_named);
         let plan = plan_with(&[], &seen, &families, &known, &named);
         assert_eq!(pids(&plan.targets[0]), [70, 71, 72]);
         assert_eq!(plan.targets[0].launcher.as_ref().map(|it| it.pid), Some(60));
@@ -542,10 +516,7 @@ fn what_shares_a_session_with_a_target_is_not_ended_with_it() {
     let found = [finding(Kind::Idle, &python)];
     let plan = plan_with(&found, &seen, &families, &facts(&seen), &guard());
     assert_eq!(pids(&plan.targets[0]), [70, 71], "its child, and no other");
-    let named = with(Selection {
-        pids: vec![70],
-        ..Selection::default()
-    });
+    let named = naming(&[70]);
     let plan = plan_with(&[], &seen, &families, &facts(&seen), &named);
     assert_eq!(pids(&plan.targets[0]), [70, 71]);
 }

@@ -8,7 +8,7 @@ use crate::model::Finding;
 use crate::model::Kind;
 use crate::model::snapshot::{Container, Jupyter, Kubernetes, Slurm};
 use crate::reclaim::target::Target;
-use crate::reclaim::testing::{at, finding, gpu, guard, plan_of, process, snapshot};
+use crate::reclaim::testing::{at, finding, gpu, guard, naming, plan_of, process, snapshot};
 use crate::units::GIB;
 
 fn target(process: &Process, guard: &Guard) -> Target {
@@ -324,20 +324,18 @@ fn a_worker_of_a_pool_is_left_to_what_starts_it_again() {
         ..process(70, "python /venv/bin/celery -A app worker")
     };
     assert!(worker.is_restarted_by_its_pool());
-    let mut named = guard();
-    named.policy.selection.pids = vec![70];
+    let named = naming(&[70]);
     let alone = target(&worker, &named);
     let [Step::Advise { command }] = &alone.steps[..] else {
         panic!("{alone:?}");
     };
     assert!(command.contains("control shutdown"), "{command}");
     let mut insisting = direct();
-    insisting.policy.selection.pids = vec![70];
+    insisting.policy.targets = named.policy.targets.clone();
     let all_the_same = target(&worker, &insisting);
     assert!(!all_the_same.is_advice() && all_the_same.respawn_seconds > 0.0);
     // With the one that would start it again it is ended.
-    let mut both = guard();
-    both.policy.selection.pids = vec![60, 70];
+    let both = naming(&[60, 70]);
     let rows = [(60, GIB), (70, GIB)];
     let seen = snapshot(at(0.0), &[master, worker], vec![gpu(0, &rows, 0)]);
     let plan = plan_of(&[], &seen, &both);

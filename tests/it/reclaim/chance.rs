@@ -26,7 +26,8 @@ use gpumem::model::{Kind, Process, Snapshot, Time};
 use gpumem::reclaim::ledger::{Actor, Deed, read};
 use gpumem::reclaim::plan::{Seen, pids};
 use gpumem::reclaim::{
-    Act, Guard, Ledger, Moment, Outcome, Pidfds, Plan, Policy, Progress, Standing, Target, plan,
+    Act, FindingSelector, Guard, Ledger, Moment, Outcome, Pidfds, Plan, Policy, Progress, Standing,
+    Target, Targets, plan,
 };
 
 use crate::scenarios::random::Random;
@@ -340,7 +341,7 @@ impl Machine {
         population: &Population,
         snapshot: &Snapshot,
     ) -> (Guard, Plan) {
-        let mut policy = Policy::new(|_, _| false);
+        let mut policy = Policy::new(Targets::Found(FindingSelector::default()), |_, _| false);
         policy.all_users = random.chance(0.5);
         policy.direct = random.chance(0.7);
         policy.grace = random.chance(0.7).then(|| Duration::from_secs(2));
@@ -369,7 +370,8 @@ impl Machine {
                 let everybody: Vec<i64> = truth.born.keys().copied().collect();
                 named.extend(u32::try_from(random.pick(&everybody)));
             }
-            policy.selection.pids = named;
+            // Where nobody is, nothing was found either.
+            policy.targets = Targets::of_pids(&named).unwrap_or(policy.targets);
         }
         let guard = Guard {
             policy,

@@ -90,7 +90,7 @@ print('ready', flush=True)"
     fn end_idle(&self, grace: Duration) {
         let mut stage = Stage::new(&[self.idle, self.training]);
         stage.guard.policy.grace = Some(grace);
-        stage.guard.policy.selection.pids = vec![self.idle];
+        stage.guard.policy.targets = Targets::of_pids(&[self.idle]).unwrap();
         let (outcome, past) = stage.end();
         assert!(is_freed(&outcome), "{outcome:?}");
         let told = fs::read_to_string(&self.witness).unwrap_or_default();
@@ -168,7 +168,7 @@ fn a_launcher_is_not_ended_for_one_of_its_ranks() {
         &[ranks[0], ranks[1], orphan.pid()],
     ] {
         let mut stage = Stage::new(listed);
-        stage.guard.policy.selection.pids = vec![ranks[0]];
+        stage.guard.policy.targets = Targets::of_pids(&[ranks[0]]).unwrap();
         let plan = stage.plan();
         let refused = format!("{:?}", plan.refused);
         for target in plan.targets {

@@ -21,7 +21,8 @@ use crate::reclaim::policy::Pace;
 use crate::reclaim::target::{Member, Reason, Step};
 use crate::reclaim::warnings::{Due, Terms};
 use crate::reclaim::{
-    Executor, Guard, JudgedSample, Observer, Outcome, Plan, Progress, Target, Tools, Warnings, plan,
+    Executor, FindingSelector, Guard, JudgedSample, Observer, Outcome, Plan, Progress, Target,
+    Targets, Tools, Warnings, plan,
 };
 use crate::report::escape::escape;
 use crate::rules::keep::exempt_processes;
@@ -405,7 +406,10 @@ impl Desk {
         let mut rules: Vec<Arc<str>> = findings.iter().map(|it| Arc::clone(&it.rule)).collect();
         rules.sort_unstable();
         rules.dedup();
-        guard.policy.selection.rules = rules;
+        guard.policy.targets = Targets::Found(FindingSelector {
+            rules,
+            ..FindingSelector::default()
+        });
         let families = families(&self.snapshot);
         let facts = world.facts(&pids(&self.snapshot, &families));
         let seen = Seen {

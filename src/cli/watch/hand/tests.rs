@@ -71,16 +71,13 @@ fn begun_with(
 ) -> Acting {
     let mut hand = Acting::new(&Config::default(), false);
     let snapshot = snapshot(&[7]);
-    let args = Reap {
-        pid: vec![7],
-        ..Reap::default()
-    };
+    let policy = Policy::new(Targets::of_pids(&[7]).unwrap(), serves);
     let scene = Scene {
         snapshot: &snapshot,
         findings: &[],
         spared: &hand.spared,
     };
-    let (plan, guard) = plan_there(&args, scene).unwrap();
+    let (plan, guard) = plan_there(policy, scene);
     let (tools, _) = tools(folder).unwrap();
     let asked = Instant::now().checked_sub(waited).unwrap();
     let executor = Executor::new(targets(plan), guard, actor(&snapshot), tools);
