@@ -162,7 +162,7 @@ pub(super) fn found<'a>(
             refuse(Why::Gone);
             continue;
         };
-        if kind != Kind::Placeholder && !is_asked_for_as_placeholder(seen, selection, process) {
+        if kind != Kind::Placeholder && !is_asked_for_as_placeholder(seen, selector, process) {
             refuse(Why::OnlyWhenAsked {
                 kind: Kind::Placeholder,
             });
@@ -198,14 +198,18 @@ pub(super) fn found<'a>(
 
 /// Whether a process is no placeholder, or such are asked for: what else is found of one, that it is idle
 /// say, says no more against it than that it is one.
-fn is_asked_for_as_placeholder(seen: &Seen<'_>, selection: &Selection, process: &Process) -> bool {
+fn is_asked_for_as_placeholder(
+    seen: &Seen<'_>,
+    selector: &FindingSelector,
+    process: &Process,
+) -> bool {
     let found = seen.findings.iter().find(|finding| {
         let about = finding.process.as_ref();
         finding.kind == Kind::Placeholder
             && about.is_some_and(|about| about.identity == process.identity())
     });
-    selection.kinds.contains(&Kind::Placeholder)
-        || found.is_some_and(|finding| selection.rules.contains(&finding.rule))
+    selector.kinds.contains(&Kind::Placeholder)
+        || found.is_some_and(|finding| selector.rules.contains(&finding.rule))
         || (found.is_none() && process.placeholder().is_none())
 }
 

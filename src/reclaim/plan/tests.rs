@@ -84,12 +84,7 @@ fn a_placeholder_is_taken_for_being_one_and_for_nothing_else() {
     let only_asked = Why::OnlyWhenAsked {
         kind: Kind::Placeholder,
     };
-    let asked = |kinds: &[Kind]| {
-        with(Selection {
-            kinds: kinds.to_vec(),
-            ..Selection::default()
-        })
-    };
+    let asked = |kinds: &[Kind]| with(asking(kinds, &[]));
     let named = process(70, "python /v/bin/keep-gpu --gpu-ids 0");
     let other = process(70, "python train.py");
     for (python, told_by_conduct) in [(&named, false), (&other, true)] {

@@ -474,7 +474,11 @@ fn a_placeholder_that_is_idle_is_not_ended_where_idle_is() {
     for started in [-86_400.0, 0.0] {
         let mut day = Day::new(reaps, vec![process(70, "python train.py"), keeper(started)]);
         for pid in [70, 71] {
-            day.stage.puppets.ends_on.insert(pid, vec![Signal::Term]);
+            day.stage
+                .puppets
+                .get()
+                .ends_on
+                .insert(pid, vec![Signal::Term]);
         }
         day.until(ACTED);
         assert_eq!(day.sent(), [(70, Signal::Term)], "{:?}", day.stage.log);
