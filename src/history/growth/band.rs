@@ -47,7 +47,7 @@ impl View<'_> {
 
     /// How fast the highs of the twelfths rise, as a share of the floor's mean rate. What moves within a band
     /// comes to its top no higher than before, and fills the band at most.
-    fn ceiling_rises(&self, start: u32, end: u32, counted: f64) -> f64 {
+    pub(super) fn ceiling_rises(&self, start: u32, end: u32, counted: f64) -> f64 {
         let highs = self.highs(start, end);
         let mut slopes = Vec::with_capacity(SLOTS * SLOTS / 2);
         for from in 0..SLOTS {

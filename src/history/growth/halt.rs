@@ -25,6 +25,12 @@ pub(super) const HELD_SECONDS: u32 = 150;
 const TELLING_PAUSE: u32 = 240;
 /// What was held for as long as this was not only a peak, and is missed when it goes.
 const KEPT_SECONDS: u32 = 300;
+/// What goes up and down has stopped where neither its lows nor its highs are above those of so long before,
+const STALL_SECONDS: u32 = 280;
+/// by this share of what the rate would have brought,
+const STALL_SHARE: f64 = 0.2;
+/// and goes down by this share of what it goes up by.
+const RESTLESS_SHARE: f64 = 0.3;
 /// Growth has ended when this share of it came back,
 const CAME_BACK: f64 = 0.1;
 /// and more than ever before in it, by so many times.
@@ -75,6 +81,9 @@ pub(super) struct Pace {
     kept: u32,
     /// How far it ever came down from its highest, and from what it held for longer than a peak.
     falls: (u32, u32),
+    /// Since when it grows, and over how long it may stall without having stopped.
+    since: u32,
+    stall_seconds: u32,
     /// Since when it has been called stopped.
     stopped_at: Option<u32>,
 }
@@ -102,6 +111,8 @@ impl Pace {
             held_before: start,
             kept: start,
             falls: (0, 0),
+            since,
+            stall_seconds: STALL_SECONDS,
             stopped_at: None,
         };
         pace.follow(outline, rate);
@@ -153,11 +164,12 @@ impl Pace {
             }
         }
         self.at = outline.now;
-        let is_still = self.is_still(self.at);
+        let is_still = self.is_still(self.at) || self.stalls(outline, rate);
         if !is_still && self.stopped_at.is_some() {
             // It only paused, and may do so again.
             self.either.longest_pause *= 2;
             self.held_alone.longest_pause *= 2;
+            self.stall_seconds += self.stall_seconds / 2;
         }
         self.stopped_at = is_still.then(|| self.stopped_at.unwrap_or(self.at));
     }
@@ -196,6 +208,48 @@ impl Pace {
                 .telling()
                 .any(|rises| now.saturating_sub(rises.last) >= rises.patience()),
         }
+    }
+
+    /// Whether what goes up and down does so where it did before: peaks of teeth and noise exceed others by chance
+    /// long after growth has stopped.
+    fn stalls(&self, outline: &Outline, rate: f64) -> bool {
+        let (now, span) = (outline.now, self.stall_seconds);
+        let (Some(middle), Some(from)) = (now.checked_sub(span), now.checked_sub(2 * span)) else {
+            return false;
+        };
+        if from < self.since {
+            return false;
+        }
+        let (mut lows, mut highs) = ([u32::MAX; 2], [0; 2]);
+        let (mut up, mut down, mut before) = (0, 0, None);
+        let mut end = now;
+        for bucket in outline.buckets.iter().rev() {
+            if end <= from {
+                break;
+            }
+            if !bucket.is_hole() {
+                // Backwards in time.
+                let after = before.replace(bucket.low).unwrap_or(bucket.low);
+                up += after.saturating_sub(bucket.low);
+                down += bucket.low.saturating_sub(after);
+                for (part, is_in) in [bucket.start < middle, end > middle]
+                    .into_iter()
+                    .enumerate()
+                {
+                    if is_in {
+                        lows[part] = lows[part].min(bucket.low);
+                        highs[part] = highs[part].max(bucket.high);
+                    }
+                }
+            }
+            end = bucket.start;
+        }
+        let least = STALL_SHARE * rate * f64::from(span);
+        let is_above = |of: [u32; 2]| f64::from(of[1]) - f64::from(of[0]) >= least;
+        !lows.contains(&u32::MAX)
+            && f64::from(down) > RESTLESS_SHARE * f64::from(up)
+            && !is_above(lows)
+            && !is_above(highs)
     }
 
     pub(super) fn has_stopped(&self) -> bool {

@@ -3,6 +3,8 @@
 //! Pure arithmetic on a row's buckets; what is made of the answer, and when it is asked for, is in
 //! [`super`].
 
+use std::ops::RangeInclusive;
+
 use super::BUCKET_SECONDS;
 use super::slowing::Slower;
 use super::steps::Steps;
@@ -16,6 +18,8 @@ const FEW_STEPS: f64 = 8.0;
 const SAME_CLIMB: f64 = 0.2;
 /// What goes down by less than this, of what it goes up by, keeps to no band.
 const CALM: f64 = 0.1;
+/// Highs that rise by this share of the floor's rate do as it does: all of it goes up.
+const PARALLEL: RangeInclusive<f64> = 0.6..=1.6;
 /// A window is cut into as many slots.
 pub(super) const SLOTS: usize = 12;
 
@@ -60,6 +64,8 @@ pub(super) struct Gates {
     silence: usize,
     /// Times the shortest window, over the slots that rise.
     patience: f64,
+    /// That, where the highs rise as fast as the floor.
+    patience_of_parallel: f64,
     /// So many times faster before the window is settling down.
     settles: f64,
     /// The share of the mean rate that the lows of the last half have to rise by.
@@ -81,6 +87,7 @@ pub(super) const FIRE: Gates = Gates {
     falls: 0.15,
     silence: 3,
     patience: 10.0,
+    patience_of_parallel: 5.0,
     settles: 1.3,
     pace_lately: 0.35,
     slowed: 0.6,
@@ -101,6 +108,7 @@ pub(super) const KEEP: Gates = Gates {
     falls: 0.3,
     silence: 4,
     patience: 6.0,
+    patience_of_parallel: 4.0,
     settles: 2.0,
     pace_lately: 0.15,
     slowed: 0.33,
@@ -175,7 +183,7 @@ impl View<'_> {
             && third(1) >= gates.middle_third
             && third(2) >= if spread < FEW_STEPS { gates.last_third_of_few } else { gates.last_third }
             && silence <= gates.silence
-            && f64::from(length) * spread >= gates.patience * f64::from(SHORTEST_SECONDS)
+            && self.is_long_enough((end, length), spread, gates, || self.ceiling_rises(start, end, counted))
             // Few steps are a habit only where they are alike.
             && (spread >= 5.0 || counted >= 0.5 * raw.iter().sum::<f64>())
             && self.unseen(first, last) <= length / 3
@@ -188,6 +196,21 @@ impl View<'_> {
             end,
             counted,
         })
+    }
+
+    /// Whether the window is long enough for the slots in which it rises.
+    fn is_long_enough(
+        &self,
+        (end, length): (u32, u32),
+        spread: f64,
+        gates: &Gates,
+        ceiling: impl FnOnce() -> f64,
+    ) -> bool {
+        let weight = f64::from(length) * spread / f64::from(SHORTEST_SECONDS);
+        weight >= gates.patience
+            || weight >= gates.patience_of_parallel
+                && !self.is_calm(end - length)
+                && PARALLEL.contains(&ceiling())
     }
 
     /// The last bucket up to which a rise from `first` is not what was climbed and given back before.
