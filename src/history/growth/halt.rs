@@ -213,8 +213,13 @@ impl Pace {
     /// Whether what goes up and down does so where it did before: peaks of teeth and noise exceed others by chance
     /// long after growth has stopped.
     fn stalls(&self, outline: &Outline, rate: f64) -> bool {
-        let (now, span) = (outline.now, self.stall_seconds);
-        let (Some(middle), Some(from)) = (now.checked_sub(span), now.checked_sub(2 * span)) else {
+        let pauses = [self.either, self.held_alone].map(|rises| rises.longest_pause);
+        let span = self.stall_seconds.max(pauses[0].min(pauses[1]) / 4 * 5);
+        let now = outline.now;
+        let (Some(middle), Some(from)) = (
+            now.checked_sub(span),
+            now.checked_sub(span.saturating_mul(2)),
+        ) else {
             return false;
         };
         if from < self.since {

@@ -94,7 +94,7 @@ pub(super) const FIRE: Gates = Gates {
     slower: Slower {
         all: 0.75,
         lately: 0.88,
-        sure: 3.0,
+        sure: 2.0,
     },
     is_first: true,
 };
