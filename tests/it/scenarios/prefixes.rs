@@ -210,10 +210,9 @@ fn slowing_growth_is_told_where_it_fills_the_gpu_and_nowhere_else() {
     assert!(complaints.is_empty(), "{complaints}\n{HOW}");
 }
 
-/// What is held at seeds that the rules were not developed with, as `GPUMEM_SCENARIO_SEEDS` names them. The
-/// goal of F1 is 0.97: of three sets of unseen seeds two reach it, and one has 0.965.
+/// What is held at seeds that the rules were not developed with, as `GPUMEM_SCENARIO_SEEDS` names them.
 const MOST_ALARMS_A_DAY: f64 = 0.14;
-const LEAST_F1: f64 = 0.96;
+const LEAST_F1: f64 = 0.97;
 
 fn labels(trace: &Value, first: Time) -> Labels {
     let seconds = |time: &Value| {
