@@ -4,19 +4,21 @@
 //! still holds; it does what is due, by [`Hands`], and says until when nothing is. It never waits. It
 //! is the only sender of signals and requests, and before each it asks anew whether it may: who it is,
 //! what protects it, whether what the rule said is still so. What it is about to do is in the ledger
-//! before it does it. Who may be sent something is in `held`, how it is sent
-//! in `deeds`.
+//! before it does it. Who may be sent something is in `held`, what is done in `step`: nothing here knows
+//! one way to get memory back from another.
+
+mod checks;
 
 use std::sync::Arc;
 
-use super::deeds::Deeds;
 use super::guard::{Call, Guard, Protection};
-use super::hands::{Answer, Handle, Hands, NotOpened, Request};
+use super::hands::{Answer, Handle, Hands, NotOpened};
 use super::held::Held;
-use super::ledger::{self, Actor, Deed, Entry, Event, Failure, Record};
-use super::target::{Member, Reason, Step, Target, Whom};
+use super::ledger::{self, Actor, Entry, Event, Failure, Record};
+use super::step::{Asked, Begun, Context, Effect, Measured, Scene, Way, Whom};
+use super::target::{Member, Target};
 use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, hold_anything};
-use crate::model::{GpuProcess, Kind, Snapshot, Time};
+use crate::model::{Snapshot, Time};
 
 /// For how long the GPU and what started the members are watched after the memory is back, at least, in
 /// seconds: a supervisor waits a second or more before it starts a process again (systemd's
@@ -79,7 +81,7 @@ pub struct Act {
     /// The server has shut the kernel down, and will not start it again.
     is_shut: bool,
     /// What somebody was asked and has not answered.
-    asked: Option<Deed>,
+    asked: Option<Asked>,
     /// What was answered last.
     answer: Answer,
     is_begun: bool,
@@ -214,7 +216,7 @@ impl Act {
 
     /// Takes hold of everybody, before anything is sent to anybody.
     fn begin(&mut self, moment: Moment<'_>, hands: &mut dyn Hands) -> Next {
-        if let Some(Step::Advise { command }) = self.target.steps.first() {
+        if let Some(command) = self.target.steps.first().and_then(|it| it.advice()) {
             let command = Arc::clone(command);
             let why = Protection::Owned { command };
             return Next::End(Outcome::Protected { why });
@@ -231,7 +233,7 @@ impl Act {
                 Err(error) => return Next::End(of_not_opened(error)),
             }
         }
-        if self.whom(Whom::Family, moment.snapshot, hands).is_empty() {
+        if self.family(moment.snapshot, hands).is_empty() {
             return Next::End(Outcome::AlreadyGone);
         }
         // What a person named may have let go in the meantime.
@@ -254,138 +256,28 @@ impl Act {
         Next::Go(Stage::Due(0))
     }
 
-    /// What a person named stands; a rule has to hold.
-    fn ask_whether_it_stands(&mut self, moment: Moment<'_>) -> Option<Next> {
-        if self.target.call() == Call::Named {
-            return None;
-        }
-        match moment.stands {
-            Standing::Holds => {
-                self.unknown_since = None;
-                None
-            }
-            // They were made to go on, and go on: that is no activity of theirs.
-            Standing::NoLonger if self.was_stopped() && !self.is_at_work(moment.snapshot) => None,
-            Standing::NoLonger => Some(Next::End(Outcome::RuleNoLongerTrue)),
-            Standing::Unknown => {
-                let since = *self.unknown_since.get_or_insert(moment.now);
-                let until = since.plus_seconds(PATIENCE_SECONDS);
-                Some(if moment.now >= until {
-                    Next::End(Outcome::RuleNoLongerTrue)
-                } else {
-                    Next::Wait(until)
-                })
-            }
-        }
-    }
-
-    /// Whether all that was said of the members was that they were stopped, until they were made to go
-    /// on.
-    fn was_stopped(&self) -> bool {
-        let Reason::Found { findings } = &self.target.reason else {
-            return false;
-        };
-        self.has_continued && findings.iter().all(|it| it.kind == Kind::Stopped)
-    }
-
-    /// Whether NVML has seen a member use the GPU.
-    fn is_at_work(&self, snapshot: &Snapshot) -> bool {
-        let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
-        let works = |row: &GpuProcess| {
-            let engines = [row.sm_percent, row.encoder_percent, row.decoder_percent];
-            engines.into_iter().flatten().any(|percent| percent > 0)
-        };
-        rows.flatten()
-            .filter(|row| self.target.members.iter().any(|it| it.pid == row.pid))
-            .any(works)
-    }
-
-    /// Why one of them is not touched after all.
-    fn forbids(
-        &self,
-        whom: &[Handle],
-        snapshot: &Snapshot,
-        hands: &mut dyn Hands,
-    ) -> Option<Outcome> {
-        let call = self.target.call();
-        for &handle in whom {
-            let Some(one) = self.held.get(handle) else {
-                continue;
-            };
-            let facts = hands.look(one.pid);
-            if hands.has_exited(handle) {
-                continue;
-            }
-            let environment = facts.as_ref().and_then(|it| it.environment.clone());
-            // It has not exited: what was read by its number was its own.
-            let executable = one.executable.as_deref();
-            let mut protection = self
-                .guard
-                .by_facts(call, one.pid, facts.as_ref(), executable);
-            let seen = snapshot
-                .process(one.pid)
-                .filter(|it| it.start_ticks == Some(one.start_ticks));
-            if protection.is_none()
-                && let Some(process) = seen
-                && one.is_member
-            {
-                // The environment is that of the program that it runs now, which may be another one than
-                // in the snapshot.
-                let mut process = process.clone();
-                process.environment = environment.or(process.environment);
-                protection = self.guard.by_sight(call, &process, snapshot);
-            }
-            if let Some(protection) = protection {
-                return Some(Outcome::of(protection));
-            }
-        }
-        None
-    }
-
-    /// Whether a step would end processes that hold a GPU and are not in the plan: the ranks of a launcher,
-    /// or, where a rule asks for it, the children of any process.
-    fn would_end_others(
-        &self,
-        handles: &[Handle],
-        snapshot: &Snapshot,
-        hands: &mut dyn Hands,
-    ) -> Option<Outcome> {
-        let is_asked = |handle: &&Handle| {
-            let one = self.held.get(**handle);
-            self.target.call() == Call::Rule || one.is_some_and(|one| !one.is_member)
-        };
-        let asked: Vec<Handle> = handles.iter().filter(is_asked).copied().collect();
-        let pids = self.held.descendants_not_held(&asked, snapshot, hands);
-        let why = Protection::Descendants { pids };
-        match &why {
-            Protection::Descendants { pids } if pids.is_empty() => None,
-            _ => Some(Outcome::Protected { why }),
-        }
-    }
-
     /// Takes a step, if it still may.
     fn take(
         &mut self,
-        step: usize,
+        place: usize,
         moment: Moment<'_>,
         hands: &mut dyn Hands,
         record: &mut dyn Record,
     ) -> Result<Next, ledger::Error> {
-        if let Some(next) = self.is_done(moment, hands) {
+        let step = self.target.steps.get(place).cloned();
+        let way = step.as_ref().map(|step| step.way());
+        if let Some(next) = self.is_done(way.as_deref(), moment, hands) {
             return Ok(next);
         }
-        let Some(what) = self.target.steps.get(step).cloned() else {
+        let Some(way) = way else {
             return Ok(Next::End(self.alive_at_the_end(hands)));
         };
         if let Some(next) = self.ask_whether_it_stands(moment) {
             return Ok(next);
         }
-        let whom = match &what {
-            Step::Signal { whom, .. } => self.whom(*whom, moment.snapshot, hands),
-            _ => self.held.alive(hands),
-        };
+        let whom = way.recipients(&mut self.scene(moment.snapshot, hands));
         if whom.is_empty() {
-            return Ok(Next::Go(Stage::Due(step + 1)));
+            return Ok(Next::Go(Stage::Due(place + 1)));
         }
         if let Some(outcome) = self
             .forbids(&whom, moment.snapshot, hands)
@@ -393,78 +285,56 @@ impl Act {
         {
             return Ok(Next::End(outcome));
         }
-        let grace_seconds = match what {
-            Step::Advise { .. } => return Ok(Next::Go(Stage::Due(step + 1))),
-            Step::ShutKernel { grace_seconds, .. }
-            | Step::TerminateClient { grace_seconds, .. }
-            | Step::Signal { grace_seconds, .. } => grace_seconds,
-        };
-        let even_at_work = self.target.call() == Call::Named;
-        let mut deeds = Deeds {
+        let mut context = Context {
             act: &self.id,
             now: moment.now,
             held: &self.held,
             hands,
             record,
+            is_named: self.target.call() == Call::Named,
             has_continued: false,
         };
-        let mut asked = None;
-        let outcome = match what {
-            Step::Signal { signal, .. } => deeds.send(signal, &whom)?,
-            Step::ShutKernel { kernel, .. } => {
-                let request = Request::ShutKernel {
-                    kernel,
-                    even_at_work,
-                };
-                asked = Some(deeds.ask(request)?);
-                None
-            }
-            Step::TerminateClient {
-                pids,
-                pipe_directory,
-                ..
-            } => {
-                let request = Request::TerminateClient {
-                    pids,
-                    pipe_directory,
-                };
-                asked = Some(deeds.ask(request)?);
-                None
-            }
-            Step::Advise { .. } => None,
-        };
-        self.has_continued |= deeds.has_continued;
-        // What is signalled after all may be started again.
-        self.is_shut &= asked.is_some();
-        if asked.is_some() {
-            (self.asked, self.answer) = (asked, Answer::Waiting);
-        }
+        let begun = way.execute(&mut context, &whom)?;
+        self.has_continued |= context.has_continued;
         self.first_deed.get_or_insert(moment.now);
-        Ok(match outcome {
-            Some(outcome) => Next::End(outcome),
-            None => Next::Go(Stage::Taken(step, moment.now.plus_seconds(grace_seconds))),
+        let taken = Next::Go(Stage::Taken(
+            place,
+            moment.now.plus_seconds(way.grace_seconds()),
+        ));
+        Ok(match begun {
+            Begun::Asked(asked) => {
+                (self.asked, self.answer) = (Some(asked), Answer::Waiting);
+                taken
+            }
+            // What is signalled after all may be started again.
+            Begun::Done => {
+                self.is_shut = false;
+                taken
+            }
+            Begun::Ends(outcome) => Next::End(outcome),
         })
     }
 
-    /// Those of whom it is meant that are alive; of those that were not in the plan, only those that hold
-    /// a GPU.
-    fn whom(&mut self, whom: Whom, snapshot: &Snapshot, hands: &mut dyn Hands) -> Vec<Handle> {
-        let mut alive = self.held.alive(hands);
-        alive.retain(|&handle| self.held.is_concerned(handle, snapshot, hands));
-        alive.retain(|&handle| {
-            self.held.get(handle).is_some_and(|one| match whom {
-                Whom::Launcher => !one.is_member,
-                Whom::Leader => one.is_member && one.pid == self.target.leader,
-                Whom::Family => one.is_member,
-            })
-        });
-        alive
+    fn scene<'a>(&'a mut self, snapshot: &'a Snapshot, hands: &'a mut dyn Hands) -> Scene<'a> {
+        Scene {
+            target: &self.target,
+            policy: &self.guard.policy,
+            held: &mut self.held,
+            snapshot,
+            hands,
+            answer: &self.answer,
+        }
+    }
+
+    /// The members that are alive.
+    fn family(&mut self, snapshot: &Snapshot, hands: &mut dyn Hands) -> Vec<Handle> {
+        self.scene(snapshot, hands).alive(Whom::Family)
     }
 
     /// Waits for a step's effect.
     fn watch(
         &mut self,
-        step: usize,
+        place: usize,
         until: Time,
         moment: Moment<'_>,
         hands: &mut dyn Hands,
@@ -474,24 +344,19 @@ impl Act {
         let now = moment.now;
         self.held
             .adopt(call, &self.guard, now, moment.snapshot, hands);
-        if let Some(next) = self.is_done(moment, hands) {
+        let step = self.target.steps.get(place).cloned();
+        let way = step.as_ref().map(|step| step.way());
+        if let Some(next) = self.is_done(way.as_deref(), moment, hands) {
             return next;
         }
-        let next = Next::Go(Stage::Due(step + 1));
-        match self.target.steps.get(step) {
-            Some(Step::ShutKernel { .. } | Step::TerminateClient { .. }) => match &self.answer {
-                Answer::Waiting | Answer::Done => {}
-                Answer::AtWork => return Next::End(Outcome::RuleNoLongerTrue),
-                Answer::Failed(_) => return next,
-                Answer::Restarts(_) if self.guard.policy.direct => return next,
-                Answer::Restarts(why) => return Next::End(Outcome::left_to_server(why)),
-            },
-            Some(&Step::Signal { whom, .. }) => {
-                if self.whom(whom, moment.snapshot, hands).is_empty() {
-                    return next;
-                }
-            }
-            Some(Step::Advise { .. }) | None => return next,
+        let next = Next::Go(Stage::Due(place + 1));
+        let Some(way) = way else {
+            return next;
+        };
+        match way.effect(&mut self.scene(moment.snapshot, hands)) {
+            Effect::Pending => {}
+            Effect::Over => return next,
+            Effect::Ends(outcome) => return Next::End(outcome),
         }
         // Activity cancels.
         if moment.stands == Standing::NoLonger
@@ -502,12 +367,8 @@ impl Act {
         if moment.now < until {
             return Next::Wait(until);
         }
-        // A server that has said nothing may start again what is ended without it.
-        let is_kernel = matches!(self.target.steps[step], Step::ShutKernel { .. });
-        if is_kernel && self.answer == Answer::Waiting && !self.guard.policy.direct {
-            return Next::End(Outcome::left_to_server("its server has not answered"));
-        }
-        next
+        let expired = way.expired(&self.scene(moment.snapshot, hands));
+        expired.map_or(next, Next::End)
     }
 
     /// Hears what came of what was asked, and writes it down.
@@ -527,30 +388,38 @@ impl Act {
             Answer::AtWork => Some("it is at work".to_owned()),
             Answer::Failed(error) | Answer::Restarts(error) => Some(error.clone()),
         };
-        let Some(deed) = self.asked.take() else {
+        let Some(asked) = self.asked.take() else {
             return Ok(());
         };
-        self.is_shut |= error.is_none() && matches!(deed, Deed::ShutKernel { .. });
+        self.is_shut |= error.is_none() && asked.prevents_respawn;
+        let deed = asked.deed;
         let failure = error.map(|error| Failure { pid: None, error });
         let failures = failure.into_iter().collect();
         self.note(now, Event::Done { deed, failures }, record)
     }
 
-    /// Whether no member is left, or those that are left have let go. What they have started since may go
-    /// on where it holds no GPU: it saves a checkpoint, say.
-    fn is_done(&mut self, moment: Moment<'_>, hands: &mut dyn Hands) -> Option<Next> {
+    /// Whether no member is left, or those that are left have let go, or whatever else a way says is enough.
+    /// What they have started since may go on where it holds no GPU: it saves a checkpoint, say.
+    fn is_done(
+        &mut self,
+        way: Option<&dyn Way>,
+        moment: Moment<'_>,
+        hands: &mut dyn Hands,
+    ) -> Option<Next> {
         let since = moment.now;
-        let alive = self.whom(Whom::Family, moment.snapshot, hands);
+        let alive = self.family(moment.snapshot, hands);
         if self.first_deed.is_none() {
             let is_gone = alive.is_empty();
             return is_gone.then_some(Next::End(Outcome::AlreadyGone));
         }
-        let is_back = || {
-            alive.iter().all(|&handle| !self.held.is_adopted(handle))
+        let measured = Measured {
+            is_nobody_left: alive.is_empty(),
+            is_back: alive.iter().all(|&handle| !self.held.is_adopted(handle))
                 && hold_anything(&self.target, moment.snapshot) == Some(false)
-                && matches!(self.compare(moment), Some(Back::Yes(_)))
+                && matches!(self.compare(moment), Some(Back::Yes(_))),
         };
-        (alive.is_empty() || is_back()).then_some(Next::Go(Stage::Verifying { since, freed: None }))
+        let is_done = way.map_or(measured.is_all(), |way| way.is_done(&measured));
+        is_done.then_some(Next::Go(Stage::Verifying { since, freed: None }))
     }
 
     fn verify(

@@ -17,8 +17,8 @@ use super::ledger::{self, Actor, Deed, Entry, Event, Failure, Ledger, Process, R
 use super::lock::{self, Lock};
 use super::policy::Pace;
 use super::resume::resume;
-use super::server::ask_servers;
 use super::standing::standing;
+use super::step::ask_servers;
 use super::target::Target;
 use super::verify::Outcome;
 use crate::host::Roots;

@@ -16,9 +16,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
 
-use super::mps;
 use super::policy::Signal;
-use super::target::Kernel;
+use super::step::{AskServer, Request, Services};
 use crate::host::{Guarded, Listed, Roots, read_all, read_guarded, read_host, read_wait_channel};
 
 /// A process that may be touched.
@@ -74,25 +73,6 @@ pub enum NotSent {
     Failed(String),
 }
 
-/// What is asked of somebody else.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Request {
-    /// Of a notebook server: to shut a kernel down.
-    ShutKernel {
-        /// Which.
-        kernel: Kernel,
-        /// Also where it is at work now.
-        even_at_work: bool,
-    },
-    /// Of the control daemon of the Multi-Process Service: to part with clients.
-    TerminateClient {
-        /// Which.
-        pids: Vec<u32>,
-        /// Where the daemon listens; `None` for the usual place.
-        pipe_directory: Option<Arc<str>>,
-    },
-}
-
 /// What came of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
@@ -146,16 +126,11 @@ pub trait Hands {
     fn release(&mut self);
 }
 
-/// Asks a notebook server to shut a kernel down, having looked at its state: one that is at work is left
-/// alone, unless the second argument says otherwise. May take seconds.
-pub type AskServer = Arc<dyn Fn(&Kernel, bool) -> Answer + Send + Sync>;
-
 /// The hands that there are.
 pub struct Pidfds {
     roots: Roots,
     held: Vec<OwnedFd>,
-    server: Option<AskServer>,
-    control: PathBuf,
+    services: Services,
     asked: Option<Receiver<Answer>>,
     answer: Answer,
 }
@@ -166,8 +141,7 @@ impl Pidfds {
         Self {
             roots,
             held: Vec::new(),
-            server: None,
-            control: mps::CONTROL.into(),
+            services: Services::default(),
             asked: None,
             answer: Answer::Waiting,
         }
@@ -175,13 +149,13 @@ impl Pidfds {
 
     /// How notebook servers are asked. It is called on a thread of its own.
     pub fn with_server(mut self, server: AskServer) -> Self {
-        self.server = Some(server);
+        self.services.server = Some(server);
         self
     }
 
     /// Where the control program of the Multi-Process Service is.
     pub fn with_mps_control(mut self, control: PathBuf) -> Self {
-        self.control = control;
+        self.services.mps_control = control;
         self
     }
 
@@ -276,25 +250,9 @@ impl Hands for Pidfds {
 
     fn ask(&mut self, request: Request) {
         let (sender, receiver) = sync_channel(1);
-        let server = self.server.clone();
-        let control = self.control.clone();
+        let services = self.services.clone();
         let work = move || {
-            let answer = match request {
-                Request::ShutKernel {
-                    kernel,
-                    even_at_work,
-                } => match server {
-                    Some(ask) => ask(&kernel, even_at_work),
-                    None => Answer::Failed("no notebook server is asked here".to_owned()),
-                },
-                Request::TerminateClient {
-                    pids,
-                    pipe_directory,
-                } => match mps::terminate(&control, &pids, pipe_directory.as_deref()) {
-                    Ok(()) => Answer::Done,
-                    Err(error) => Answer::Failed(error.to_string()),
-                },
-            };
+            let answer = request.perform(&services);
             // Nobody listens any more where the act is over.
             let _ = sender.send(answer);
         };
@@ -338,6 +296,7 @@ impl std::fmt::Debug for Pidfds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reclaim::step::Kernel;
 
     #[test]
     fn what_is_not_who_is_meant_is_not_held() {

@@ -31,7 +31,7 @@ pub(super) struct One {
     pub pid: u32,
     pub start_ticks: u64,
     uid: u32,
-    handle: Handle,
+    pub handle: Handle,
     /// Of the family, and not its launcher.
     pub is_member: bool,
     /// It was born after the plan.
@@ -135,8 +135,16 @@ impl Held {
         self.get(handle).is_some_and(|one| one.is_adopted)
     }
 
+    /// Those who are alive; of those that were not in the plan, only those that hold a GPU.
+    pub fn concerned(&mut self, snapshot: &Snapshot, hands: &mut dyn Hands) -> Vec<One> {
+        let mut alive = self.alive(hands);
+        alive.retain(|&handle| self.is_concerned(handle, snapshot, hands));
+        let all = alive.into_iter();
+        all.filter_map(|handle| self.get(handle).cloned()).collect()
+    }
+
     /// Whether a held process is one of the plan's, or holds a GPU, or may.
-    pub fn is_concerned(&self, handle: Handle, snapshot: &Snapshot, hands: &mut dyn Hands) -> bool {
+    fn is_concerned(&self, handle: Handle, snapshot: &Snapshot, hands: &mut dyn Hands) -> bool {
         self.get(handle).is_some_and(|one| {
             let holds = |facts| holds_gpu(one.pid, &facts, snapshot) != Some(false);
             !one.is_adopted || hands.look(one.pid).is_none_or(holds)

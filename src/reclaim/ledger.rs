@@ -15,7 +15,7 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use super::policy::Signal;
+pub use super::step::Deed;
 use super::target::Target;
 use super::verify::Outcome;
 use crate::model::Time;
@@ -110,29 +110,6 @@ pub struct Actor {
     /// Nobody was asked: `gpumem reap --watch` acted by itself.
     #[serde(default)]
     pub is_unattended: bool,
-}
-
-/// One thing that is done.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(tag = "deed", rename_all = "snake_case")]
-pub enum Deed {
-    /// Signals are sent, to each of the processes all of them in this order.
-    Signal {
-        /// Which.
-        signals: Vec<Signal>,
-        /// To whom.
-        processes: Vec<Process>,
-    },
-    /// A notebook server is asked to shut a kernel down.
-    ShutKernel {
-        /// Which.
-        kernel_id: Arc<str>,
-    },
-    /// The Multi-Process Service is asked to part with clients.
-    TerminateClient {
-        /// Which.
-        pids: Vec<u32>,
-    },
 }
 
 /// A process.

@@ -4,7 +4,7 @@
 //! refusals with their reasons; it is pure, and so are [`guard`] (who is never touched), [`policy`] (what is asked
 //! for), [`mod@standing`] (whether what a rule said is still so) and [`verify`] (what came back, as NVML sees it). [`executor`] carries a plan out, for whoever
 //! asked, and [`act`] one target of it, one call at a time, driven by data; [`hands`] is the only place that touches the world, through pidfds and never
-//! through a number; how a notebook's [`server`] is asked, and the daemon of [`mps`], is beside it.
+//! through a number. Each way to get memory back is a file of [`step`].
 //! [`ledger`] is written before anything is sent, [`mod@resume`] makes those go on whom a gpumem that was
 //! killed has left stopped, [`lock`] holds off a second reaper, [`warnings`]
 //! remember who was warned before an act of which nobody is asked.
@@ -12,23 +12,21 @@
 //! Nothing here prints, asks a clock, knows NVML or judges: what rules find now is said with each sample.
 
 pub mod act;
-mod deeds;
 pub mod executor;
 pub mod guard;
 pub mod hands;
 mod held;
 pub mod keep;
+mod launcher;
 pub mod ledger;
 pub mod lock;
-pub mod mps;
 pub mod plan;
 pub mod policy;
 mod respawn;
 pub mod resume;
 mod select;
-pub mod server;
 pub mod standing;
-mod steps;
+pub mod step;
 pub mod target;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -44,8 +42,8 @@ pub use lock::Lock;
 pub use plan::{Plan, Refused, plan};
 pub use policy::{Exempt, FindingSelector, Limits, Pace, Policy, Signal, Targets};
 pub use resume::resume;
-pub use server::ask_servers;
 pub use standing::standing;
+pub use step::ask_servers;
 pub use target::Target;
 pub use verify::Outcome;
 pub use warnings::Warnings;

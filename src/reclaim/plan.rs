@@ -3,7 +3,7 @@
 //! What is shown is this value, and what is carried out is this very value: see `act`. The families of
 //! [`crate::model::family`] say what belongs together, and a family is ended whole or not at all: by a
 //! rule only where the rule found every one of its members that NVML lists. Whom a policy means is in
-//! `select`, how a target is ended in `steps`, who is never one in `guard`.
+//! `select`, how a target is ended in `step`, who is never one in `guard`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,9 +12,10 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::guard::{Call, Guard, Protection};
+use super::launcher::{is_launcher, leader};
 use super::policy::Targets;
 use super::select::{Accused, found, named};
-use super::steps;
+use super::step::{self, Candidate};
 use super::target::{Because, Member, MemberGpu, Reason, Target};
 use crate::host::Guarded;
 use crate::model::family::{Family, member};
@@ -275,7 +276,7 @@ fn by_launcher(seen: &Seen<'_>) -> Vec<Family> {
 /// The launcher of a run that a process is a rank of, while it lives.
 fn living_launcher(process: &Process) -> Option<&Arc<Parent>> {
     let parent = process.parent.as_ref()?;
-    (process.ppid == Some(parent.pid) && steps::is_launcher(parent)).then_some(parent)
+    (process.ppid == Some(parent.pid) && is_launcher(parent)).then_some(parent)
 }
 
 /// Makes a target of what belongs together, or says why not.
@@ -401,9 +402,9 @@ fn target(
         }
         _ => None,
     };
-    let leader = steps::leader(&members, &processes);
+    let leader = leader(&members, &processes);
     let bytes = bytes(&members, &dead, seen.snapshot);
-    let way = steps::way(&steps::Whose {
+    let way = step::steps(&Candidate {
         guard,
         processes: &processes,
         launcher: launcher.as_ref(),

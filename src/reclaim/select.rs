@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::guard::{Guard, Protection};
+use super::launcher::is_launcher;
 use super::plan::{Refused, Seen, Why, gpus, name};
 use super::policy::{FindingSelector, Limits, ProcessNames};
-use super::steps::is_launcher;
 use crate::model::Process;
 use crate::model::finding::{Action, Finding, Kind};
 

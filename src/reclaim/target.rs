@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::guard::Call;
-use super::policy::Signal;
+pub use super::step::{Kernel, Step, Whom};
 use crate::model::finding::{Finding, Kind};
 use crate::model::{Identity, Start, Time};
 
@@ -50,9 +50,7 @@ impl Target {
 
     /// Whether there is only something to say.
     pub fn is_advice(&self) -> bool {
-        self.steps
-            .iter()
-            .all(|step| matches!(step, Step::Advise { .. }))
+        self.steps.iter().all(|step| step.advice().is_some())
     }
 }
 
@@ -145,71 +143,4 @@ pub struct MemberGpu {
     pub uuid: Option<Arc<str>>,
     /// How much; `None` where NVML does not say.
     pub used_bytes: Option<u64>,
-}
-
-/// One thing to do.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(tag = "step", rename_all = "snake_case")]
-pub enum Step {
-    /// Ask the notebook server to shut the kernel down.
-    ShutKernel {
-        /// Which, and where.
-        kernel: Kernel,
-        /// How long to wait.
-        grace_seconds: f64,
-    },
-    /// Ask the control daemon of the Multi-Process Service to part with its clients.
-    TerminateClient {
-        /// Which.
-        pids: Vec<u32>,
-        /// `CUDA_MPS_PIPE_DIRECTORY`, where the clients have one.
-        pipe_directory: Option<Arc<str>>,
-        /// How long to wait.
-        grace_seconds: f64,
-    },
-    /// Send a signal.
-    Signal {
-        /// Which.
-        signal: Signal,
-        /// To whom.
-        whom: Whom,
-        /// How long to wait.
-        grace_seconds: f64,
-    },
-    /// Only say what to type.
-    Advise {
-        /// That. Holds names that others chose: escape it for a terminal.
-        command: Arc<str>,
-    },
-}
-
-/// To whom a signal goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Whom {
-    /// What started the members.
-    Launcher,
-    /// The member that the others depend on.
-    Leader,
-    /// All members.
-    Family,
-}
-
-/// A notebook kernel at its server.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Kernel {
-    /// The kernel's id.
-    pub id: Arc<str>,
-    /// Its process.
-    pub pid: u32,
-    /// Clock ticks from boot to the process's start.
-    pub start_ticks: u64,
-    /// The server's last word of activity; what is later is not what the plan was made of.
-    pub last_activity: Option<Time>,
-    /// The server.
-    pub server_url: Arc<str>,
-    /// The server's process.
-    pub server_pid: Option<u32>,
-    /// The notebook.
-    pub notebook: Option<Arc<str>>,
 }

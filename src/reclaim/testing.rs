@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::guard::Guard;
-use super::hands::{Answer, Approved, Handle, Hands, NotOpened, NotSent, Request};
+use super::hands::{Answer, Approved, Handle, Hands, NotOpened, NotSent};
 use super::ledger::{Entry, Error, Record};
 use super::plan::{Plan, Seen, plan};
 use super::policy::{FindingSelector, Policy, Signal, Targets};
+use super::step::Request;
 use crate::host::{Guarded, Listed, Ourselves};
 use crate::model::evidence::{Evidence, StoppedEvidence};
 use crate::model::family::{Family, families};

@@ -86,13 +86,6 @@ impl Outcome {
         }
     }
 
-    /// That a kernel was left alone which its server, that has not shut it down, would start again.
-    pub(super) fn left_to_server(why: &str) -> Self {
-        let command = format!("shut the kernel down in its notebook; {why}").into();
-        let why = Protection::Owned { command };
-        Self::Protected { why }
-    }
-
     /// What it means that a process is protected.
     pub fn of(protection: Protection) -> Self {
         match protection {

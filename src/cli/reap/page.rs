@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use super::document::{Planned, Report, Status};
 use super::refusal::{self, Reader, protected, refusal};
-use crate::model::Kind;
 use crate::reclaim::guard::Protection;
 use crate::reclaim::ledger::{Deed, Failure, Process};
-use crate::reclaim::target::{Member, Reason, Step, Whom};
-use crate::reclaim::{Outcome, Signal, Target};
+use crate::reclaim::target::{Member, Reason, Step};
+use crate::reclaim::{Outcome, Target};
 use crate::report::escape::{escape, fit};
 use crate::report::style::Style;
-use crate::units::{Bytes, Span};
+use crate::units::Bytes;
 
 /// Columns of a command; the rest of it is in the JSON.
 const NAME_COLUMNS: usize = 100;
@@ -200,81 +199,18 @@ pub(super) fn numbers(numbers: &[u32]) -> String {
 
 /// A step, in words.
 fn in_words(step: &Step, target: &Target, reader: Reader) -> String {
-    let wait = |seconds: f64| Span::from_seconds(seconds);
-    match step {
-        Step::ShutKernel {
-            kernel,
-            grace_seconds,
-        } => {
-            let server = escape(&kernel.server_url);
-            let pid = kernel.server_pid.map(|pid| format!(" ({pid})"));
-            let (id, pid) = (escape(&kernel.id), pid.unwrap_or_default());
-            let wait = wait(*grace_seconds);
-            format!("ask the notebook server {server}{pid} to shut kernel {id} down; wait {wait}")
-        }
-        Step::TerminateClient {
-            pids,
-            grace_seconds,
-            ..
-        } => {
-            let (pids, wait) = (numbers(pids), wait(*grace_seconds));
-            format!("ask the MPS control daemon to part with {pids}; wait {wait}")
-        }
-        Step::Signal {
-            signal,
-            whom,
-            grace_seconds,
-        } => {
-            let whom = match whom {
-                Whom::Launcher => target.launcher.as_ref().map_or_else(
-                    || "its launcher".to_owned(),
-                    |launcher| format!("{}, its launcher", launcher.pid),
-                ),
-                Whom::Leader => target.leader.to_string(),
-                Whom::Family => {
-                    let pids: Vec<u32> = target.members.iter().map(|it| it.pid).collect();
-                    numbers(&pids)
-                }
-            };
-            // Who is stopped hears nothing else before it goes on.
-            let is_stopped = match &target.reason {
-                Reason::Found { findings } => findings.iter().any(|it| it.kind == Kind::Stopped),
-                Reason::Named => false,
-            };
-            let resumes = match is_stopped && *signal != Signal::Kill {
-                true => " and SIGCONT",
-                false => "",
-            };
-            format!("{signal}{resumes} to {whom}; wait {}", wait(*grace_seconds))
-        }
-        Step::Advise { command } => {
+    match step.advice() {
+        Some(command) => {
             let command = Arc::clone(command);
             protected(&Protection::Owned { command }, None, reader)
         }
+        None => escape(&step.describe(target)).into_owned(),
     }
 }
 
 /// What is about to be done, in words.
 pub(in crate::cli) fn deed(deed: &Deed) -> String {
-    match deed {
-        Deed::Signal { signals, processes } => {
-            let signals: Vec<&str> = signals.iter().map(|signal| signal.name()).collect();
-            let pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
-            format!("{} to {}", signals.join(" and "), numbers(&pids))
-        }
-        Deed::ShutKernel { kernel_id } => {
-            format!(
-                "asking its server to shut kernel {} down",
-                escape(kernel_id)
-            )
-        }
-        Deed::TerminateClient { pids } => {
-            format!(
-                "asking the MPS control daemon to part with {}",
-                numbers(pids)
-            )
-        }
-    }
+    escape(&deed.to_string()).into_owned()
 }
 
 /// What of it was not done.

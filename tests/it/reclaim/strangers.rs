@@ -6,7 +6,8 @@ use super::*;
 use crate::support::wait_until;
 use gpumem::host::{Guarded as Facts, Listed};
 use gpumem::reclaim::Hands;
-use gpumem::reclaim::hands::{Answer, Approved, Handle, NotOpened, NotSent, Request};
+use gpumem::reclaim::hands::{Answer, Approved, Handle, NotOpened, NotSent};
+use gpumem::reclaim::step::Request;
 
 /// Ends within a second of SIGTERM, or only when it is killed.
 const OBEYS: &str = "import signal, sys, time

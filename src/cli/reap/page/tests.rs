@@ -7,6 +7,7 @@ use crate::reclaim::Refused;
 use crate::reclaim::guard::Protection;
 use crate::reclaim::plan::{Plan, Why};
 use crate::reclaim::policy::Signal;
+use crate::reclaim::target::Whom;
 use crate::reclaim::target::{Because, MemberGpu};
 
 const READER: Reader = Reader {

@@ -4,10 +4,12 @@
 //! that a test can be one. Which findings lead to an act the configuration says, whether one may be
 //! touched [`crate::reclaim`] does; who was warned, and when, is in [`crate::reclaim::warnings`].
 
+mod warnings;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::herald::{Delivery, Kind as NoticeKind, Notice, Told};
+use super::herald::Notice;
 use crate::cli::reap::page;
 use crate::cli::reap::refusal::{self, Place, Reader};
 use crate::config::reap::{Reap, Response, is_reaped};
@@ -19,7 +21,7 @@ use crate::reclaim::ledger::{self, Actor, Deed, Failure};
 use crate::reclaim::plan::{Seen, pids};
 use crate::reclaim::policy::Pace;
 use crate::reclaim::target::{Member, Reason, Step};
-use crate::reclaim::warnings::{Due, Terms};
+use crate::reclaim::warnings::Due;
 use crate::reclaim::{
     Executor, FindingSelector, Guard, JudgedSample, Observer, Outcome, Plan, Progress, Target,
     Targets, Tools, Warnings, plan,
@@ -247,127 +249,6 @@ impl Desk {
         is_reaped(finding.kind) && self.reap.response(&finding.rule) == Response::Reap
     }
 
-    fn terms(&self) -> Terms {
-        Terms {
-            warn: self.reap.warn.0,
-            grace: self.reap.grace.0,
-        }
-    }
-
-    /// Has the warning given that is due.
-    fn warn(&mut self, finding: &Finding, is_of_end: bool, now: Time, world: &mut dyn World) {
-        let in_vain = self.in_vain.get(&finding.id);
-        let is_waiting = in_vain.is_some_and(|it| now < it.again);
-        if is_waiting || self.telling.contains(&finding.id) || !is_seen(finding, &self.snapshot) {
-            return;
-        }
-        let terms = self.terms();
-        let known = self.warnings.of(finding, is_of_end);
-        let due = known.map_or(Due::First, |it| it.due(now, terms));
-        let grace = terms.grace.as_secs_f64();
-        let warn = terms.warn.as_secs_f64();
-        let (kind, acts_at) = match (due, is_of_end) {
-            (Due::First, false) => (NoticeKind::Found, None),
-            (Due::First, true) => (
-                NoticeKind::Warning,
-                Some(now.plus_seconds(warn).plus_seconds(grace)),
-            ),
-            (Due::Last, true) if known.is_some_and(|it| !it.is_over) => {
-                (NoticeKind::LastWarning, Some(now.plus_seconds(grace)))
-            }
-            _ => return,
-        };
-        let about = finding.process.as_ref();
-        let process = about.and_then(|about| self.snapshot.process(about.pid));
-        let notice = Notice {
-            kind,
-            time: now,
-            acts_at,
-            finding: finding.clone(),
-            uid: process.and_then(|process| process.uid),
-            host: self.snapshot.host.hostname.clone(),
-            command: self.reap.notify.clone(),
-            to_terminals: self.reap.warn_terminal,
-        };
-        if world.tell(notice) {
-            self.telling.insert(Arc::clone(&finding.id));
-        }
-    }
-
-    /// Somebody was told, or nobody was.
-    pub(super) fn told(&mut self, told: Told, now: Time, world: &mut dyn World) {
-        let Told { notice, result } = told;
-        let finding = &notice.finding;
-        self.telling.remove(&finding.id);
-        let whom = finding.process.as_ref().and_then(|it| it.user.as_deref());
-        let whom = whom.unwrap_or("nobody in particular");
-        let written = result
-            .map_err(|error| error.to_string())
-            .and_then(|delivery| {
-                let is_of_end = notice.kind != NoticeKind::Found;
-                let noted = self.warnings.note(finding, is_of_end, now);
-                noted.map(|()| delivery).map_err(|error| error.to_string())
-            });
-        match written {
-            Ok(delivery) => {
-                let what = match (notice.kind, notice.acts_at) {
-                    (NoticeKind::Found, _) | (_, None) => "told".to_owned(),
-                    (NoticeKind::Warning, Some(at)) => format!("warned, to be killed at {at}"),
-                    (NoticeKind::LastWarning, Some(at)) => {
-                        format!("warned last, to be killed at {at}")
-                    }
-                };
-                self.in_vain.remove(&finding.id);
-                let by = by(delivery);
-                world.log(&format!("{}: {whom} {what}{by}", finding.message));
-            }
-            Err(error) => {
-                let again = now.plus_seconds(RETRY_SECONDS);
-                let known = self.in_vain.get(&finding.id);
-                // It is tried again and again, and said once.
-                if known.is_none_or(|it| it.error != error) {
-                    world.log(&format!("{}: {whom} not told: {error}", finding.message));
-                }
-                let since = known.map_or(now, |it| it.since);
-                let in_vain = InVain {
-                    since,
-                    again,
-                    error,
-                };
-                self.in_vain.insert(Arc::clone(&finding.id), in_vain);
-            }
-        }
-    }
-
-    /// Says once that nothing is done because nobody could be told, when it would have been done had
-    /// somebody been told when it was tried first.
-    fn spare_untold(
-        &mut self,
-        target: &Target,
-        found: &[&Finding],
-        now: Time,
-        world: &mut dyn World,
-    ) {
-        let terms = self.terms();
-        let untold = found.iter().find_map(|finding| {
-            let in_vain = self.in_vain.get(&finding.id)?;
-            let known = self.warnings.of(finding, true).filter(|it| !it.is_over);
-            let warn = match known {
-                // It was the last warning that nobody got.
-                Some(_) => 0.0,
-                None => terms.warn.as_secs_f64(),
-            };
-            let due = in_vain.since.plus_seconds(warn);
-            let due = due.plus_seconds(terms.grace.as_secs_f64());
-            (now >= due).then(|| in_vain.error.clone())
-        });
-        if let Some(error) = untold {
-            let named = named(target);
-            let why = format!("{named}: skipped: nobody could be warned: {error}");
-            self.leave(&because(target), &why, world);
-        }
-    }
-
     /// Says what would be ended, if its rule said so.
     fn rehearse(&mut self, told: &[Finding], now: Time, world: &mut dyn World) {
         let terms = self.terms();
@@ -563,18 +444,6 @@ impl Desk {
     }
 }
 
-/// By what somebody was told.
-fn by(delivery: Delivery) -> String {
-    let terminals = match delivery.terminals {
-        0 => None,
-        1 => Some("on 1 terminal".to_owned()),
-        count => Some(format!("on {count} terminals")),
-    };
-    let command = delivery.command.then(|| "by the notify command".to_owned());
-    let ways: Vec<String> = command.into_iter().chain(terminals).collect();
-    format!(" {}", ways.join(" and "))
-}
-
 /// Whether a snapshot shows the process of a finding, and its GPUs: else what is said of it is what was
 /// said before, and nothing is done upon that.
 fn is_seen(finding: &Finding, snapshot: &Snapshot) -> bool {
@@ -598,11 +467,8 @@ fn because(target: &Target) -> Vec<Arc<str>> {
 
 /// What its owner would type.
 fn advised(target: &Target) -> &str {
-    let mut commands = target.steps.iter().filter_map(|step| match step {
-        Step::Advise { command } => Some(&**command),
-        _ => None,
-    });
-    commands.next().unwrap_or("gpumem reap --direct")
+    let mut commands = target.steps.iter().filter_map(Step::advice);
+    commands.next().map_or("gpumem reap --direct", |it| &**it)
 }
 
 /// A target in a line.

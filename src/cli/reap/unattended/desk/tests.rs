@@ -1,7 +1,7 @@
 //! Days at the desk: what is told, when it is acted, and what keeps it from being.
 
 use super::*;
-use crate::cli::reap::unattended::herald::Undelivered;
+use crate::cli::reap::unattended::herald::{Delivery, Kind as NoticeKind, Told, Undelivered};
 use crate::cli::reap::unattended::hook;
 use crate::config::{self, Config};
 use crate::model::Process;

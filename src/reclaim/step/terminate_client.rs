@@ -1,15 +1,30 @@
-//! The control daemon of NVIDIA's Multi-Process Service: to part with a client, before that is ended.
+//! A way: the control daemon of NVIDIA's Multi-Process Service parts with a client, before that is ended.
 //!
 //! A client that is killed with work in flight can take its server, and with it all other clients, down.
 //! The daemon is spoken to by its own program, which reads commands on its standard input (NVIDIA:
 //! Multi-Process Service, appendix "Tools and Interface Reference"). The server itself is never touched.
 
+use std::fmt;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::Duration;
+
+use super::{Asked, Begun, Candidate, Context, Deed, Effect, Request, Scene, Services, Step, Way};
+use crate::model::snapshot::ProcessType;
+use crate::model::{Process, Snapshot};
+use crate::reclaim::hands::{Answer, Handle};
+use crate::reclaim::ledger;
+use crate::reclaim::target::Target;
+use crate::reclaim::verify::Outcome;
+use crate::units::Span;
+
+/// What a client may take to part from its server: more than the control daemon has for one command, or
+/// a client would be signalled while it is being parted with.
+const GRACE_SECONDS: f64 = 5.0;
 
 /// Where the program is installed.
 pub const CONTROL: &str = "/usr/bin/nvidia-cuda-mps-control";
@@ -19,6 +34,90 @@ const DEADLINE: Duration = Duration::from_secs(3);
 const MOST_BYTES: u64 = 64 << 10;
 /// How many servers are asked for their clients; there is one a user.
 const MOST_SERVERS: usize = 64;
+
+/// To have the daemon part with clients.
+pub(super) struct TerminateClient<'a> {
+    pub pids: &'a [u32],
+    pub pipe_directory: &'a Option<Arc<str>>,
+    pub grace_seconds: f64,
+}
+
+/// Where some of a family are clients of the service.
+pub(super) fn plan(candidate: &Candidate<'_>) -> Option<Step> {
+    let clients: Vec<&Process> = candidate
+        .processes
+        .iter()
+        .copied()
+        .filter(|process| is_client(process, candidate.snapshot))
+        .collect();
+    (!clients.is_empty()).then(|| Step::TerminateClient {
+        pids: clients.iter().map(|process| process.pid).collect(),
+        pipe_directory: clients.iter().find_map(|process| {
+            let environment = process.environment.as_deref()?;
+            environment.get("CUDA_MPS_PIPE_DIRECTORY").cloned()
+        }),
+        grace_seconds: GRACE_SECONDS,
+    })
+}
+
+fn is_client(process: &Process, snapshot: &Snapshot) -> bool {
+    let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
+    rows.flatten()
+        .any(|row| row.pid == process.pid && row.kind == ProcessType::Mps)
+}
+
+/// What the daemon is asked, in words.
+pub(super) fn write_deed(f: &mut fmt::Formatter<'_>, pids: &[u32]) -> fmt::Result {
+    let pids = super::numbers(pids.iter().copied());
+    write!(f, "asking the MPS control daemon to part with {pids}")
+}
+
+/// Asks, by the control program.
+pub(super) fn perform(services: &Services, pids: &[u32], pipe_directory: Option<&str>) -> Answer {
+    match terminate(&services.mps_control, pids, pipe_directory) {
+        Ok(()) => Answer::Done,
+        Err(error) => Answer::Failed(error.to_string()),
+    }
+}
+
+impl Way for TerminateClient<'_> {
+    fn describe(&self, _: &Target) -> String {
+        let pids = super::numbers(self.pids.iter().copied());
+        let wait = Span::from_seconds(self.grace_seconds);
+        format!("ask the MPS control daemon to part with {pids}; wait {wait}")
+    }
+
+    fn recipients(&self, scene: &mut Scene<'_>) -> Vec<Handle> {
+        scene.held.alive(&mut *scene.hands)
+    }
+
+    fn execute(&self, context: &mut Context<'_>, _: &[Handle]) -> Result<Begun, ledger::Error> {
+        let deed = Deed::TerminateClient {
+            pids: self.pids.to_vec(),
+        };
+        let request = Request::TerminateClient {
+            pids: self.pids.to_vec(),
+            pipe_directory: self.pipe_directory.clone(),
+        };
+        context.ask(&deed, request)?;
+        Ok(Begun::Asked(Asked {
+            deed,
+            prevents_respawn: false,
+        }))
+    }
+
+    fn grace_seconds(&self) -> f64 {
+        self.grace_seconds
+    }
+
+    fn effect(&self, scene: &mut Scene<'_>) -> Effect {
+        match scene.answer {
+            Answer::Waiting | Answer::Done => Effect::Pending,
+            Answer::AtWork => Effect::Ends(Outcome::RuleNoLongerTrue),
+            Answer::Failed(_) | Answer::Restarts(_) => Effect::Over,
+        }
+    }
+}
 
 /// Why clients were not parted with.
 #[derive(Debug, thiserror::Error)]

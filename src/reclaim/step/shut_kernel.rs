@@ -1,4 +1,4 @@
-//! How a notebook's server is asked to shut its kernel down.
+//! A way: the notebook's server shuts its kernel down, and does not start it again.
 //!
 //! Everything is looked at anew: the process that the plan means, by its start; that it is still that
 //! kernel, by its argv; who started it, where that one serves, and what it says of the kernel at this
@@ -6,18 +6,32 @@
 //! there still it would start again what is merely ended, so that the kernel is left alone; where it is gone,
 //! the act goes on to signals.
 //!
-//! Takes seconds, and reads users' files, which may hang: [`Pidfds`](super::Pidfds) calls it on a thread
+//! Takes seconds, and reads users' files, which may hang: [`Pidfds`](crate::reclaim::Pidfds) calls it on a thread
 //! of its own. The token that it uses is in no answer and no error; see `host::jupyter`.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::Duration;
 
-use super::hands::{Answer, AskServer};
-use super::target::Kernel;
+use serde::{Deserialize, Serialize};
+
+use super::{Asked, Begun, Candidate, Context, Deed, Effect, Request, Scene, Services, Step, Way};
 use crate::host::Roots;
-use crate::host::jupyter::{self, Candidate, Client, KernelState, read_kernel};
+use crate::host::jupyter::{self, Client, KernelState, read_kernel};
+use crate::model::snapshot::Jupyter;
+use crate::model::{Process, Time};
+use crate::reclaim::guard::Protection;
+use crate::reclaim::hands::{Answer, Handle};
+use crate::reclaim::ledger;
+use crate::reclaim::target::Target;
+use crate::reclaim::verify::Outcome;
+use crate::units::Span;
+
+/// A notebook server goes from interrupt to SIGKILL within 5 s (`jupyter_client`:
+/// `KernelManager.shutdown_wait_time`); that it has not answered is known within 9 s.
+const GRACE_SECONDS: f64 = 10.0;
 
 /// How long its files are waited for. With the next it is less than the act waits: what has not been
 /// sent by then is not sent.
@@ -27,6 +41,176 @@ const LOOK_TIME: Duration = Duration::from_secs(2);
 /// How long the server has to shut it down: it goes from interrupt to SIGKILL within 5 s
 /// (`jupyter_client`: `KernelManager.shutdown_wait_time`).
 const SHUT_TIME: Duration = Duration::from_secs(6);
+
+/// A notebook kernel at its server.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Kernel {
+    /// The kernel's id.
+    pub id: Arc<str>,
+    /// Its process.
+    pub pid: u32,
+    /// Clock ticks from boot to the process's start.
+    pub start_ticks: u64,
+    /// The server's last word of activity; what is later is not what the plan was made of.
+    pub last_activity: Option<Time>,
+    /// The server.
+    pub server_url: Arc<str>,
+    /// The server's process.
+    pub server_pid: Option<u32>,
+    /// The notebook.
+    pub notebook: Option<Arc<str>>,
+}
+
+/// Asks a notebook server to shut a kernel down, having looked at its state: one that is at work is left
+/// alone, unless the second argument says otherwise. May take seconds.
+pub type AskServer = Arc<dyn Fn(&Kernel, bool) -> Answer + Send + Sync>;
+
+/// To have a kernel shut down.
+pub(super) struct ShutKernel<'a> {
+    pub kernel: &'a Kernel,
+    pub grace_seconds: f64,
+}
+
+/// Where a family is that of a kernel whose server can be asked; its server starts again what is merely
+/// ended.
+pub(super) fn plan(candidate: &Candidate<'_>) -> Option<Step> {
+    let policy = &candidate.guard.policy;
+    if policy.direct && policy.signal.is_some() {
+        return None;
+    }
+    let kernels = candidate.processes.iter().filter_map(|it| kernel(it));
+    // What a kernel has forked looks like it, and is younger.
+    let kernel = kernels.min_by_key(|kernel| (kernel.start_ticks, kernel.pid))?;
+    Some(Step::ShutKernel {
+        kernel,
+        grace_seconds: GRACE_SECONDS,
+    })
+}
+
+/// What to do about a kernel that its server may start again and cannot be asked about: merely ended, the
+/// notebook's state is lost for nothing.
+pub(super) fn restarted(process: &Process) -> Option<Arc<str>> {
+    let kernel = process.jupyter.as_deref();
+    kernel
+        .filter(|it| it.may_be_restarted())
+        .map(through_server)
+}
+
+/// The kernel at its server, where that can be asked.
+fn kernel(process: &Process) -> Option<Kernel> {
+    let jupyter = process.jupyter.as_deref()?;
+    if jupyter.server_error.is_some() || process.has_lost_server() || !is_notebook(process) {
+        return None;
+    }
+    Some(Kernel {
+        id: jupyter.kernel_id.clone()?,
+        pid: process.pid,
+        start_ticks: process.start_ticks?,
+        last_activity: jupyter.last_activity,
+        server_url: jupyter.server_url.clone()?,
+        server_pid: jupyter.server_pid,
+        notebook: jupyter.notebook_path.clone(),
+    })
+}
+
+/// What to do about a kernel whose server cannot be asked, and why it is not signalled.
+fn through_server(kernel: &Jupyter) -> Arc<str> {
+    let why = kernel.server_error.as_deref();
+    let why = why.unwrap_or("it has not said what the kernel does");
+    let would = match kernel.server_alive {
+        Some(true) => "its server would start it again, and is not asked",
+        _ => "its server may start it again",
+    };
+    let way = match kernel.application.as_deref() {
+        Some("voila") => "close its dashboard, or stop Voilà",
+        Some("kernelgateway") => "have the client of its gateway shut it down",
+        Some("databricks") => "detach its notebook",
+        _ => "shut the kernel down in its notebook",
+    };
+    format!("{way}; {would}: {why}").into()
+}
+
+/// Whether a kernel may be started again by what started it; a program that runs a notebook from end to
+/// end does not do that.
+pub(super) fn is_notebook(process: &Process) -> bool {
+    process.jupyter.as_deref().is_some_and(|jupyter| {
+        let application = jupyter.application.as_deref();
+        !jupyter.is_batch() && !matches!(application, Some("vscode" | "marimo" | "ipykernel"))
+    })
+}
+
+/// What a server is asked, in words.
+pub(super) fn write_deed(f: &mut fmt::Formatter<'_>, kernel_id: &str) -> fmt::Result {
+    write!(f, "asking its server to shut kernel {kernel_id} down")
+}
+
+/// Asks, by whatever asks servers here.
+pub(super) fn perform(services: &Services, kernel: &Kernel, even_at_work: bool) -> Answer {
+    match &services.server {
+        Some(ask) => ask(kernel, even_at_work),
+        None => Answer::Failed("no notebook server is asked here".to_owned()),
+    }
+}
+
+impl Way for ShutKernel<'_> {
+    fn describe(&self, _: &Target) -> String {
+        let Kernel {
+            id,
+            server_url,
+            server_pid,
+            ..
+        } = self.kernel;
+        let pid = server_pid.map_or_else(String::new, |pid| format!(" ({pid})"));
+        let wait = Span::from_seconds(self.grace_seconds);
+        format!("ask the notebook server {server_url}{pid} to shut kernel {id} down; wait {wait}")
+    }
+
+    fn recipients(&self, scene: &mut Scene<'_>) -> Vec<Handle> {
+        scene.held.alive(&mut *scene.hands)
+    }
+
+    fn execute(&self, context: &mut Context<'_>, _: &[Handle]) -> Result<Begun, ledger::Error> {
+        let deed = Deed::ShutKernel {
+            kernel_id: Arc::clone(&self.kernel.id),
+        };
+        let request = Request::ShutKernel {
+            kernel: self.kernel.clone(),
+            even_at_work: context.is_named,
+        };
+        context.ask(&deed, request)?;
+        Ok(Begun::Asked(Asked {
+            deed,
+            prevents_respawn: true,
+        }))
+    }
+
+    fn grace_seconds(&self) -> f64 {
+        self.grace_seconds
+    }
+
+    fn effect(&self, scene: &mut Scene<'_>) -> Effect {
+        match scene.answer {
+            Answer::Waiting | Answer::Done => Effect::Pending,
+            Answer::AtWork => Effect::Ends(Outcome::RuleNoLongerTrue),
+            Answer::Failed(_) => Effect::Over,
+            Answer::Restarts(_) if scene.policy.direct => Effect::Over,
+            Answer::Restarts(why) => Effect::Ends(left_to_server(why)),
+        }
+    }
+
+    /// A server that has said nothing may start again what is ended without it.
+    fn expired(&self, scene: &Scene<'_>) -> Option<Outcome> {
+        let is_silent = *scene.answer == Answer::Waiting && !scene.policy.direct;
+        is_silent.then(|| left_to_server("its server has not answered"))
+    }
+}
+
+/// That a kernel was left alone which its server, that has not shut it down, would start again.
+fn left_to_server(why: &str) -> Outcome {
+    let command = format!("shut the kernel down in its notebook; {why}").into();
+    let why = Protection::Owned { command };
+    Outcome::Protected { why }
+}
 
 /// Why a kernel was not shut down.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -98,7 +282,7 @@ impl Error {
     }
 }
 
-/// How notebook servers are asked, for [`Pidfds::with_server`](super::Pidfds::with_server).
+/// How notebook servers are asked, for [`Pidfds::with_server`](crate::reclaim::Pidfds::with_server).
 pub fn ask_servers(roots: Roots) -> AskServer {
     Arc::new(
         move |kernel, even_at_work| match shut(&roots, kernel, even_at_work) {
@@ -149,7 +333,7 @@ pub fn shut(roots: &Roots, kernel: &Kernel, even_at_work: bool) -> Result<(), Er
 /// The kernel as it lies on this machine now.
 fn find(roots: &Roots, kernel: &Kernel) -> Result<jupyter::Kernel, Error> {
     let (id, pid) = (Arc::clone(&kernel.id), kernel.pid);
-    let candidate = Candidate::read(roots, pid, kernel.start_ticks);
+    let candidate = jupyter::Candidate::read(roots, pid, kernel.start_ticks);
     let candidate = candidate.filter(|it| {
         let jupyter = it.jupyter.as_deref();
         jupyter.and_then(|it| it.kernel_id.as_ref()) == Some(&id)
@@ -194,7 +378,6 @@ fn is_at_work(state: &KernelState, kernel: &Kernel) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Time;
 
     fn kernel(last_activity: Option<i64>) -> Kernel {
         Kernel {

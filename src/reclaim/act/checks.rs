@@ -1,0 +1,119 @@
+//! What is asked before each step: whether what the rule said is still so, and whether they may be touched.
+
+use super::{Act, Moment, Next, PATIENCE_SECONDS, Standing};
+use crate::model::{GpuProcess, Kind, Snapshot};
+use crate::reclaim::guard::{Call, Protection};
+use crate::reclaim::hands::{Handle, Hands};
+use crate::reclaim::target::Reason;
+use crate::reclaim::verify::Outcome;
+
+impl Act {
+    /// What a person named stands; a rule has to hold.
+    pub(super) fn ask_whether_it_stands(&mut self, moment: Moment<'_>) -> Option<Next> {
+        if self.target.call() == Call::Named {
+            return None;
+        }
+        match moment.stands {
+            Standing::Holds => {
+                self.unknown_since = None;
+                None
+            }
+            // They were made to go on, and go on: that is no activity of theirs.
+            Standing::NoLonger if self.was_stopped() && !self.is_at_work(moment.snapshot) => None,
+            Standing::NoLonger => Some(Next::End(Outcome::RuleNoLongerTrue)),
+            Standing::Unknown => {
+                let since = *self.unknown_since.get_or_insert(moment.now);
+                let until = since.plus_seconds(PATIENCE_SECONDS);
+                Some(if moment.now >= until {
+                    Next::End(Outcome::RuleNoLongerTrue)
+                } else {
+                    Next::Wait(until)
+                })
+            }
+        }
+    }
+
+    /// Whether all that was said of the members was that they were stopped, until they were made to go
+    /// on.
+    fn was_stopped(&self) -> bool {
+        let Reason::Found { findings } = &self.target.reason else {
+            return false;
+        };
+        self.has_continued && findings.iter().all(|it| it.kind == Kind::Stopped)
+    }
+
+    /// Whether NVML has seen a member use the GPU.
+    fn is_at_work(&self, snapshot: &Snapshot) -> bool {
+        let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
+        let works = |row: &GpuProcess| {
+            let engines = [row.sm_percent, row.encoder_percent, row.decoder_percent];
+            engines.into_iter().flatten().any(|percent| percent > 0)
+        };
+        rows.flatten()
+            .filter(|row| self.target.members.iter().any(|it| it.pid == row.pid))
+            .any(works)
+    }
+
+    /// Why one of them is not touched after all.
+    pub(super) fn forbids(
+        &self,
+        whom: &[Handle],
+        snapshot: &Snapshot,
+        hands: &mut dyn Hands,
+    ) -> Option<Outcome> {
+        let call = self.target.call();
+        for &handle in whom {
+            let Some(one) = self.held.get(handle) else {
+                continue;
+            };
+            let facts = hands.look(one.pid);
+            if hands.has_exited(handle) {
+                continue;
+            }
+            let environment = facts.as_ref().and_then(|it| it.environment.clone());
+            // It has not exited: what was read by its number was its own.
+            let executable = one.executable.as_deref();
+            let mut protection = self
+                .guard
+                .by_facts(call, one.pid, facts.as_ref(), executable);
+            let seen = snapshot
+                .process(one.pid)
+                .filter(|it| it.start_ticks == Some(one.start_ticks));
+            if protection.is_none()
+                && let Some(process) = seen
+                && one.is_member
+            {
+                // The environment is that of the program that it runs now, which may be another one than
+                // in the snapshot.
+                let mut process = process.clone();
+                process.environment = environment.or(process.environment);
+                protection = self.guard.by_sight(call, &process, snapshot);
+            }
+            if let Some(protection) = protection {
+                return Some(Outcome::of(protection));
+            }
+        }
+        None
+    }
+
+    /// Whether a step would end processes that hold a GPU and are not in the plan: the ranks of a launcher,
+    /// or, where a rule asks for it, the children of any process.
+    pub(super) fn would_end_others(
+        &self,
+        handles: &[Handle],
+        snapshot: &Snapshot,
+        hands: &mut dyn Hands,
+    ) -> Option<Outcome> {
+        let is_asked = |handle: &&Handle| {
+            let one = self.held.get(**handle);
+            self.target.call() == Call::Rule || one.is_some_and(|one| !one.is_member)
+        };
+        let asked: Vec<Handle> = handles.iter().filter(is_asked).copied().collect();
+        let pids = self.held.descendants_not_held(&asked, snapshot, hands);
+        let why = Protection::Descendants { pids };
+        match &why {
+            Protection::Descendants { pids } if pids.is_empty() => None,
+            _ => Some(Outcome::Protected { why }),
+        }
+    }
+}

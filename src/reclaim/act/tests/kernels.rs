@@ -1,0 +1,164 @@
+//! Kernels of notebooks, which their server shuts down, or starts again.
+
+use super::*;
+
+fn kernel() -> Process {
+    Process {
+        jupyter: Some(Arc::new(Jupyter {
+            application: Some("jupyter".into()),
+            kernel_id: Some("7a1b".into()),
+            server_url: Some("http://127.0.0.1:8888/".into()),
+            ..Jupyter::default()
+        })),
+        ppid: Some(60),
+        ..process(70, "python -m ipykernel_launcher -f k.json")
+    }
+}
+
+#[test]
+fn a_kernel_is_shut_by_its_server_and_nothing_is_sent() {
+    let mut play = Play::found(Kind::Idle, &[kernel()]);
+    assert_eq!(play.advance(), Progress::Waiting { until: at(10.0) });
+    assert!(matches!(
+        &play.hands.asked[..],
+        [Request::ShutKernel { kernel, even_at_work: false }] if &*kernel.id == "7a1b"
+    ));
+    play.hands.answer = Some(Answer::Done);
+    play.at(0.1);
+    play.hands.end(70);
+    let outcome = play.at(0.2);
+    // Its server does not start it again: there is nothing to look out for.
+    let freed = Outcome::Freed {
+        bytes: GIB,
+        ms: 200,
+    };
+    assert_eq!(outcome, Progress::Ended(freed));
+    assert!(play.sent().is_empty());
+    let deed = Deed::ShutKernel {
+        kernel_id: "7a1b".into(),
+    };
+    let failures = Vec::new();
+    let events: Vec<&Event> = play.pages.lines.iter().map(|line| &line.event).collect();
+    assert_eq!(*events[1], Event::Intended(deed.clone()));
+    assert_eq!(*events[2], Event::Done { deed, failures });
+}
+
+#[test]
+fn a_kernel_that_is_at_work_after_all_is_left_alone() {
+    let mut play = Play::found(Kind::Idle, &[kernel()]);
+    play.advance();
+    play.hands.answer = Some(Answer::AtWork);
+    assert_eq!(play.at(0.1), Progress::Ended(Outcome::RuleNoLongerTrue));
+    assert!(play.sent().is_empty());
+    let is_told =
+        |event: &Event| matches!(event, Event::Done { failures, .. } if failures.len() == 1);
+    assert!(play.pages.lines.iter().any(|line| is_told(&line.event)));
+    let mut play = Play::named(&[kernel()], guard());
+    play.advance();
+    assert!(matches!(
+        &play.hands.asked[..],
+        [Request::ShutKernel {
+            even_at_work: true,
+            ..
+        }]
+    ));
+}
+
+#[test]
+fn a_kernel_that_its_server_would_start_again_is_left_alone() {
+    let restarts = || Some(Answer::Restarts("it takes a password only".to_owned()));
+    for (answer, until) in [(restarts(), 0.1), (None, 10.0)] {
+        let mut play = Play::found(Kind::Idle, &[kernel()]);
+        play.advance();
+        play.hands.answer = answer;
+        let Progress::Ended(Outcome::Protected { why }) = play.at(until) else {
+            panic!("{:?}", play.sent());
+        };
+        assert!(matches!(why, Protection::Owned { .. }), "{why:?}");
+        assert!(play.sent().is_empty());
+        assert!(play.hands.world.contains_key(&70));
+    }
+    // Who insists knows that it comes back.
+    let mut insists = guard();
+    insists.policy.direct = true;
+    let mut play = Play::named(&[kernel()], insists);
+    play.advance();
+    play.hands.answer = restarts();
+    play.at(0.1);
+    assert_eq!(play.sent(), [(70, TERM)]);
+}
+
+#[test]
+fn a_kernel_that_outlives_its_servers_word_is_looked_after() {
+    let mut play = Play::found(Kind::Idle, &[kernel()]);
+    ends_on(&mut play, 70, &[TERM]);
+    play.hands.answer = Some(Answer::Done);
+    play.advance();
+    play.at(10.0);
+    assert_eq!(play.sent(), [(70, TERM)]);
+    // Whoever says so and has not done it may start it again.
+    assert_eq!(play.at(11.0), Progress::Waiting { until: at(16.0) });
+    assert!(matches!(
+        play.at(16.0),
+        Progress::Ended(Outcome::Freed { bytes: GIB, .. })
+    ));
+}
+
+#[test]
+fn a_kernel_that_is_started_again_through_a_wrapper_is_respawned_too() {
+    let id = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
+    for (command, is_known) in [
+        (
+            format!("python -m ipykernel_launcher -f kernel-{id}.json"),
+            true,
+        ),
+        ("python train.py".to_owned(), false),
+    ] {
+        let process = Process {
+            command: Some(command.split(' ').map(Arc::from).collect()),
+            ..kernel()
+        };
+        let mut play = Play::found(Kind::Idle, std::slice::from_ref(&process));
+        ends_on(&mut play, 70, &[TERM]);
+        play.hands.answer = Some(Answer::Failed("refused".to_owned()));
+        play.advance();
+        play.at(0.1);
+        let mut again = facts(&snapshot(at(0.0), &[process], Vec::new()))[&70].clone();
+        (again.start_ticks, again.ppid) = (9000, Some(94));
+        play.hands.world.insert(95, again);
+        let respawned = Progress::Ended(Outcome::Respawned {
+            pid: 95,
+            bytes: GIB,
+        });
+        assert_eq!(play.at(3.0) == respawned, is_known, "{command}");
+    }
+}
+
+#[test]
+fn a_kernel_that_its_server_starts_again_is_respawned() {
+    let mut play = Play::found(Kind::Idle, &[kernel()]);
+    ends_on(&mut play, 70, &[TERM]);
+    play.hands.answer = Some(Answer::Failed("refused".to_owned()));
+    play.advance();
+    play.at(0.1);
+    assert_eq!(play.sent(), [(70, TERM)]);
+    // Its memory is back, but that is not the end of it.
+    assert_eq!(play.at(1.0), Progress::Waiting { until: at(6.1) });
+    let mut again = facts(&snapshot(at(0.0), &[kernel()], Vec::new()))[&70].clone();
+    again.start_ticks = 9000;
+    play.hands.world.insert(95, again);
+    let outcome = play.at(3.0);
+    assert_eq!(
+        outcome,
+        Progress::Ended(Outcome::Respawned {
+            pid: 95,
+            bytes: GIB
+        })
+    );
+
+    let mut play = Play::found(Kind::Idle, &[kernel()]);
+    ends_on(&mut play, 70, &[TERM]);
+    play.hands.answer = Some(Answer::Failed("refused".to_owned()));
+    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
+    assert!(play.now >= 6.0, "it was looked out for");
+}

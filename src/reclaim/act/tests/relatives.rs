@@ -1,0 +1,161 @@
+//! Who is not the target and yet concerned: supervisors, children, groups, launchers and their ranks.
+
+use super::*;
+
+#[test]
+fn a_supervisor_that_takes_the_memory_again_is_told() {
+    let shell = Process {
+        gpu_files: Some(Arc::default()),
+        ..process(60, "bash run.sh")
+    };
+    let mut child = python();
+    (child.ppid, child.parent_is_reaper) = (Some(60), Some(false));
+    let mut play = Play::found(Kind::Idle, &[child]);
+    ends_on(&mut play, 70, &[TERM]);
+    play.hands.world.insert(
+        60,
+        facts(&snapshot(at(0.0), &[shell], Vec::new()))[&60].clone(),
+    );
+    play.advance();
+    play.at(0.5);
+    // A second later its parent starts the next try, with other arguments.
+    let (pid, mut next) = born(&play_world(), 95, 60, 60);
+    next.command = Some(["python", "train.py", "--try", "2"].map(Arc::from).into());
+    play.hands.world.insert(pid, next);
+    play.now = 2.0;
+    let mut again = process(95, "python train.py --try 2");
+    again.start_ticks = Some(9095);
+    play.shows(vec![again.clone()], vec![gpu(0, &[], 0)]);
+    // It has the GPU open, and holds nothing by NVML's list yet.
+    assert!(matches!(play.advance(), Progress::Waiting { .. }));
+    play.now = 3.0;
+    play.shows(vec![again], vec![gpu(0, &[(95, GIB / 2)], 0)]);
+    let bytes = GIB / 2;
+    let outcome = Outcome::Respawned { pid: 95, bytes };
+    assert_eq!(play.advance(), Progress::Ended(outcome));
+    assert!(play.sent().iter().all(|it| it.0 == 70));
+}
+
+/// A world to take processes from.
+fn play_world() -> Play {
+    Play::found(Kind::Idle, &[python()])
+}
+
+#[test]
+fn what_comes_back_is_told_less_what_the_next_one_took() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    ends_on(&mut play, 70, &[TERM]);
+    let (pid, next) = born(&play, 95, 1, 95);
+    play.advance();
+    play.hands.world.insert(pid, next);
+    play.now = 1.0;
+    let mut again = python();
+    (again.pid, again.start_ticks) = (95, Some(9095));
+    play.shows(vec![again], vec![gpu(0, &[(95, GIB / 4)], 0)]);
+    let bytes = GIB - GIB / 4;
+    let outcome = Outcome::Respawned { pid: 95, bytes };
+    assert_eq!(play.advance(), Progress::Ended(outcome.clone()));
+    assert_eq!(outcome.freed_bytes(), bytes);
+    assert!(!outcome.is_success());
+}
+
+#[test]
+fn a_rule_ends_none_whose_children_hold_a_gpu_and_are_not_in_the_plan() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut between = play.hands.world[&70].clone();
+    (between.start_ticks, between.ppid) = (701, Some(70));
+    between.gpu_files = Some(Arc::default());
+    let mut grandchild = between.clone();
+    (grandchild.start_ticks, grandchild.ppid) = (702, Some(71));
+    grandchild.gpu_files = python().gpu_files;
+    play.hands.world.insert(71, between);
+    play.hands.world.insert(72, grandchild);
+    let why = Protection::Descendants { pids: vec![72] };
+    let outcome = Outcome::Protected { why };
+    assert_eq!(play.advance(), Progress::Ended(outcome));
+    assert!(play.sent().is_empty());
+}
+
+#[test]
+fn who_was_there_before_is_not_taken_for_a_child() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    // `python train.py | tee log`: one group.
+    let mut tee = play.hands.world[&70].clone();
+    tee.start_ticks = 701;
+    (tee.ppid, tee.process_group) = (Some(60), Some(70));
+    play.hands.world.insert(71, tee);
+    ends_on(&mut play, 70, &[KILL]);
+    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
+    assert!(play.sent().iter().all(|it| it.0 == 70), "{:?}", play.sent());
+}
+
+#[test]
+fn a_group_that_is_not_its_own_is_not_swept() {
+    // A script's group: what the script starts next is not of the family.
+    let mut in_script = python();
+    in_script.process_group = Some(60);
+    in_script.session = Some(50);
+    let mut play = Play::found(Kind::Idle, &[in_script]);
+    let mut script = play.hands.world[&70].clone();
+    (script.start_ticks, script.ppid) = (600, Some(50));
+    play.hands.world.insert(60, script.clone());
+    (script.start_ticks, script.ppid) = (500, Some(1));
+    (script.process_group, script.session) = (Some(50), Some(50));
+    play.hands.world.insert(50, script);
+    let mut next = play.hands.world[&70].clone();
+    (next.start_ticks, next.ppid) = (9000, Some(60));
+    next.command = Some(["python", "next.py"].map(Arc::from).into());
+    play.hands.forks.insert(70, vec![(91, next)]);
+    ends_on(&mut play, 70, &[KILL]);
+    play.play_on();
+    assert!(play.sent().iter().all(|it| it.0 == 70), "{:?}", play.sent());
+}
+
+#[test]
+fn the_launcher_goes_first_and_the_ranks_are_swept() {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut torchrun = play.hands.world[&70].clone();
+    (torchrun.start_ticks, torchrun.ppid) = (600, Some(50));
+    (torchrun.process_group, torchrun.session) = (Some(60), Some(60));
+    let mut target = play.act.target().clone();
+    let member = target.members[0].clone();
+    target.launcher = Some(Member {
+        pid: 60,
+        start_ticks: 600,
+        gpus: Vec::new(),
+        is_listed: false,
+        process_group: Some(60),
+        session: Some(60),
+        ..member
+    });
+    let signal = |signal, whom, grace_seconds| Step::Signal {
+        signal,
+        whom,
+        grace_seconds,
+    };
+    target.steps = vec![
+        signal(TERM, Whom::Launcher, 35.0),
+        signal(TERM, Whom::Family, 10.0),
+        signal(KILL, Whom::Launcher, 5.0),
+        signal(KILL, Whom::Family, 5.0),
+    ];
+    play.act = Act::new(target.clone(), Arc::new(guard()), Actor::default());
+    play.hands.world.insert(60, torchrun.clone());
+    ends_on(&mut play, 70, &[TERM]);
+    assert_eq!(play.advance(), Progress::Waiting { until: at(35.0) });
+    assert_eq!(play.sent(), [(60, TERM)]);
+    play.hands.end(60);
+    // It has ended without its rank, which is asked at once.
+    play.at(2.0);
+    assert_eq!(play.sent(), [(60, TERM), (70, TERM)]);
+    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
+
+    // It ends the rank itself; then nobody is left to be asked.
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    play.act = Act::new(target, Arc::new(guard()), Actor::default());
+    play.hands.world.insert(60, torchrun);
+    play.advance();
+    play.hands.end(70);
+    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
+    assert_eq!(play.sent(), [(60, TERM)]);
+}

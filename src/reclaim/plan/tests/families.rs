@@ -1,0 +1,277 @@
+//! Families are ended whole or not at all: runs, sessions, trainers and their workers.
+
+use super::*;
+
+/// Two ranks that torchrun started, in sessions of their own, and a worker of the first.
+fn run() -> (Vec<Process>, Vec<Gpu>) {
+    let launcher = Arc::new(Parent {
+        pid: 60,
+        start_ticks: Some(600),
+        comm: Some("torchrun".into()),
+        command: Some(
+            ["/venv/bin/python", "/venv/bin/torchrun", "train.py"]
+                .map(Arc::from)
+                .into(),
+        ),
+    });
+    let rank = |pid, number: &str| Process {
+        ppid: Some(60),
+        parent: Some(Arc::clone(&launcher)),
+        environment: Some(Arc::new(
+            [
+                ("TORCHELASTIC_RUN_ID", "7f3a"),
+                ("RANK", number),
+                ("LOCAL_RANK", number),
+                ("WORLD_SIZE", "2"),
+                ("MASTER_ADDR", "localhost"),
+                ("MASTER_PORT", "29500"),
+            ]
+            .map(|(name, value)| (Arc::from(name), Arc::from(value)))
+            .into(),
+        )),
+        ..process(pid, "python -u train.py")
+    };
+    let worker = Process {
+        ppid: Some(70),
+        process_group: Some(70),
+        session: Some(70),
+        ..process(72, "python -u train.py")
+    };
+    let gpus = vec![gpu(0, &[(70, GIB)], 0), gpu(1, &[(71, GIB)], 0)];
+    (vec![rank(70, "0"), rank(71, "1"), worker], gpus)
+}
+
+fn launcher_facts() -> Guarded {
+    let torchrun = process(60, "/venv/bin/python /venv/bin/torchrun train.py");
+    facts(&snapshot(at(0.0), &[torchrun], Vec::new()))[&60].clone()
+}
+
+fn family(members: &[u32], launcher: Option<Arc<Parent>>) -> Vec<Family> {
+    vec![Family {
+        id: "family:70".into(),
+        members: members.to_vec(),
+        ties: std::collections::BTreeSet::new(),
+        launcher,
+        user: Some("ann".into()),
+    }]
+}
+
+#[test]
+fn a_run_is_ended_by_its_launcher_and_whole() {
+    let (processes, gpus) = run();
+    let seen = snapshot(at(0.0), &processes, gpus);
+    let launcher = processes[0].parent.clone();
+    let families = family(&[70, 71, 72], launcher);
+    let mut known = facts(&seen);
+    known.insert(60, launcher_facts());
+    let both: Vec<Finding> = processes[..2]
+        .iter()
+        .map(|it| finding(Kind::Idle, it))
+        .collect();
+    let plan = plan_with(&both, &seen, &families, &known, &guard());
+    let [target] = &plan.targets[..] else {
+        panic!("{plan:?}");
+    };
+    assert_eq!(pids(target), [70, 71, 72]);
+    assert_eq!(target.launcher.as_ref().map(|it| it.pid), Some(60));
+    let whom: Vec<_> = target
+        .steps
+        .iter()
+        .map(|step| match step {
+            Step::Signal {
+                whom,
+                grace_seconds,
+                ..
+            } => (*whom, *grace_seconds),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(
+        whom,
+        [
+            (Whom::Launcher, 35.0),
+            (Whom::Family, 10.0),
+            (Whom::Launcher, 5.0),
+            (Whom::Family, 5.0)
+        ]
+    );
+    assert_eq!(target.bytes, Some(2 * GIB));
+
+    // One rank is idle and the other is not: nobody is ended.
+    let plan = plan_with(&both[..1], &seen, &families, &known, &guard());
+    assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
+    // Nor where the other was not asked for.
+    let mut on_other = both.clone();
+    on_other[1].gpus[0].index = 1;
+    let mut first = guard();
+    first.policy.limits.gpus = vec![0];
+    let plan = plan_with(&on_other, &seen, &families, &known, &first);
+    assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
+    // A person who names one rank is told of its launcher, which would start it again or end all.
+    let named = naming(&[70]);
+    let plan = plan_with(&[], &seen, &families, &known, &named);
+    let rank = Why::Rank {
+        launcher: 60,
+        program: "/venv/bin/python /venv/bin/torchrun train.py".into(),
+        pids: vec![71],
+    };
+    assert_eq!((why(&plan), plan.targets.len()), (vec![&rank], 0));
+    assert!(rank.to_string().contains("gpumem kill 60"), "{rank}");
+    // To name the launcher is to name all that it started.
+    for pids_named in [&[60][..], &[70, 71]] {
+        let named = naming(pids_named);
+        let plan = plan_with(&[], &seen, &families, &known, &named);
+        assert_eq!(pids(&plan.targets[0]), [70, 71, 72]);
+        assert_eq!(plan.targets[0].launcher.as_ref().map(|it| it.pid), Some(60));
+        assert!(plan.refused.is_empty());
+    }
+    // Also where nothing else joins its ranks: an orphan of an earlier run has the same name, or no port
+    // is told.
+    let apart = [&[70, 72][..], &[71]].map(|members| {
+        let launcher = processes[0].parent.clone();
+        family(members, launcher).remove(0)
+    });
+    let plan = plan_with(&both[..1], &seen, &apart, &known, &guard());
+    assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
+    let plan = plan_with(&both, &seen, &apart, &known, &guard());
+    assert_eq!(pids(&plan.targets[0]), [70, 71, 72]);
+    assert_eq!(plan.targets[0].launcher.as_ref().map(|it| it.pid), Some(60));
+}
+
+#[test]
+fn what_shares_a_session_with_a_target_is_not_ended_with_it() {
+    let child = Process {
+        ppid: Some(70),
+        process_group: Some(70),
+        session: Some(70),
+        ..process(71, "python train.py")
+    };
+    let neighbour = Process {
+        ppid: Some(1),
+        process_group: Some(70),
+        session: Some(70),
+        ..process(72, "python other.py")
+    };
+    let python = process(70, "python train.py");
+    let seen = snapshot(
+        at(0.0),
+        &[python.clone(), child, neighbour],
+        vec![gpu(0, &[(70, GIB)], 0)],
+    );
+    let families = family(&[70, 71, 72], None);
+    let found = [finding(Kind::Idle, &python)];
+    let plan = plan_with(&found, &seen, &families, &facts(&seen), &guard());
+    assert_eq!(pids(&plan.targets[0]), [70, 71], "its child, and no other");
+    let named = naming(&[70]);
+    let plan = plan_with(&[], &seen, &families, &facts(&seen), &named);
+    assert_eq!(pids(&plan.targets[0]), [70, 71]);
+}
+
+#[test]
+fn a_launcher_that_may_not_be_touched_protects_its_run() {
+    let (processes, gpus) = run();
+    let seen = snapshot(at(0.0), &processes, gpus);
+    let families = family(&[70, 71, 72], processes[0].parent.clone());
+    let both: Vec<Finding> = processes[..2]
+        .iter()
+        .map(|it| finding(Kind::Idle, it))
+        .collect();
+    let protected = |known: &BTreeMap<u32, Guarded>| {
+        let plan = plan_with(&both, &seen, &families, known, &guard());
+        assert!(plan.targets.is_empty());
+        let [
+            Why::Protected {
+                pid: 60,
+                protection,
+            },
+            _,
+        ] = why(&plan)[..]
+        else {
+            panic!("{plan:?}");
+        };
+        protection.clone()
+    };
+    let mut known = facts(&seen);
+    assert!(matches!(protected(&known), Protection::Unknown { .. }));
+    let mut torchrun = launcher_facts();
+    torchrun.uid = Some(OWNER + 1);
+    known.insert(60, torchrun.clone());
+    assert!(matches!(protected(&known), Protection::OtherUser { .. }));
+    torchrun.uid = Some(OWNER);
+    torchrun.start_ticks = 1;
+    known.insert(60, torchrun);
+    assert!(
+        matches!(protected(&known), Protection::Unknown { .. }),
+        "another one"
+    );
+}
+
+#[test]
+fn one_of_the_family_who_is_kept_keeps_them_all() {
+    let (mut processes, gpus) = run();
+    let kept = BTreeMap::from([("GPUMEM_KEEP".into(), "2999-01-01".into())]);
+    processes[2].environment = Some(Arc::new(kept));
+    let seen = snapshot(at(0.0), &processes, gpus);
+    let both: Vec<Finding> = processes[..2]
+        .iter()
+        .map(|it| finding(Kind::Idle, it))
+        .collect();
+    let families = family(&[70, 71, 72], None);
+    let plan = plan_with(&both, &seen, &families, &facts(&seen), &guard());
+    let [
+        Why::Protected {
+            pid: 72,
+            protection,
+        },
+        _,
+    ] = why(&plan)[..]
+    else {
+        panic!("{plan:?}");
+    };
+    assert!(matches!(protection, Protection::KeptByOwner { .. }));
+}
+
+#[test]
+fn a_holder_that_works_is_not_ended_with_who_is_idle() {
+    let (mut processes, gpus) = run();
+    for cpu_percent in [Some(80.0), None] {
+        processes[2].cpu_percent = cpu_percent;
+        let seen = snapshot(at(0.0), &processes, gpus.clone());
+        let both: Vec<Finding> = processes[..2]
+            .iter()
+            .map(|it| finding(Kind::Idle, it))
+            .collect();
+        let families = family(&[70, 71, 72], None);
+        let plan = plan_with(&both, &seen, &families, &facts(&seen), &guard());
+        let family = &Why::Family { pids: vec![72] };
+        assert_eq!(
+            why(&plan),
+            [family, family],
+            "each that was found is listed"
+        );
+    }
+}
+
+#[test]
+fn workers_of_a_dead_trainer_are_ended_for_its_memory() {
+    let dead = Process {
+        pid: 70,
+        ..Process::default()
+    };
+    let worker = |pid| Process {
+        process_group: Some(70),
+        session: Some(70),
+        ..process(pid, "python train.py")
+    };
+    let processes = [dead, worker(71), worker(72)];
+    let seen = snapshot(at(0.0), &processes, vec![gpu(0, &[(70, 5 * GIB)], 0)]);
+    let findings: Vec<Finding> = processes[1..]
+        .iter()
+        .map(|it| finding(Kind::Orphan, it))
+        .collect();
+    let families = family(&[70, 71, 72], None);
+    let plan = plan_with(&findings, &seen, &families, &facts(&seen), &guard());
+    let target = &plan.targets[0];
+    assert_eq!((pids(target), &target.dead[..]), (vec![71, 72], &[70][..]));
+    assert_eq!(target.bytes, Some(5 * GIB));
+}

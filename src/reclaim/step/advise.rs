@@ -1,0 +1,74 @@
+//! A way: to do nothing, and say what to type, because something else owns the processes or would start
+//! them again.
+
+use std::sync::Arc;
+
+use super::{Begun, Candidate, Context, Effect, Scene, Step, Way};
+use crate::advice;
+use crate::model::Process;
+use crate::reclaim::hands::Handle;
+use crate::reclaim::ledger;
+use crate::reclaim::target::Target;
+
+/// To say what to type.
+pub(super) struct Advise<'a> {
+    pub command: &'a Arc<str>,
+}
+
+/// Where a scheduler, a service manager, a container runtime, a server that is not asked, or a pool owns
+/// one of them, unless a person insists. `restarted` is what to type for a kernel that its server would
+/// start again.
+pub(super) fn plan(
+    candidate: &Candidate<'_>,
+    restarted: impl Fn(&Process) -> Option<Arc<str>>,
+) -> Option<Step> {
+    if candidate.guard.policy.direct {
+        return None;
+    }
+    let processes = candidate.processes;
+    let mut owners = processes.iter().filter_map(|it| advice::owner(it));
+    let owned = owners.next().map(|owner| Arc::from(owner.way()));
+    let restarted = || processes.iter().find_map(|it| restarted(it));
+    let pooled = || processes.iter().find_map(|it| pooled(it, processes));
+    let command = owned.or_else(restarted).or_else(pooled)?;
+    Some(Step::Advise { command })
+}
+
+/// What to type for a worker that its pool starts again, where the pool is not ended with it.
+fn pooled(process: &Process, processes: &[&Process]) -> Option<Arc<str>> {
+    let pool = process
+        .pool()
+        .filter(|_| process.is_restarted_by_its_pool())?;
+    let is_parent = |it: &&Process| process.ppid == Some(it.pid);
+    if processes.iter().any(is_parent) {
+        return None;
+    }
+    let (by, words) = (pool.restarted_by, pool.words);
+    let does = match pool.keeps_the_idle {
+        true => "keeps it for the next task",
+        false => "would start it again",
+    };
+    Some(format!("{by} {does}: {words}").into())
+}
+
+impl Way for Advise<'_> {
+    fn describe(&self, _: &Target) -> String {
+        self.command.to_string()
+    }
+
+    fn recipients(&self, _: &mut Scene<'_>) -> Vec<Handle> {
+        Vec::new()
+    }
+
+    fn execute(&self, _: &mut Context<'_>, _: &[Handle]) -> Result<Begun, ledger::Error> {
+        Ok(Begun::Done)
+    }
+
+    fn grace_seconds(&self) -> f64 {
+        0.0
+    }
+
+    fn effect(&self, _: &mut Scene<'_>) -> Effect {
+        Effect::Over
+    }
+}

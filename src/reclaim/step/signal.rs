@@ -1,0 +1,215 @@
+//! A way: signals, to the launcher, the leader or all of a family, with time to end by itself; SIGKILL last.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Begun, Candidate, Context, Deed, Effect, Scene, Step, Way, numbers};
+use crate::model::{self, Kind};
+use crate::reclaim::guard::Protection;
+use crate::reclaim::hands::{Handle, NotSent};
+use crate::reclaim::launcher::launches;
+use crate::reclaim::ledger::{self, Event, Failure, Process};
+use crate::reclaim::policy::Signal;
+use crate::reclaim::target::{Reason, Target};
+use crate::reclaim::verify::Outcome;
+use crate::units::Span;
+
+/// What a process may take to end itself, in seconds (as earlyoom has it).
+const GRACE_SECONDS: f64 = 10.0;
+/// torchrun and DeepSpeed wait 30 s for their workers before they kill them (torch:
+/// `distributed/elastic/multiprocessing/api.py`).
+const LAUNCHER_SECONDS: f64 = 35.0;
+/// What the kernel may take to end what was killed.
+const KILL_SECONDS: f64 = 5.0;
+
+/// To whom a signal goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Whom {
+    /// What started the members.
+    Launcher,
+    /// The member that the others depend on.
+    Leader,
+    /// All members.
+    Family,
+}
+
+/// To send a signal.
+pub(super) struct SendSignal {
+    pub signal: Signal,
+    pub whom: Whom,
+    pub grace_seconds: f64,
+}
+
+/// The signals for a family.
+pub(super) fn plan(candidate: &Candidate<'_>) -> Vec<Step> {
+    let policy = &candidate.guard.policy;
+    let first = policy.signal.unwrap_or(Signal::Term);
+    let own = policy.grace.map(|grace| grace.as_secs_f64());
+    let ask = |whom, usual: f64| Step::Signal {
+        signal: first,
+        whom,
+        grace_seconds: own.unwrap_or(usual),
+    };
+    let kill = |whom| Step::Signal {
+        signal: Signal::Kill,
+        whom,
+        grace_seconds: KILL_SECONDS,
+    };
+    let mut steps = Vec::new();
+    let is_asked = first != Signal::Kill;
+    let processes = candidate.processes.iter();
+    if candidate.launcher.is_some() {
+        if is_asked {
+            steps.push(ask(Whom::Launcher, LAUNCHER_SECONDS));
+            steps.push(ask(Whom::Family, GRACE_SECONDS));
+        }
+        steps.push(kill(Whom::Launcher));
+    } else if is_asked {
+        let is_child = |process: &&model::Process| process.ppid == Some(candidate.leader);
+        if processes.clone().any(is_child) {
+            let mut leader = processes.filter(|it| it.pid == candidate.leader);
+            let is_launcher = leader
+                .next()
+                .is_some_and(|it| launches(it.command.as_deref()));
+            let usual = if is_launcher {
+                LAUNCHER_SECONDS
+            } else {
+                GRACE_SECONDS
+            };
+            steps.push(ask(Whom::Leader, usual));
+        }
+        steps.push(ask(Whom::Family, GRACE_SECONDS));
+    }
+    steps.push(kill(Whom::Family));
+    steps
+}
+
+/// What is sent to whom, in words.
+pub(super) fn write_deed(
+    f: &mut fmt::Formatter<'_>,
+    signals: &[Signal],
+    processes: &[Process],
+) -> fmt::Result {
+    let signals: Vec<&str> = signals.iter().map(|signal| signal.name()).collect();
+    let pids = numbers(processes.iter().map(|process| process.pid));
+    write!(f, "{} to {pids}", signals.join(" and "))
+}
+
+impl Way for SendSignal {
+    fn describe(&self, target: &Target) -> String {
+        let whom = match self.whom {
+            Whom::Launcher => target.launcher.as_ref().map_or_else(
+                || "its launcher".to_owned(),
+                |launcher| format!("{}, its launcher", launcher.pid),
+            ),
+            Whom::Leader => target.leader.to_string(),
+            Whom::Family => numbers(target.members.iter().map(|it| it.pid)),
+        };
+        // Who is stopped hears nothing else before it goes on.
+        let is_stopped = match &target.reason {
+            Reason::Found { findings } => findings.iter().any(|it| it.kind == Kind::Stopped),
+            Reason::Named => false,
+        };
+        let resumes = match is_stopped && self.signal != Signal::Kill {
+            true => " and SIGCONT",
+            false => "",
+        };
+        let wait = Span::from_seconds(self.grace_seconds);
+        format!("{}{resumes} to {whom}; wait {wait}", self.signal)
+    }
+
+    fn recipients(&self, scene: &mut Scene<'_>) -> Vec<Handle> {
+        scene.alive(self.whom)
+    }
+
+    /// Sends a signal, and to those that are stopped one to go on; the youngest first, so that none of a
+    /// family has time to start another.
+    ///
+    /// None is stopped before it is killed: where the leader of a process group ends while others of the
+    /// group are stopped, the kernel sends SIGHUP to the whole group, whoever is in it
+    /// (`kill_orphaned_pgrp` in `kernel/exit.c`).
+    fn execute(&self, context: &mut Context<'_>, whom: &[Handle]) -> Result<Begun, ledger::Error> {
+        let signal = self.signal;
+        let resumes = !matches!(signal, Signal::Kill | Signal::Stop | Signal::Cont);
+        let (mut moving, mut stopped) = (Vec::new(), Vec::new());
+        for &handle in whom.iter().rev() {
+            let Some(process) = context.held.get(handle).map(|one| one.process()) else {
+                continue;
+            };
+            let facts = context.hands.look(process.pid);
+            let is_stopped = facts
+                .is_some_and(|it| it.start_ticks == process.start_ticks && it.state == Some('T'));
+            match resumes && is_stopped {
+                true => stopped.push((handle, process)),
+                false => moving.push((handle, process)),
+            }
+        }
+        let mut ends = None;
+        for (signals, batch) in [
+            (&[signal][..], moving),
+            (&[signal, Signal::Cont][..], stopped),
+        ] {
+            if batch.is_empty() {
+                continue;
+            }
+            context.has_continued |= signals.contains(&Signal::Cont);
+            let deed = Deed::Signal {
+                signals: signals.to_vec(),
+                processes: batch.iter().map(|(_, process)| *process).collect(),
+            };
+            context.note(Event::Intended(deed.clone()))?;
+            let failures = deliver(context, signals, &batch, &mut ends);
+            context.note(Event::Done { deed, failures })?;
+        }
+        Ok(ends.map_or(Begun::Done, Begun::Ends))
+    }
+
+    fn grace_seconds(&self) -> f64 {
+        self.grace_seconds
+    }
+
+    fn effect(&self, scene: &mut Scene<'_>) -> Effect {
+        match scene.alive(self.whom).is_empty() {
+            true => Effect::Over,
+            false => Effect::Pending,
+        }
+    }
+}
+
+/// Sends to each of them all signals. What was refused is not tried again.
+fn deliver(
+    context: &mut Context<'_>,
+    signals: &[Signal],
+    batch: &[(Handle, Process)],
+    ends: &mut Option<Outcome>,
+) -> Vec<Failure> {
+    let mut failures = Vec::new();
+    for (handle, process) in batch {
+        let sent = signals
+            .iter()
+            .try_for_each(|&signal| context.hands.signal(*handle, signal));
+        if let Err(error) = sent {
+            failures.push(Failure {
+                pid: Some(process.pid),
+                error: error.to_string(),
+            });
+            *ends = ends.take().or(outcome_of(error));
+        }
+    }
+    failures
+}
+
+/// Whether what kept a signal from being sent ends the act: that a process is gone does not.
+fn outcome_of(error: NotSent) -> Option<Outcome> {
+    match error {
+        NotSent::Gone => None,
+        NotSent::NotPermitted => Some(Outcome::NotPermitted),
+        NotSent::Failed(error) => Some(Outcome::Protected {
+            why: Protection::NotHeld {
+                error: error.into(),
+            },
+        }),
+    }
+}
