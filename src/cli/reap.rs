@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use signal_hook::low_level::emulate_default_handler;
 
-use self::acting::{Spoken, Watched, actor, tools_here};
+use self::acting::{LiveSamples, TerminalObserver, actor, tools_here};
 use self::document::{Report, Status};
 use self::look::Look;
 use self::refusal::{Place, Reader};
@@ -191,10 +191,10 @@ fn carry_out(
         complain(&words);
     }
     let actor = actor(&snapshot);
-    let mut watched = Watched::new(live, engine, snapshot)?;
+    let mut watched = LiveSamples::new(live, engine, snapshot)?;
     let targets = report.targets.iter().map(|it| it.target.clone()).collect();
     let mut executor = Executor::new(targets, guard, actor, tools);
-    let mut spoken = Spoken::default();
+    let mut spoken = TerminalObserver::default();
     for planned in &mut report.targets {
         let Some(outcome) = executor.run(&mut watched, &mut spoken)? else {
             break;

@@ -15,7 +15,9 @@ use super::guard::{Call, Guard, Protection};
 use super::hands::{Answer, Handle, Hands, NotOpened};
 use super::held::Held;
 use super::ledger::{self, Actor, Entry, Event, Failure, Record};
-use super::step::{Asked, Begun, Context, Effect, Measured, Scene, Way, Whom};
+use super::step::{
+    Measured, PendingRequest, ReclaimWay, Started, StepContext, StepEffect, StepState, Whom,
+};
 use super::target::{Member, Target};
 use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, hold_anything};
 use crate::model::{Snapshot, Time};
@@ -81,7 +83,7 @@ pub struct Act {
     /// The server has shut the kernel down, and will not start it again.
     is_shut: bool,
     /// What somebody was asked and has not answered.
-    asked: Option<Asked>,
+    asked: Option<PendingRequest>,
     /// What was answered last.
     answer: Answer,
     is_begun: bool,
@@ -285,7 +287,7 @@ impl Act {
         {
             return Ok(Next::End(outcome));
         }
-        let mut context = Context {
+        let mut context = StepContext {
             act: &self.id,
             now: moment.now,
             held: &self.held,
@@ -302,21 +304,21 @@ impl Act {
             moment.now.plus_seconds(way.grace_seconds()),
         ));
         Ok(match begun {
-            Begun::Asked(asked) => {
+            Started::PendingRequest(asked) => {
                 (self.asked, self.answer) = (Some(asked), Answer::Waiting);
                 taken
             }
             // What is signalled after all may be started again.
-            Begun::Done => {
+            Started::Done => {
                 self.is_shut = false;
                 taken
             }
-            Begun::Ends(outcome) => Next::End(outcome),
+            Started::Ends(outcome) => Next::End(outcome),
         })
     }
 
-    fn scene<'a>(&'a mut self, snapshot: &'a Snapshot, hands: &'a mut dyn Hands) -> Scene<'a> {
-        Scene {
+    fn scene<'a>(&'a mut self, snapshot: &'a Snapshot, hands: &'a mut dyn Hands) -> StepState<'a> {
+        StepState {
             target: &self.target,
             policy: &self.guard.policy,
             held: &mut self.held,
@@ -354,9 +356,9 @@ impl Act {
             return next;
         };
         match way.effect(&mut self.scene(moment.snapshot, hands)) {
-            Effect::Pending => {}
-            Effect::Over => return next,
-            Effect::Ends(outcome) => return Next::End(outcome),
+            StepEffect::Pending => {}
+            StepEffect::Over => return next,
+            StepEffect::Ends(outcome) => return Next::End(outcome),
         }
         // Activity cancels.
         if moment.stands == Standing::NoLonger
@@ -402,7 +404,7 @@ impl Act {
     /// What they have started since may go on where it holds no GPU: it saves a checkpoint, say.
     fn is_done(
         &mut self,
-        way: Option<&dyn Way>,
+        way: Option<&dyn ReclaimWay>,
         moment: Moment<'_>,
         hands: &mut dyn Hands,
     ) -> Option<Next> {

@@ -195,7 +195,7 @@ impl Executor {
             snapshot: sample.snapshot,
             stands: recheck(act, sample),
         };
-        let mut record = Observed {
+        let mut record = ObservedRecord {
             record: &mut *self.tools.record,
             place,
             observer: &mut *observer,
@@ -245,13 +245,13 @@ fn recheck(act: &Act, sample: &JudgedSample<'_>) -> Standing {
 }
 
 /// The ledger, and who is told what it was told.
-struct Observed<'a> {
+struct ObservedRecord<'a> {
     record: &'a mut dyn Record,
     place: usize,
     observer: &'a mut dyn Observer,
 }
 
-impl Record for Observed<'_> {
+impl Record for ObservedRecord<'_> {
     fn write(&mut self, entry: &Entry) -> Result<(), ledger::Error> {
         self.record.write(entry)?;
         match &entry.event {

@@ -15,7 +15,7 @@ use super::guard::{Call, Guard, Protection};
 use super::launcher::{is_launcher, leader};
 use super::policy::Targets;
 use super::select::{Accused, found, named};
-use super::step::{self, Candidate};
+use super::step::{self, FamilyInput};
 use super::target::{Because, Member, MemberGpu, Reason, Target};
 use crate::host::Guarded;
 use crate::model::family::{Family, member};
@@ -404,7 +404,7 @@ fn target(
     };
     let leader = leader(&members, &processes);
     let bytes = bytes(&members, &dead, seen.snapshot);
-    let way = step::steps(&Candidate {
+    let way = step::steps(&FamilyInput {
         guard,
         processes: &processes,
         launcher: launcher.as_ref(),

@@ -52,14 +52,14 @@ pub(in crate::cli) fn tools_here() -> anyhow::Result<(Tools, Option<String>)> {
 }
 
 /// This machine, sampled and judged until a signal comes.
-pub(super) struct Watched {
+pub(super) struct LiveSamples {
     live: Live,
     engine: Engine,
     snapshot: Snapshot,
     interrupt: Interrupt,
 }
 
-impl Watched {
+impl LiveSamples {
     /// `engine` has judged what `live` has shown so far, and goes on doing so. From now on signals are
     /// only noted.
     ///
@@ -81,7 +81,7 @@ impl Watched {
     }
 }
 
-impl SampleSource for Watched {
+impl SampleSource for LiveSamples {
     fn sample(&mut self) -> Option<JudgedSample<'_>> {
         self.snapshot = self.live.sample();
         self.engine.observe(&self.snapshot);
@@ -99,12 +99,12 @@ impl SampleSource for Watched {
 
 /// Says on standard error what is done, and keeps it.
 #[derive(Debug, Default)]
-pub(super) struct Spoken {
+pub(super) struct TerminalObserver {
     /// What was done to the target that it is at, in words.
     pub(super) sent: Vec<String>,
 }
 
-impl Observer for Spoken {
+impl Observer for TerminalObserver {
     fn intended(&mut self, _: usize, deed: &Deed) {
         let words = page::deed(deed);
         complain(&words);

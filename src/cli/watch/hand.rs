@@ -246,7 +246,7 @@ impl Hand for Acting {
 struct Batch {
     number: u64,
     executor: Executor,
-    told: Told,
+    told: ScreenObserver,
     /// When the yes was said.
     asked: Instant,
     /// The latest that it was; `None` before anything was looked at.
@@ -258,9 +258,9 @@ impl Batch {
         Self {
             number,
             executor,
-            told: Told {
+            told: ScreenObserver {
                 number,
-                ..Told::default()
+                ..ScreenObserver::default()
             },
             asked,
             now: None,
@@ -299,7 +299,7 @@ impl Batch {
 
 /// What the screen is told, once an act has done what was due.
 #[derive(Default)]
-struct Told {
+struct ScreenObserver {
     number: u64,
     news: Vec<News>,
     /// What was told last of how far the target is.
@@ -310,7 +310,7 @@ struct Told {
     has_sent: bool,
 }
 
-impl Told {
+impl ScreenObserver {
     fn send(&mut self, place: usize, words: String) {
         self.has_sent = true;
         self.sent.push(words.clone());
@@ -336,7 +336,7 @@ impl Told {
     }
 }
 
-impl Observer for Told {
+impl Observer for ScreenObserver {
     fn intended(&mut self, place: usize, deed: &Deed) {
         self.send(place, page::deed(deed));
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Begun, Candidate, Context, Effect, Scene, Step, Way};
+use super::{FamilyInput, ReclaimWay, Started, Step, StepContext, StepEffect, StepState};
 use crate::advice;
 use crate::model::Process;
 use crate::reclaim::hands::Handle;
@@ -19,7 +19,7 @@ pub(super) struct Advise<'a> {
 /// one of them, unless a person insists. `restarted` is what to type for a kernel that its server would
 /// start again.
 pub(super) fn plan(
-    candidate: &Candidate<'_>,
+    candidate: &FamilyInput<'_>,
     restarted: impl Fn(&Process) -> Option<Arc<str>>,
 ) -> Option<Step> {
     if candidate.guard.policy.direct {
@@ -51,24 +51,24 @@ fn pooled(process: &Process, processes: &[&Process]) -> Option<Arc<str>> {
     Some(format!("{by} {does}: {words}").into())
 }
 
-impl Way for Advise<'_> {
+impl ReclaimWay for Advise<'_> {
     fn describe(&self, _: &Target) -> String {
         self.command.to_string()
     }
 
-    fn recipients(&self, _: &mut Scene<'_>) -> Vec<Handle> {
+    fn recipients(&self, _: &mut StepState<'_>) -> Vec<Handle> {
         Vec::new()
     }
 
-    fn execute(&self, _: &mut Context<'_>, _: &[Handle]) -> Result<Begun, ledger::Error> {
-        Ok(Begun::Done)
+    fn execute(&self, _: &mut StepContext<'_>, _: &[Handle]) -> Result<Started, ledger::Error> {
+        Ok(Started::Done)
     }
 
     fn grace_seconds(&self) -> f64 {
         0.0
     }
 
-    fn effect(&self, _: &mut Scene<'_>) -> Effect {
-        Effect::Over
+    fn effect(&self, _: &mut StepState<'_>) -> StepEffect {
+        StepEffect::Over
     }
 }

@@ -86,7 +86,7 @@ impl Step {
         }
     }
 
-    pub(super) fn way(&self) -> Box<dyn Way + '_> {
+    pub(super) fn way(&self) -> Box<dyn ReclaimWay + '_> {
         match self {
             Self::ShutKernel {
                 kernel,
@@ -206,25 +206,29 @@ impl Request {
 }
 
 /// A way to get memory back, at the deed.
-pub(super) trait Way {
+pub(super) trait ReclaimWay {
     /// What will be done. Holds names that others chose.
     fn describe(&self, target: &Target) -> String;
 
     /// To whom it is done, of those who are alive; where there is nobody, the next step is due. Whether
     /// they may be touched is asked of them just before.
-    fn recipients(&self, scene: &mut Scene<'_>) -> Vec<Handle>;
+    fn recipients(&self, scene: &mut StepState<'_>) -> Vec<Handle>;
 
     /// Does it, or begins to.
-    fn execute(&self, context: &mut Context<'_>, whom: &[Handle]) -> Result<Begun, ledger::Error>;
+    fn execute(
+        &self,
+        context: &mut StepContext<'_>,
+        whom: &[Handle],
+    ) -> Result<Started, ledger::Error>;
 
     /// How long it has, in seconds.
     fn grace_seconds(&self) -> f64;
 
     /// Whether anything is left for it to do, by what was answered and who is alive.
-    fn effect(&self, scene: &mut Scene<'_>) -> Effect;
+    fn effect(&self, scene: &mut StepState<'_>) -> StepEffect;
 
     /// Its time is over: what ends the act; else the next step is due.
-    fn expired(&self, _scene: &Scene<'_>) -> Option<Outcome> {
+    fn expired(&self, _scene: &StepState<'_>) -> Option<Outcome> {
         None
     }
 
@@ -237,7 +241,7 @@ pub(super) trait Way {
 }
 
 /// What has come of a step so far.
-pub(super) enum Effect {
+pub(super) enum StepEffect {
     /// It has its time.
     Pending,
     /// It will do no more: the next is due.
@@ -247,18 +251,18 @@ pub(super) enum Effect {
 }
 
 /// What was begun.
-pub(super) enum Begun {
+pub(super) enum Started {
     /// It was done.
     Done,
     /// It ends the act.
     Ends(Outcome),
     /// Somebody was asked.
-    Asked(Asked),
+    PendingRequest(PendingRequest),
 }
 
 /// What somebody was asked, and has not answered so far.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct PendingRequest {
     pub deed: Deed,
     /// Where it is done, nobody starts the process again.
     pub prevents_respawn: bool,
@@ -280,7 +284,7 @@ impl Measured {
 }
 
 /// Who is held, and what there is.
-pub(super) struct Scene<'a> {
+pub(super) struct StepState<'a> {
     pub target: &'a Target,
     pub policy: &'a Policy,
     pub held: &'a mut Held,
@@ -290,7 +294,7 @@ pub(super) struct Scene<'a> {
     pub answer: &'a Answer,
 }
 
-impl Scene<'_> {
+impl StepState<'_> {
     /// Those of whom it is meant that are alive; of those that were not in the plan, only those that
     /// hold a GPU.
     pub fn alive(&mut self, whom: Whom) -> Vec<Handle> {
@@ -309,7 +313,7 @@ impl Scene<'_> {
 }
 
 /// By what a step does something: it is written down, done, and what came of it written down.
-pub(super) struct Context<'a> {
+pub(super) struct StepContext<'a> {
     /// Of this act.
     pub act: &'a Arc<str>,
     pub now: Time,
@@ -322,7 +326,7 @@ pub(super) struct Context<'a> {
     pub has_continued: bool,
 }
 
-impl Context<'_> {
+impl StepContext<'_> {
     pub fn note(&mut self, event: Event) -> Result<(), ledger::Error> {
         self.record.write(&Entry {
             time: self.now,
@@ -340,7 +344,7 @@ impl Context<'_> {
 }
 
 /// A family of which the steps are planned.
-pub(super) struct Candidate<'a> {
+pub(super) struct FamilyInput<'a> {
     pub guard: &'a Guard,
     pub processes: &'a [&'a Process],
     pub launcher: Option<&'a Member>,
@@ -351,23 +355,23 @@ pub(super) struct Candidate<'a> {
 }
 
 /// The steps, and how long to look out for one that is started in the place of what they end.
-pub(super) struct Steps {
+pub(super) struct StepPlan {
     pub steps: Vec<Step>,
     pub respawn_seconds: f64,
 }
 
 /// How a target is ended.
-pub(super) fn steps(candidate: &Candidate<'_>) -> Steps {
+pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
     if let Some(first) = shut_kernel::plan(candidate) {
         let mut steps = vec![first];
         steps.extend(by_force(candidate));
-        return Steps {
+        return StepPlan {
             steps,
             respawn_seconds: RESPAWN_SECONDS,
         };
     }
     if let Some(only) = advise::plan(candidate, shut_kernel::restarted) {
-        return Steps {
+        return StepPlan {
             steps: vec![only],
             respawn_seconds: 0.0,
         };
@@ -377,14 +381,14 @@ pub(super) fn steps(candidate: &Candidate<'_>) -> Steps {
         || processes().any(|it| it.is_restarted_by_its_pool())
         || processes().any(|it| advice::owner(it).is_some())
         || !candidate.is_whole;
-    Steps {
+    StepPlan {
         steps: by_force(candidate),
         respawn_seconds: if is_restarted { RESPAWN_SECONDS } else { 0.0 },
     }
 }
 
 /// What ends processes whether or not somebody would start them again.
-fn by_force(candidate: &Candidate<'_>) -> Vec<Step> {
+fn by_force(candidate: &FamilyInput<'_>) -> Vec<Step> {
     let mut steps: Vec<Step> = terminate_client::plan(candidate).into_iter().collect();
     steps.extend(signal::plan(candidate));
     steps

@@ -17,7 +17,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Asked, Begun, Candidate, Context, Deed, Effect, Request, Scene, Services, Step, Way};
+use super::{
+    Deed, FamilyInput, PendingRequest, ReclaimWay, Request, Services, Started, Step, StepContext,
+    StepEffect, StepState,
+};
 use crate::host::Roots;
 use crate::host::jupyter::{self, Client, KernelState, read_kernel};
 use crate::model::snapshot::Jupyter;
@@ -73,7 +76,7 @@ pub(super) struct ShutKernel<'a> {
 
 /// Where a family is that of a kernel whose server can be asked; its server starts again what is merely
 /// ended.
-pub(super) fn plan(candidate: &Candidate<'_>) -> Option<Step> {
+pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     let policy = &candidate.guard.policy;
     if policy.direct && policy.signal.is_some() {
         return None;
@@ -152,7 +155,7 @@ pub(super) fn perform(services: &Services, kernel: &Kernel, even_at_work: bool) 
     }
 }
 
-impl Way for ShutKernel<'_> {
+impl ReclaimWay for ShutKernel<'_> {
     fn describe(&self, _: &Target) -> String {
         let Kernel {
             id,
@@ -165,11 +168,15 @@ impl Way for ShutKernel<'_> {
         format!("ask the notebook server {server_url}{pid} to shut kernel {id} down; wait {wait}")
     }
 
-    fn recipients(&self, scene: &mut Scene<'_>) -> Vec<Handle> {
+    fn recipients(&self, scene: &mut StepState<'_>) -> Vec<Handle> {
         scene.held.alive(&mut *scene.hands)
     }
 
-    fn execute(&self, context: &mut Context<'_>, _: &[Handle]) -> Result<Begun, ledger::Error> {
+    fn execute(
+        &self,
+        context: &mut StepContext<'_>,
+        _: &[Handle],
+    ) -> Result<Started, ledger::Error> {
         let deed = Deed::ShutKernel {
             kernel_id: Arc::clone(&self.kernel.id),
         };
@@ -178,7 +185,7 @@ impl Way for ShutKernel<'_> {
             even_at_work: context.is_named,
         };
         context.ask(&deed, request)?;
-        Ok(Begun::Asked(Asked {
+        Ok(Started::PendingRequest(PendingRequest {
             deed,
             prevents_respawn: true,
         }))
@@ -188,18 +195,18 @@ impl Way for ShutKernel<'_> {
         self.grace_seconds
     }
 
-    fn effect(&self, scene: &mut Scene<'_>) -> Effect {
+    fn effect(&self, scene: &mut StepState<'_>) -> StepEffect {
         match scene.answer {
-            Answer::Waiting | Answer::Done => Effect::Pending,
-            Answer::AtWork => Effect::Ends(Outcome::RuleNoLongerTrue),
-            Answer::Failed(_) => Effect::Over,
-            Answer::Restarts(_) if scene.policy.direct => Effect::Over,
-            Answer::Restarts(why) => Effect::Ends(left_to_server(why)),
+            Answer::Waiting | Answer::Done => StepEffect::Pending,
+            Answer::AtWork => StepEffect::Ends(Outcome::RuleNoLongerTrue),
+            Answer::Failed(_) => StepEffect::Over,
+            Answer::Restarts(_) if scene.policy.direct => StepEffect::Over,
+            Answer::Restarts(why) => StepEffect::Ends(left_to_server(why)),
         }
     }
 
     /// A server that has said nothing may start again what is ended without it.
-    fn expired(&self, scene: &Scene<'_>) -> Option<Outcome> {
+    fn expired(&self, scene: &StepState<'_>) -> Option<Outcome> {
         let is_silent = *scene.answer == Answer::Waiting && !scene.policy.direct;
         is_silent.then(|| left_to_server("its server has not answered"))
     }

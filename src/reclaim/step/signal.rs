@@ -4,7 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Begun, Candidate, Context, Deed, Effect, Scene, Step, Way, numbers};
+use super::{
+    Deed, FamilyInput, ReclaimWay, Started, Step, StepContext, StepEffect, StepState, numbers,
+};
 use crate::model::{self, Kind};
 use crate::reclaim::guard::Protection;
 use crate::reclaim::hands::{Handle, NotSent};
@@ -43,7 +45,7 @@ pub(super) struct SendSignal {
 }
 
 /// The signals for a family.
-pub(super) fn plan(candidate: &Candidate<'_>) -> Vec<Step> {
+pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
     let policy = &candidate.guard.policy;
     let first = policy.signal.unwrap_or(Signal::Term);
     let own = policy.grace.map(|grace| grace.as_secs_f64());
@@ -97,7 +99,7 @@ pub(super) fn write_deed(
     write!(f, "{} to {pids}", signals.join(" and "))
 }
 
-impl Way for SendSignal {
+impl ReclaimWay for SendSignal {
     fn describe(&self, target: &Target) -> String {
         let whom = match self.whom {
             Whom::Launcher => target.launcher.as_ref().map_or_else(
@@ -120,7 +122,7 @@ impl Way for SendSignal {
         format!("{}{resumes} to {whom}; wait {wait}", self.signal)
     }
 
-    fn recipients(&self, scene: &mut Scene<'_>) -> Vec<Handle> {
+    fn recipients(&self, scene: &mut StepState<'_>) -> Vec<Handle> {
         scene.alive(self.whom)
     }
 
@@ -130,7 +132,11 @@ impl Way for SendSignal {
     /// None is stopped before it is killed: where the leader of a process group ends while others of the
     /// group are stopped, the kernel sends SIGHUP to the whole group, whoever is in it
     /// (`kill_orphaned_pgrp` in `kernel/exit.c`).
-    fn execute(&self, context: &mut Context<'_>, whom: &[Handle]) -> Result<Begun, ledger::Error> {
+    fn execute(
+        &self,
+        context: &mut StepContext<'_>,
+        whom: &[Handle],
+    ) -> Result<Started, ledger::Error> {
         let signal = self.signal;
         let resumes = !matches!(signal, Signal::Kill | Signal::Stop | Signal::Cont);
         let (mut moving, mut stopped) = (Vec::new(), Vec::new());
@@ -163,24 +169,24 @@ impl Way for SendSignal {
             let failures = deliver(context, signals, &batch, &mut ends);
             context.note(Event::Done { deed, failures })?;
         }
-        Ok(ends.map_or(Begun::Done, Begun::Ends))
+        Ok(ends.map_or(Started::Done, Started::Ends))
     }
 
     fn grace_seconds(&self) -> f64 {
         self.grace_seconds
     }
 
-    fn effect(&self, scene: &mut Scene<'_>) -> Effect {
+    fn effect(&self, scene: &mut StepState<'_>) -> StepEffect {
         match scene.alive(self.whom).is_empty() {
-            true => Effect::Over,
-            false => Effect::Pending,
+            true => StepEffect::Over,
+            false => StepEffect::Pending,
         }
     }
 }
 
 /// Sends to each of them all signals. What was refused is not tried again.
 fn deliver(
-    context: &mut Context<'_>,
+    context: &mut StepContext<'_>,
     signals: &[Signal],
     batch: &[(Handle, Process)],
     ends: &mut Option<Outcome>,

@@ -13,7 +13,10 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::Duration;
 
-use super::{Asked, Begun, Candidate, Context, Deed, Effect, Request, Scene, Services, Step, Way};
+use super::{
+    Deed, FamilyInput, PendingRequest, ReclaimWay, Request, Services, Started, Step, StepContext,
+    StepEffect, StepState,
+};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Process, Snapshot};
 use crate::reclaim::hands::{Answer, Handle};
@@ -43,7 +46,7 @@ pub(super) struct TerminateClient<'a> {
 }
 
 /// Where some of a family are clients of the service.
-pub(super) fn plan(candidate: &Candidate<'_>) -> Option<Step> {
+pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     let clients: Vec<&Process> = candidate
         .processes
         .iter()
@@ -80,18 +83,22 @@ pub(super) fn perform(services: &Services, pids: &[u32], pipe_directory: Option<
     }
 }
 
-impl Way for TerminateClient<'_> {
+impl ReclaimWay for TerminateClient<'_> {
     fn describe(&self, _: &Target) -> String {
         let pids = super::numbers(self.pids.iter().copied());
         let wait = Span::from_seconds(self.grace_seconds);
         format!("ask the MPS control daemon to part with {pids}; wait {wait}")
     }
 
-    fn recipients(&self, scene: &mut Scene<'_>) -> Vec<Handle> {
+    fn recipients(&self, scene: &mut StepState<'_>) -> Vec<Handle> {
         scene.held.alive(&mut *scene.hands)
     }
 
-    fn execute(&self, context: &mut Context<'_>, _: &[Handle]) -> Result<Begun, ledger::Error> {
+    fn execute(
+        &self,
+        context: &mut StepContext<'_>,
+        _: &[Handle],
+    ) -> Result<Started, ledger::Error> {
         let deed = Deed::TerminateClient {
             pids: self.pids.to_vec(),
         };
@@ -100,7 +107,7 @@ impl Way for TerminateClient<'_> {
             pipe_directory: self.pipe_directory.clone(),
         };
         context.ask(&deed, request)?;
-        Ok(Begun::Asked(Asked {
+        Ok(Started::PendingRequest(PendingRequest {
             deed,
             prevents_respawn: false,
         }))
@@ -110,11 +117,11 @@ impl Way for TerminateClient<'_> {
         self.grace_seconds
     }
 
-    fn effect(&self, scene: &mut Scene<'_>) -> Effect {
+    fn effect(&self, scene: &mut StepState<'_>) -> StepEffect {
         match scene.answer {
-            Answer::Waiting | Answer::Done => Effect::Pending,
-            Answer::AtWork => Effect::Ends(Outcome::RuleNoLongerTrue),
-            Answer::Failed(_) | Answer::Restarts(_) => Effect::Over,
+            Answer::Waiting | Answer::Done => StepEffect::Pending,
+            Answer::AtWork => StepEffect::Ends(Outcome::RuleNoLongerTrue),
+            Answer::Failed(_) | Answer::Restarts(_) => StepEffect::Over,
         }
     }
 }

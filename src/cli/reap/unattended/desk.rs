@@ -67,9 +67,9 @@ pub(super) trait World {
 }
 
 /// The service's log, which is told what is done.
-struct Logged<'a>(&'a mut dyn World);
+struct LogObserver<'a>(&'a mut dyn World);
 
-impl Observer for Logged<'_> {
+impl Observer for LogObserver<'_> {
     fn intended(&mut self, _: usize, deed: &Deed) {
         self.0.log(&page::deed(deed));
     }
@@ -409,7 +409,10 @@ impl Desk {
             snapshot: &self.snapshot,
             found,
         };
-        let outcome = match acting.executor.advance(&sample, &mut Logged(&mut *world)) {
+        let outcome = match acting
+            .executor
+            .advance(&sample, &mut LogObserver(&mut *world))
+        {
             Ok(Some(Progress::Waiting { .. })) => return,
             Ok(Some(Progress::Ended(outcome))) => outcome,
             Ok(None) => return self.acting = None,
