@@ -19,7 +19,7 @@ use clap::CommandFactory as _;
 use self::gate::{Gate, Progress};
 use super::args::{Check, Cli, Global};
 use super::exit::Exit;
-use super::reap::document;
+use super::reap::json;
 use super::{
     Misuse, complain, config, live, print, recorded, style, terminal_width, warn_of_damage,
 };
@@ -192,7 +192,7 @@ pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item =
     let command = arguments.iter().find(is_command).and_then(|it| it.to_str());
     let fails: fn(&str) -> Result<String, serde_json::Error> = match command {
         Some("check") => |why| Report::failed(why).to_json(),
-        Some("reap") => |why| document::Report::failed(why).to_json(),
+        Some("reap") => |why| json::Report::failed(why).to_json(),
         _ => return,
     };
     if !arguments.iter().any(|word| word == "--json") {

@@ -1,20 +1,20 @@
 //! `gpumem reap` and `gpumem kill`: a plan, a yes to it, that very plan carried out, and what came back.
 //!
-//! What was typed is understood in `asked`, the machine or a recording looked at in `look`, a person
-//! asked in `confirm`; `acting` carries targets out and hears of signals by `interrupt`. [`document`] is the
-//! JSON, `page` and `history` are for people; `unattended` goes on doing all of it where nobody looks, and
+//! What was typed is understood in `policy_from_args`, the machine or a recording looked at in `observe`, a person
+//! asked in `confirm`; `execute` carries targets out and hears of signals by `interrupt`. [`json`] is the
+//! JSON, `text` and `history` are for people; `unattended` goes on doing all of it where nobody looks, and
 //! `watch` where somebody does.
 //! Whom to end and how is decided in [`crate::reclaim`], which alone touches anybody.
 
-pub(super) mod acting;
-mod asked;
 mod confirm;
-pub mod document;
+pub(super) mod execute;
 mod history;
 mod interrupt;
-pub(super) mod look;
-pub(super) mod page;
+pub mod json;
+pub(super) mod observe;
+mod policy_from_args;
 pub(super) mod refusal;
+pub(super) mod text;
 mod unattended;
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -22,9 +22,9 @@ use std::time::Duration;
 
 use signal_hook::low_level::emulate_default_handler;
 
-use self::acting::{LiveSamples, TerminalObserver, actor, tools_here};
-use self::document::{Report, Status};
-use self::look::Look;
+use self::execute::{LiveSamples, TerminalObserver, actor, tools_here};
+use self::json::{Report, Status};
+use self::observe::Observation;
 use self::refusal::{Place, Reader};
 use super::args::{Global, Kill, Reap};
 use super::exit::Exit;
@@ -64,7 +64,7 @@ pub(super) fn run(args: &Reap, global: &Global) -> anyhow::Result<Exit> {
 
 fn run_at(place: Place, args: &Reap, global: &Global) -> anyhow::Result<Exit> {
     let reader = Reader::at(place);
-    let planned = Look::new(args, global).and_then(|look| {
+    let planned = Observation::new(args, global).and_then(|look| {
         let (plan, guard) = look.plan(args)?;
         Ok((look, plan, guard))
     });
@@ -81,7 +81,7 @@ fn run_at(place: Place, args: &Reap, global: &Global) -> anyhow::Result<Exit> {
     let mut report = Report::new(plan, look.undecided.clone(), errors);
     report.is_replay = look.live.is_none();
     if !args.json {
-        print(&page::plan(&report, style(global.color), reader))?;
+        print(&text::plan(&report, style(global.color), reader))?;
     }
     // Where nothing was found on what could be read, there may be something on the rest.
     let is_blind = report.targets.is_empty() && is_unreadable(args, &look.snapshot);
@@ -110,7 +110,7 @@ fn run_at(place: Place, args: &Reap, global: &Global) -> anyhow::Result<Exit> {
     if args.json {
         print(&report.to_json()?)?;
     } else if report.freed_bytes.is_some() && !report.targets.is_empty() {
-        print(&page::total(&report))?;
+        print(&text::total(&report))?;
     }
     if let Carried::Interrupted(signal) = carried {
         // A script that was interrupted here has to end here, too.
@@ -144,11 +144,11 @@ enum Carried {
 fn carry_out(
     args: &Reap,
     reader: Reader,
-    look: Look,
+    look: Observation,
     guard: Guard,
     report: &mut Report,
 ) -> anyhow::Result<Carried> {
-    let Look {
+    let Observation {
         live,
         mut engine,
         snapshot,
@@ -172,7 +172,7 @@ fn carry_out(
             complain("nothing was sent; --yes carries this out");
             return Ok(Carried::Not);
         }
-        let (count, bytes) = (page::count(&mine), page::expected(&mine));
+        let (count, bytes) = (text::count(&mine), text::expected(&mine));
         let answer = confirm::ask(&format!("Kill {count} to free {bytes}?"))?;
         // The rules have to know what happens meanwhile.
         let watch = || engine.observe(&live.sample());
@@ -200,7 +200,7 @@ fn carry_out(
             break;
         };
         if !args.json {
-            print(&page::outcome(&planned.target, &outcome, reader))?;
+            print(&text::outcome(&planned.target, &outcome, reader))?;
         }
         planned.outcome = Some(outcome);
     }

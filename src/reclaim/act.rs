@@ -1,10 +1,10 @@
 //! One target, from the first look to the outcome: a machine that is driven by data.
 //!
 //! [`Act::advance`] is called again and again, with the time, the newest snapshot and whether the rule
-//! still holds; it does what is due, by [`Hands`], and says until when nothing is. It never waits. It
+//! still holds; it does what is due, by [`ProcessControl`], and says until when nothing is. It never waits. It
 //! is the only sender of signals and requests, and before each it asks anew whether it may: who it is,
 //! what protects it, whether what the rule said is still so. What it is about to do is in the ledger
-//! before it does it. Who may be sent something is in `held`, what is done in `step`: nothing here knows
+//! before it does it. Who may be sent something is in `handles`, what is done in `step`: nothing here knows
 //! one way to get memory back from another.
 
 mod checks;
@@ -12,9 +12,9 @@ mod checks;
 use std::sync::Arc;
 
 use super::guard::{Call, Guard, Protection};
-use super::hands::{Answer, Handle, Hands, NotOpened};
-use super::held::Held;
+use super::handles::Handles;
 use super::ledger::{self, Actor, Entry, Event, Failure, Record};
+use super::process_control::{Answer, Handle, NotOpened, ProcessControl};
 use super::step::{
     Measured, PendingRequest, ReclaimWay, Started, StepContext, StepEffect, StepState, Whom,
 };
@@ -32,9 +32,9 @@ pub const PATIENCE_SECONDS: f64 = 30.0;
 
 /// Whether what a rule said of a target's members, those that are alive, is still so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum Recheck {
     /// It is.
-    Holds,
+    StillTrue,
     /// It is not.
     NoLonger,
     /// It cannot be told.
@@ -43,13 +43,13 @@ pub enum Standing {
 
 /// What an act is told of the world.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment<'a> {
+pub struct StepInput<'a> {
     /// Now, by the clock of the snapshots.
     pub now: Time,
     /// The newest one.
     pub snapshot: &'a Snapshot,
     /// Whether the rule still holds by it; of no account where the target was named by a person.
-    pub stands: Standing,
+    pub recheck: Recheck,
 }
 
 /// How far an act is.
@@ -72,7 +72,7 @@ pub struct Act {
     actor: Actor,
     target: Target,
     stage: Stage,
-    held: Held,
+    held: Handles,
     baseline: Option<Baseline>,
     /// When the first deed was done.
     first_deed: Option<Time>,
@@ -122,7 +122,7 @@ impl Act {
             actor,
             target,
             stage: Stage::Fresh,
-            held: Held::new(boot_id),
+            held: Handles::new(boot_id),
             baseline: None,
             first_deed: None,
             unknown_since: None,
@@ -163,14 +163,14 @@ impl Act {
     /// over, with whatever was done before.
     pub fn advance(
         &mut self,
-        moment: Moment<'_>,
-        hands: &mut dyn Hands,
+        moment: StepInput<'_>,
+        control: &mut dyn ProcessControl,
         record: &mut dyn Record,
     ) -> Result<Progress, ledger::Error> {
         if let Stage::Over(outcome) = &self.stage {
             return Ok(Progress::Ended(outcome.clone()));
         }
-        let result = self.go_on(moment, hands, record);
+        let result = self.go_on(moment, control, record);
         if result.is_err() && self.outcome().is_none() {
             self.stage = Stage::Over(Outcome::StillAlive);
         }
@@ -179,8 +179,8 @@ impl Act {
 
     fn go_on(
         &mut self,
-        moment: Moment<'_>,
-        hands: &mut dyn Hands,
+        moment: StepInput<'_>,
+        control: &mut dyn ProcessControl,
         record: &mut dyn Record,
     ) -> Result<Progress, ledger::Error> {
         if !self.is_begun {
@@ -190,13 +190,13 @@ impl Act {
             let actor = self.actor.clone();
             self.note(moment.now, Event::Begun { actor, target }, record)?;
         }
-        self.hear(moment.now, hands, record)?;
+        self.hear(moment.now, control, record)?;
         loop {
             let next = match self.stage.clone() {
-                Stage::Fresh => self.begin(moment, hands),
-                Stage::Due(step) => self.take(step, moment, hands, record)?,
-                Stage::Taken(step, until) => self.watch(step, until, moment, hands),
-                Stage::Verifying { since, freed } => self.verify(since, freed, moment, hands),
+                Stage::Fresh => self.begin(moment, control),
+                Stage::Due(step) => self.take(step, moment, control, record)?,
+                Stage::Taken(step, until) => self.watch(step, until, moment, control),
+                Stage::Verifying { since, freed } => self.verify(since, freed, moment, control),
                 Stage::Over(outcome) => Next::End(outcome),
             };
             match next {
@@ -217,25 +217,25 @@ impl Act {
     }
 
     /// Takes hold of everybody, before anything is sent to anybody.
-    fn begin(&mut self, moment: Moment<'_>, hands: &mut dyn Hands) -> Next {
+    fn begin(&mut self, moment: StepInput<'_>, control: &mut dyn ProcessControl) -> Next {
         if let Some(command) = self.target.steps.first().and_then(|it| it.advice()) {
             let command = Arc::clone(command);
             let why = Protection::Owned { command };
             return Next::End(Outcome::Protected { why });
         }
-        if let Some(next) = self.ask_whether_it_stands(moment) {
+        if let Some(next) = self.still_due(moment) {
             return next;
         }
         let members = self.target.members.iter().map(|member| (member, true));
         let launcher = self.target.launcher.iter().map(|member| (member, false));
         for (member, is_member) in members.chain(launcher) {
-            match self.held.open(member, is_member, hands) {
+            match self.held.open(member, is_member, control) {
                 // Who has gone needs nothing more.
                 Ok(()) | Err(NotOpened::Gone(_)) => {}
                 Err(error) => return Next::End(of_not_opened(error)),
             }
         }
-        if self.family(moment.snapshot, hands).is_empty() {
+        if self.family(moment.snapshot, control).is_empty() {
             return Next::End(Outcome::AlreadyGone);
         }
         // What a person named may have let go in the meantime.
@@ -249,11 +249,11 @@ impl Act {
             self.held
                 .remember(member.pid, known.and_then(|it| it.executable.clone()));
         }
-        let everybody: Vec<Handle> = self.held.alive(hands);
-        if let Some(outcome) = self.forbids(&everybody, moment.snapshot, hands) {
+        let everybody: Vec<Handle> = self.held.alive(control);
+        if let Some(outcome) = self.forbids(&everybody, moment.snapshot, control) {
             return Next::End(outcome);
         }
-        self.held.look_around(moment.snapshot, hands);
+        self.held.look_around(moment.snapshot, control);
         self.baseline = Some(Baseline::of(&self.target, moment.snapshot));
         Next::Go(Stage::Due(0))
     }
@@ -262,28 +262,28 @@ impl Act {
     fn take(
         &mut self,
         place: usize,
-        moment: Moment<'_>,
-        hands: &mut dyn Hands,
+        moment: StepInput<'_>,
+        control: &mut dyn ProcessControl,
         record: &mut dyn Record,
     ) -> Result<Next, ledger::Error> {
         let step = self.target.steps.get(place).cloned();
         let way = step.as_ref().map(|step| step.way());
-        if let Some(next) = self.is_done(way.as_deref(), moment, hands) {
+        if let Some(next) = self.is_done(way.as_deref(), moment, control) {
             return Ok(next);
         }
         let Some(way) = way else {
-            return Ok(Next::End(self.alive_at_the_end(hands)));
+            return Ok(Next::End(self.alive_at_the_end(control)));
         };
-        if let Some(next) = self.ask_whether_it_stands(moment) {
+        if let Some(next) = self.still_due(moment) {
             return Ok(next);
         }
-        let whom = way.recipients(&mut self.scene(moment.snapshot, hands));
+        let whom = way.recipients(&mut self.scene(moment.snapshot, control));
         if whom.is_empty() {
             return Ok(Next::Go(Stage::Due(place + 1)));
         }
         if let Some(outcome) = self
-            .forbids(&whom, moment.snapshot, hands)
-            .or_else(|| self.would_end_others(&whom, moment.snapshot, hands))
+            .forbids(&whom, moment.snapshot, control)
+            .or_else(|| self.would_end_others(&whom, moment.snapshot, control))
         {
             return Ok(Next::End(outcome));
         }
@@ -291,7 +291,7 @@ impl Act {
             act: &self.id,
             now: moment.now,
             held: &self.held,
-            hands,
+            control,
             record,
             is_named: self.target.call() == Call::Named,
             has_continued: false,
@@ -317,20 +317,24 @@ impl Act {
         })
     }
 
-    fn scene<'a>(&'a mut self, snapshot: &'a Snapshot, hands: &'a mut dyn Hands) -> StepState<'a> {
+    fn scene<'a>(
+        &'a mut self,
+        snapshot: &'a Snapshot,
+        control: &'a mut dyn ProcessControl,
+    ) -> StepState<'a> {
         StepState {
             target: &self.target,
             policy: &self.guard.policy,
             held: &mut self.held,
             snapshot,
-            hands,
+            control,
             answer: &self.answer,
         }
     }
 
     /// The members that are alive.
-    fn family(&mut self, snapshot: &Snapshot, hands: &mut dyn Hands) -> Vec<Handle> {
-        self.scene(snapshot, hands).alive(Whom::Family)
+    fn family(&mut self, snapshot: &Snapshot, control: &mut dyn ProcessControl) -> Vec<Handle> {
+        self.scene(snapshot, control).alive(Whom::Family)
     }
 
     /// Waits for a step's effect.
@@ -338,38 +342,38 @@ impl Act {
         &mut self,
         place: usize,
         until: Time,
-        moment: Moment<'_>,
-        hands: &mut dyn Hands,
+        moment: StepInput<'_>,
+        control: &mut dyn ProcessControl,
     ) -> Next {
         // What they have started since is found by those that are alive.
         let call = self.target.call();
         let now = moment.now;
         self.held
-            .adopt(call, &self.guard, now, moment.snapshot, hands);
+            .adopt(call, &self.guard, now, moment.snapshot, control);
         let step = self.target.steps.get(place).cloned();
         let way = step.as_ref().map(|step| step.way());
-        if let Some(next) = self.is_done(way.as_deref(), moment, hands) {
+        if let Some(next) = self.is_done(way.as_deref(), moment, control) {
             return next;
         }
         let next = Next::Go(Stage::Due(place + 1));
         let Some(way) = way else {
             return next;
         };
-        match way.effect(&mut self.scene(moment.snapshot, hands)) {
+        match way.effect(&mut self.scene(moment.snapshot, control)) {
             StepEffect::Pending => {}
             StepEffect::Over => return next,
             StepEffect::Ends(outcome) => return Next::End(outcome),
         }
         // Activity cancels.
-        if moment.stands == Standing::NoLonger
-            && let Some(next) = self.ask_whether_it_stands(moment)
+        if moment.recheck == Recheck::NoLonger
+            && let Some(next) = self.still_due(moment)
         {
             return next;
         }
         if moment.now < until {
             return Next::Wait(until);
         }
-        let expired = way.expired(&self.scene(moment.snapshot, hands));
+        let expired = way.expired(&self.scene(moment.snapshot, control));
         expired.map_or(next, Next::End)
     }
 
@@ -377,13 +381,13 @@ impl Act {
     fn hear(
         &mut self,
         now: Time,
-        hands: &mut dyn Hands,
+        control: &mut dyn ProcessControl,
         record: &mut dyn Record,
     ) -> Result<(), ledger::Error> {
         if self.asked.is_none() {
             return Ok(());
         }
-        self.answer = hands.answer();
+        self.answer = control.answer();
         let error = match &self.answer {
             Answer::Waiting => return Ok(()),
             Answer::Done => None,
@@ -405,11 +409,11 @@ impl Act {
     fn is_done(
         &mut self,
         way: Option<&dyn ReclaimWay>,
-        moment: Moment<'_>,
-        hands: &mut dyn Hands,
+        moment: StepInput<'_>,
+        control: &mut dyn ProcessControl,
     ) -> Option<Next> {
         let since = moment.now;
-        let alive = self.family(moment.snapshot, hands);
+        let alive = self.family(moment.snapshot, control);
         if self.first_deed.is_none() {
             let is_gone = alive.is_empty();
             return is_gone.then_some(Next::End(Outcome::AlreadyGone));
@@ -428,8 +432,8 @@ impl Act {
         &mut self,
         since: Time,
         freed: Option<(u64, Time)>,
-        moment: Moment<'_>,
-        hands: &mut dyn Hands,
+        moment: StepInput<'_>,
+        control: &mut dyn ProcessControl,
     ) -> Next {
         let freed = freed.or_else(|| match self.compare(moment) {
             Some(Back::Yes(bytes)) => Some((bytes, moment.snapshot.time)),
@@ -442,7 +446,7 @@ impl Act {
         };
         let look_out = since.plus_seconds(seconds);
         let deadline = since.plus_seconds(DEADLINE_SECONDS.max(seconds));
-        let successor = self.held.successor(&self.target, moment.snapshot, hands);
+        let successor = self.held.successor(&self.target, moment.snapshot, control);
         match (freed, successor) {
             (Some((bytes, _)), Some(pid)) => {
                 let taken = self.taken_by(pid, moment.snapshot);
@@ -481,19 +485,19 @@ impl Act {
     }
 
     /// What a snapshot says that was taken after the first deed; `None` of an older one.
-    fn compare(&self, moment: Moment<'_>) -> Option<Back> {
+    fn compare(&self, moment: StepInput<'_>) -> Option<Back> {
         let baseline = self.baseline.as_ref()?;
         let first_deed = self.first_deed?;
         (moment.snapshot.time > first_deed).then(|| baseline.compare(&self.target, moment.snapshot))
     }
 
     /// What became of those who outlive everything.
-    fn alive_at_the_end(&mut self, hands: &mut dyn Hands) -> Outcome {
-        for handle in self.held.alive(hands) {
+    fn alive_at_the_end(&mut self, control: &mut dyn ProcessControl) -> Outcome {
+        for handle in self.held.alive(control) {
             let Some(one) = self.held.get(handle) else {
                 continue;
             };
-            if let Some(wchan) = hands.held_up(one.pid) {
+            if let Some(wchan) = control.held_up(one.pid) {
                 return Outcome::StuckInDriver {
                     wchan: wchan.into(),
                 };

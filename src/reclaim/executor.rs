@@ -10,14 +10,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::act::{Act, Moment, Progress, Standing};
+use super::act::{Act, Progress, Recheck, StepInput};
 use super::guard::Guard;
-use super::hands::{Hands, Pidfds};
 use super::ledger::{self, Actor, Deed, Entry, Event, Failure, Ledger, Process, Record};
 use super::lock::{self, Lock};
 use super::policy::Pace;
+use super::process_control::{PidfdControl, ProcessControl};
+use super::recheck::recheck;
 use super::resume::resume;
-use super::standing::standing;
 use super::step::ask_servers;
 use super::target::Target;
 use super::verify::Outcome;
@@ -38,7 +38,7 @@ pub enum Error {
 
 /// What nothing is done without: the lock, the ledger, and control of processes.
 pub struct Tools {
-    hands: Box<dyn Hands + Send>,
+    control: Box<dyn ProcessControl + Send>,
     record: Box<dyn Record + Send>,
     unattended: Vec<Time>,
     resumed: Vec<Process>,
@@ -57,21 +57,24 @@ impl Tools {
         let path = folder.join(ledger::FILE_NAME);
         let mut ledger = Ledger::open(&path)?;
         let past = ledger::read(&path, ledger::MOST_READ_BYTES)?;
-        let mut hands = Pidfds::new(roots.clone()).with_server(ask_servers(roots.clone()));
-        let resumed = resume(&past, now, &mut hands, &mut ledger)?;
-        hands.release();
+        let mut control = PidfdControl::new(roots.clone()).with_server(ask_servers(roots.clone()));
+        let resumed = resume(&past, now, &mut control, &mut ledger)?;
+        control.release();
         Ok(Self {
             unattended: past.unattended_times(),
             resumed,
             _lock: Some(lock),
-            ..Self::new(Box::new(hands), Box::new(ledger))
+            ..Self::new(Box::new(control), Box::new(ledger))
         })
     }
 
-    /// Of other hands and another ledger, without a lock.
-    pub(crate) fn new(hands: Box<dyn Hands + Send>, record: Box<dyn Record + Send>) -> Self {
+    /// Of other process control and another ledger, without a lock.
+    pub(crate) fn new(
+        control: Box<dyn ProcessControl + Send>,
+        record: Box<dyn Record + Send>,
+    ) -> Self {
         Self {
-            hands,
+            control,
             record,
             unattended: Vec::new(),
             resumed: Vec::new(),
@@ -190,22 +193,22 @@ impl Executor {
             let guard = Arc::clone(&self.guard);
             Act::new(target.clone(), guard, self.actor.clone())
         });
-        let moment = Moment {
+        let moment = StepInput {
             now: sample.now,
             snapshot: sample.snapshot,
-            stands: recheck(act, sample),
+            recheck: recheck_by(act, sample),
         };
         let mut record = ObservedRecord {
             record: &mut *self.tools.record,
             place,
             observer: &mut *observer,
         };
-        let progress = act.advance(moment, &mut *self.tools.hands, &mut record)?;
+        let progress = act.advance(moment, &mut *self.tools.control, &mut record)?;
         match &progress {
             Progress::Waiting { until } => observer.waiting(place, *until),
             Progress::Ended(outcome) => {
                 self.act = None;
-                self.tools.hands.release();
+                self.tools.control.release();
                 self.place += 1;
                 observer.ended(place, target, outcome);
             }
@@ -236,11 +239,11 @@ impl Executor {
 }
 
 /// Whether what the rules said of a target is still so; what a person named is.
-fn recheck(act: &Act, sample: &JudgedSample<'_>) -> Standing {
+fn recheck_by(act: &Act, sample: &JudgedSample<'_>) -> Recheck {
     match &sample.found {
-        Some(found) => standing(act, found.iter().copied(), sample.snapshot),
-        None if act.target().is_found() => Standing::Unknown,
-        None => Standing::Holds,
+        Some(found) => recheck(act, found.iter().copied(), sample.snapshot),
+        None if act.target().is_found() => Recheck::Unknown,
+        None => Recheck::StillTrue,
     }
 }
 

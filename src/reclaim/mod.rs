@@ -2,8 +2,8 @@
 //!
 //! [`mod@plan`] makes of findings, or of what a person names, targets ([`target`]) with their steps and
 //! refusals with their reasons; it is pure, and so are [`guard`] (who is never touched), [`policy`] (what is asked
-//! for), [`mod@standing`] (whether what a rule said is still so) and [`verify`] (what came back, as NVML sees it). [`executor`] carries a plan out, for whoever
-//! asked, and [`act`] one target of it, one call at a time, driven by data; [`hands`] is the only place that touches the world, through pidfds and never
+//! for), [`mod@recheck`] (whether what a rule said is still so) and [`verify`] (what came back, as NVML sees it). [`executor`] carries a plan out, for whoever
+//! asked, and [`act`] one target of it, one call at a time, driven by data; [`process_control`] is the only place that touches the world, through pidfds and never
 //! through a number. Each way to get memory back is a file of [`step`].
 //! [`ledger`] is written before anything is sent, [`mod@resume`] makes those go on whom a gpumem that was
 //! killed has left stopped, [`lock`] holds off a second reaper, [`warnings`]
@@ -14,18 +14,18 @@
 pub mod act;
 pub mod executor;
 pub mod guard;
-pub mod hands;
-mod held;
+mod handles;
 pub mod keep;
 mod launcher;
 pub mod ledger;
 pub mod lock;
 pub mod plan;
 pub mod policy;
+pub mod process_control;
+pub mod recheck;
 mod respawn;
 pub mod resume;
 mod select;
-pub mod standing;
 pub mod step;
 pub mod target;
 #[cfg(test)]
@@ -33,16 +33,16 @@ pub(crate) mod testing;
 pub mod verify;
 pub mod warnings;
 
-pub use act::{Act, Moment, Progress, Standing};
+pub use act::{Act, Progress, Recheck, StepInput};
 pub use executor::{Executor, JudgedSample, Observer, SampleSource, Tools};
 pub use guard::{Call, Guard, Protection};
-pub use hands::{Hands, Pidfds};
 pub use ledger::Ledger;
 pub use lock::Lock;
 pub use plan::{Plan, Refused, plan};
 pub use policy::{Exempt, FindingSelector, Limits, Pace, Policy, Signal, Targets};
+pub use process_control::{PidfdControl, ProcessControl};
+pub use recheck::recheck;
 pub use resume::resume;
-pub use standing::standing;
 pub use step::ask_servers;
 pub use target::Target;
 pub use verify::Outcome;

@@ -31,7 +31,7 @@ const MOST_GENERATIONS: usize = 64;
 
 /// What a plan is made of.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct PlanInput<'a> {
     /// What the rules found.
     pub findings: &'a [Finding],
     /// What they found it in.
@@ -188,14 +188,14 @@ impl fmt::Display for Why {
 }
 
 /// Makes a plan.
-pub fn plan(seen: &Seen<'_>, guard: &Guard) -> Plan {
+pub fn plan(seen: &PlanInput<'_>, guard: &Guard) -> Plan {
     let mut plan = Plan {
         time: seen.snapshot.time,
         targets: Vec::new(),
         refused: Vec::new(),
     };
     let families = by_launcher(seen);
-    let seen = &Seen {
+    let seen = &PlanInput {
         families: &families,
         ..*seen
     };
@@ -240,7 +240,7 @@ pub fn plan(seen: &Seen<'_>, guard: &Guard) -> Plan {
 
 /// The families, with all that one launcher started in one: to end a launcher ends them all, whatever
 /// joins them otherwise.
-fn by_launcher(seen: &Seen<'_>) -> Vec<Family> {
+fn by_launcher(seen: &PlanInput<'_>) -> Vec<Family> {
     let mut families: Vec<Family> = seen.families.to_vec();
     let launcher_of = |pid: u32| living_launcher(seen.snapshot.process(pid)?);
     let mut runs: Vec<(Arc<Parent>, Vec<usize>)> = Vec::new();
@@ -281,7 +281,7 @@ fn living_launcher(process: &Process) -> Option<&Arc<Parent>> {
 
 /// Makes a target of what belongs together, or says why not.
 fn target(
-    seen: &Seen<'_>,
+    seen: &PlanInput<'_>,
     guard: &Guard,
     call: Call,
     accused: &[&Accused<'_>],

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::hands::Hands;
+use super::process_control::ProcessControl;
 use super::target::Target;
 use crate::host::{Guarded, Listed, parse_kernel};
 use crate::model::{Gpu, Process, Snapshot};
@@ -57,7 +57,7 @@ impl Respawn {
         target: &Target,
         new: &[&Listed],
         snapshot: &Snapshot,
-        hands: &mut dyn Hands,
+        control: &mut dyn ProcessControl,
     ) -> Option<u32> {
         let is_taking = |pid: u32| {
             let is_theirs = |gpu: &&Gpu| {
@@ -82,7 +82,7 @@ impl Respawn {
             {
                 continue;
             }
-            let facts = hands.look(it.pid);
+            let facts = control.look(it.pid);
             let Some(facts) = facts.filter(|facts| facts.start_ticks == it.start_ticks) else {
                 continue;
             };

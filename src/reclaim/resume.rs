@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use super::hands::{Approved, Handle, Hands};
 use super::ledger::{Deed, Entry, Error, Event, Failure, Past, PastAct, Process, Record};
 use super::policy::Signal;
+use super::process_control::{Approved, Handle, ProcessControl};
 use super::target::Reason;
 use crate::host::Guarded;
 use crate::model::{Kind, Time};
@@ -22,7 +22,7 @@ use crate::model::{Kind, Time};
 pub fn resume(
     past: &Past,
     now: Time,
-    hands: &mut dyn Hands,
+    control: &mut dyn ProcessControl,
     record: &mut dyn Record,
 ) -> Result<Vec<Process>, Error> {
     let left = left_stopped(past);
@@ -31,7 +31,7 @@ pub fn resume(
         let boot_id = act.target.as_ref().and_then(|it| it.boot_id.clone());
         let (mut stopped, mut others) = (Vec::new(), Vec::new());
         for &(_, process) in left.iter().filter(|(it, _)| it.id == act.id) {
-            match open(process, boot_id.clone(), hands) {
+            match open(process, boot_id.clone(), control) {
                 Some((handle, 'T')) => stopped.push((handle, process)),
                 Some(_) => others.push(process),
                 None => {}
@@ -62,7 +62,7 @@ pub fn resume(
             .map(|it| failure(it, "it is not stopped any more".to_owned()))
             .collect();
         for (handle, process) in stopped {
-            match hands.signal(handle, Signal::Cont) {
+            match control.signal(handle, Signal::Cont) {
                 Ok(()) => resumed.push(process),
                 Err(error) => failures.push(failure(process, error.to_string())),
             }
@@ -76,20 +76,20 @@ pub fn resume(
 fn open(
     process: Process,
     boot_id: Option<Arc<str>>,
-    hands: &mut dyn Hands,
+    control: &mut dyn ProcessControl,
 ) -> Option<(Handle, char)> {
     let is_it = |it: &Guarded| it.start_ticks == process.start_ticks;
-    let uid = hands.look(process.pid).filter(is_it)?.uid?;
+    let uid = control.look(process.pid).filter(is_it)?.uid?;
     let who = Approved {
         pid: process.pid,
         start_ticks: process.start_ticks,
         uid,
         boot_id,
     };
-    let handle = hands.open(&who).ok()?;
-    let state = hands.look(process.pid).filter(is_it)?.state?;
+    let handle = control.open(&who).ok()?;
+    let state = control.look(process.pid).filter(is_it)?.state?;
     // It has not exited: what was read by its number was its own.
-    (!hands.has_exited(handle)).then_some((handle, state))
+    (!control.has_exited(handle)).then_some((handle, state))
 }
 
 /// Whom acts have stopped, by what the ledger tells, and neither killed nor made to go on since.

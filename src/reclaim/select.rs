@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::guard::{Guard, Protection};
 use super::launcher::is_launcher;
-use super::plan::{Refused, Seen, Why, gpus, name};
+use super::plan::{PlanInput, Refused, Why, gpus, name};
 use super::policy::{FindingSelector, Limits, ProcessNames};
 use crate::model::Process;
 use crate::model::finding::{Action, Finding, Kind};
@@ -31,7 +31,7 @@ impl Accused<'_> {
 
 /// The processes that a person named.
 pub(super) fn named<'a>(
-    seen: &Seen<'a>,
+    seen: &PlanInput<'a>,
     guard: &Guard,
     names: &ProcessNames,
     refused: &mut Vec<Refused>,
@@ -93,7 +93,7 @@ pub(super) fn named<'a>(
 
 /// The processes that rules found and the selector asks for.
 pub(super) fn found<'a>(
-    seen: &Seen<'a>,
+    seen: &PlanInput<'a>,
     guard: &Guard,
     selector: &FindingSelector,
     refused: &mut Vec<Refused>,
@@ -230,7 +230,12 @@ fn takes(kind: Kind) -> Takes {
 }
 
 /// Whether a process, and what was found of it, is among what is asked for.
-fn fits(seen: &Seen<'_>, limits: &Limits, process: &Process, finding: Option<&Finding>) -> bool {
+fn fits(
+    seen: &PlanInput<'_>,
+    limits: &Limits,
+    process: &Process,
+    finding: Option<&Finding>,
+) -> bool {
     let on = || gpus(process, seen.snapshot).into_iter();
     let has_gpu = |index: u32| match finding {
         Some(finding) => finding.gpus.iter().any(|gpu| gpu.index == index),

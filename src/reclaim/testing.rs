@@ -1,13 +1,13 @@
-//! What the tests of this room are made of: snapshots, findings, and hands that touch nothing.
+//! What the tests of this room are made of: snapshots, findings, and process control that touches nothing.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::guard::Guard;
-use super::hands::{Answer, Approved, Handle, Hands, NotOpened, NotSent};
 use super::ledger::{Entry, Error, Record};
-use super::plan::{Plan, Seen, plan};
+use super::plan::{Plan, PlanInput, plan};
 use super::policy::{FindingSelector, Policy, Signal, Targets};
+use super::process_control::{Answer, Approved, Handle, NotOpened, NotSent, ProcessControl};
 use super::step::Request;
 use crate::host::{Guarded, Listed, Ourselves};
 use crate::model::evidence::{Evidence, StoppedEvidence};
@@ -194,7 +194,7 @@ pub fn plan_with(
     guard: &Guard,
 ) -> Plan {
     plan(
-        &Seen {
+        &PlanInput {
             findings,
             snapshot,
             families,
@@ -204,7 +204,7 @@ pub fn plan_with(
     )
 }
 
-/// Hands of a world that does what a test says, and remembers what was sent.
+/// Control of the processes of a world that does what a test says, and remembers what was sent.
 #[derive(Debug, Default)]
 pub struct Puppets {
     /// What there is.
@@ -251,7 +251,7 @@ impl Puppets {
     }
 }
 
-impl Hands for Puppets {
+impl ProcessControl for Puppets {
     fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened> {
         if let Some(error) = self.refuses.get(&who.pid) {
             return Err(error.clone());
@@ -343,7 +343,7 @@ impl<T> Clone for Shared<T> {
     }
 }
 
-impl Hands for Shared<Puppets> {
+impl ProcessControl for Shared<Puppets> {
     fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened> {
         self.get().open(who)
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use gpumem::host::Roots;
 use gpumem::model::Kind;
-use gpumem::reclaim::hands::Answer;
 use gpumem::reclaim::ledger::{Deed, Past};
+use gpumem::reclaim::process_control::Answer;
 use gpumem::reclaim::target::{Because, Kernel as Planned, Reason, Step};
 use gpumem::reclaim::{Outcome, Signal, Target, ask_servers};
 use rustix::process::Signal as Number;

@@ -19,10 +19,10 @@ use gpumem::model::family::families;
 use gpumem::model::snapshot::{Memory, PidNamespace};
 use gpumem::model::{Gpu, GpuProcess, Process, Snapshot, Time};
 use gpumem::reclaim::ledger::{Actor, Deed, Past, read};
-use gpumem::reclaim::plan::{Seen, pids};
+use gpumem::reclaim::plan::{PlanInput, pids};
 use gpumem::reclaim::{
-    Act, FindingSelector, Guard, Ledger, Moment, Outcome, Pidfds, Plan, Policy, Progress,
-    Protection, Signal, Standing, Target, Targets, ask_servers, plan,
+    Act, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, Policy, Progress, Protection,
+    Recheck, Signal, StepInput, Target, Targets, ask_servers, plan,
 };
 
 use crate::support::{python_with, skip};
@@ -159,7 +159,7 @@ impl Stage {
             .into_iter()
             .filter_map(|pid| Some((pid, read_guarded(&Roots::default(), pid).ok()??)))
             .collect();
-        let seen = Seen {
+        let seen = PlanInput {
             findings: &[],
             snapshot: &snapshot,
             families: &families,
@@ -178,18 +178,19 @@ impl Stage {
     pub fn act(&mut self, target: Target) -> (Outcome, Past) {
         let path = self.folder.path().join("ledger.jsonl");
         let mut ledger = Ledger::open(&path).unwrap();
-        let mut hands = Pidfds::new(self.roots()).with_server(ask_servers(Roots::default()));
+        let mut control =
+            PidfdControl::new(self.roots()).with_server(ask_servers(Roots::default()));
         let mut act = Act::new(target, Arc::new(self.guard.clone()), Actor::default());
         let begun = Instant::now();
         loop {
             assert!(begun.elapsed() < Duration::from_secs(60), "no end");
             let snapshot = self.look();
-            let moment = Moment {
+            let moment = StepInput {
                 now: self.now(),
                 snapshot: &snapshot,
-                stands: Standing::Holds,
+                recheck: Recheck::StillTrue,
             };
-            match act.advance(moment, &mut hands, &mut ledger).unwrap() {
+            match act.advance(moment, &mut control, &mut ledger).unwrap() {
                 Progress::Ended(outcome) => return (outcome, read(&path, 1 << 24).unwrap()),
                 Progress::Waiting { .. } => thread::sleep(Duration::from_millis(10)),
             }

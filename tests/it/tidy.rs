@@ -66,7 +66,10 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     (
         "pidfd_send_signal",
         // And what gpumem has started itself.
-        &["reclaim/hands.rs", "cli/reap/unattended/hook.rs"],
+        &[
+            "reclaim/process_control.rs",
+            "cli/reap/unattended/notify_command.rs",
+        ],
     ),
     ("kill_process", &[]),
     ("/proc/", &["host/", "source/live.rs"]),

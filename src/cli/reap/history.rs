@@ -1,7 +1,7 @@
 //! `gpumem reap --history`: what was done, by the ledger.
 
-use super::document::History;
-use super::page;
+use super::json::History;
+use super::text;
 use crate::cli::args::Global;
 use crate::cli::exit::Exit;
 use crate::cli::{complain, print, store, style, terminal_width};
@@ -53,7 +53,7 @@ fn table(history: &History, width: Option<usize>, style: Style) -> String {
 fn row(act: &PastAct) -> Vec<String> {
     let unknown = || "-".to_owned();
     let target = act.target.as_deref();
-    let lead = target.and_then(page::lead);
+    let lead = target.and_then(text::lead);
     let by = act
         .actor
         .as_ref()
@@ -66,10 +66,10 @@ fn row(act: &PastAct) -> Vec<String> {
         .deeds
         .iter()
         .map(|it| {
-            let words = page::deed(&it.deed);
+            let words = text::deed(&it.deed);
             match &it.failures {
                 Some(failures) if failures.is_empty() => words,
-                Some(failures) => format!("{words} ({})", page::failures(failures)),
+                Some(failures) => format!("{words} ({})", text::failures(failures)),
                 None => format!("{words} (perhaps)"),
             }
         })
@@ -79,8 +79,8 @@ fn row(act: &PastAct) -> Vec<String> {
         act.time.to_string(),
         by.unwrap_or_else(unknown),
         lead.map_or_else(unknown, |it| it.pid.to_string()),
-        lead.map_or_else(unknown, page::owner),
-        target.map_or_else(unknown, page::why),
+        lead.map_or_else(unknown, text::owner),
+        target.map_or_else(unknown, text::why),
         match sent.is_empty() {
             true => "nothing".to_owned(),
             false => sent.join(", "),

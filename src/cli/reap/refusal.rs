@@ -3,7 +3,7 @@
 
 use rustix::process::geteuid;
 
-use super::page::{numbers, short};
+use super::text::{numbers, short};
 use crate::reclaim::guard::Protection;
 use crate::reclaim::plan::Why;
 use crate::reclaim::{Outcome, Refused};

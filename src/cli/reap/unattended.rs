@@ -1,14 +1,14 @@
 //! `gpumem reap --watch`: tell people what was found, and end what the configuration says, unattended.
 //!
 //! Here are the threads, the one channel on which they speak, and the loop that hears it: `sampler` looks
-//! at the machine, `herald` tells people by `hook` and `terminals`, signals come from a thread of their
-//! own. What is due is decided in `desk`, on this thread, which never waits for any of them; the service
+//! at the machine, `notifier` tells people by `notify_command` and `terminals`, signals come from a thread of their
+//! own. What is due is decided in `scheduler`, on this thread, which never waits for any of them; the service
 //! manager is told by `service`. It ends between two deeds, never within one.
 
-mod desk;
-mod herald;
-mod hook;
+mod notifier;
+mod notify_command;
 mod sampler;
+mod scheduler;
 mod service;
 mod terminals;
 
@@ -24,12 +24,12 @@ use anyhow::Context as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
-use self::desk::{Desk, World};
-use self::herald::{Notice, Told};
+use self::notifier::{Notice, NoticeResult};
+use self::scheduler::{ReapScheduler, System};
 use self::service::Service;
-use super::acting::{actor, tools};
-use super::asked;
-use super::look::Spared;
+use super::execute::{actor, tools};
+use super::observe::Spared;
+use super::policy_from_args;
 use crate::cli::args::{Global, Reap as Args};
 use crate::cli::exit::Exit;
 use crate::cli::{complain, config, live, store, unreadable};
@@ -67,7 +67,7 @@ enum Event {
         at: Instant,
     },
     /// Somebody was told, or was not.
-    Told(Box<Told>),
+    Told(Box<NoticeResult>),
     /// A signal.
     Signal(i32),
 }
@@ -84,7 +84,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     let service = Service::of_environment();
     hear_signals(events.clone())?;
     let telling = events.clone();
-    spawn("telling", move || herald::run(&to_tell, &telling))?;
+    spawn("telling", move || notifier::run(&to_tell, &telling))?;
     let sampling = events.clone();
     // Often enough to be able to say that all is well.
     let longest = service.watchdog().unwrap_or(Duration::MAX);
@@ -101,13 +101,13 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
         global,
         service,
         config,
-        machine: Machine {
+        machine: LocalSystem {
             args,
             roots: Roots::default(),
             folder,
             notices,
         },
-        desk: None,
+        scheduler: None,
         last: None,
         said: None,
         status: String::new(),
@@ -116,7 +116,10 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
         pulse: Instant::now(),
     };
     loop {
-        let is_acting = watch.desk.as_ref().is_some_and(Desk::is_acting);
+        let is_acting = watch
+            .scheduler
+            .as_ref()
+            .is_some_and(ReapScheduler::is_acting);
         let turn = if is_acting { ACTING_INTERVAL } else { TURN };
         match heard.recv_timeout(turn) {
             Ok(Event::Signal(SIGHUP)) => watch.reload(),
@@ -132,7 +135,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
         watch.pulse();
     }
     watch.service.stopping();
-    if let Some(target) = watch.desk.as_ref().and_then(Desk::target) {
+    if let Some(target) = watch.scheduler.as_ref().and_then(ReapScheduler::target) {
         complain(&format!(
             "stopped while killing {}: signals already sent are in the ledger, no more will be sent",
             target.leader
@@ -196,8 +199,8 @@ struct Watch<'a> {
     global: &'a Global,
     service: Service,
     config: Config,
-    machine: Machine<'a>,
-    desk: Option<Desk>,
+    machine: LocalSystem<'a>,
+    scheduler: Option<ReapScheduler>,
     /// The time of the last sample, and when it came.
     last: Option<(Time, Instant)>,
     /// What was last complained of.
@@ -230,13 +233,13 @@ impl Watch<'_> {
                     complain(&error.to_string());
                 }
                 let settings = (self.config.rules.clone(), self.config.reap.clone());
-                self.desk = Some(Desk::new(*engine, settings, warnings));
+                self.scheduler = Some(ReapScheduler::new(*engine, settings, warnings));
             }
             Event::Sample { snapshot, at } => self.take_in(*snapshot, at),
             Event::Told(told) => {
-                if let (Some(desk), Some((time, at))) = (&mut self.desk, self.last) {
+                if let (Some(scheduler), Some((time, at))) = (&mut self.scheduler, self.last) {
                     let now = time.plus_seconds(at.elapsed().as_secs_f64());
-                    desk.told(*told, now, &mut self.machine);
+                    scheduler.told(*told, now, &mut self.machine);
                 }
             }
             Event::Signal(_) => {}
@@ -255,13 +258,13 @@ impl Watch<'_> {
         });
         let is_blind = blind.is_some();
         self.say_once(blind.clone());
-        let Some(desk) = &mut self.desk else {
+        let Some(scheduler) = &mut self.scheduler else {
             return;
         };
-        desk.observe(snapshot, &mut self.machine);
+        scheduler.observe(snapshot, &mut self.machine);
         let status = match blind {
             Some(blind) if is_blind => blind,
-            _ => desk.status(),
+            _ => scheduler.status(),
         };
         self.set_status(&status);
         if !self.is_ready {
@@ -301,8 +304,8 @@ impl Watch<'_> {
         self.service.reloading();
         match config::load_to_act(self.global) {
             Ok(config) => {
-                if let Some(desk) = &mut self.desk {
-                    desk.reconfigure(config.rules.clone(), config.reap.clone());
+                if let Some(scheduler) = &mut self.scheduler {
+                    scheduler.reconfigure(config.rules.clone(), config.reap.clone());
                 }
                 self.config = config;
                 complain("the configuration was read again");
@@ -319,7 +322,7 @@ impl Watch<'_> {
 }
 
 /// This machine, to be acted upon.
-struct Machine<'a> {
+struct LocalSystem<'a> {
     args: &'a Args,
     roots: Roots,
     /// Where ledger and lock are.
@@ -327,7 +330,7 @@ struct Machine<'a> {
     notices: SyncSender<Notice>,
 }
 
-impl Machine<'_> {
+impl LocalSystem<'_> {
     /// Whom an earlier gpumem has left stopped goes on when the service starts, not when it acts.
     fn resume(&self) {
         // Where there is no ledger nobody was stopped; another reaper sees to it as well.
@@ -345,7 +348,7 @@ impl Machine<'_> {
     }
 }
 
-impl World for Machine<'_> {
+impl System for LocalSystem<'_> {
     fn guard(
         &mut self,
         rules: &Settings,
@@ -353,7 +356,7 @@ impl World for Machine<'_> {
         snapshot: &Snapshot,
     ) -> Result<Guard, String> {
         let ourselves = read_ourselves(&self.roots).map_err(|error| error.to_string())?;
-        let policy = asked::policy_from_args(self.args, &snapshot.gpus);
+        let policy = policy_from_args::policy_from_args(self.args, &snapshot.gpus);
         let mut policy = policy.map_err(|error| error.to_string())?;
         let spared = Spared {
             keeps: rules.keeps().to_vec(),

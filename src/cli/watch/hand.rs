@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::cli::complain;
-use crate::cli::reap::acting::{actor, tools_here};
-use crate::cli::reap::document::Report;
-use crate::cli::reap::look::{Scene, Spared, concerned, plan_here, plan_there};
-use crate::cli::reap::page;
+use crate::cli::reap::execute::{actor, tools_here};
+use crate::cli::reap::json::Report;
+use crate::cli::reap::observe::{PlanSource, Spared, concerned, plan_here, plan_there};
 use crate::cli::reap::refusal::{Place, Reader};
+use crate::cli::reap::text;
 use crate::config::Config;
 use crate::model::family::{families, member};
 use crate::model::{Snapshot, Time};
@@ -81,7 +81,7 @@ impl Acting {
                 direct: question.wish.direct,
                 ..Policy::new(targets, serves)
             };
-            let scene = Scene {
+            let scene = PlanSource {
                 snapshot,
                 findings: &question.findings,
                 spared: &self.spared,
@@ -106,14 +106,14 @@ impl Acting {
         let report = Report::new(plan.clone(), undecided, snapshot.errors.clone());
         let (style, reader) = (Style::default(), Reader::at(Place::Screen));
         Ok(Proposal {
-            lines: page::plan(&report, style, reader)
+            lines: text::plan(&report, style, reader)
                 .lines()
                 .map(str::to_owned)
                 .collect(),
             titles: plan
                 .targets
                 .iter()
-                .map(|it| page::title(it, style))
+                .map(|it| text::title(it, style))
                 .collect(),
             plan: Arc::new(plan),
         })
@@ -338,11 +338,11 @@ impl ScreenObserver {
 
 impl Observer for ScreenObserver {
     fn intended(&mut self, place: usize, deed: &Deed) {
-        self.send(place, page::deed(deed));
+        self.send(place, text::deed(deed));
     }
 
     fn failed(&mut self, place: usize, failures: &[Failure]) {
-        self.send(place, page::failures(failures));
+        self.send(place, text::failures(failures));
     }
 
     fn waiting(&mut self, place: usize, until: Time) {
@@ -350,7 +350,7 @@ impl Observer for ScreenObserver {
     }
 
     fn ended(&mut self, place: usize, target: &Target, outcome: &Outcome) {
-        let words = page::outcome(target, outcome, Reader::at(Place::Screen));
+        let words = text::outcome(target, outcome, Reader::at(Place::Screen));
         let (outcome, words) = (outcome.clone(), words.trim_end().to_owned());
         self.say(place, Stage::Ended { outcome, words });
         self.said = None;

@@ -1,27 +1,27 @@
 //! What is asked before each step: whether what the rule said is still so, and whether they may be touched.
 
-use super::{Act, Moment, Next, PATIENCE_SECONDS, Standing};
+use super::{Act, Next, PATIENCE_SECONDS, Recheck, StepInput};
 use crate::model::{GpuProcess, Kind, Snapshot};
 use crate::reclaim::guard::{Call, Protection};
-use crate::reclaim::hands::{Handle, Hands};
+use crate::reclaim::process_control::{Handle, ProcessControl};
 use crate::reclaim::target::Reason;
 use crate::reclaim::verify::Outcome;
 
 impl Act {
     /// What a person named stands; a rule has to hold.
-    pub(super) fn ask_whether_it_stands(&mut self, moment: Moment<'_>) -> Option<Next> {
+    pub(super) fn still_due(&mut self, moment: StepInput<'_>) -> Option<Next> {
         if self.target.call() == Call::Named {
             return None;
         }
-        match moment.stands {
-            Standing::Holds => {
+        match moment.recheck {
+            Recheck::StillTrue => {
                 self.unknown_since = None;
                 None
             }
             // They were made to go on, and go on: that is no activity of theirs.
-            Standing::NoLonger if self.was_stopped() && !self.is_at_work(moment.snapshot) => None,
-            Standing::NoLonger => Some(Next::End(Outcome::RuleNoLongerTrue)),
-            Standing::Unknown => {
+            Recheck::NoLonger if self.was_stopped() && !self.is_at_work(moment.snapshot) => None,
+            Recheck::NoLonger => Some(Next::End(Outcome::RuleNoLongerTrue)),
+            Recheck::Unknown => {
                 let since = *self.unknown_since.get_or_insert(moment.now);
                 let until = since.plus_seconds(PATIENCE_SECONDS);
                 Some(if moment.now >= until {
@@ -59,15 +59,15 @@ impl Act {
         &self,
         whom: &[Handle],
         snapshot: &Snapshot,
-        hands: &mut dyn Hands,
+        control: &mut dyn ProcessControl,
     ) -> Option<Outcome> {
         let call = self.target.call();
         for &handle in whom {
             let Some(one) = self.held.get(handle) else {
                 continue;
             };
-            let facts = hands.look(one.pid);
-            if hands.has_exited(handle) {
+            let facts = control.look(one.pid);
+            if control.has_exited(handle) {
                 continue;
             }
             let environment = facts.as_ref().and_then(|it| it.environment.clone());
@@ -102,14 +102,14 @@ impl Act {
         &self,
         handles: &[Handle],
         snapshot: &Snapshot,
-        hands: &mut dyn Hands,
+        control: &mut dyn ProcessControl,
     ) -> Option<Outcome> {
         let is_asked = |handle: &&Handle| {
             let one = self.held.get(**handle);
             self.target.call() == Call::Rule || one.is_some_and(|one| !one.is_member)
         };
         let asked: Vec<Handle> = handles.iter().filter(is_asked).copied().collect();
-        let pids = self.held.descendants_not_held(&asked, snapshot, hands);
+        let pids = self.held.descendants_not_held(&asked, snapshot, control);
         let why = Protection::Descendants { pids };
         match &why {
             Protection::Descendants { pids } if pids.is_empty() => None,

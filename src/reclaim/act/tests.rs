@@ -1,4 +1,4 @@
-//! Every outcome, by hands that touch nothing; time is data.
+//! Every outcome, by process control that touches nothing; time is data.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use crate::host::Guarded;
 use crate::model::finding::Finding;
 use crate::model::snapshot::{Jupyter, PidNamespace};
 use crate::model::{Gpu, Kind, Process};
-use crate::reclaim::hands::NotSent;
 use crate::reclaim::ledger::Deed;
 use crate::reclaim::policy::Signal;
 use crate::reclaim::policy::{Keeps, Targets};
+use crate::reclaim::process_control::NotSent;
 use crate::reclaim::step::Request;
 use crate::reclaim::target::{Reason, Step};
 use crate::reclaim::testing::{
@@ -26,10 +26,10 @@ mod relatives;
 /// An act, the world that it is in, and what NVML shows of it.
 struct Play {
     act: Act,
-    hands: Puppets,
+    control: Puppets,
     pages: Pages,
     seen: Snapshot,
-    stands: Standing,
+    recheck: Recheck,
     now: f64,
 }
 
@@ -37,10 +37,10 @@ impl Play {
     fn of(target: Target, seen: Snapshot, guard: Guard) -> Self {
         Self {
             act: Act::new(target, Arc::new(guard), Actor::default()),
-            hands: Puppets::of(&seen),
+            control: Puppets::of(&seen),
             pages: Pages::default(),
             seen,
-            stands: Standing::Holds,
+            recheck: Recheck::StillTrue,
             now: 0.0,
         }
     }
@@ -68,7 +68,7 @@ impl Play {
 
     /// What NVML shows from now on: those who are alive, and unaccounted memory.
     fn show(&mut self, loose: u64) {
-        let alive = |it: &&Process| self.hands.world.contains_key(&it.pid);
+        let alive = |it: &&Process| self.control.world.contains_key(&it.pid);
         let processes: Vec<Process> = self.seen.processes.iter().filter(alive).cloned().collect();
         let rows: Vec<(u32, u64)> = processes.iter().map(|it| (it.pid, GIB)).collect();
         self.shows(processes, vec![gpu(0, &rows, loose)]);
@@ -83,12 +83,12 @@ impl Play {
     }
 
     fn try_advance(&mut self) -> Result<Progress, ledger::Error> {
-        let moment = Moment {
+        let moment = StepInput {
             now: at(self.now),
             snapshot: &self.seen,
-            stands: self.stands,
+            recheck: self.recheck,
         };
-        self.act.advance(moment, &mut self.hands, &mut self.pages)
+        self.act.advance(moment, &mut self.control, &mut self.pages)
     }
 
     /// At a time, with a snapshot of then.
@@ -106,11 +106,11 @@ impl Play {
                 Progress::Waiting { until } => assert!(until >= at(self.now)),
             }
         }
-        panic!("no end: {:?}", self.hands.sent);
+        panic!("no end: {:?}", self.control.sent);
     }
 
     fn sent(&self) -> &[(u32, Signal)] {
-        &self.hands.sent
+        &self.control.sent
     }
 }
 
@@ -119,7 +119,7 @@ fn python() -> Process {
 }
 
 fn ends_on(play: &mut Play, pid: u32, signals: &[Signal]) {
-    play.hands.ends_on.insert(pid, signals.to_vec());
+    play.control.ends_on.insert(pid, signals.to_vec());
 }
 
 const TERM: Signal = Signal::Term;
@@ -181,15 +181,15 @@ fn that_a_stopped_one_goes_on_as_it_was_told_is_no_activity() {
     let mut play = Play::found(Kind::Stopped, &[stopped.clone()]);
     ends_on(&mut play, 70, &[KILL]);
     play.advance();
-    play.hands.world.get_mut(&70).unwrap().state = Some('S');
-    play.stands = Standing::NoLonger;
+    play.control.world.get_mut(&70).unwrap().state = Some('S');
+    play.recheck = Recheck::NoLonger;
     assert_eq!(play.at(5.0), Progress::Waiting { until: at(10.0) });
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
 
     // But that it uses the GPU is.
     let mut play = Play::found(Kind::Stopped, &[stopped]);
     play.advance();
-    play.stands = Standing::NoLonger;
+    play.recheck = Recheck::NoLonger;
     play.now = 5.0;
     play.show(0);
     play.seen.gpus[0].processes.as_mut().unwrap()[0].sm_percent = Some(40);
@@ -201,33 +201,33 @@ fn that_a_stopped_one_goes_on_as_it_was_told_is_no_activity() {
 fn activity_cancels() {
     // Before anything is sent.
     let mut play = Play::found(Kind::Idle, &[python()]);
-    play.stands = Standing::NoLonger;
+    play.recheck = Recheck::NoLonger;
     assert_eq!(play.advance(), Progress::Ended(Outcome::RuleNoLongerTrue));
     assert!(play.sent().is_empty());
     // In the grace: what was sent was sent, and no more is.
     let mut play = Play::found(Kind::Idle, &[python()]);
     play.advance();
-    play.stands = Standing::NoLonger;
+    play.recheck = Recheck::NoLonger;
     assert_eq!(play.at(3.0), Progress::Ended(Outcome::RuleNoLongerTrue));
     assert_eq!(play.sent(), [(70, TERM)]);
     // What a person named, no rule takes back.
     let mut play = Play::named(&[python()], guard());
     ends_on(&mut play, 70, &[KILL]);
-    play.stands = Standing::NoLonger;
+    play.recheck = Recheck::NoLonger;
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
 }
 
 #[test]
 fn what_is_not_known_waits_and_is_then_given_up() {
     let mut play = Play::found(Kind::Idle, &[python()]);
-    play.stands = Standing::Unknown;
+    play.recheck = Recheck::Unknown;
     assert_eq!(play.advance(), Progress::Waiting { until: at(30.0) });
     assert_eq!(play.at(29.0), Progress::Waiting { until: at(30.0) });
-    play.stands = Standing::Holds;
+    play.recheck = Recheck::StillTrue;
     play.at(29.5);
     assert_eq!(play.sent(), [(70, TERM)]);
     // No escalation in doubt.
-    play.stands = Standing::Unknown;
+    play.recheck = Recheck::Unknown;
     assert_eq!(play.at(45.0), Progress::Waiting { until: at(75.0) });
     assert_eq!(play.at(75.0), Progress::Ended(Outcome::RuleNoLongerTrue));
     assert_eq!(play.sent(), [(70, TERM)]);
@@ -236,7 +236,7 @@ fn what_is_not_known_waits_and_is_then_given_up() {
 #[test]
 fn who_is_gone_already_needs_nothing() {
     let mut play = Play::found(Kind::Idle, &[python()]);
-    play.hands.end(70);
+    play.control.end(70);
     assert_eq!(play.advance(), Progress::Ended(Outcome::AlreadyGone));
     assert!(play.sent().is_empty());
     // Or has let go of what it held.
@@ -251,16 +251,16 @@ fn who_is_gone_already_needs_nothing() {
 #[test]
 fn another_process_of_that_number_is_never_sent_anything() {
     let mut play = Play::found(Kind::Idle, &[python()]);
-    play.hands.world.get_mut(&70).unwrap().start_ticks = 7777;
+    play.control.world.get_mut(&70).unwrap().start_ticks = 7777;
     assert_eq!(play.advance(), Progress::Ended(Outcome::IdentityChanged));
     // Nor is it where the number changes hands on the way.
     let mut play = Play::found(Kind::Idle, &[python()]);
     play.advance();
-    let mut other = play.hands.world[&70].clone();
+    let mut other = play.control.world[&70].clone();
     other.start_ticks = 7777;
     other.command = None;
-    play.hands.end(70);
-    play.hands.world.insert(70, other);
+    play.control.end(70);
+    play.control.world.insert(70, other);
     let mut stranger = python();
     stranger.start_ticks = Some(7777);
     play.now = 20.0;
@@ -295,13 +295,13 @@ fn one_who_is_another_fails_the_whole_family() {
         ),
     ] {
         let mut play = Play::found(Kind::Idle, &[python(), child.clone()]);
-        play.hands.refuses.insert(71, error);
+        play.control.refuses.insert(71, error);
         assert_eq!(play.advance(), Progress::Ended(outcome));
         assert!(play.sent().is_empty());
     }
     // Who is gone is no obstacle.
     let mut play = Play::found(Kind::Idle, &[python(), child]);
-    play.hands.end(71);
+    play.control.end(71);
     ends_on(&mut play, 70, &[TERM]);
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
     assert_eq!(play.sent(), [(70, TERM)]);
@@ -311,7 +311,7 @@ fn one_who_is_another_fails_the_whole_family() {
 fn what_protects_is_asked_again_at_the_deed() {
     let protected = |change: fn(&mut Guarded)| {
         let mut play = Play::found(Kind::Idle, &[python()]);
-        change(play.hands.world.get_mut(&70).unwrap());
+        change(play.control.world.get_mut(&70).unwrap());
         let Progress::Ended(Outcome::Protected { why }) = play.advance() else {
             panic!("not protected");
         };
@@ -334,7 +334,7 @@ fn what_protects_is_asked_again_at_the_deed() {
     play.now = 10.0;
     play.show(0);
     let keep = BTreeMap::from([("GPUMEM_KEEP".into(), "yes".into())]);
-    play.hands.world.get_mut(&70).unwrap().environment = Some(Arc::new(keep));
+    play.control.world.get_mut(&70).unwrap().environment = Some(Arc::new(keep));
     let kept = Outcome::of(Protection::KeptByOwner { until: None });
     assert_eq!(play.advance(), Progress::Ended(kept));
     assert_eq!(play.sent(), [(70, TERM)]);
@@ -351,7 +351,7 @@ fn in_another_namespace_no_rule_acts() {
 #[test]
 fn what_the_kernel_refuses_is_tried_once() {
     let mut play = Play::found(Kind::Idle, &[python()]);
-    play.hands.rejects.insert(70, NotSent::NotPermitted);
+    play.control.rejects.insert(70, NotSent::NotPermitted);
     assert_eq!(play.advance(), Progress::Ended(Outcome::NotPermitted));
     let failures = play.pages.lines.iter().find_map(|line| match &line.event {
         Event::Done { failures, .. } => Some(failures.len()),
@@ -369,7 +369,7 @@ fn who_outlives_everything_is_told_where_it_hangs() {
     assert_eq!(kills.count(), 1, "it is not tried again");
 
     let mut play = Play::found(Kind::Idle, &[python()]);
-    play.hands.held_up.insert(70, "uvm_spin_loop".to_owned());
+    play.control.held_up.insert(70, "uvm_spin_loop".to_owned());
     let wchan = "uvm_spin_loop".into();
     assert_eq!(play.play_on(), Outcome::StuckInDriver { wchan });
 }
@@ -421,7 +421,7 @@ fn who_lets_go_and_lives_on_is_left_alone() {
     play.now = 2.0;
     play.shows(vec![free], vec![gpu(0, &[], 0)]);
     // The rule says no more of it, because it holds nothing.
-    play.stands = Standing::NoLonger;
+    play.recheck = Recheck::NoLonger;
     play.advance();
     play.now = 7.0;
     let outcome = play.advance();
@@ -434,7 +434,7 @@ fn who_lets_go_and_lives_on_is_left_alone() {
 
 /// A process like 70, born after the plan, with this parent and in this group and session.
 fn born(play: &Play, pid: u32, ppid: u32, group: u32) -> (u32, Guarded) {
-    let mut facts = play.hands.world[&70].clone();
+    let mut facts = play.control.world[&70].clone();
     facts.start_ticks = 9000 + u64::from(pid);
     (facts.ppid, facts.process_group, facts.session) = (Some(ppid), Some(group), Some(group));
     (pid, facts)
@@ -453,7 +453,7 @@ fn who_ends_by_itself_in_the_last_grace_is_not_alive() {
     assert_eq!(killed(&play), [70]);
     // It outlives the grace of SIGKILL to the last moment, and is gone at the next look.
     play.now = 15.0;
-    play.hands.end(70);
+    play.control.end(70);
     play.show(0);
     assert!(matches!(play.advance(), Progress::Waiting { .. }));
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
@@ -462,16 +462,16 @@ fn who_ends_by_itself_in_the_last_grace_is_not_alive() {
 #[test]
 fn who_ends_before_anything_is_sent_was_gone_already() {
     let mut play = Play::found(Kind::Idle, &[python()]);
-    play.stands = Standing::Unknown;
+    play.recheck = Recheck::Unknown;
     assert!(matches!(play.advance(), Progress::Waiting { .. }));
-    play.hands.end(70);
-    play.stands = Standing::Holds;
+    play.control.end(70);
+    play.recheck = Recheck::StillTrue;
     assert_eq!(play.at(1.0), Progress::Ended(Outcome::AlreadyGone));
     // It is held by then, and the rule not known to hold.
     let mut play = Play::found(Kind::Idle, &[python()]);
-    play.hands.rejects.insert(70, NotSent::Gone);
+    play.control.rejects.insert(70, NotSent::Gone);
     play.advance();
-    play.hands.end(70);
+    play.control.end(70);
     assert!(
         matches!(play.play_on(), Outcome::Freed { .. }),
         "it was tried"

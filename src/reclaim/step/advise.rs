@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::{FamilyInput, ReclaimWay, Started, Step, StepContext, StepEffect, StepState};
 use crate::advice;
 use crate::model::Process;
-use crate::reclaim::hands::Handle;
 use crate::reclaim::ledger;
+use crate::reclaim::process_control::Handle;
 use crate::reclaim::target::Target;
 
 /// To say what to type.

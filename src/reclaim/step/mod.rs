@@ -23,10 +23,10 @@ use serde::{Deserialize, Serialize};
 pub use self::shut_kernel::{AskServer, Kernel, ask_servers};
 pub use self::signal::Whom;
 use super::guard::Guard;
-use super::hands::{Answer, Handle, Hands};
-use super::held::Held;
+use super::handles::Handles;
 use super::ledger::{self, Entry, Event, Record};
 use super::policy::{Policy, Signal};
+use super::process_control::{Answer, Handle, ProcessControl};
 use super::target::{Member, Target};
 use super::verify::Outcome;
 use crate::advice;
@@ -287,9 +287,9 @@ impl Measured {
 pub(super) struct StepState<'a> {
     pub target: &'a Target,
     pub policy: &'a Policy,
-    pub held: &'a mut Held,
+    pub held: &'a mut Handles,
     pub snapshot: &'a Snapshot,
-    pub hands: &'a mut dyn Hands,
+    pub control: &'a mut dyn ProcessControl,
     /// What was answered to what was asked last.
     pub answer: &'a Answer,
 }
@@ -300,7 +300,7 @@ impl StepState<'_> {
     pub fn alive(&mut self, whom: Whom) -> Vec<Handle> {
         let leader = self.target.leader;
         self.held
-            .concerned(self.snapshot, self.hands)
+            .concerned(self.snapshot, self.control)
             .into_iter()
             .filter(|one| match whom {
                 Whom::Launcher => !one.is_member,
@@ -317,8 +317,8 @@ pub(super) struct StepContext<'a> {
     /// Of this act.
     pub act: &'a Arc<str>,
     pub now: Time,
-    pub held: &'a Held,
-    pub hands: &'a mut dyn Hands,
+    pub held: &'a Handles,
+    pub control: &'a mut dyn ProcessControl,
     pub record: &'a mut dyn Record,
     /// A person named the target.
     pub is_named: bool,
@@ -338,7 +338,7 @@ impl StepContext<'_> {
     /// Writes down what somebody is asked, and begins to ask.
     pub fn ask(&mut self, deed: &Deed, request: Request) -> Result<(), ledger::Error> {
         self.note(Event::Intended(deed.clone()))?;
-        self.hands.ask(request);
+        self.control.ask(request);
         Ok(())
     }
 }

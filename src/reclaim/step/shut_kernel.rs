@@ -6,7 +6,7 @@
 //! there still it would start again what is merely ended, so that the kernel is left alone; where it is gone,
 //! the act goes on to signals.
 //!
-//! Takes seconds, and reads users' files, which may hang: [`Pidfds`](crate::reclaim::Pidfds) calls it on a thread
+//! Takes seconds, and reads users' files, which may hang: [`PidfdControl`](crate::reclaim::PidfdControl) calls it on a thread
 //! of its own. The token that it uses is in no answer and no error; see `host::jupyter`.
 
 use std::fmt;
@@ -26,8 +26,8 @@ use crate::host::jupyter::{self, Client, KernelState, read_kernel};
 use crate::model::snapshot::Jupyter;
 use crate::model::{Process, Time};
 use crate::reclaim::guard::Protection;
-use crate::reclaim::hands::{Answer, Handle};
 use crate::reclaim::ledger;
+use crate::reclaim::process_control::{Answer, Handle};
 use crate::reclaim::target::Target;
 use crate::reclaim::verify::Outcome;
 use crate::units::Span;
@@ -169,7 +169,7 @@ impl ReclaimWay for ShutKernel<'_> {
     }
 
     fn recipients(&self, scene: &mut StepState<'_>) -> Vec<Handle> {
-        scene.held.alive(&mut *scene.hands)
+        scene.held.alive(&mut *scene.control)
     }
 
     fn execute(
@@ -289,7 +289,7 @@ impl Error {
     }
 }
 
-/// How notebook servers are asked, for [`Pidfds::with_server`](crate::reclaim::Pidfds::with_server).
+/// How notebook servers are asked, for [`PidfdControl::with_server`](crate::reclaim::PidfdControl::with_server).
 pub fn ask_servers(roots: Roots) -> AskServer {
     Arc::new(
         move |kernel, even_at_work| match shut(&roots, kernel, even_at_work) {

@@ -9,10 +9,11 @@ use super::{
 };
 use crate::model::{self, Kind};
 use crate::reclaim::guard::Protection;
-use crate::reclaim::hands::{Handle, NotSent};
+use crate::reclaim::handles::HeldProcess;
 use crate::reclaim::launcher::launches;
 use crate::reclaim::ledger::{self, Event, Failure, Process};
 use crate::reclaim::policy::Signal;
+use crate::reclaim::process_control::{Handle, NotSent};
 use crate::reclaim::target::{Reason, Target};
 use crate::reclaim::verify::Outcome;
 use crate::units::Span;
@@ -141,10 +142,10 @@ impl ReclaimWay for SendSignal {
         let resumes = !matches!(signal, Signal::Kill | Signal::Stop | Signal::Cont);
         let (mut moving, mut stopped) = (Vec::new(), Vec::new());
         for &handle in whom.iter().rev() {
-            let Some(process) = context.held.get(handle).map(|one| one.process()) else {
+            let Some(process) = context.held.get(handle).map(HeldProcess::process) else {
                 continue;
             };
-            let facts = context.hands.look(process.pid);
+            let facts = context.control.look(process.pid);
             let is_stopped = facts
                 .is_some_and(|it| it.start_ticks == process.start_ticks && it.state == Some('T'));
             match resumes && is_stopped {
@@ -195,7 +196,7 @@ fn deliver(
     for (handle, process) in batch {
         let sent = signals
             .iter()
-            .try_for_each(|&signal| context.hands.signal(*handle, signal));
+            .try_for_each(|&signal| context.control.signal(*handle, signal));
         if let Err(error) = sent {
             failures.push(Failure {
                 pid: Some(process.pid),

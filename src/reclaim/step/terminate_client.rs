@@ -19,8 +19,8 @@ use super::{
 };
 use crate::model::snapshot::ProcessType;
 use crate::model::{Process, Snapshot};
-use crate::reclaim::hands::{Answer, Handle};
 use crate::reclaim::ledger;
+use crate::reclaim::process_control::{Answer, Handle};
 use crate::reclaim::target::Target;
 use crate::reclaim::verify::Outcome;
 use crate::units::Span;
@@ -91,7 +91,7 @@ impl ReclaimWay for TerminateClient<'_> {
     }
 
     fn recipients(&self, scene: &mut StepState<'_>) -> Vec<Handle> {
-        scene.held.alive(&mut *scene.hands)
+        scene.held.alive(&mut *scene.control)
     }
 
     fn execute(

@@ -24,10 +24,10 @@ use gpumem::model::family::families;
 use gpumem::model::snapshot::PidNamespace;
 use gpumem::model::{Kind, Process, Snapshot, Time};
 use gpumem::reclaim::ledger::{Actor, Deed, read};
-use gpumem::reclaim::plan::{Seen, pids};
+use gpumem::reclaim::plan::{PlanInput, pids};
 use gpumem::reclaim::{
-    Act, FindingSelector, Guard, Ledger, Moment, Outcome, Pidfds, Plan, Policy, Progress, Standing,
-    Target, Targets, plan,
+    Act, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, Policy, Progress, Recheck,
+    StepInput, Target, Targets, plan,
 };
 
 use crate::scenarios::random::Random;
@@ -382,7 +382,7 @@ impl Machine {
             .into_iter()
             .filter_map(|pid| Some((pid, read_guarded(&Roots::default(), pid).ok()??)))
             .collect();
-        let seen = Seen {
+        let seen = PlanInput {
             findings: &findings,
             snapshot,
             families: &families,
@@ -402,7 +402,7 @@ impl Machine {
         let path = self.folder.join("ledger");
         let _ = fs::remove_file(&path);
         let mut ledger = Ledger::open(&path).unwrap();
-        let mut hands = Pidfds::new(Roots::default());
+        let mut control = PidfdControl::new(Roots::default());
         let mut act = Act::new(target.clone(), Arc::new(guard.clone()), Actor::default());
         let is_free = random.chance(0.85);
         let (mut calls, mut events) = (Vec::new(), self.trace.until_now());
@@ -410,16 +410,16 @@ impl Machine {
             assert!(calls.len() < 1000, "no end: {target:?}");
             let snapshot = self.look(population);
             let stands = match is_free || random.chance(0.7) {
-                true => Standing::Holds,
-                false => random.pick(&[Standing::Unknown, Standing::NoLonger]),
+                true => Recheck::StillTrue,
+                false => random.pick(&[Recheck::Unknown, Recheck::NoLonger]),
             };
-            let moment = Moment {
+            let moment = StepInput {
                 now: snapshot.time,
                 snapshot: &snapshot,
-                stands,
+                recheck: stands,
             };
             calls.push(microseconds());
-            let progress = act.advance(moment, &mut hands, &mut ledger).unwrap();
+            let progress = act.advance(moment, &mut control, &mut ledger).unwrap();
             let called = self.trace.until_now();
             // Time jumps; the kernel takes what it takes.
             let killed = called.iter().filter_map(|event| match &event.call {

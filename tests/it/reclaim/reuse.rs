@@ -13,8 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpumem::host::{Roots, read_guarded, read_host};
-use gpumem::reclaim::hands::{Approved, NotOpened, NotSent};
-use gpumem::reclaim::{Hands as _, Pidfds, Signal};
+use gpumem::reclaim::process_control::{Approved, NotOpened, NotSent};
+use gpumem::reclaim::{PidfdControl, ProcessControl as _, Signal};
 
 use crate::support::{find, finish, skip};
 
@@ -161,10 +161,10 @@ fn race() {
 fn act(given: &mpsc::Receiver<(Approved, Way, usize)>, barrier: &Barrier) -> Count {
     let mut count = Count::default();
     while let Ok((who, way, round)) = given.recv() {
-        let mut hands = Pidfds::new(Roots::default());
+        let mut control = PidfdControl::new(Roots::default());
         let mut handle = None;
         if way == Way::HeldBefore {
-            handle = hands.open(&who).ok();
+            handle = control.open(&who).ok();
             assert!(handle.is_some(), "it is alive and who is meant");
         }
         barrier.wait();
@@ -173,7 +173,7 @@ fn act(given: &mpsc::Receiver<(Approved, Way, usize)>, barrier: &Barrier) -> Cou
         }
         spin(round / 120 % 40);
         if handle.is_none() {
-            match hands.open(&who) {
+            match control.open(&who) {
                 Ok(held) => handle = Some(held),
                 Err(NotOpened::Changed(_)) => count.changed += 1,
                 Err(NotOpened::Gone(_)) => count.gone += 1,
@@ -184,7 +184,7 @@ fn act(given: &mpsc::Receiver<(Approved, Way, usize)>, barrier: &Barrier) -> Cou
         if let Some(handle) = handle {
             count.opened += 1;
             spin(round % 7);
-            match hands.signal(handle, Signal::Term) {
+            match control.signal(handle, Signal::Term) {
                 Ok(()) => count.signalled += 1,
                 Err(NotSent::Gone) => {}
                 Err(error) => panic!("{error}"),

@@ -5,8 +5,8 @@ use std::fs;
 use super::*;
 use crate::support::wait_until;
 use gpumem::host::{Guarded as Facts, Listed};
-use gpumem::reclaim::Hands;
-use gpumem::reclaim::hands::{Answer, Approved, Handle, NotOpened, NotSent};
+use gpumem::reclaim::ProcessControl;
+use gpumem::reclaim::process_control::{Answer, Approved, Handle, NotOpened, NotSent};
 use gpumem::reclaim::step::Request;
 
 /// Ends within a second of SIGTERM, or only when it is killed.
@@ -302,14 +302,14 @@ while True: signal.pause()"
     }
 }
 
-/// Hands that find a process alive for the last time, and then it ends by itself.
+/// ProcessControl that find a process alive for the last time, and then it ends by itself.
 struct TooLate {
-    inner: Pidfds,
+    inner: PidfdControl,
     /// Who, when its time has come.
     dies: Option<u32>,
 }
 
-impl Hands for TooLate {
+impl ProcessControl for TooLate {
     fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened> {
         self.inner.open(who)
     }
@@ -354,32 +354,32 @@ impl Hands for TooLate {
 }
 
 /// Drives an act over a process that ends by itself in the `dies_in`th call; its time jumps.
-fn ends_by_itself(dies_in: usize, stands: [Standing; 2]) -> Outcome {
+fn ends_by_itself(dies_in: usize, recheck: [Recheck; 2]) -> Outcome {
     let mut command = Command::new("sh");
     let cast = Cast::new(command.args(["-c", "echo ready; exec sleep 67"]));
     let mut stage = Stage::new(&[cast.pid()]);
     let mut target = stage.target();
-    if stands[0] != Standing::Holds {
+    if recheck[0] != Recheck::StillTrue {
         let findings = Vec::new();
         target.reason = gpumem::reclaim::target::Reason::Found { findings };
     }
     let path = stage.folder.path().join("ledger.jsonl");
     let mut ledger = Ledger::open(&path).unwrap();
-    let inner = Pidfds::new(Roots::default());
-    let mut hands = TooLate { inner, dies: None };
+    let inner = PidfdControl::new(Roots::default());
+    let mut control = TooLate { inner, dies: None };
     let mut act = Act::new(target, Arc::new(stage.guard.clone()), Actor::default());
     let mut now = stage.now();
     for call in 1.. {
         assert!(call < 50, "no end");
         let mut snapshot = stage.look();
         snapshot.time = now;
-        hands.dies = (call == dies_in).then_some(cast.pid());
-        let moment = Moment {
+        control.dies = (call == dies_in).then_some(cast.pid());
+        let moment = StepInput {
             now,
             snapshot: &snapshot,
-            stands: stands[usize::from(call > 1)],
+            recheck: recheck[usize::from(call > 1)],
         };
-        match act.advance(moment, &mut hands, &mut ledger).unwrap() {
+        match act.advance(moment, &mut control, &mut ledger).unwrap() {
             Progress::Ended(outcome) => return outcome,
             Progress::Waiting { until } => now = until.plus_seconds(0.001),
         }
@@ -389,13 +389,13 @@ fn ends_by_itself(dies_in: usize, stands: [Standing; 2]) -> Outcome {
 
 #[test]
 fn who_dies_by_itself_is_not_still_alive() {
-    let holds = [Standing::Holds; 2];
+    let holds = [Recheck::StillTrue; 2];
     // Before SIGTERM, before SIGKILL, and when the last grace is over.
     for dies_in in 1..=3 {
         let outcome = ends_by_itself(dies_in, holds);
         assert!(outcome.is_success(), "in call {dies_in}: {outcome:?}");
     }
     // When the rule holds after all.
-    let outcome = ends_by_itself(2, [Standing::Unknown, Standing::Holds]);
+    let outcome = ends_by_itself(2, [Recheck::Unknown, Recheck::StillTrue]);
     assert!(outcome.is_success(), "{outcome:?}");
 }

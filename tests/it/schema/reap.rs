@@ -1,7 +1,7 @@
 //! `gpumem.reap/1` and `gpumem.history/1`: documents in which every field stands, and those that are
 //! printed.
 
-use gpumem::cli::reap::document::{History, Planned, Report, SCHEMA, Status};
+use gpumem::cli::reap::json::{History, Planned, Report, SCHEMA, Status};
 use gpumem::model::finding::Undecided;
 use gpumem::model::snapshot::ReadError;
 use gpumem::model::{Kind, Time};

@@ -1,7 +1,7 @@
 //! Whom the hand means, and what it makes of a recording.
 
 use super::*;
-use crate::cli::reap::acting::tools;
+use crate::cli::reap::execute::tools;
 use crate::model::snapshot::{Gpu, GpuProcess, Process};
 use crate::model::{Identity, Start};
 use crate::watch::hand::Wish;
@@ -72,7 +72,7 @@ fn begun_with(
     let mut hand = Acting::new(&Config::default(), false);
     let snapshot = snapshot(&[7]);
     let policy = Policy::new(Targets::of_pids(&[7]).unwrap(), serves);
-    let scene = Scene {
+    let scene = PlanSource {
         snapshot: &snapshot,
         findings: &[],
         spared: &hand.spared,

@@ -20,12 +20,12 @@ fn a_kernel_is_shut_by_its_server_and_nothing_is_sent() {
     let mut play = Play::found(Kind::Idle, &[kernel()]);
     assert_eq!(play.advance(), Progress::Waiting { until: at(10.0) });
     assert!(matches!(
-        &play.hands.asked[..],
+        &play.control.asked[..],
         [Request::ShutKernel { kernel, even_at_work: false }] if &*kernel.id == "7a1b"
     ));
-    play.hands.answer = Some(Answer::Done);
+    play.control.answer = Some(Answer::Done);
     play.at(0.1);
-    play.hands.end(70);
+    play.control.end(70);
     let outcome = play.at(0.2);
     // Its server does not start it again: there is nothing to look out for.
     let freed = Outcome::Freed {
@@ -47,7 +47,7 @@ fn a_kernel_is_shut_by_its_server_and_nothing_is_sent() {
 fn a_kernel_that_is_at_work_after_all_is_left_alone() {
     let mut play = Play::found(Kind::Idle, &[kernel()]);
     play.advance();
-    play.hands.answer = Some(Answer::AtWork);
+    play.control.answer = Some(Answer::AtWork);
     assert_eq!(play.at(0.1), Progress::Ended(Outcome::RuleNoLongerTrue));
     assert!(play.sent().is_empty());
     let is_told =
@@ -56,7 +56,7 @@ fn a_kernel_that_is_at_work_after_all_is_left_alone() {
     let mut play = Play::named(&[kernel()], guard());
     play.advance();
     assert!(matches!(
-        &play.hands.asked[..],
+        &play.control.asked[..],
         [Request::ShutKernel {
             even_at_work: true,
             ..
@@ -70,20 +70,20 @@ fn a_kernel_that_its_server_would_start_again_is_left_alone() {
     for (answer, until) in [(restarts(), 0.1), (None, 10.0)] {
         let mut play = Play::found(Kind::Idle, &[kernel()]);
         play.advance();
-        play.hands.answer = answer;
+        play.control.answer = answer;
         let Progress::Ended(Outcome::Protected { why }) = play.at(until) else {
             panic!("{:?}", play.sent());
         };
         assert!(matches!(why, Protection::Owned { .. }), "{why:?}");
         assert!(play.sent().is_empty());
-        assert!(play.hands.world.contains_key(&70));
+        assert!(play.control.world.contains_key(&70));
     }
     // Who insists knows that it comes back.
     let mut insists = guard();
     insists.policy.direct = true;
     let mut play = Play::named(&[kernel()], insists);
     play.advance();
-    play.hands.answer = restarts();
+    play.control.answer = restarts();
     play.at(0.1);
     assert_eq!(play.sent(), [(70, TERM)]);
 }
@@ -92,7 +92,7 @@ fn a_kernel_that_its_server_would_start_again_is_left_alone() {
 fn a_kernel_that_outlives_its_servers_word_is_looked_after() {
     let mut play = Play::found(Kind::Idle, &[kernel()]);
     ends_on(&mut play, 70, &[TERM]);
-    play.hands.answer = Some(Answer::Done);
+    play.control.answer = Some(Answer::Done);
     play.advance();
     play.at(10.0);
     assert_eq!(play.sent(), [(70, TERM)]);
@@ -120,12 +120,12 @@ fn a_kernel_that_is_started_again_through_a_wrapper_is_respawned_too() {
         };
         let mut play = Play::found(Kind::Idle, std::slice::from_ref(&process));
         ends_on(&mut play, 70, &[TERM]);
-        play.hands.answer = Some(Answer::Failed("refused".to_owned()));
+        play.control.answer = Some(Answer::Failed("refused".to_owned()));
         play.advance();
         play.at(0.1);
         let mut again = facts(&snapshot(at(0.0), &[process], Vec::new()))[&70].clone();
         (again.start_ticks, again.ppid) = (9000, Some(94));
-        play.hands.world.insert(95, again);
+        play.control.world.insert(95, again);
         let respawned = Progress::Ended(Outcome::Respawned {
             pid: 95,
             bytes: GIB,
@@ -138,7 +138,7 @@ fn a_kernel_that_is_started_again_through_a_wrapper_is_respawned_too() {
 fn a_kernel_that_its_server_starts_again_is_respawned() {
     let mut play = Play::found(Kind::Idle, &[kernel()]);
     ends_on(&mut play, 70, &[TERM]);
-    play.hands.answer = Some(Answer::Failed("refused".to_owned()));
+    play.control.answer = Some(Answer::Failed("refused".to_owned()));
     play.advance();
     play.at(0.1);
     assert_eq!(play.sent(), [(70, TERM)]);
@@ -146,7 +146,7 @@ fn a_kernel_that_its_server_starts_again_is_respawned() {
     assert_eq!(play.at(1.0), Progress::Waiting { until: at(6.1) });
     let mut again = facts(&snapshot(at(0.0), &[kernel()], Vec::new()))[&70].clone();
     again.start_ticks = 9000;
-    play.hands.world.insert(95, again);
+    play.control.world.insert(95, again);
     let outcome = play.at(3.0);
     assert_eq!(
         outcome,
@@ -158,7 +158,7 @@ fn a_kernel_that_its_server_starts_again_is_respawned() {
 
     let mut play = Play::found(Kind::Idle, &[kernel()]);
     ends_on(&mut play, 70, &[TERM]);
-    play.hands.answer = Some(Answer::Failed("refused".to_owned()));
+    play.control.answer = Some(Answer::Failed("refused".to_owned()));
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
     assert!(play.now >= 6.0, "it was looked out for");
 }

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-use super::document::{Planned, Report, Status};
+use super::json::{Planned, Report, Status};
 use super::refusal::{self, Reader, protected, refusal};
 use crate::reclaim::guard::Protection;
 use crate::reclaim::ledger::{Deed, Failure, Process};

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Event, hook, terminals};
+use super::{Event, notify_command, terminals};
 use crate::model::Time;
 use crate::model::finding::Finding;
 use crate::model::json;
@@ -53,7 +53,7 @@ pub(super) struct Notice {
 
 /// What came of it.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct NoticeResult {
     pub(super) notice: Notice,
     /// By what; or why nobody counts as told.
     pub(super) result: Result<Delivery, Undelivered>,
@@ -73,7 +73,7 @@ pub(super) struct Delivery {
 pub(super) enum Undelivered {
     /// The notify command did not tell it.
     #[error(transparent)]
-    Command(#[from] hook::Error),
+    Command(#[from] notify_command::Error),
     /// There is no command, and the owner has no terminal that could be written to.
     #[error("no terminal of {0} took it, and [reap] has no notify command")]
     NoTerminal(String),
@@ -127,9 +127,9 @@ impl Notice {
     }
 
     /// Tells, and says what came of it.
-    fn tell(self, dev: &Path, deadline: Duration) -> Told {
+    fn tell(self, dev: &Path, deadline: Duration) -> NoticeResult {
         let result = self.deliver(dev, deadline);
-        Told {
+        NoticeResult {
             notice: self,
             result,
         }
@@ -146,7 +146,7 @@ impl Notice {
     }
 
     fn deliver(&self, dev: &Path, deadline: Duration) -> Result<Delivery, Undelivered> {
-        hook::run(&self.command, &self.json(), deadline)?;
+        notify_command::run(&self.command, &self.json(), deadline)?;
         let delivery = Delivery {
             command: !self.command.is_empty(),
             terminals: match self.uid {
@@ -171,7 +171,7 @@ impl Notice {
 /// Tells what comes, one after another, until nobody asks any more.
 pub(super) fn run(notices: &Receiver<Notice>, events: &SyncSender<Event>) {
     for notice in notices {
-        let told = notice.tell(Path::new("/dev"), hook::DEADLINE);
+        let told = notice.tell(Path::new("/dev"), notify_command::DEADLINE);
         if events.send(Event::Told(Box::new(told))).is_err() {
             return;
         }
@@ -207,7 +207,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("told");
         let notice = notice(&["/bin/sh", "-c", "cat > \"$0\"", path.to_str().unwrap()]);
-        let told = notice.clone().tell(folder.path(), hook::DEADLINE);
+        let told = notice.clone().tell(folder.path(), notify_command::DEADLINE);
         let by_command = Delivery {
             command: true,
             terminals: 0,
@@ -226,7 +226,8 @@ mod tests {
 
     #[test]
     fn a_command_that_fails_has_told_nobody() {
-        let told = notice(&["/bin/false"]).tell(Path::new("/nonexistent"), hook::DEADLINE);
+        let told =
+            notice(&["/bin/false"]).tell(Path::new("/nonexistent"), notify_command::DEADLINE);
         assert!(told.result.is_err());
     }
 
@@ -238,7 +239,7 @@ mod tests {
         let told = notice.tell(Path::new("/dev"), Duration::from_millis(200));
         let hangs = matches!(
             told.result,
-            Err(Undelivered::Command(hook::Error::Hangs { .. }))
+            Err(Undelivered::Command(notify_command::Error::Hangs { .. }))
         );
         assert!(hangs, "{:?}", told.result);
         assert_eq!(terminal.shown(), "");
@@ -249,7 +250,9 @@ mod tests {
         let nowhere = tempfile::tempdir().unwrap();
         let mut notice = notice(&[]);
         let tell = |notice: &Notice| {
-            let told = notice.clone().tell(nowhere.path(), hook::DEADLINE);
+            let told = notice
+                .clone()
+                .tell(nowhere.path(), notify_command::DEADLINE);
             told.result.unwrap_err().to_string()
         };
         let without = "took it, and [reap] has no notify command";

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::asked;
+use super::policy_from_args;
 use crate::cli::args::{Global, Reap};
 use crate::cli::store::{self, Fed};
 use crate::cli::{complain, config, recorded, warn_of_damage};
@@ -17,7 +17,7 @@ use crate::host::{Guarded, Ourselves, Roots, read_guarded, read_ourselves};
 use crate::model::family::families;
 use crate::model::finding::{Finding, Undecided};
 use crate::model::{Process, Snapshot};
-use crate::reclaim::plan::{Seen, pids};
+use crate::reclaim::plan::{PlanInput, pids};
 use crate::reclaim::policy::Keeps;
 use crate::reclaim::{Exempt, Guard, Plan, Policy, Targets, plan};
 use crate::rules::keep::{Keep, exempt_processes, may_exempt};
@@ -35,7 +35,7 @@ const LOOK: Span = Span(Duration::from_secs(2));
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// What was seen.
-pub(super) struct Look {
+pub(super) struct Observation {
     pub(super) engine: Engine,
     pub(super) snapshot: Snapshot,
     /// What rules that are asked for could not decide.
@@ -76,13 +76,13 @@ impl Spared {
 
 /// What a plan is made from.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cli) struct Scene<'a> {
+pub(in crate::cli) struct PlanSource<'a> {
     pub(in crate::cli) snapshot: &'a Snapshot,
     pub(in crate::cli) findings: &'a [Finding],
     pub(in crate::cli) spared: &'a Spared,
 }
 
-impl Look {
+impl Observation {
     /// Looks.
     ///
     /// # Errors
@@ -92,12 +92,12 @@ impl Look {
         let Config {
             mut rules, reap, ..
         } = config::load(global)?;
-        asked::switch_on(&mut rules, args)?;
+        policy_from_args::switch_on(&mut rules, args)?;
         let spared = Spared {
             keeps: rules.keeps().to_vec(),
             never: reap.never,
         };
-        let targets = asked::targets(args);
+        let targets = policy_from_args::targets(args);
         let concerned = concerned(&targets, &rules);
         let needed = store::longest(&rules);
         let mut engine = Engine::new(rules);
@@ -147,12 +147,12 @@ impl Look {
     ///
     /// A GPU was named that there is not, or /proc does not tell who gpumem itself is.
     pub(super) fn plan(&self, args: &Reap) -> anyhow::Result<(Plan, Guard)> {
-        let scene = Scene {
+        let scene = PlanSource {
             snapshot: &self.snapshot,
             findings: self.engine.findings(),
             spared: &self.spared,
         };
-        let policy = asked::policy_from_args(args, &self.snapshot.gpus)?;
+        let policy = policy_from_args::policy_from_args(args, &self.snapshot.gpus)?;
         match self.live {
             Some(_) => plan_here(policy, scene),
             None => Ok(plan_there(policy, scene)),
@@ -181,9 +181,9 @@ pub(in crate::cli) fn concerned(targets: &Targets, rules: &Settings) -> Vec<Arc<
 /// /proc does not tell who gpumem itself is.
 pub(in crate::cli) fn plan_here(
     mut policy: Policy,
-    scene: Scene<'_>,
+    scene: PlanSource<'_>,
 ) -> anyhow::Result<(Plan, Guard)> {
-    let Scene {
+    let PlanSource {
         snapshot,
         findings,
         spared,
@@ -196,7 +196,7 @@ pub(in crate::cli) fn plan_here(
     // Who cannot be looked at, or is gone, is not known, and that protects.
     let facts = pids(snapshot, &families).into_iter();
     let facts = facts.filter_map(|pid| Some((pid, read_guarded(&roots, pid).ok()??)));
-    let seen = Seen {
+    let seen = PlanInput {
         findings,
         snapshot,
         families: &families,
@@ -207,7 +207,7 @@ pub(in crate::cli) fn plan_here(
 
 /// Of a recording: what root would plan there. What only the machine itself could tell
 /// (`oom_score_adj`, an environment that was not recorded) protects nobody here, where nothing is sent.
-pub(in crate::cli) fn plan_there(mut policy: Policy, scene: Scene<'_>) -> (Plan, Guard) {
+pub(in crate::cli) fn plan_there(mut policy: Policy, scene: PlanSource<'_>) -> (Plan, Guard) {
     let mut snapshot = scene.snapshot.clone();
     for process in &mut snapshot.processes {
         process.environment.get_or_insert_default();
@@ -227,7 +227,7 @@ pub(in crate::cli) fn plan_there(mut policy: Policy, scene: Scene<'_>) -> (Plan,
         .iter()
         .filter_map(|process| Some((process.pid, told(process)?)))
         .collect();
-    let seen = Seen {
+    let seen = PlanInput {
         findings: scene.findings,
         snapshot: &snapshot,
         families: &families,

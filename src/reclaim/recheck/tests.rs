@@ -88,7 +88,7 @@ fn snapshot(pids: &[u32]) -> Snapshot {
 }
 
 /// Of 7, of which it was said, and of 8, which belongs to it.
-fn asked(found: &[Finding], snapshot: &Snapshot) -> Standing {
+fn asked(found: &[Finding], snapshot: &Snapshot) -> Recheck {
     let (seven, eight) = (member(7), member(8));
     let found: Vec<&Finding> = found.iter().collect();
     of_members(&[&seven, &eight], &[because(7)], &found, snapshot)
@@ -97,30 +97,30 @@ fn asked(found: &[Finding], snapshot: &Snapshot) -> Standing {
 #[test]
 fn it_stands_while_the_same_rule_says_it_of_the_same_process() {
     let here = snapshot(&[7, 8]);
-    assert_eq!(asked(&[finding("idle", 7, 100)], &here), Standing::Holds);
+    assert_eq!(asked(&[finding("idle", 7, 100)], &here), Recheck::StillTrue);
     for other in [
         finding("night", 7, 100),
         finding("idle", 8, 100),
         finding("idle", 7, 101),
     ] {
-        assert_eq!(asked(&[other], &here), Standing::NoLonger);
+        assert_eq!(asked(&[other], &here), Recheck::NoLonger);
     }
-    assert_eq!(asked(&[], &here), Standing::NoLonger);
+    assert_eq!(asked(&[], &here), Recheck::NoLonger);
 }
 
 #[test]
 fn what_is_not_seen_is_not_known() {
     let found = [finding("idle", 7, 100)];
-    assert_eq!(asked(&found, &snapshot(&[8])), Standing::Unknown);
+    assert_eq!(asked(&found, &snapshot(&[8])), Recheck::Unknown);
     let mut another = snapshot(&[7]);
     another.processes[0].start_ticks = Some(101);
-    assert_eq!(asked(&found, &another), Standing::Unknown);
+    assert_eq!(asked(&found, &another), Recheck::Unknown);
     let mut stale = snapshot(&[7]);
     stale.gpus[0].stale_seconds = Some(3.0);
-    assert_eq!(asked(&found, &stale), Standing::Unknown);
+    assert_eq!(asked(&found, &stale), Recheck::Unknown);
     let mut unread = snapshot(&[7]);
     unread.gpus[0].processes = None;
-    assert_eq!(asked(&found, &unread), Standing::Unknown);
+    assert_eq!(asked(&found, &unread), Recheck::Unknown);
 }
 
 #[test]
@@ -130,9 +130,9 @@ fn of_several_none_may_have_ceased() {
     let said = [because(7), because(8)];
     let of = |alive: &[&Member], found: &[&Finding]| of_members(alive, &said, found, &here);
     let (of_7, of_8) = (finding("idle", 7, 100), finding("idle", 8, 100));
-    assert_eq!(of(&[&seven, &eight], &[&of_7, &of_8]), Standing::Holds);
-    assert_eq!(of(&[&seven, &eight], &[&of_7]), Standing::NoLonger);
-    assert_eq!(of(&[&seven], &[&of_7]), Standing::Holds, "8 has ended");
+    assert_eq!(of(&[&seven, &eight], &[&of_7, &of_8]), Recheck::StillTrue);
+    assert_eq!(of(&[&seven, &eight], &[&of_7]), Recheck::NoLonger);
+    assert_eq!(of(&[&seven], &[&of_7]), Recheck::StillTrue, "8 has ended");
 }
 
 #[test]
@@ -144,16 +144,16 @@ fn whoever_may_be_at_work_on_a_gpu_that_is_not_read_makes_it_unknown() {
     let found: Vec<&Finding> = found.iter().collect();
     let (one, because) = (member(1), [because(1)]);
     let stands = |seen: &Snapshot| of_members(&[&one], &because, &found, seen);
-    assert_eq!(stands(&seen), Standing::Holds);
+    assert_eq!(stands(&seen), Recheck::StillTrue);
     seen.gpus.push(Gpu {
         index: 1,
         ..Gpu::default()
     });
     assert_eq!(
         stands(&seen),
-        Standing::Unknown,
+        Recheck::Unknown,
         "one of its GPUs is not read"
     );
     seen.gpus[1].processes = Some(Vec::new());
-    assert_eq!(stands(&seen), Standing::Holds);
+    assert_eq!(stands(&seen), Recheck::StillTrue);
 }

@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use rustix::process::geteuid;
 
 use super::interrupt::Interrupt;
-use super::page;
+use super::text;
 use crate::cli::{complain, config, store};
 use crate::host::Roots;
 use crate::model::{Snapshot, Time};
@@ -33,7 +33,7 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// Another reaper is at work, or there can be no ledger.
 pub(in crate::cli) fn tools(folder: &Path) -> anyhow::Result<(Tools, Option<String>)> {
     let tools = Tools::open(folder, &Roots::default(), config::now())?;
-    let resumed = page::resumed(tools.resumed());
+    let resumed = text::resumed(tools.resumed());
     Ok((tools, resumed))
 }
 
@@ -106,13 +106,13 @@ pub(super) struct TerminalObserver {
 
 impl Observer for TerminalObserver {
     fn intended(&mut self, _: usize, deed: &Deed) {
-        let words = page::deed(deed);
+        let words = text::deed(deed);
         complain(&words);
         self.sent.push(words);
     }
 
     fn failed(&mut self, _: usize, failures: &[Failure]) {
-        let words = page::failures(failures);
+        let words = text::failures(failures);
         complain(&words);
         if let Some(last) = self.sent.last_mut() {
             *last = format!("{last} ({words})");

@@ -1,8 +1,10 @@
-//! Days at the desk: what is told, when it is acted, and what keeps it from being.
+//! Days at the scheduler: what is told, when it is acted, and what keeps it from being.
 
 use super::*;
-use crate::cli::reap::unattended::herald::{Delivery, Kind as NoticeKind, Told, Undelivered};
-use crate::cli::reap::unattended::hook;
+use crate::cli::reap::unattended::notifier::{
+    Delivery, Kind as NoticeKind, NoticeResult, Undelivered,
+};
+use crate::cli::reap::unattended::notify_command;
 use crate::config::{self, Config};
 use crate::model::Process;
 use crate::reclaim::Signal;
@@ -23,7 +25,7 @@ const WARNED: f64 = 124.0;
 const WARNED_LAST: f64 = WARNED + 604.0;
 const ACTED: f64 = WARNED_LAST + 64.0;
 
-/// A world of puppets, which remembers.
+/// A system of puppets, which remembers.
 #[derive(Default)]
 struct Stage {
     puppets: Shared<Puppets>,
@@ -37,7 +39,7 @@ struct Stage {
     now: f64,
 }
 
-impl World for Stage {
+impl System for Stage {
     fn guard(&mut self, _: &Settings, reap: &Reap, _: &Snapshot) -> Result<Guard, String> {
         let mut guard = guard();
         guard.policy.never.clone_from(&reap.never);
@@ -74,9 +76,9 @@ impl World for Stage {
     }
 }
 
-/// A desk, its world, and the processes that NVML lists on GPU 0, a GiB each.
+/// A scheduler, its system, and the processes that NVML lists on GPU 0, a GiB each.
 struct Day {
-    desk: Desk,
+    scheduler: ReapScheduler,
     stage: Stage,
     processes: Vec<Process>,
     /// The list cannot be read.
@@ -107,11 +109,11 @@ fn stopped(pid: u32) -> Process {
 impl Day {
     fn new(toml: &str, processes: Vec<Process>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let desk = Self::open(toml, &folder, Engine::new(configured(toml).rules));
+        let scheduler = Self::open(toml, &folder, Engine::new(configured(toml).rules));
         let stage = Stage::default();
         stage.puppets.get().world = facts(&snapshot(at(0.0), &processes, Vec::new()));
         Self {
-            desk,
+            scheduler,
             stage,
             processes,
             is_blind: false,
@@ -123,13 +125,13 @@ impl Day {
         }
     }
 
-    fn open(toml: &str, folder: &tempfile::TempDir, engine: Engine) -> Desk {
+    fn open(toml: &str, folder: &tempfile::TempDir, engine: Engine) -> ReapScheduler {
         let config = configured(toml);
         let path = folder.path().join("warnings");
         let (warnings, error) = Warnings::open(&path, BOOT.into());
         assert!(error.is_none(), "{error:?}");
         let settings = (config.rules, config.reap);
-        Desk::new(engine, settings, warnings)
+        ReapScheduler::new(engine, settings, warnings)
     }
 
     /// gpumem ends, and another begins with what is stored.
@@ -138,10 +140,10 @@ impl Day {
         for snapshot in &self.seen {
             engine.observe(snapshot);
         }
-        self.desk = Self::open(toml, &self.folder, engine);
+        self.scheduler = Self::open(toml, &self.folder, engine);
     }
 
-    /// The world until then, sample by sample; what is told is heard at once.
+    /// The system until then, sample by sample; what is told is heard at once.
     fn until(&mut self, seconds: f64) {
         while self.stage.now < seconds {
             self.stage.now += STEP;
@@ -157,7 +159,7 @@ impl Day {
             }
             let snapshot = snapshot(at(self.stage.now), &self.processes, vec![gpu]);
             self.seen.push(snapshot.clone());
-            self.desk.observe(snapshot, &mut self.stage);
+            self.scheduler.observe(snapshot, &mut self.stage);
             if self.stage.puppets.get().sent.len() > deeds {
                 self.stage.acts.push(at(self.stage.now));
             }
@@ -168,14 +170,17 @@ impl Day {
                     terminals: 0,
                 };
                 let result = match self.is_deaf {
-                    true => hook::run(&["/bin/false".into()], b"", hook::DEADLINE)
-                        .map(|()| by_command)
-                        .map_err(Undelivered::from),
+                    true => {
+                        notify_command::run(&["/bin/false".into()], b"", notify_command::DEADLINE)
+                            .map(|()| by_command)
+                            .map_err(Undelivered::from)
+                    }
                     false if self.is_away => Err(Undelivered::NoTerminal("ann".to_owned())),
                     false => Ok(by_command),
                 };
-                let told = Told { notice, result };
-                self.desk.told(told, at(self.stage.now), &mut self.stage);
+                let told = NoticeResult { notice, result };
+                self.scheduler
+                    .told(told, at(self.stage.now), &mut self.stage);
             }
         }
     }
@@ -209,8 +214,11 @@ fn it_is_warned_twice_then_ended_and_the_memory_is_back() {
     assert_eq!(day.sent()[0], (70, Signal::Term));
     assert!(day.sent().iter().all(|sent| sent.1 != Signal::Kill));
     assert_eq!(day.says("70: freed 1.0 GiB in "), 1, "{:?}", day.stage.log);
-    assert!(!day.desk.is_acting());
-    assert!(day.desk.warnings.all().is_empty(), "nothing is left of it");
+    assert!(!day.scheduler.is_acting());
+    assert!(
+        day.scheduler.warnings.all().is_empty(),
+        "nothing is left of it"
+    );
 }
 
 #[test]
@@ -276,7 +284,7 @@ fn who_is_not_there_to_be_told_keeps_his_process_and_the_log_says_why_once() {
     assert_eq!(day.says(skipped), 0, "it would not have been killed yet");
     day.until(5.0 * ACTED);
     assert_eq!(day.sent(), []);
-    assert!(day.stage.pages.get().lines.is_empty() && day.desk.warnings.all().is_empty());
+    assert!(day.stage.pages.get().lines.is_empty() && day.scheduler.warnings.all().is_empty());
     assert_eq!(day.says("ann not told: "), 1, "{:?}", day.stage.log);
     assert_eq!(day.says(skipped), 1, "{:?}", day.stage.log);
     // He comes back, and has the whole time.
@@ -350,7 +358,7 @@ fn blindness_in_the_midst_of_an_act_sends_nothing_more() {
         sent,
         "it ignores SIGTERM, and SIGKILL is not sent unseen"
     );
-    assert!(!day.desk.is_acting());
+    assert!(!day.scheduler.is_acting());
 }
 
 #[test]
@@ -360,17 +368,17 @@ fn another_configuration_cancels_what_it_would_not_do() {
         assert!(day.stage.now < ACTED + 10.0);
         day.until(day.stage.now + STEP);
     }
-    assert_eq!(day.desk.target().unwrap().leader, 70);
+    assert_eq!(day.scheduler.target().unwrap().leader, 70);
     let sent = day.sent();
     let config = configured(ONLY_TELLS);
-    day.desk.reconfigure(config.rules, config.reap);
+    day.scheduler.reconfigure(config.rules, config.reap);
     day.until(day.stage.now + 60.0);
     assert_eq!(day.sent(), sent, "no SIGKILL");
-    assert!(!day.desk.is_acting());
+    assert!(!day.scheduler.is_acting());
     assert_eq!(day.says("70: left alone"), 1, "{:?}", day.stage.log);
     // And one that would do it again warns first, again.
     let config = configured(REAPS);
-    day.desk.reconfigure(config.rules, config.reap);
+    day.scheduler.reconfigure(config.rules, config.reap);
     day.until(day.stage.now + 300.0);
     assert_eq!(day.sent(), sent);
 }
@@ -381,7 +389,7 @@ fn what_the_configuration_keeps_is_not_ended() {
     let mut day = Day::new(REAPS, vec![stopped(70)]);
     day.until(WARNED_LAST + 10.0);
     let config = configured(&format!("{REAPS}{keep}"));
-    day.desk.reconfigure(config.rules, config.reap);
+    day.scheduler.reconfigure(config.rules, config.reap);
     day.until(ACTED + 300.0);
     assert_eq!(day.sent(), []);
 }

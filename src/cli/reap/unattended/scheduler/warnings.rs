@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{Desk, InVain, RETRY_SECONDS, World, because, is_seen, named};
-use crate::cli::reap::unattended::herald::{Delivery, Kind as NoticeKind, Notice, Told};
+use super::{PendingRetry, RETRY_SECONDS, ReapScheduler, System, because, is_seen, named};
+use crate::cli::reap::unattended::notifier::{Delivery, Kind as NoticeKind, Notice, NoticeResult};
 use crate::model::Time;
 use crate::model::finding::Finding;
 use crate::reclaim::Target;
 use crate::reclaim::warnings::{Due, Terms};
 
-impl Desk {
+impl ReapScheduler {
     pub(super) fn terms(&self) -> Terms {
         Terms {
             warn: self.reap.warn.0,
@@ -23,11 +23,14 @@ impl Desk {
         finding: &Finding,
         is_of_end: bool,
         now: Time,
-        world: &mut dyn World,
+        system: &mut dyn System,
     ) {
-        let in_vain = self.in_vain.get(&finding.id);
-        let is_waiting = in_vain.is_some_and(|it| now < it.again);
-        if is_waiting || self.telling.contains(&finding.id) || !is_seen(finding, &self.snapshot) {
+        let undelivered = self.undelivered.get(&finding.id);
+        let is_waiting = undelivered.is_some_and(|it| now < it.retry_at);
+        if is_waiting
+            || self.pending_notices.contains(&finding.id)
+            || !is_seen(finding, &self.snapshot)
+        {
             return;
         }
         let terms = self.terms();
@@ -58,21 +61,21 @@ impl Desk {
             command: self.reap.notify.clone(),
             to_terminals: self.reap.warn_terminal,
         };
-        if world.tell(notice) {
-            self.telling.insert(Arc::clone(&finding.id));
+        if system.tell(notice) {
+            self.pending_notices.insert(Arc::clone(&finding.id));
         }
     }
 
     /// Somebody was told, or nobody was.
     pub(in crate::cli::reap::unattended) fn told(
         &mut self,
-        told: Told,
+        told: NoticeResult,
         now: Time,
-        world: &mut dyn World,
+        system: &mut dyn System,
     ) {
-        let Told { notice, result } = told;
+        let NoticeResult { notice, result } = told;
         let finding = &notice.finding;
-        self.telling.remove(&finding.id);
+        self.pending_notices.remove(&finding.id);
         let whom = finding.process.as_ref().and_then(|it| it.user.as_deref());
         let whom = whom.unwrap_or("nobody in particular");
         let written = result
@@ -91,24 +94,25 @@ impl Desk {
                         format!("warned last, to be killed at {at}")
                     }
                 };
-                self.in_vain.remove(&finding.id);
+                self.undelivered.remove(&finding.id);
                 let by = by(delivery);
-                world.log(&format!("{}: {whom} {what}{by}", finding.message));
+                system.log(&format!("{}: {whom} {what}{by}", finding.message));
             }
             Err(error) => {
-                let again = now.plus_seconds(RETRY_SECONDS);
-                let known = self.in_vain.get(&finding.id);
+                let retry_at = now.plus_seconds(RETRY_SECONDS);
+                let known = self.undelivered.get(&finding.id);
                 // It is tried again and again, and said once.
                 if known.is_none_or(|it| it.error != error) {
-                    world.log(&format!("{}: {whom} not told: {error}", finding.message));
+                    system.log(&format!("{}: {whom} not told: {error}", finding.message));
                 }
                 let since = known.map_or(now, |it| it.since);
-                let in_vain = InVain {
+                let undelivered = PendingRetry {
                     since,
-                    again,
+                    retry_at,
                     error,
                 };
-                self.in_vain.insert(Arc::clone(&finding.id), in_vain);
+                self.undelivered
+                    .insert(Arc::clone(&finding.id), undelivered);
             }
         }
     }
@@ -120,25 +124,25 @@ impl Desk {
         target: &Target,
         found: &[&Finding],
         now: Time,
-        world: &mut dyn World,
+        system: &mut dyn System,
     ) {
         let terms = self.terms();
         let untold = found.iter().find_map(|finding| {
-            let in_vain = self.in_vain.get(&finding.id)?;
+            let undelivered = self.undelivered.get(&finding.id)?;
             let known = self.warnings.of(finding, true).filter(|it| !it.is_over);
             let warn = match known {
                 // It was the last warning that nobody got.
                 Some(_) => 0.0,
                 None => terms.warn.as_secs_f64(),
             };
-            let due = in_vain.since.plus_seconds(warn);
+            let due = undelivered.since.plus_seconds(warn);
             let due = due.plus_seconds(terms.grace.as_secs_f64());
-            (now >= due).then(|| in_vain.error.clone())
+            (now >= due).then(|| undelivered.error.clone())
         });
         if let Some(error) = untold {
             let named = named(target);
             let why = format!("{named}: skipped: nobody could be warned: {error}");
-            self.leave(&because(target), &why, world);
+            self.leave(&because(target), &why, system);
         }
     }
 }

@@ -10,9 +10,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::guard::{Call, Guard, is_gpu_open};
-use super::hands::{Approved, Handle, Hands, NotOpened};
 use super::ledger::Process;
 use super::plan::WORKING_CPU_PERCENT;
+use super::process_control::{Approved, Handle, NotOpened, ProcessControl};
 use super::respawn::Respawn;
 use super::target::{Member, Target};
 use crate::host::{Guarded, Listed};
@@ -27,7 +27,7 @@ const MOST_ADOPTED: usize = 4096;
 
 /// A process that is held.
 #[derive(Clone, Debug)]
-pub(super) struct One {
+pub(super) struct HeldProcess {
     pub pid: u32,
     pub start_ticks: u64,
     uid: u32,
@@ -40,7 +40,7 @@ pub(super) struct One {
     pub executable: Option<Arc<str>>,
 }
 
-impl One {
+impl HeldProcess {
     /// As it is written down.
     pub fn process(&self) -> Process {
         Process {
@@ -52,8 +52,8 @@ impl One {
 
 /// Everybody who is held.
 #[derive(Debug, Default)]
-pub(super) struct Held {
-    all: Vec<One>,
+pub(super) struct Handles {
+    all: Vec<HeldProcess>,
     boot_id: Option<Arc<str>>,
     /// Who was gone before anything was done, or has exited since.
     ended: HashSet<u32>,
@@ -64,7 +64,7 @@ pub(super) struct Held {
     respawn: Respawn,
 }
 
-impl Held {
+impl Handles {
     /// Nobody, in a boot.
     pub fn new(boot_id: Option<Arc<str>>) -> Self {
         Self {
@@ -78,9 +78,9 @@ impl Held {
         &mut self,
         member: &Member,
         is_member: bool,
-        hands: &mut dyn Hands,
+        control: &mut dyn ProcessControl,
     ) -> Result<(), NotOpened> {
-        let opened = hands.open(&Approved {
+        let opened = control.open(&Approved {
             pid: member.pid,
             start_ticks: member.start_ticks,
             uid: member.uid,
@@ -89,7 +89,7 @@ impl Held {
         if let Err(NotOpened::Gone(pid)) = opened {
             self.ended.insert(pid);
         }
-        self.all.push(One {
+        self.all.push(HeldProcess {
             pid: member.pid,
             start_ticks: member.start_ticks,
             uid: member.uid,
@@ -109,11 +109,11 @@ impl Held {
     }
 
     /// Reads which processes there are before anything is done, and what would take the members' places.
-    pub fn look_around(&mut self, snapshot: &Snapshot, hands: &mut dyn Hands) {
-        let listed = hands.list();
+    pub fn look_around(&mut self, snapshot: &Snapshot, control: &mut dyn ProcessControl) {
+        let listed = control.list();
         self.present = listed.iter().map(|it| (it.pid, it.start_ticks)).collect();
         for one in self.all.iter().filter(|one| one.is_member) {
-            let facts = hands.look(one.pid);
+            let facts = control.look(one.pid);
             if let Some(facts) = facts.filter(|it| it.start_ticks == one.start_ticks) {
                 self.respawn.expect(one.pid, &facts, snapshot);
             }
@@ -121,7 +121,7 @@ impl Held {
     }
 
     /// Who is held by a handle.
-    pub fn get(&self, handle: Handle) -> Option<&One> {
+    pub fn get(&self, handle: Handle) -> Option<&HeldProcess> {
         self.all.iter().find(|one| one.handle == handle)
     }
 
@@ -136,26 +136,35 @@ impl Held {
     }
 
     /// Those who are alive; of those that were not in the plan, only those that hold a GPU.
-    pub fn concerned(&mut self, snapshot: &Snapshot, hands: &mut dyn Hands) -> Vec<One> {
-        let mut alive = self.alive(hands);
-        alive.retain(|&handle| self.is_concerned(handle, snapshot, hands));
+    pub fn concerned(
+        &mut self,
+        snapshot: &Snapshot,
+        control: &mut dyn ProcessControl,
+    ) -> Vec<HeldProcess> {
+        let mut alive = self.alive(control);
+        alive.retain(|&handle| self.is_concerned(handle, snapshot, control));
         let all = alive.into_iter();
         all.filter_map(|handle| self.get(handle).cloned()).collect()
     }
 
     /// Whether a held process is one of the plan's, or holds a GPU, or may.
-    fn is_concerned(&self, handle: Handle, snapshot: &Snapshot, hands: &mut dyn Hands) -> bool {
+    fn is_concerned(
+        &self,
+        handle: Handle,
+        snapshot: &Snapshot,
+        control: &mut dyn ProcessControl,
+    ) -> bool {
         self.get(handle).is_some_and(|one| {
             let holds = |facts| holds_gpu(one.pid, &facts, snapshot) != Some(false);
-            !one.is_adopted || hands.look(one.pid).is_none_or(holds)
+            !one.is_adopted || control.look(one.pid).is_none_or(holds)
         })
     }
 
     /// Those who have not exited, the launcher among them.
-    pub fn alive(&mut self, hands: &mut dyn Hands) -> Vec<Handle> {
+    pub fn alive(&mut self, control: &mut dyn ProcessControl) -> Vec<Handle> {
         let mut alive = Vec::new();
         for one in &self.all {
-            if hands.has_exited(one.handle) {
+            if control.has_exited(one.handle) {
                 self.ended.insert(one.pid);
             } else {
                 alive.push(one.handle);
@@ -171,11 +180,11 @@ impl Held {
         guard: &Guard,
         now: Time,
         snapshot: &Snapshot,
-        hands: &mut dyn Hands,
+        control: &mut dyn ProcessControl,
     ) {
-        let listed = hands.list();
+        let listed = control.list();
         // Asked after the list was made: whoever is alive now had its number all the while.
-        let alive = self.alive(hands);
+        let alive = self.alive(control);
         let parents: HashSet<u32> = self
             .all
             .iter()
@@ -202,7 +211,7 @@ impl Held {
             if now.seconds_since(first_seen) < LEAST_AGE_SECONDS {
                 continue;
             }
-            let facts = hands.look(it.pid);
+            let facts = control.look(it.pid);
             let is_it =
                 |facts: &Guarded| facts.start_ticks == it.start_ticks && facts.ppid == Some(parent);
             let Some(facts) = facts.filter(is_it) else {
@@ -219,13 +228,13 @@ impl Held {
             }
         }
         for (it, uid) in found {
-            self.adopt_one(&it, uid, hands);
+            self.adopt_one(&it, uid, control);
         }
     }
 
-    fn adopt_one(&mut self, it: &Listed, uid: u32, hands: &mut dyn Hands) {
-        // One that has gone meanwhile is no loss.
-        let Ok(handle) = hands.open(&Approved {
+    fn adopt_one(&mut self, it: &Listed, uid: u32, control: &mut dyn ProcessControl) {
+        // HeldProcess that has gone meanwhile is no loss.
+        let Ok(handle) = control.open(&Approved {
             pid: it.pid,
             start_ticks: it.start_ticks,
             uid,
@@ -233,7 +242,7 @@ impl Held {
         }) else {
             return;
         };
-        self.all.push(One {
+        self.all.push(HeldProcess {
             pid: it.pid,
             start_ticks: it.start_ticks,
             uid,
@@ -250,9 +259,9 @@ impl Held {
         &self,
         handles: &[Handle],
         snapshot: &Snapshot,
-        hands: &mut dyn Hands,
+        control: &mut dyn ProcessControl,
     ) -> Vec<u32> {
-        let listed = hands.list();
+        let listed = control.list();
         let is_held = |it: &Listed| {
             let key = (it.pid, it.start_ticks);
             self.all.iter().any(|one| (one.pid, one.start_ticks) == key)
@@ -269,7 +278,7 @@ impl Held {
                     continue;
                 }
                 due.push(it.pid);
-                let facts = hands.look(it.pid);
+                let facts = control.look(it.pid);
                 let facts = facts.filter(|facts| facts.start_ticks == it.start_ticks);
                 let holds = |facts: Guarded| holds_gpu(it.pid, &facts, snapshot) != Some(false);
                 if !is_held(it) && facts.is_some_and(holds) {
@@ -286,16 +295,16 @@ impl Held {
         &self,
         target: &Target,
         snapshot: &Snapshot,
-        hands: &mut dyn Hands,
+        control: &mut dyn ProcessControl,
     ) -> Option<u32> {
-        let listed = hands.list();
+        let listed = control.list();
         let is_new = |it: &&Listed| {
             let key = (it.pid, it.start_ticks);
             !self.present.contains(&key)
                 && self.all.iter().all(|one| (one.pid, one.start_ticks) != key)
         };
         let new: Vec<&Listed> = listed.iter().filter(is_new).collect();
-        self.respawn.find(target, &new, snapshot, hands)
+        self.respawn.find(target, &new, snapshot, control)
     }
 }
 

@@ -1,20 +1,20 @@
 //! Whether what a rule said of a target is still so, by the newest snapshot. Pure.
 
-use super::act::{Act, Standing};
+use super::act::{Act, Recheck};
 use super::target::{Because, Member, Reason};
 use crate::model::family::families;
 use crate::model::finding::Finding;
 use crate::model::{Gpu, Identity, Snapshot, Unread};
 
 /// Whether it is. `found` is all that the rules say now and no exemption keeps, by `snapshot`.
-pub fn standing<'a>(
+pub fn recheck<'a>(
     act: &Act,
     found: impl IntoIterator<Item = &'a Finding>,
     snapshot: &Snapshot,
-) -> Standing {
+) -> Recheck {
     let Reason::Found { findings } = &act.target().reason else {
         // What a person named stands.
-        return Standing::Holds;
+        return Recheck::StillTrue;
     };
     let found: Vec<&Finding> = found.into_iter().collect();
     of_members(&act.alive(), findings, &found, snapshot)
@@ -27,21 +27,21 @@ fn of_members(
     findings: &[Because],
     found: &[&Finding],
     snapshot: &Snapshot,
-) -> Standing {
-    let mut stands = Standing::Holds;
+) -> Recheck {
+    let mut stands = Recheck::StillTrue;
     let unread = unread(snapshot);
     for member in alive {
         // Where it or one of its family may be at work unseen, nothing said of any of them is certain.
         let is_elsewhere = unread.gpu_of(member.pid).is_some();
         if is_elsewhere {
-            stands = Standing::Unknown;
+            stands = Recheck::Unknown;
         }
         let said: Vec<&Because> = findings.iter().filter(|it| it.pid == member.pid).collect();
         if said.is_empty() || is_elsewhere {
             continue;
         }
         if !is_seen(member, snapshot) {
-            stands = Standing::Unknown;
+            stands = Recheck::Unknown;
             continue;
         }
         let identity = Some(member.identity());
@@ -53,7 +53,7 @@ fn of_members(
             found.iter().any(is_it)
         };
         if !said.iter().any(still) {
-            return Standing::NoLonger;
+            return Recheck::NoLonger;
         }
     }
     stands

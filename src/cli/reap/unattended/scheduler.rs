@@ -1,6 +1,6 @@
 //! What is due by the newest snapshot: whom to tell, what would be ended, what is ended, one at a time.
 //!
-//! Driven by data and by the time it is told; what it wants done to the world goes through [`World`], so
+//! Driven by data and by the time it is told; what it wants done goes through [`System`], so
 //! that a test can be one. Which findings lead to an act the configuration says, whether one may be
 //! touched [`crate::reclaim`] does; who was warned, and when, is in [`crate::reclaim::warnings`].
 
@@ -9,16 +9,16 @@ mod warnings;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::herald::Notice;
-use crate::cli::reap::page;
+use super::notifier::Notice;
 use crate::cli::reap::refusal::{self, Place, Reader};
+use crate::cli::reap::text;
 use crate::config::reap::{Reap, Response, is_reaped};
 use crate::host::Guarded;
 use crate::model::family::families;
 use crate::model::finding::{Finding, Severity};
 use crate::model::{Identity, Snapshot, Time};
 use crate::reclaim::ledger::{self, Actor, Deed, Failure};
-use crate::reclaim::plan::{Seen, pids};
+use crate::reclaim::plan::{PlanInput, pids};
 use crate::reclaim::policy::Pace;
 use crate::reclaim::target::{Member, Reason, Step};
 use crate::reclaim::warnings::Due;
@@ -40,8 +40,8 @@ const READER: Reader = Reader {
     is_root: true,
 };
 
-/// The world that the desk acts upon.
-pub(super) trait World {
+/// What the scheduler acts upon.
+pub(super) trait System {
     /// Who may be touched at this moment, but for the rules that are asked.
     fn guard(
         &mut self,
@@ -67,22 +67,22 @@ pub(super) trait World {
 }
 
 /// The service's log, which is told what is done.
-struct LogObserver<'a>(&'a mut dyn World);
+struct LogObserver<'a>(&'a mut dyn System);
 
 impl Observer for LogObserver<'_> {
     fn intended(&mut self, _: usize, deed: &Deed) {
-        self.0.log(&page::deed(deed));
+        self.0.log(&text::deed(deed));
     }
 
     fn failed(&mut self, _: usize, failures: &[Failure]) {
-        self.0.log(&page::failures(failures));
+        self.0.log(&text::failures(failures));
     }
 
     fn waiting(&mut self, _: usize, _: Time) {}
 
     fn ended(&mut self, _: usize, target: &Target, outcome: &Outcome) {
         self.0
-            .log(page::outcome(target, outcome, READER).trim_end());
+            .log(text::outcome(target, outcome, READER).trim_end());
     }
 }
 
@@ -99,18 +99,18 @@ struct Acting {
 
 /// A finding of which nobody could be told.
 #[derive(Debug)]
-struct InVain {
+struct PendingRetry {
     /// Since when.
     since: Time,
     /// When it is tried again.
-    again: Time,
+    retry_at: Time,
     /// What was said of it last.
     error: String,
 }
 
 /// What is due.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct ReapScheduler {
     engine: Engine,
     rules: Settings,
     reap: Reap,
@@ -120,17 +120,17 @@ pub(super) struct Desk {
     /// No act begins before then.
     not_before: Option<Time>,
     /// Findings of which somebody is being told.
-    telling: HashSet<Arc<str>>,
+    pending_notices: HashSet<Arc<str>>,
     /// Findings of which nobody could be told.
-    in_vain: HashMap<Arc<str>, InVain>,
+    undelivered: HashMap<Arc<str>, PendingRetry>,
     /// Findings of which it was said why nothing is done.
-    left_alone: HashSet<Arc<str>>,
+    skip_logged: HashSet<Arc<str>>,
     /// What was last said of what stands in the way of everything.
-    obstacle: Option<String>,
+    last_error: Option<String>,
 }
 
-impl Desk {
-    /// A desk with what is known so far.
+impl ReapScheduler {
+    /// A scheduler with what is known so far.
     pub(super) fn new(engine: Engine, (rules, reap): (Settings, Reap), warnings: Warnings) -> Self {
         Self {
             engine,
@@ -140,10 +140,10 @@ impl Desk {
             snapshot: Snapshot::new(Time::default()),
             acting: None,
             not_before: None,
-            telling: HashSet::new(),
-            in_vain: HashMap::new(),
-            left_alone: HashSet::new(),
-            obstacle: None,
+            pending_notices: HashSet::new(),
+            undelivered: HashMap::new(),
+            skip_logged: HashSet::new(),
+            last_error: None,
         }
     }
 
@@ -165,8 +165,8 @@ impl Desk {
             };
             acting.is_revoked |= !is_ended || target.members.iter().any(is_kept);
         }
-        self.left_alone.clear();
-        self.in_vain.clear();
+        self.skip_logged.clear();
+        self.undelivered.clear();
     }
 
     /// Whether something is being ended.
@@ -197,7 +197,7 @@ impl Desk {
     }
 
     /// Takes in the next snapshot, and does what is due by it.
-    pub(super) fn observe(&mut self, snapshot: Snapshot, world: &mut dyn World) {
+    pub(super) fn observe(&mut self, snapshot: Snapshot, system: &mut dyn System) {
         let now = snapshot.time;
         self.engine.observe(&snapshot);
         self.snapshot = snapshot;
@@ -207,18 +207,18 @@ impl Desk {
             .chain(told.iter().map(|finding| (finding, false)))
             .collect();
         let updated = self.warnings.update(&all, now);
-        self.note(updated.map_err(|error| error.to_string()), world);
+        self.note(updated.map_err(|error| error.to_string()), system);
         let lasts = |id: &Arc<str>| all.iter().any(|(finding, _)| finding.id == *id);
-        self.left_alone.retain(lasts);
-        self.in_vain.retain(|id, _| lasts(id));
+        self.skip_logged.retain(lasts);
+        self.undelivered.retain(|id, _| lasts(id));
         for finding in &told {
-            self.warn(finding, false, now, world);
+            self.warn(finding, false, now, system);
         }
-        self.rehearse(&told, now, world);
+        self.rehearse(&told, now, system);
         if self.acting.is_none() && !reaped.is_empty() {
-            self.reap(&reaped, now, world);
+            self.reap(&reaped, now, system);
         }
-        self.advance(now, world);
+        self.advance(now, system);
     }
 
     /// What is to be ended: what a rule found that says so, be it the accusation or what stands behind
@@ -250,7 +250,7 @@ impl Desk {
     }
 
     /// Says what would be ended, if its rule said so.
-    fn rehearse(&mut self, told: &[Finding], now: Time, world: &mut dyn World) {
+    fn rehearse(&mut self, told: &[Finding], now: Time, system: &mut dyn System) {
         let terms = self.terms();
         let is_due = |finding: &&Finding| {
             let known = self.warnings.of(finding, false);
@@ -267,23 +267,23 @@ impl Desk {
             return;
         }
         let ids: Vec<Arc<str>> = due.iter().map(|it| Arc::clone(&it.id)).collect();
-        match self.plan(&due, world) {
+        match self.plan(&due, system) {
             Ok((plan, _)) => {
                 for target in &plan.targets {
-                    world.log(&format!(
+                    system.log(&format!(
                         "would kill {}, if its rule said so",
                         named(target)
                     ));
                 }
                 let concluded = self.warnings.conclude(&ids);
-                self.note(concluded.map_err(|error| error.to_string()), world);
+                self.note(concluded.map_err(|error| error.to_string()), system);
             }
-            Err(error) => self.note(Err(error), world),
+            Err(error) => self.note(Err(error), system),
         }
     }
 
-    fn plan(&self, findings: &[Finding], world: &mut dyn World) -> Result<(Plan, Guard), String> {
-        let mut guard = world.guard(&self.rules, &self.reap, &self.snapshot)?;
+    fn plan(&self, findings: &[Finding], system: &mut dyn System) -> Result<(Plan, Guard), String> {
+        let mut guard = system.guard(&self.rules, &self.reap, &self.snapshot)?;
         let mut rules: Vec<Arc<str>> = findings.iter().map(|it| Arc::clone(&it.rule)).collect();
         rules.sort_unstable();
         rules.dedup();
@@ -292,8 +292,8 @@ impl Desk {
             ..FindingSelector::default()
         });
         let families = families(&self.snapshot);
-        let facts = world.facts(&pids(&self.snapshot, &families));
-        let seen = Seen {
+        let facts = system.facts(&pids(&self.snapshot, &families));
+        let seen = PlanInput {
             findings,
             snapshot: &self.snapshot,
             families: &families,
@@ -304,15 +304,15 @@ impl Desk {
 
     /// Warns of what would be ended, and begins to end what is due of it, most memory first. Of what is
     /// left alone nobody is warned.
-    fn reap(&mut self, reaped: &[Finding], now: Time, world: &mut dyn World) {
-        let (plan, guard) = match self.plan(reaped, world) {
+    fn reap(&mut self, reaped: &[Finding], now: Time, system: &mut dyn System) {
+        let (plan, guard) = match self.plan(reaped, system) {
             Ok(planned) => planned,
-            Err(error) => return self.note(Err(error), world),
+            Err(error) => return self.note(Err(error), system),
         };
         for refused in &plan.refused {
             let pid = refused.pid.unwrap_or_default();
             let why = format!("{pid}: skipped: {}", refusal::why(refused, READER));
-            self.leave(refused.finding.as_slice(), &why, world);
+            self.leave(refused.finding.as_slice(), &why, system);
         }
         let (advice, targets): (Vec<_>, Vec<_>) =
             plan.targets.into_iter().partition(Target::is_advice);
@@ -322,7 +322,7 @@ impl Desk {
                 named(target),
                 advised(target)
             );
-            self.leave(&because(target), &why, world);
+            self.leave(&because(target), &why, system);
         }
         let mut due = Vec::new();
         for target in targets {
@@ -332,16 +332,16 @@ impl Desk {
                 .filter(|finding| ids.contains(&finding.id))
                 .collect();
             for finding in &of_target {
-                self.warn(finding, true, now, world);
+                self.warn(finding, true, now, system);
             }
             if of_target.iter().all(|finding| self.is_due(finding, now)) {
                 due.push(target);
             } else {
-                self.spare_untold(&target, &of_target, now, world);
+                self.spare_untold(&target, &of_target, now, system);
             }
         }
         if let Some(target) = due.into_iter().next() {
-            self.begin(target, guard, now, world);
+            self.begin(target, guard, now, system);
         }
     }
 
@@ -353,22 +353,22 @@ impl Desk {
     }
 
     /// Says once why nothing is done about findings.
-    fn leave(&mut self, findings: &[Arc<str>], why: &str, world: &mut dyn World) {
-        let is_new = findings.iter().any(|it| !self.left_alone.contains(it));
+    fn leave(&mut self, findings: &[Arc<str>], why: &str, system: &mut dyn System) {
+        let is_new = findings.iter().any(|it| !self.skip_logged.contains(it));
         if is_new {
-            world.log(why);
-            self.left_alone.extend(findings.iter().cloned());
+            system.log(why);
+            self.skip_logged.extend(findings.iter().cloned());
         }
     }
 
-    fn begin(&mut self, target: Target, guard: Guard, now: Time, world: &mut dyn World) {
+    fn begin(&mut self, target: Target, guard: Guard, now: Time, system: &mut dyn System) {
         if self.not_before.is_some_and(|at| now < at) {
             return;
         }
-        let tools = match world.tools() {
+        let tools = match system.tools() {
             Ok(tools) => tools,
             Err(error) => {
-                self.note(Err(error), world);
+                self.note(Err(error), system);
                 self.not_before = Some(now.plus_seconds(RETRY_SECONDS));
                 return;
             }
@@ -378,10 +378,10 @@ impl Desk {
             self.not_before = Some(next);
             return;
         }
-        self.obstacle = None;
-        world.log(&format!("killing {}", named(&target)));
+        self.last_error = None;
+        system.log(&format!("killing {}", named(&target)));
         let findings = because(&target);
-        let actor = world.actor(&self.snapshot);
+        let actor = system.actor(&self.snapshot);
         self.acting = Some(Acting {
             executor: Executor::new(vec![target], guard, actor, tools),
             findings,
@@ -398,7 +398,7 @@ impl Desk {
     }
 
     /// Does what is due of what is being ended.
-    fn advance(&mut self, now: Time, world: &mut dyn World) {
+    fn advance(&mut self, now: Time, system: &mut dyn System) {
         let Some(acting) = &mut self.acting else {
             return;
         };
@@ -411,12 +411,12 @@ impl Desk {
         };
         let outcome = match acting
             .executor
-            .advance(&sample, &mut LogObserver(&mut *world))
+            .advance(&sample, &mut LogObserver(&mut *system))
         {
             Ok(Some(Progress::Waiting { .. })) => return,
             Ok(Some(Progress::Ended(outcome))) => outcome,
             Ok(None) => return self.acting = None,
-            Err(error) => return self.stop(&error, now, world),
+            Err(error) => return self.stop(&error, now, system),
         };
         let Some(Acting { findings, .. }) = self.acting.take() else {
             return;
@@ -426,23 +426,23 @@ impl Desk {
             Outcome::RuleNoLongerTrue => self.warnings.forget(&findings),
             _ => self.warnings.conclude(&findings),
         };
-        self.note(noted.map_err(|error| error.to_string()), world);
+        self.note(noted.map_err(|error| error.to_string()), system);
     }
 
     /// Without a ledger nothing is done: a full disk stops the reaper.
-    fn stop(&mut self, error: &ledger::Error, now: Time, world: &mut dyn World) {
+    fn stop(&mut self, error: &ledger::Error, now: Time, system: &mut dyn System) {
         self.acting = None;
-        self.note(Err(error.to_string()), world);
+        self.note(Err(error.to_string()), system);
         self.not_before = Some(now.plus_seconds(RETRY_SECONDS));
     }
 
     /// Says what stands in the way of everything, once.
-    fn note(&mut self, result: Result<(), String>, world: &mut dyn World) {
+    fn note(&mut self, result: Result<(), String>, system: &mut dyn System) {
         if let Err(error) = result
-            && self.obstacle.as_ref() != Some(&error)
+            && self.last_error.as_ref() != Some(&error)
         {
-            world.log(&error);
-            self.obstacle = Some(error);
+            system.log(&error);
+            self.last_error = Some(error);
         }
     }
 }
@@ -476,16 +476,16 @@ fn advised(target: &Target) -> &str {
 
 /// A target in a line.
 fn named(target: &Target) -> String {
-    let lead = page::lead(target);
+    let lead = text::lead(target);
     let name = lead.map_or_else(String::new, |it| format!(" ({})", escape(&it.name)));
-    let owner = lead.map_or_else(String::new, |it| format!(" of {}", page::owner(it)));
+    let owner = lead.map_or_else(String::new, |it| format!(" of {}", text::owner(it)));
     let bytes = target
         .bytes
         .map_or_else(String::new, |it| format!(" with {}", Bytes(it)));
     format!(
         "{}{name}{owner}{bytes}, {}",
         target.leader,
-        page::why(target)
+        text::why(target)
     )
 }
 

@@ -1,6 +1,6 @@
 //! What touches the world: signals through pidfds, requests to servers. Nothing else here does.
 //!
-//! [`Hands`] is what an act may do; [`Pidfds`] does it. The order in which a process is taken hold of
+//! [`ProcessControl`] is what an act may do; [`PidfdControl`] does it. The order in which a process is taken hold of
 //! is what makes it safe: first a pidfd, then who it is is read again by its number, then it is seen that
 //! the pidfd's process has not exited. As long as it has not, the number was its own all the while. No
 //! signal goes to a number. Decides nothing: see `act`.
@@ -89,7 +89,7 @@ pub enum Answer {
 }
 
 /// What an act may do. Nothing here waits.
-pub trait Hands {
+pub trait ProcessControl {
     /// Takes hold of a process, if it is who is meant.
     ///
     /// # Errors
@@ -126,8 +126,8 @@ pub trait Hands {
     fn release(&mut self);
 }
 
-/// The hands that there are.
-pub struct Pidfds {
+/// Signals through pidfds, and requests to services.
+pub struct PidfdControl {
     roots: Roots,
     held: Vec<OwnedFd>,
     services: Services,
@@ -135,8 +135,8 @@ pub struct Pidfds {
     answer: Answer,
 }
 
-impl Pidfds {
-    /// Hands that hold nothing yet, and ask no notebook server.
+impl PidfdControl {
+    /// Holds nothing yet, and asks no notebook server.
     pub fn new(roots: Roots) -> Self {
         Self {
             roots,
@@ -170,7 +170,7 @@ impl Pidfds {
     }
 }
 
-impl Hands for Pidfds {
+impl ProcessControl for PidfdControl {
     fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened> {
         let pid = who.pid;
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
@@ -284,9 +284,9 @@ impl Hands for Pidfds {
     }
 }
 
-impl std::fmt::Debug for Pidfds {
+impl std::fmt::Debug for PidfdControl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pidfds")
+        f.debug_struct("PidfdControl")
             .field("held", &self.held)
             .field("answer", &self.answer)
             .finish_non_exhaustive()
@@ -301,17 +301,17 @@ mod tests {
     #[test]
     fn what_is_not_who_is_meant_is_not_held() {
         let roots = Roots::default();
-        let mut hands = Pidfds::new(roots.clone());
+        let mut control = PidfdControl::new(roots.clone());
         let pid = std::process::id();
-        let own = hands.look(pid).unwrap();
+        let own = control.look(pid).unwrap();
         let right = Approved {
             pid,
             start_ticks: own.start_ticks,
             uid: own.uid.unwrap(),
             boot_id: read_host(&roots).boot_id,
         };
-        let handle = hands.open(&right).unwrap();
-        assert!(!hands.has_exited(handle));
+        let handle = control.open(&right).unwrap();
+        assert!(!control.has_exited(handle));
         let changed = Err(NotOpened::Changed(pid));
         for who in [
             Approved {
@@ -331,16 +331,16 @@ mod tests {
                 ..right.clone()
             },
         ] {
-            assert_eq!(hands.open(&who), changed, "{who:?}");
+            assert_eq!(control.open(&who), changed, "{who:?}");
         }
         for pid in [0, u32::MAX, i32::MAX as u32] {
             let nobody = Approved {
                 pid,
                 ..right.clone()
             };
-            assert_eq!(hands.open(&nobody), Err(NotOpened::Gone(pid)));
+            assert_eq!(control.open(&nobody), Err(NotOpened::Gone(pid)));
         }
-        assert_eq!(hands.signal(Handle(99), Signal::Kill), Err(NotSent::Gone));
+        assert_eq!(control.signal(Handle(99), Signal::Kill), Err(NotSent::Gone));
     }
 
     #[test]
@@ -355,22 +355,22 @@ mod tests {
         });
         let pid = told.recv().unwrap();
         let roots = Roots::default();
-        let mut hands = Pidfds::new(roots.clone());
-        let facts = hands.look(pid).unwrap();
+        let mut control = PidfdControl::new(roots.clone());
+        let facts = control.look(pid).unwrap();
         let who = Approved {
             pid,
             start_ticks: facts.start_ticks,
             uid: facts.uid.unwrap(),
             boot_id: read_host(&roots).boot_id,
         };
-        assert_eq!(hands.open(&who), Err(NotOpened::Changed(pid)));
+        assert_eq!(control.open(&who), Err(NotOpened::Changed(pid)));
         drop(end);
         thread.join().unwrap();
     }
 
     #[test]
     fn without_a_server_nothing_is_shut() {
-        let mut hands = Pidfds::new(Roots::default());
+        let mut control = PidfdControl::new(Roots::default());
         let kernel = Kernel {
             id: "x".into(),
             pid: 7,
@@ -380,17 +380,17 @@ mod tests {
             server_pid: None,
             notebook: None,
         };
-        hands.ask(Request::ShutKernel {
+        control.ask(Request::ShutKernel {
             kernel,
             even_at_work: false,
         });
         let answer = loop {
-            match hands.answer() {
+            match control.answer() {
                 Answer::Waiting => thread::yield_now(),
                 answer => break answer,
             }
         };
         assert!(matches!(answer, Answer::Failed(_)), "{answer:?}");
-        assert_eq!(hands.answer(), answer, "it stays so");
+        assert_eq!(control.answer(), answer, "it stays so");
     }
 }
