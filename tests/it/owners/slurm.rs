@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{command, is_root, lives, pid_in, seen};
-use crate::machine::Running;
+use crate::machine::{Machine, Running, one_gpu};
 use crate::support::{self, wait_until};
 
 /// Its daemons; ended with it, and all that they run.
@@ -43,6 +43,12 @@ impl Cluster {
             fs::create_dir(at(name)).unwrap();
         }
         fs::write(at("slurm.conf"), configuration(cluster.folder.path())).unwrap();
+        // What it deals out as GPUs are device files of nothing.
+        let files = format!("Name=gpu File={}\n", at("nvidia[0-1]"));
+        fs::write(at("gres.conf"), files).unwrap();
+        for name in ["nvidia0", "nvidia1"] {
+            std::os::unix::fs::symlink("/dev/null", at(name)).unwrap();
+        }
         let mut munge = Command::new(munged);
         munge.args(["--force", "--foreground"]);
         for (option, name) in [
@@ -147,7 +153,8 @@ fn configuration(folder: &Path) -> String {
          SlurmdParameters=config_overrides\n\
          ReturnToService=2\n\
          KillWait=1\n\
-         NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=1000 State=UNKNOWN\n\
+         GresTypes=gpu\n\
+         NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=1000 Gres=gpu:2 State=UNKNOWN\n\
          PartitionName=all Nodes={host} Default=YES State=UP\n",
         port(&one),
         port(&two)
@@ -209,6 +216,24 @@ fn what_scancel_is_told_ends_that_and_nothing_else() {
     cluster.said(command(&plan));
     wait_until("the step has ended", || !lives(step));
     assert!(lives(script));
+
+    // A job that was given a GPU and has not begun to use it.
+    let given = cluster.submit("--gres=gpu:1", "echo $$ >pid.given; exec sleep 600");
+    pid_in(&cluster.path("pid.given"));
+    let machine = Machine::new(&one_gpu(&[]));
+    let mut snapshot = machine.snapshot(0);
+    if snapshot.0["host"]["pid_namespace"] == "host" {
+        let mut reservation = Value::Null;
+        wait_until("its GPU is seen", || {
+            snapshot = machine.snapshot(0);
+            let all = snapshot.0["reservations"].as_array().into_iter().flatten();
+            let mut own = all.filter(|it| it["slurm"]["job_id"] == *given);
+            reservation = own.next().cloned().unwrap_or_default();
+            !reservation.is_null()
+        });
+        assert_eq!(reservation["variable"], "SLURM_JOB_GPUS", "{reservation}");
+        assert_eq!(reservation["devices"], serde_json::json!(["0"]));
+    }
 
     // Its environment was copied: that of a job which runs, by a process that is not of it.
     let mut copy = Command::new("sleep");
