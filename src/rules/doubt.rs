@@ -183,8 +183,12 @@ impl Doubt {
                 least_covered,
                 least_samples,
             } => format!(
-                "{samples} samples cover {:.0} % of the time on GPU {gpu}, {:.0} % and \
+                "{samples} {} {:.0} % of the time on GPU {gpu}, {:.0} % and \
                  {least_samples} samples are needed",
+                match samples {
+                    1 => "sample covers",
+                    _ => "samples cover",
+                },
                 (covered * 100.0).floor(),
                 least_covered * 100.0
             ),
@@ -257,5 +261,26 @@ impl Doubts {
             gpu: doubt.gpu(),
             reason: doubt.reason(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_sample_is_not_several() {
+        let of = |samples| {
+            let gaps = Doubt::Gaps {
+                gpu: 0,
+                covered: 0.25,
+                samples,
+                least_covered: 0.75,
+                least_samples: 3,
+            };
+            gaps.reason()
+        };
+        assert!(of(1).starts_with("1 sample covers 25 % of the time"));
+        assert!(of(2).starts_with("2 samples cover 25 % of the time"));
     }
 }

@@ -209,12 +209,14 @@ impl Still {
             return "the screen of gpumem watch, waiting for its first sample".to_owned();
         };
         let snapshot = &picture.snapshot;
+        let s = |count| if count == 1 { "" } else { "s" };
+        let (rows, findings) = (picture.rows.len(), picture.findings.len());
         let mut text = format!(
-            "the screen of gpumem watch at {}: {}, {} rows of processes, {} findings",
+            "the screen of gpumem watch at {}: {}, {rows} row{} of processes, {findings} finding{}",
             snapshot.time,
             gpus::sum(snapshot),
-            picture.rows.len(),
-            picture.findings.len()
+            s(rows),
+            s(findings)
         );
         if let Some(worst) = picture.findings.first() {
             text.push_str(": ");
