@@ -74,6 +74,8 @@ fn a_job_that_runs_nothing_is_told_after_the_duration() {
         finding.message,
         "Slurm job 812 of ann holds GPUs 0 and 1 and has run nothing on them for 31m 00s"
     );
+    let quoted = format!("info: reserved: {}", finding.message);
+    assert!(include_str!("../../../README.md").contains(&quoted));
     assert!(
         finding.advice[1].contains("`scancel 812`"),
         "{:?}",
