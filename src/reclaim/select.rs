@@ -199,7 +199,7 @@ pub(super) fn found<'a>(
 /// Whether a process is no placeholder, or such are asked for: what else is found of one, that it is idle
 /// say, says no more against it than that it is one.
 fn is_asked_for_as_placeholder(
-    seen: &Seen<'_>,
+    seen: &PlanInput<'_>,
     selector: &FindingSelector,
     process: &Process,
 ) -> bool {

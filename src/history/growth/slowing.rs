@@ -333,7 +333,7 @@ impl View<'_> {
         let first = self.index(time).max(1);
         let rises =
             || (first..self.floor.len).filter(|at| self.floor.at(*at) > self.floor.at(*at - 1));
-        let last = rises().last().map_or(0, |at| self.buckets()[at].start);
+        let last = rises().next_back().map_or(0, |at| self.buckets()[at].start);
         (rises().count() as u32, last)
     }
 }

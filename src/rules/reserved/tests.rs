@@ -138,7 +138,8 @@ fn who_is_not_known_to_keep_a_gpu_from_anybody_is_none() {
             scene.gpu(index).mig_mode = Some(true);
         }
     };
-    let changes: [(&str, fn(&mut Scene)); 7] = [
+    type Change = fn(&mut Scene);
+    let changes: [(&str, Change); 7] = [
         ("another works on it", |scene| {
             scene.holder(PID, &[0, 1], GIB);
         }),
@@ -151,7 +152,7 @@ fn who_is_not_known_to_keep_a_gpu_from_anybody_is_none() {
             scene.now.host.pid_namespace = Some(PidNamespace::Container);
         }),
         ("not known where", |scene| {
-            scene.now.host.pid_namespace = None
+            scene.now.host.pid_namespace = None;
         }),
         ("no list", |scene| {
             for index in 0..2 {
@@ -160,7 +161,7 @@ fn who_is_not_known_to_keep_a_gpu_from_anybody_is_none() {
         }),
         ("in parts", share),
         ("a recording of before", |scene| {
-            scene.now.reservations = None
+            scene.now.reservations = None;
         }),
     ];
     for (why, change) in changes {
