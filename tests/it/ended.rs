@@ -64,8 +64,8 @@ fn a_dead_process_keeps_its_name_in_recordings_and_on_every_page() {
     let replay = |arguments: &[&str]| machine.replay(arguments, file);
     let ps = replay(&["ps"]);
     let line = |text: &str, pid: u32| {
-        let lines = text.lines().filter(|it| it.contains(&pid.to_string()));
-        lines.last().unwrap_or_default().to_owned()
+        let mut lines = text.lines().filter(|it| it.contains(&pid.to_string()));
+        lines.next_back().unwrap_or_default().to_owned()
     };
     assert!(
         line(&ps, pid).contains(user) && line(&ps, pid).contains("(ended: sleep 600)"),

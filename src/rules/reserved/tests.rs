@@ -75,7 +75,7 @@ fn a_job_that_runs_nothing_is_told_after_the_duration() {
         "Slurm job 812 of ann holds GPUs 0 and 1 and has run nothing on them for 31m 00s"
     );
     let quoted = format!("info: reserved: {}", finding.message);
-    assert!(include_str!("../../../README.md").contains(&quoted));
+    assert!(include_str!("../../../man/gpumem-rules.1").contains(&quoted));
     assert!(
         finding.advice[1].contains("`scancel 812`"),
         "{:?}",

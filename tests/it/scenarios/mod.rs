@@ -139,10 +139,10 @@ const QUOTED: &[(&str, &str, u64)] = &[
     ("pressure", "full_to_the_last_and_busy", 3),
 ];
 
-/// The README explains each kind by a line that `check` really writes.
+/// The manual explains each kind by a line that `check` really writes.
 #[test]
-fn the_readme_quotes_a_finding_of_each_kind() {
-    let readme = include_str!("../../../README.md");
+fn the_manual_quotes_a_finding_of_each_kind() {
+    let manual = include_str!("../../../man/gpumem-rules.1").replace("\\-", "-");
     let families = families::all();
     let kinds: Vec<String> = gpumem::rules::catalogue()
         .into_iter()
@@ -164,13 +164,13 @@ fn the_readme_quotes_a_finding_of_each_kind() {
         let of_kind = engine.findings().iter().find(|it| it.kind.name() == *kind);
         let finding = of_kind.unwrap_or_else(|| panic!("{name} has no {kind}"));
         let line = format!("{}: {kind}: {}", finding.severity, finding.message);
-        if !readme.contains(&line) {
+        if !manual.contains(&line) {
             missing.push(line);
         }
     }
     assert!(
         missing.is_empty(),
-        "the README lacks:\n{}",
+        "the manual lacks:\n{}",
         missing.join("\n")
     );
 }
