@@ -6,14 +6,16 @@
 //! observations are of the same process, [`family`] which processes belong together; [`time`] is an
 //! instant as all of them write it; [`balance`] is where a GPU's memory is, [`device_file`] how it is
 //! held, [`json`] how all of them are written, [`label`] how every view names what it shows, [`pool`]
-//! which workers are started again, [`program`] what a process is by its program's name, [`reservation`]
-//! which GPUs jobs and containers were given, [`mod@unit`] what a
+//! which workers are started again, [`reservation`] which GPUs jobs and containers were given, [`row`] a
+//! process on a GPU, [`field`] what can be known of one and [`selector`] the language in which it is asked,
+//! [`program`] what a process is by its program's name, [`mod@unit`] what a
 //! systemd unit is to the processes in it, [`unread`] who may be where that is not known.
 
 pub mod balance;
 pub mod device_file;
 pub mod evidence;
 pub mod family;
+pub mod field;
 pub mod finding;
 pub mod identity;
 pub mod json;
@@ -23,6 +25,8 @@ pub mod pool;
 pub mod process;
 pub mod program;
 pub mod reservation;
+pub mod row;
+pub mod selector;
 pub mod snapshot;
 pub mod time;
 pub mod unit;
@@ -33,6 +37,7 @@ pub use evidence::Evidence;
 pub use finding::{Finding, Kind, Severity};
 pub use identity::{Identity, Start};
 pub use process::Process;
+pub use selector::Selector;
 pub use snapshot::{Gpu, GpuProcess, Snapshot};
 pub use time::Time;
 pub use unread::Unread;

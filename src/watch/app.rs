@@ -30,6 +30,7 @@ use super::reaping::{self, Reaping};
 use super::tape::Tape;
 use super::view::look::{Depth, Theme};
 use crate::history::course::Courses;
+pub use crate::model::row::Me;
 use crate::model::{Snapshot, Time};
 use crate::rules::Engine;
 
@@ -153,15 +154,6 @@ pub struct Setup {
     pub depth: Depth,
     /// Whether only ASCII may be written.
     pub ascii: bool,
-}
-
-/// The user that gpumem runs as.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Me {
-    /// By number; of no account in a recording, which another machine may have made.
-    pub uid: Option<u32>,
-    /// By name.
-    pub name: Option<String>,
 }
 
 /// The state of the screen.

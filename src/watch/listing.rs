@@ -9,13 +9,12 @@
 
 use std::collections::HashMap;
 
-use super::app::Me;
 use super::column::Column;
-use super::filter::Filter;
 use super::picture::{Picture, RowKey, Sort, Subject};
 use crate::history::course::Courses;
-use crate::model::Process;
 use crate::model::family::{Family, families};
+use crate::model::row::Me;
+use crate::model::{Process, Selector};
 use crate::units::MIB;
 
 /// What holds less on a GPU is small: a context without anything in it holds more on most GPUs.
@@ -37,7 +36,7 @@ pub struct Choice {
     /// Without those that are known to hold less than 64 MiB and of which nothing was found.
     pub hide_small: bool,
     /// Only those that fit what was typed.
-    pub filter: Option<Filter>,
+    pub filter: Option<Selector>,
 }
 
 impl Default for Choice {

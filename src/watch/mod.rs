@@ -7,7 +7,7 @@
 //! - [`app`]: the state, and `update`, which is pure;
 //! - [`keys`]: the table of keys; [`mouse`]; [`mod@column`]: the table of columns;
 //! - [`picture`]: one snapshot with its verdicts, as rows; [`listing`]: which of them are shown, in which
-//!   order, by the [`filter`] that is typed in the [`prompt`]; [`trend`]: how a row's memory moved;
+//!   order, by the selector that is typed in the [`prompt`]; [`trend`]: how a row's memory moved;
 //! - [`play`]: pause, steps and speed; [`tape`]: the samples that one can go back to;
 //! - [`page`]: the findings and what explains them; [`reaping`]: ending processes, by the [`hand`];
 //! - [`remember`]: what is kept from one run to the next;
@@ -20,7 +20,6 @@
 pub mod app;
 pub mod canvas;
 pub mod column;
-pub mod filter;
 pub mod hand;
 pub mod keys;
 pub mod layout;
@@ -35,7 +34,7 @@ pub mod prompt;
 pub mod reaping;
 pub mod remember;
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;
 mod signals;
 pub mod tape;
 pub mod terminal;

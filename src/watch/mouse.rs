@@ -10,10 +10,10 @@ use ratatui::layout::{Position, Rect};
 
 use super::app::{App, Effect, Event, Focus, Mode, update};
 use super::column::Column;
-use super::filter::Filter;
 use super::page;
 use super::picture::{RowKey, Sort};
 use super::view::{findings, gpus, hints, table};
+use crate::model::Selector;
 
 /// Two clicks on a row within this time open it.
 const DOUBLE: Duration = Duration::from_millis(400);
@@ -118,7 +118,7 @@ fn on_heading(app: &mut App, column: Column) -> Effect {
 fn on_gpu(app: &mut App, at: Position) -> Option<Effect> {
     let gpu = gpus::hit(app, at.x, at.y)?;
     let index = app.picture.as_ref()?.snapshot.gpus.get(gpu)?.index;
-    let filter = Filter::parse(&format!("gpu:{index}")).ok()?;
+    let filter = Selector::parse(&format!("gpu:{index}")).ok()?;
     app.choose(|choice| {
         choice.filter = if choice.filter == filter {
             None

@@ -6,18 +6,19 @@
 //! made of them, and what is unknown comes last whichever way the order is turned.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use unicode_width::UnicodeWidthStr;
 
-use super::app::Me;
 use super::column::Column;
 use super::trend;
 use crate::history::course::{Course, Courses};
 use crate::model::finding::{Finding, Undecided};
-use crate::model::snapshot::{Gpu, GpuProcess, LastKnown, Process, Snapshot};
-use crate::model::{Identity, Start, Time};
+pub use crate::model::row::percent;
+use crate::model::row::{ProcessRow, RowPlace, notebook, places};
+use crate::model::snapshot::{GpuProcess, LastKnown, Process, Snapshot};
+use crate::model::{Identity, Time};
 
 /// What makes two rows of different snapshots the same row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -45,8 +46,7 @@ pub struct Row {
     pub entry: GpuProcess,
     /// Whether NVML lists it.
     pub is_listed: bool,
-    gpu: Option<usize>,
-    process: Option<usize>,
+    place: RowPlace,
 }
 
 /// A row's parts, looked up.
@@ -54,91 +54,27 @@ pub struct Row {
 pub struct Subject<'a> {
     /// The row.
     pub row: &'a Row,
-    /// Its GPU.
-    pub gpu: Option<&'a Gpu>,
-    /// The process, or why it could not be told who that is. What /proc says of an unresolved pid
-    /// may be about a stranger, and is not given out.
-    pub process: Result<&'a Process, &'a str>,
-    /// The worst finding about it.
-    pub finding: Option<&'a Finding>,
-    snapshot: &'a Snapshot,
+    facts: ProcessRow<'a>,
 }
 
-impl<'a> Subject<'a> {
-    /// Whether it is this user's: by number where that is known, or else by name.
-    pub fn is_of(&self, me: &Me) -> Option<bool> {
-        let process = self.process.ok()?;
-        if let (Some(mine), Some(uid)) = (me.uid, process.uid) {
-            return Some(mine == uid);
-        }
-        Some(me.name.as_deref()? == process.user.as_deref()?)
-    }
+impl<'a> Deref for Subject<'a> {
+    type Target = ProcessRow<'a>;
 
-    /// Whether it is on the GPU of this index, or holds its files.
-    pub fn is_on(&self, gpu: u32) -> Option<bool> {
-        if self.row.is_listed {
-            return Some(self.row.key.gpu? == gpu);
-        }
-        let process = self.process.ok()?;
-        let gpu = self.snapshot.gpus.iter().find(|it| it.index == gpu);
-        gpu.map_or(Some(false), |gpu| gpu.is_open_in(process))
+    fn deref(&self) -> &ProcessRow<'a> {
+        &self.facts
     }
+}
 
+impl Subject<'_> {
     /// How its memory on this GPU moved; `None` where it was never seen there.
     pub fn course<'c>(&self, courses: &'c Courses) -> Option<&'c Course> {
-        if !self.row.is_listed {
-            return None;
-        }
-        courses.row(self.row.key.identity, self.gpu?, &self.row.entry)
+        courses.row(self.row.key.identity, self.gpu?, self.entry?)
     }
 
     /// By how many bytes its memory grew in the window that ends with this sample.
     pub fn growth_bytes(&self, courses: &Courses) -> Option<i64> {
         trend::growth_bytes(self.course(courses)?, self.snapshot.time)
     }
-
-    /// Its share of the memory of the GPU, or of the part of it that it is on.
-    pub fn memory_percent(&self) -> Option<f64> {
-        let (gpu_instance, compute_instance) = self.row.key.instance;
-        let memory = match gpu_instance {
-            Some(_) => self.gpu?.mig_device(gpu_instance, compute_instance)?.memory,
-            None => self.gpu?.memory,
-        };
-        let total = memory?.total_bytes;
-        (total > 0).then(|| self.row.entry.used_bytes.map(|used| percent(used, total)))?
-    }
-
-    /// The GPU, or the part of it, or the GPUs whose files it holds; `None` where that is none.
-    pub fn place_on_gpus(&self) -> Option<String> {
-        let (gpu_instance, compute_instance) = self.row.key.instance;
-        let text = match self.process {
-            Ok(process) if !self.row.is_listed => self.snapshot.held_gpus(process),
-            _ => self.gpu?.part_name(gpu_instance, compute_instance),
-        };
-        Some(text).filter(|text| !text.is_empty())
-    }
-
-    /// Which files it holds, where it is not listed.
-    pub fn holding(&self) -> Option<String> {
-        let process = self.process.ok().filter(|_| !self.row.is_listed)?;
-        Some(self.snapshot.holding(process))
-    }
-
-    /// What it was, where it has ended.
-    pub fn ended(&self) -> Option<&'a LastKnown> {
-        self.snapshot.processes.get(self.row.process?)?.ended()
-    }
-
-    /// What it is to the Multi-Process Service.
-    pub fn mps_role(&self) -> Option<&'static str> {
-        let entry = Some(&self.row.entry);
-        self.process.ok()?.mps_role(entry)
-    }
-}
-
-/// `part` of `whole` in percent.
-pub fn percent(part: u64, whole: u64) -> f64 {
-    part as f64 * 100.0 / whole as f64
 }
 
 /// Terminal columns that the widest text of a column needs.
@@ -198,83 +134,28 @@ impl Picture {
         undecided: Vec<Undecided>,
         idle_since: impl Fn(Identity, u32) -> Option<Time>,
     ) -> Self {
-        let processes: HashMap<u32, usize> = snapshot
-            .processes
-            .iter()
-            .enumerate()
-            .map(|(at, process)| (process.pid, at))
-            .collect();
-        let about: HashMap<Identity, usize> = findings
-            .iter()
-            .enumerate()
-            .filter_map(|(at, finding)| Some((finding.process.as_ref()?.identity, at)))
-            .collect();
-
-        let mut rows = Vec::new();
-        for (gpu_at, gpu) in snapshot.gpus.iter().enumerate() {
-            for entry in gpu.processes.iter().flatten() {
-                let process_at = processes.get(&entry.pid).copied();
-                let process = process_at.map(|at| &snapshot.processes[at]);
-                let identity = process.map_or(
-                    Identity {
-                        pid: entry.pid,
-                        start: Start::Unknown,
-                    },
-                    Process::identity,
-                );
-                let known = process.filter(|process| stranger(process).is_none());
-                let finding = about
-                    .get(&identity)
-                    .copied()
-                    .filter(|&at| concerns(&findings[at], gpu.index));
-                rows.push(Row {
-                    key: RowKey {
-                        identity,
-                        gpu: Some(gpu.index),
-                        instance: (entry.gpu_instance_id, entry.compute_instance_id),
-                    },
-                    idle_seconds: match entry.sm_percent {
-                        Some(1..) => Some(0.0),
-                        _ => idle_since(identity, gpu.index)
-                            .map(|since| snapshot.time.seconds_since(since).max(0.0)),
-                    },
-                    runtime_seconds: known
-                        .and_then(|process| process.start_time)
-                        .map(|start| snapshot.time.seconds_since(start).max(0.0)),
-                    finding,
-                    entry: *entry,
-                    is_listed: true,
-                    gpu: Some(gpu_at),
-                    process: process_at,
-                });
-            }
-        }
-        for process in snapshot.unlisted_holders() {
-            let identity = process.identity();
-            let gpu = snapshot
-                .gpus
-                .iter()
-                .position(|gpu| gpu.is_open_in(process) == Some(true));
-            let start = process.start_time.filter(|_| stranger(process).is_none());
-            rows.push(Row {
+        let places = places(&snapshot, &findings).into_iter();
+        let rows = places.filter_map(|place| {
+            let facts = ProcessRow::new(&snapshot, &findings, place).idle(&idle_since);
+            let identity = facts.identity?;
+            Some(Row {
                 key: RowKey {
                     identity,
-                    gpu: gpu.map(|at| snapshot.gpus[at].index),
-                    instance: (None, None),
+                    gpu: facts.gpu.map(|gpu| gpu.index),
+                    instance: facts.instance(),
                 },
-                idle_seconds: None,
-                runtime_seconds: start.map(|start| snapshot.time.seconds_since(start).max(0.0)),
-                // What is found of it is of a GPU that does not list it.
-                finding: about.get(&identity).copied(),
-                entry: GpuProcess {
-                    pid: process.pid,
+                idle_seconds: facts.idle_seconds,
+                runtime_seconds: facts.runtime_seconds(),
+                finding: place.finding,
+                entry: facts.entry.copied().unwrap_or(GpuProcess {
+                    pid: identity.pid,
                     ..GpuProcess::default()
-                },
-                is_listed: false,
-                gpu,
-                process: processes.get(&process.pid).copied(),
-            });
-        }
+                }),
+                is_listed: facts.is_listed(),
+                place,
+            })
+        });
+        let rows = rows.collect();
         let mut picture = Self {
             snapshot,
             findings,
@@ -294,13 +175,10 @@ impl Picture {
     fn parts<'a>(&'a self, row: &'a Row) -> Subject<'a> {
         Subject {
             row,
-            gpu: row.gpu.map(|at| &self.snapshot.gpus[at]),
-            process: match row.process.map(|at| &self.snapshot.processes[at]) {
-                None => Err("nothing is known of it"),
-                Some(process) => stranger(process).map_or(Ok(process), Err),
+            facts: ProcessRow {
+                idle_seconds: row.idle_seconds,
+                ..ProcessRow::new(&self.snapshot, &self.findings, row.place)
             },
-            finding: row.finding.map(|at| &self.findings[at]),
-            snapshot: &self.snapshot,
         }
     }
 
@@ -348,7 +226,7 @@ impl Picture {
                 };
                 widths.framework = widths.framework.max(framework);
             }
-            let ended = subject.ended().and_then(|it| it.user.as_ref());
+            let ended = subject.ended.and_then(|it| it.user.as_ref());
             widths.user = widths.user.max(columns(ended));
             if let Some(finding) = subject.finding {
                 widths.finding = widths.finding.max(wide(&badge(finding)));
@@ -385,20 +263,6 @@ pub fn badge(finding: &Finding) -> String {
     text
 }
 
-/// Why /proc's word on this pid is not to be believed; `None` where it is.
-fn stranger(process: &Process) -> Option<&str> {
-    match &process.unresolved {
-        Some(reason) => Some(reason),
-        None if !process.identity().is_certain() => Some("/proc does not know this pid"),
-        None => None,
-    }
-}
-
-/// Whether a finding is about this GPU, or about the process as a whole.
-fn concerns(finding: &Finding, gpu: u32) -> bool {
-    finding.gpus.is_empty() || finding.gpus.iter().any(|of| of.index == gpu)
-}
-
 fn digits(number: u32) -> u16 {
     number.checked_ilog10().unwrap_or(0) as u16 + 1
 }
@@ -433,7 +297,7 @@ impl<'a> Value<'a> {
             Column::Pid => Self::Number(f64::from(row.key.identity.pid)),
             Column::User => text(match process {
                 Some(process) => process.user.as_ref(),
-                None => subject.ended().and_then(|it| it.user.as_ref()),
+                None => subject.ended.and_then(|it| it.user.as_ref()),
             }),
             Column::Memory => number(entry.used_bytes.map(|bytes| bytes as f64)),
             Column::MemoryPercent => number(subject.memory_percent()),
@@ -459,7 +323,7 @@ impl<'a> Value<'a> {
             // Findings come worst first, so that the first one is the most.
             Column::Finding => number(row.finding.map(|at| -(at as f64))),
             Column::Command => match process {
-                None => match subject.ended() {
+                None => match subject.ended {
                     Some(LastKnown {
                         command: Some(words),
                         ..
@@ -501,11 +365,6 @@ impl<'a> Value<'a> {
         };
         one.into_iter().chain(many.iter().map(|word| &**word))
     }
-}
-
-/// The notebook that a process is the kernel of.
-pub fn notebook(process: &Process) -> Option<&str> {
-    process.jupyter.as_ref()?.notebook_path.as_deref()
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use unicode_width::UnicodeWidthChar;
 
 use super::app::{App, Effect, Mode};
-use super::filter::{self, Filter};
 use super::picture::RowKey;
 use super::play;
+use crate::model::selector::{self, Selector};
 
 /// Characters that can be typed; a paste of more is cut.
 const MOST_CHARS: usize = 1000;
@@ -85,7 +85,7 @@ pub fn open_filter(app: &mut App) {
         .choice
         .filter
         .as_ref()
-        .map_or_else(String::new, Filter::to_string);
+        .map_or_else(String::new, Selector::to_string);
     open(app, Purpose::Filter, before);
 }
 
@@ -224,17 +224,17 @@ impl Prompt {
         if self.purpose == Purpose::Seek {
             return;
         }
-        let is_whole = match Filter::parse(&self.text) {
+        let is_whole = match Selector::parse(&self.text) {
             Ok(filter) => {
                 app.choose(|choice| choice.filter = filter);
-                !app.listing.lines.is_empty() || !filter::is_begun(&self.text)
+                !app.listing.lines.is_empty() || !selector::is_begun(&self.text)
             }
             Err(error) => {
                 self.error = Some(error.to_string());
                 false
             }
         };
-        if !is_whole && let Ok(filter) = Filter::parse(filter::without_last(&self.text)) {
+        if !is_whole && let Ok(filter) = Selector::parse(selector::without_last(&self.text)) {
             app.choose(|choice| choice.filter = filter);
         }
         self.reselect(app);
@@ -255,7 +255,7 @@ impl Prompt {
     fn cancel(self, app: &mut App) {
         if self.purpose == Purpose::Filter {
             // It was made by a filter, and so it makes one.
-            let before = Filter::parse(&self.before).ok().flatten();
+            let before = Selector::parse(&self.before).ok().flatten();
             app.choose(|choice| choice.filter = before);
             self.reselect(app);
         }
@@ -264,7 +264,7 @@ impl Prompt {
     /// Takes what was typed, if it makes sense; stays open with the reason where it makes none.
     fn accept(mut self, app: &mut App) -> Option<Effect> {
         let done = match self.purpose {
-            Purpose::Filter => Filter::parse(&self.text)
+            Purpose::Filter => Selector::parse(&self.text)
                 .map_err(|error| error.to_string())
                 .map(|filter| {
                     app.choose(|choice| choice.filter = filter);

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::*;
 use crate::model::Snapshot;
 use crate::model::process::Parent;
-use crate::watch::filter::Filter;
 use crate::watch::sample;
 
 fn picture(snapshot: Snapshot) -> Picture {
@@ -91,14 +90,14 @@ fn each_limit_hides_what_it_says_and_all_of_them_are_told() {
     // What was found is not small, and neither is what is not known.
     assert_eq!(of(|it| it.hide_small = true), [4003, 4000, 4002]);
     assert_eq!(
-        of(|it| it.filter = Filter::parse("mem<1GiB").unwrap()),
+        of(|it| it.filter = Selector::parse("mem<1GiB").unwrap()),
         [4000, 4001]
     );
     let mut choice = Choice {
         mine: true,
         only_findings: true,
         hide_small: true,
-        filter: Filter::parse("user:ann").unwrap(),
+        filter: Selector::parse("user:ann").unwrap(),
         ..Choice::default()
     };
     assert_eq!(
@@ -148,7 +147,7 @@ fn what_is_hidden_leaves_the_others_joined() {
     let of = |filter: &str| {
         listing(&picture, |it| {
             it.tree = true;
-            it.filter = Filter::parse(filter).unwrap();
+            it.filter = Selector::parse(filter).unwrap();
         })
     };
     let one = of("!pid:4003");

@@ -55,7 +55,7 @@ fn line(app: &App) -> String {
 
 fn in_force(app: &App) -> String {
     let filter = app.choice.filter.as_ref();
-    filter.map_or_else(String::new, Filter::to_string)
+    filter.map_or_else(String::new, Selector::to_string)
 }
 
 #[test]

@@ -9,8 +9,8 @@ use ratatui::layout::Rect;
 use super::bar::{FREE, HELD, RESERVED, UNATTRIBUTED, UNTOLD};
 use super::look::Look;
 use super::pen::{Pen, wrap};
+use crate::model::field::FIELDS;
 use crate::watch::column::Column;
-use crate::watch::filter::TERMS;
 use crate::watch::keys::{Context, GROUPS, Group};
 use crate::watch::layout::FOLDS;
 
@@ -128,7 +128,7 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<Line>> {
         (spec.letter.to_string(), spec.title)
     });
     block("After o: sort by (capitals: reversed)", &mut letters);
-    let terms = TERMS.map(|term| (term.example, term.says));
+    let terms = FIELDS.map(|field| (field.example, field.meaning));
     let filter = [&FILTER[..], &terms].concat();
     for (title, table) in [
         ("After /: show only", &filter[..]),
@@ -286,7 +286,7 @@ mod tests {
                 &FILTER,
                 &MOUSE,
                 &FOLDS,
-                &TERMS.map(|term| (term.example, term.says)),
+                &FIELDS.map(|field| (field.example, field.meaning)),
             ]
             .concat()
             {

@@ -2,9 +2,9 @@
 
 use super::super::UNKNOWN;
 use super::super::pen::{clean, head};
+use crate::model::row::notebook;
 use crate::model::snapshot::Process;
 use crate::report::escape::command_line;
-use crate::watch::picture::notebook;
 
 /// All of it; at most about `width` columns.
 pub fn whole(process: &Process, width: u16) -> String {

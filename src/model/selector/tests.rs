@@ -1,26 +1,26 @@
-//! Filters as they are typed, and what they keep.
+//! Selectors as they are typed, and which rows they mean.
 
 use super::*;
-use crate::history::course::Courses;
+use crate::model::Finding;
+use crate::model::row::places;
 use crate::model::snapshot::{Jupyter, ProcessType, Slurm};
-use crate::watch::column::Column;
-use crate::watch::picture::{Picture, Sort};
 use crate::watch::sample;
 
-fn filter(text: &str) -> Filter {
-    Filter::parse(text).unwrap().unwrap()
+fn selector(text: &str) -> Selector {
+    Selector::parse(text).unwrap().unwrap()
 }
 
 fn error(text: &str) -> String {
-    Filter::parse(text).unwrap_err().to_string()
+    Selector::parse(text).unwrap_err().to_string()
 }
 
 /// One GPU with five processes: 4000 of ann (idle, a Slurm job), 4001 of bob, 4002 of hana in a
 /// container, 4003 of ann as unresolved, and 3999, unlisted, of ann, with the files of GPUs 0 and 1.
-fn picture() -> Picture {
+fn scene() -> (Snapshot, Vec<Finding>) {
     let mut snapshot = sample::snapshot(2, 4);
     snapshot.gpus[1].processes = Some(Vec::new());
     snapshot.processes.truncate(4);
+    snapshot.processes[0].uid = Some(1000);
     sample::hide(&mut snapshot);
     snapshot.processes[0].slurm = Some(
         Slurm {
@@ -40,30 +40,41 @@ fn picture() -> Picture {
     snapshot.processes[2].container = snapshot.processes[4].container.clone();
     snapshot.processes[3].unresolved = Some("of another namespace".into());
     sample::entry(&mut snapshot, 0, 2).kind = ProcessType::ComputeGraphics;
-    let time = snapshot.time;
     let findings = vec![sample::finding(&snapshot, 0, 0)];
-    Picture::new(snapshot, findings, Vec::new(), |identity, _| {
-        (identity.pid == 4000).then(|| time.plus_seconds(-1790.0))
-    })
+    (snapshot, findings)
+}
+
+/// The rows of a scene, in the order of their pids; 4000 is idle for 1790 s.
+fn rows<'a>((snapshot, findings): &'a (Snapshot, Vec<Finding>)) -> Vec<ProcessRow<'a>> {
+    let places = places(snapshot, findings).into_iter();
+    let mut rows: Vec<ProcessRow<'_>> = places
+        .map(|place| {
+            ProcessRow::new(snapshot, findings, place).idle(|identity, _| {
+                (identity.pid == 4000).then(|| snapshot.time.plus_seconds(-1790.0))
+            })
+        })
+        .collect();
+    rows.sort_by_key(ProcessRow::pid);
+    rows
+}
+
+fn me() -> Me {
+    Me {
+        uid: None,
+        name: Some("bob".into()),
+    }
+}
+
+fn fitting_in(scene: &(Snapshot, Vec<Finding>), text: &str) -> Vec<u32> {
+    let selector = selector(text);
+    let rows = rows(scene).into_iter();
+    rows.filter(|row| selector.fits(row, &me()))
+        .filter_map(|row| row.pid())
+        .collect()
 }
 
 fn fitting(text: &str) -> Vec<u32> {
-    let picture = picture();
-    let me = Me {
-        uid: None,
-        name: Some("bob".into()),
-    };
-    let filter = filter(text);
-    let sort = Sort {
-        column: Column::Pid,
-        reversed: false,
-    };
-    let order = picture.order(sort, &Courses::default()).into_iter();
-    order
-        .filter_map(|at| picture.subject(at))
-        .filter(|subject| filter.fits(subject, &me))
-        .map(|subject| subject.row.key.identity.pid)
-        .collect()
+    fitting_in(&scene(), text)
 }
 
 #[test]
@@ -120,6 +131,18 @@ fn terms_look_at_one_thing() {
         ("name:python3", &[3999, 4000, 4001, 4002]),
         ("cmd:ipykernel", &[4001]),
         ("framework:2.9", &[3999]),
+        // A uid, and the beginning of a UUID in any case.
+        ("user:1000", &[4000]),
+        ("user=ann,1000", &[3999, 4000]),
+        ("user=ANN", &[]),
+        ("user:ANN", &[3999, 4000]),
+        ("gpu:gpu-0000", &[3999, 4000, 4001, 4002, 4003]),
+        ("gpu:GPU-0001", &[3999]),
+        ("gpu:gpu-000", &[3999, 4000, 4001, 4002, 4003]),
+        ("gpu:GPU-9", &[]),
+        ("gpu=gpu-000", &[]),
+        ("gpu:7,h100", &[3999, 4000, 4001, 4002, 4003]),
+        ("gpu:1,nothing", &[3999]),
     ] {
         assert_eq!(fitting(text), pids, "{text}");
     }
@@ -148,7 +171,7 @@ fn numbers_are_compared_in_their_units() {
 }
 
 #[test]
-fn what_is_not_known_fits_neither_a_term_nor_the_term_turned_around() {
+fn what_is_not_known_fits_neither_a_term_nor_the_term_negated() {
     // cpu of 4001 is not known; all of 4003; the memory and use of 3999.
     for (text, pids) in [
         ("cpu>=0", &[3999, 4000, 4002][..]),
@@ -196,7 +219,9 @@ fn an_error_says_what_would_be_right() {
     ] {
         assert_eq!(error(text), message);
     }
-    assert!(error("usr:ann").starts_with("no term is called \"usr\""));
+    assert!(error("usr:ann").starts_with("no term is called \"usr\"; did you mean user?; put"));
+    assert!(error("memroy>1GiB").contains("; did you mean memory?;"));
+    assert!(error("zzz:1").starts_with("no term is called \"zzz\"; put"));
     assert!(error("finding:bored").contains("there are dead stuck"));
     assert!(error("state:bored").contains("there are running"));
 }
@@ -213,7 +238,7 @@ fn what_only_looks_like_a_term_is_text() {
     ] {
         assert!(
             matches!(
-                filter(text).terms[..],
+                selector(text).terms[..],
                 [Term {
                     test: Test::Word(_),
                     ..
@@ -223,14 +248,14 @@ fn what_only_looks_like_a_term_is_text() {
         );
     }
     for text in ["", "  ", "\"\"", "\u{3000}"] {
-        assert_eq!(Filter::parse(text), Ok(None), "{text:?}");
+        assert_eq!(Selector::parse(text), Ok(None), "{text:?}");
     }
 }
 
 #[test]
-fn every_example_of_the_table_is_a_filter() {
-    for spec in TERMS {
-        let example = filter(spec.example);
+fn every_example_of_the_table_is_a_selector() {
+    for spec in FIELDS {
+        let example = selector(spec.example);
         assert_eq!(example.to_string(), spec.example);
         for name in spec.names {
             assert!(is_begun(name) && is_begun(&name[..1]), "{name}");
@@ -264,29 +289,140 @@ impl Dice {
 }
 
 #[test]
-fn any_text_is_a_filter_or_an_error_and_a_filter_is_its_text() {
+fn any_text_is_a_selector_or_an_error_and_a_selector_is_its_text() {
     const PIECES: [&str; 38] = [
         "user", "gpu", "pid", "mem", "idle", "sm", "is", "finding", "state", "kind", ":", ":", "<",
         ">", "=", "!", "-", ",", "\"", "\\", " ", " ", "\t", "0", "17", "4GiB", "50%", "10m",
         "mine", "any", "T", "日本", "e\u{301}", "\u{202e}", "\x1b", "\0", "x", "\u{3000}",
     ];
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
-    let mut filters = 0;
+    let mut selectors = 0;
     for _ in 0..50_000 {
         let count = dice.roll(10);
         let text: String = (0..count)
             .map(|_| PIECES[dice.roll(PIECES.len())])
             .collect();
         is_begun(&text);
-        if let Ok(Some(filter)) = Filter::parse(&text) {
-            filters += 1;
-            let shown = filter.to_string();
+        if let Ok(Some(selector)) = Selector::parse(&text) {
+            selectors += 1;
+            let shown = selector.to_string();
             assert_eq!(
-                Filter::parse(&shown),
-                Ok(Some(filter)),
+                Selector::parse(&shown),
+                Ok(Some(selector)),
                 "{text:?}: {shown:?}"
             );
         }
     }
-    assert!(filters > 10_000, "{filters}");
+    assert!(selectors > 10_000, "{selectors}");
+}
+
+#[test]
+fn what_is_to_be_left_out_is_left_out_with_all_its_rows() {
+    let mut scene = (sample::snapshot(2, 1), Vec::new());
+    // One process on both GPUs.
+    sample::entry(&mut scene.0, 1, 0).pid = 4000;
+    let rows = rows(&scene);
+    for (text, row, process) in [
+        ("gpu:0", true, true),
+        ("gpu:1", true, true),
+        ("!gpu:0", true, false),
+        ("!gpu:7", true, true),
+        ("!mem>1GiB !user:bob", false, false),
+        ("user:ann !gpu:1", true, false),
+    ] {
+        let selector = selector(text);
+        let any = rows.iter().any(|row| selector.fits(row, &me()));
+        assert_eq!(any, row, "{text}");
+        assert_eq!(selector.selects(&rows, &me()), process, "{text}");
+    }
+}
+
+#[test]
+fn a_gpu_is_asked_for_by_what_it_is_called() {
+    let mut snapshot = sample::snapshot(3, 1);
+    sample::divide(&mut snapshot, 2);
+    for (text, gpus) in [
+        ("gpu:0", &[0][..]),
+        ("gpu:0,1 user:ann", &[0, 1]),
+        ("!gpu:0", &[1, 2]),
+        ("gpu>0", &[1, 2]),
+        ("gpu:gpu-0001", &[1]),
+        ("gpu:2:0", &[2]),
+        // All of it is not left out with a part of it.
+        ("!gpu:2:0", &[0, 1, 2]),
+        ("user:ann", &[0, 1, 2]),
+        ("gpu:h100", &[0, 1, 2]),
+    ] {
+        let mut left = snapshot.clone();
+        selector(text).retain_gpus(&mut left);
+        let left: Vec<u32> = left.gpus.iter().map(|gpu| gpu.index).collect();
+        assert_eq!(left, gpus, "{text}");
+    }
+    let named = selector("gpu:1,9,gpu-000 !gpu:7");
+    let named = named.named_gpus(&snapshot.gpus);
+    let named: Vec<_> = named
+        .iter()
+        .map(|it| (it.typed, it.is_uuid, it.gpus.len()))
+        .collect();
+    assert_eq!(
+        named,
+        [("1", false, 1), ("9", false, 0), ("gpu-000", true, 3)]
+    );
+}
+
+#[test]
+fn a_gpu_as_a_whole_is_no_process() {
+    let snapshot = sample::snapshot(2, 1);
+    let finding = sample::finding(&snapshot, 1, 0);
+    let row = ProcessRow::of_gpu(&snapshot, &snapshot.gpus[1], Some(&finding));
+    for (text, fits) in [
+        ("gpu:1", true),
+        ("gpu:0", false),
+        ("!gpu:0", true),
+        ("finding:idle", true),
+        ("user:ann", false),
+        ("!user:ann", false),
+        ("is:unlisted", false),
+        ("!is:unlisted", false),
+        ("pid>0", false),
+        ("mem>0%", false),
+        ("!mem>99%", false),
+    ] {
+        assert_eq!(selector(text).fits(&row, &me()), fits, "{text}");
+    }
+}
+
+#[test]
+fn who_is_known_only_in_part_is_neither_this_nor_another() {
+    let mut scene = scene();
+    let process = &mut scene.0.processes[0];
+    (process.user, process.uid) = (None, Some(1000));
+    process.framework = None;
+    process.gpu_files = None;
+    for (text, is_in) in [
+        ("user:1000", true),
+        ("user:1001", false),
+        ("!user:1001", true),
+        ("user:ann", false),
+        ("!user:bob", false),
+        ("!user:bob,1001", false),
+        ("!framework:jax", false),
+    ] {
+        assert_eq!(fitting_in(&scene, text).contains(&4000), is_in, "{text}");
+    }
+    scene.0.processes[0].gpu_files = Some([].into());
+    assert!(fitting_in(&scene, "!framework:jax").contains(&4000));
+}
+
+#[test]
+fn a_selector_is_made_of_flags_too() {
+    let gpus = Selector::of_field(Field::Gpu, false, &["0".to_owned(), "GPU-3f".to_owned()]);
+    let users = Selector::of_field(Field::User, true, &["a,b c".to_owned()]);
+    let none = Selector::of_field(Field::User, true, &[]);
+    let all = Selector::all([gpus, users, none, Selector::parse("mem>1GiB").unwrap()]).unwrap();
+    assert_eq!(all.to_string(), r#"gpu:0,GPU-3f user="a,b c" mem>1GiB"#);
+    assert!(!all.is_of_gpus() && !all.needs_history());
+    assert!(selector("gpu:0 gpu>1").is_of_gpus());
+    assert!(selector("idle>1m").needs_history() && selector("python").needs_history());
+    assert_eq!(Selector::all([None, None]), None);
 }

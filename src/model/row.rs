@@ -1,0 +1,263 @@
+//! Rows: a process on a GPU, or a process that holds GPU device files and is listed on no GPU, with all
+//! that one snapshot and what the rules found tell of it.
+//!
+//! Every table and every selection is about these rows. What can be asked of one is in
+//! [`field`](super::field), the language in which it is asked in [`selector`](super::selector).
+
+use std::collections::HashMap;
+
+use super::finding::Finding;
+use super::snapshot::{Gpu, GpuProcess, LastKnown, Process, Snapshot};
+use super::{Identity, Start, Time};
+
+/// The user that gpumem runs as.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Me {
+    /// By number; of no account in a recording, which another machine may have made.
+    pub uid: Option<u32>,
+    /// By name.
+    pub name: Option<String>,
+}
+
+/// Where the parts of a row are, by position in a snapshot and in what was found of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RowPlace {
+    /// In [`Snapshot::gpus`]; of an unlisted process, the first GPU that it holds open.
+    pub gpu: Option<usize>,
+    /// In [`Gpu::processes`]; `None` where NVML does not list it.
+    pub entry: Option<usize>,
+    /// In [`Snapshot::processes`].
+    pub process: Option<usize>,
+    /// In the findings: the one about it.
+    pub finding: Option<usize>,
+}
+
+/// The rows of a snapshot: those that NVML lists, GPU by GPU, then those that it does not.
+pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowPlace> {
+    // Of two of the same number the first counts, as in `Snapshot::process`.
+    let processes = snapshot.processes.iter().enumerate().rev();
+    let processes: HashMap<u32, usize> = processes.map(|(at, it)| (it.pid, at)).collect();
+    let about: HashMap<Identity, usize> = findings
+        .iter()
+        .enumerate()
+        .filter_map(|(at, finding)| Some((finding.process.as_ref()?.identity, at)))
+        .collect();
+    let mut rows = Vec::new();
+    for (gpu_at, gpu) in snapshot.gpus.iter().enumerate() {
+        for (entry_at, entry) in gpu.processes.iter().flatten().enumerate() {
+            let process = processes.get(&entry.pid).copied();
+            let identity = identity(entry.pid, process.map(|at| &snapshot.processes[at]));
+            let finding = about.get(&identity).copied();
+            rows.push(RowPlace {
+                gpu: Some(gpu_at),
+                entry: Some(entry_at),
+                process,
+                finding: finding.filter(|&at| concerns(&findings[at], gpu.index)),
+            });
+        }
+    }
+    for process in snapshot.unlisted_holders() {
+        let holds = |gpu: &Gpu| gpu.is_open_in(process) == Some(true);
+        rows.push(RowPlace {
+            gpu: snapshot.gpus.iter().position(holds),
+            entry: None,
+            process: processes.get(&process.pid).copied(),
+            // What is found of it is of a GPU that does not list it.
+            finding: about.get(&process.identity()).copied(),
+        });
+    }
+    rows
+}
+
+/// A row of a snapshot, looked up.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessRow<'a> {
+    /// All that was observed with it.
+    pub snapshot: &'a Snapshot,
+    /// Which process it is, also where it is not believed; `None` of a GPU as a whole.
+    pub identity: Option<Identity>,
+    /// Its GPU; of an unlisted process, the first one that it holds open.
+    pub gpu: Option<&'a Gpu>,
+    /// Its share of the GPU; `None` where it is not listed.
+    pub entry: Option<&'a GpuProcess>,
+    /// The process, or why it could not be told who that is. What /proc says of an unresolved pid
+    /// may be about a stranger, and is not given out.
+    pub process: Result<&'a Process, &'a str>,
+    /// What it was, where it has ended and NVML still lists it.
+    pub ended: Option<&'a LastKnown>,
+    /// The worst finding about it.
+    pub finding: Option<&'a Finding>,
+    /// Seconds without use of this GPU: 0 while it is used, `None` where that is unknown.
+    pub idle_seconds: Option<f64>,
+    /// By how many bytes its memory grew, where somebody has followed it.
+    pub growth_bytes: Option<i64>,
+}
+
+impl<'a> ProcessRow<'a> {
+    /// The row at a place. How long it has not used its GPU is not in one snapshot: see
+    /// [`ProcessRow::idle`].
+    pub fn new(snapshot: &'a Snapshot, findings: &'a [Finding], place: RowPlace) -> Self {
+        let gpu = place.gpu.map(|at| &snapshot.gpus[at]);
+        let entry = gpu.and_then(|gpu| gpu.processes.as_ref()?.get(place.entry?));
+        let process = place.process.map(|at| &snapshot.processes[at]);
+        Self {
+            snapshot,
+            identity: entry
+                .map(|entry| entry.pid)
+                .or(process.map(|process| process.pid))
+                .map(|pid| identity(pid, process)),
+            gpu,
+            entry,
+            process: match process {
+                None => Err("nothing is known of it"),
+                Some(process) => stranger(process).map_or(Ok(process), Err),
+            },
+            ended: process.and_then(Process::ended),
+            finding: place.finding.map(|at| &findings[at]),
+            idle_seconds: None,
+            growth_bytes: None,
+        }
+    }
+
+    /// A GPU as a whole, with a finding about it.
+    pub fn of_gpu(snapshot: &'a Snapshot, gpu: &'a Gpu, finding: Option<&'a Finding>) -> Self {
+        Self {
+            snapshot,
+            identity: None,
+            gpu: Some(gpu),
+            entry: None,
+            process: Err("it is no process"),
+            ended: None,
+            finding,
+            idle_seconds: None,
+            growth_bytes: None,
+        }
+    }
+
+    /// With how long it has not used its GPU; `idle_since` tells since when a process has not used the
+    /// GPU of an index.
+    pub fn idle(self, idle_since: impl Fn(Identity, u32) -> Option<Time>) -> Self {
+        let idle_seconds = match (self.entry, self.gpu, self.identity) {
+            (Some(entry), _, _) if entry.sm_percent.is_some_and(|percent| percent > 0) => Some(0.0),
+            (Some(_), Some(gpu), Some(identity)) => idle_since(identity, gpu.index)
+                .map(|since| self.snapshot.time.seconds_since(since).max(0.0)),
+            _ => None,
+        };
+        Self {
+            idle_seconds,
+            ..self
+        }
+    }
+
+    /// Its number, as NVML gives it; `None` of a GPU as a whole.
+    pub fn pid(&self) -> Option<u32> {
+        Some(self.identity?.pid)
+    }
+
+    /// Whether NVML lists it.
+    pub fn is_listed(&self) -> bool {
+        self.entry.is_some()
+    }
+
+    /// GPU instance and compute instance, under MIG.
+    pub fn instance(&self) -> (Option<u32>, Option<u32>) {
+        self.entry.map_or((None, None), |entry| {
+            (entry.gpu_instance_id, entry.compute_instance_id)
+        })
+    }
+
+    /// What it holds on this GPU.
+    pub fn used_bytes(&self) -> Option<u64> {
+        self.entry?.used_bytes
+    }
+
+    /// Seconds since the process started.
+    pub fn runtime_seconds(&self) -> Option<f64> {
+        let start = self.process.ok()?.start_time?;
+        Some(self.snapshot.time.seconds_since(start).max(0.0))
+    }
+
+    /// Whether it is this user's: by number where that is known, or else by name.
+    pub fn is_of(&self, me: &Me) -> Option<bool> {
+        let process = self.process.ok()?;
+        if let (Some(mine), Some(uid)) = (me.uid, process.uid) {
+            return Some(mine == uid);
+        }
+        Some(me.name.as_deref()? == process.user.as_deref()?)
+    }
+
+    /// Whether it is on the GPU of this index, or holds its files.
+    pub fn is_on(&self, index: u32) -> Option<bool> {
+        if self.is_listed() || self.identity.is_none() {
+            return Some(self.gpu?.index == index);
+        }
+        let process = self.process.ok()?;
+        let gpu = self.snapshot.gpus.iter().find(|it| it.index == index);
+        gpu.map_or(Some(false), |gpu| gpu.is_open_in(process))
+    }
+
+    /// Its share of the memory of the GPU, or of the part of it that it is on.
+    pub fn memory_percent(&self) -> Option<f64> {
+        let (gpu_instance, compute_instance) = self.instance();
+        let memory = match gpu_instance {
+            Some(_) => self.gpu?.mig_device(gpu_instance, compute_instance)?.memory,
+            None => self.gpu?.memory,
+        };
+        let total = memory?.total_bytes;
+        (total > 0).then(|| self.used_bytes().map(|used| percent(used, total)))?
+    }
+
+    /// The GPU, or the part of it, or the GPUs whose files it holds; `None` where that is none.
+    pub fn place_on_gpus(&self) -> Option<String> {
+        let (gpu_instance, compute_instance) = self.instance();
+        let text = match self.process {
+            Ok(process) if !self.is_listed() => self.snapshot.held_gpus(process),
+            _ => self.gpu?.part_name(gpu_instance, compute_instance),
+        };
+        Some(text).filter(|text| !text.is_empty())
+    }
+
+    /// Which files it holds, where it is not listed.
+    pub fn holding(&self) -> Option<String> {
+        let process = self.process.ok().filter(|_| !self.is_listed())?;
+        Some(self.snapshot.holding(process))
+    }
+
+    /// What it is to the Multi-Process Service.
+    pub fn mps_role(&self) -> Option<&'static str> {
+        self.process.ok()?.mps_role(self.entry)
+    }
+}
+
+/// The process behind a pid that NVML gives, where anything is known of one.
+fn identity(pid: u32, process: Option<&Process>) -> Identity {
+    let unknown = Identity {
+        pid,
+        start: Start::Unknown,
+    };
+    process.map_or(unknown, Process::identity)
+}
+
+/// Why /proc's word on this pid is not to be believed; `None` where it is.
+fn stranger(process: &Process) -> Option<&str> {
+    match &process.unresolved {
+        Some(reason) => Some(reason),
+        None if !process.identity().is_certain() => Some("/proc does not know this pid"),
+        None => None,
+    }
+}
+
+/// Whether a finding is about this GPU, or about the process as a whole.
+fn concerns(finding: &Finding, gpu: u32) -> bool {
+    finding.gpus.is_empty() || finding.gpus.iter().any(|of| of.index == gpu)
+}
+
+/// `part` of `whole` in percent.
+pub fn percent(part: u64, whole: u64) -> f64 {
+    part as f64 * 100.0 / whole as f64
+}
+
+/// The notebook that a process is the kernel of.
+pub fn notebook(process: &Process) -> Option<&str> {
+    process.jupyter.as_ref()?.notebook_path.as_deref()
+}

@@ -1,0 +1,609 @@
+//! The selector: words and terms that say which rows are meant, as they are typed.
+//!
+//! Terms as `user:ann gpu:0 idle>10m mem>4GiB`, with blanks between them; all of them have to fit. A word
+//! fits where the row has it anywhere, whatever the case. `:` looks for a part of a
+//! text (`=` for all of it) and commas part alternatives; `>`, `>=`, `<`, `<=` and `=` compare numbers,
+//! `=` in whole units. `!` or `-` before a term negates it. Quotes keep blanks, commas and signs
+//! together, with `\` before a quote.
+//!
+//! What is not known fits no term, negated or not: it is no evidence either way.
+//!
+//! Pure. What can be asked is in [`field`](super::field), of what in [`row`](super::row).
+
+use std::fmt;
+
+use super::field::{FIELDS, Field, FieldSpec, Needle, Notation, any_has, is_called};
+use super::row::{Me, ProcessRow};
+use super::snapshot::{Gpu, Snapshot};
+use crate::units::{Amount, Bytes, ParseError, Span};
+
+/// How alike, from 0 to 1, a name has to be to one that there is for that to be suggested.
+const ALIKE: f64 = 0.7;
+
+/// Conditions on a row; shown as text that means the same.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Selector {
+    terms: Vec<Term>,
+}
+
+/// What was typed is no selector, and what would be.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SelectorError {
+    /// There is no such term.
+    #[error(
+        "no term is called {name:?}{}; put \"quotes\" around plain text, or use {}",
+        suggestion(name),
+        names()
+    )]
+    Unknown {
+        /// As it was typed.
+        name: String,
+    },
+    /// It does not say what to look for yet.
+    #[error("{term} needs a value; write {example}")]
+    Unfinished {
+        /// As it was typed.
+        term: String,
+        /// A whole one.
+        example: &'static str,
+    },
+    /// Its value is of another kind.
+    #[error("{name}: {error}")]
+    Quantity {
+        /// The term.
+        name: &'static str,
+        /// What is wrong with the value.
+        error: ParseError,
+    },
+    /// Its value is not a number.
+    #[error("{name}: {value:?} is not a number; write {example}")]
+    Number {
+        /// The term.
+        name: &'static str,
+        /// As it was typed.
+        value: String,
+        /// A whole one.
+        example: &'static str,
+    },
+    /// Its value is none of those that there are.
+    #[error("no {name} begins with {value:?}; there are {there_are}")]
+    NoneSuch {
+        /// The term.
+        name: &'static str,
+        /// As it was typed.
+        value: String,
+        /// Those that there are.
+        there_are: String,
+    },
+    /// Texts have no order.
+    #[error("{name} cannot be compared; write {example}")]
+    NoOrder {
+        /// The term.
+        name: &'static str,
+        /// A whole one.
+        example: &'static str,
+    },
+}
+
+/// The terms' names.
+fn names() -> String {
+    FIELDS.map(|spec| spec.names[0]).join(" ")
+}
+
+/// `; did you mean user?`, where there is a name like it.
+fn suggestion(name: &str) -> String {
+    let known = FIELDS.iter().flat_map(|spec| spec.names);
+    let alike = known.map(|known| (strsim::jaro_winkler(name, known), known));
+    let nearest = alike.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    match nearest {
+        Some((alike, known)) if alike >= ALIKE => format!("; did you mean {known}?"),
+        _ => String::new(),
+    }
+}
+
+/// What a selector calls GPUs.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NamedGpus<'s, 'g> {
+    /// As it was typed.
+    pub typed: &'s str,
+    /// Whether it is a UUID, or the beginning of one.
+    pub is_uuid: bool,
+    /// Those that are called so.
+    pub gpus: Vec<&'g Gpu>,
+}
+
+/// How a number is compared with the one that was typed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Order {
+    Less,
+    AtMost,
+    Equal,
+    AtLeast,
+    More,
+}
+
+impl Order {
+    fn holds(self, value: f64, limit: f64) -> bool {
+        match self {
+            Self::Less => value < limit,
+            Self::AtMost => value <= limit,
+            Self::Equal => value.floor() == limit.floor(),
+            Self::AtLeast => value >= limit,
+            Self::More => value > limit,
+        }
+    }
+}
+
+/// A number as it was typed, in the field's unit: bytes, percent, seconds.
+#[derive(Clone, PartialEq, Debug)]
+struct Quantity {
+    number: f64,
+    /// Whether it is a share of the GPU's memory.
+    is_share: bool,
+    typed: String,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+struct Term {
+    is_negated: bool,
+    test: Test,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+enum Test {
+    Word(Needle),
+    Text {
+        field: Field,
+        whole: bool,
+        any: Vec<Needle>,
+    },
+    Number {
+        field: Field,
+        sign: Sign,
+        any: Vec<Quantity>,
+    },
+}
+
+/// The sign between name and value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sign {
+    Colon,
+    Compare(Order),
+}
+
+impl Sign {
+    fn order(self) -> Order {
+        match self {
+            Self::Colon => Order::Equal,
+            Self::Compare(order) => order,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Colon => ":",
+            Self::Compare(Order::Less) => "<",
+            Self::Compare(Order::AtMost) => "<=",
+            Self::Compare(Order::Equal) => "=",
+            Self::Compare(Order::AtLeast) => ">=",
+            Self::Compare(Order::More) => ">",
+        }
+    }
+}
+
+impl Selector {
+    /// Understands what was typed; `None` where it leaves nothing out.
+    ///
+    /// # Errors
+    ///
+    /// The first term that makes no sense, with what would.
+    pub fn parse(text: &str) -> Result<Option<Self>, SelectorError> {
+        let mut terms = Vec::new();
+        for (_, token) in tokens(text) {
+            terms.push(Term::parse(&token)?);
+        }
+        Ok((!terms.is_empty()).then_some(Self { terms }))
+    }
+
+    /// What has any of these texts as its value of a field: a part of it, or `whole`; `None` without any.
+    pub fn of_field(field: Field, whole: bool, any: &[String]) -> Option<Self> {
+        let any: Vec<Needle> = any.iter().map(Needle::new).collect();
+        let term = Term {
+            is_negated: false,
+            test: Test::Text {
+                field,
+                whole,
+                any: any.clone(),
+            },
+        };
+        (!any.is_empty()).then(|| Self { terms: vec![term] })
+    }
+
+    /// What fits all of these; `None` without any.
+    pub fn all(selectors: impl IntoIterator<Item = Option<Self>>) -> Option<Self> {
+        let selectors = selectors.into_iter().flatten();
+        let terms: Vec<Term> = selectors.flat_map(|it| it.terms).collect();
+        (!terms.is_empty()).then_some(Self { terms })
+    }
+
+    /// Whether a row fits; `me` is who asks.
+    pub fn fits(&self, row: &ProcessRow<'_>, me: &Me) -> bool {
+        self.terms.iter().all(|term| {
+            // What is not known is neither.
+            term.test.holds(row, me) == Some(!term.is_negated)
+        })
+    }
+
+    /// Whether a process with these rows is meant: one of them fits, and none is what is to be left out.
+    /// So `!gpu:0` leaves out what is on GPU 0 and on GPU 1.
+    pub fn selects(&self, rows: &[ProcessRow<'_>], me: &Me) -> bool {
+        let is_left_out = |row: &ProcessRow<'_>| {
+            let mut negated = self.terms.iter().filter(|term| term.is_negated);
+            negated.any(|term| term.test.holds(row, me) == Some(true))
+        };
+        rows.iter().any(|row| self.fits(row, me)) && !rows.iter().any(is_left_out)
+    }
+
+    /// Whether rows on a GPU can fit, by what is asked of GPUs.
+    pub fn allows_gpu(&self, gpu: &Gpu) -> bool {
+        let of_gpus = self.terms.iter().filter(|term| term.test.is_of_gpus());
+        of_gpus
+            .map(|term| term.test.is_called(gpu, term.is_negated) != term.is_negated)
+            .all(|fits| fits)
+    }
+
+    /// What it calls GPUs that it asks for, as it was typed, and which of these are called so. Of a UUID
+    /// the beginning suffices, as long as no other has it.
+    pub fn named_gpus<'g>(&self, gpus: &'g [Gpu]) -> Vec<NamedGpus<'_, 'g>> {
+        let mut named = Vec::new();
+        for term in self.terms.iter().filter(|term| !term.is_negated) {
+            let Test::Text {
+                field: Field::Gpu,
+                whole,
+                any,
+            } = &term.test
+            else {
+                continue;
+            };
+            named.extend(any.iter().map(|needle| {
+                NamedGpus {
+                    typed: needle.typed(),
+                    is_uuid: needle.is_uuid(),
+                    gpus: gpus
+                        .iter()
+                        .filter(|gpu| is_called(gpu, needle, *whole, false))
+                        .collect(),
+                }
+            }));
+        }
+        named
+    }
+
+    /// Leaves the GPUs that are asked for, and what could not be read of them.
+    pub fn retain_gpus(&self, snapshot: &mut Snapshot) {
+        snapshot.gpus.retain(|gpu| self.allows_gpu(gpu));
+        let left = &snapshot.gpus;
+        snapshot.errors.retain(|error| {
+            error
+                .gpu
+                .is_none_or(|index| left.iter().any(|gpu| gpu.index == index))
+        });
+    }
+
+    /// Whether it asks for GPUs only, and for all that is on them.
+    pub fn is_of_gpus(&self) -> bool {
+        self.terms.iter().all(|term| term.test.is_of_gpus())
+    }
+
+    /// Whether it asks for what one snapshot cannot tell: idle times, and what the rules find.
+    pub fn needs_history(&self) -> bool {
+        self.terms.iter().any(|term| match &term.test {
+            Test::Word(_) => true,
+            Test::Text { field, .. } | Test::Number { field, .. } => {
+                matches!(field, Field::Idle | Field::Finding)
+            }
+        })
+    }
+}
+
+/// Whether the last word that was typed may be the beginning of a term.
+pub fn is_begun(text: &str) -> bool {
+    let tokens = tokens(text);
+    let Some((_, last)) = tokens
+        .last()
+        .filter(|_| !text.ends_with(char::is_whitespace))
+    else {
+        return false;
+    };
+    let typed: String = last.iter().map(|&(c, _)| c.to_ascii_lowercase()).collect();
+    let begun = typed.trim_start_matches(['!', '-']);
+    last.iter().all(|&(_, is_quoted)| !is_quoted)
+        && FIELDS
+            .iter()
+            .flat_map(|spec| spec.names)
+            .any(|name| name.starts_with(begun))
+}
+
+/// What was typed before the last word or term.
+pub fn without_last(text: &str) -> &str {
+    let tokens = tokens(text);
+    tokens.last().map_or("", |&(start, _)| &text[..start])
+}
+
+/// A character, and whether it stood in quotes.
+type Typed = (char, bool);
+
+/// What blanks part, with the byte where each begins. A quote that is not closed ends with the text.
+fn tokens(text: &str) -> Vec<(usize, Vec<Typed>)> {
+    let mut tokens = Vec::new();
+    let mut token: Vec<Typed> = Vec::new();
+    let mut start = None;
+    let mut quoted = false;
+    let mut chars = text.char_indices();
+    while let Some((at, c)) = chars.next() {
+        if c.is_whitespace() && !quoted {
+            let begun = start.take();
+            tokens.extend(begun.map(|start| (start, std::mem::take(&mut token))));
+            continue;
+        }
+        start.get_or_insert(at);
+        match c {
+            '"' => quoted = !quoted,
+            '\\' if quoted => token.extend(chars.next().map(|(_, c)| (c, true))),
+            c => token.push((c, quoted)),
+        }
+    }
+    tokens.extend(start.map(|start| (start, token)));
+    // An empty pair of quotes is no word.
+    tokens.retain(|(_, token)| !token.is_empty());
+    tokens
+}
+
+fn text_of(typed: &[Typed]) -> String {
+    typed.iter().map(|&(c, _)| c).collect()
+}
+
+impl Term {
+    fn parse(token: &[Typed]) -> Result<Self, SelectorError> {
+        let (is_negated, rest) = match token {
+            [('!' | '-', false), rest @ ..] => (true, rest),
+            all => (false, all),
+        };
+        if rest.is_empty() {
+            return Err(SelectorError::Unfinished {
+                term: text_of(token),
+                example: "!user:ann",
+            });
+        }
+        Test::parse(rest).map(|test| Self { is_negated, test })
+    }
+}
+
+impl Test {
+    fn parse(token: &[Typed]) -> Result<Self, SelectorError> {
+        let is_sign = |(c, quoted): &Typed| matches!(c, ':' | '<' | '=' | '>') && !quoted;
+        let word = || Ok(Self::Word(Needle::new(text_of(token))));
+        let Some(at) = token.iter().position(is_sign) else {
+            return word();
+        };
+        let name = text_of(&token[..at]).to_lowercase();
+        let (sign, length) = match (token[at].0, token.get(at + 1)) {
+            (':', _) => (Sign::Colon, 1),
+            ('<', Some(('=', false))) => (Sign::Compare(Order::AtMost), 2),
+            ('>', Some(('=', false))) => (Sign::Compare(Order::AtLeast), 2),
+            ('<', _) => (Sign::Compare(Order::Less), 1),
+            ('>', _) => (Sign::Compare(Order::More), 1),
+            _ => (Sign::Compare(Order::Equal), 1),
+        };
+        let known = FIELDS
+            .iter()
+            .find(|spec| spec.names.contains(&name.as_str()));
+        let Some(spec) = known else {
+            // `--lr=3` and `10:04` are text; `usr:ann` is a slip.
+            let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase());
+            return if is_name && sign != Sign::Compare(Order::Equal) {
+                Err(SelectorError::Unknown { name })
+            } else {
+                word()
+            };
+        };
+        let alternatives: Vec<String> = token[at + length..]
+            .split(|&typed| typed == (',', false))
+            .map(text_of)
+            .filter(|text| !text.is_empty())
+            .collect();
+        if alternatives.is_empty() {
+            return Err(SelectorError::Unfinished {
+                term: text_of(token),
+                example: spec.example,
+            });
+        }
+        Self::of(spec, sign, alternatives)
+    }
+
+    fn of(spec: &FieldSpec, sign: Sign, alternatives: Vec<String>) -> Result<Self, SelectorError> {
+        let field = spec.field;
+        let is_number = match (spec.notation, sign) {
+            (Notation::Text | Notation::OneOf(_), _) => false,
+            // A GPU has a name as well; its numbers have an order.
+            (Notation::Gpu, Sign::Colon | Sign::Compare(Order::Equal)) => false,
+            (Notation::Gpu, _) => alternatives.iter().all(|text| text.parse::<u32>().is_ok()),
+            _ => true,
+        };
+        if is_number {
+            let any = alternatives
+                .into_iter()
+                .map(|typed| Quantity::parse(spec, typed))
+                .collect::<Result<Vec<_>, _>>()?;
+            return Ok(Self::Number { field, sign, any });
+        }
+        let whole = match sign {
+            Sign::Colon => false,
+            Sign::Compare(Order::Equal) => true,
+            Sign::Compare(_) => {
+                return Err(SelectorError::NoOrder {
+                    name: spec.names[0],
+                    example: spec.example,
+                });
+            }
+        };
+        for value in &alternatives {
+            spec.allows(value)
+                .map_err(|there_are| SelectorError::NoneSuch {
+                    name: spec.names[0],
+                    value: value.clone(),
+                    there_are: there_are.join(" "),
+                })?;
+        }
+        let any = alternatives.into_iter().map(Needle::new).collect();
+        Ok(Self::Text { field, whole, any })
+    }
+
+    /// Whether a row fits; `None` where that is not known.
+    fn holds(&self, row: &ProcessRow<'_>, me: &Me) -> Option<bool> {
+        match self {
+            Self::Word(needle) => Some(any_has(row, needle)),
+            Self::Text { field, whole, any } => {
+                one_of(any.iter().map(|needle| field.has(row, me, needle, *whole)))
+            }
+            Self::Number { field, sign, any } => one_of(any.iter().map(|quantity| {
+                let order = sign.order();
+                if order == Order::Equal && *field == Field::Pid {
+                    return field.is_number(row, quantity.number as u32);
+                }
+                let value = field.number(row, quantity.is_share)?;
+                Some(order.holds(value, quantity.number))
+            })),
+        }
+    }
+
+    fn is_of_gpus(&self) -> bool {
+        match self {
+            Self::Word(_) => false,
+            Self::Text { field, .. } | Self::Number { field, .. } => *field == Field::Gpu,
+        }
+    }
+
+    /// Whether a GPU is called so, or a part of it unless `all` of it is meant.
+    fn is_called(&self, gpu: &Gpu, all: bool) -> bool {
+        match self {
+            Self::Word(_) => false,
+            Self::Text { whole, any, .. } => {
+                any.iter().any(|needle| is_called(gpu, needle, *whole, all))
+            }
+            Self::Number { sign, any, .. } => {
+                let holds = |it: &Quantity| sign.order().holds(gpu.index.into(), it.number);
+                any.iter().any(holds)
+            }
+        }
+    }
+}
+
+/// Whether one of them is so; `None` where none is known to be, and one is not known.
+fn one_of(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
+    let mut known = true;
+    for answer in answers {
+        match answer {
+            Some(true) => return Some(true),
+            Some(false) => {}
+            None => known = false,
+        }
+    }
+    known.then_some(false)
+}
+
+impl Quantity {
+    fn parse(spec: &FieldSpec, typed: String) -> Result<Self, SelectorError> {
+        let name = spec.names[0];
+        let wrong = |error| SelectorError::Quantity { name, error };
+        let no_number = || SelectorError::Number {
+            name,
+            value: typed.clone(),
+            example: spec.example,
+        };
+        let mut is_share = false;
+        let number = match spec.notation {
+            Notation::BytesOrShare => match typed.parse().map_err(wrong)? {
+                Amount::Size(bytes) => bytes.0 as f64,
+                Amount::Share(percent) => {
+                    is_share = true;
+                    percent
+                }
+            },
+            Notation::Bytes => typed.parse::<Bytes>().map_err(wrong)?.0 as f64,
+            Notation::Seconds => typed.parse::<Span>().map_err(wrong)?.seconds(),
+            Notation::Percent => {
+                let digits = typed.strip_suffix('%').unwrap_or(&typed).trim_end();
+                let plain = digits.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+                let number = digits.parse::<f64>().ok().filter(|_| plain);
+                number.ok_or_else(no_number)?
+            }
+            _ => f64::from(typed.parse::<u32>().map_err(|_| no_number())?),
+        };
+        Ok(Self {
+            number,
+            is_share,
+            typed,
+        })
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, term) in self.terms.iter().enumerate() {
+            if at > 0 {
+                f.write_str(" ")?;
+            }
+            if term.is_negated {
+                f.write_str("!")?;
+            }
+            match &term.test {
+                Test::Word(needle) => quote(needle.typed(), needs_quotes(needle.typed()), f)?,
+                Test::Text { field, whole, any } => {
+                    f.write_str(field.spec().names[0])?;
+                    f.write_str(if *whole { "=" } else { ":" })?;
+                    list(any.iter().map(Needle::typed), f)?;
+                }
+                Test::Number { field, sign, any } => {
+                    f.write_str(field.spec().names[0])?;
+                    f.write_str(sign.text())?;
+                    list(any.iter().map(|quantity| &*quantity.typed), f)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn list<'a>(values: impl Iterator<Item = &'a str>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (at, value) in values.enumerate() {
+        if at > 0 {
+            f.write_str(",")?;
+        }
+        quote(
+            value,
+            value.contains([' ', '"', ',']) || has_blank(value),
+            f,
+        )?;
+    }
+    Ok(())
+}
+
+fn has_blank(text: &str) -> bool {
+    text.contains(char::is_whitespace)
+}
+
+fn needs_quotes(word: &str) -> bool {
+    has_blank(word) || word.contains(['"', ':', '<', '=', '>']) || word.starts_with(['!', '-'])
+}
+
+fn quote(text: &str, quoted: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if !quoted {
+        return f.write_str(text);
+    }
+    let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
+    write!(f, "\"{escaped}\"")
+}
+
+#[cfg(test)]
+mod tests;
