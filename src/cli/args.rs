@@ -1,6 +1,7 @@
 //! What a person may type. These doc comments are the help, the man pages and the completions.
 
 mod reap;
+mod terms;
 mod watch;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use crate::report::processes::Sort;
 use crate::units::{Amount, Bytes, Span};
 
 pub use reap::{Kill, Reap};
+pub use terms::Where;
 pub(super) use watch::cells;
 pub use watch::{Once, ThemeChoice, Watch};
 
@@ -146,13 +148,17 @@ pub struct Ps {
     #[arg(long)]
     pub json: bool,
 
-    /// Only these GPUs, by index or UUID
+    /// Only these GPUs, by index or UUID (or its beginning)
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     pub gpu: Vec<String>,
 
     /// Only processes of these users, by name or uid
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub user: Vec<String>,
+
+    /// Which rows.
+    #[command(flatten)]
+    pub terms: Where,
 
     /// Order of the processes
     #[arg(long, value_name = "KEY", default_value = "gpu")]
@@ -234,13 +240,17 @@ pub struct Check {
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub kind: Vec<Kind>,
 
-    /// Report only on these GPUs (index or UUID); ignore read errors on others
+    /// Report only on these GPUs (index, UUID or its beginning); ignore read errors on others
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     pub gpu: Vec<String>,
 
     /// Report only on processes of these users, by name or uid
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub user: Vec<String>,
+
+    /// What else it is about.
+    #[command(flatten)]
+    pub terms: Where,
 
     /// Fail where a GPU uses more than this at the end
     ///

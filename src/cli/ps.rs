@@ -4,39 +4,41 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::args::{Global, Ps};
+use super::args::{Global, Ps, Stored};
 use super::exit::Exit;
 use super::selection::Selection;
 use super::{
-    Misuse, complain, live, print, recorded, style, terminal_width, unreadable, warn_of_damage,
+    complain, config, live, print, recorded, store, style, terminal_width, unreadable,
+    warn_of_damage,
 };
 use crate::model::Snapshot;
 use crate::model::json;
 use crate::report::processes;
+use crate::rules::Engine;
 use crate::source::Source as _;
 use crate::source::replay::Pace;
 
 pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
+    let selection = Selection::new(&args.gpu, &args.user, &args.terms);
+    let mut engine = match selection.needs_history() {
+        true => Some(Engine::new(config::load(global)?.rules)),
+        false => None,
+    };
     let mut snapshot = match recorded(&args.recorded, Pace::AsFast)? {
         Some(mut replay) => {
             let mut last = None;
             while let Some(snapshot) = replay.next()? {
+                engine.iter_mut().for_each(|it| it.observe(&snapshot));
                 last = Some(snapshot);
             }
             warn_of_damage(&replay);
             last.context("the recording has no snapshot")?
         }
-        None => live(global, Duration::from_secs(1))?
-            .next()?
-            .context("the driver gave no snapshot")?,
+        None => now(global, engine.as_mut())?,
     };
     let unreadable = unreadable(&snapshot);
-    let everyone = args.user.is_empty();
-    let selection = Selection {
-        gpus: args.gpu.clone(),
-        users: args.user.clone(),
-    };
-    select(&mut snapshot, &selection)?;
+    selection.check_gpus(&snapshot.gpus)?;
+    let everyone = selection.narrow(&mut snapshot, engine.as_ref());
     let is_blind = unreadable && !snapshot.gpus.is_empty();
     if args.json {
         if is_blind {
@@ -62,25 +64,26 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     Ok(if is_blind { Exit::Blind } else { Exit::Clean })
 }
 
-/// Keeps only the GPUs and the users' processes that were asked for.
-fn select(snapshot: &mut Snapshot, selection: &Selection) -> Result<(), Misuse> {
-    // Who is listed on a GPU that is left out is no hidden holder of one that is left.
-    let unlisted: Vec<u32> = snapshot.unlisted_holders().map(|it| it.pid).collect();
-    selection.narrow_to_gpus(snapshot)?;
-    selection.narrow_to_users(snapshot);
-    if !selection.gpus.is_empty() {
-        let rows: Vec<u32> = snapshot
-            .gpus
-            .iter()
-            .flat_map(|gpu| gpu.processes.iter().flatten())
-            .map(|row| row.pid)
-            .collect();
-        let left = &snapshot.gpus;
-        snapshot.processes.retain(|process| {
-            let is_holder = unlisted.contains(&process.pid);
-            rows.contains(&process.pid)
-                || (is_holder && left.iter().any(|gpu| gpu.is_open_in(process) == Some(true)))
-        });
+/// This machine now. Of what was before, the engine is told what is stored.
+fn now(global: &Global, engine: Option<&mut Engine>) -> anyhow::Result<Snapshot> {
+    let mut live = live(global, Duration::from_secs(1))?;
+    let Some(engine) = engine else {
+        return live.next()?.context("the driver gave no snapshot");
+    };
+    let ask = store::Ask {
+        global,
+        stored: Stored::default(),
+        needed: store::longest(engine.settings()),
+        most_bytes: store::MOST_FOR_CHECK,
+        quiet: false,
+    };
+    if store::feed(engine, &live, ask)?.first.is_none() {
+        complain(
+            "how long something is idle, and what the rules find, takes a stored history (gpumem record \
+             --store), or a longer look (gpumem check); what is not known fits no term",
+        );
     }
-    Ok(())
+    let snapshot = live.next()?.context("the driver gave no snapshot")?;
+    engine.observe(&snapshot);
+    Ok(snapshot)
 }

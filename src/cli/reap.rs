@@ -28,7 +28,6 @@ use self::observe::Observation;
 use self::refusal::{Place, Reader};
 use super::args::{Global, Kill, Reap};
 use super::exit::Exit;
-use super::selection::Selection;
 use super::{complain, print, style, unreadable};
 use crate::model::Snapshot;
 use crate::reclaim::{Executor, Guard, Target};
@@ -40,6 +39,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 pub(super) fn kill(args: Kill, global: &Global) -> anyhow::Result<Exit> {
     let args = Reap {
         pid: args.pid,
+        terms: args.terms,
         yes: args.yes,
         signal: args.signal,
         grace: args.grace,
@@ -87,7 +87,9 @@ fn run_at(place: Place, args: &Reap, global: &Global) -> anyhow::Result<Exit> {
     let is_blind = report.targets.is_empty() && is_unreadable(args, &look.snapshot);
     // Of what was asked for something stays, whether or not the plan is carried out.
     let is_refused = (look.is_named() && !report.refused.is_empty())
-        || report.targets.iter().any(|it| it.target.is_advice());
+        || report.targets.iter().any(|it| it.target.is_advice())
+        // Who types kill wants it done, also where --where leaves nothing of what is named.
+        || (place == Place::Kill && report.targets.is_empty());
     let carried = match carry_out(args, reader, look, guard, &mut report) {
         Ok(carried) => carried,
         Err(error) => {
@@ -238,11 +240,7 @@ fn wait_for(answer: &Receiver<bool>, mut watch: impl FnMut()) -> bool {
 
 /// Whether a GPU that is asked for cannot be read, so that there may be more on it than was found.
 fn is_unreadable(args: &Reap, snapshot: &Snapshot) -> bool {
-    let selection = Selection {
-        gpus: args.gpu.clone(),
-        users: Vec::new(),
-    };
     let mut asked = snapshot.clone();
-    selection.retain_gpus(&mut asked);
+    policy_from_args::rows(args).retain_gpus(&mut asked);
     unreadable(&asked)
 }

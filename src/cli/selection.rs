@@ -1,86 +1,199 @@
-//! `--gpu` and `--user`: which GPUs and whose processes a command is about.
+//! `--where`, `--gpu` and `--user`: which GPUs and processes a command is about.
+//!
+//! The three make one selector, which is the language of the screen's filter too.
 
 use super::Misuse;
-use crate::model::{Gpu, Process, Snapshot};
+use super::args::Where;
+use crate::model::field::{Field, Needle, is_called};
+use crate::model::row::{Me, ProcessRow, RowPlace, places};
+use crate::model::selector::{NamedGpus, Selected, Selector};
+use crate::model::{Finding, Gpu, Snapshot};
+use crate::rules::Engine;
 
-/// The GPUs and owners that were asked for; without any named, all of them.
+/// The user that gpumem runs as.
+pub(super) fn me() -> Me {
+    Me {
+        uid: Some(rustix::process::geteuid().as_raw()),
+        name: std::env::var("USER").ok(),
+    }
+}
+
+/// The GPUs and processes that were asked for; without any named, all of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Selection {
-    /// Indices and UUIDs.
-    pub gpus: Vec<String>,
-    /// Names and uids.
-    pub users: Vec<String>,
+    /// Of `--gpu`, `--user` and `--where`.
+    selector: Option<Selector>,
+    by_gpu: Option<Selector>,
+    me: Me,
+    is_of_users: bool,
 }
 
 impl Selection {
-    /// Whether this GPU was asked for.
-    pub(super) fn has_gpu(&self, index: u32, uuid: Option<&str>) -> bool {
-        self.gpus.is_empty() || self.gpus.iter().any(|wanted| is_gpu(wanted, index, uuid))
+    /// Indices or UUIDs of GPUs, names or uids of users, and terms.
+    pub(super) fn new(gpus: &[String], users: &[String], terms: &Where) -> Self {
+        let by_gpu = Selector::of_field(Field::Gpu, false, gpus);
+        let by_user = Selector::of_field(Field::User, true, users);
+        let terms = terms.terms.iter().cloned().map(Some);
+        let selector = Selector::all([by_gpu.clone(), by_user].into_iter().chain(terms));
+        Self {
+            selector,
+            by_gpu,
+            me: me(),
+            is_of_users: !users.is_empty(),
+        }
     }
 
-    /// Whether this process's owner was asked for. An owner who is not known was not.
-    pub(super) fn has_owner(&self, process: &Process) -> bool {
-        self.users.is_empty() || self.users.iter().any(|user| is_owner(process, user))
+    /// Whether it leaves nothing out.
+    pub(super) fn is_empty(&self) -> bool {
+        self.selector.is_none()
     }
 
-    /// Leaves the GPUs that were asked for, and what could not be read of them.
+    /// Whether it asks for what one snapshot cannot tell.
+    pub(super) fn needs_history(&self) -> bool {
+        self.selector.as_ref().is_some_and(Selector::needs_history)
+    }
+
+    /// Whether a GPU was asked for.
+    pub(super) fn allows_gpu(&self, gpu: &Gpu) -> bool {
+        let selector = self.selector.as_ref();
+        selector.is_none_or(|selector| selector.allows_gpu(gpu))
+    }
+
+    /// Whether the GPUs that were named exist.
     ///
     /// # Errors
     ///
-    /// A GPU was named that the machine does not have; the snapshot is untouched then.
-    pub(super) fn narrow_to_gpus(&self, snapshot: &mut Snapshot) -> Result<(), Misuse> {
-        for wanted in &self.gpus {
-            if !snapshot.gpus.iter().any(|gpu| names(wanted, gpu)) {
-                return Err(no_such_gpu(&format!("--gpu {wanted}"), &snapshot.gpus));
+    /// One was named that is not among these, or by the beginning of several UUIDs.
+    pub(super) fn check_gpus(&self, gpus: &[Gpu]) -> Result<(), Misuse> {
+        for (typed, named) in self.named_gpus(gpus) {
+            if named.gpus.is_empty() {
+                return Err(no_such_gpu(&typed, gpus));
+            }
+            if named.is_uuid && named.gpus.len() > 1 {
+                let which = named.gpus.iter().map(|gpu| format!("gpu:{}", gpu.index));
+                let which: Vec<String> = which.collect();
+                return Err(Misuse(format!(
+                    "{typed} is the beginning of more than one UUID ({}); write more of it",
+                    which.join(", ")
+                )));
             }
         }
-        self.retain_gpus(snapshot);
         Ok(())
     }
 
-    /// As [`Selection::narrow_to_gpus`], where a GPU that was named may be missing.
-    pub(super) fn retain_gpus(&self, snapshot: &mut Snapshot) {
-        if self.gpus.is_empty() {
-            return;
-        }
-        snapshot
-            .gpus
-            .retain(|gpu| self.has_gpu(gpu.index, gpu.uuid.as_deref()));
-        let left = &snapshot.gpus;
-        snapshot.errors.retain(|error| {
-            error
-                .gpu
-                .is_none_or(|index| left.iter().any(|gpu| gpu.index == index))
-        });
+    /// Which of the GPUs that were named are not among these.
+    pub(super) fn missing_gpus(&self, gpus: &[Gpu]) -> Vec<String> {
+        let named = self.named_gpus(gpus).into_iter();
+        named
+            .filter(|(_, named)| named.gpus.is_empty())
+            .map(|(_, named)| named.typed.to_owned())
+            .collect()
     }
 
-    /// Leaves the processes whose owners were asked for.
-    pub(super) fn narrow_to_users(&self, snapshot: &mut Snapshot) {
-        if self.users.is_empty() {
-            return;
+    /// What was typed to name GPUs, with its option, and what it names; that of `--gpu` comes first.
+    fn named_gpus<'s, 'g>(&'s self, gpus: &'g [Gpu]) -> Vec<(String, NamedGpus<'s, 'g>)> {
+        let of = |selector: Option<&'s Selector>| {
+            selector.map_or_else(Vec::new, |selector| selector.named_gpus(gpus))
+        };
+        let flags = of(self.by_gpu.as_ref()).len();
+        let named = of(self.selector.as_ref()).into_iter().enumerate();
+        named
+            .map(|(at, named)| match at < flags {
+                true => (format!("--gpu {}", named.typed), named),
+                false => (format!("--where gpu:{}", named.typed), named),
+            })
+            .collect()
+    }
+
+    /// Leaves the GPUs that were asked for, and what could not be read of them; the others may be missing.
+    pub(super) fn retain_gpus(&self, snapshot: &mut Snapshot) {
+        if let Some(selector) = &self.selector {
+            selector.retain_gpus(snapshot);
         }
-        snapshot.processes.retain(|process| self.has_owner(process));
-        let left = &snapshot.processes;
-        for gpu in &mut snapshot.gpus {
+    }
+
+    /// What of a snapshot was asked for, and of what was found in it; `None` where that is all. The
+    /// engine has seen the snapshot.
+    pub(super) fn select<'f>(
+        &self,
+        snapshot: &Snapshot,
+        engine: &Engine,
+        found: impl Iterator<Item = &'f Finding>,
+    ) -> Option<Selected> {
+        let selector = self.selector.as_ref()?;
+        let rows = rows(snapshot, Some(engine));
+        Some(selector.select(snapshot, &rows, found, &self.me))
+    }
+
+    /// Leaves the GPUs and rows that were asked for; whether every row on these GPUs is there still.
+    /// Idle times, and what was found, are known from the `engine` only.
+    pub(super) fn narrow(&self, snapshot: &mut Snapshot, engine: Option<&Engine>) -> bool {
+        let Some(selector) = &self.selector else {
+            return true;
+        };
+        let findings = engine.map_or(&[][..], Engine::findings);
+        let places = places(snapshot, findings);
+        let rows = rows(snapshot, engine);
+        let fits = |row: &ProcessRow<'_>| selector.fits(row, &self.me);
+        let fitting: Vec<RowPlace> = places
+            .iter()
+            .zip(&rows)
+            .filter(|(_, row)| fits(row))
+            .map(|(place, _)| *place)
+            .collect();
+        // What holds no GPU is on none that was asked for.
+        let is_loose = |at: usize| {
+            let place = RowPlace {
+                process: Some(at),
+                ..RowPlace::default()
+            };
+            !selector.asks_for_gpus()
+                && places.iter().all(|place| place.process != Some(at))
+                && fits(&ProcessRow::new(snapshot, findings, place))
+        };
+        let is_left =
+            |at: &usize| fitting.iter().any(|it| it.process == Some(*at)) || is_loose(*at);
+        let left: Vec<usize> = (0..snapshot.processes.len()).filter(is_left).collect();
+        let has_all = places
+            .iter()
+            .filter(|place| place.entry.is_some())
+            .filter(|place| {
+                let gpu = place.gpu.and_then(|at| snapshot.gpus.get(at));
+                gpu.is_some_and(|gpu| selector.allows_gpu(gpu))
+            })
+            .all(|place| fitting.contains(place));
+        let mut at = 0..;
+        snapshot
+            .processes
+            .retain(|_| at.next().is_some_and(|at| left.contains(&at)));
+        for (gpu_at, gpu) in snapshot.gpus.iter_mut().enumerate() {
+            let is_fitting = |entry: usize| {
+                let mut fitting = fitting.iter();
+                fitting.any(|it| it.gpu == Some(gpu_at) && it.entry == Some(entry))
+            };
+            let mut at = 0..;
             if let Some(rows) = &mut gpu.processes {
-                rows.retain(|row| left.iter().any(|process| process.pid == row.pid));
+                rows.retain(|_| at.next().is_some_and(is_fitting));
             }
         }
+        selector.retain_gpus(snapshot);
+        has_all && selector.is_of_gpus() && !self.is_of_users
     }
 }
 
-/// Whether `wanted`, an index or a UUID, names this GPU.
+/// The rows of a snapshot, with what an engine that has seen it knows of them.
+fn rows<'a>(snapshot: &'a Snapshot, engine: Option<&'a Engine>) -> Vec<ProcessRow<'a>> {
+    let findings = engine.map_or(&[][..], Engine::findings);
+    let idle_since = |identity, gpu| engine?.history().idle_since(identity, gpu);
+    let places = places(snapshot, findings).into_iter();
+    places
+        .map(|place| ProcessRow::new(snapshot, findings, place).idle(idle_since))
+        .collect()
+}
+
+/// Whether `wanted`, an index, a UUID or the beginning of one, names this GPU.
 pub(super) fn names(wanted: &str, gpu: &Gpu) -> bool {
-    is_gpu(wanted, gpu.index, gpu.uuid.as_deref())
-}
-
-fn is_gpu(wanted: &str, index: u32, uuid: Option<&str>) -> bool {
-    wanted.parse() == Ok(index) || uuid.is_some_and(|uuid| uuid == wanted)
-}
-
-fn is_owner(process: &Process, wanted: &str) -> bool {
-    process.user.as_deref() == Some(wanted)
-        || process.uid.is_some_and(|uid| wanted.parse() == Ok(uid))
+    is_called(gpu, &Needle::new(wanted), false, false)
 }
 
 /// What was typed names a GPU that is not among these.

@@ -12,16 +12,16 @@ use signal_hook::low_level::emulate_default_handler;
 
 use super::args::{Color, Global, Once, ThemeChoice, Watch, cells};
 use super::exit::Exit;
+use super::selection::me;
 use super::{
     Misuse, complain, config, live, print, recorded, store, style, unreadable, warn_of_damage,
 };
 use crate::config::Config;
-use crate::model::Snapshot;
+use crate::model::{Selector, Snapshot};
 use crate::rules::Engine;
 use crate::source::Source;
 use crate::source::live::Live;
 use crate::source::replay::{DEMO_HISTORY_SECONDS, Pace, Replay};
-use crate::watch::app::Me;
 use crate::watch::once::Still;
 use crate::watch::view::look::{Depth, Theme};
 use crate::watch::{self, Options, Outcome, Past, terminal};
@@ -104,10 +104,8 @@ fn options(args: &Watch, global: &Global, interval: Duration) -> Options {
         interval,
         speed: args.speed,
         mouse: !args.no_mouse,
-        me: Me {
-            uid: Some(rustix::process::geteuid().as_raw()),
-            name: std::env::var("USER").ok(),
-        },
+        me: me(),
+        filter: Selector::all(args.terms.terms.iter().cloned().map(Some)),
         theme: match args.theme {
             Some(ThemeChoice::Named(theme)) => theme,
             Some(ThemeChoice::Auto) | None => Theme::of_terminal(&variable("COLORFGBG")),

@@ -520,6 +520,9 @@ fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
 /// Whether a row's GPU, or one that it holds open, is called so: by its UUID or the beginning of it, by
 /// its part, or by its name.
 fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
+    if needle.typed.is_empty() {
+        return Some(false);
+    }
     if let Some(index) = needle.number() {
         return row.is_on(index);
     }
@@ -558,7 +561,10 @@ fn has_uuid(gpu: &Gpu, row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> bo
 }
 
 /// Whether a GPU is called so, or a part of it unless `all` of it is meant.
-pub(super) fn is_called(gpu: &Gpu, needle: &Needle, whole: bool, all: bool) -> bool {
+pub fn is_called(gpu: &Gpu, needle: &Needle, whole: bool, all: bool) -> bool {
+    if needle.typed.is_empty() {
+        return false;
+    }
     if let Some(index) = needle.number() {
         return gpu.index == index;
     }

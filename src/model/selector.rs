@@ -10,11 +10,14 @@
 //!
 //! Pure. What can be asked is in [`field`](super::field), of what in [`row`](super::row).
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::sync::Arc;
 
 use super::field::{FIELDS, Field, FieldSpec, Needle, Notation, any_has, is_called};
 use super::row::{Me, ProcessRow};
 use super::snapshot::{Gpu, Snapshot};
+use super::{Finding, Identity};
 use crate::units::{Amount, Bytes, ParseError, Span};
 
 /// How alike, from 0 to 1, a name has to be to one that there is for that to be suggested.
@@ -99,6 +102,17 @@ fn suggestion(name: &str) -> String {
         Some((alike, known)) if alike >= ALIKE => format!("; did you mean {known}?"),
         _ => String::new(),
     }
+}
+
+/// What of a snapshot, and of what was found in it, a selector means.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Selected {
+    /// Processes that have a row on a GPU, or hold its files.
+    pub processes: HashSet<Identity>,
+    /// The same by pid and GPU (NVML's index); without a pid, the GPU as a whole.
+    pub on_gpus: HashSet<(Option<u32>, u32)>,
+    /// Findings, by their ids.
+    pub findings: HashSet<Arc<str>>,
 }
 
 /// What a selector calls GPUs.
@@ -234,14 +248,80 @@ impl Selector {
         })
     }
 
-    /// Whether a process with these rows is meant: one of them fits, and none is what is to be left out.
-    /// So `!gpu:0` leaves out what is on GPU 0 and on GPU 1.
-    pub fn selects(&self, rows: &[ProcessRow<'_>], me: &Me) -> bool {
+    /// Whether a process is meant that has `rows`: one of them that `counts` fits, and none is what is to
+    /// be left out. So `!gpu:0` leaves out what is on GPU 0 and on GPU 1.
+    fn selects(
+        &self,
+        rows: &[ProcessRow<'_>],
+        counts: impl Fn(&ProcessRow<'_>) -> bool,
+        me: &Me,
+    ) -> bool {
         let is_left_out = |row: &ProcessRow<'_>| {
             let mut negated = self.terms.iter().filter(|term| term.is_negated);
             negated.any(|term| term.test.holds(row, me) == Some(true))
         };
-        rows.iter().any(|row| self.fits(row, me)) && !rows.iter().any(is_left_out)
+        let mut counting = rows.iter().filter(|row| counts(row));
+        counting.any(|row| self.fits(row, me)) && !rows.iter().any(is_left_out)
+    }
+
+    /// Which processes of a snapshot are meant, by their `rows`, and which of `found`.
+    pub fn select<'f>(
+        &self,
+        snapshot: &Snapshot,
+        rows: &[ProcessRow<'_>],
+        found: impl Iterator<Item = &'f Finding>,
+        me: &Me,
+    ) -> Selected {
+        let mut by_process: HashMap<Identity, Vec<ProcessRow<'_>>> = HashMap::new();
+        for row in rows {
+            let rows = row
+                .identity
+                .map(|identity| by_process.entry(identity).or_default());
+            rows.into_iter().for_each(|rows| rows.push(*row));
+        }
+        let mut selected = Selected::default();
+        for (identity, rows) in &by_process {
+            if self.selects(rows, |_| true, me) {
+                selected.processes.insert(*identity);
+            }
+            let indices = rows.iter().filter_map(|row| Some(row.gpu?.index));
+            for index in indices {
+                let is_on = |row: &ProcessRow<'_>| row.is_on(index) == Some(true);
+                if self.selects(rows, is_on, me) {
+                    selected.on_gpus.insert((Some(identity.pid), index));
+                }
+            }
+        }
+        for gpu in &snapshot.gpus {
+            if self.fits(&ProcessRow::of_gpu(snapshot, gpu, None), me) {
+                selected.on_gpus.insert((None, gpu.index));
+            }
+        }
+        for finding in found {
+            let is_about = |index: u32| finding.gpus.iter().any(|gpu| gpu.index == index);
+            let mut gpus = snapshot.gpus.iter().filter(|gpu| is_about(gpu.index));
+            let is_selected = match &finding.process {
+                None => {
+                    gpus.any(|gpu| self.fits(&ProcessRow::of_gpu(snapshot, gpu, Some(finding)), me))
+                }
+                Some(process) => {
+                    let rows = by_process
+                        .get(&process.identity)
+                        .map_or(&[][..], |rows| rows);
+                    // Where it holds files only, its rows are not those of its finding's GPUs.
+                    let counts = |row: &ProcessRow<'_>| {
+                        let index = row.gpu.map(|gpu| gpu.index);
+                        finding.gpus.is_empty() || !row.is_listed() || index.is_some_and(is_about)
+                    };
+                    (finding.gpus.is_empty() || gpus.any(|gpu| self.allows_gpu(gpu)))
+                        && self.selects(rows, counts, me)
+                }
+            };
+            if is_selected {
+                selected.findings.insert(Arc::clone(&finding.id));
+            }
+        }
+        selected
     }
 
     /// Whether rows on a GPU can fit, by what is asked of GPUs.
@@ -288,6 +368,11 @@ impl Selector {
                 .gpu
                 .is_none_or(|index| left.iter().any(|gpu| gpu.index == index))
         });
+    }
+
+    /// Whether it asks for GPUs.
+    pub fn asks_for_gpus(&self) -> bool {
+        self.terms.iter().any(|term| term.test.is_of_gpus())
     }
 
     /// Whether it asks for GPUs only, and for all that is on them.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::selector::Selected;
 use crate::model::{Finding, Identity, Kind, Process, Snapshot, Time};
 
 /// Whether a process of a snapshot is an inference server, for which waiting is work.
@@ -185,10 +186,8 @@ impl FindingSelector {
 /// Which of what is asked for. Those that are set have all to fit; of several values of one, any.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Limits {
-    /// GPUs by NVML's index: processes that hold memory on them.
-    pub gpus: Vec<u32>,
-    /// Owners by name or number.
-    pub users: Vec<Arc<str>>,
+    /// What a selector means of the snapshot that is planned from; `None` means all of it.
+    pub selected: Option<Selected>,
     /// The finding, or the process where it is named, is at least as old.
     pub older_than: Option<Duration>,
     /// At least so many bytes would come back.

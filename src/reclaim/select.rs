@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::guard::{Guard, Protection};
 use super::launcher::is_launcher;
-use super::plan::{PlanInput, Refused, Why, gpus, name};
+use super::plan::{PlanInput, Refused, Why, name};
 use super::policy::{FindingSelector, Limits, ProcessNames};
 use crate::model::Process;
 use crate::model::finding::{Action, Finding, Kind};
@@ -236,23 +236,20 @@ fn fits(
     process: &Process,
     finding: Option<&Finding>,
 ) -> bool {
-    let on = || gpus(process, seen.snapshot).into_iter();
-    let has_gpu = |index: u32| match finding {
-        Some(finding) => finding.gpus.iter().any(|gpu| gpu.index == index),
-        None => on().any(|gpu| gpu.index == index),
-    };
-    let is_user = |name: &Arc<str>| {
-        process.user.as_ref() == Some(name)
-            || process.uid.is_some_and(|uid| uid.to_string() == **name)
-    };
+    let is_selected = limits
+        .selected
+        .as_ref()
+        .is_none_or(|selected| match finding {
+            Some(finding) => selected.findings.contains(&finding.id),
+            None => selected.processes.contains(&process.identity()),
+        });
     let age = match finding {
         Some(finding) => Some(finding.duration_seconds),
         None => process
             .start_time
             .map(|start| seen.snapshot.time.seconds_since(start)),
     };
-    (limits.gpus.is_empty() || limits.gpus.iter().any(|&index| has_gpu(index)))
-        && (limits.users.is_empty() || limits.users.iter().any(is_user))
+    is_selected
         && limits
             .older_than
             .is_none_or(|least| age.is_some_and(|age| age >= least.as_secs_f64()))

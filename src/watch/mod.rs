@@ -51,6 +51,7 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::SIGHUP;
 
 use crate::history::course::Courses;
+use crate::model::Selector;
 use crate::rules::Engine;
 pub use crate::source::Control;
 use crate::source::{Due, Origin, Source};
@@ -67,6 +68,8 @@ use view::look::{Depth, Theme};
 pub struct Options {
     /// The user that gpumem runs as.
     pub me: Me,
+    /// The filter that the screen starts with.
+    pub filter: Option<Selector>,
     /// The time from one sample to the next; a sample older than three of them is an alarm.
     pub interval: Duration,
     /// How things look.
@@ -95,6 +98,7 @@ impl Options {
         };
         let mut app = App::new(setup, past.engine, self.interval, columns, rows);
         app.courses = past.courses;
+        app.choice.filter = self.filter;
         app.theme = self.theme;
         app.play.speed = self.speed;
         app

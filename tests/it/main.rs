@@ -39,6 +39,7 @@ mod reserved;
 mod rights;
 mod scenarios;
 mod schema;
+mod selection;
 mod series;
 mod servers;
 mod store;

@@ -363,6 +363,7 @@ fn a_bug_in_any_thread_ends_it_on_a_restored_terminal() {
     if let Some(which) = std::env::var_os(CHILD) {
         // This test, run again as the program on the terminal.
         let options = gpumem::watch::Options {
+            filter: None,
             me: gpumem::watch::app::Me::default(),
             interval: Duration::from_secs(1),
             theme: Theme::Dark,

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{EXIT_CODES, Recorded, Stored};
+use super::{EXIT_CODES, Recorded, Stored, Where};
 use crate::model::Kind;
 use crate::reclaim::Signal;
 use crate::units::{Bytes, Span};
@@ -42,13 +42,17 @@ pub struct Reap {
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub kernel: Vec<String>,
 
-    /// Only what holds memory on these GPUs, by index or UUID
+    /// Only what holds memory on these GPUs, by index or UUID (or its beginning)
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     pub gpu: Vec<String>,
 
     /// Only processes of these users, by name or uid; those of others take --all-users
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub user: Vec<String>,
+
+    /// What else has to be so of it.
+    #[command(flatten)]
+    pub terms: Where,
 
     /// Only what is found of these kinds, also by rules that are switched off [default: orphan,
     /// stopped, idle]
@@ -109,7 +113,7 @@ pub struct Reap {
     /// Show what was done, from the audit log; with --json as gpumem.history/1
     #[arg(
         long,
-        conflicts_with_all = ["pid", "notebook", "kernel", "gpu", "user", "kind", "rule", "older_than", "min", "replay", "demo", "window"]
+        conflicts_with_all = ["pid", "notebook", "kernel", "gpu", "user", "terms", "kind", "rule", "older_than", "min", "replay", "demo", "window"]
     )]
     pub history: bool,
 
@@ -120,7 +124,7 @@ pub struct Reap {
     /// reap` for how owners are warned and how long before.
     #[arg(
         long,
-        conflicts_with_all = ["pid", "notebook", "kernel", "gpu", "user", "kind", "rule", "older_than", "min", "yes", "dry_run", "servers", "json", "history", "window", "replay", "demo"]
+        conflicts_with_all = ["pid", "notebook", "kernel", "gpu", "user", "terms", "kind", "rule", "older_than", "min", "yes", "dry_run", "servers", "json", "history", "window", "replay", "demo"]
     )]
     pub watch: bool,
 
@@ -148,6 +152,10 @@ pub struct Kill {
     /// The processes
     #[arg(value_name = "PID", required = true)]
     pub pid: Vec<u32>,
+
+    /// What has to be so of them; what does not fit is left alone.
+    #[command(flatten)]
+    pub terms: Where,
 
     /// Do not ask
     #[arg(short, long)]

@@ -4,7 +4,7 @@ mod picture;
 
 use clap::Args;
 
-use super::{EXIT_CODES, Recorded, Stored};
+use super::{EXIT_CODES, Recorded, Stored, Where};
 use crate::units::Span;
 use crate::watch::once::Keys;
 
@@ -37,6 +37,10 @@ pub struct Watch {
     /// Time between samples [default: 1s, or the configuration's]
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub interval: Option<Span>,
+
+    /// The filter that the screen starts with.
+    #[command(flatten)]
+    pub terms: Where,
 
     /// How fast a recording plays, as a multiple of real time
     #[arg(long, value_name = "N", default_value = "1", value_parser = speed, allow_negative_numbers = true)]

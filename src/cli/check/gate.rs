@@ -1,6 +1,7 @@
 //! What the snapshots come to: findings, limits and the wait, as one report with one status.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::limit;
@@ -10,9 +11,10 @@ use crate::cli::selection::{Selection, names, no_such_gpu};
 use crate::cli::store::{self, Fed};
 use crate::cli::{Misuse, unreadable};
 use crate::history::Resets;
-use crate::model::finding::{Finding, FindingGpu, FindingProcess, Pending};
+use crate::model::finding::{Finding, Pending};
+use crate::model::selector::Selected;
 use crate::model::snapshot::ReadError;
-use crate::model::{Gpu, Identity, Severity, Snapshot, Time};
+use crate::model::{Gpu, Severity, Snapshot, Time};
 use crate::recording;
 use crate::report::check::{Counts, Limit, LimitVerdict, Report, SCHEMA, Status};
 use crate::rules::{Engine, Settings};
@@ -31,9 +33,9 @@ pub(super) struct Gate {
     needed: Duration,
     first: Option<Time>,
     last: Option<Last>,
-    /// Those accused whose owner was asked for.
-    owned: HashSet<Identity>,
-    /// Every GPU seen so far: its index and UUID.
+    /// The findings that were asked for, by their ids; each as it was when it last stood.
+    selected: HashSet<Arc<str>>,
+    /// Every GPU seen so far: what it is called.
     known: Vec<Gpu>,
     in_vain: Option<String>,
     concluded: bool,
@@ -50,8 +52,8 @@ struct Last {
     errors: Vec<ReadError>,
     unreadable: bool,
     limits: Vec<LimitVerdict>,
-    /// The processes of the users that were asked for; `None` where nobody was.
-    pids: Option<HashSet<u32>>,
+    /// What of it was asked for; `None` where that is all.
+    selected: Option<Selected>,
 }
 
 /// Whether to go on.
@@ -72,10 +74,7 @@ impl Gate {
         let asked = |(limit, amount): (Limit, Option<Amount>)| amount.map(|amount| (limit, amount));
         let wait = !args.wait_free.is_empty();
         Self {
-            selection: Selection {
-                gpus: args.gpu.clone(),
-                users: args.user.clone(),
-            },
+            selection: Selection::new(&args.gpu, &args.user, &args.terms),
             // Who waits for memory asks about the memory.
             fail_on: args.fail_on.or((!wait).then_some(Severity::Warning)),
             limits: limits.into_iter().filter_map(asked).collect(),
@@ -84,7 +83,7 @@ impl Gate {
             engine: Engine::new(settings),
             first: None,
             last: None,
-            owned: HashSet::new(),
+            selected: HashSet::new(),
             known: Vec::new(),
             in_vain: None,
             concluded: false,
@@ -124,7 +123,10 @@ impl Gate {
             most_bytes: store::MOST_FOR_CHECK,
             quiet: args.quiet,
         };
-        let fed = store::feed(&mut self.engine, live, ask)?;
+        let (selection, selected) = (&self.selection, &mut self.selected);
+        let fed = store::feed_each(&mut self.engine, live, ask, |engine, snapshot| {
+            select(selection, engine, snapshot, selected);
+        })?;
         self.first = fed.first;
         Ok(fed)
     }
@@ -132,12 +134,11 @@ impl Gate {
     /// Takes in the next snapshot.
     pub(super) fn observe(&mut self, mut snapshot: Snapshot) -> Progress {
         self.engine.observe(&snapshot);
-        self.note_owned(&snapshot);
+        let selected = select(&self.selection, &self.engine, &snapshot, &mut self.selected);
         // The rules saw all of it: what a process does on one GPU excuses it on another.
         self.note_gpus(&snapshot.gpus);
         self.selection.retain_gpus(&mut snapshot);
-        let lacks = |wanted: &&String| !snapshot.gpus.iter().any(|gpu| names(wanted, gpu));
-        let missing = self.selection.gpus.iter().filter(lacks).cloned().collect();
+        let missing = self.selection.missing_gpus(&snapshot.gpus);
         let mut progress = Progress::Open;
         if let Some(wait) = &mut self.wait {
             wait.observe(snapshot.time, &snapshot.gpus);
@@ -148,11 +149,6 @@ impl Gate {
         }
         let (limits, unknown) = limit::judge(&self.limits, &snapshot);
         let unreadable = unreadable(&snapshot);
-        let pids = (!self.selection.users.is_empty()).then(|| {
-            let processes = snapshot.processes.iter();
-            let owned = processes.filter(|process| self.selection.has_owner(process));
-            owned.map(|process| process.pid).collect()
-        });
         let mut errors = snapshot.errors;
         errors.extend(unknown);
         self.first.get_or_insert(snapshot.time);
@@ -163,27 +159,9 @@ impl Gate {
             errors,
             unreadable,
             limits,
-            pids,
+            selected,
         });
         progress
-    }
-
-    /// A finding carries its owner's name; a uid has to be asked of the snapshot.
-    fn note_owned(&mut self, snapshot: &Snapshot) {
-        if self.selection.users.is_empty() {
-            return;
-        }
-        for accused in self
-            .engine
-            .findings()
-            .iter()
-            .filter_map(|f| f.process.as_ref())
-        {
-            let process = snapshot.process(accused.pid);
-            if process.is_some_and(|process| self.selection.has_owner(process)) {
-                self.owned.insert(accused.identity);
-            }
-        }
     }
 
     fn note_gpus(&mut self, gpus: &[Gpu]) {
@@ -193,6 +171,8 @@ impl Gate {
                 self.known.push(Gpu {
                     index: gpu.index,
                     uuid: gpu.uuid.clone(),
+                    name: gpu.name.clone(),
+                    mig_devices: gpu.mig_devices.clone(),
                     ..Gpu::default()
                 });
             }
@@ -208,13 +188,9 @@ impl Gate {
         if self.known.is_empty() {
             return Ok(());
         }
+        self.selection.check_gpus(&self.known)?;
         let exists = |wanted: &str, gpus: &[Gpu]| gpus.iter().any(|gpu| names(wanted, gpu));
-        for wanted in &self.selection.gpus {
-            if !exists(wanted, &self.known) {
-                return Err(no_such_gpu(&format!("--gpu {wanted}"), &self.known));
-            }
-        }
-        let is_asked = |gpu: &&Gpu| self.selection.has_gpu(gpu.index, gpu.uuid.as_deref());
+        let is_asked = |gpu: &&Gpu| self.selection.allows_gpu(gpu);
         let asked: Vec<Gpu> = self.known.iter().filter(is_asked).cloned().collect();
         let waited_for = self.wait.iter().flat_map(Wait::named_gpus);
         for wanted in waited_for {
@@ -276,12 +252,9 @@ impl Gate {
 
     /// What is pending of those asked for.
     fn pending(&self) -> Vec<Pending> {
-        let pids = self.last.as_ref().and_then(|last| last.pids.as_ref());
+        let selected = self.last.as_ref().and_then(|last| last.selected.as_ref());
         let concerns = |pending: &&Pending| {
-            let gpu = self.known.iter().find(|gpu| gpu.index == pending.gpu);
-            let uuid = gpu.and_then(|gpu| gpu.uuid.as_deref());
-            let is_owned = |pids: &HashSet<u32>| pending.pid.is_some_and(|pid| pids.contains(&pid));
-            self.selection.has_gpu(pending.gpu, uuid) && pids.is_none_or(is_owned)
+            selected.is_none_or(|selected| selected.on_gpus.contains(&(pending.pid, pending.gpu)))
         };
         self.engine
             .pending()
@@ -313,16 +286,9 @@ impl Gate {
         }
     }
 
-    /// Whether a finding is about a GPU and a user that were asked for.
+    /// Whether a finding was asked for.
     fn concerns(&self, finding: &Finding) -> bool {
-        let Selection { gpus, users } = &self.selection;
-        let on_gpu = |gpu: &FindingGpu| self.selection.has_gpu(gpu.index, gpu.uuid.as_deref());
-        let is_owned = |process: &FindingProcess| {
-            let name = process.user.as_deref();
-            self.owned.contains(&process.identity) || users.iter().any(|user| Some(&**user) == name)
-        };
-        (gpus.is_empty() || finding.gpus.iter().any(on_gpu))
-            && (users.is_empty() || finding.process.as_ref().is_some_and(is_owned))
+        self.selection.is_empty() || self.selected.contains(&finding.id)
     }
 
     fn errors(&self, failure: Option<&str>) -> Vec<ReadError> {
@@ -350,6 +316,28 @@ impl Gate {
         errors.extend(failure.map(|why| error("check", why)));
         errors
     }
+}
+
+/// What of a snapshot, which the engine has judged, is asked for. `ids` are the findings that were, also
+/// those that ceased.
+fn select(
+    selection: &Selection,
+    engine: &Engine,
+    snapshot: &Snapshot,
+    ids: &mut HashSet<Arc<str>>,
+) -> Option<Selected> {
+    let found = || {
+        let kept = engine.kept().iter().map(|kept| &kept.finding);
+        engine.findings().iter().chain(kept)
+    };
+    let selected = selection.select(snapshot, engine, found())?;
+    for finding in found() {
+        match selected.findings.get(&finding.id) {
+            Some(id) => drop(ids.insert(Arc::clone(id))),
+            None => drop(ids.remove(&finding.id)),
+        }
+    }
+    Some(selected)
 }
 
 /// What made the history start afresh: nothing before it counts.

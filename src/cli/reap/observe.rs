@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::host::{Guarded, Ourselves, Roots, read_guarded, read_ourselves};
 use crate::model::family::families;
 use crate::model::finding::{Finding, Undecided};
+use crate::model::selector::Selected;
 use crate::model::{Process, Snapshot};
 use crate::reclaim::plan::{PlanInput, pids};
 use crate::reclaim::policy::Keeps;
@@ -80,6 +81,8 @@ pub(in crate::cli) struct PlanSource<'a> {
     pub(in crate::cli) snapshot: &'a Snapshot,
     pub(in crate::cli) findings: &'a [Finding],
     pub(in crate::cli) spared: &'a Spared,
+    /// What a selector means of it; `None` means all.
+    pub(in crate::cli) selected: Option<&'a Selected>,
 }
 
 impl Observation {
@@ -114,7 +117,8 @@ impl Observation {
             }
             None => {
                 let machine = live.insert(crate::cli::live(global, INTERVAL)?);
-                let fed = if targets.is_named() {
+                let rows = policy_from_args::rows(args);
+                let fed = if targets.is_named() && !rows.needs_history() {
                     Fed::default()
                 } else {
                     let ask = store::Ask {
@@ -147,12 +151,17 @@ impl Observation {
     ///
     /// A GPU was named that there is not, or /proc does not tell who gpumem itself is.
     pub(super) fn plan(&self, args: &Reap) -> anyhow::Result<(Plan, Guard)> {
+        let rows = policy_from_args::rows(args);
+        rows.check_gpus(&self.snapshot.gpus)?;
+        let findings = self.engine.findings();
+        let selected = rows.select(&self.snapshot, &self.engine, findings.iter());
         let scene = PlanSource {
             snapshot: &self.snapshot,
-            findings: self.engine.findings(),
+            findings,
             spared: &self.spared,
+            selected: selected.as_ref(),
         };
-        let policy = policy_from_args::policy_from_args(args, &self.snapshot.gpus)?;
+        let policy = policy_from_args::policy_from_args(args);
         match self.live {
             Some(_) => plan_here(policy, scene),
             None => Ok(plan_there(policy, scene)),
@@ -187,10 +196,12 @@ pub(in crate::cli) fn plan_here(
         snapshot,
         findings,
         spared,
+        selected,
     } = scene;
     let roots = Roots::default();
     let ourselves = read_ourselves(&roots)?;
     spared.protect(&mut policy, snapshot);
+    policy.limits.selected = selected.cloned();
     let guard = Guard { policy, ourselves };
     let families = families(snapshot);
     // Who cannot be looked at, or is gone, is not known, and that protects.
@@ -219,6 +230,7 @@ pub(in crate::cli) fn plan_there(mut policy: Policy, scene: PlanSource<'_>) -> (
         ..Ourselves::default()
     };
     scene.spared.protect(&mut policy, &snapshot);
+    policy.limits.selected = scene.selected.cloned();
     policy.all_users = true;
     let guard = Guard { policy, ourselves };
     let families = families(&snapshot);

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::cli::Misuse;
 use crate::cli::args::Reap;
-use crate::cli::selection::{names, no_such_gpu};
-use crate::model::Gpu;
+use crate::cli::selection::Selection;
 use crate::reclaim::policy::{NamedProcesses, ProcessNames};
 use crate::reclaim::{FindingSelector, Limits, Policy, Targets};
 use crate::rules::rule::Rule;
@@ -32,26 +30,19 @@ pub(super) fn targets(args: &Reap) -> Targets {
     })
 }
 
-/// What was typed, where these GPUs are. Whom the configuration spares is not in it.
-///
-/// # Errors
-///
-/// A GPU was named that does not exist.
-pub(super) fn policy_from_args(args: &Reap, gpus: &[Gpu]) -> Result<Policy, Misuse> {
-    let mut limits = Limits {
-        gpus: Vec::new(),
-        users: shared(&args.user),
-        older_than: args.older_than.map(|span| span.0),
-        min_bytes: args.min.map(|bytes| bytes.0),
-    };
-    for wanted in &args.gpu {
-        match gpus.iter().find(|gpu| names(wanted, gpu)) {
-            Some(gpu) => limits.gpus.push(gpu.index),
-            None => return Err(no_such_gpu(&format!("--gpu {wanted}"), gpus)),
-        }
-    }
-    Ok(Policy {
-        limits,
+/// Which rows are meant, by `--gpu`, `--user` and `--where`.
+pub(super) fn rows(args: &Reap) -> Selection {
+    Selection::new(&args.gpu, &args.user, &args.terms)
+}
+
+/// What was typed, but for what a selector means of a snapshot. Whom the configuration spares is not in it.
+pub(super) fn policy_from_args(args: &Reap) -> Policy {
+    Policy {
+        limits: Limits {
+            selected: None,
+            older_than: args.older_than.map(|span| span.0),
+            min_bytes: args.min.map(|bytes| bytes.0),
+        },
         all_users: args.all_users,
         graphics: args.graphics,
         servers: args.servers,
@@ -59,7 +50,7 @@ pub(super) fn policy_from_args(args: &Reap, gpus: &[Gpu]) -> Result<Policy, Misu
         signal: args.signal,
         grace: args.grace.map(|span| span.0),
         ..Policy::new(targets(args), serves)
-    })
+    }
 }
 
 /// Switches the rules on that were asked for by name or kind. The others go on judging: what is the

@@ -356,8 +356,7 @@ impl System for LocalSystem<'_> {
         snapshot: &Snapshot,
     ) -> Result<Guard, String> {
         let ourselves = read_ourselves(&self.roots).map_err(|error| error.to_string())?;
-        let policy = policy_from_args::policy_from_args(self.args, &snapshot.gpus);
-        let mut policy = policy.map_err(|error| error.to_string())?;
+        let mut policy = policy_from_args::policy_from_args(self.args);
         let spared = Spared {
             keeps: rules.keeps().to_vec(),
             never: reap.never.clone(),

@@ -85,6 +85,7 @@ impl Acting {
                 snapshot,
                 findings: &question.findings,
                 spared: &self.spared,
+                selected: None,
             };
             let (plan, guard) = match self.is_recording {
                 true => plan_there(policy, scene),

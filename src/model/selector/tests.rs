@@ -1,7 +1,6 @@
 //! Selectors as they are typed, and which rows they mean.
 
 use super::*;
-use crate::model::Finding;
 use crate::model::row::places;
 use crate::model::snapshot::{Jupyter, ProcessType, Slurm};
 use crate::watch::sample;
@@ -333,7 +332,7 @@ fn what_is_to_be_left_out_is_left_out_with_all_its_rows() {
         let selector = selector(text);
         let any = rows.iter().any(|row| selector.fits(row, &me()));
         assert_eq!(any, row, "{text}");
-        assert_eq!(selector.selects(&rows, &me()), process, "{text}");
+        assert_eq!(selector.selects(&rows, |_| true, &me()), process, "{text}");
     }
 }
 

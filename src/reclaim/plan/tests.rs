@@ -6,6 +6,8 @@ use std::time::Duration;
 use super::*;
 use crate::model::Gpu;
 use crate::model::finding::Action;
+use crate::model::row::{Me, ProcessRow, places};
+use crate::model::selector::{Selected, Selector};
 use crate::model::snapshot::{Jupyter, Parent};
 use crate::reclaim::policy::{
     Exempt, FindingSelector, Limits, NamedProcesses, ProcessNames, Signal,
@@ -43,6 +45,16 @@ fn asking(kinds: &[Kind], rules: &[&str]) -> FindingSelector {
         rules: rules.iter().map(|&rule| rule.into()).collect(),
         ..FindingSelector::default()
     }
+}
+
+/// What a selector means of a snapshot.
+fn selected(seen: &Snapshot, findings: &[Finding], text: &str) -> Option<Selected> {
+    let places = places(seen, findings).into_iter();
+    let rows: Vec<_> = places
+        .map(|place| ProcessRow::new(seen, findings, place))
+        .collect();
+    let selector = Selector::parse(text).unwrap().unwrap();
+    Some(selector.select(seen, &rows, findings.iter(), &Me::default()))
 }
 
 fn by_name(names: ProcessNames) -> Guard {
@@ -242,12 +254,8 @@ fn what_is_asked_for_narrows_it() {
     };
     let (any, all) = (FindingSelector::default(), Limits::default());
     assert_eq!(leaders(&any, &all), [80, 70], "most memory first");
-    let on = |gpus: &[u32]| Limits {
-        gpus: gpus.to_vec(),
-        ..Limits::default()
-    };
-    let of = |user: String| Limits {
-        users: vec![user.into()],
+    let of = |terms: &str| Limits {
+        selected: selected(&seen, &findings, terms),
         ..Limits::default()
     };
     let old = Limits {
@@ -259,10 +267,10 @@ fn what_is_asked_for_narrows_it() {
         ..Limits::default()
     };
     let limited: [(Limits, &[u32]); 6] = [
-        (on(&[1]), &[80]),
-        (on(&[0, 1]), &[80, 70]),
-        (of("ann".to_owned()), &[70]),
-        (of(OWNER.to_string()), &[80, 70]),
+        (of("gpu:1"), &[80]),
+        (of("gpu:0,1"), &[80, 70]),
+        (of("user=ann"), &[70]),
+        (of(&format!("user={OWNER}")), &[80, 70]),
         (old, &[70]),
         (large, &[80]),
     ];

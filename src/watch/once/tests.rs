@@ -18,6 +18,7 @@ fn options(theme: Theme, depth: Depth) -> Options {
         speed: 1.0,
         mouse: false,
         me: Me::default(),
+        filter: None,
         interval: Duration::from_secs(1),
         theme,
         depth,

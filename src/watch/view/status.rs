@@ -110,7 +110,7 @@ fn selected(subject: &Subject<'_>, lines: &mut Lines<'_>) {
             lines.write(&text, 3, look.plain());
             lines.write(&whereabouts(subject, process, look), 2, look.faint());
         }
-        Err(reason) => match subject.ended() {
+        Err(reason) => match subject.ended {
             Some(ended) => {
                 let text = "the process has ended, and NVML still lists it; it was:";
                 lines.write(text, 1, look.caution());

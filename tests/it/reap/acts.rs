@@ -100,6 +100,27 @@ fn one_that_ignores_it_is_killed_after_the_grace() {
 }
 
 #[test]
+fn what_is_named_and_does_not_fit_is_left_alone() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let holder = stage.holder(OBEYS);
+    stage.release(&holder, Duration::ZERO);
+    let pid = holder.pid.to_string();
+    let own = rustix::process::geteuid().as_raw();
+    for terms in ["user:4294967294", "mem>3GiB", "!gpu:0", "idle>1h"] {
+        let terms = format!("--where={terms}");
+        let output = stage.run(&["kill", &pid, "--yes", &terms]);
+        assert_eq!(output.code, 1, "{terms}: {output:?}");
+        assert!(holder.is_alive() && stage.events().is_empty(), "{terms}");
+    }
+    let terms = format!("--where=user:{own} mem>1GiB gpu:0");
+    let output = stage.run(&["kill", &pid, "--yes", &terms]);
+    assert_eq!(output.code, 0, "{output:?}");
+    assert!(!holder.is_alive());
+}
+
+#[test]
 fn one_that_is_stopped_is_made_to_go_on() {
     let Some(stage) = Stage::new() else {
         return;

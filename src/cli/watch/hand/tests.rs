@@ -76,6 +76,7 @@ fn begun_with(
         snapshot: &snapshot,
         findings: &[],
         spared: &hand.spared,
+        selected: None,
     };
     let (plan, guard) = plan_there(policy, scene);
     let (tools, _) = tools(folder).unwrap();

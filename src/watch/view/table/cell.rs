@@ -42,7 +42,7 @@ pub(super) fn cell<'a>(
         )),
         Column::User => match process.and_then(|it| it.user.as_deref()) {
             Some(user) => (clean(user, width), look.plain()),
-            None => match subject.ended().and_then(|it| it.user.as_deref()) {
+            None => match subject.ended.and_then(|it| it.user.as_deref()) {
                 Some(user) => (clean(user, width), look.plain()),
                 None => plain(process.and_then(|it| it.uid).map(|uid| uid.to_string())),
             },
@@ -101,7 +101,7 @@ pub(super) fn cell<'a>(
                 (Cow::Owned(text), look.plain())
             }
             Err(reason) => {
-                let text = match subject.ended() {
+                let text = match subject.ended {
                     Some(ended) => format!("ended: {}", command::brief(&ended.as_named(), width)),
                     None => format!("unresolved: {}", clean(reason, width)),
                 };

@@ -1,0 +1,26 @@
+//! `--where`, as it may be typed to every command that selects.
+
+use clap::Args;
+
+use crate::model::Selector;
+
+/// Which rows are meant.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Where {
+    /// Only what fits all of these terms: 'user:ann gpu:0 idle>10m mem>4GiB', as after / in watch
+    ///
+    /// A word is looked for everywhere; NAME:VALUE in one field, with commas between alternatives; < and >
+    /// compare what has a number; ! before a term negates it. What is not known fits no term, negated or
+    /// not. ? in `gpumem watch` lists the fields.
+    #[arg(long = "where", value_name = "TERMS", value_parser = terms)]
+    pub terms: Vec<Selector>,
+}
+
+/// What leaves nothing out was hardly meant: a variable of a script was empty.
+fn terms(text: &str) -> Result<Selector, String> {
+    match Selector::parse(text) {
+        Ok(Some(selector)) => Ok(selector),
+        Ok(None) => Err("it is empty; write user:ann, or leave it out".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,324 @@
+//! `--where`, and its short forms: the same words give the same rows in every command.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::support::run;
+
+const GIB: u64 = 1 << 30;
+/// The built-in recording: other than `--demo`, the screen plays it to its end.
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/source/demo.jsonl.zst");
+
+type Pids = BTreeSet<u64>;
+
+fn pid(value: &Value) -> Option<u64> {
+    value["pid"].as_u64()
+}
+
+/// The processes that `ps` shows, listed or not.
+fn ps(replay: &str, more: &[&str]) -> Pids {
+    let output = run(&[&["ps", "--json", "--replay", replay], more].concat());
+    assert_eq!((output.code, &*output.stderr), (0, ""), "{more:?}");
+    let snapshot = output.json();
+    let gpus = snapshot["gpus"].as_array().unwrap().iter();
+    let rows = gpus.flat_map(|gpu| gpu["processes"].as_array().unwrap());
+    let listed: Pids = rows.filter_map(pid).collect();
+    let processes = snapshot["processes"].as_array().unwrap().iter();
+    let is_monitor = |it: &&Value| {
+        let command = it["command"][0].as_str().unwrap_or_default();
+        command.contains("nvidia-persistenced")
+    };
+    listed
+        .into_iter()
+        .chain(processes.filter(|it| !is_monitor(it)).filter_map(pid))
+        .collect()
+}
+
+/// The processes of which `check` reports something.
+fn check(replay: &str, more: &[&str]) -> Pids {
+    let output = run(&[
+        &["check", "--json", "--fail-on=info", "--replay", replay],
+        more,
+    ]
+    .concat());
+    let findings = output.json()["findings"].clone();
+    let findings = findings.as_array().unwrap().iter();
+    let pids: Pids = findings.filter_map(|it| pid(&it["process"])).collect();
+    assert_eq!(output.code, i32::from(!pids.is_empty()), "{output:?}");
+    pids
+}
+
+/// The processes that `reap` would end, or refuses to, of all that it could.
+fn reap(replay: &str, all: &Pids, more: &[&str]) -> Pids {
+    let all: Vec<String> = all.iter().map(u64::to_string).collect();
+    let all = all.join(",");
+    let output = run(&[
+        &[
+            "reap",
+            "-n",
+            "--json",
+            "--servers",
+            "--graphics",
+            "--pid",
+            &all,
+            "--replay",
+            replay,
+        ],
+        more,
+    ]
+    .concat());
+    let plan = output.json();
+    let list = |key: &str| plan[key].as_array().unwrap().clone();
+    let targets = list("targets").into_iter();
+    let members = targets.flat_map(|it| it["members"].as_array().unwrap().clone());
+    members
+        .chain(list("refused"))
+        .filter_map(|it| pid(&it))
+        .collect()
+}
+
+/// The processes in the table of the screen.
+fn watch(replay: &str, more: &[&str]) -> Pids {
+    let output = run(&[
+        &["watch", "--once", "--size=200x60", "--replay", replay],
+        more,
+    ]
+    .concat());
+    assert_eq!(output.code, 0, "{output:?}");
+    let lines = output
+        .stdout
+        .lines()
+        .skip_while(|line| !(line.trim_start().starts_with("GPU") && line.contains(" PID")));
+    let rows = lines.skip(1).take_while(|line| !line.starts_with("──"));
+    let pid = |line: &str| {
+        let word = line.split_whitespace().nth(1)?;
+        word.split('/').next()?.parse().ok()
+    };
+    rows.filter_map(pid).collect()
+}
+
+/// Compares what the four make of a selection, and returns it.
+fn same(replay: &str, more: &[&str], all: &Pids, found: &Pids, screen: &str) -> Pids {
+    let rows = ps(replay, more);
+    assert_eq!(
+        watch(replay, &[&format!("--where={screen}")]),
+        rows,
+        "watch {more:?}"
+    );
+    let of_found: Pids = rows.intersection(found).copied().collect();
+    assert_eq!(check(replay, more), of_found, "check {more:?}");
+    assert_eq!(reap(replay, all, more), rows, "reap {more:?}");
+    rows
+}
+
+#[test]
+fn the_same_words_give_the_same_rows_of_the_demo() {
+    let all = ps(DEMO, &[]);
+    let found = check(DEMO, &[]);
+    assert!(all.len() > found.len() && !found.is_empty());
+    for (terms, expected) in [
+        ("user:1002", &[398_120][..]),
+        ("idle>10m mem>4GiB", &[207_344, 398_120, 448_016]),
+        ("!user:emre rss<2GiB", &[2_914]),
+    ] {
+        let rows = same(DEMO, &[&format!("--where={terms}")], &all, &found, terms);
+        assert_eq!(rows, expected.iter().copied().collect(), "{terms}");
+    }
+    // And so do the short forms.
+    let of_gpu = same(
+        DEMO,
+        &["--gpu=1", "--user=ben,chen"],
+        &all,
+        &found,
+        "gpu:1 user=ben,chen",
+    );
+    assert_eq!(of_gpu, Pids::from([398_120, 455_102]));
+}
+
+/// Two GPUs and processes that call themselves what they like. All are stopped, so that there is a
+/// finding about each that is known.
+fn hostile() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("hostile.jsonl");
+    let process = |pid: u32, user: &str, uid: u32, command: &[&str], more: Value| {
+        let mut process = json!({"pid": pid, "start_ticks": pid, "start_time": "2026-01-01T00:00:00Z",
+            "user": user, "uid": uid, "state": "T", "command": command, "comm": "x) R (",
+            "gpu_files": ["/dev/nvidia0"], "rss_bytes": u64::from(pid) * GIB, "cpu_percent": 1.0,
+            "cpu_seconds": 5.0, "ppid": 1, "environment": {}});
+        let more = more.as_object().unwrap().clone();
+        process.as_object_mut().unwrap().extend(more);
+        process
+    };
+    let processes = json!([
+        process(11, "1002", 1001, &["user:ben", "gpu:0"], json!({"framework": "pytorch"})),
+        process(12, "ben", 1002, &["python", "a \"b\" \\ c.py"], json!({
+            "jupyter": {"notebook_path": "\u{1b}[2J, idle>1h \"x\".ipynb"}})),
+        process(13, "Ben", 1003, &["\u{202e}evil\n; rm -rf /", "--lr=3"], json!({
+            "container": {"runtime": "docker", "id": "3f2a9c0d11e2aabb", "name": "!user:ben"}})),
+        process(14, "o'hara, mem>1GiB", 1004, &["日本語", "-v"], json!({
+            "slurm": {"job_id": "812", "job_name": "-gpu:0"}, "framework": "jax"})),
+        {"pid": 15, "unresolved": "user:ben of another namespace", "user": "ben", "uid": 1002},
+        process(16, "ben", 1002, &["holder"], json!({
+            "gpu_files": ["/dev/nvidia1"], "systemd_unit": "a b.service"})),
+    ]);
+    let row = |pid: u32, gib: u64| json!({"pid": pid, "type": "compute", "used_bytes": gib * GIB, "sm_percent": 0});
+    let gpu = |index: u32, used: u64, rows: Value| {
+        json!({"index": index, "minor_number": index,
+        "uuid": format!("GPU-{index}abc-0:1"), "name": "NVIDIA \u{1b}[31mH100, 80GB",
+        "memory": {"total_bytes": 80 * GIB, "reserved_bytes": 0, "used_bytes": used * GIB, "free_bytes": (80 - used) * GIB},
+        "mig_devices": [], "processes": rows})
+    };
+    let gpus = json!([
+        gpu(0, 7, json!([row(11, 1), row(12, 2), row(15, 4)])),
+        gpu(1, 20, json!([row(11, 8), row(13, 3), row(14, 9)])),
+    ]);
+    let lines = (0..80).map(|at| {
+        let snapshot = json!({"schema": "gpumem.snapshot/1", "gpus": gpus, "processes": processes,
+            "time": format!("2026-01-01T01:{:02}:{:02}Z", at * 45 / 60, at * 45 % 60),
+            "host": {"pid_namespace": "host", "boot_id": "b"}});
+        format!("{snapshot}\n")
+    });
+    std::fs::write(&path, lines.collect::<String>()).unwrap();
+    (folder, path)
+}
+
+fn hostile_rows(path: &Path) -> (String, Pids, Pids) {
+    let replay = path.to_str().unwrap().to_owned();
+    let (all, found) = (ps(&replay, &[]), check(&replay, &[]));
+    assert_eq!(all, Pids::from([11, 12, 13, 14, 15, 16]));
+    assert_eq!(
+        found,
+        Pids::from([11, 12, 13, 14]),
+        "who is listed, and known"
+    );
+    (replay, all, found)
+}
+
+#[test]
+fn the_same_words_give_the_same_rows_whatever_a_process_calls_itself() {
+    let (_folder, path) = hostile();
+    let (replay, all, found) = hostile_rows(&path);
+    for (terms, expected) in [
+        // A name that is a number, and the number of somebody else.
+        ("user:1002", &[11, 12, 16][..]),
+        ("user=ben", &[12, 16]),
+        ("user:ben", &[12, 13, 16]),
+        ("user:\"o'hara, mem>1GiB\"", &[14]),
+        ("!user:ben", &[11, 14]),
+        ("gpu:0", &[11, 12, 15]),
+        ("gpu:1", &[11, 13, 14, 16]),
+        ("gpu:gpu-1ABC", &[11, 13, 14, 16]),
+        ("gpu:\"GPU-0abc-0:1\"", &[11, 12, 15]),
+        ("gpu:1,h100", &[11, 12, 13, 14, 15, 16]),
+        ("pid:12", &[12]),
+        ("pid>13", &[14, 15, 16]),
+        ("name:\"x) r (\"", &[11, 12, 13, 14, 16]),
+        ("\"user:ben\"", &[11, 15, 13]),
+        ("command:--lr=3", &[13]),
+        ("command:\"; RM -rf\"", &[13]),
+        ("日本", &[14]),
+        ("notebook:\"idle>1h\"", &[12]),
+        ("framework:pytorch", &[11]),
+        ("!framework:pytorch", &[12, 13, 14, 16]),
+        ("container:\"!user:ben\"", &[13]),
+        ("job:\"-gpu:0\"", &[14]),
+        ("unit:\"a b\"", &[16]),
+        ("state:stopped", &[11, 12, 13, 14, 16]),
+        ("finding:stopped", &[11, 12, 13, 14]),
+        ("kind:compute", &[11, 12, 13, 14, 15]),
+        ("is:unlisted", &[16]),
+        ("mem>=3GiB", &[11, 13, 14, 15]),
+        ("mem>10%", &[14]),
+        ("sm<5", &[11, 12, 13, 14, 15]),
+        ("cpu<5", &[11, 12, 13, 14, 16]),
+        ("rss>12GiB", &[13, 14, 16]),
+        ("idle>30m", &[11, 12, 13, 14]),
+        ("runtime<2h", &[11, 12, 13, 14, 16]),
+        ("gpu:0 mem>4GiB", &[]),
+    ] {
+        let rows = same(&replay, &[&format!("--where={terms}")], &all, &found, terms);
+        assert_eq!(rows, expected.iter().copied().collect(), "{terms}");
+    }
+    let rows = same(
+        &replay,
+        &["--where=user:ben", "--where=gpu:0"],
+        &all,
+        &found,
+        "user:ben gpu:0",
+    );
+    assert_eq!(rows, Pids::from([12]), "all of them have to fit");
+}
+
+#[test]
+fn what_is_to_be_left_out_is_not_ended_for_what_it_has_elsewhere() {
+    let (_folder, path) = hostile();
+    let (replay, all, _) = hostile_rows(&path);
+    // 11 is on both GPUs: its row on the other is shown, and no finding about it and no plan for it.
+    let without = ["--where=!gpu:0"];
+    assert_eq!(ps(&replay, &without), Pids::from([11, 13, 14, 16]));
+    assert_eq!(check(&replay, &without), Pids::from([13, 14]));
+    assert_eq!(reap(&replay, &all, &without), Pids::from([13, 14, 16]));
+}
+
+#[test]
+fn a_selection_that_makes_no_sense_is_refused_before_anything_is_done() {
+    for command in ["ps", "check", "reap", "kill", "watch"] {
+        for (terms, message) in [
+            ("usr:ann", "no term is called \"usr\"; did you mean user?"),
+            ("", "it is empty; write user:ann, or leave it out"),
+            (
+                "mem>20",
+                "mem: \"20\" has no unit; write 20GiB, 20MiB or 20%",
+            ),
+            ("idle>ten", "idle: \"ten\" is not a duration"),
+            (
+                "state:bored",
+                "no state begins with \"bored\"; there are running",
+            ),
+        ] {
+            let output = run(&[command, "--demo", &format!("--where={terms}")]);
+            let output = match command {
+                "kill" => run(&["kill", "7", &format!("--where={terms}")]),
+                _ => output,
+            };
+            assert_eq!(
+                (output.code, &*output.stdout),
+                (2, ""),
+                "{command}: {output:?}"
+            );
+            assert!(
+                output.stderr.contains(message),
+                "{command}: {}",
+                output.stderr
+            );
+        }
+    }
+    for command in ["ps", "check", "reap"] {
+        for (option, message) in [
+            (
+                "--gpu=9",
+                "--gpu 9: there is no such GPU; there are 0, 1, 2, 3",
+            ),
+            ("--gpu=", "--gpu : there is no such GPU"),
+            ("--where=gpu:9", "--where gpu:9: there is no such GPU"),
+            (
+                "--gpu=GPU-",
+                "--gpu GPU- is the beginning of more than one UUID (gpu:0, gpu:1, gpu:2, gpu:3)",
+            ),
+        ] {
+            let output = run(&[command, "--demo", option]);
+            assert_eq!(
+                (output.code, &*output.stdout),
+                (2, ""),
+                "{command}: {output:?}"
+            );
+            assert!(
+                output.stderr.contains(message),
+                "{command}: {}",
+                output.stderr
+            );
+        }
+    }
+}
