@@ -1,0 +1,76 @@
+//! A text that is looked for in what a row says.
+
+/// A text that is looked for, whatever the case.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Needle {
+    typed: String,
+    lower: String,
+}
+
+impl Needle {
+    /// What was typed.
+    pub fn new(typed: impl Into<String>) -> Self {
+        let typed = typed.into();
+        let lower = typed.to_lowercase();
+        Self { typed, lower }
+    }
+
+    /// As it was typed.
+    pub fn typed(&self) -> &str {
+        &self.typed
+    }
+
+    /// Whether a text has it in it.
+    pub fn is_in(&self, text: &str) -> bool {
+        if self.lower.is_ascii() {
+            let (text, part) = (text.as_bytes(), self.lower.as_bytes());
+            return part.is_empty()
+                || text
+                    .windows(part.len())
+                    .any(|window| window.eq_ignore_ascii_case(part));
+        }
+        text.to_lowercase().contains(&self.lower)
+    }
+
+    /// Whether a text is it.
+    pub fn is(&self, text: &str) -> bool {
+        if self.lower.is_ascii() {
+            return text.eq_ignore_ascii_case(&self.lower);
+        }
+        text.to_lowercase() == self.lower
+    }
+
+    pub(super) fn is_in_or_is(&self, text: &str, whole: bool) -> bool {
+        if whole {
+            self.is(text)
+        } else {
+            self.is_in(text)
+        }
+    }
+
+    /// Whether a word, in whichever case, begins with it.
+    pub(super) fn begins(&self, word: &str) -> bool {
+        word.get(..self.lower.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(&self.lower))
+    }
+
+    /// The number that it is.
+    pub(super) fn number(&self) -> Option<u32> {
+        let is_digits = self.typed.bytes().all(|byte| byte.is_ascii_digit());
+        self.typed.parse().ok().filter(|_| is_digits)
+    }
+
+    /// Whether a UUID is it, or begins with it.
+    pub(super) fn is_uuid_of(&self, uuid: &str, whole: bool) -> bool {
+        if whole {
+            self.is(uuid)
+        } else {
+            self.begins(uuid)
+        }
+    }
+
+    /// Whether it can only be meant as a UUID.
+    pub fn is_uuid(&self) -> bool {
+        self.lower.starts_with("gpu-") || self.lower.starts_with("mig-")
+    }
+}

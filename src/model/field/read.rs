@@ -1,0 +1,294 @@
+//! What each field says of a row: without making text where it can, for it is asked of every row.
+
+use super::needle::Needle;
+use super::{ANY, Field, STATES, state_letter};
+use crate::model::finding::Kind;
+use crate::model::program::file_name;
+use crate::model::row::{Me, ProcessRow, notebook};
+use crate::model::snapshot::{Gpu, Process, ProcessType};
+
+impl Field {
+    /// Its value as a number: bytes, percent, seconds. `is_share`: as a share of the whole, in percent.
+    pub(in crate::model) fn number(self, row: &ProcessRow<'_>, is_share: bool) -> Option<f64> {
+        let process = row.process.ok();
+        match self {
+            Self::Gpu => row.gpu.map(|gpu| f64::from(gpu.index)),
+            Self::Pid => row.pid().map(f64::from),
+            Self::Memory if is_share => row.memory_percent(),
+            Self::Memory => row.used_bytes().map(|bytes| bytes as f64),
+            Self::Sm => row.entry?.sm_percent.map(f64::from),
+            Self::Cpu => process?.cpu_percent,
+            Self::HostMemory => process?.rss_bytes.map(|bytes| bytes as f64),
+            Self::Idle => row.idle_seconds,
+            Self::Runtime => row.runtime_seconds(),
+            _ => None,
+        }
+    }
+
+    /// Whether its value is this number, where it is one that names something.
+    pub(in crate::model) fn is_number(self, row: &ProcessRow<'_>, number: u32) -> Option<bool> {
+        match self {
+            Self::Gpu => row.is_on(number),
+            Self::Pid => {
+                let inner = row.process.ok().and_then(|it| it.namespace_pid);
+                Some(row.pid()? == number || inner == Some(number))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether its value is, or has in it, what is looked for; `None` where that is not known.
+    pub(in crate::model) fn has(
+        self,
+        row: &ProcessRow<'_>,
+        me: &Me,
+        needle: &Needle,
+        whole: bool,
+    ) -> Option<bool> {
+        let fits = |text: &str| needle.is_in_or_is(text, whole);
+        match self {
+            Self::Gpu => gpu_is(row, needle, whole),
+            Self::Finding => {
+                let fits = |kind: Kind| needle.is(ANY) || needle.begins(kind.name());
+                Some(kinds(row).any(fits))
+            }
+            Self::Kind => {
+                let names: &[&str] = match row.entry?.kind {
+                    ProcessType::Compute => &["compute"],
+                    ProcessType::Graphics => &["graphics"],
+                    ProcessType::ComputeGraphics => &["compute", "graphics"],
+                    ProcessType::Mps => &["mps"],
+                    ProcessType::Other => &["other"],
+                };
+                Some(names.iter().any(|name| needle.begins(name)))
+            }
+            Self::Is if needle.begins("mine") => row.is_of(me),
+            Self::Is => row.identity.map(|_| !row.is_listed()),
+            Self::User => user_is(row.process.ok()?, needle, whole),
+            Self::State => {
+                let state = row.process.ok()?.state?;
+                Some(match state_letter(needle.typed()) {
+                    Some(letter) => letter == state,
+                    None => STATES
+                        .iter()
+                        .any(|&(name, letter)| letter == state && needle.begins(name)),
+                })
+            }
+            Self::Command => {
+                let process = row.process.ok()?;
+                process.command.as_ref()?;
+                Some(command_has(process, needle, whole))
+            }
+            _ => {
+                let process = row.process.ok()?;
+                if labels(self, process).into_iter().flatten().any(fits) {
+                    return Some(true);
+                }
+                is_known(self, process).then_some(false)
+            }
+        }
+    }
+}
+
+/// What the rules found of a row.
+fn kinds(row: &ProcessRow<'_>) -> impl Iterator<Item = Kind> {
+    row.finding.into_iter().flat_map(|finding| {
+        let also = finding.also.iter().map(|also| also.kind);
+        std::iter::once(finding.kind).chain(also)
+    })
+}
+
+/// Whether that a process lacks a label of a field is known.
+fn is_known(field: Field, process: &Process) -> bool {
+    match field {
+        // Whose descriptors may be read, its libraries were read as well.
+        Field::Framework => process.framework.is_some() || process.gpu_files.is_some(),
+        Field::Name => process.comm.is_some() || process.command.is_some(),
+        // A kernel is told by its command line.
+        Field::Notebook => match &process.jupyter {
+            Some(jupyter) => jupyter.notebook_path.is_some(),
+            None => process.command.is_some(),
+        },
+        // Anybody may read in which container, unit or job a process is.
+        _ => true,
+    }
+}
+
+/// Whether an account's name is, or has in it, what is looked for, or its uid is it. Two accounts may
+/// differ by case alone, so that a whole name is compared with it.
+fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
+    let name = process.user.as_deref();
+    let is_named = name.is_some_and(|name| match whole {
+        true => name == needle.typed(),
+        false => needle.is_in(name),
+    });
+    if is_named {
+        return Some(true);
+    }
+    match needle.number() {
+        Some(uid) => process.uid.map(|own| own == uid),
+        None => name.map(|_| false),
+    }
+}
+
+/// Whether a row's GPU, or one that it holds open, is called so: by its UUID or the beginning of it, by
+/// its part, or by its name.
+fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
+    if needle.typed().is_empty() {
+        return Some(false);
+    }
+    if let Some(index) = needle.number() {
+        return row.is_on(index);
+    }
+    if needle.is_uuid() {
+        let mut answer = Some(false);
+        for gpu in &row.snapshot.gpus {
+            match row.is_on(gpu.index) {
+                Some(true) if has_uuid(gpu, row, needle, whole) => return Some(true),
+                Some(true) if gpu.uuid.is_some() => {}
+                Some(false) => {}
+                _ => answer = None,
+            }
+        }
+        return answer;
+    }
+    let gpu = row.gpu?;
+    let named = gpu
+        .name
+        .as_deref()
+        .map(|name| needle.is_in_or_is(name, whole));
+    let is_part = row.place_on_gpus().is_some_and(|part| needle.is(&part));
+    if is_part { Some(true) } else { named }
+}
+
+fn has_uuid(gpu: &Gpu, row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> bool {
+    let (gpu_instance, compute_instance) = row.instance();
+    let part = gpu.mig_device(gpu_instance, compute_instance);
+    let uuids = [
+        gpu.uuid.as_deref(),
+        part.and_then(|part| part.uuid.as_deref()),
+    ];
+    uuids
+        .into_iter()
+        .flatten()
+        .any(|uuid| needle.is_uuid_of(uuid, whole))
+}
+
+/// Whether a GPU is called so, or a part of it unless `all` of it is meant.
+pub fn is_called(gpu: &Gpu, needle: &Needle, whole: bool, all: bool) -> bool {
+    if needle.typed().is_empty() {
+        return false;
+    }
+    if let Some(index) = needle.number() {
+        return gpu.index == index;
+    }
+    let parts = || gpu.mig_devices.iter().filter(|_| !all);
+    if needle.is_uuid() {
+        let parts = parts().map(|part| part.uuid.as_deref());
+        let mut uuids = parts.chain([gpu.uuid.as_deref()]).flatten();
+        return uuids.any(|uuid| needle.is_uuid_of(uuid, whole));
+    }
+    let name = gpu.name.as_deref();
+    name.is_some_and(|name| needle.is_in_or_is(name, whole))
+        || parts().any(|part| needle.is(&part.name_on(gpu.index)))
+}
+
+/// The texts that a process has for a field.
+fn labels(field: Field, process: &Process) -> [Option<&str>; 4] {
+    match field {
+        Field::Name => {
+            let program = process.command.as_deref().and_then(|it| it.first());
+            [
+                process.comm.as_deref(),
+                process.executable.as_deref().map(file_name),
+                program.map(|path| file_name(path)),
+                None,
+            ]
+        }
+        Field::Notebook => [notebook(process), None, None, None],
+        Field::Framework => [
+            process.framework.as_deref(),
+            process.framework_version.as_deref(),
+            library(process, 0),
+            library(process, 1),
+        ],
+        Field::Container => {
+            let container = process.container.as_deref();
+            let pod = process.kubernetes.as_deref();
+            [
+                container.and_then(|it| it.name.as_deref()),
+                container.and_then(|it| it.id.as_deref()),
+                container.and_then(|it| it.runtime.as_deref()),
+                pod.and_then(|it| it.container_name.as_deref()),
+            ]
+        }
+        Field::Pod => {
+            let pod = process.kubernetes.as_deref();
+            [
+                pod.and_then(|it| it.pod_name.as_deref()),
+                pod.and_then(|it| it.pod_uid.as_deref()),
+                pod.and_then(|it| it.namespace.as_deref()),
+                None,
+            ]
+        }
+        Field::Job => {
+            let slurm = process.slurm.as_deref();
+            [
+                slurm.and_then(|it| it.job_id.as_deref()),
+                slurm.and_then(|it| it.job_name.as_deref()),
+                None,
+                None,
+            ]
+        }
+        Field::Unit => [process.systemd_unit.as_deref(), None, None, None],
+        _ => [None; 4],
+    }
+}
+
+/// What a process has loaded beside its framework, by its place in the list.
+fn library(process: &Process, place: usize) -> Option<&str> {
+    process.libraries.as_deref()?.get(place).map(|it| &**it)
+}
+
+/// Whether the command line has it in one of its words; across words, where there are blanks in it.
+fn command_has(process: &Process, needle: &Needle, whole: bool) -> bool {
+    let words = process.command.as_deref().unwrap_or_default();
+    if whole || needle.typed().contains(' ') {
+        return needle.is_in_or_is(&words.join(" "), whole);
+    }
+    words.iter().any(|word| needle.is_in(word))
+}
+
+/// Whether a row has a word anywhere.
+pub(in crate::model) fn any_has(row: &ProcessRow<'_>, needle: &Needle) -> bool {
+    let has = |text: Option<&str>| text.is_some_and(|text| needle.is_in(text));
+    let is_digits = needle.typed().bytes().all(|b| b.is_ascii_digit());
+    let in_pid = |pid: u32| is_digits && needle.is_in(&pid.to_string());
+    if row.pid().is_some_and(in_pid) {
+        return true;
+    }
+    if has(row.gpu.and_then(|gpu| gpu.name.as_deref())) {
+        return true;
+    }
+    if kinds(row).any(|kind| needle.is_in(kind.name())) {
+        return true;
+    }
+    let process = match row.process {
+        Ok(process) => process,
+        Err(reason) => return needle.is_in(reason),
+    };
+    let fields = [
+        Field::Name,
+        Field::Notebook,
+        Field::Framework,
+        Field::Container,
+        Field::Pod,
+        Field::Job,
+        Field::Unit,
+    ];
+    has(process.user.as_deref())
+        || command_has(process, needle, false)
+        || fields
+            .iter()
+            .any(|&field| labels(field, process).into_iter().any(has))
+}

@@ -1,0 +1,195 @@
+//! What was typed, as terms.
+
+use super::{Order, Quantity, SelectorError, Sign, Term, Test};
+use crate::model::field::{FIELDS, FieldSpec, Needle, Notation};
+use crate::units::{Amount, Bytes, Span};
+
+/// Whether the last word that was typed may be the beginning of a term.
+pub fn is_begun(text: &str) -> bool {
+    let tokens = tokens(text);
+    let Some((_, last)) = tokens
+        .last()
+        .filter(|_| !text.ends_with(char::is_whitespace))
+    else {
+        return false;
+    };
+    let typed: String = last.iter().map(|&(c, _)| c.to_ascii_lowercase()).collect();
+    let begun = typed.trim_start_matches(['!', '-']);
+    last.iter().all(|&(_, is_quoted)| !is_quoted)
+        && FIELDS
+            .iter()
+            .flat_map(|spec| spec.names)
+            .any(|name| name.starts_with(begun))
+}
+
+/// What was typed before the last word or term.
+pub fn without_last(text: &str) -> &str {
+    let tokens = tokens(text);
+    tokens.last().map_or("", |&(start, _)| &text[..start])
+}
+
+/// A character, and whether it stood in quotes.
+pub(super) type Typed = (char, bool);
+
+/// What blanks part, with the byte where each begins. A quote that is not closed ends with the text.
+pub(super) fn tokens(text: &str) -> Vec<(usize, Vec<Typed>)> {
+    let mut tokens = Vec::new();
+    let mut token: Vec<Typed> = Vec::new();
+    let mut start = None;
+    let mut quoted = false;
+    let mut chars = text.char_indices();
+    while let Some((at, c)) = chars.next() {
+        if c.is_whitespace() && !quoted {
+            let begun = start.take();
+            tokens.extend(begun.map(|start| (start, std::mem::take(&mut token))));
+            continue;
+        }
+        start.get_or_insert(at);
+        match c {
+            '"' => quoted = !quoted,
+            '\\' if quoted => token.extend(chars.next().map(|(_, c)| (c, true))),
+            c => token.push((c, quoted)),
+        }
+    }
+    tokens.extend(start.map(|start| (start, token)));
+    // An empty pair of quotes is no word.
+    tokens.retain(|(_, token)| !token.is_empty());
+    tokens
+}
+
+fn text_of(typed: &[Typed]) -> String {
+    typed.iter().map(|&(c, _)| c).collect()
+}
+
+impl Term {
+    pub(super) fn parse(token: &[Typed]) -> Result<Self, SelectorError> {
+        let (is_negated, rest) = match token {
+            [('!' | '-', false), rest @ ..] => (true, rest),
+            all => (false, all),
+        };
+        if rest.is_empty() {
+            return Err(SelectorError::Unfinished {
+                term: text_of(token),
+                example: "!user:ann",
+            });
+        }
+        Test::parse(rest).map(|test| Self { is_negated, test })
+    }
+}
+
+impl Test {
+    fn parse(token: &[Typed]) -> Result<Self, SelectorError> {
+        let is_sign = |(c, quoted): &Typed| matches!(c, ':' | '<' | '=' | '>') && !quoted;
+        let word = || Ok(Self::Word(Needle::new(text_of(token))));
+        let Some(at) = token.iter().position(is_sign) else {
+            return word();
+        };
+        let name = text_of(&token[..at]).to_lowercase();
+        let (sign, length) = match (token[at].0, token.get(at + 1)) {
+            (':', _) => (Sign::Colon, 1),
+            ('<', Some(('=', false))) => (Sign::Compare(Order::AtMost), 2),
+            ('>', Some(('=', false))) => (Sign::Compare(Order::AtLeast), 2),
+            ('<', _) => (Sign::Compare(Order::Less), 1),
+            ('>', _) => (Sign::Compare(Order::More), 1),
+            _ => (Sign::Compare(Order::Equal), 1),
+        };
+        let known = FIELDS
+            .iter()
+            .find(|spec| spec.names.contains(&name.as_str()));
+        let Some(spec) = known else {
+            // `--lr=3` and `10:04` are text; `usr:ann` is a slip.
+            let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase());
+            return if is_name && sign != Sign::Compare(Order::Equal) {
+                Err(SelectorError::Unknown { name })
+            } else {
+                word()
+            };
+        };
+        let alternatives: Vec<String> = token[at + length..]
+            .split(|&typed| typed == (',', false))
+            .map(text_of)
+            .filter(|text| !text.is_empty())
+            .collect();
+        if alternatives.is_empty() {
+            return Err(SelectorError::Unfinished {
+                term: text_of(token),
+                example: spec.example,
+            });
+        }
+        Self::of(spec, sign, alternatives)
+    }
+
+    fn of(spec: &FieldSpec, sign: Sign, alternatives: Vec<String>) -> Result<Self, SelectorError> {
+        let field = spec.field;
+        let is_number = match (spec.notation, sign) {
+            (Notation::Text | Notation::OneOf(_), _) => false,
+            // A GPU has a name as well; its numbers have an order.
+            (Notation::Gpu, Sign::Colon | Sign::Compare(Order::Equal)) => false,
+            (Notation::Gpu, _) => alternatives.iter().all(|text| text.parse::<u32>().is_ok()),
+            _ => true,
+        };
+        if is_number {
+            let any = alternatives
+                .into_iter()
+                .map(|typed| Quantity::parse(spec, typed))
+                .collect::<Result<Vec<_>, _>>()?;
+            return Ok(Self::Number { field, sign, any });
+        }
+        let whole = match sign {
+            Sign::Colon => false,
+            Sign::Compare(Order::Equal) => true,
+            Sign::Compare(_) => {
+                return Err(SelectorError::NoOrder {
+                    name: spec.names[0],
+                    example: spec.example,
+                });
+            }
+        };
+        for value in &alternatives {
+            spec.allows(value)
+                .map_err(|there_are| SelectorError::NoneSuch {
+                    name: spec.names[0],
+                    value: value.clone(),
+                    there_are: there_are.join(" "),
+                })?;
+        }
+        let any = alternatives.into_iter().map(Needle::new).collect();
+        Ok(Self::Text { field, whole, any })
+    }
+}
+
+impl Quantity {
+    fn parse(spec: &FieldSpec, typed: String) -> Result<Self, SelectorError> {
+        let name = spec.names[0];
+        let wrong = |error| SelectorError::Quantity { name, error };
+        let no_number = || SelectorError::Number {
+            name,
+            value: typed.clone(),
+            example: spec.example,
+        };
+        let mut is_share = false;
+        let number = match spec.notation {
+            Notation::BytesOrShare => match typed.parse().map_err(wrong)? {
+                Amount::Size(bytes) => bytes.0 as f64,
+                Amount::Share(percent) => {
+                    is_share = true;
+                    percent
+                }
+            },
+            Notation::Bytes => typed.parse::<Bytes>().map_err(wrong)?.0 as f64,
+            Notation::Seconds => typed.parse::<Span>().map_err(wrong)?.seconds(),
+            Notation::Percent => {
+                let digits = typed.strip_suffix('%').unwrap_or(&typed).trim_end();
+                let plain = digits.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+                let number = digits.parse::<f64>().ok().filter(|_| plain);
+                number.ok_or_else(no_number)?
+            }
+            _ => f64::from(typed.parse::<u32>().map_err(|_| no_number())?),
+        };
+        Ok(Self {
+            number,
+            is_share,
+            typed,
+        })
+    }
+}
