@@ -331,10 +331,8 @@ impl Selector {
 
     /// Whether rows on a GPU can fit, by what is asked of GPUs.
     pub fn allows_gpu(&self, gpu: &Gpu) -> bool {
-        let of_gpus = self.terms.iter().filter(|term| term.test.is_of_gpus());
-        of_gpus
-            .map(|term| term.test.is_called(gpu, term.is_negated) != term.is_negated)
-            .all(|fits| fits)
+        let mut of_gpus = self.terms.iter().filter(|term| term.test.is_of_gpus());
+        of_gpus.all(|term| term.test.is_called(gpu, term.is_negated) != term.is_negated)
     }
 
     /// What it calls GPUs that it asks for, as it was typed, and which of these are called so. Of a UUID

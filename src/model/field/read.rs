@@ -64,7 +64,7 @@ impl Field {
             }
             Self::Is if needle.begins("mine") => row.is_of(me),
             Self::Is => row.identity.map(|_| !row.is_listed()),
-            Self::User => user_is(row.process.ok()?, needle, whole),
+            Self::User => by_names(row, |process| user_is(process, needle, whole)),
             Self::State => {
                 let state = row.process.ok()?.state?;
                 Some(match state_letter(needle.typed()) {
@@ -74,19 +74,32 @@ impl Field {
                         .any(|&(name, letter)| letter == state && needle.begins(name)),
                 })
             }
-            Self::Command => {
-                let process = row.process.ok()?;
+            Self::Command => by_names(row, |process| {
                 process.command.as_ref()?;
                 Some(command_has(process, needle, whole))
-            }
+            }),
             _ => {
-                let process = row.process.ok()?;
-                if labels(self, process).into_iter().flatten().any(fits) {
-                    return Some(true);
+                let has = |process: &Process| {
+                    if labels(self, process).into_iter().flatten().any(fits) {
+                        return Some(true);
+                    }
+                    is_known(self, process).then_some(false)
+                };
+                match self {
+                    Self::Name => by_names(row, has),
+                    _ => has(row.process.ok()?),
                 }
-                is_known(self, process).then_some(false)
             }
         }
+    }
+}
+
+/// Reads the process of a row, or the names that are left of one that has ended.
+fn by_names<T>(row: &ProcessRow<'_>, read: impl FnOnce(&Process) -> Option<T>) -> Option<T> {
+    match (row.process, row.ended) {
+        (Ok(process), _) => read(process),
+        (Err(_), Some(ended)) => read(&ended.as_named()),
+        (Err(_), None) => None,
     }
 }
 
@@ -273,9 +286,14 @@ pub(in crate::model) fn any_has(row: &ProcessRow<'_>, needle: &Needle) -> bool {
     if kinds(row).any(|kind| needle.is_in(kind.name())) {
         return true;
     }
-    let process = match row.process {
-        Ok(process) => process,
-        Err(reason) => return needle.is_in(reason),
+    let named;
+    let process = match (row.process, row.ended) {
+        (Ok(process), _) => process,
+        (Err(_), Some(ended)) => {
+            named = ended.as_named();
+            &named
+        }
+        (Err(reason), None) => return needle.is_in(reason),
     };
     let fields = [
         Field::Name,
