@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{getpgrp, getsid};
+// As in `signals`: 0 is a number here.
+use nix::unistd::{getpgrp, getsid};
 use rustix::termios::{Action, QueueSelector, tcflow, tcflush, tcgetpgrp, tcgetsid};
 
 /// A frame may take so long before the rest of it is left for later.
@@ -45,7 +46,10 @@ impl Output {
             rustix::termios::isatty(&file).then(|| File::from(file))
         };
         // Another user's terminal may be written to and not opened, but by the name that is everybody's.
-        let is_own = || tcgetsid(io::stdout()).is_ok_and(|owner| getsid(None) == Ok(owner));
+        let session = || getsid(None).map(|session| session.as_raw());
+        let is_own = || {
+            tcgetsid(io::stdout()).is_ok_and(|owner| Ok(owner.as_raw_nonzero().get()) == session())
+        };
         let file = anew("/dev/stdout").or_else(|| is_own().then(|| anew("/dev/tty"))?);
         let may_block = file.is_none();
         let file = match file {
@@ -147,7 +151,7 @@ impl Write for Output {
 /// Whether this program may change the terminal now; one that runs in the background would be stopped
 /// for it, and its shell has the terminal's modes as it wants them.
 pub(super) fn is_foreground() -> bool {
-    tcgetpgrp(io::stdout()).is_ok_and(|group| group == getpgrp())
+    tcgetpgrp(io::stdout()).is_ok_and(|group| group.as_raw_nonzero().get() == getpgrp().as_raw())
         // What is not this session's terminal has no job control.
         || tcgetsid(io::stdout()).is_err()
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 
-use rustix::process::{getpgrp, getsid, kill_current_process_group};
+// Of a group or session from outside this PID namespace the number is 0 here, which rustix takes for impossible.
+use nix::unistd::{getpgrp, getsid};
+use rustix::process::kill_current_process_group;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTOU};
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::{SigId, flag, low_level};

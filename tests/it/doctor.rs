@@ -303,7 +303,7 @@ fn who_is_not_root_is_told_what_stays_hidden() {
 #[test]
 fn a_broken_configuration_is_a_finding_and_no_failure() {
     let machine = Machine::new(&one_gpu(&[]));
-    Diagnosis::of(&machine, &[], 0).says("configuration", "ok", &["no file", "13 rules"]);
+    Diagnosis::of(&machine, &[], 0).says("configuration", "ok", &["no file", "14 rules"]);
     machine.configure("[[keep]]\nuser = \"ann\"\nreason = \"x\"\n[rules.idle]\nenabled = false\n");
     let words = [
         "gpumem/config.toml",
