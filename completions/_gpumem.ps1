@@ -46,8 +46,9 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
             break
         }
         'gpumem;ps' {
-            [CompletionResult]::new('--gpu', '--gpu', [CompletionResultType]::ParameterName, 'Only these GPUs, by index or UUID')
+            [CompletionResult]::new('--gpu', '--gpu', [CompletionResultType]::ParameterName, 'Only these GPUs, by index or UUID (or its beginning)')
             [CompletionResult]::new('--user', '--user', [CompletionResultType]::ParameterName, 'Only processes of these users, by name or uid')
+            [CompletionResult]::new('--where', '--where', [CompletionResultType]::ParameterName, 'Only what fits all of these terms: ''user:ann gpu:0 idle>10m mem>4GiB'', as after / in watch')
             [CompletionResult]::new('--sort', '--sort', [CompletionResultType]::ParameterName, 'Order of the processes')
             [CompletionResult]::new('--replay', '--replay', [CompletionResultType]::ParameterName, 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine')
             [CompletionResult]::new('--nvml-library', '--nvml-library', [CompletionResultType]::ParameterName, 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1')
@@ -67,8 +68,9 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
             [CompletionResult]::new('--fail-on', '--fail-on', [CompletionResultType]::ParameterName, 'Exit with 1 if there is a finding of this severity or higher [default: warning; with --wait-free none]')
             [CompletionResult]::new('--rule', '--rule', [CompletionResultType]::ParameterName, 'Apply only these rules, also where they are switched off')
             [CompletionResult]::new('--kind', '--kind', [CompletionResultType]::ParameterName, 'Apply only rules of these kinds, also where they are switched off')
-            [CompletionResult]::new('--gpu', '--gpu', [CompletionResultType]::ParameterName, 'Report only on these GPUs (index or UUID); ignore read errors on others')
+            [CompletionResult]::new('--gpu', '--gpu', [CompletionResultType]::ParameterName, 'Report only on these GPUs (index, UUID or its beginning); ignore read errors on others')
             [CompletionResult]::new('--user', '--user', [CompletionResultType]::ParameterName, 'Report only on processes of these users, by name or uid')
+            [CompletionResult]::new('--where', '--where', [CompletionResultType]::ParameterName, 'Only what fits all of these terms: ''user:ann gpu:0 idle>10m mem>4GiB'', as after / in watch')
             [CompletionResult]::new('--max-used', '--max-used', [CompletionResultType]::ParameterName, 'Fail where a GPU uses more than this at the end')
             [CompletionResult]::new('--max-unattributed', '--max-unattributed', [CompletionResultType]::ParameterName, 'Fail where more than this is used by no process that NVML lists, at the end')
             [CompletionResult]::new('--wait-free', '--wait-free', [CompletionResultType]::ParameterName, 'Wait until this much memory is free on that GPU, or on any one (of --gpu); then exit with 0')
@@ -106,6 +108,7 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
         }
         'gpumem;watch' {
             [CompletionResult]::new('--interval', '--interval', [CompletionResultType]::ParameterName, 'Time between samples [default: 1s, or the configuration''s]')
+            [CompletionResult]::new('--where', '--where', [CompletionResultType]::ParameterName, 'Only what fits all of these terms: ''user:ann gpu:0 idle>10m mem>4GiB'', as after / in watch')
             [CompletionResult]::new('--speed', '--speed', [CompletionResultType]::ParameterName, 'How fast a recording plays, as a multiple of real time')
             [CompletionResult]::new('--theme', '--theme', [CompletionResultType]::ParameterName, 'The colours [default: auto]')
             [CompletionResult]::new('--once', '--once', [CompletionResultType]::ParameterName, 'Print one picture to standard output, and end')
@@ -129,8 +132,9 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
             [CompletionResult]::new('--pid', '--pid', [CompletionResultType]::ParameterName, 'These processes, whatever the rules say')
             [CompletionResult]::new('--notebook', '--notebook', [CompletionResultType]::ParameterName, 'The kernels of these notebooks, by path or the end of it, whatever the rules say')
             [CompletionResult]::new('--kernel', '--kernel', [CompletionResultType]::ParameterName, 'These notebook kernels, by id, whatever the rules say')
-            [CompletionResult]::new('--gpu', '--gpu', [CompletionResultType]::ParameterName, 'Only what holds memory on these GPUs, by index or UUID')
+            [CompletionResult]::new('--gpu', '--gpu', [CompletionResultType]::ParameterName, 'Only what holds memory on these GPUs, by index or UUID (or its beginning)')
             [CompletionResult]::new('--user', '--user', [CompletionResultType]::ParameterName, 'Only processes of these users, by name or uid; those of others take --all-users')
+            [CompletionResult]::new('--where', '--where', [CompletionResultType]::ParameterName, 'Only what fits all of these terms: ''user:ann gpu:0 idle>10m mem>4GiB'', as after / in watch')
             [CompletionResult]::new('--kind', '--kind', [CompletionResultType]::ParameterName, 'Only what is found of these kinds, also by rules that are switched off [default: orphan, stopped, idle]')
             [CompletionResult]::new('--rule', '--rule', [CompletionResultType]::ParameterName, 'Only what these rules found, also where they are switched off')
             [CompletionResult]::new('--older-than', '--older-than', [CompletionResultType]::ParameterName, 'Only findings at least this old; of processes that are named, those that have run at least this long')
@@ -162,6 +166,7 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
             break
         }
         'gpumem;kill' {
+            [CompletionResult]::new('--where', '--where', [CompletionResultType]::ParameterName, 'Only what fits all of these terms: ''user:ann gpu:0 idle>10m mem>4GiB'', as after / in watch')
             [CompletionResult]::new('--signal', '--signal', [CompletionResultType]::ParameterName, 'The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL')
             [CompletionResult]::new('--grace', '--grace', [CompletionResultType]::ParameterName, 'How long each signal may take before the next one, instead of what is usual')
             [CompletionResult]::new('--nvml-library', '--nvml-library', [CompletionResultType]::ParameterName, 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1')

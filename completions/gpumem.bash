@@ -133,7 +133,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__check)
-            opts="-q -h --json --window --interval --fail-on --rule --kind --gpu --user --max-used --max-unattributed --wait-free --timeout --quiet --no-store --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-q -h --json --window --interval --fail-on --rule --kind --gpu --user --where --max-used --max-unattributed --wait-free --timeout --quiet --no-store --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -164,6 +164,10 @@ _gpumem() {
                     return 0
                     ;;
                 --user)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --where)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -761,12 +765,16 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__kill)
-            opts="-y -h --yes --signal --grace --direct --all-users --graphics --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-y -h --where --yes --signal --grace --direct --all-users --graphics --nvml-library --nvml-timeout --config --color --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --where)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --signal)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -887,7 +895,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__ps)
-            opts="-h --json --gpu --user --sort --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-h --json --gpu --user --where --sort --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -898,6 +906,10 @@ _gpumem() {
                     return 0
                     ;;
                 --user)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --where)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -973,7 +985,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__reap)
-            opts="-y -n -h --pid --notebook --kernel --gpu --user --kind --rule --older-than --min --yes --dry-run --signal --grace --direct --all-users --graphics --servers --json --history --watch --window --no-store --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-y -n -h --pid --notebook --kernel --gpu --user --where --kind --rule --older-than --min --yes --dry-run --signal --grace --direct --all-users --graphics --servers --json --history --watch --window --no-store --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -996,6 +1008,10 @@ _gpumem() {
                     return 0
                     ;;
                 --user)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --where)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1296,13 +1312,17 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__watch)
-            opts="-h --interval --speed --ascii --theme --once --size --keys --no-mouse --no-store --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-h --interval --where --speed --ascii --theme --once --size --keys --no-mouse --no-store --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --where)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

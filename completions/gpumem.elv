@@ -42,8 +42,9 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand man 'Print a manual page'
         }
         &'gpumem;ps'= {
-            cand --gpu 'Only these GPUs, by index or UUID'
+            cand --gpu 'Only these GPUs, by index or UUID (or its beginning)'
             cand --user 'Only processes of these users, by name or uid'
+            cand --where 'Only what fits all of these terms: ''user:ann gpu:0 idle>10m mem>4GiB'', as after / in watch'
             cand --sort 'Order of the processes'
             cand --replay 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine'
             cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
@@ -62,8 +63,9 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --fail-on 'Exit with 1 if there is a finding of this severity or higher [default: warning; with --wait-free none]'
             cand --rule 'Apply only these rules, also where they are switched off'
             cand --kind 'Apply only rules of these kinds, also where they are switched off'
-            cand --gpu 'Report only on these GPUs (index or UUID); ignore read errors on others'
+            cand --gpu 'Report only on these GPUs (index, UUID or its beginning); ignore read errors on others'
             cand --user 'Report only on processes of these users, by name or uid'
+            cand --where 'Only what fits all of these terms: ''user:ann gpu:0 idle>10m mem>4GiB'', as after / in watch'
             cand --max-used 'Fail where a GPU uses more than this at the end'
             cand --max-unattributed 'Fail where more than this is used by no process that NVML lists, at the end'
             cand --wait-free 'Wait until this much memory is free on that GPU, or on any one (of --gpu); then exit with 0'
@@ -99,6 +101,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
         }
         &'gpumem;watch'= {
             cand --interval 'Time between samples [default: 1s, or the configuration''s]'
+            cand --where 'Only what fits all of these terms: ''user:ann gpu:0 idle>10m mem>4GiB'', as after / in watch'
             cand --speed 'How fast a recording plays, as a multiple of real time'
             cand --theme 'The colours [default: auto]'
             cand --once 'Print one picture to standard output, and end'
@@ -121,8 +124,9 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --pid 'These processes, whatever the rules say'
             cand --notebook 'The kernels of these notebooks, by path or the end of it, whatever the rules say'
             cand --kernel 'These notebook kernels, by id, whatever the rules say'
-            cand --gpu 'Only what holds memory on these GPUs, by index or UUID'
+            cand --gpu 'Only what holds memory on these GPUs, by index or UUID (or its beginning)'
             cand --user 'Only processes of these users, by name or uid; those of others take --all-users'
+            cand --where 'Only what fits all of these terms: ''user:ann gpu:0 idle>10m mem>4GiB'', as after / in watch'
             cand --kind 'Only what is found of these kinds, also by rules that are switched off [default: orphan, stopped, idle]'
             cand --rule 'Only what these rules found, also where they are switched off'
             cand --older-than 'Only findings at least this old; of processes that are named, those that have run at least this long'
@@ -153,6 +157,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --help 'Print help (see more with ''--help'')'
         }
         &'gpumem;kill'= {
+            cand --where 'Only what fits all of these terms: ''user:ann gpu:0 idle>10m mem>4GiB'', as after / in watch'
             cand --signal 'The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL'
             cand --grace 'How long each signal may take before the next one, instead of what is usual'
             cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'

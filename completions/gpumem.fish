@@ -46,8 +46,9 @@ complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "doctor" -d 'Show what
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "schema" -d 'Print the JSON Schema of what gpumem writes'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "completions" -d 'Print the completion script of a shell'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "man" -d 'Print a manual page'
-complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l gpu -d 'Only these GPUs, by index or UUID' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l gpu -d 'Only these GPUs, by index or UUID (or its beginning)' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l user -d 'Only processes of these users, by name or uid' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l sort -d 'Order of the processes' -r -f -a "gpu\t'GPU, then GPU memory'
 memory\t'GPU memory, the largest first'
 pid\t'Process id'
@@ -88,8 +89,9 @@ hoard\t''
 reserved\t''
 unattributed\t''
 pressure\t''"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l gpu -d 'Report only on these GPUs (index or UUID); ignore read errors on others' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l gpu -d 'Report only on these GPUs (index, UUID or its beginning); ignore read errors on others' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l user -d 'Report only on processes of these users, by name or uid' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-used -d 'Fail where a GPU uses more than this at the end' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-unattributed -d 'Fail where more than this is used by no process that NVML lists, at the end' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l wait-free -d 'Wait until this much memory is free on that GPU, or on any one (of --gpu); then exit with 0' -r
@@ -122,6 +124,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l no-store -d 'D
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l speed -d 'How fast a recording plays, as a multiple of real time' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l theme -d 'The colours [default: auto]' -r -f -a "auto\t'Light where COLORFGBG says so, else dark'
 dark\t'Light text on a dark ground'
@@ -149,8 +152,9 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -s h -l help -d 'Pr
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l pid -d 'These processes, whatever the rules say' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l notebook -d 'The kernels of these notebooks, by path or the end of it, whatever the rules say' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l kernel -d 'These notebook kernels, by id, whatever the rules say' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l gpu -d 'Only what holds memory on these GPUs, by index or UUID' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l gpu -d 'Only what holds memory on these GPUs, by index or UUID (or its beginning)' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l user -d 'Only processes of these users, by name or uid; those of others take --all-users' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l kind -d 'Only what is found of these kinds, also by rules that are switched off [default: orphan, stopped, idle]' -r -f -a "dead\t''
 stuck\t''
 orphan\t''
@@ -191,6 +195,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l watch -d 'Run as 
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l signal -d 'The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l grace -d 'How long each signal may take before the next one, instead of what is usual' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
