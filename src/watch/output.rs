@@ -46,7 +46,7 @@ impl Output {
             rustix::termios::isatty(&file).then(|| File::from(file))
         };
         // Another user's terminal may be written to and not opened, but by the name that is everybody's.
-        let session = || getsid(None).map(|session| session.as_raw());
+        let session = || getsid(None).map(nix::unistd::Pid::as_raw);
         let is_own = || {
             tcgetsid(io::stdout()).is_ok_and(|owner| Ok(owner.as_raw_nonzero().get()) == session())
         };

@@ -21,6 +21,7 @@ use mock_nvml::scene::{Fault, Gpu, MigDevice, Process, ProcessKind, Scene};
 use serde_json::Value;
 
 use crate::machine::{GIB, Machine, Running};
+use crate::support;
 
 /// Says to this binary which part of the matrix it is to do, as `part/parts`.
 const PART: &str = "GPUMEM_TEST_FAULTS_PART";
@@ -183,7 +184,15 @@ fn every_fault_invents_nothing_and_is_said() {
     if let Ok(part) = env::var(PART) {
         return work(&part);
     }
-    let processes: Vec<Running> = (0..PROCESSES).map(|_| Running::sleep()).collect();
+    // In sessions of their own: the tests beside this one listen in the one that it is in, for moments, and
+    // would be their front end then.
+    let alone = || Running::start(Command::new("setsid").args(["sleep", "600"]));
+    let processes: Vec<Running> = (0..PROCESSES).map(|_| alone()).collect();
+    for process in &processes {
+        let name = format!("/proc/{}/comm", process.pid());
+        let is_sleep = || std::fs::read_to_string(&name).is_ok_and(|it| it.trim() == "sleep");
+        support::wait_until("setsid has started it", is_sleep);
+    }
     let pids: Vec<u32> = processes.iter().map(Running::pid).collect();
     let machines: Vec<Machine> = (0..WORKERS).map(|_| Machine::new(&scene(&pids))).collect();
     let start = |(part, machine): (usize, &Machine)| {
