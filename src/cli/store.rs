@@ -493,6 +493,10 @@ mod tests {
         let mut rules = Settings::default();
         let before = longest(&rules);
         assert!(before >= Duration::from_secs(600));
+        assert!(
+            before < Duration::from_secs(7200),
+            "a cell that sleeps is no reason to wait"
+        );
         let day = Value::Span(Span::from_seconds(80_000.0));
         let idle = rules.rule_mut("idle").unwrap();
         assert!(idle.set("duration", day));

@@ -55,6 +55,9 @@ const LEAST_CPU_SHARE: f64 = 0.75;
 /// CPU use that was not told for longer than this is unknown.
 const OLDEST_CPU_SECONDS: f64 = 60.0;
 
+/// The setting of how long a cell may run without a sign of work.
+pub(super) const MAX_BUSY: &str = "max_busy";
+
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Settings {
@@ -133,7 +136,7 @@ impl Judge for Settings {
             field: Field::Percent(|settings| &mut settings.max_cpu_percent),
         },
         Setting {
-            name: "max_busy",
+            name: MAX_BUSY,
             meaning: "how long a running cell protects its notebook without output, CPU or GPU use",
             field: Field::Span(|settings| &mut settings.max_busy),
         },

@@ -150,13 +150,15 @@ impl Settings {
                 .any(|setting| setting.name == "enabled" && setting.value == Value::Flag(false))
         });
         let values = enabled.flat_map(|rule| {
-            let own = rule.settings().into_iter().map(|setting| setting.value);
+            let own = rule.settings().into_iter();
+            let own = own.map(|setting| (setting.name, setting.value));
             let others = rule.overrides().iter().flat_map(|(_, changes)| changes);
-            own.chain(others.map(|(_, value)| *value))
+            own.chain(others.map(|(name, value)| (*name, *value)))
                 .collect::<Vec<_>>()
         });
-        let spans = values.filter_map(|value| match value {
-            Value::Span(span) => Some(span.0),
+        let spans = values.filter_map(|(name, value)| match value {
+            // How long a cell may sleep is asked of notebooks in which one runs; all others are decided sooner.
+            Value::Span(span) if name != idle::MAX_BUSY => Some(span.0),
             _ => None,
         });
         spans.max().unwrap_or_default()
