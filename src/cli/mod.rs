@@ -14,7 +14,7 @@ mod ps;
 pub mod reap;
 mod record;
 mod rules;
-mod schema;
+pub mod schema;
 mod selection;
 mod store;
 mod trial;

@@ -3,16 +3,34 @@
 use super::args::{Schema, SchemaName};
 use super::exit::Exit;
 use super::print;
-use crate::report::schema;
+use super::reap::json::{self, History};
+use crate::model::Snapshot;
+use crate::report::{check, doctor, explain, schema};
 
 pub(super) fn run(args: &Schema) -> anyhow::Result<Exit> {
-    print(match args.name {
+    print(committed(args.name)).map(|()| Exit::Clean)
+}
+
+/// A format's schema, as it is built in.
+pub fn committed(name: SchemaName) -> &'static str {
+    match name {
         SchemaName::Check => schema::CHECK,
         SchemaName::Doctor => schema::DOCTOR,
         SchemaName::Explain => schema::EXPLAIN,
         SchemaName::History => schema::HISTORY,
         SchemaName::Reap => schema::REAP,
         SchemaName::Snapshot => schema::SNAPSHOT,
-    })
-    .map(|()| Exit::Clean)
+    }
+}
+
+/// A format's schema, as the type says that is written.
+pub fn derived(name: SchemaName) -> String {
+    match name {
+        SchemaName::Check => schema::written::<check::Report>(),
+        SchemaName::Doctor => schema::written::<doctor::Report>(),
+        SchemaName::Explain => schema::written::<explain::Report>(),
+        SchemaName::History => schema::written::<History>(),
+        SchemaName::Reap => schema::written::<json::Report>(),
+        SchemaName::Snapshot => schema::read::<Snapshot>(),
+    }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::evidence::Evidence;
@@ -10,7 +11,9 @@ use super::identity::Identity;
 use super::time::Time;
 
 /// How bad a finding is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, JsonSchema, Serialize, Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Worth knowing.
@@ -33,7 +36,9 @@ impl fmt::Display for Severity {
 
 /// What kind of waste it is; declared in the order in which something has to be done about it, so that
 /// of several on one process the first is the accusation.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, JsonSchema, Serialize, Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// NVML lists a process that is defunct or does not exist.
@@ -113,19 +118,19 @@ impl fmt::Display for Kind {
 }
 
 /// What a rule found.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Finding {
-    /// `rule:gpu uuid:pid:start`; the same after a restart.
+    /// The same for as long as it lasts, and over a restart.
     pub id: Arc<str>,
     /// The rule's name.
     pub rule: Arc<str>,
-    /// Its kind.
+    /// What kind of waste it is.
     pub kind: Kind,
     /// How bad it is.
     pub severity: Severity,
     /// When the state began, not when it was noticed.
     pub since: Time,
-    /// From `since` to the last snapshot in which it was so.
+    /// From since to the last snapshot in which it was so, in seconds.
     pub duration_seconds: f64,
     /// When it ceased; `null` while it lasts.
     pub resolved_at: Option<Time>,
@@ -133,33 +138,34 @@ pub struct Finding {
     pub gpus: Vec<FindingGpu>,
     /// The process it is about; `null` where it is about a GPU.
     pub process: Option<FindingProcess>,
-    /// The memory at stake.
+    /// The memory at stake, in bytes.
     pub memory_bytes: Option<u64>,
-    /// What the verdict rests on.
+    /// What the verdict rests on; its fields depend on kind.
     pub evidence: Evidence,
     /// The sentence a person reads. Holds names that a process chose: escape it for a terminal.
     pub message: String,
     /// What would give the memory back, gentlest first.
     pub advice: Vec<String>,
-    /// What gpumem may do about it by default.
+    /// What gpumem may do about it by default: `notify`, `jupyter-shutdown`, `terminate`.
     pub actions: Vec<Action>,
-    /// What else is so of the same process, and would be a finding of its own if this one were not.
+    /// What else is so of the same process, and would be a finding of its own if this one were not;
+    /// absent where nothing is.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<Also>,
 }
 
 /// A finding that another one on the same process stands before.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Also {
     /// The rule's name.
     pub rule: Arc<str>,
-    /// Its kind.
+    /// What kind of waste it is.
     pub kind: Kind,
     /// How bad it is.
     pub severity: Severity,
     /// When the state began.
     pub since: Time,
-    /// What the verdict rests on.
+    /// What the verdict rests on; its fields depend on kind.
     pub evidence: Evidence,
     /// The sentence a person reads.
     pub message: String,
@@ -179,7 +185,7 @@ impl From<&Finding> for Also {
 }
 
 /// A finding that an exemption of the configuration keeps from being reported and acted upon.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Kept {
     /// What would be reported.
     pub finding: Finding,
@@ -193,18 +199,18 @@ pub struct Kept {
 }
 
 /// A GPU in a finding.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct FindingGpu {
     /// NVML's index.
     pub index: u32,
     /// `"GPU-…"`.
     pub uuid: Option<Arc<str>>,
-    /// What the process holds there.
+    /// What the process holds there, in bytes.
     pub used_bytes: Option<u64>,
 }
 
-/// A process in a finding.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+/// The process that a finding is about; `null` where it is about a GPU.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct FindingProcess {
     /// The process id.
     pub pid: u32,
@@ -222,7 +228,7 @@ pub struct FindingProcess {
 }
 
 /// What gpumem may do about a finding by default.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
     /// Tell the owner.
@@ -234,7 +240,7 @@ pub enum Action {
 }
 
 /// What will be a finding when the rule's duration is over, if nothing changes.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Pending {
     /// The rule's name.
     pub rule: Arc<str>,
@@ -251,7 +257,7 @@ pub struct Pending {
 }
 
 /// A rule that could not be decided, and why.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct Undecided {
     /// The rule's name.
     pub rule: Arc<str>,

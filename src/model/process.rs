@@ -1,16 +1,18 @@
 //! One process of a snapshot: what Linux knows of it, where it runs, and which notebook it is.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::identity::{Identity, Start};
 use super::time::Time;
 
-/// A process, as Linux knows it. Without `start_ticks` and `start_time`, /proc does not know it (or
-/// what it knows was not believed), and it is never a target of any action.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+/// A process, as Linux knows it; identified by (boot_id, pid, start_ticks), never by pid alone. Without
+/// start_ticks and start_time /proc does not know it, or what it knows was not believed.
+#[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Process {
     /// The process id.
     pub pid: u32,
@@ -73,16 +75,18 @@ pub struct Process {
     /// `/proc/PID/exe`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executable: Option<Arc<str>>,
-    /// Since the last snapshot; one core is 100.
+    /// CPU use since the last snapshot. Percent; one core is 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub cpu_percent: Option<f64>,
-    /// In total.
+    /// CPU time in total, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub cpu_seconds: Option<f64>,
-    /// Resident host memory.
+    /// Resident host memory, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_bytes: Option<u64>,
-    /// Threads.
+    /// Number of threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
     /// Controlling terminal, `"pts/3"`.
@@ -192,7 +196,7 @@ impl Process {
 }
 
 /// What a process was that has ended while NVML still lists it.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct LastKnown {
     /// Clock ticks from boot to its start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -206,7 +210,7 @@ pub struct LastKnown {
     /// The kernel's short name of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comm: Option<Arc<str>>,
-    /// argv, as [`Process::command`].
+    /// argv; bounded in length, cut with `…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Arc<[Arc<str>]>>,
 }
@@ -223,28 +227,30 @@ impl LastKnown {
     }
 }
 
-/// Who started a process.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+/// Who started a process: its parent, unless that only adopted it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Parent {
     /// The process id.
     pub pid: u32,
     /// Clock ticks from boot to its start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_ticks: Option<u64>,
-    /// The kernel's short name.
+    /// The kernel's short name of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comm: Option<Arc<str>>,
-    /// argv; bounded in length.
+    /// argv; bounded in length, cut with `…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Arc<[Arc<str>]>>,
 }
 
 /// One who works with a process and listens.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Relative {
     /// The process id.
     pub pid: u32,
-    /// What it is to the process.
+    /// What it is to the process: `ancestor` of the same session, `descendant`, or `cgroup`, another
+    /// one of its service or container; `other` is one that gpumem did not know.
+    #[schemars(with = "String")]
     pub relation: Relation,
     /// argv; bounded in length, secrets are masked. Absent where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -254,7 +260,7 @@ pub struct Relative {
 }
 
 /// What one process is to another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Relation {
     /// Its parent, or a parent's parent of the same session.
@@ -270,26 +276,28 @@ pub enum Relation {
 
 /// What the living descendants of a process do: its children, theirs, and so on, by parent links. Who
 /// they are is looked at every five seconds, what they use in each sample.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Descendants {
     /// How many there are; absent where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
     /// What they used of the CPU since the last snapshot, with what children used that have ended
-    /// meanwhile; one core is 100.
+    /// meanwhile; one core is 100. Percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub cpu_percent: Option<f64>,
-    /// The same in total: it only goes up. Absent where it is not known.
+    /// The same in total, in seconds: it only goes up. Absent where it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub cpu_seconds: Option<f64>,
     /// Those of them that are processes of this snapshot, in ascending order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listed: Vec<u32>,
 }
 
-/// A container, as its cgroup names it, or the program that watches over it. One of which nothing is
-/// known is there too: a pid namespace of its own.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+/// The container that a process runs in, as its cgroup names it, or the program that watches over it.
+/// One of which nothing is known is there too: a pid namespace of its own.
+#[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Container {
     /// `docker`, `containerd`, `cri-o`, `podman`, `nerdctl`, `runc`, `crun`, `lxc`, `nspawn` …
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -310,7 +318,7 @@ pub struct Container {
 }
 
 /// A Kubernetes pod, as its cgroup names it.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Kubernetes {
     /// The pod's uid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -333,21 +341,23 @@ pub struct Kubernetes {
 ///
 /// It is the kernel's word: by the cgroup, or by the step daemon (`slurmstepd`) among the ancestors. What
 /// only the environment says is not known, for that is inherited and copied.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Slurm {
-    /// The job; of an array, the task's own number.
+    /// The job; of an array, the task's own number; gpumem writes text.
     #[serde(
         default,
         deserialize_with = "text_or_number",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schemars(with = "Option<TextOrNumber>")]
     pub job_id: Option<Arc<str>>,
-    /// The step.
+    /// The step; gpumem writes text.
     #[serde(
         default,
         deserialize_with = "text_or_number",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schemars(with = "Option<TextOrNumber>")]
     pub step_id: Option<Arc<str>>,
     /// The job's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -359,13 +369,15 @@ pub struct Slurm {
         deserialize_with = "text_or_number",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schemars(with = "Option<TextOrNumber>")]
     pub array_job_id: Option<Arc<str>>,
-    /// Which task of the array.
+    /// Which task of the array; gpumem writes text.
     #[serde(
         default,
         deserialize_with = "text_or_number",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schemars(with = "Option<TextOrNumber>")]
     pub array_task_id: Option<Arc<str>>,
     /// No step of the job is left on this machine: none of its step daemons lives. Absent where that
     /// cannot be told.
@@ -384,7 +396,7 @@ impl Slurm {
 }
 
 /// A Jupyter kernel and what its server says of it.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Jupyter {
     /// What runs it: `jupyter`, `jupyterhub`, `voila`, `kernelgateway`, `vscode`, `papermill`, `nbconvert`,
     /// `marimo`, `colab`, `databricks`, `jupyter-console`, `jupyter-qtconsole`, `spyder`; `ipykernel` where a
@@ -419,10 +431,10 @@ pub struct Jupyter {
     /// `idle`, `busy` …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution_state: Option<Arc<str>>,
-    /// The server's last activity.
+    /// When it was last active, as the server says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_activity: Option<Time>,
-    /// Open connections.
+    /// Number of open connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<u32>,
 }
@@ -468,20 +480,34 @@ impl Jupyter {
     }
 }
 
-/// Identifiers that older writers gave as numbers.
+/// An identifier: text; older writers gave numbers.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum TextOrNumber {
+    Text(Arc<str>),
+    Number(u64),
+}
+
+impl JsonSchema for TextOrNumber {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "TextOrNumber".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": ["string", "integer"] })
+    }
+}
+
 fn text_or_number<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Arc<str>>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Either {
-        Text(Arc<str>),
-        Number(u64),
-    }
-    Ok(
-        Option::<Either>::deserialize(deserializer)?.map(|either| match either {
-            Either::Text(text) => text,
-            Either::Number(number) => number.to_string().into(),
-        }),
-    )
+    let either = Option::<TextOrNumber>::deserialize(deserializer)?;
+    Ok(either.map(|either| match either {
+        TextOrNumber::Text(text) => text,
+        TextOrNumber::Number(number) => number.to_string().into(),
+    }))
 }

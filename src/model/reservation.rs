@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::process::{Container, Kubernetes, Slurm};
@@ -18,7 +19,7 @@ use crate::units::GIB;
 const UNLISTED_BYTES: u64 = GIB;
 
 /// What a job or a container was given, by the environment of its oldest process that names it.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Reservation {
     /// The process.
     pub pid: u32,

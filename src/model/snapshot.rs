@@ -4,8 +4,10 @@
 //! and every `--replay` reads them. Units are in the names; what is not known is absent, never 0.
 //! Strings are shared (`Arc`), because the next sample carries the same ones again.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use schemars::{JsonSchema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 pub use super::process::{Container, Jupyter, Kubernetes, LastKnown, Parent, Process, Slurm};
@@ -15,12 +17,14 @@ use super::time::Time;
 /// The `schema` that this version writes.
 pub const SCHEMA: &str = "gpumem.snapshot/1";
 
-/// Everything that was seen at one instant.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+/// Everything that gpumem saw at one instant: what `gpumem ps --json` prints, and each line of a
+/// recording. Units are in the names. What is not known is absent or `null`, never 0. A reader ignores
+/// fields that it does not know.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Format and major version.
     pub schema: Schema,
-    /// When the sample was taken (UTC).
+    /// When the sample was taken: RFC 3339, UTC.
     pub time: Time,
     /// The machine.
     #[serde(default, deserialize_with = "or_default")]
@@ -28,10 +32,11 @@ pub struct Snapshot {
     /// The NVIDIA driver.
     #[serde(default, deserialize_with = "or_default")]
     pub driver: Driver,
-    /// The GPUs, in NVML's index order.
+    /// The GPUs, in the order of NVML's indices.
     #[serde(default, deserialize_with = "or_default")]
     pub gpus: Vec<Gpu>,
-    /// Each process that NVML lists on a GPU, or that holds a GPU device file open; once.
+    /// Each process that NVML lists on a GPU, or that holds a GPU device file open; once, whatever the
+    /// number of its GPUs.
     #[serde(default, deserialize_with = "or_default")]
     pub processes: Vec<Process>,
     /// The GPUs that jobs and containers were given, as far as the environments of their processes may be read;
@@ -68,6 +73,20 @@ impl Snapshot {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Schema;
 
+impl JsonSchema for Schema {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Schema".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> schemars::Schema {
+        json_schema!({ "type": "string", "const": SCHEMA })
+    }
+}
+
 impl Serialize for Schema {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(SCHEMA)
@@ -99,7 +118,7 @@ impl<'de> Deserialize<'de> for Schema {
 }
 
 /// The machine.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Host {
     /// The host's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,8 +129,9 @@ pub struct Host {
     /// The kernel's release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Arc<str>>,
-    /// Whose pids these are: the host's or a container's.
+    /// Whose pids these are: `host` or `container`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub pid_namespace: Option<PidNamespace>,
     /// Seconds that the machine has been suspended since boot (`CLOCK_BOOTTIME` less
     /// `CLOCK_MONOTONIC`). A change between two snapshots means that it slept.
@@ -124,7 +144,7 @@ pub struct Host {
 }
 
 /// Whose pids a snapshot's pids are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PidNamespace {
     /// The initial pid namespace.
@@ -135,7 +155,7 @@ pub enum PidNamespace {
 }
 
 /// The NVIDIA driver.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Driver {
     /// `"580.159.03"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -148,8 +168,8 @@ pub struct Driver {
     pub cuda_version: Option<Arc<str>>,
 }
 
-/// One GPU.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+/// One GPU. A lost one keeps its identity and has neither memory nor processes.
+#[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Gpu {
     /// NVML's index.
     pub index: u32,
@@ -183,49 +203,55 @@ pub struct Gpu {
     /// failure: under WSL the driver does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_memory_unavailable: Option<Arc<str>>,
-    /// Share of time in which any kernel ran.
+    /// Share of time in which any kernel ran. Percent, 0 to 100.
     #[serde(
         default,
         deserialize_with = "whole",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schemars(with = "Option<f64>", range(min = 0))]
     pub gpu_percent: Option<u32>,
-    /// Share of time in which memory was read or written.
+    /// Share of time in which memory was read or written. Percent, 0 to 100.
     #[serde(
         default,
         deserialize_with = "whole",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schemars(with = "Option<f64>", range(min = 0))]
     pub memory_percent: Option<u32>,
-    /// Degrees.
+    /// Degrees Celsius.
     #[serde(
         default,
         deserialize_with = "whole",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schemars(with = "Option<f64>")]
     pub temperature_celsius: Option<u32>,
-    /// Power drawn.
+    /// Power drawn, in watts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power_watts: Option<f64>,
-    /// The enforced limit.
+    /// The enforced power limit, in watts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power_limit_watts: Option<f64>,
-    /// SM clock.
+    /// SM clock, in MHz.
     #[serde(
         default,
         deserialize_with = "whole",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schemars(with = "Option<f64>", range(min = 0))]
     pub sm_clock_mhz: Option<u32>,
-    /// Fan speed.
+    /// Fan speed. Percent.
     #[serde(
         default,
         deserialize_with = "whole",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schemars(with = "Option<f64>", range(min = 0))]
     pub fan_percent: Option<u32>,
     /// P-state, 0 (fastest) to 15.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 15))]
     pub performance_state: Option<u32>,
     /// `default`, `exclusive_thread`, `prohibited`, `exclusive_process`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -236,16 +262,19 @@ pub struct Gpu {
     /// Whether MIG is on; absent where the GPU has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_mode: Option<bool>,
-    /// MIG devices.
+    /// Its MIG devices.
     #[serde(default, deserialize_with = "or_default")]
+    #[schemars(with = "Option<Vec<MigDevice>>")]
     pub mig_devices: Vec<MigDevice>,
     /// Seconds since the driver last answered for this GPU; absent while it answers. Memory, power
     /// and the process list are then the last known ones; utilization is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub stale_seconds: Option<f64>,
     /// For how many of the seconds since the last snapshot the driver's samples of its processes were read,
     /// which keeps some 10 s of them; absent where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub sampled_seconds: Option<f64>,
     /// One row per (process, GPU instance); absent where the list could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -262,13 +291,14 @@ impl Gpu {
     }
 }
 
-/// A GPU's memory; `used` excludes `reserved` (NVML's memory info v2).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+/// Framebuffer memory, in bytes; of a MIG device, its GPU instance's. Used excludes reserved (NVML's
+/// memory info v2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Memory {
     /// All of it.
     pub total_bytes: u64,
-    /// Held by the driver and firmware; absent where only memory info v1 exists, whose `used`
-    /// includes it.
+    /// Held by driver and firmware; absent where the driver is too old to tell it apart, and then
+    /// used_bytes includes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved_bytes: Option<u64>,
     /// Allocated.
@@ -278,7 +308,7 @@ pub struct Memory {
 }
 
 /// A MIG device.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct MigDevice {
     /// Its number on its GPU, as `CUDA_VISIBLE_DEVICES` and `nvidia-smi -L` count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -305,7 +335,7 @@ pub struct MigDevice {
 }
 
 /// Which of NVML's process lists a process was on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub enum ProcessType {
     /// A CUDA context.
     #[default]
@@ -326,62 +356,68 @@ pub enum ProcessType {
 }
 
 /// A process's share of one GPU.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct GpuProcess {
     /// As NVML gives it: a hint, not a proof.
     pub pid: u32,
-    /// Which process lists it was on.
+    /// Which of the process lists of NVML it was on: `compute`, `graphics`, `compute+graphics` or `mps`;
+    /// `other` is one that gpumem did not know.
     #[serde(rename = "type", default, deserialize_with = "or_default")]
+    #[schemars(with = "String")]
     pub kind: ProcessType,
     /// Memory held; absent where NVML says not available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
-    /// The highest sample since the last snapshot; 0 where the driver supports process utilization
-    /// and had none for this process; absent where it does not.
+    /// Use of the SMs: the highest sample since the last snapshot. 0 where the driver tells the use of
+    /// processes and had no sample of this one; absent where it does not. Percent, 0 to 100.
     #[serde(
         default,
         deserialize_with = "whole",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schemars(with = "Option<f64>", range(min = 0))]
     pub sm_percent: Option<u32>,
-    /// As `sm_percent`, of memory traffic.
+    /// As sm_percent, of memory traffic. Percent, 0 to 100.
     #[serde(
         default,
         deserialize_with = "whole",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schemars(with = "Option<f64>", range(min = 0))]
     pub memory_percent: Option<u32>,
-    /// As `sm_percent`, of the encoder.
+    /// As sm_percent, of the encoder. Percent, 0 to 100.
     #[serde(
         default,
         deserialize_with = "whole",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schemars(with = "Option<f64>", range(min = 0))]
     pub encoder_percent: Option<u32>,
-    /// As `sm_percent`, of the decoder.
+    /// As sm_percent, of the decoder. Percent, 0 to 100.
     #[serde(
         default,
         deserialize_with = "whole",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schemars(with = "Option<f64>", range(min = 0))]
     pub decoder_percent: Option<u32>,
-    /// Under MIG.
+    /// GPU instance, under MIG.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_instance_id: Option<u32>,
-    /// Under MIG.
+    /// Compute instance, under MIG.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_instance_id: Option<u32>,
 }
 
-/// Something that could not be read.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// Something that could not be read; the rest stands.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct ReadError {
-    /// The GPU it was of; absent for the whole driver or host.
+    /// The GPU it was of, by NVML's index; absent for the whole driver or host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
-    /// The call or file.
+    /// The call, file or option.
     pub call: Arc<str>,
-    /// What went wrong.
+    /// What went wrong, in words.
     pub error: Arc<str>,
 }
 

@@ -1,10 +1,12 @@
 //! An instant: milliseconds since the Unix epoch, written as RFC 3339 in UTC.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Sub;
 use std::str::FromStr;
 
 use jiff::Timestamp;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Milliseconds since the Unix epoch (UTC); in JSON `"2026-11-21T10:04:05.123Z"`.
@@ -63,6 +65,20 @@ impl FromStr for Time {
     fn from_str(text: &str) -> Result<Self, jiff::Error> {
         let timestamp: Timestamp = text.parse()?;
         Ok(Self(timestamp.as_millisecond()))
+    }
+}
+
+impl JsonSchema for Time {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Time".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "date-time" })
     }
 }
 

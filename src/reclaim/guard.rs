@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::keep::{Keep, VARIABLE};
@@ -102,7 +103,7 @@ const COMM_BYTES: usize = 15;
 const NEVER: i32 = -1000;
 
 /// Why a process is not touched.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Protection {
     /// The first process, or the first of the kernel's.

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use super::step::Deed;
@@ -97,7 +98,7 @@ pub enum Event {
 }
 
 /// Who acts.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Actor {
     /// gpumem's process.
     pub pid: u32,
@@ -113,7 +114,7 @@ pub struct Actor {
 }
 
 /// A process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Process {
     /// The process id.
     pub pid: u32,
@@ -122,7 +123,7 @@ pub struct Process {
 }
 
 /// What was not done.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Failure {
     /// The process; `None` where somebody was asked.
     pub pid: Option<u32>,
@@ -239,7 +240,7 @@ pub struct Past {
 }
 
 /// An act as the ledger tells it. What the ledger does not hold of it is `None`.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct PastAct {
     /// Its name.
     pub id: Arc<str>,
@@ -256,7 +257,7 @@ pub struct PastAct {
 }
 
 /// A deed as the ledger tells it.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct PastDeed {
     /// When it was announced, or told of.
     pub time: Time,

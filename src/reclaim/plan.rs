@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::guard::{Call, Guard, Protection};
@@ -70,7 +71,7 @@ pub struct Plan {
 }
 
 /// What is left alone.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Refused {
     /// The process; `None` where there is none.
     pub pid: Option<u32>,
@@ -87,7 +88,7 @@ pub struct Refused {
 }
 
 /// Why something is left alone.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum Why {
     /// It, or one of its family, is not to be touched.

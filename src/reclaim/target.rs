@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::guard::Call;
@@ -10,7 +11,7 @@ use crate::model::finding::{Finding, Kind};
 use crate::model::{Identity, Start, Time};
 
 /// What is ended together.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Target {
     /// `pid:start` of its leader.
     pub id: Arc<str>,
@@ -55,7 +56,7 @@ impl Target {
 }
 
 /// Why something is a target.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum Reason {
     /// A person named it.
@@ -68,7 +69,7 @@ pub enum Reason {
 }
 
 /// A finding as it is written down.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Because {
     /// Its id.
     pub id: Arc<str>,
@@ -83,6 +84,7 @@ pub struct Because {
     /// The sentence. Holds names that a process chose: escape it for a terminal.
     pub message: String,
     /// What the verdict rests on.
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     pub evidence: serde_json::Value,
 }
 
@@ -102,7 +104,7 @@ impl Because {
 }
 
 /// A process that is ended, and who it is.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Member {
     /// The process id.
     pub pid: u32,
@@ -135,7 +137,7 @@ impl Member {
 }
 
 /// A GPU on which memory is held.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct MemberGpu {
     /// NVML's index.
     pub index: u32,

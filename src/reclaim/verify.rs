@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::guard::Protection;
@@ -24,7 +25,7 @@ const LEAST_SLACK: u64 = 16 * MIB;
 const MOST_SLACK: u64 = 256 * MIB;
 
 /// What an act came to.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
     /// NVML shows that the memory came back.

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::escape::escape;
@@ -18,7 +19,7 @@ use crate::units::{Bytes, Span};
 pub const SCHEMA: &str = "gpumem.check/1";
 
 /// What the check came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// Nothing at or above the severity asked for.
@@ -30,7 +31,7 @@ pub enum Status {
 }
 
 /// How many findings there are of each severity.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
 pub struct Counts {
     /// Of severity info.
     pub info: usize,
@@ -58,37 +59,41 @@ impl Counts {
     }
 }
 
-/// The verdict; its JSON is the format `gpumem.check/1`.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+/// The verdict that `gpumem check --json` prints: one document, also where the check failed. Units are
+/// in the names. What is not known is absent or `null`, never 0. A reader ignores fields that it does
+/// not know.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Report {
     /// Format and major version.
+    #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
-    /// Time of the last snapshot; absent where there was none.
+    /// Time of the last snapshot: RFC 3339, UTC; `null` where there was none.
     pub time: Option<Time>,
-    /// The span of history that was judged.
+    /// The span of history that was judged, in seconds.
     pub window_seconds: f64,
-    /// What it came to.
+    /// `ok`, the exit code is 0; `findings`, 1: something at or above --fail-on, a limit exceeded, or
+    /// memory not free in time; `error`, 2 or 3: it could not be measured, and errors says why.
     pub status: Status,
     /// How many findings last, by severity.
     pub counts: Counts,
-    /// What lasts, worst first, then what ceased within the window.
+    /// What lasts, the worst first, then what ceased meanwhile, latest first.
     pub findings: Vec<Finding>,
     /// What will be a finding when its rule's duration is over, if nothing changes.
     pub pending: Vec<Pending>,
     /// What an exemption of the configuration keeps from being a finding.
     pub kept: Vec<Kept>,
-    /// Rules that could not be decided.
+    /// Rules that could not be decided; they accuse nobody.
     pub undecided: Vec<Undecided>,
-    /// The limits that were asked for, on each GPU.
+    /// Each limit that was asked for, on each GPU; empty where none was.
     pub limits: Vec<LimitVerdict>,
     /// What was waited for; empty without `--wait-free`.
     pub wait: Vec<WaitVerdict>,
-    /// What could not be read.
+    /// What could not be read, and why the check failed.
     pub errors: Vec<ReadError>,
 }
 
 /// A limit that a GPU may be held to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Limit {
     /// On the GPU's used memory.
@@ -107,36 +112,39 @@ impl fmt::Display for Limit {
 }
 
 /// What a GPU came to, against a limit, in the last snapshot.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct LimitVerdict {
-    /// Which limit.
+    /// On used memory, or on what of it no listed process holds. Reserved memory is not used; but where
+    /// memory.reserved_bytes of the snapshot is `null`, used includes it.
     pub limit: Limit,
     /// The GPU's index.
     pub gpu: u32,
     /// Its UUID.
     pub uuid: Option<Arc<str>>,
-    /// The most that it may be; unknown for a share of an unknown whole.
+    /// The most that it may be, in bytes; `null` for a share of an unknown whole.
     pub limit_bytes: Option<u64>,
-    /// What it is.
+    /// What it is, in bytes; `null` where that is not known.
     pub actual_bytes: Option<u64>,
-    /// Whether that is more; unknown where either is.
+    /// Whether that is more; `null` where it cannot be told, and then status is not `ok`.
     pub exceeded: Option<bool>,
 }
 
 /// What became of waiting for free memory.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct WaitVerdict {
-    /// The GPU that has it, or that came nearest; `None` where nothing is known of any.
+    /// The GPU that has it, or that came nearest, by NVML's index; `null` where nothing is known of
+    /// any.
     pub gpu: Option<u32>,
     /// Its UUID.
     pub uuid: Option<Arc<str>>,
-    /// What it has free, or had at most where that was never enough.
+    /// What it has free or, where satisfied is false, had at most, in bytes.
     pub free_bytes: Option<u64>,
-    /// What was to be free.
+    /// What was to be free, in bytes.
     pub wanted_bytes: u64,
     /// Whether so much was free in the last snapshot.
     pub satisfied: bool,
-    /// From the first snapshot to the last.
+    /// From the first snapshot to the last, in seconds.
+    #[schemars(range(min = 0))]
     pub waited_seconds: f64,
 }
 

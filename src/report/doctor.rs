@@ -3,8 +3,10 @@
 //! A [`Check`] is about one [`Topic`], says what was seen, what that means for gpumem and what to do
 //! next. What is looked at, and how it is judged, is not known here.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 use unicode_width::UnicodeWidthStr as _;
 
@@ -16,7 +18,7 @@ use crate::model::json;
 pub const SCHEMA: &str = "gpumem.doctor/1";
 
 /// What a check came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// As it should be.
@@ -50,7 +52,7 @@ impl Verdict {
 }
 
 /// What belongs together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Group {
     /// NVML, the kernel module, the device files.
@@ -130,32 +132,51 @@ impl Topic {
     }
 }
 
+impl JsonSchema for Topic {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Topic".into()
+    }
+
+    /// Later versions have others.
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": "^[a-z]+(-[a-z]+)*$" })
+    }
+}
+
 impl Serialize for Topic {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.names().1)
     }
 }
 
-/// One thing that was looked at.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+/// One thing that was looked at. There may be several of one id, each of other GPUs.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct Check {
-    /// What it is about.
+    /// What it is about: `library`, `driver`, `pid-namespace` and so on.
     pub id: Topic,
-    /// What it belongs to.
+    /// What it belongs to: `driver`, `gpus`, `processes`, `machine` or `gpumem`.
+    #[schemars(with = "String")]
     pub group: Group,
     /// What it is about, for people.
     pub title: &'static str,
     /// The GPUs that it is about, by NVML's index; empty where it is about none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<u32>,
-    /// What it came to.
+    /// `ok`; `limited`: gpumem works, and knows or does less for it; `broken`: something does not work
+    /// for it; `unknown`: it could not be found out; `not-applicable`: there is no such thing on this
+    /// machine.
     pub verdict: Verdict,
     /// What was seen.
     pub seen: String,
-    /// What that means for gpumem.
+    /// What that means for gpumem; absent where it goes without saying.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
     pub means: Option<String>,
-    /// What to do next: a command to type, or a sentence.
+    /// What to do next, each a command to type or a sentence; absent where there is nothing to do.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub next: Vec<String>,
 }
@@ -245,14 +266,16 @@ pub fn ranges(numbers: &[u32]) -> String {
     out
 }
 
-/// What all of it came to; its JSON is the format `gpumem.doctor/1`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+/// What `gpumem doctor --json` prints: what works on this machine, what does not, and what to do. A
+/// reader ignores fields, checks and groups that it does not know.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct Report {
     /// Format and major version.
+    #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
     /// gpumem's version.
     pub version: &'static str,
-    /// NVML answers, and one GPU at least can be read.
+    /// NVML answers and one GPU at least can be read: the exit code is 0, else 3.
     pub works: bool,
     /// The same in a sentence, and why.
     pub summary: String,

@@ -13,6 +13,7 @@ pub mod text;
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::model::finding::{Finding, Kept, Pending, Undecided};
@@ -23,24 +24,31 @@ use crate::model::{Gpu, Process, Time};
 /// The `schema` that this version writes.
 pub const SCHEMA: &str = "gpumem.explain/1";
 
-/// A page; one of `process`, `gpu` and `frameworks` is there.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+/// What another format describes: a snapshot, or a verdict.
+type Object = serde_json::Map<String, serde_json::Value>;
+
+/// The page that `gpumem explain --json` prints: one of process, gpu and frameworks is there. Units are
+/// in the names. What is not known is absent or `null`, never 0. A reader ignores fields that it does
+/// not know.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Report {
     /// Format and major version.
+    #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
-    /// Time of the last snapshot; `None` where none was needed.
+    /// Time of the last snapshot: RFC 3339, UTC; `null` where none was needed.
     pub time: Option<Time>,
-    /// The span of history that it rests on.
+    /// The span of history that the page rests on, in seconds.
     pub window_seconds: f64,
     /// The process that was asked about.
     pub process: Option<ProcessPage>,
     /// The GPU that was asked about.
     pub gpu: Option<GpuPage>,
-    /// The frameworks that were asked about; all of them for a list.
+    /// The framework that was asked about, or all of them; empty where a process or a GPU was.
     pub frameworks: Vec<FrameworkPage>,
     /// What the page lacks, and what would tell it.
     pub notes: Vec<String>,
-    /// What could not be read.
+    /// What could not be read; each as in gpumem.check/1.
+    #[schemars(with = "Vec<Object>")]
     pub errors: Vec<ReadError>,
 }
 
@@ -71,23 +79,25 @@ impl Report {
 }
 
 /// What there is to say of a process.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct ProcessPage {
     /// What to call it. Holds names that a process chose: escape it for a terminal.
     pub name: String,
     /// Its framework, as people write it.
     pub framework_title: Option<String>,
-    /// What Linux knows of it; of one that could not be told for certain, the pid and the reason only.
+    /// What Linux knows of it, as in gpumem.snapshot/1; of one that could not be told for certain, the
+    /// pid and the reason only.
+    #[schemars(with = "Object")]
     pub process: Process,
     /// When it was first seen; it may have been there before.
     pub first_seen: Option<Time>,
-    /// Whether the history began before it was first seen.
+    /// Whether the history had begun before it was first seen; if not, it may have been there before.
     pub arrival_seen: bool,
-    /// From its start to the last snapshot.
+    /// From its start to the last snapshot, in seconds.
     pub runtime_seconds: Option<f64>,
     /// Mean CPU use over the history; one core is 100.
     pub cpu_percent_mean: Option<f64>,
-    /// What it holds on each GPU.
+    /// What it holds on each GPU, or on each instance of one.
     pub gpus: Vec<OnGpu>,
     /// What belongs together with it.
     pub kin: Kin,
@@ -99,7 +109,7 @@ pub struct ProcessPage {
 }
 
 /// A process's share of a GPU, or of an instance of it.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct OnGpu {
     /// NVML's index.
     pub gpu: u32,
@@ -109,35 +119,35 @@ pub struct OnGpu {
     pub gpu_instance_id: Option<u32>,
     /// Whether NVML lists it there; else it holds the GPU's device file open.
     pub listed: bool,
-    /// What it holds.
+    /// What it holds, in bytes.
     pub used_bytes: Option<u64>,
-    /// Why that is not known, where the reason is.
+    /// Why that is not known, where that is no failure.
     pub used_unavailable: Option<Arc<str>>,
-    /// All that there is.
+    /// All the memory that there is, in bytes.
     pub total_bytes: Option<u64>,
-    /// What the GPU has in use that nobody who is listed holds.
+    /// What the GPU has in use that nobody who is listed holds, in bytes.
     pub unattributed_bytes: Option<u64>,
     /// Its SM utilization at the last snapshot.
     pub sm_percent: Option<u32>,
     /// Its mean SM utilization over the history.
     pub sm_percent_mean: Option<f64>,
-    /// Since when it is known not to have used it.
+    /// Since when it is known not to have used the GPU.
     pub unused_since: Option<Time>,
     /// How it moved.
     pub course: Course,
 }
 
 /// How memory moved over the history.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
 pub struct Course {
     /// How many samples told it.
     pub samples: u64,
-    /// Stretches of time, oldest first.
+    /// Stretches of time, oldest first; 240 at most.
     pub points: Vec<Point>,
 }
 
 /// What was held in a stretch of time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct Point {
     /// The first sample in it.
     pub since: Time,
@@ -152,19 +162,20 @@ pub struct Point {
 }
 
 /// What belongs together with a process.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
 pub struct Kin {
     /// What says so, in words.
     pub ties: Vec<String>,
-    /// Who started them, or it.
+    /// Who started them, or it: as parent in gpumem.snapshot/1.
+    #[schemars(with = "Option<Object>")]
     pub launcher: Option<Arc<Parent>>,
     /// All of them as a tree, itself among them: whoever started another comes before it. Empty where it
     /// belongs to nobody.
     pub members: Vec<Member>,
 }
 
-/// A line of a family's tree.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+/// A line of a family's tree: a holder, and where it stands.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct Member {
     /// 0 at a root, one more for each generation.
     pub depth: usize,
@@ -174,29 +185,37 @@ pub struct Member {
 }
 
 /// What the rules say of it.
-#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct Verdict {
-    /// What they find, the one that was asked about first; with what ceased within the history.
+    /// What the rules find, as in gpumem.check/1: the one that was asked about first; also what ceased
+    /// within the history.
+    #[schemars(with = "Vec<Object>")]
     pub findings: Vec<Finding>,
-    /// What will be a finding when its rule's duration is over.
+    /// What will be a finding when its rule's duration is over, as in gpumem.check/1.
+    #[schemars(with = "Vec<Object>")]
     pub pending: Vec<Pending>,
-    /// What an exemption keeps from being a finding.
+    /// What an exemption of the configuration keeps from being a finding, as in gpumem.check/1.
+    #[schemars(with = "Vec<Object>")]
     pub kept: Vec<Kept>,
-    /// Rules that could not be decided of it, or of nobody in particular.
+    /// Rules that could not be decided of it, or of nobody in particular, as in gpumem.check/1; they accuse
+    /// nobody.
+    #[schemars(with = "Vec<Object>")]
     pub undecided: Vec<Undecided>,
 }
 
 /// What there is to say of a GPU.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct GpuPage {
-    /// What NVML tells of it.
+    /// What NVML tells of it, as in gpumem.snapshot/1.
+    #[schemars(with = "Object")]
     pub device: Gpu,
     /// Where its memory is; `None` where NVML does not tell.
     pub balance: Option<Balance>,
-    /// Who holds it: those that NVML lists, then those that only have its device file open.
+    /// Who holds it: those that NVML lists, the largest first, then those that only have its device
+    /// file open.
     pub holders: Vec<Holder>,
-    /// Processes whose open files may not be read: whether they hold it is not known; `None` where
-    /// nobody looked.
+    /// Processes of the machine whose open files may not be read: whether they hold it is not known.
+    /// Null where nobody looked.
     pub unread_processes: Option<u32>,
     /// Mean utilization over the history.
     pub gpu_percent_mean: Option<f64>,
@@ -209,25 +228,27 @@ pub struct GpuPage {
     pub steps: Vec<Step>,
 }
 
-/// Where a GPU's memory is: total = free + reserved + processes + unattributed.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+/// Where a GPU's memory is: total = free + reserved + processes + unattributed; `null` where NVML does
+/// not tell.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct Balance {
-    /// All of it.
+    /// All of it, in bytes.
     pub total_bytes: u64,
-    /// Free.
+    /// Free, in bytes.
     pub free_bytes: u64,
-    /// Held by driver and firmware; `None` where the driver counts it as used without telling it.
+    /// Held by driver and firmware, in bytes; `null` where the driver counts it as used without telling
+    /// it.
     pub reserved_bytes: Option<u64>,
-    /// Held by the processes that NVML lists.
+    /// Held by the processes that NVML lists, in bytes.
     pub processes_bytes: Option<u64>,
-    /// In use by no process that NVML lists.
+    /// In use by no process that NVML lists, in bytes.
     pub unattributed_bytes: Option<u64>,
     /// Why that is not known.
     pub unattributed_unknown: Option<String>,
 }
 
 /// A process that holds a GPU.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct Holder {
     /// The process id.
     pub pid: u32,
@@ -241,14 +262,14 @@ pub struct Holder {
     pub is_monitor: bool,
     /// The MIG device's GPU instance.
     pub gpu_instance_id: Option<u32>,
-    /// What it holds.
+    /// What it holds, in bytes.
     pub used_bytes: Option<u64>,
     /// Its SM utilization at the last snapshot.
     pub sm_percent: Option<u32>,
 }
 
 /// When something can be done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Moment {
     /// Now; the process goes on.
@@ -260,20 +281,20 @@ pub enum Moment {
 }
 
 /// Something to do.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct Step {
-    /// When, and whether the process goes on.
+    /// `now`: the process goes on; `end`: it ends; `next-start`: before it starts again.
     pub moment: Moment,
     /// The words. May hold names that a process chose: escape it for a terminal.
     pub text: String,
     /// Where it is documented or was seen; `None` where it follows from what the page says.
     pub source: Option<String>,
-    /// What measured it.
+    /// What measured it; `null` where it was not measured.
     pub measured: Option<String>,
 }
 
 /// What there is to say of a framework.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct FrameworkPage {
     /// As a snapshot names it.
     pub name: String,
@@ -285,14 +306,14 @@ pub struct FrameworkPage {
     pub inside: Vec<Line>,
     /// What makes it take less at its next start.
     pub at_start: Vec<Line>,
-    /// What people try that returns nothing.
+    /// What people try that returns nothing to the driver.
     pub unchanged: Vec<Line>,
-    /// How to end it.
+    /// How to end it without loss or leftovers, where there is more to it than a signal.
     pub at_end: Vec<Line>,
 }
 
 /// A line of the table of advice.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct Line {
     /// The words.
     pub text: String,

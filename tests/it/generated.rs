@@ -1,9 +1,11 @@
-//! Files that are generated and committed: completions, manual pages, pictures, the README's usage.
+//! Files that are generated and committed: completions, manual pages, schemas, pictures, the README's usage.
 
 use std::fs;
 use std::path::Path;
 
-use gpumem::cli::generate;
+use clap::ValueEnum as _;
+use gpumem::cli::args::SchemaName;
+use gpumem::cli::{generate, schema};
 
 use crate::support::{command, compare_or_bless, finish, run};
 
@@ -20,6 +22,18 @@ fn completions_are_fresh() {
             (0, generate::completions(shell))
         );
     }
+}
+
+#[test]
+fn schemas_are_fresh() {
+    for name in SchemaName::value_variants() {
+        let file = name.to_possible_value().unwrap();
+        let path = format!("src/report/schema/{}.json", file.get_name());
+        compare_or_bless(&path, &schema::derived(*name));
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/report/schema");
+    let committed = fs::read_dir(folder).unwrap().count();
+    assert_eq!(committed, SchemaName::value_variants().len());
 }
 
 #[test]

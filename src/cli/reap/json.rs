@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::model::Time;
@@ -17,7 +18,7 @@ pub const SCHEMA: &str = "gpumem.reap/1";
 pub const HISTORY: &str = "gpumem.history/1";
 
 /// What a reaper came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// There is a plan, and nothing was sent.
@@ -32,33 +33,38 @@ pub enum Status {
     Error,
 }
 
-/// A plan, and what came of it; its JSON is the format `gpumem.reap/1`.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+/// The plan that `gpumem reap --json` prints and, with --yes, what came of it: one document, also where
+/// it failed. Units are in the names. What is not known is absent or `null`, never 0. A reader ignores
+/// fields that it does not know.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Report {
     /// Format and major version.
+    #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
-    /// Time of the snapshot that the plan was made from; `None` where there was none.
+    /// Time of the snapshot that the plan was made from: RFC 3339, UTC; `null` where there was none.
     pub time: Option<Time>,
-    /// It is of a recording, in which nothing can be ended.
+    /// Whether it is of a recording, in which nothing can be ended.
     pub is_replay: bool,
-    /// What it came to.
+    /// `planned`: nothing was sent, the exit code is 0; `done`, 0: all is ended and its memory back;
+    /// `incomplete`, 1; `interrupted`: by a signal, which ends gpumem; `error`, 1, 2 or 3: errors says
+    /// why.
     pub status: Status,
-    /// What should come back in all; `None` where it is not known of one target.
+    /// What should come back in all, in bytes; `null` where it is not known of one target.
     pub expected_bytes: Option<u64>,
-    /// What came back; `None` where nothing was carried out.
+    /// What came back, in bytes; `null` where nothing was carried out.
     pub freed_bytes: Option<u64>,
-    /// What would be ended, most memory first.
+    /// What would be, or was, ended, most memory first.
     pub targets: Vec<Planned>,
     /// What was asked for, or found, and is left alone.
     pub refused: Vec<Refused>,
-    /// Rules that were asked for and could not be decided.
+    /// Rules that were asked for and could not be decided; they accuse nobody.
     pub undecided: Vec<Undecided>,
     /// What could not be read, and why it failed.
     pub errors: Vec<ReadError>,
 }
 
 /// A target, and what became of it.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Planned {
     /// The target.
     #[serde(flatten)]
@@ -142,16 +148,18 @@ impl Report {
     }
 }
 
-/// What a ledger tells; its JSON is the format `gpumem.history/1`.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+/// What `gpumem reap --history --json` prints: what was done, by the ledger. Units are in the names.
+/// What is not known is absent or `null`, never 0. A reader ignores fields that it does not know.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct History {
     /// Format and major version.
+    #[schemars(extend("const" = HISTORY))]
     pub schema: &'static str,
-    /// The ledger.
+    /// The ledger's path.
     pub ledger: Arc<str>,
-    /// There is more before them.
+    /// Whether there is more before these.
     pub is_cut: bool,
-    /// Lines that are torn, or of a later version.
+    /// Lines of the ledger that are torn, or of a later version.
     pub unread_lines: usize,
     /// The acts, oldest first.
     pub acts: Vec<PastAct>,

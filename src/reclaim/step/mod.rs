@@ -18,6 +18,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::shut_kernel::{AskServer, Kernel, ask_servers};
@@ -37,7 +38,7 @@ use crate::model::{Process, Snapshot, Time};
 const RESPAWN_SECONDS: f64 = 6.0;
 
 /// One thing to do.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum Step {
     /// Ask the notebook server to shut the kernel down.
@@ -119,7 +120,7 @@ impl Step {
 }
 
 /// One thing that is done, as it is written down.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "deed", rename_all = "snake_case")]
 pub enum Deed {
     /// Signals are sent, to each of the processes all of them in this order.

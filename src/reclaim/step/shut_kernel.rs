@@ -15,6 +15,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -46,7 +47,7 @@ const LOOK_TIME: Duration = Duration::from_secs(2);
 const SHUT_TIME: Duration = Duration::from_secs(6);
 
 /// A notebook kernel at its server.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Kernel {
     /// The kernel's id.
     pub id: Arc<str>,

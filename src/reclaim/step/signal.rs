@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -27,7 +28,7 @@ const LAUNCHER_SECONDS: f64 = 35.0;
 const KILL_SECONDS: f64 = 5.0;
 
 /// To whom a signal goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Whom {
     /// What started the members.
