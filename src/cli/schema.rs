@@ -6,6 +6,7 @@ use super::print;
 use super::reap::json::{self, History};
 use crate::model::Snapshot;
 use crate::report::{check, doctor, explain, schema};
+use crate::rules::evidence;
 
 pub(super) fn run(args: &Schema) -> anyhow::Result<Exit> {
     print(committed(args.name)).map(|()| Exit::Clean)
@@ -26,11 +27,11 @@ pub fn committed(name: SchemaName) -> &'static str {
 /// A format's schema, as the type says that is written.
 pub fn derived(name: SchemaName) -> String {
     match name {
-        SchemaName::Check => schema::written::<check::Report>(),
-        SchemaName::Doctor => schema::written::<doctor::Report>(),
-        SchemaName::Explain => schema::written::<explain::Report>(),
-        SchemaName::History => schema::written::<History>(),
-        SchemaName::Reap => schema::written::<json::Report>(),
-        SchemaName::Snapshot => schema::read::<Snapshot>(),
+        SchemaName::Check => schema::written::<check::Report>(evidence),
+        SchemaName::Doctor => schema::written::<doctor::Report>(evidence),
+        SchemaName::Explain => schema::written::<explain::Report>(evidence),
+        SchemaName::History => schema::written::<History>(evidence),
+        SchemaName::Reap => schema::written::<json::Report>(evidence),
+        SchemaName::Snapshot => schema::read::<Snapshot>(evidence),
     }
 }

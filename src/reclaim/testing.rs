@@ -10,11 +10,12 @@ use super::policy::{FindingSelector, Policy, Signal, Targets};
 use super::process_control::{Answer, Approved, Handle, NotOpened, NotSent, ProcessControl};
 use super::step::Request;
 use crate::host::{Guarded, Listed, Ourselves};
-use crate::model::evidence::{Evidence, StoppedEvidence};
+use crate::model::evidence::Evidence;
 use crate::model::family::{Family, families};
 use crate::model::finding::{Action, Finding, FindingGpu, FindingProcess, Kind, Severity};
 use crate::model::snapshot::{Memory, PidNamespace};
 use crate::model::{Gpu, GpuProcess, Process, Snapshot, Time};
+use crate::rules::stopped::StoppedEvidence;
 use crate::units::GIB;
 
 pub const BOOT: &str = "boot";
@@ -110,7 +111,7 @@ pub fn finding(kind: Kind, process: &Process) -> Finding {
             identity: process.identity(),
         }),
         memory_bytes: Some(GIB),
-        evidence: Evidence::Stopped(StoppedEvidence {
+        evidence: Evidence::new(StoppedEvidence {
             state: 'T',
             samples: 9,
             terminal: None,

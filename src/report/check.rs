@@ -7,7 +7,6 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::escape::escape;
-use super::evidence::words;
 use super::style::{Style, broken};
 use crate::model::finding::{Finding, Kept, Pending, Undecided};
 use crate::model::json;
@@ -361,9 +360,14 @@ fn write_finding(out: &mut String, finding: &Finding, style: Style) -> fmt::Resu
     if let Some(bytes) = finding.memory_bytes {
         write!(out, ", {}", Bytes(bytes))?;
     }
-    writeln!(out, "; {}", words(&finding.evidence))?;
+    writeln!(out, "; {}", escape(&finding.evidence.words()))?;
     for also in &finding.also {
-        writeln!(out, "    also {}: {}", also.kind, words(&also.evidence))?;
+        writeln!(
+            out,
+            "    also {}: {}",
+            also.kind,
+            escape(&also.evidence.words())
+        )?;
     }
     for advice in &finding.advice {
         writeln!(out, "    {} {}", style.faint("->"), escape(advice))?;

@@ -9,7 +9,6 @@
 pub mod check;
 pub mod doctor;
 pub mod escape;
-pub mod evidence;
 pub mod explain;
 mod gpus;
 pub mod processes;

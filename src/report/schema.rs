@@ -10,7 +10,6 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Value, json};
 
 use crate::model::Kind;
-use crate::model::evidence::Evidence;
 use crate::model::finding::{Also, Finding};
 
 /// `gpumem.check/1`: what `check --json` prints.
@@ -26,24 +25,27 @@ pub const REAP: &str = include_str!("schema/reap.json");
 /// `gpumem.snapshot/1`: what `ps --json` prints, and each line of a recording.
 pub const SNAPSHOT: &str = include_str!("schema/snapshot.json");
 
+/// The schemas of the evidence of each kind of finding.
+pub type EvidenceOf = fn(&mut SchemaGenerator) -> Vec<(Kind, Schema)>;
+
 /// The schema of a document that gpumem writes and nobody reads back: a field is there unless its type
 /// says that it may be absent.
-pub fn written<T: JsonSchema>() -> String {
-    document::<T>(Contract::Serialize)
+pub fn written<T: JsonSchema>(evidence: EvidenceOf) -> String {
+    document::<T>(Contract::Serialize, evidence)
 }
 
 /// The schema of a document that gpumem reads, too: a field has to be there only where nothing can stand
 /// for it.
-pub fn read<T: JsonSchema>() -> String {
-    document::<T>(Contract::Deserialize)
+pub fn read<T: JsonSchema>(evidence: EvidenceOf) -> String {
+    document::<T>(Contract::Deserialize, evidence)
 }
 
-fn document<T: JsonSchema>(contract: Contract) -> String {
+fn document<T: JsonSchema>(contract: Contract, evidence: EvidenceOf) -> String {
     let mut settings = SchemaSettings::draft2020_12();
     settings.contract = contract;
     let mut generator = settings.into_generator();
     generator.subschema_for::<T>();
-    tie_evidence(&mut generator);
+    tie_evidence(&mut generator, evidence);
     let mut root = generator.into_root_schema_for::<T>().to_value();
     plain(&mut root);
     if let Some(name) = root.pointer("/properties/schema/const") {
@@ -57,16 +59,15 @@ fn document<T: JsonSchema>(contract: Contract) -> String {
     ordered.map_or_else(|_| String::new(), Result::unwrap_or_default) + "\n"
 }
 
-/// Says of a finding which evidence its kind has.
-fn tie_evidence(generator: &mut SchemaGenerator) {
+/// Says of findings which evidence each kind has.
+fn tie_evidence(generator: &mut SchemaGenerator, evidence: EvidenceOf) {
     for name in [Finding::schema_name(), Also::schema_name()] {
         if !generator.definitions().contains_key(&*name) {
             continue;
         }
-        let ties: Vec<Value> = Kind::ALL
-            .iter()
-            .map(|kind| {
-                let evidence = Evidence::schema(*kind, generator);
+        let ties: Vec<Value> = evidence(generator)
+            .into_iter()
+            .map(|(kind, evidence)| {
                 json!({
                     "if": { "properties": { "kind": { "const": kind } } },
                     "then": { "properties": { "evidence": evidence } },

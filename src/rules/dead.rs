@@ -18,6 +18,9 @@
 //!
 //! There is nothing to end: it is only told.
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::doubt::Doubt;
 use super::lasting::{About, Says, held, is_listed, wait};
 use super::rule::{Judge, Seen, Tuned, Verdicts};
@@ -25,7 +28,7 @@ use super::scope::Whom;
 use super::setting::{Field, Setting};
 use super::subject;
 use crate::history::{Ghost, ProcessHistory, Row, Streak};
-use crate::model::evidence::{DeadEvidence, Evidence};
+use crate::model::evidence::{Evidence, Facts, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Severity};
 use crate::model::snapshot::PidNamespace;
 use crate::model::{Gpu, GpuProcess, Process};
@@ -33,6 +36,24 @@ use crate::units::Span;
 
 /// One sample may have been taken while it exited.
 const LEAST_SAMPLES: u64 = 2;
+
+/// What says that NVML lists a process that is none any more.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct DeadEvidence {
+    /// `Z` or `X`, as in /proc; `null` where /proc does not know the pid.
+    pub state: Option<char>,
+    /// Samples in which it was so without a break.
+    pub samples: u64,
+}
+
+impl Facts for DeadEvidence {
+    fn words(&self) -> String {
+        match self.state {
+            Some(state) => format!("state {state} in {}", samples(self.samples)),
+            None => format!("not in /proc in {}", samples(self.samples)),
+        }
+    }
+}
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -58,6 +79,7 @@ impl Default for Settings {
 impl Judge for Settings {
     const KIND: Kind = Kind::Dead;
     const MEANING: &'static str = "the driver lists a process that is defunct or does not exist";
+    type Evidence = DeadEvidence;
     const SETTINGS: &'static [Setting<Self>] = &[
         Setting::enabled(|settings| &mut settings.enabled),
         Setting {
@@ -228,7 +250,7 @@ impl Death<'_> {
         };
         let advice = advice(self.process, self.state, &about.gpus);
         about.finding(Says {
-            evidence: Evidence::Dead(DeadEvidence {
+            evidence: Evidence::new(DeadEvidence {
                 state: self.state,
                 samples: self.streak.samples,
             }),

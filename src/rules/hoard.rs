@@ -9,17 +9,22 @@
 //! That it was there from the start has to be seen, unless the framework is one that never allocates
 //! otherwise. It begins below the settings, and ends when the use is a quarter above them.
 
+use std::fmt::Write as _;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::doubt::Doubt;
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::setting::{Field, Setting};
 use super::{server, subject};
 use crate::advice;
 use crate::history::{Plateau, ProcessHistory, Row};
-use crate::model::evidence::{Evidence, HoardEvidence};
+use crate::model::evidence::{Evidence, Facts, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Process, Time};
-use crate::units::Span;
+use crate::units::{Bytes, Span};
 
 /// What was reserved later than this after the start was not reserved at the start.
 const FIRST_SECONDS: f64 = 600.0;
@@ -29,6 +34,40 @@ const LEAST_KNOWN: f64 = 0.9;
 const LEAST_SAMPLES: u64 = 3;
 /// Frameworks that reserve in advance unless they are told not to.
 const IN_ADVANCE: &[&str] = &["tensorflow", "jax"];
+
+/// What says that memory was reserved rather than needed.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct HoardEvidence {
+    /// What the process held when it had settled after its start, in bytes.
+    pub first_bytes: u64,
+    /// Its share of the GPU's memory, 0 to 1.
+    #[schemars(range(min = 0))]
+    pub share: f64,
+    /// Mean memory traffic of the process, else of the GPU. Percent, 0 to 100.
+    pub memory_percent_mean: Option<f64>,
+    /// Mean use of the SMs by the process, else of the GPU. Percent, 0 to 100.
+    pub sm_percent_mean: Option<f64>,
+    /// Samples that were judged.
+    pub samples: u64,
+}
+
+impl Facts for HoardEvidence {
+    fn words(&self) -> String {
+        let mut words = format!(
+            "{:.0}% of the GPU from its start ({})",
+            self.share * 100.0,
+            Bytes(self.first_bytes)
+        );
+        if let Some(sm) = self.sm_percent_mean {
+            let _ = write!(words, ", SM {sm:.0}%");
+        }
+        if let Some(memory) = self.memory_percent_mean {
+            let _ = write!(words, ", memory traffic {memory:.0}%");
+        }
+        let _ = write!(words, " in {}", samples(self.samples));
+        words
+    }
+}
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -61,6 +100,7 @@ impl Judge for Settings {
     const KIND: Kind = Kind::Hoard;
     const MEANING: &'static str =
         "a process reserved nearly a whole GPU when it started and uses little of it";
+    type Evidence = HoardEvidence;
     const SETTINGS: &'static [Setting<Self>] = &[
         Setting::enabled(|settings| &mut settings.enabled),
         Setting {
@@ -291,7 +331,7 @@ fn finding(rule: &Tuned<Settings>, process: &Process, mut found: Vec<Hoard>) -> 
         gpus,
         process: Some(subject::process(process)),
         memory_bytes: bytes,
-        evidence: Evidence::Hoard(evidence),
+        evidence: Evidence::new(evidence),
         message,
         advice: advice::at_start(process)
             .map(|line| line.text.to_owned())

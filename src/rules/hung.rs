@@ -17,6 +17,11 @@
 //! It begins at the settings, and ends where the use falls below 90 % or the power rises above half of
 //! what it was. Nothing is offered that would end the process: only its owner knows what it waits for.
 
+use std::fmt::Write as _;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::doubt::Doubt;
 use super::lasting::{LEAST_COVERAGE, is_covered};
 use super::rule::{Judge, Seen, Tuned, Verdicts};
@@ -24,7 +29,7 @@ use super::setting::{Field, Setting};
 use super::subject;
 use crate::history::draw::{FULL_PERCENT, LEAST_WORK_SECONDS, LOW_SHARE};
 use crate::history::{Device, Lull, ProcessHistory, Work};
-use crate::model::evidence::{Evidence, HungEvidence};
+use crate::model::evidence::{Evidence, Facts, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::program::file_name;
 use crate::model::{Gpu, Process, Time};
@@ -50,6 +55,37 @@ const SLOWED_SHARE: f64 = 0.9;
 const HELD_SHARE: f64 = 0.6;
 /// Books the work of others as its own.
 const MPS_SERVER: &str = "nvidia-cuda-mps-server";
+
+/// What says that a process spins without working.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct HungEvidence {
+    /// The least use that the GPU reported meanwhile. Percent, 0 to 100.
+    pub gpu_percent_min: u32,
+    /// Mean power of the GPU meanwhile, in watts.
+    pub power_watts_mean: f64,
+    /// Mean power of the GPU before, while the same process was at work.
+    pub power_watts_before: f64,
+    /// Mean memory traffic of the GPU meanwhile. Percent, 0 to 100.
+    pub memory_percent_mean: Option<f64>,
+    /// Mean memory traffic of the GPU while the same process was at work. Percent, 0 to 100.
+    pub memory_percent_before: Option<f64>,
+    /// Samples in which it was so.
+    pub samples: u64,
+}
+
+impl Facts for HungEvidence {
+    fn words(&self) -> String {
+        let mut words = format!(
+            "GPU {}% at least, {:.0} W against {:.0} W before",
+            self.gpu_percent_min, self.power_watts_mean, self.power_watts_before
+        );
+        if let (Some(now), Some(before)) = (self.memory_percent_mean, self.memory_percent_before) {
+            let _ = write!(words, ", memory traffic {now:.0}% against {before:.0}%");
+        }
+        let _ = write!(words, " in {}", samples(self.samples));
+        words
+    }
+}
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -82,6 +118,7 @@ impl Judge for Settings {
     const KIND: Kind = Kind::Hung;
     const MEANING: &'static str = "a GPU reports full use by a process while its power has fallen to \
                                    a fraction of what it drew before for the same process";
+    type Evidence = HungEvidence;
     const SETTINGS: &'static [Setting<Self>] = &[
         Setting::enabled(|settings| &mut settings.enabled),
         Setting {
@@ -365,7 +402,7 @@ fn finding(rule: &Tuned<Settings>, process: &Process, mut hung: Vec<HungOn>) -> 
             .try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?))),
         gpus,
         process: Some(subject::process(process)),
-        evidence: Evidence::Hung(evidence),
+        evidence: Evidence::new(evidence),
         message,
         advice: advice(process),
         actions: vec![Action::Notify],

@@ -40,12 +40,12 @@ use super::scope::Whom;
 use super::setting::{Field, Setting};
 use super::{server, stuck};
 use crate::history::{Began, Device, ProcessHistory, Row, Use};
-use crate::model::evidence::IdleEvidence;
 use crate::model::finding::{Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process, Time};
 use crate::units::{Bytes, GIB, Span};
 use cell::Cell;
+pub use finding::IdleEvidence;
 use finding::{IdleOn, finding};
 
 /// A run of fewer samples is a coincidence.
@@ -118,6 +118,7 @@ impl Judge for Settings {
     const KIND: Kind = Kind::Idle;
     const MEANING: &'static str =
         "a process holds memory on a GPU and has not used that GPU for the duration";
+    type Evidence = IdleEvidence;
     const SETTINGS: &'static [Setting<Self>] = &[
         Setting::enabled(|settings| &mut settings.enabled),
         Setting {

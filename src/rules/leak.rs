@@ -18,13 +18,18 @@
 //! One finding for a process, over all the GPUs on which it leaks; evidence and forecast are those of the
 //! one that is full first.
 
+use std::fmt::Write as _;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::doubt::Doubt;
 use super::rule::{Judge, Seen, Tuned};
 use super::setting::{Field, Setting};
 use super::{rule::Verdicts, subject};
 use crate::history::growth::{Demand, Outlook, Trend, Verdict};
 use crate::history::{Device, ProcessHistory, Row};
-use crate::model::evidence::{Evidence, LeakEvidence, SlowingEvidence};
+use crate::model::evidence::{Evidence, Exhaustion, Facts, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process};
@@ -41,6 +46,99 @@ const LONGEST_FORECAST_SECONDS: f64 = 30.0 * 86_400.0;
 const MAY_FILL_WITHIN_SECONDS: f64 = 86_400.0;
 /// No growth is judged over less, whatever the window is set to.
 const LEAST_WINDOW_SECONDS: f64 = 900.0;
+
+/// What says that a process's memory grows without end.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct LeakEvidence {
+    /// Growth of the lower envelope, in bytes a second.
+    pub bytes_per_second: f64,
+    /// The lower bound of it.
+    pub bytes_per_second_low: f64,
+    /// The upper bound of it.
+    pub bytes_per_second_high: f64,
+    /// The window that was judged, in seconds.
+    #[schemars(range(min = 0))]
+    pub span_seconds: f64,
+    /// Samples in the window.
+    pub samples: u64,
+    /// By how much the lower envelope grew in it, in bytes.
+    pub grown_bytes: u64,
+    /// The share of the window in which it grew, 0 to 1.
+    #[schemars(range(min = 0, max = 1))]
+    pub growing_share: f64,
+    /// How long ago it stopped growing, in seconds; `null` while it grows.
+    #[schemars(range(min = 0))]
+    pub stopped_seconds: Option<f64>,
+    /// What the GPU had free at the end of it, in bytes.
+    pub free_bytes: Option<u64>,
+    /// Seconds until that is used up at this rate; `null` where it cannot be told.
+    pub out_of_memory_seconds: Option<f64>,
+    /// The soonest, by the upper bound of the rate.
+    pub out_of_memory_seconds_low: Option<f64>,
+    /// The latest, by the lower bound of the rate.
+    pub out_of_memory_seconds_high: Option<f64>,
+    /// The curve by which it grows ever more slowly, and by which the forecast is then made; absent where it
+    /// grows evenly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "SlowingEvidence")]
+    pub slowing: Option<SlowingEvidence>,
+}
+
+/// A curve that fits growth which becomes ever slower.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct SlowingEvidence {
+    /// `power` of time, `logarithm` of time, or approach to a `level`.
+    #[schemars(extend("enum" = ["power", "logarithm", "level"]))]
+    pub curve: &'static str,
+    /// The power of time, below 1; absent for the other curves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "f64", range(min = 0, max = 1))]
+    pub power: Option<f64>,
+    /// How far the curve is off, as a share of the growth: the root of the mean square.
+    #[schemars(range(min = 0))]
+    pub error_share: f64,
+}
+
+impl Facts for LeakEvidence {
+    fn words(&self) -> String {
+        let a_minute = |rate: f64| Bytes((rate.max(0.0) * 60.0) as u64);
+        let mut words = format!(
+            "{} a minute ({} to {}), {} in {} and {}, growing {:.0}% of the time",
+            a_minute(self.bytes_per_second),
+            a_minute(self.bytes_per_second_low),
+            a_minute(self.bytes_per_second_high),
+            Bytes(self.grown_bytes),
+            Span::from_seconds(self.span_seconds),
+            samples(self.samples),
+            self.growing_share * 100.0
+        );
+        if let Some(stopped) = self.stopped_seconds {
+            let _ = write!(words, ", none for {}", Span::from_seconds(stopped));
+        }
+        if let Some(slowing) = &self.slowing {
+            let curve = match (slowing.curve, slowing.power) {
+                (_, Some(power)) => format!("time to the power of {power:.2}"),
+                ("logarithm", _) => "the logarithm of time".to_owned(),
+                _ => "an approach to a level".to_owned(),
+            };
+            let percent = slowing.error_share * 100.0;
+            let _ = write!(words, ", ever more slowly: {curve} fits to {percent:.1} %");
+        }
+        if let Some(free) = self.free_bytes {
+            let _ = write!(words, ", {} free", Bytes(free));
+        }
+        words
+    }
+
+    fn forecast(&self) -> Option<Exhaustion> {
+        let between = self.out_of_memory_seconds_low;
+        Some(Exhaustion {
+            free_bytes: self.free_bytes?,
+            seconds: self.out_of_memory_seconds?,
+            between: between.zip(self.out_of_memory_seconds_high),
+        })
+    }
+}
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -73,6 +171,7 @@ impl Judge for Settings {
     const KIND: Kind = Kind::Leak;
     const MEANING: &'static str =
         "what a process holds on a GPU grows throughout the window and does not level off";
+    type Evidence = LeakEvidence;
     const SETTINGS: &'static [Setting<Self>] = &[
         Setting::enabled(|settings| &mut settings.enabled),
         Setting {
@@ -361,7 +460,7 @@ fn finding(
             .try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?))),
         gpus,
         process: Some(subject::process(process)),
-        evidence: Evidence::Leak(evidence),
+        evidence: Evidence::new(evidence),
         message,
         advice: advice(process),
         actions: vec![Action::Notify],

@@ -46,6 +46,8 @@ pub use subject::name as name_of;
 
 use std::time::Duration;
 
+use schemars::{Schema, SchemaGenerator};
+
 use crate::model::Kind;
 use crate::model::Severity;
 use setting::Value;
@@ -68,6 +70,14 @@ fn kinds() -> Vec<Box<dyn Rule>> {
         Box::new(Tuned::<unattributed::Settings>::default()),
         Box::new(Tuned::<pressure::Settings>::default()),
     ]
+}
+
+/// What the findings of each kind rest on, as schemas.
+pub fn evidence(generator: &mut SchemaGenerator) -> Vec<(Kind, Schema)> {
+    let rules = kinds().into_iter();
+    rules
+        .map(|rule| (rule.kind(), rule.evidence(generator)))
+        .collect()
 }
 
 /// A kind of rule as the manual describes it.

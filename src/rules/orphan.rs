@@ -28,6 +28,12 @@
 //!
 //! One that is stopped (`T`) is an orphan too, and nothing is offered that would end it.
 
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::doubt::Doubt;
 use super::lasting::{About, Says, expect, on};
 use super::rule::{Judge, Seen, Tuned, Verdicts};
@@ -35,7 +41,7 @@ use super::setting::{Field, Setting};
 use super::{idle, server, stuck, subject};
 use crate::advice;
 use crate::history::{Began, ProcessHistory, Use};
-use crate::model::evidence::{Evidence, OrphanEvidence};
+use crate::model::evidence::{Evidence, Facts, samples};
 use crate::model::finding::{Action, FindingGpu, Kind, Severity};
 use crate::model::snapshot::{PidNamespace, ProcessType};
 use crate::model::unit::{Role, role};
@@ -46,6 +52,60 @@ use crate::units::Span;
 const LEAST_SAMPLES: u64 = 3;
 /// The share of the duration over which CPU use has to be known.
 const LEAST_CPU_SHARE: f64 = 0.75;
+
+/// What says that a process outlived its job.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct OrphanEvidence {
+    /// The reaper that adopted it; `None` of a kernel that still has another parent.
+    pub ppid: Option<u32>,
+    /// The process group whose leader is gone; `None` of a kernel, which leads its own.
+    pub process_group: Option<u32>,
+    /// It is a notebook kernel, and the server that started it is gone.
+    pub server_gone: bool,
+    /// Whether the session's leader still exists.
+    pub session_leader_alive: Option<bool>,
+    /// How long no use of a GPU was seen, in seconds.
+    #[schemars(range(min = 0))]
+    pub unused_seconds: f64,
+    /// Mean CPU use over the rule's duration, in percent; one core is 100.
+    #[schemars(range(min = 0))]
+    pub cpu_percent_mean: Option<f64>,
+    /// Samples in which it was so.
+    pub samples: u64,
+    /// Whether NVML lists it; else it holds a device file of a GPU that has unattributed memory.
+    pub listed: bool,
+    /// The GPU device files that it holds open; `null` where they could not be read.
+    pub gpu_files: Option<Vec<Arc<str>>>,
+}
+
+impl Facts for OrphanEvidence {
+    fn words(&self) -> String {
+        let mut words = match self.process_group {
+            _ if self.server_gone => "the server that started the kernel is gone".to_owned(),
+            Some(group) => format!("the leader of its process group ({group}) is gone"),
+            None => "the leader of its process group is gone".to_owned(),
+        };
+        if let Some(ppid) = self.ppid {
+            let _ = write!(words, ", adopted by {ppid}");
+        }
+        let unused = Span::from_seconds(self.unused_seconds);
+        let _ = write!(
+            words,
+            ", no use of a GPU for {unused} in {}",
+            samples(self.samples)
+        );
+        if let Some(cpu) = self.cpu_percent_mean {
+            let _ = write!(words, ", CPU {cpu:.1}%");
+        }
+        if !self.listed {
+            words.push_str(", not listed by NVML");
+        }
+        if let Some(files) = self.gpu_files.as_ref().filter(|files| !files.is_empty()) {
+            let _ = write!(words, ", holds {}", files.join(" "));
+        }
+        words
+    }
+}
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -75,6 +135,7 @@ impl Judge for Settings {
     const KIND: Kind = Kind::Orphan;
     const MEANING: &'static str =
         "a process on a GPU outlived the job that started it and does not use the GPU";
+    type Evidence = OrphanEvidence;
     const SETTINGS: &'static [Setting<Self>] = &[
         Setting::enabled(|settings| &mut settings.enabled),
         Setting {
@@ -199,7 +260,7 @@ impl Judge for Settings {
         };
         let is_stopped = process.state == Some('T');
         verdicts.find(about.finding(Says {
-            evidence: Evidence::Orphan(evidence),
+            evidence: Evidence::new(evidence),
             message,
             advice: lines(process),
             actions: if is_stopped {

@@ -16,13 +16,19 @@
 //! Nothing is offered that would end it: whoever needs the GPU talks to its owner. That goes for what other
 //! rules find of it, too: see `reclaim::select`.
 
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::doubt::Doubt;
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::setting::{Field, Setting};
 use super::{server, subject};
 use crate::advice;
 use crate::history::{ProcessHistory, Row};
-use crate::model::evidence::{Evidence, PlaceholderEvidence};
+use crate::model::evidence::{Evidence, Facts, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Process, Time};
@@ -39,6 +45,39 @@ const CPU_AT_WORK: f64 = 20.0;
 
 /// What is to be done, before what ends it.
 const ADVICE: &str = "it holds a GPU and does no work on it; ask its owner for whom it is kept";
+
+/// What says that a process only keeps a GPU from others.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct PlaceholderEvidence {
+    /// The known program that it runs; `None` where its conduct tells.
+    pub program: Option<Arc<str>>,
+    /// How often it used the GPU for a moment at a constant period; `None` of a known program.
+    pub bursts: Option<u64>,
+    /// The mean period, in seconds.
+    pub period_seconds: Option<f64>,
+    /// The most that the GPU drew meanwhile, in percent of its power limit.
+    pub power_percent_max: Option<f64>,
+    /// Samples that were judged.
+    pub samples: u64,
+}
+
+impl Facts for PlaceholderEvidence {
+    fn words(&self) -> String {
+        let mut words = match &self.program {
+            Some(program) => format!("runs {}, which occupies GPUs", program),
+            None => "no sockets, nothing read or written".to_owned(),
+        };
+        if let (Some(bursts), Some(period)) = (self.bursts, self.period_seconds) {
+            let period = Span::from_seconds(period);
+            let _ = write!(words, ", {bursts} short bursts of use, one every {period}");
+        }
+        if let Some(power) = self.power_percent_max {
+            let _ = write!(words, ", at most {power:.0}% of the power limit");
+        }
+        let _ = write!(words, " in {}", samples(self.samples));
+        words
+    }
+}
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -68,6 +107,7 @@ impl Judge for Settings {
     const KIND: Kind = Kind::Placeholder;
     const MEANING: &'static str =
         "a program holds a GPU so that nobody else gets it, and does no work of its own";
+    type Evidence = PlaceholderEvidence;
     const SETTINGS: &'static [Setting<Self>] = &[
         Setting::enabled(|settings| &mut settings.enabled),
         Setting {
@@ -322,7 +362,7 @@ fn finding(
         memory_bytes: subject::sum(&gpus),
         gpus,
         process: Some(subject::process(process)),
-        evidence: Evidence::Placeholder(evidence),
+        evidence: Evidence::new(evidence),
         message,
         advice: std::iter::once(ADVICE.to_owned())
             .chain(advice::steps(process))

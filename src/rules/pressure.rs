@@ -7,6 +7,9 @@
 //! Not under MIG, where an instance is what may be full, and not where the GPU's memory is the system's
 //! too. It begins below the threshold, and ends at five quarters of it.
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::doubt::Doubt;
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::setting::{Field, Setting};
@@ -14,12 +17,34 @@ use super::subject;
 use super::unattributed::{is_shared_out, is_unified};
 use crate::history::{Device, Stretch};
 use crate::model::Gpu;
-use crate::model::evidence::{Evidence, PressureEvidence};
+use crate::model::evidence::{Evidence, Facts, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::units::{Bytes, MIB, Span};
 
 /// A coincidence has fewer samples.
 const LEAST_SAMPLES: u64 = 2;
+
+/// What says that a GPU is nearly full.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct PressureEvidence {
+    /// What is free, in bytes.
+    pub free_bytes: u64,
+    /// All that there is, in bytes.
+    pub total_bytes: u64,
+    /// Samples in which it was so.
+    pub samples: u64,
+}
+
+impl Facts for PressureEvidence {
+    fn words(&self) -> String {
+        format!(
+            "{} free of {} in {}",
+            Bytes(self.free_bytes),
+            Bytes(self.total_bytes),
+            samples(self.samples)
+        )
+    }
+}
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -51,6 +76,7 @@ impl Default for Settings {
 impl Judge for Settings {
     const KIND: Kind = Kind::Pressure;
     const MEANING: &'static str = "a GPU has little memory left";
+    type Evidence = PressureEvidence;
     const SETTINGS: &'static [Setting<Self>] = &[
         Setting::enabled(|settings| &mut settings.enabled),
         Setting {
@@ -168,7 +194,7 @@ impl Judge for Settings {
             }],
             process: None,
             memory_bytes: None,
-            evidence: Evidence::Pressure(PressureEvidence {
+            evidence: Evidence::new(PressureEvidence {
                 free_bytes: memory.free_bytes,
                 total_bytes: memory.total_bytes,
                 samples: stretch.samples,

@@ -12,13 +12,18 @@
 //! offered that would end it: only its owner knows what it waits for. Snapshots without the field say nothing,
 //! and leave nothing undecided.
 
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::setting::{Field, Setting};
 use super::subject;
 use super::unattributed::{is_shared_out, is_unified};
 use crate::advice;
 use crate::history::{Device, Streak};
-use crate::model::evidence::{Evidence, ReservedEvidence};
+use crate::model::evidence::{Evidence, Facts, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::reservation::Reservation;
 use crate::model::snapshot::PidNamespace;
@@ -29,6 +34,37 @@ use crate::units::Span;
 const SPARSEST_SECONDS: f64 = 60.0;
 /// A coincidence has fewer samples.
 const LEAST_SAMPLES: u64 = 10;
+
+/// What says that a GPU was given to somebody who runs nothing on it.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct ReservedEvidence {
+    /// The job, pod or container, in words.
+    pub holder: Arc<str>,
+    /// Its owner's name.
+    pub user: Option<Arc<str>>,
+    /// The process whose environment says so.
+    pub pid: u32,
+    /// The variable that names the GPUs.
+    pub variable: Arc<str>,
+    /// All of its GPUs, as the variable names them.
+    pub devices: Vec<Arc<str>>,
+    /// When that process started: since then at least the GPUs are its own.
+    pub given_at: Time,
+    /// Samples in which nobody was on any of them.
+    pub samples: u64,
+}
+
+impl Facts for ReservedEvidence {
+    fn words(&self) -> String {
+        format!(
+            "{}={} in process {}; nobody on it in {}",
+            self.variable,
+            self.devices.join(","),
+            self.pid,
+            samples(self.samples)
+        )
+    }
+}
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -55,6 +91,7 @@ impl Judge for Settings {
     const KIND: Kind = Kind::Reserved;
     const MEANING: &'static str =
         "a Slurm job or a container was given a GPU and runs nothing on it";
+    type Evidence = ReservedEvidence;
     const SETTINGS: &'static [Setting<Self>] = &[
         Setting::enabled(|settings| &mut settings.enabled),
         Setting {
@@ -195,7 +232,7 @@ fn finding(
         gpus: named,
         process: None,
         memory_bytes: None,
-        evidence: Evidence::Reserved(ReservedEvidence {
+        evidence: Evidence::new(ReservedEvidence {
             holder: name.into(),
             user: holder.user.clone(),
             pid: holder.pid,

@@ -8,11 +8,14 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use schemars::{Schema, SchemaGenerator};
+
 use super::doubt::{Doubt, Doubts};
 use super::engine::Standing;
 use super::scope::{Scope, Whom};
 use super::setting::{Form, Setting, Value};
 use crate::history::{Device, History, ProcessHistory, Row, Stretch};
+use crate::model::evidence::Facts;
 use crate::model::finding::{Finding, Kind, Pending};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot};
 
@@ -140,6 +143,8 @@ pub trait Judge: Clone + PartialEq + Debug + Default + Send + Sync + 'static {
     const MEANING: &'static str;
     /// Its settings; the first is `enabled`.
     const SETTINGS: &'static [Setting<Self>];
+    /// What its verdicts rest on.
+    type Evidence: Facts;
 
     /// Whether the rule is run.
     fn is_enabled(&self) -> bool;
@@ -262,6 +267,8 @@ pub trait Rule: Debug + Send + Sync {
     fn kind(&self) -> Kind;
     /// What it finds, in a line.
     fn meaning(&self) -> &'static str;
+    /// The schema of what its findings rest on.
+    fn evidence(&self, generator: &mut SchemaGenerator) -> Schema;
     /// Its settings, without overrides.
     fn settings(&self) -> Vec<SettingValue>;
     /// Gives a setting a value; `false` where there is none of that name and form.
@@ -312,6 +319,10 @@ impl<S: Judge> Rule for Tuned<S> {
 
     fn meaning(&self) -> &'static str {
         S::MEANING
+    }
+
+    fn evidence(&self, generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<S::Evidence>()
     }
 
     fn settings(&self) -> Vec<SettingValue> {

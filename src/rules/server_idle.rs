@@ -4,7 +4,7 @@
 //! process that looks like an inference server and is not known not to listen, and those that work for
 //! one. Somebody may want the memory, so it is said; nothing is ever offered that would end it.
 
-use super::idle::{self, Idleness, Whose};
+use super::idle::{self, IdleEvidence, Idleness, Whose};
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::setting::{Field, Setting};
 use crate::history::ProcessHistory;
@@ -39,6 +39,7 @@ impl Judge for Settings {
     const KIND: Kind = Kind::ServerIdle;
     const MEANING: &'static str =
         "an inference server holds memory on a GPU and has not used it for the duration";
+    type Evidence = IdleEvidence;
     const SETTINGS: &'static [Setting<Self>] = &[
         Setting {
             name: "enabled",

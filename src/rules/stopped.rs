@@ -7,6 +7,12 @@
 //! on a GPU, or graphics only. Nothing is offered that would end it: who stopped it means to go on, an
 //! owner or a scheduler.
 
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::lasting::{About, Says, held, wait};
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::setting::{Field, Setting};
@@ -14,10 +20,31 @@ use super::subject;
 use crate::advice::quote;
 use crate::history::{ProcessHistory, Row};
 use crate::model::Process;
-use crate::model::evidence::{Evidence, StoppedEvidence};
+use crate::model::evidence::{Evidence, Facts, samples};
 use crate::model::finding::{Action, Kind, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::units::{Bytes, Span};
+
+/// What says that a process was stopped.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct StoppedEvidence {
+    /// `T`, as in /proc.
+    pub state: char,
+    /// Samples in which it was so without a break.
+    pub samples: u64,
+    /// Its controlling terminal, where it has one: `fg` there would let it go on.
+    pub terminal: Option<Arc<str>>,
+}
+
+impl Facts for StoppedEvidence {
+    fn words(&self) -> String {
+        let mut words = format!("state {} in all of {}", self.state, samples(self.samples));
+        if let Some(terminal) = &self.terminal {
+            let _ = write!(words, ", on {terminal}");
+        }
+        words
+    }
+}
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -47,6 +74,7 @@ impl Judge for Settings {
     const KIND: Kind = Kind::Stopped;
     const MEANING: &'static str =
         "a process that holds memory on a GPU has been stopped by a signal or a terminal";
+    type Evidence = StoppedEvidence;
     const SETTINGS: &'static [Setting<Self>] = &[
         Setting::enabled(|settings| &mut settings.enabled),
         Setting {
@@ -99,7 +127,7 @@ impl Judge for Settings {
             subject::held(&about.gpus),
         );
         verdicts.find(about.finding(Says {
-            evidence: Evidence::Stopped(StoppedEvidence {
+            evidence: Evidence::new(StoppedEvidence {
                 state: 'T',
                 samples: streak.samples,
                 terminal: process.terminal.clone(),

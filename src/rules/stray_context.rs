@@ -7,6 +7,9 @@
 //! Never stray: graphics; memory of the size of a model; a context of a process that works nowhere, which
 //! is [`idle`](super::idle)'s business. Nothing is offered that would end it: it is at work.
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::doubt::Doubt;
 use super::lasting::{About, Says, expect, is_covered, on};
 use super::rule::{Judge, Seen, Tuned, Verdicts};
@@ -14,13 +17,33 @@ use super::setting::{Field, Setting};
 use super::subject;
 use crate::history::{Began, ProcessHistory, Row, Use};
 use crate::model::Process;
-use crate::model::evidence::{Evidence, StrayContextEvidence};
+use crate::model::evidence::{Evidence, Facts, samples};
 use crate::model::finding::{Action, Kind, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::units::{Bytes, GIB, Span};
 
 /// A run of fewer samples is a coincidence.
 const LEAST_SAMPLES: u64 = 3;
+
+/// What says that a context is there by mistake.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct StrayContextEvidence {
+    /// The GPUs on which the process works, by NVML's index.
+    pub works_on: Vec<u32>,
+    /// Samples in which this one was not used.
+    pub samples: u64,
+}
+
+impl Facts for StrayContextEvidence {
+    fn words(&self) -> String {
+        let works_on: Vec<String> = self.works_on.iter().map(u32::to_string).collect();
+        format!(
+            "no use in {}, works on GPU {}",
+            samples(self.samples),
+            works_on.join(", ")
+        )
+    }
+}
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -50,6 +73,7 @@ impl Judge for Settings {
     const KIND: Kind = Kind::StrayContext;
     const MEANING: &'static str =
         "a process holds a small context on a GPU that it does not use while it works on another";
+    type Evidence = StrayContextEvidence;
     const SETTINGS: &'static [Setting<Self>] = &[
         Setting::enabled(|settings| &mut settings.enabled),
         Setting {
@@ -167,7 +191,7 @@ impl Judge for Settings {
             Span::from_seconds(about.seconds()),
         );
         verdicts.find(about.finding(Says {
-            evidence: Evidence::StrayContext(StrayContextEvidence { works_on, samples }),
+            evidence: Evidence::new(StrayContextEvidence { works_on, samples }),
             message,
             advice: vec![
                 "show the process only the GPUs that it is meant to use: CUDA_VISIBLE_DEVICES"

@@ -8,13 +8,16 @@
 //! Never stuck: a process that holds nothing on a GPU; one that is in `D` for a moment; one whose CPU
 //! seconds advance. Nothing is offered that would end it, because nothing does.
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::lasting::{About, Says, held, wait};
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::setting::{Field, Setting};
 use super::subject;
 use crate::history::{Began, ProcessHistory, Row, Streak};
 use crate::model::Process;
-use crate::model::evidence::{Evidence, StuckEvidence};
+use crate::model::evidence::{Evidence, Facts, samples};
 use crate::model::finding::{Action, Kind, Severity};
 use crate::units::Span;
 
@@ -24,6 +27,21 @@ const LEAST_SAMPLES: u64 = 3;
 const LEAST_SAMPLES_WITHOUT_CPU: u64 = 5;
 /// In uninterruptible sleep for this long, a process is out of the reach of signals.
 const BEYOND_SIGNALS_SECONDS: f64 = 120.0;
+
+/// What says that a process cannot go on.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct StuckEvidence {
+    /// `D`, as in /proc.
+    pub state: char,
+    /// Samples in which it was so without a break.
+    pub samples: u64,
+}
+
+impl Facts for StuckEvidence {
+    fn words(&self) -> String {
+        format!("state {} in all of {}", self.state, samples(self.samples))
+    }
+}
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -50,6 +68,7 @@ impl Judge for Settings {
     const KIND: Kind = Kind::Stuck;
     const MEANING: &'static str =
         "a process that holds memory on a GPU has been in uninterruptible sleep for the duration";
+    type Evidence = StuckEvidence;
     const SETTINGS: &'static [Setting<Self>] = &[
         Setting::enabled(|settings| &mut settings.enabled),
         Setting {
@@ -103,7 +122,7 @@ impl Judge for Settings {
             Span::from_seconds(about.seconds()),
         );
         verdicts.find(about.finding(Says {
-            evidence: Evidence::Stuck(StuckEvidence {
+            evidence: Evidence::new(StuckEvidence {
                 state: 'D',
                 samples: streak.samples,
             }),

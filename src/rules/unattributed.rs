@@ -11,12 +11,18 @@
 //!
 //! It begins at the threshold and ends below three quarters of it.
 
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::doubt::Doubt;
 use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::setting::{Field, Setting};
 use super::subject;
 use crate::history::Device;
-use crate::model::evidence::{Evidence, Holder, UnattributedEvidence};
+use crate::model::evidence::{Evidence, Facts, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::{Memory, PidNamespace};
 use crate::model::{Gpu, Process, Snapshot, Time};
@@ -36,6 +42,55 @@ const MOST_NAMED: usize = 3;
 const UNIFIED: &[&str] = &[
     "GH200", "GB200", "GB300", "GB10", "Grace", "Orin", "Thor", "Xavier", "Tegra",
 ];
+
+/// What says that memory is held by nobody that NVML lists.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct UnattributedEvidence {
+    /// What the GPU has in use, without what the driver reserves, in bytes.
+    pub used_bytes: u64,
+    /// The sum of what the listed processes hold, in bytes.
+    pub attributed_bytes: u64,
+    /// The difference, in bytes.
+    pub unattributed_bytes: u64,
+    /// How many processes are listed.
+    pub listed: u64,
+    /// Samples in which it was so.
+    pub samples: u64,
+    /// Processes that hold the GPU's device file open and are not listed on it.
+    pub holders: Vec<Holder>,
+}
+
+/// A process that holds a GPU's device file open.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
+pub struct Holder {
+    /// The process id.
+    pub pid: u32,
+    /// Its owner.
+    pub user: Option<Arc<str>>,
+    /// What to call it. Holds names that a process chose: escape it for a terminal.
+    pub name: String,
+}
+
+impl Facts for UnattributedEvidence {
+    fn words(&self) -> String {
+        let mut words = format!(
+            "{} used, {} by {} listed, in {}",
+            Bytes(self.used_bytes),
+            Bytes(self.attributed_bytes),
+            self.listed,
+            samples(self.samples)
+        );
+        if !self.holders.is_empty() {
+            let holder = |holder: &Holder| match &holder.user {
+                Some(user) => format!("{} ({}, {user})", holder.name, holder.pid),
+                None => format!("{} ({})", holder.name, holder.pid),
+            };
+            let holders: Vec<String> = self.holders.iter().map(holder).collect();
+            let _ = write!(words, "; its device file is open in {}", holders.join(", "));
+        }
+        words
+    }
+}
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -65,6 +120,7 @@ impl Judge for Settings {
     const KIND: Kind = Kind::Unattributed;
     const MEANING: &'static str =
         "a GPU has memory in use that no process listed on it accounts for";
+    type Evidence = UnattributedEvidence;
     const SETTINGS: &'static [Setting<Self>] = &[
         Setting::enabled(|settings| &mut settings.enabled),
         Setting {
@@ -310,7 +366,7 @@ fn finding(
         process: None,
         memory_bytes: Some(bytes),
         advice: advice(gpu, &evidence),
-        evidence: Evidence::Unattributed(evidence),
+        evidence: Evidence::new(evidence),
         message,
         actions: vec![Action::Notify],
         also: Vec::new(),

@@ -5,7 +5,7 @@ pub mod dice;
 use std::sync::Arc;
 
 use crate::history::course::Courses;
-use crate::model::evidence::{Evidence, IdleEvidence};
+use crate::model::evidence::Evidence;
 use crate::model::finding::{Action, Finding, FindingGpu, FindingProcess, Kind, Severity};
 use crate::model::snapshot::{
     Container, Gpu, GpuProcess, Memory, MigDevice, Process, ReadError, Snapshot,
@@ -13,6 +13,7 @@ use crate::model::snapshot::{
 use crate::model::time::Time;
 use crate::reclaim::target::{Member, MemberGpu, Reason, Step, Whom};
 use crate::reclaim::{Plan, Signal, Target};
+use crate::rules::idle::IdleEvidence;
 use crate::units::{GIB, MIB};
 use crate::watch::hand::Proposal;
 
@@ -218,7 +219,7 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
             identity: process.identity(),
         }),
         memory_bytes: used_bytes,
-        evidence: Evidence::Idle(IdleEvidence {
+        evidence: Evidence::new(IdleEvidence {
             sm_percent_max: Some(0),
             gpu_percent_max: None,
             cpu_percent_mean: Some(0.1),

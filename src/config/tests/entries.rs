@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::{Kind, Severity, Time};
 use crate::rules::hours::{Hours, Stretch, Zone};
+use crate::rules::pressure::PressureEvidence;
 use crate::rules::rule::{Judge, Rule};
 use crate::rules::setting::{Field, Setting};
 use crate::units::GIB;
@@ -324,6 +325,7 @@ impl Default for Band {
 impl Judge for Band {
     const KIND: Kind = Kind::Pressure;
     const MEANING: &'static str = "a GPU has little memory left";
+    type Evidence = PressureEvidence;
     const SETTINGS: &'static [Setting<Self>] = &[
         Setting {
             name: "enabled",

@@ -1,10 +1,11 @@
 //! Whether what was said is still so.
 
 use super::*;
-use crate::model::evidence::{Evidence, StoppedEvidence};
+use crate::model::evidence::Evidence;
 use crate::model::finding::{FindingProcess, Kind};
 use crate::model::{Gpu, Process, Severity, Start, Time};
 use crate::reclaim::target::MemberGpu;
+use crate::rules::stopped::StoppedEvidence;
 
 fn member(pid: u32) -> Member {
     Member {
@@ -58,7 +59,7 @@ fn finding(rule: &str, pid: u32, start_ticks: u64) -> Finding {
             },
         }),
         memory_bytes: None,
-        evidence: Evidence::Stopped(StoppedEvidence {
+        evidence: Evidence::new(StoppedEvidence {
             state: 'T',
             samples: 1,
             terminal: None,

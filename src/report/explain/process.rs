@@ -4,7 +4,7 @@ use super::chart::{self, Forecast, Size};
 use super::page::{Sheet, instant};
 use super::text::{ago, steps, verdict};
 use super::{Course, Holder, OnGpu, ProcessPage, Report};
-use crate::model::evidence::{Evidence, LeakEvidence};
+use crate::model::evidence::Exhaustion;
 use crate::model::snapshot::{Jupyter, LastKnown, Process};
 use crate::report::escape::{command_line, fit};
 use crate::units::{Bytes, Span};
@@ -297,57 +297,53 @@ fn on_gpu(sheet: &mut Sheet, on: &OnGpu, page: &ProcessPage, rows: usize, report
     if let Some(unused) = on.unused_since {
         sheet.entry("", &format!("not used since {}", ago(unused, report)));
     }
-    let leak = leak_on(on, page);
+    let will = exhaustion(on, page);
     course(
         sheet,
         &on.course,
-        leak.and_then(|leak| forecast(on, leak)),
+        will.and_then(|will| forecast(on, will)),
         rows,
     );
-    if let Some(text) = leak.and_then(|leak| full_when(leak, report)) {
+    if let Some(text) = will.and_then(|will| full_when(will, report)) {
         sheet.entry("", &text);
     }
 }
 
 /// The evidence that it leaks there, where it can be told that it is there: with several GPUs the evidence
 /// is of one of them, and a GPU's free memory says nothing of its parts.
-fn leak_on<'p>(on: &OnGpu, page: &'p ProcessPage) -> Option<&'p LeakEvidence> {
+fn exhaustion(on: &OnGpu, page: &ProcessPage) -> Option<Exhaustion> {
     if on.gpu_instance_id.is_some() || page.gpus.iter().filter(|it| it.gpu == on.gpu).count() > 1 {
         return None;
     }
     let mut lasting = page.verdict.findings.iter();
-    lasting.find_map(|finding| match (&finding.evidence, &finding.gpus[..]) {
-        (Evidence::Leak(leak), [only]) if finding.resolved_at.is_none() => {
-            (only.index == on.gpu).then_some(leak)
+    lasting.find_map(|finding| match &finding.gpus[..] {
+        [only] if finding.resolved_at.is_none() && only.index == on.gpu => {
+            finding.evidence.forecast()
         }
         _ => None,
     })
 }
 
-fn forecast(on: &OnGpu, leak: &LeakEvidence) -> Option<Forecast> {
+fn forecast(on: &OnGpu, will: Exhaustion) -> Option<Forecast> {
     Some(Forecast {
-        seconds: leak.out_of_memory_seconds?,
-        full_bytes: on.used_bytes?.saturating_add(leak.free_bytes?),
+        seconds: will.seconds,
+        full_bytes: on.used_bytes?.saturating_add(will.free_bytes),
     })
 }
 
 /// When the GPU will be full: `full at about …, in 25m (24m to 26m), if it goes on`.
-fn full_when(leak: &LeakEvidence, report: &Report) -> Option<String> {
-    let (free, now) = (leak.free_bytes?, report.time?);
-    let seconds = leak.out_of_memory_seconds?;
+fn full_when(will: Exhaustion, report: &Report) -> Option<String> {
+    let (seconds, now) = (will.seconds, report.time?);
     let span = Span::from_seconds;
-    let between = match (
-        leak.out_of_memory_seconds_low,
-        leak.out_of_memory_seconds_high,
-    ) {
-        (Some(low), Some(high)) => format!(" ({} to {})", span(low), span(high)),
-        _ => String::new(),
+    let between = match will.between {
+        Some((low, high)) => format!(" ({} to {})", span(low), span(high)),
+        None => String::new(),
     };
     Some(format!(
         "full at about {}, in {}{between}, if it goes on: {} are free",
         instant(now.plus_seconds(seconds)),
         span(seconds),
-        Bytes(free)
+        Bytes(will.free_bytes)
     ))
 }
 

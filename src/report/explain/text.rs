@@ -5,7 +5,7 @@ use super::page::{Sheet, instant};
 use super::{Moment, Report, Step, Verdict, gpu, process};
 use crate::model::Time;
 use crate::model::finding::Finding;
-use crate::report::evidence::words;
+use crate::report::escape::escape;
 use crate::report::style::Style;
 use crate::units::Span;
 
@@ -145,11 +145,14 @@ fn write_finding(sheet: &mut Sheet, finding: &Finding) {
     );
     // The evidence is escaped where it is put in words; to escape it again changes nothing.
     sheet.item("    since ", &instant(finding.since));
-    sheet.item("    because ", &words(&finding.evidence));
+    sheet.item(
+        "    because ",
+        &escape(&finding.evidence.words()).to_string(),
+    );
     for also in &finding.also {
         sheet.item(
             "    also ",
-            &format!("{}: {}", also.kind, words(&also.evidence)),
+            &format!("{}: {}", also.kind, escape(&also.evidence.words())),
         );
     }
 }

@@ -53,7 +53,7 @@ fn a_pid_that_does_not_exist_is_found_after_the_duration() {
     );
     assert_eq!(
         finding.evidence,
-        Evidence::Dead(DeadEvidence {
+        Evidence::new(DeadEvidence {
             state: None,
             samples: 4,
         })
@@ -129,7 +129,11 @@ fn a_zombie_is_found_whose_start_is_not_known() {
     scene.now.host.pid_namespace = None;
     let engine = judge(&mut scene, 60.0);
     let evidence = &only(&engine, Kind::Dead).evidence;
-    assert!(matches!(evidence, Evidence::Dead(dead) if dead.state == Some('Z')));
+    assert!(
+        evidence
+            .of::<DeadEvidence>()
+            .is_some_and(|dead| dead.state == Some('Z'))
+    );
 }
 
 #[test]
@@ -238,7 +242,12 @@ fn one_finding_for_a_pid_over_all_its_gpus_and_instances() {
     let held: Vec<_> = finding.gpus.iter().map(|gpu| gpu.used_bytes).collect();
     assert_eq!(held, [Some(40 * GIB), Some(20 * GIB)]);
     assert_eq!(finding.memory_bytes, Some(60 * GIB));
-    assert!(matches!(&finding.evidence, Evidence::Dead(dead) if dead.samples == 7));
+    assert!(
+        finding
+            .evidence
+            .of::<DeadEvidence>()
+            .is_some_and(|dead| dead.samples == 7)
+    );
 }
 
 #[test]

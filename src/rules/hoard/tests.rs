@@ -60,7 +60,7 @@ fn it_is_found_after_the_duration_and_says_what_it_rests_on() {
     );
     assert_eq!(
         finding.evidence,
-        Evidence::Hoard(HoardEvidence {
+        Evidence::new(HoardEvidence {
             first_bytes: 60 * GIB,
             share: 0.75,
             memory_percent_mean: Some(3.0),

@@ -103,7 +103,7 @@ fn it_is_found_after_the_duration_and_says_what_it_rests_on() {
     );
     assert_eq!(
         finding.evidence,
-        Evidence::Hung(HungEvidence {
+        Evidence::new(HungEvidence {
             gpu_percent_min: 100,
             power_watts_mean: 90.0,
             power_watts_before: 340.0,

@@ -1,14 +1,68 @@
 //! What is said of a process that is idle, and what is offered.
 
+use std::fmt::Write as _;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::{Idleness, Settings, Whose};
 use crate::advice;
 use crate::history::{ProcessHistory, Row};
-use crate::model::evidence::{Evidence, IdleEvidence};
+use crate::model::evidence::{Evidence, Facts, samples};
 use crate::model::finding::{Action, Finding, FindingGpu};
 use crate::model::{Process, Time};
 use crate::rules::rule::Tuned;
 use crate::rules::subject;
 use crate::units::{Bytes, Span};
+
+/// What says that a process was idle.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct IdleEvidence {
+    /// The highest use of the SMs meanwhile; `null` where the device's own stood in for it. Percent, 0
+    /// to 100.
+    pub sm_percent_max: Option<u32>,
+    /// The highest use of the device meanwhile, where that was the evidence. Percent, 0 to 100.
+    pub gpu_percent_max: Option<u32>,
+    /// Mean CPU use over the rule's duration. Percent; one core is 100.
+    pub cpu_percent_mean: Option<f64>,
+    /// Samples in the run that showed no use.
+    pub samples: u64,
+    /// The share of the time that those samples cover, 0 to 1.
+    #[schemars(range(min = 0, max = 1))]
+    pub coverage: f64,
+    /// When the notebook was last active, as its server says; absent where that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_activity: Option<Time>,
+    /// How long a notebook's cell has run with no output, no CPU and no GPU use; absent where none runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "f64", range(min = 0))]
+    pub busy_seconds: Option<f64>,
+}
+
+impl Facts for IdleEvidence {
+    fn words(&self) -> String {
+        let mut words = match (self.sm_percent_max, self.gpu_percent_max) {
+            (Some(sm), _) => format!("SM {sm}% at most"),
+            (None, Some(gpu)) => format!("the whole GPU {gpu}% at most"),
+            (None, None) => "no use".to_owned(),
+        };
+        let _ = write!(words, " in {}", samples(self.samples));
+        if let Some(cpu) = self.cpu_percent_mean {
+            let _ = write!(words, ", CPU {cpu:.1}%");
+        }
+        if let Some(last) = self.last_activity {
+            let _ = write!(words, ", notebook last active {last}");
+        }
+        if let Some(busy) = self.busy_seconds {
+            let busy = Span::from_seconds(busy);
+            let _ = write!(
+                words,
+                ", its cell has run for {busy} with no CPU and no GPU use"
+            );
+        }
+        words
+    }
+}
 
 /// What to do about a cell that does nothing; only its owner knows what it waits for.
 const SLEEPING_CELL: &str = "ask its owner: a cell that only sleeps or waits keeps the kernel busy and the \
@@ -72,7 +126,7 @@ pub(super) fn finding<S: Idleness>(
         gpus,
         process: Some(subject::process(process)),
         memory_bytes: Some(bytes),
-        evidence: Evidence::Idle(evidence),
+        evidence: Evidence::new(evidence),
         message,
         advice: restart_of_pool(process)
             .into_iter()

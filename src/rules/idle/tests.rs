@@ -77,7 +77,7 @@ fn it_is_found_after_the_duration_and_says_what_it_rests_on() {
     );
     assert_eq!(
         finding.evidence,
-        Evidence::Idle(IdleEvidence {
+        Evidence::new(IdleEvidence {
             sm_percent_max: Some(0),
             gpu_percent_max: None,
             cpu_percent_mean: Some(0.0),
@@ -194,7 +194,7 @@ fn the_whole_gpu_stands_in_where_processes_are_not_told_apart() {
     scene.row(0, PID).sm_percent = None;
     scene.row(0, PID).memory_percent = None;
     let mut engine = judge(&mut scene, 600.0);
-    let Evidence::Idle(evidence) = &engine.findings()[0].evidence else {
+    let Some(evidence) = engine.findings()[0].evidence.of::<IdleEvidence>() else {
         panic!("{:?}", engine.findings())
     };
     assert_eq!(
@@ -501,14 +501,8 @@ fn what_children_do_counts_as_its_own_work() {
         }
         let findings = engine.findings();
         assert_eq!(findings.len(), found, "{percent:?}");
-        if let (
-            Some(percent),
-            Some(Finding {
-                evidence: Evidence::Idle(evidence),
-                ..
-            }),
-        ) = (percent, findings.first())
-        {
+        if let (Some(percent), Some(finding)) = (percent, findings.first()) {
+            let evidence = finding.evidence.of::<IdleEvidence>().unwrap();
             let mean = evidence.cpu_percent_mean.unwrap();
             assert!((mean - percent).abs() < 0.01, "{mean}");
         }

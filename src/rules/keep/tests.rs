@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::history::testing::Scene;
-use crate::model::evidence::{Evidence, StoppedEvidence};
+use crate::model::evidence::Evidence;
 use crate::model::finding::{Action, FindingGpu, FindingProcess, Severity};
 use crate::model::{Gpu, GpuProcess};
 use crate::rules::scope::GpuName;
+use crate::rules::stopped::StoppedEvidence;
 use crate::rules::{Engine, Settings};
 
 fn at(text: &str) -> Time {
@@ -97,7 +98,7 @@ fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
             identity: process.identity(),
         }),
         memory_bytes: None,
-        evidence: Evidence::Stopped(StoppedEvidence {
+        evidence: Evidence::new(StoppedEvidence {
             state: 'T',
             samples: 1,
             terminal: None,

@@ -53,10 +53,7 @@ fn only(engine: &Engine) -> &Finding {
 }
 
 fn evidence_of(finding: &Finding) -> &LeakEvidence {
-    match &finding.evidence {
-        Evidence::Leak(evidence) => evidence,
-        other => panic!("{other:?}"),
-    }
+    finding.evidence.of().unwrap()
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn it_is_found_when_its_job_has_been_gone_for_the_duration() {
     );
     assert_eq!(
         finding.evidence,
-        Evidence::Orphan(OrphanEvidence {
+        Evidence::new(OrphanEvidence {
             ppid: Some(1),
             process_group: Some(4241),
             server_gone: false,
@@ -241,7 +241,7 @@ fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
             assert!(message.starts_with(expected), "{message}");
             // Nothing is said of its group, which it leads itself, and nobody is at a menu.
             let finding = only(&engine, Kind::Orphan);
-            let Evidence::Orphan(evidence) = &finding.evidence else {
+            let Some(evidence) = finding.evidence.of::<OrphanEvidence>() else {
                 panic!("{finding:?}");
             };
             assert_eq!((evidence.process_group, evidence.server_gone), (None, true));
@@ -409,7 +409,12 @@ fn one_that_is_not_listed_is_known_by_its_file() {
     let finding = only(&engine, Kind::Orphan);
     assert_eq!(finding.gpus[0].index, 0);
     assert_eq!(finding.memory_bytes, None);
-    assert!(matches!(&finding.evidence, Evidence::Orphan(orphan) if !orphan.listed));
+    assert!(
+        finding
+            .evidence
+            .of::<OrphanEvidence>()
+            .is_some_and(|orphan| !orphan.listed)
+    );
     assert_eq!(
         finding.message,
         "python train.py (4242) outlived the job that started it and holds GPU 0 open, whose \

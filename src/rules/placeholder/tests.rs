@@ -49,7 +49,7 @@ fn known_ones_are_found_by_their_whole_name() {
         let finding = only(&engine, Kind::Placeholder);
         assert_eq!(finding.severity, Severity::Warning, "{command}");
         assert_eq!(finding.actions, [Action::Notify], "{command}");
-        let Evidence::Placeholder(evidence) = &finding.evidence else {
+        let Some(evidence) = finding.evidence.of::<PlaceholderEvidence>() else {
             panic!("{finding:?}")
         };
         assert_eq!(evidence.program.as_deref(), Some(program), "{command}");
@@ -106,7 +106,7 @@ fn it_says_what_it_rests_on() {
     assert!(finding.advice[0].contains("ask its owner"));
     assert_eq!(
         finding.evidence,
-        Evidence::Placeholder(PlaceholderEvidence {
+        Evidence::new(PlaceholderEvidence {
             program: Some("keep-gpu".into()),
             bursts: None,
             period_seconds: None,

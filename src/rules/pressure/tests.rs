@@ -52,7 +52,7 @@ fn it_is_found_after_the_duration_as_a_word_only() {
     );
     assert_eq!(
         finding.evidence,
-        Evidence::Pressure(PressureEvidence {
+        Evidence::new(PressureEvidence {
             free_bytes: 300 * MIB,
             total_bytes: TOTAL,
             samples: 7,

@@ -36,7 +36,7 @@ fn it_is_found_after_the_duration_and_never_ended() {
     );
     assert_eq!(
         finding.evidence,
-        Evidence::Stopped(StoppedEvidence {
+        Evidence::new(StoppedEvidence {
             state: 'T',
             samples: 13,
             terminal: Some("pts/3".into()),

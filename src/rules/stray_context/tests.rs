@@ -34,7 +34,7 @@ fn it_is_told_after_the_duration_and_never_ended() {
     );
     assert_eq!(
         finding.evidence,
-        Evidence::StrayContext(StrayContextEvidence {
+        Evidence::new(StrayContextEvidence {
             works_on: vec![1],
             samples: 61,
         })

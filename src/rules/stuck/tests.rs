@@ -36,7 +36,7 @@ fn it_is_found_after_the_duration_and_nothing_is_done() {
     );
     assert_eq!(
         finding.evidence,
-        Evidence::Stuck(StuckEvidence {
+        Evidence::new(StuckEvidence {
             state: 'D',
             samples: 13
         })

@@ -84,7 +84,7 @@ fn it_is_found_after_the_duration_and_says_what_it_rests_on() {
     };
     assert_eq!(
         finding.evidence,
-        Evidence::Unattributed(UnattributedEvidence {
+        Evidence::new(UnattributedEvidence {
             used_bytes: 31 * GIB,
             attributed_bytes: 20 * GIB,
             unattributed_bytes: 11 * GIB,

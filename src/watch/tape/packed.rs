@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::model::Time;
-use crate::model::evidence::{DeadEvidence, Evidence};
+use crate::model::evidence::Evidence;
 use crate::model::finding::{Also, Finding, Undecided};
 use crate::model::process::Descendants;
 use crate::model::snapshot::{Gpu, GpuProcess, MigDevice, Process, ReadError, Snapshot};
@@ -350,10 +350,6 @@ fn lasting(finding: &Finding) -> Finding {
     Finding {
         duration_seconds: 0.0,
         memory_bytes: None,
-        evidence: Evidence::Dead(DeadEvidence {
-            state: None,
-            samples: 0,
-        }),
         message: String::new(),
         also: Vec::new(),
         ..finding.clone()

@@ -12,7 +12,7 @@ use super::status::alarms;
 use crate::model::finding::{Finding, Severity};
 use crate::model::snapshot::Snapshot;
 use crate::report::check::counted;
-use crate::report::evidence::words;
+use crate::report::escape::escape;
 use crate::units::Bytes;
 use crate::watch::app::{App, Focus};
 use crate::watch::layout::Gpus;
@@ -250,7 +250,7 @@ impl Columns {
         if self.user > 0 {
             pen.left(&user(finding), self.user, look.plain()).skip(1);
         }
-        let text = words(&finding.evidence);
+        let text = escape(&finding.evidence.words()).to_string();
         let tail_width = if tail.is_empty() {
             0
         } else {

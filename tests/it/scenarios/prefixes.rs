@@ -9,9 +9,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use gpumem::model::evidence::Evidence;
 use gpumem::model::finding::{Action, Severity};
 use gpumem::model::{Snapshot, Time};
+use gpumem::rules::leak::LeakEvidence;
 use gpumem::rules::{Engine, Settings};
 use serde_json::Value;
 
@@ -193,7 +193,8 @@ fn slowing_growth_is_told_where_it_fills_the_gpu_and_nowhere_else() {
                 engine.observe(snapshot);
                 let t = snapshot.time.seconds_since(first);
                 let told = engine.findings().iter().any(|finding| {
-                    matches!(&finding.evidence, Evidence::Leak(leak) if leak.slowing.is_some())
+                    let leak = finding.evidence.of::<LeakEvidence>();
+                    leak.is_some_and(|leak| leak.slowing.is_some())
                         && finding.severity == Severity::Info
                         && finding.actions == [Action::Notify]
                 });

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use gpumem::model::evidence::*;
+use gpumem::model::evidence::Evidence;
 use gpumem::model::finding::{
     Action, Also, Finding, FindingGpu, FindingProcess, Kept, Pending, Undecided,
 };
@@ -12,6 +12,19 @@ use gpumem::model::snapshot::*;
 use gpumem::model::{Identity, Kind, Severity, Start, Time};
 use gpumem::report::check::{Counts, Limit, LimitVerdict, Report, Status, WaitVerdict};
 use gpumem::report::doctor::{self, Group, Topic, Verdict};
+use gpumem::rules::dead::DeadEvidence;
+use gpumem::rules::hoard::HoardEvidence;
+use gpumem::rules::hung::HungEvidence;
+use gpumem::rules::idle::IdleEvidence;
+use gpumem::rules::leak::{LeakEvidence, SlowingEvidence};
+use gpumem::rules::orphan::OrphanEvidence;
+use gpumem::rules::placeholder::PlaceholderEvidence;
+use gpumem::rules::pressure::PressureEvidence;
+use gpumem::rules::reserved::ReservedEvidence;
+use gpumem::rules::stopped::StoppedEvidence;
+use gpumem::rules::stray_context::StrayContextEvidence;
+use gpumem::rules::stuck::StuckEvidence;
+use gpumem::rules::unattributed::{Holder, UnattributedEvidence};
 use serde_json::Value;
 
 use crate::machine::GIB;
@@ -217,15 +230,15 @@ pub(super) fn errors() -> Vec<ReadError> {
 pub(super) fn evidence(kind: Kind) -> Evidence {
     let samples = 3;
     match kind {
-        Kind::Dead => Evidence::Dead(DeadEvidence {
+        Kind::Dead => Evidence::new(DeadEvidence {
             state: Some('Z'),
             samples,
         }),
-        Kind::Stuck => Evidence::Stuck(StuckEvidence {
+        Kind::Stuck => Evidence::new(StuckEvidence {
             state: 'D',
             samples,
         }),
-        Kind::Orphan => Evidence::Orphan(OrphanEvidence {
+        Kind::Orphan => Evidence::new(OrphanEvidence {
             ppid: Some(1),
             process_group: Some(7),
             server_gone: false,
@@ -236,12 +249,12 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
             listed: true,
             gpu_files: Some(vec!["/dev/nvidia0".into()]),
         }),
-        Kind::Stopped => Evidence::Stopped(StoppedEvidence {
+        Kind::Stopped => Evidence::new(StoppedEvidence {
             state: 'T',
             samples,
             terminal: text("pts/3"),
         }),
-        Kind::Hung => Evidence::Hung(HungEvidence {
+        Kind::Hung => Evidence::new(HungEvidence {
             gpu_percent_min: 99,
             power_watts_mean: 100.5,
             power_watts_before: 600.5,
@@ -249,7 +262,7 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
             memory_percent_before: Some(40.5),
             samples,
         }),
-        Kind::Leak => Evidence::Leak(LeakEvidence {
+        Kind::Leak => Evidence::new(LeakEvidence {
             bytes_per_second: 1e6,
             bytes_per_second_low: 9e5,
             bytes_per_second_high: 2e6,
@@ -268,14 +281,14 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
                 error_share: 0.004,
             }),
         }),
-        Kind::Placeholder => Evidence::Placeholder(PlaceholderEvidence {
+        Kind::Placeholder => Evidence::new(PlaceholderEvidence {
             program: text("keep-gpu"),
             bursts: Some(60),
             period_seconds: Some(60.0),
             power_percent_max: Some(30.0),
             samples,
         }),
-        Kind::Idle | Kind::ServerIdle => Evidence::Idle(IdleEvidence {
+        Kind::Idle | Kind::ServerIdle => Evidence::new(IdleEvidence {
             sm_percent_max: Some(0),
             gpu_percent_max: Some(0),
             cpu_percent_mean: Some(0.1),
@@ -284,18 +297,18 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
             last_activity: Some(Time::default()),
             busy_seconds: Some(7200.0),
         }),
-        Kind::StrayContext => Evidence::StrayContext(StrayContextEvidence {
+        Kind::StrayContext => Evidence::new(StrayContextEvidence {
             works_on: vec![1],
             samples,
         }),
-        Kind::Hoard => Evidence::Hoard(HoardEvidence {
+        Kind::Hoard => Evidence::new(HoardEvidence {
             first_bytes: 75 * GIB,
             share: 0.94,
             memory_percent_mean: Some(1.5),
             sm_percent_mean: Some(2.5),
             samples,
         }),
-        Kind::Reserved => Evidence::Reserved(ReservedEvidence {
+        Kind::Reserved => Evidence::new(ReservedEvidence {
             holder: "Slurm job 7".into(),
             user: text("ann"),
             pid: 7,
@@ -304,7 +317,7 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
             given_at: Time::default(),
             samples,
         }),
-        Kind::Unattributed => Evidence::Unattributed(UnattributedEvidence {
+        Kind::Unattributed => Evidence::new(UnattributedEvidence {
             used_bytes: 11 * GIB,
             attributed_bytes: 0,
             unattributed_bytes: 11 * GIB,
@@ -316,7 +329,7 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
                 name: "python".to_owned(),
             }],
         }),
-        Kind::Pressure => Evidence::Pressure(PressureEvidence {
+        Kind::Pressure => Evidence::new(PressureEvidence {
             free_bytes: GIB,
             total_bytes: 80 * GIB,
             samples,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::history::testing::{Random, Scene};
-use crate::model::evidence::Evidence;
 use crate::model::finding::{Action, Kind};
 use crate::model::process::Descendants;
 use crate::model::snapshot::Jupyter;
+use crate::rules::idle::IdleEvidence;
 use crate::rules::setting::Value;
 use crate::rules::testing::reasons;
 use crate::rules::{Engine, Settings as AllSettings};
@@ -105,7 +105,7 @@ fn a_cell_that_sleeps_all_night_is_idle_after_two_hours_and_stays_so() {
         "{}",
         finding.message
     );
-    let Evidence::Idle(evidence) = &finding.evidence else {
+    let Some(evidence) = finding.evidence.of::<IdleEvidence>() else {
         panic!("{:?}", finding.evidence)
     };
     assert_eq!(evidence.busy_seconds, Some(finding.duration_seconds));

@@ -1,9 +1,10 @@
 //! What NVML and the rules say, made here: a GPU with those of it that live, and findings.
 
-use gpumem::model::evidence::{Evidence, StoppedEvidence};
+use gpumem::model::evidence::Evidence;
 use gpumem::model::finding::{Action, Finding, FindingGpu, FindingProcess, Severity};
 use gpumem::model::snapshot::Memory;
 use gpumem::model::{Gpu, GpuProcess, Kind, Process, Snapshot, Time};
+use gpumem::rules::stopped::StoppedEvidence;
 
 use crate::reclaim::GIB;
 
@@ -58,7 +59,7 @@ pub fn finding(kind: Kind, process: &Process, now: Time) -> Finding {
             identity: process.identity(),
         }),
         memory_bytes: Some(GIB),
-        evidence: Evidence::Stopped(StoppedEvidence {
+        evidence: Evidence::new(StoppedEvidence {
             state: 'T',
             samples: 9,
             terminal: None,
