@@ -325,7 +325,7 @@ impl std::str::FromStr for WaitFree {
 
 impl ValueEnum for Kind {
     fn value_variants<'a>() -> &'a [Self] {
-        &Self::ALL
+        Self::ALL
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {

@@ -11,6 +11,7 @@ use super::read::written;
 use super::read::{Entry, File, Key, in_order, kind_names, near, rule_names, settings_of_kind};
 use super::scope::{Field, KEYS, Keys};
 use super::{Config, Error, reap};
+use crate::model::finding::KindSubject;
 use crate::model::{Kind, Time};
 use crate::rules::keep::Keep;
 use crate::rules::rule::{Rule, SettingValue};
@@ -247,7 +248,7 @@ fn add_keep(
         return Err(file.wrong(span, "keep", message));
     }
     if let ([kind, ..], []) = (kinds.as_slice(), rules.as_slice())
-        && kinds.iter().all(|kind| is_about_gpus(*kind))
+        && kinds.iter().all(|kind| kind.about() == KindSubject::Gpu)
     {
         refuse_processes(*kind, &scope, file, &span, "keep")?;
     }
@@ -332,10 +333,6 @@ fn rule_in(config: &Config, field: &Field<'_, '_>) -> Result<Arc<str>, Error> {
     })
 }
 
-fn is_about_gpus(kind: Kind) -> bool {
-    matches!(kind, Kind::Reserved | Kind::Unattributed | Kind::Pressure)
-}
-
 /// A rule about GPUs accuses no process, and so none can be asked who it is.
 fn refuse_processes(
     kind: Kind,
@@ -344,7 +341,8 @@ fn refuse_processes(
     span: &Range<usize>,
     prefix: &str,
 ) -> Result<(), Error> {
-    match scope.asks_of_processes().filter(|_| is_about_gpus(kind)) {
+    let is_about_gpus = kind.about() == KindSubject::Gpu;
+    match scope.asks_of_processes().filter(|_| is_about_gpus) {
         None => Ok(()),
         Some(key) => {
             let message = format!(

@@ -29,15 +29,6 @@ const KEYS: &[&str] = &[
     "warn_terminal",
     "never",
 ];
-/// Kinds of which what is found may be ended while nobody looks. Of the others nothing certain could be
-/// signalled, it would not help, or it is a server's work to wait.
-const REAPED: [Kind; 5] = [
-    Kind::Orphan,
-    Kind::Stopped,
-    Kind::Hung,
-    Kind::Idle,
-    Kind::Leak,
-];
 /// More acts than this in any time are no limit.
 const MOST_ACTS: f64 = 1000.0;
 /// A command has fewer words, and a machine fewer programs that are never touched.
@@ -133,11 +124,6 @@ impl Reap {
     }
 }
 
-/// Whether what a rule of a kind finds may be ended while nobody looks.
-pub fn is_reaped(kind: Kind) -> bool {
-    REAPED.contains(&kind)
-}
-
 /// Reads a rule's `action`.
 pub(super) fn action(
     file: &File<'_>,
@@ -149,7 +135,7 @@ pub(super) fn action(
     let field = Field { file, key, value };
     match value.get_ref().as_str() {
         Some("notify") => Ok(Response::Notify),
-        Some("reap") if is_reaped(kind) => Ok(Response::Reap),
+        Some("reap") if kind.may_be_reaped() => Ok(Response::Reap),
         Some("reap") => Err(field.told(format!(
             "what {kind} finds is never ended while nobody looks; write \"notify\""
         ))),

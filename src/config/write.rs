@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use super::Config;
-use super::reap::{ACTION, is_reaped};
+use super::reap::ACTION;
 use crate::rules::hours::DAYS;
 use crate::rules::keep::Keep;
 use crate::rules::rule::{Override, Rule};
@@ -86,7 +86,7 @@ fn write_kind(config: &Config, rule: &dyn Rule, out: &mut String) -> fmt::Result
             origin(config, &key)
         )?;
     }
-    if is_reaped(rule.kind()) {
+    if rule.kind().may_be_reaped() {
         let origin = origin(config, &format!("rules.{name}.{ACTION}"));
         writeln!(
             out,
@@ -106,7 +106,7 @@ fn write_named(config: &Config, rule: &dyn Rule, out: &mut String) -> fmt::Resul
     for setting in rule.settings() {
         writeln!(out, "{} = {}", setting.name, setting.value)?;
     }
-    if is_reaped(rule.kind()) {
+    if rule.kind().may_be_reaped() {
         writeln!(out, "{ACTION} = \"{}\"", config.reap.response(name))?;
     }
     Ok(())

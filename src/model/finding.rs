@@ -34,80 +34,105 @@ impl fmt::Display for Severity {
     }
 }
 
-/// What kind of waste it is; declared in the order in which something has to be done about it, so that
-/// of several on one process the first is the accusation.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, JsonSchema, Serialize, Deserialize,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
+/// What a kind of finding is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KindSubject {
+    /// A process, on one or several GPUs.
+    Process,
+    /// A GPU.
+    Gpu,
+}
+
+/// When `reap` ends what is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ends {
+    /// Unless other kinds are asked for; and by a rule with `action = "reap"`.
+    Always,
+    /// When the kind or the rule is named; and by a rule with `action = "reap"`.
+    Configured,
+    /// Only when the kind or the rule is named: it may be a server's work to wait.
+    Named,
+    /// Never: nothing certain could be signalled, or it would not help.
+    Never,
+}
+
+/// A line a kind: its name, what it is about, and when `reap` ends what is found. All else that a kind is
+/// stands in its file in `rules`.
+macro_rules! kinds {
+    ($($(#[$meaning:meta])* $kind:ident = $name:literal, $about:ident, $ends:ident;)*) => {
+        /// What kind of waste it is; declared in the order in which something has to be done about it,
+        /// so that of several on one process the first is the accusation.
+        #[derive(
+            Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug,
+            JsonSchema, Serialize, Deserialize,
+        )]
+        pub enum Kind {
+            $($(#[$meaning])* #[serde(rename = $name)] $kind,)*
+        }
+
+        impl Kind {
+            /// All of them, in their order.
+            pub const ALL: &'static [Self] = &[$(Self::$kind),*];
+
+            /// As it is written in a report and a configuration.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+
+            /// What it is about.
+            pub const fn about(self) -> KindSubject {
+                match self {
+                    $(Self::$kind => KindSubject::$about,)*
+                }
+            }
+
+            /// When `reap` ends what is found.
+            pub const fn ends(self) -> Ends {
+                match self {
+                    $(Self::$kind => Ends::$ends,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
     /// NVML lists a process that is defunct or does not exist.
-    Dead,
+    Dead = "dead", Process, Never;
     /// In uninterruptible sleep, sample after sample.
-    Stuck,
+    Stuck = "stuck", Process, Never;
     /// Outlived the job that started it.
-    Orphan,
+    Orphan = "orphan", Process, Always;
     /// Stopped by a signal or a terminal while it holds memory.
-    Stopped,
+    Stopped = "stopped", Process, Always;
     /// Full use is reported while power has fallen to a fraction of what it was.
-    Hung,
+    Hung = "hung", Process, Configured;
     /// A program that is made to hold a GPU, or acts as one.
-    Placeholder,
+    Placeholder = "placeholder", Process, Named;
     /// Holds memory and has not used the GPU for the rule's duration.
-    Idle,
+    Idle = "idle", Process, Always;
     /// Grows and does not level off.
-    Leak,
+    Leak = "leak", Process, Configured;
     /// As idle, but it is an inference server that waits for requests.
-    ServerIdle,
+    ServerIdle = "server-idle", Process, Named;
     /// Holds a small context on a GPU while it works on another.
-    StrayContext,
+    StrayContext = "stray-context", Process, Never;
     /// Has reserved nearly the whole GPU from its start and uses little of it.
-    Hoard,
+    Hoard = "hoard", Process, Never;
     /// A job or a container was given a GPU and runs nothing on it.
-    Reserved,
+    Reserved = "reserved", Gpu, Never;
     /// A GPU's used memory exceeds what its processes hold.
-    Unattributed,
+    Unattributed = "unattributed", Gpu, Never;
     /// A GPU has little memory left.
-    Pressure,
+    Pressure = "pressure", Gpu, Never;
 }
 
 impl Kind {
-    /// All of them, in their order.
-    pub const ALL: [Self; 14] = [
-        Self::Dead,
-        Self::Stuck,
-        Self::Orphan,
-        Self::Stopped,
-        Self::Hung,
-        Self::Placeholder,
-        Self::Idle,
-        Self::Leak,
-        Self::ServerIdle,
-        Self::StrayContext,
-        Self::Hoard,
-        Self::Reserved,
-        Self::Unattributed,
-        Self::Pressure,
-    ];
-
-    /// As it is written in a report and a configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Dead => "dead",
-            Self::Stuck => "stuck",
-            Self::Orphan => "orphan",
-            Self::Stopped => "stopped",
-            Self::Hung => "hung",
-            Self::Placeholder => "placeholder",
-            Self::Idle => "idle",
-            Self::Leak => "leak",
-            Self::ServerIdle => "server-idle",
-            Self::StrayContext => "stray-context",
-            Self::Hoard => "hoard",
-            Self::Reserved => "reserved",
-            Self::Unattributed => "unattributed",
-            Self::Pressure => "pressure",
-        }
+    /// Whether what a rule of it finds may be ended while nobody looks.
+    pub const fn may_be_reaped(self) -> bool {
+        matches!(self.ends(), Ends::Always | Ends::Configured)
     }
 }
 

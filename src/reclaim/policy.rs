@@ -10,6 +10,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::model::finding::Ends;
 use crate::model::selector::Selected;
 use crate::model::{Finding, Identity, Kind, Process, Snapshot, Time};
 
@@ -126,11 +127,10 @@ impl Targets {
         let Self::Found(FindingSelector { kinds, rules, .. }) = self else {
             return false;
         };
-        let kinds = match kinds.is_empty() && rules.is_empty() {
-            true => &FindingSelector::TAKEN[..],
-            false => kinds,
-        };
-        kinds.contains(&kind) || rules.contains(rule)
+        match kinds.is_empty() && rules.is_empty() {
+            true => kind.ends() == Ends::Always,
+            false => kinds.contains(&kind) || rules.contains(rule),
+        }
     }
 }
 
@@ -173,15 +173,10 @@ impl NamedProcesses {
 pub struct FindingSelector {
     /// Of these processes only; of any where there is no name.
     pub names: ProcessNames,
-    /// Kinds; where there are none, [`TAKEN`](Self::TAKEN).
+    /// Kinds; where there are none, those of [`Ends::Always`].
     pub kinds: Vec<Kind>,
     /// Rules by name.
     pub rules: Vec<Arc<str>>,
-}
-
-impl FindingSelector {
-    /// The kinds that are acted upon where none is named.
-    pub const TAKEN: [Kind; 3] = [Kind::Orphan, Kind::Stopped, Kind::Idle];
 }
 
 /// Which of what is asked for. Those that are set have all to fit; of several values of one, any.

@@ -7,7 +7,7 @@ use super::launcher::is_launcher;
 use super::plan::{PlanInput, Refused, Why, name};
 use super::policy::{FindingSelector, Limits, ProcessNames};
 use crate::model::Process;
-use crate::model::finding::{Action, Finding, Kind};
+use crate::model::finding::{Action, Ends, Finding, Kind};
 
 /// A process that is asked for, and what was found of it.
 pub(super) struct Accused<'a> {
@@ -141,17 +141,17 @@ pub(super) fn found<'a>(
             continue;
         }
         let kind = finding.kind;
-        match takes(kind) {
-            Takes::Always => {}
-            Takes::WhenAsked if by_name => {}
-            Takes::WhenAsked => {
+        match kind.ends() {
+            Ends::Always => {}
+            Ends::Configured | Ends::Named if by_name => {}
+            Ends::Configured | Ends::Named => {
                 // Nobody expects a server, or a process that works, on the list of what is refused.
                 if kind != Kind::ServerIdle {
                     refuse(Why::OnlyWhenAsked { kind });
                 }
                 continue;
             }
-            Takes::Never => {
+            Ends::Never => {
                 if by_name || matches!(kind, Kind::Dead | Kind::Stuck) {
                     refuse(Why::NeverTaken { kind });
                 }
@@ -211,22 +211,6 @@ fn is_asked_for_as_placeholder(
     selector.kinds.contains(&Kind::Placeholder)
         || found.is_some_and(|finding| selector.rules.contains(&finding.rule))
         || (found.is_none() && process.placeholder().is_none())
-}
-
-/// Whether findings of a kind lead to an act.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Takes {
-    Always,
-    WhenAsked,
-    Never,
-}
-
-fn takes(kind: Kind) -> Takes {
-    match kind {
-        kind if FindingSelector::TAKEN.contains(&kind) => Takes::Always,
-        Kind::Hung | Kind::Leak | Kind::ServerIdle | Kind::Placeholder => Takes::WhenAsked,
-        _ => Takes::Never,
-    }
 }
 
 /// Whether a process, and what was found of it, is among what is asked for.

@@ -144,6 +144,15 @@ impl Judge for Settings {
         Setting::severity(|settings| &mut settings.severity),
     ];
 
+    fn remark(&self) -> Option<String> {
+        (self.max_busy.seconds() < self.duration.seconds()).then(|| {
+            format!(
+                "max_busy {} is taken for {}: nothing is idle before its duration",
+                self.max_busy, self.duration
+            )
+        })
+    }
+
     fn is_enabled(&self) -> bool {
         self.enabled
     }

@@ -44,7 +44,7 @@ const LONGEST_FORECAST_SECONDS: f64 = 30.0 * 86_400.0;
 
 /// What becomes slower is worth a word where it fills the GPU sooner than this all the same.
 const MAY_FILL_WITHIN_SECONDS: f64 = 86_400.0;
-/// No growth is judged over less, whatever the window is set to.
+/// No growth is judged over less, whatever the window is set to; see [`crate::history::growth`].
 const LEAST_WINDOW_SECONDS: f64 = 900.0;
 
 /// What says that a process's memory grows without end.
@@ -195,6 +195,16 @@ impl Judge for Settings {
             field: Field::Severity(|settings| &mut settings.severity),
         },
     ];
+
+    fn remark(&self) -> Option<String> {
+        let shortest = Span::from_seconds(LEAST_WINDOW_SECONDS);
+        (self.window.seconds() < LEAST_WINDOW_SECONDS).then(|| {
+            format!(
+                "window {} is taken for {shortest}: growth is not told from warm-up sooner",
+                self.window
+            )
+        })
+    }
 
     fn is_enabled(&self) -> bool {
         self.enabled

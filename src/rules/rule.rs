@@ -154,6 +154,11 @@ pub trait Judge: Clone + PartialEq + Debug + Default + Send + Sync + 'static {
         None
     }
 
+    /// What these settings say that cannot hold: allowed, and without the effect that it seems to have.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+
     /// Judges a process of the snapshot whose identity is certain.
     fn process(
         _rule: &Tuned<Self>,
@@ -234,6 +239,15 @@ impl<S: Judge> Tuned<S> {
         }
         settings.is_enabled().then_some(settings)
     }
+
+    /// The settings with these changes.
+    fn changed(&self, changes: &[(&'static str, Value)]) -> S {
+        let mut settings = self.settings.clone();
+        for (name, value) in changes {
+            set(&mut settings, name, *value);
+        }
+        settings
+    }
 }
 
 fn set<S: Judge>(settings: &mut S, name: &str, value: Value) -> bool {
@@ -281,6 +295,8 @@ pub trait Rule: Debug + Send + Sync {
     fn scope(&self) -> &Scope;
     /// What is wrong with its settings together, with and without each override.
     fn contradiction(&self) -> Option<String>;
+    /// See [`Judge::remark`]; with these changes of its settings.
+    fn remark(&self, changes: &[(&'static str, Value)]) -> Option<String>;
     /// Whether it is run for anybody.
     fn is_run(&self) -> bool;
     /// The same rule under another name, for some only, without the overrides.
@@ -354,15 +370,14 @@ impl<S: Judge> Rule for Tuned<S> {
     }
 
     fn contradiction(&self) -> Option<String> {
-        self.settings.contradiction().or_else(|| {
-            self.overrides.iter().find_map(|(_, changes)| {
-                let mut settings = self.settings.clone();
-                for (name, value) in changes {
-                    set(&mut settings, name, *value);
-                }
-                settings.contradiction()
-            })
-        })
+        let mut overrides = self.overrides.iter();
+        self.settings
+            .contradiction()
+            .or_else(|| overrides.find_map(|(_, changes)| self.changed(changes).contradiction()))
+    }
+
+    fn remark(&self, changes: &[(&'static str, Value)]) -> Option<String> {
+        self.changed(changes).remark()
     }
 
     fn is_run(&self) -> bool {

@@ -177,19 +177,34 @@ fn every_file_says_what_lives_in_it() {
     }
 }
 
+/// The files beside its tests that name an example of something, by any of these names in lower case: they say
+/// what it takes to add another.
+fn files_that_name(example: &[&str]) -> Vec<String> {
+    let sources = sources();
+    let named = sources.iter().filter(|(path, text)| {
+        let code = code(text).to_lowercase();
+        !is_test(path) && example.iter().any(|name| code.contains(name))
+    });
+    named.map(|(path, _)| path.display().to_string()).collect()
+}
+
 /// What a way to reclaim touches, beside its tests and documentation: the notebook servers' is in its own
 /// file and in the list of steps, and nothing else knows it.
 #[test]
 fn a_way_to_reclaim_is_one_file_and_its_entry_in_the_list() {
-    let names = ["ShutKernel", "shut_kernel"];
-    let naming: Vec<String> = sources()
-        .iter()
-        .filter(|(path, _)| !is_test(path))
-        .filter(|(_, text)| names.iter().any(|name| code(text).contains(name)))
-        .map(|(path, _)| path.display().to_string())
-        .collect();
+    let naming = files_that_name(&["shutkernel", "shut_kernel"]);
     assert_eq!(
         naming,
         ["reclaim/step/mod.rs", "reclaim/step/shut_kernel.rs"]
+    );
+}
+
+#[test]
+fn a_kind_of_finding_is_its_file_and_two_lines() {
+    // In the table of names, and in the list of rules.
+    let files = files_that_name(&["hoard"]);
+    assert_eq!(
+        files,
+        ["model/finding.rs", "rules/hoard.rs", "rules/mod.rs"]
     );
 }

@@ -71,7 +71,7 @@ fn with(selector: FindingSelector) -> Guard {
 
 #[test]
 fn kinds_are_taken_always_when_asked_or_never() {
-    for kind in Kind::ALL {
+    for &kind in Kind::ALL {
         let (findings, seen) = alone(kind);
         let usual = plan_of(&findings, &seen, &guard());
         let asked = with(asking(&[kind], &[]));

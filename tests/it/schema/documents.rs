@@ -380,7 +380,7 @@ pub(super) fn finding(kind: Kind) -> Finding {
 
 /// A report with a finding of every kind, in which nothing is unknown.
 pub(super) fn report() -> Value {
-    let findings: Vec<Finding> = Kind::ALL.into_iter().map(finding).collect();
+    let findings: Vec<Finding> = Kind::ALL.iter().copied().map(finding).collect();
     let report = Report {
         schema: gpumem::report::check::SCHEMA,
         time: Some(Time::default()),
@@ -397,7 +397,8 @@ pub(super) fn report() -> Value {
             due: Time::default(),
         }],
         kept: Kind::ALL
-            .into_iter()
+            .iter()
+            .copied()
             .map(|kind| Kept {
                 finding: finding(kind),
                 reason: "the demo of next week".into(),

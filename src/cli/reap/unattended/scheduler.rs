@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::notifier::Notice;
 use crate::cli::reap::refusal::{self, Place, Reader};
 use crate::cli::reap::text;
-use crate::config::reap::{Reap, Response, is_reaped};
+use crate::config::reap::{Reap, Response};
 use crate::host::Guarded;
 use crate::model::family::families;
 use crate::model::finding::{Finding, Severity};
@@ -246,7 +246,7 @@ impl ReapScheduler {
     }
 
     fn is_reaping(&self, finding: &Finding) -> bool {
-        is_reaped(finding.kind) && self.reap.response(&finding.rule) == Response::Reap
+        finding.kind.may_be_reaped() && self.reap.response(&finding.rule) == Response::Reap
     }
 
     /// Says what would be ended, if its rule said so.
@@ -258,7 +258,7 @@ impl ReapScheduler {
                 let last = it.first.plus_seconds(terms.warn.as_secs_f64());
                 last.plus_seconds(terms.grace.as_secs_f64())
             });
-            is_reaped(finding.kind)
+            finding.kind.may_be_reaped()
                 && would.is_some_and(|at| now >= at)
                 && is_seen(finding, &self.snapshot)
         };
