@@ -145,10 +145,7 @@ fn write_finding(sheet: &mut Sheet, finding: &Finding) {
     );
     // The evidence is escaped where it is put in words; to escape it again changes nothing.
     sheet.item("    since ", &instant(finding.since));
-    sheet.item(
-        "    because ",
-        &escape(&finding.evidence.words()).to_string(),
-    );
+    sheet.item("    because ", &escape(&finding.evidence.words()));
     for also in &finding.also {
         sheet.item(
             "    also ",

@@ -250,7 +250,7 @@ impl Columns {
         if self.user > 0 {
             pen.left(&user(finding), self.user, look.plain()).skip(1);
         }
-        let text = escape(&finding.evidence.words()).to_string();
+        let text = escape(&finding.evidence.words()).into_owned();
         let tail_width = if tail.is_empty() {
             0
         } else {
