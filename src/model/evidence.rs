@@ -13,7 +13,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
 /// What a kind's verdict rests on; its fields are those of `evidence` in JSON.
-pub trait Facts: fmt::Debug + PartialEq + Serialize + JsonSchema + Send + Sync + 'static {
+pub trait KindEvidence:
+    fmt::Debug + PartialEq + Serialize + JsonSchema + Send + Sync + 'static
+{
     /// The facts in a line. Holds names that a process chose: escape it for a terminal.
     fn words(&self) -> String;
 
@@ -36,25 +38,25 @@ pub struct Exhaustion {
 
 /// What a verdict rests on, of whatever kind.
 #[derive(Clone)]
-pub struct Evidence(Arc<dyn AnyFacts>);
+pub struct Evidence(Arc<dyn AnyEvidence>);
 
 impl Evidence {
     /// Of a kind's facts.
-    pub fn new(facts: impl Facts) -> Self {
+    pub fn new(facts: impl KindEvidence) -> Self {
         Self(Arc::new(facts))
     }
 
     /// The facts, where they are of this kind.
-    pub fn of<F: Facts>(&self) -> Option<&F> {
+    pub fn of<F: KindEvidence>(&self) -> Option<&F> {
         self.0.any().downcast_ref()
     }
 
-    /// As [`Facts::words`].
+    /// As [`KindEvidence::words`].
     pub fn words(&self) -> String {
         self.0.words()
     }
 
-    /// As [`Facts::forecast`].
+    /// As [`KindEvidence::forecast`].
     pub fn forecast(&self) -> Option<Exhaustion> {
         self.0.forecast()
     }
@@ -92,15 +94,15 @@ impl JsonSchema for Evidence {
     }
 }
 
-/// [`Facts`] of a kind that is not known.
-trait AnyFacts: erased_serde::Serialize + fmt::Debug + Send + Sync {
+/// [`KindEvidence`] of a kind that is not known.
+trait AnyEvidence: erased_serde::Serialize + fmt::Debug + Send + Sync {
     fn any(&self) -> &dyn Any;
     fn equals(&self, other: &dyn Any) -> bool;
     fn words(&self) -> String;
     fn forecast(&self) -> Option<Exhaustion>;
 }
 
-impl<F: Facts> AnyFacts for F {
+impl<F: KindEvidence> AnyEvidence for F {
     fn any(&self) -> &dyn Any {
         self
     }
@@ -110,11 +112,11 @@ impl<F: Facts> AnyFacts for F {
     }
 
     fn words(&self) -> String {
-        Facts::words(self)
+        KindEvidence::words(self)
     }
 
     fn forecast(&self) -> Option<Exhaustion> {
-        Facts::forecast(self)
+        KindEvidence::forecast(self)
     }
 }
 

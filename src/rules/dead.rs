@@ -28,7 +28,7 @@ use super::scope::Whom;
 use super::setting::{Field, Setting};
 use super::subject;
 use crate::history::{Ghost, ProcessHistory, Row, Streak};
-use crate::model::evidence::{Evidence, Facts, samples};
+use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Severity};
 use crate::model::snapshot::PidNamespace;
 use crate::model::{Gpu, GpuProcess, Process};
@@ -46,7 +46,7 @@ pub struct DeadEvidence {
     pub samples: u64,
 }
 
-impl Facts for DeadEvidence {
+impl KindEvidence for DeadEvidence {
     fn words(&self) -> String {
         match self.state {
             Some(state) => format!("state {state} in {}", samples(self.samples)),

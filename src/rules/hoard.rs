@@ -20,7 +20,7 @@ use super::setting::{Field, Setting};
 use super::{server, subject};
 use crate::advice;
 use crate::history::{Plateau, ProcessHistory, Row};
-use crate::model::evidence::{Evidence, Facts, samples};
+use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Process, Time};
@@ -51,7 +51,7 @@ pub struct HoardEvidence {
     pub samples: u64,
 }
 
-impl Facts for HoardEvidence {
+impl KindEvidence for HoardEvidence {
     fn words(&self) -> String {
         let mut words = format!(
             "{:.0}% of the GPU from its start ({})",

@@ -29,7 +29,7 @@ use super::setting::{Field, Setting};
 use super::subject;
 use crate::history::draw::{FULL_PERCENT, LEAST_WORK_SECONDS, LOW_SHARE};
 use crate::history::{Device, Lull, ProcessHistory, Work};
-use crate::model::evidence::{Evidence, Facts, samples};
+use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::program::file_name;
 use crate::model::{Gpu, Process, Time};
@@ -73,7 +73,7 @@ pub struct HungEvidence {
     pub samples: u64,
 }
 
-impl Facts for HungEvidence {
+impl KindEvidence for HungEvidence {
     fn words(&self) -> String {
         let mut words = format!(
             "GPU {}% at least, {:.0} W against {:.0} W before",

@@ -29,7 +29,7 @@ use super::setting::{Field, Setting};
 use super::{rule::Verdicts, subject};
 use crate::history::growth::{Demand, Outlook, Trend, Verdict};
 use crate::history::{Device, ProcessHistory, Row};
-use crate::model::evidence::{Evidence, Exhaustion, Facts, samples};
+use crate::model::evidence::{Evidence, Exhaustion, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process};
@@ -99,7 +99,7 @@ pub struct SlowingEvidence {
     pub error_share: f64,
 }
 
-impl Facts for LeakEvidence {
+impl KindEvidence for LeakEvidence {
     fn words(&self) -> String {
         let a_minute = |rate: f64| Bytes((rate.max(0.0) * 60.0) as u64);
         let mut words = format!(

@@ -41,7 +41,7 @@ use super::setting::{Field, Setting};
 use super::{idle, server, stuck, subject};
 use crate::advice;
 use crate::history::{Began, ProcessHistory, Use};
-use crate::model::evidence::{Evidence, Facts, samples};
+use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, FindingGpu, Kind, Severity};
 use crate::model::snapshot::{PidNamespace, ProcessType};
 use crate::model::unit::{Role, role};
@@ -78,7 +78,7 @@ pub struct OrphanEvidence {
     pub gpu_files: Option<Vec<Arc<str>>>,
 }
 
-impl Facts for OrphanEvidence {
+impl KindEvidence for OrphanEvidence {
     fn words(&self) -> String {
         let mut words = match self.process_group {
             _ if self.server_gone => "the server that started the kernel is gone".to_owned(),

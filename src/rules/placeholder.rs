@@ -28,7 +28,7 @@ use super::setting::{Field, Setting};
 use super::{server, subject};
 use crate::advice;
 use crate::history::{ProcessHistory, Row};
-use crate::model::evidence::{Evidence, Facts, samples};
+use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Process, Time};
@@ -61,7 +61,7 @@ pub struct PlaceholderEvidence {
     pub samples: u64,
 }
 
-impl Facts for PlaceholderEvidence {
+impl KindEvidence for PlaceholderEvidence {
     fn words(&self) -> String {
         let mut words = match &self.program {
             Some(program) => format!("runs {}, which occupies GPUs", program),

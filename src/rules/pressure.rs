@@ -17,7 +17,7 @@ use super::subject;
 use super::unattributed::{is_shared_out, is_unified};
 use crate::history::{Device, Stretch};
 use crate::model::Gpu;
-use crate::model::evidence::{Evidence, Facts, samples};
+use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::units::{Bytes, MIB, Span};
 
@@ -35,7 +35,7 @@ pub struct PressureEvidence {
     pub samples: u64,
 }
 
-impl Facts for PressureEvidence {
+impl KindEvidence for PressureEvidence {
     fn words(&self) -> String {
         format!(
             "{} free of {} in {}",

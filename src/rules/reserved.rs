@@ -23,7 +23,7 @@ use super::subject;
 use super::unattributed::{is_shared_out, is_unified};
 use crate::advice;
 use crate::history::{Device, Streak};
-use crate::model::evidence::{Evidence, Facts, samples};
+use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::reservation::Reservation;
 use crate::model::snapshot::PidNamespace;
@@ -54,7 +54,7 @@ pub struct ReservedEvidence {
     pub samples: u64,
 }
 
-impl Facts for ReservedEvidence {
+impl KindEvidence for ReservedEvidence {
     fn words(&self) -> String {
         format!(
             "{}={} in process {}; nobody on it in {}",

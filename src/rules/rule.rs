@@ -15,7 +15,7 @@ use super::engine::Standing;
 use super::scope::{Scope, Whom};
 use super::setting::{Form, Setting, Value};
 use crate::history::{Device, History, ProcessHistory, Row, Stretch};
-use crate::model::evidence::Facts;
+use crate::model::evidence::KindEvidence;
 use crate::model::finding::{Finding, Kind, Pending};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot};
 
@@ -144,7 +144,7 @@ pub trait Judge: Clone + PartialEq + Debug + Default + Send + Sync + 'static {
     /// Its settings; the first is `enabled`.
     const SETTINGS: &'static [Setting<Self>];
     /// What its verdicts rest on.
-    type Evidence: Facts;
+    type Evidence: KindEvidence;
 
     /// Whether the rule is run.
     fn is_enabled(&self) -> bool;

@@ -20,7 +20,7 @@ use super::subject;
 use crate::advice::quote;
 use crate::history::{ProcessHistory, Row};
 use crate::model::Process;
-use crate::model::evidence::{Evidence, Facts, samples};
+use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Kind, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::units::{Bytes, Span};
@@ -36,7 +36,7 @@ pub struct StoppedEvidence {
     pub terminal: Option<Arc<str>>,
 }
 
-impl Facts for StoppedEvidence {
+impl KindEvidence for StoppedEvidence {
     fn words(&self) -> String {
         let mut words = format!("state {} in all of {}", self.state, samples(self.samples));
         if let Some(terminal) = &self.terminal {

@@ -17,7 +17,7 @@ use super::setting::{Field, Setting};
 use super::subject;
 use crate::history::{Began, ProcessHistory, Row, Use};
 use crate::model::Process;
-use crate::model::evidence::{Evidence, Facts, samples};
+use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Kind, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::units::{Bytes, GIB, Span};
@@ -34,7 +34,7 @@ pub struct StrayContextEvidence {
     pub samples: u64,
 }
 
-impl Facts for StrayContextEvidence {
+impl KindEvidence for StrayContextEvidence {
     fn words(&self) -> String {
         let works_on: Vec<String> = self.works_on.iter().map(u32::to_string).collect();
         format!(

@@ -17,7 +17,7 @@ use super::setting::{Field, Setting};
 use super::subject;
 use crate::history::{Began, ProcessHistory, Row, Streak};
 use crate::model::Process;
-use crate::model::evidence::{Evidence, Facts, samples};
+use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Kind, Severity};
 use crate::units::Span;
 
@@ -37,7 +37,7 @@ pub struct StuckEvidence {
     pub samples: u64,
 }
 
-impl Facts for StuckEvidence {
+impl KindEvidence for StuckEvidence {
     fn words(&self) -> String {
         format!("state {} in all of {}", self.state, samples(self.samples))
     }

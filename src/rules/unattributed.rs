@@ -22,7 +22,7 @@ use super::rule::{Judge, Seen, Tuned, Verdicts};
 use super::setting::{Field, Setting};
 use super::subject;
 use crate::history::Device;
-use crate::model::evidence::{Evidence, Facts, samples};
+use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::{Memory, PidNamespace};
 use crate::model::{Gpu, Process, Snapshot, Time};
@@ -71,7 +71,7 @@ pub struct Holder {
     pub name: String,
 }
 
-impl Facts for UnattributedEvidence {
+impl KindEvidence for UnattributedEvidence {
     fn words(&self) -> String {
         let mut words = format!(
             "{} used, {} by {} listed, in {}",

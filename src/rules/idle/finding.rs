@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{Idleness, Settings, Whose};
 use crate::advice;
 use crate::history::{ProcessHistory, Row};
-use crate::model::evidence::{Evidence, Facts, samples};
+use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu};
 use crate::model::{Process, Time};
 use crate::rules::rule::Tuned;
@@ -39,7 +39,7 @@ pub struct IdleEvidence {
     pub busy_seconds: Option<f64>,
 }
 
-impl Facts for IdleEvidence {
+impl KindEvidence for IdleEvidence {
     fn words(&self) -> String {
         let mut words = match (self.sm_percent_max, self.gpu_percent_max) {
             (Some(sm), _) => format!("SM {sm}% at most"),
