@@ -143,7 +143,6 @@ fn write_finding(sheet: &mut Sheet, finding: &Finding) {
         columns,
         &format!("{kind}{rule}: {ceased}{}", finding.message),
     );
-    // The evidence is escaped where it is put in words; to escape it again changes nothing.
     sheet.item("    since ", &instant(finding.since));
     sheet.item("    because ", &escape(&finding.evidence.words()));
     for also in &finding.also {
