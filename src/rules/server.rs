@@ -4,12 +4,16 @@
 //! [`listening`](super::listening)'s to tell. Names protect beside that, where it is not known whether a
 //! process listens: only a known no makes a process with a server's name an ordinary one. Names are compared by
 //! whole words: `reserve.py` does not serve.
+//!
+//! So does what an administrator made a service of its own, whatever its program is called, unless it is known
+//! not to listen. A worker that a notebook's kernel started works for the notebook, which asks nobody else.
 
 use std::sync::Arc;
 
 use super::listening;
 use crate::model::pool::tool;
 use crate::model::program::{file_name, is_interpreter};
+use crate::model::unit::{Role, role};
 use crate::model::{Process, Snapshot};
 
 /// Frameworks that serve and do little else.
@@ -123,7 +127,10 @@ pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
     let may_listen = |process: &Process| process.listening != Some(false);
     if is_worker {
         let parent = process.ppid.and_then(|ppid| snapshot.process(ppid));
-        return parent.is_none_or(may_listen);
+        return !is_child_of_a_kernel(process, parent) && parent.is_none_or(may_listen);
+    }
+    if has_clients.is_none() && is_service(process) {
+        return true;
     }
     // An old recording does not tell where it listens: there its name has to do.
     let is_told_to_listen = || process.listening == Some(true) && is_told_a_port(process);
@@ -145,6 +152,23 @@ fn family_listens(process: &Process, snapshot: &Snapshot) -> bool {
 
 fn is_worker(process: &Process) -> bool {
     program(process).is_some_and(|program| WORKERS.iter().any(|worker| program.starts_with(worker)))
+}
+
+/// Whether a notebook's kernel started the process, be the kernel itself in the snapshot or not.
+fn is_child_of_a_kernel(process: &Process, parent: Option<&Process>) -> bool {
+    let told = process.parent.as_deref();
+    parent.is_some_and(|parent| parent.jupyter.is_some() || is_kernel(parent))
+        || told
+            .and_then(|parent| parent.command.as_deref())
+            .is_some_and(is_kernel_command)
+}
+
+/// Whether the process is the main one of a unit that is its own: systemd started it, and starts it again.
+fn is_service(process: &Process) -> bool {
+    let unit = process.systemd_unit.as_deref();
+    unit.is_some_and(|unit| role(unit) == Role::Work)
+        && process.parent_is_reaper == Some(true)
+        && process.session == Some(process.pid)
 }
 
 /// Whether the process is a notebook kernel by its command line.
@@ -236,7 +260,7 @@ fn words(name: &str) -> impl Iterator<Item = String> {
 mod tests {
     use super::*;
     use crate::model::Time;
-    use crate::model::process::{Relation, Relative};
+    use crate::model::process::{Parent, Relation, Relative};
     use crate::model::snapshot::Jupyter;
 
     fn process(pid: u32, command: &str, listening: Option<bool>) -> Process {
@@ -352,6 +376,72 @@ mod tests {
             ..process(1, "python", Some(true))
         };
         assert!(!alone(&known));
+    }
+
+    #[test]
+    fn the_main_process_of_a_unit_serves_unless_it_is_known_not_to_listen() {
+        let service = |unit: &str, listening| Process {
+            systemd_unit: Some(unit.into()),
+            parent_is_reaper: Some(true),
+            session: Some(1),
+            ..process(
+                1,
+                "/srv/rerank/.venv/bin/python /srv/rerank/app.py",
+                listening,
+            )
+        };
+        for (listening, serves) in [(Some(true), true), (None, true), (Some(false), false)] {
+            assert_eq!(
+                alone(&service("rerank-api.service", listening)),
+                serves,
+                "{listening:?}"
+            );
+        }
+        for unit in [
+            "session-3.scope",
+            "user@1000.service",
+            "slurmd.service",
+            "cron.service",
+            "gitlab-runner.service",
+        ] {
+            assert!(!alone(&service(unit, Some(true))), "{unit}");
+        }
+        let unit = "rerank-api.service";
+        let child = Process {
+            parent_is_reaper: Some(false),
+            ..service(unit, Some(true))
+        };
+        let training = Process {
+            listening_on: Some(["tcp:0.0.0.0:29500".into()].into()),
+            ..service(unit, Some(true))
+        };
+        let rank = Process {
+            environment: Some(Arc::new([("RANK".into(), "0".into())].into())),
+            ..service(unit, Some(true))
+        };
+        assert!(!alone(&child) && !alone(&training) && !alone(&rank));
+    }
+
+    #[test]
+    fn an_engine_that_a_notebook_started_is_no_server() {
+        let mut engine = process(2, "VLLM::EngineCore", Some(true));
+        engine.ppid = Some(1);
+        assert!(alone(&engine));
+        let kernel = "python -m ipykernel_launcher -f kernel.json";
+        let told = Process {
+            parent: Some(Arc::new(Parent {
+                pid: 1,
+                command: Some(kernel.split(' ').map(Arc::from).collect()),
+                ..Parent::default()
+            })),
+            ..engine.clone()
+        };
+        assert!(!alone(&told), "a kernel that is not listed");
+        let mut snapshot = Snapshot::new(Time::default());
+        snapshot.processes = vec![process(1, kernel, Some(true)), engine.clone()];
+        assert!(!serves(&engine, &snapshot));
+        engine.listening_on = Some(["tcp:0.0.0.0:8000".into()].into());
+        assert!(serves(&engine, &snapshot), "it has clients of its own");
     }
 
     #[test]

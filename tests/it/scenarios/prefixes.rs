@@ -237,22 +237,6 @@ fn labels(trace: &Value, first: Time) -> Labels {
     labels
 }
 
-/// What is still judged wrong, by other rules than `leak`: an engine that a notebook's kernel started is told as
-/// `server-idle`, and so as info; a service's own server is called idle.
-const NOT_YET: &[(&str, &[&str])] = &[
-    (
-        "idle_vllm_in_a_notebook-101.jsonl.zst",
-        &["missed: idle of process 3892315"],
-    ),
-    (
-        "server_of_ones_own-101.jsonl.zst",
-        &[
-            "accused: idle of process 2021511",
-            "offers to end process 2021511, called idle",
-        ],
-    ),
-];
-
 /// Public recordings of what was judged wrong at some moment.
 #[test]
 fn the_recordings_are_judged_right_at_every_moment() {
@@ -272,10 +256,6 @@ fn the_recordings_are_judged_right_at_every_moment() {
         let labels = labels(trace, snapshots[0].time);
         let found = judge::in_process(&snapshots);
         let complaints = judge::complaints(&labels, &found);
-        let mut not_yet = NOT_YET.iter().filter(|(of, _)| *of == file);
-        if not_yet.any(|(_, all)| complaints == *all) {
-            continue;
-        }
         score.take_in(file, &snapshots, &labels);
         wrong.extend(complaints.into_iter().map(|it| format!("{file}: {it}")));
     }
