@@ -20,8 +20,9 @@
 //!   does may fill the GPU all the same, by the curves that fit it, and that is another verdict;
 //! - no high water: what rises in steps does so regularly, or so often that time tells it better than the
 //!   logarithm of the process's age (`steps`); regular steps of 1 GiB and more are told from the third on;
+//! - no cache that fills: where it rises by chance, it does so no more rarely than at first (`steps`);
 //! - no band that fills: it comes to more than was held for minutes before, and what goes up and down comes to
-//!   higher peaks, or is held higher (`band`).
+//!   higher peaks, or is held higher; nor does it stray from a line as what comes and goes does (`band`).
 //!
 //! Growth once found is followed (`halt`). It stays found through a peak of some minutes and through pauses
 //! like those before, has stopped after five minutes (or longer than it ever paused) without a rise, and ends
@@ -64,7 +65,7 @@ const UNIT: u64 = 1 << 16;
 const STILL: u32 = (16 << 20) / UNIT as u32;
 /// A floor that has risen by less than 64 MiB is not looked at.
 const LEAST_RISE: u32 = (64 << 20) / UNIT as u32;
-/// Buckets kept of one row: 1.2 KiB.
+/// Buckets kept of one row: 1.4 KiB.
 const MOST_BUCKETS: usize = 72;
 /// A bucket's width before it is merged with another.
 const BUCKET_SECONDS: u32 = 30;
@@ -149,6 +150,8 @@ struct Bucket {
     start: u32,
     low: u32,
     high: u32,
+    /// The most that had been held for [`band::BAND_SECONDS`] at some time in it, once it is closed.
+    held: u32,
     samples: u32,
 }
 
@@ -159,6 +162,7 @@ impl Bucket {
             start,
             low: u32::MAX,
             high: 0,
+            held: 0,
             samples: 0,
         }
     }
@@ -170,6 +174,7 @@ impl Bucket {
     fn take_in(&mut self, other: &Self) {
         self.low = self.low.min(other.low);
         self.high = self.high.max(other.high);
+        self.held = self.held.max(other.held);
         self.samples = self.samples.saturating_add(other.samples);
     }
 }
@@ -229,6 +234,7 @@ impl Growth {
                 start: 0,
                 low: value,
                 high: value,
+                held: 0,
                 samples: 1,
             });
             return;
@@ -242,6 +248,7 @@ impl Growth {
             start: seconds(time, first),
             low: value,
             high: value,
+            held: 0,
             samples: 1,
         };
         if let Some(outline) = &mut self.moved {
@@ -377,6 +384,7 @@ impl Outline {
     }
 
     fn push(&mut self, bucket: Bucket) {
+        self.note_held(bucket.start);
         if self.buckets.len() >= MOST_BUCKETS {
             self.merge();
         }

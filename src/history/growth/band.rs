@@ -1,23 +1,40 @@
 //! Whether growth leaves the band that memory moved in before: what only comes back to where it was takes
-//! nothing anew.
+//! nothing anew, and neither does what wanders up as far as it wandered before.
 
+use super::Outline;
 use super::halt::{HELD_SECONDS, held_at};
 use super::window::{SLOTS, View};
 
 /// Of its growth in a third of the window, so much has to be above all that was held before.
 const NEW_SHARE: f64 = 0.3;
 /// What was held for so long before is no news.
-const BAND_SECONDS: u32 = 240;
+pub(super) const BAND_SECONDS: u32 = 240;
+
+/// Lows that went up and down by more than this share of the growth before do so again.
+const WANDERED_SHARE: f64 = 0.5;
+/// The lows of so many parts of the window stray from a line through them by no more than this share of the
+/// growth, as the root of the mean square: of short parts, where noise moves them, or of parts that are longer
+/// than most teeth. Requests that come and go by chance stray in both.
+const STRAYS: [(usize, f64); 2] = [(SLOTS, 0.12), (SLOTS / 2, 0.07)];
+
+impl Outline {
+    /// Notes what the last bucket held for long when it ends: once merged with others it tells no more.
+    pub(super) fn note_held(&mut self, end: u32) {
+        if end < BAND_SECONDS {
+            return;
+        }
+        let held = held_at(&self.buckets, end, BAND_SECONDS);
+        if let Some(last) = self.buckets.last_mut().filter(|last| !last.is_hole()) {
+            last.held = last.held.max(held);
+        }
+    }
+}
 
 impl View<'_> {
     /// Whether it held as much as now, for minutes, before it grew: then it takes nothing anew.
     pub(super) fn is_in_its_band(&self, start: u32) -> bool {
-        let before = (0..self.floor.len).take_while(|at| self.end_of(*at) <= start);
-        before
-            .filter(|at| self.end_of(*at) >= BAND_SECONDS)
-            .any(|at| {
-                held_at(&self.buckets()[..=at], self.end_of(at), BAND_SECONDS) >= self.floor.last()
-            })
+        let mut before = (0..self.floor.len).take_while(|at| self.end_of(*at) <= start);
+        before.any(|at| self.buckets()[at].held >= self.floor.last())
     }
 
     /// Whether it leaves the band that it moved in. What is held for minutes has to be higher lately than
@@ -43,6 +60,40 @@ impl View<'_> {
         let is_new = |of: [u32; 3]| exceeds(of[2], of[0].max(of[1]));
         (is_new(held) || is_new(high))
             && (exceeds(high[2], high[1]) || self.ceiling_rises(start, end, counted) >= NEW_SHARE)
+    }
+
+    /// Whether it goes up as what comes and goes by chance does now and then: it went up and down as far before,
+    /// or does not keep to a line.
+    pub(super) fn wanders(&self, start: u32, end: u32, counted: f64) -> bool {
+        let before = &self.buckets()[..self.index(start)];
+        let lows = || before.iter().filter(|it| !it.is_hole()).map(|it| it.low);
+        let wandered = lows().max().unwrap_or(0) - lows().min().unwrap_or(0);
+        f64::from(wandered) > WANDERED_SHARE * counted
+            || STRAYS
+                .iter()
+                .all(|(parts, most)| self.strays(start, end, *parts) > most * counted)
+    }
+
+    /// How far the lows of so many parts stray from a line through them.
+    fn strays(&self, start: u32, end: u32, parts: usize) -> f64 {
+        let all = self.lows(start, end, parts);
+        let lows = || (all.iter().enumerate()).filter_map(|(at, low)| Some((at as f64, (*low)?)));
+        let count = lows().count() as f64;
+        if count < 3.0 {
+            return f64::INFINITY;
+        }
+        let (at, low) = lows().fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+        let (middle, mean) = (at / count, low / count);
+        let (mut squares, mut product) = (0.0, 0.0);
+        for (at, low) in lows() {
+            squares += (at - middle).powi(2);
+            product += (at - middle) * (low - mean);
+        }
+        let slope = product / squares;
+        let rest: f64 = lows()
+            .map(|(at, low)| (low - mean - slope * (at - middle)).powi(2))
+            .sum();
+        (rest / (count - 2.0)).sqrt()
     }
 
     /// How fast the highs of the twelfths rise, as a share of the floor's mean rate. What moves within a band

@@ -28,7 +28,9 @@ const KEPT_SECONDS: u32 = 300;
 /// What goes up and down has stopped where neither its lows nor its highs are above those of so long before,
 const STALL_SECONDS: u32 = 280;
 /// by this share of what the rate would have brought,
-const STALL_SHARE: f64 = 0.2;
+const STALL_SHARE: f64 = 0.4;
+/// nor the mean of what is between them, which chance moves less, by this one,
+const STALL_SHARE_OF_MEAN: f64 = 0.3;
 /// and goes down by this share of what it goes up by.
 const RESTLESS_SHARE: f64 = 0.3;
 /// Growth has ended when this share of it came back,
@@ -226,6 +228,8 @@ impl Pace {
             return false;
         }
         let (mut lows, mut highs) = ([u32::MAX; 2], [0; 2]);
+        // Sum and count of the middles between low and high.
+        let mut middles = [(0.0, 0.0); 2];
         let (mut up, mut down, mut before) = (0, 0, None);
         let mut end = now;
         for bucket in outline.buckets.iter().rev() {
@@ -244,17 +248,23 @@ impl Pace {
                     if is_in {
                         lows[part] = lows[part].min(bucket.low);
                         highs[part] = highs[part].max(bucket.high);
+                        let (sum, count) = &mut middles[part];
+                        *sum += f64::midpoint(bucket.low.into(), bucket.high.into());
+                        *count += 1.0;
                     }
                 }
             }
             end = bucket.start;
         }
-        let least = STALL_SHARE * rate * f64::from(span);
+        let expected = rate * f64::from(span);
+        let least = STALL_SHARE * expected;
+        let [before, lately] = middles.map(|(sum, count)| sum / f64::max(count, 1.0));
         let is_above = |of: [u32; 2]| f64::from(of[1]) - f64::from(of[0]) >= least;
         !lows.contains(&u32::MAX)
             && f64::from(down) > RESTLESS_SHARE * f64::from(up)
             && !is_above(lows)
             && !is_above(highs)
+            && lately - before < STALL_SHARE_OF_MEAN * expected
     }
 
     pub(super) fn has_stopped(&self) -> bool {

@@ -317,13 +317,28 @@ impl View<'_> {
         })
     }
 
+    /// How much the rises of twelfths differ, but for a trend and a single jump: their standard deviation as a
+    /// share of their mean.
+    pub(super) fn unevenness(&self, start: u32, end: u32) -> f64 {
+        let end = end.min(self.last_start()).max(start + 1);
+        let mut heights: [f64; PARTS + 1] = self.heights(start, end);
+        let rise = |at: usize| heights[at] - heights[at - 1];
+        let largest = (1..=PARTS).max_by(|a, b| rise(*a).total_cmp(&rise(*b)));
+        if let Some(at) = largest {
+            let others = (heights[PARTS] - rise(at)) / (PARTS - 1) as f64;
+            let more = rise(at) - others;
+            heights[at..].iter_mut().for_each(|height| *height -= more);
+        }
+        Bend::of(&heights).uneven
+    }
+
     /// When the last bucket began: what rises within it is not known yet.
     fn last_start(&self) -> u32 {
         self.buckets().last().map_or(0, |last| last.start)
     }
 
     /// Up to when the floor has not risen at all.
-    fn first_rise(&self) -> u32 {
+    pub(super) fn first_rise(&self) -> u32 {
         let first = (1..self.floor.len).find(|at| self.floor.at(*at) > self.floor.at(0));
         first.map_or(0, |at| self.buckets()[at - 1].start)
     }
@@ -344,6 +359,8 @@ struct Bend {
     left: f64,
     /// How many times its standard error the line goes down by.
     odds: f64,
+    /// Their standard deviation from that line, as a share of their mean.
+    uneven: f64,
 }
 
 impl Bend {
@@ -361,7 +378,8 @@ impl Bend {
         let rest: f64 = (rises.iter().enumerate())
             .map(|(at, rise)| (rise - mean - slope * (at as f64 - MIDDLE)).powi(2))
             .sum();
-        let error = (rest / (PARTS - 2) as f64 / squares).sqrt();
+        let variance = rest / (PARTS - 2) as f64;
+        let error = (variance / squares).sqrt();
         let (first, last) = (mean - slope * MIDDLE, mean + slope * MIDDLE);
         Self {
             left: if first > 0.0 {
@@ -370,6 +388,7 @@ impl Bend {
                 f64::INFINITY
             },
             odds: -slope / error.max(1e-9),
+            uneven: variance.sqrt() / mean.max(1e-9),
         }
     }
 }

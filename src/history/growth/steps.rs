@@ -171,6 +171,20 @@ impl Steps {
                 self.odds_of_time > ODDS || dense > DENSE
             };
         }
+        self.are_regular()
+    }
+
+    /// Whether rises by chance come no more rarely than at first, seen from the first of all to now: those of a
+    /// cache do, because what is asked for most is in it first. It fills for an hour in a way that a short window
+    /// does not tell from a leak.
+    pub(super) fn go_on(&self, view: &View<'_>, counted: f64) -> bool {
+        let (first, end) = (view.first_rise(), view.outline.now);
+        let all = Self::of(view, first, end, counted.max(view.risen(first)));
+        all.odds_of_time > if self.are_regular() { 0.0 } else { ODDS }
+    }
+
+    /// Whether they are alike, and the times between are.
+    fn are_regular(&self) -> bool {
         if self.sizes.len() < FEWEST {
             return false;
         }

@@ -1,5 +1,7 @@
 //! A test a family of curves: what grows, what only looks like it, and what nobody may send.
 
+mod chance;
+
 use super::*;
 use crate::units::MIB;
 
@@ -504,7 +506,7 @@ fn what_stands_still_costs_a_few_words_and_what_moves_a_bounded_number() {
     let outline = wild.growth.moved.unwrap();
     assert!(outline.buckets.capacity() <= MOST_BUCKETS);
     let bytes = size_of::<Outline>() + outline.buckets.capacity() * size_of::<Bucket>();
-    assert!(bytes <= 1600, "{bytes}");
+    assert!(bytes <= 1900, "{bytes}");
 }
 
 #[test]

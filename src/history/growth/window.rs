@@ -18,6 +18,8 @@ const FEW_STEPS: f64 = 8.0;
 const SAME_CLIMB: f64 = 0.2;
 /// What goes down by less than this, of what it goes up by, keeps to no band.
 const CALM: f64 = 0.1;
+/// Growth whose twelfths differ by less than this share of their mean, as the standard deviation, is not by chance.
+const EVEN: f64 = 0.2;
 /// Highs that rise by this share of the floor's rate do as it does: all of it goes up.
 const PARALLEL: RangeInclusive<f64> = 0.6..=1.6;
 /// A window is cut into as many slots.
@@ -352,20 +354,22 @@ impl View<'_> {
         median.unwrap_or_default() * SLOTS as f64 / counted
     }
 
-    /// Whether it is neither a high water nor a band that fills: what never comes down is asked for the one,
-    /// what does for the other.
+    /// Whether it is neither a high water, nor a cache or a band that fills: what never comes down is asked for
+    /// these two, what does for the third.
     fn is_no_high_water(&self, start: u32, end: u32, counted: f64) -> bool {
         if self.is_in_its_band(start) {
             false
         } else if self.is_calm(start) {
-            Steps::of(self, start, end, counted).are_a_habit()
+            let steps = Steps::of(self, start, end, counted);
+            steps.are_a_habit()
+                && (self.unevenness(start, end) < EVEN || steps.go_on(self, counted))
         } else {
-            self.leaves_its_band(start, end, counted)
+            self.leaves_its_band(start, end, counted) && !self.wanders(start, end, counted)
         }
     }
 
     /// The least in each of so many parts of a stretch; `None` where nothing was seen.
-    fn lows(&self, start: u32, end: u32, parts: usize) -> [Option<f64>; SLOTS] {
+    pub(super) fn lows(&self, start: u32, end: u32, parts: usize) -> [Option<f64>; SLOTS] {
         let mut lows = [u32::MAX; SLOTS];
         let (count, length) = (parts as u64, u64::from(end - start).max(1));
         for at in self.index(start)..self.floor.len {

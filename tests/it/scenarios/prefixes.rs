@@ -144,6 +144,9 @@ fn is_clear(name: &str) -> bool {
         "high_water_of_long_tails",
         "settles_slowly",
         "cache_fills_to_a_limit",
+        "drifts_within_a_band",
+        "requests_come_and_go",
+        "requests_fill_a_cache",
         "grows_by_logarithm",
         "grows_by_root",
     ];
