@@ -3,7 +3,7 @@
 //! It is accused only where every part is known: what it holds; that the driver saw no use of it (or,
 //! where the driver does not tell processes apart, none of the whole GPU) throughout the duration, with
 //! samples for three quarters of it; that it did little on the CPU meanwhile, and that no memory came or
-//! went; and for a notebook that its server calls it neither busy nor lately active, or that its [`cell`] has
+//! went; and for a notebook that its server calls it neither busy nor lately active, or that its `cell` has
 //! run for hours and done nothing. Of a kernel that waits for
 //! a network, another process or a person, CPU and files look as those of one that rests, so that nothing but
 //! its server's word counts: where the server does not say what it does, the rule is undecided. Where no server
