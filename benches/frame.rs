@@ -21,7 +21,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use gpumem::model::snapshot::{GpuProcess, Memory, PidNamespace, Process};
 use gpumem::model::{Gpu, Snapshot, Time};
 use gpumem::reclaim::Plan;
-use gpumem::rules::{Engine, Settings};
+use gpumem::rules::{Engine, RuleSet};
 use gpumem::watch::app::{App, Effect, Event, Me, Setup, update};
 use gpumem::watch::canvas::Canvas;
 use gpumem::watch::hand::{Ask, News, Proposal};
@@ -189,7 +189,7 @@ impl Scene {
             depth: Depth::Ansi256,
             ascii: false,
         };
-        let engine = Engine::new(Settings::default());
+        let engine = Engine::new(RuleSet::default());
         let interval = Duration::from_secs(1);
         let app = App::new(setup, engine, interval, SCREEN.width, SCREEN.height);
         let mut scene = Self {

@@ -17,9 +17,9 @@ use std::sync::Arc;
 use gpumem::history::History;
 use gpumem::model::snapshot::{GpuProcess, Memory, Process};
 use gpumem::model::{Gpu, Snapshot, Time};
-use gpumem::rules::{Engine, Settings};
+use gpumem::rules::{Engine, RuleSet};
 use gpumem::source::Source as _;
-use gpumem::source::replay::{Pace, Replay};
+use gpumem::source::replay::{PlaybackPace, Replay};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Set for a process of this program that measures one machine: a fresh one, whose memory is only that.
@@ -55,7 +55,7 @@ fn measure(gpus_each: u32, idle_percent: u32, seconds: u32) {
     let before = resident_mib();
     let mut machine = Machine::new(1_000, gpus_each, idle_percent);
     let own = resident_mib() - before;
-    let mut engine = Engine::new(Settings::default());
+    let mut engine = Engine::new(RuleSet::default());
     for _ in 0..seconds {
         engine.observe(machine.step());
     }
@@ -222,14 +222,14 @@ fn replay(snapshots: u32) {
         black_box(text.iter().filter(|byte| **byte == b'\n').count());
     });
     let read = wall_seconds(|| {
-        let mut replay = Replay::open(&path, Pace::AsFast).unwrap();
+        let mut replay = Replay::open(&path, PlaybackPace::AsFast).unwrap();
         while let Some(snapshot) = replay.next().unwrap() {
             black_box(snapshot);
         }
     });
     let judged = wall_seconds(|| {
-        let mut replay = Replay::open(&path, Pace::AsFast).unwrap();
-        let mut engine = Engine::new(Settings::default());
+        let mut replay = Replay::open(&path, PlaybackPace::AsFast).unwrap();
+        let mut engine = Engine::new(RuleSet::default());
         while let Some(snapshot) = replay.next().unwrap() {
             engine.observe(&snapshot);
         }

@@ -54,9 +54,9 @@ fn main() {
             return;
         }
         Ok("gpumem-steady") => {
-            let options = nvml::Options {
+            let options = nvml::NvmlOptions {
                 library: Some(library),
-                ..nvml::Options::default()
+                ..nvml::NvmlOptions::default()
             };
             let roots = Roots {
                 dev: env::var_os(DEV).unwrap().into(),

@@ -4,7 +4,7 @@
 //! A command line is its process's own claim: only what is a number, a plain host or a plain name is
 //! taken over, and the rest stays to be filled in by whoever types it.
 
-use super::{Line, of};
+use super::{Remark, of};
 use crate::model::Process;
 use crate::model::program::file_name;
 
@@ -56,7 +56,7 @@ const FLAGS: [Flags; 4] = [
     },
 ];
 
-impl Line {
+impl Remark {
     /// The words for this process, with what its command line says filled in.
     pub fn text_for(&self, process: &Process) -> String {
         let mut text = self.text.to_owned();

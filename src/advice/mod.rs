@@ -28,7 +28,7 @@ pub use place::{place_lines, quote};
 
 /// One thing to know or to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Line {
+pub struct Remark {
     /// The words: one line, what is to be typed in backquotes, without a full stop.
     pub text: &'static str,
     /// Where it is documented or was seen: a host and a page, a project and a file, or a repository and
@@ -52,7 +52,7 @@ pub enum When {
     OnlyIfSet(&'static [(&'static str, &'static str)]),
 }
 
-impl Line {
+impl Remark {
     const fn new(text: &'static str, source: &'static str) -> Self {
         Self {
             text,
@@ -104,16 +104,16 @@ pub struct Framework {
     /// As it names itself: `PyTorch`.
     pub title: &'static str,
     /// How it takes memory, and what NVML shows of that.
-    pub takes: Line,
+    pub takes: Remark,
     /// What returns memory to the driver while the process lives. The first line is the whole way in
     /// brief; those after it go into what else holds memory. Empty where nothing returns it.
-    pub inside: &'static [Line],
+    pub inside: &'static [Remark],
     /// What makes it take less when it starts the next time.
-    pub at_start: &'static [Line],
+    pub at_start: &'static [Remark],
     /// What people try that returns nothing to the driver, and what it is good for.
-    pub unchanged: &'static [Line],
+    pub unchanged: &'static [Remark],
     /// How to end it without leftovers, where there is more to it than a signal.
-    pub at_end: &'static [Line],
+    pub at_end: &'static [Remark],
 }
 
 /// Every row: engines that serve, what trains, what computes with arrays; then what only launches or
@@ -206,13 +206,13 @@ const SPELLINGS: &[(&str, &str)] = &[
 
 /// Under Jupyter the server restarts a kernel that is merely killed, and loses the notebook's state
 /// all the same.
-const KERNEL: Line = Line::new(
+const KERNEL: Remark = Remark::new(
     "shut the kernel down: Kernel > Shut Down Kernel in Jupyter; interrupting it frees nothing",
     "jupyter_server: KernelRestarter; ipython/ipython#11572",
 );
 
 /// Linux's driver frees what a process held when its last file of the GPU closes.
-const END: Line = Line::new(
+const END: Remark = Remark::new(
     "end the process: its memory is free within seconds",
     "NVML reports no memory for a client whose device files are closed",
 );
@@ -293,7 +293,7 @@ pub fn stays_beside(process: &Process) -> Option<String> {
 
 /// What gives this process's memory back, gentlest first, in brief: what returns it while the process
 /// lives, if anything does, and its end.
-pub fn lines(process: &Process) -> Vec<Line> {
+pub fn lines(process: &Process) -> Vec<Remark> {
     let end = if place::is_notebook(process) && !process.has_lost_server() {
         KERNEL
     } else {
@@ -319,14 +319,14 @@ pub fn steps(process: &Process) -> Vec<String> {
 }
 
 /// The first thing that returns memory while this process lives.
-fn inside(process: &Process) -> Option<Line> {
+fn inside(process: &Process) -> Option<Remark> {
     let mut lines = of(process)?.inside.iter();
     lines.find(|line| line.applies(process)).copied()
 }
 
 /// What makes this process reserve less when it starts the next time: the first way that its
 /// environment does not show to be taken. `None` where its framework is unknown or all is done.
-pub fn at_start(process: &Process) -> Option<Line> {
+pub fn at_start(process: &Process) -> Option<Remark> {
     let mut lines = of(process)?.at_start.iter();
     lines.find(|line| line.applies(process)).copied()
 }

@@ -48,7 +48,7 @@ fn start(process: &Process) -> &'static str {
 }
 
 /// All lines of a row, with what they stand under.
-fn all(row: &Framework) -> impl Iterator<Item = (&'static str, Line)> {
+fn all(row: &Framework) -> impl Iterator<Item = (&'static str, Remark)> {
     let parts = [
         ("inside", row.inside),
         ("at_start", row.at_start),

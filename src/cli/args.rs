@@ -10,13 +10,13 @@ use clap::builder::{PossibleValue, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 use crate::model::{Kind, Severity};
-use crate::report::processes::Sort;
+use crate::report::processes::ProcessOrder;
 use crate::units::{Amount, Bytes, Span};
 
-pub use reap::{Kill, Reap};
+pub use reap::{Kill, ReapArgs};
 pub use terms::Where;
 pub(super) use watch::cells;
-pub use watch::{Once, ThemeChoice, Watch};
+pub use watch::{Once, ThemeChoice, WatchArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -103,16 +103,16 @@ pub enum Color {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     Ps(Ps),
-    Check(Check),
+    Check(CheckArgs),
     Explain(Explain),
-    Watch(Watch),
-    Reap(Reap),
+    Watch(WatchArgs),
+    Reap(ReapArgs),
     Kill(Kill),
-    Record(Record),
-    Rules(Rules),
-    Config(Config),
+    Record(RecordArgs),
+    Rules(RulesArgs),
+    Config(ConfigArgs),
     Doctor(Doctor),
-    Schema(Schema),
+    Schema(SchemaArgs),
     Completions(Completions),
     Man(Man),
 }
@@ -162,14 +162,14 @@ pub struct Ps {
 
     /// Order of the processes
     #[arg(long, value_name = "KEY", default_value = "gpu")]
-    pub sort: Sort,
+    pub sort: ProcessOrder,
 
     /// Where snapshots come from.
     #[command(flatten)]
     pub recorded: Recorded,
 }
 
-impl ValueEnum for Sort {
+impl ValueEnum for ProcessOrder {
     fn value_variants<'a>() -> &'a [Self] {
         &[
             Self::Gpu,
@@ -213,7 +213,7 @@ impl ValueEnum for Sort {
 /// for the exit code only where --fail-on is given.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
-pub struct Check {
+pub struct CheckArgs {
     /// Print the verdict as JSON (gpumem.check/1): one document, also where the check fails
     #[arg(long)]
     pub json: bool,
@@ -407,7 +407,7 @@ pub struct Explain {
 /// root, or $XDG_STATE_HOME/gpumem/store (~/.local/state/gpumem/store) for anybody else.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
-pub struct Record {
+pub struct RecordArgs {
     /// Where to write; standard output without it
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: Option<PathBuf>,
@@ -458,7 +458,7 @@ pub struct Record {
 /// The values are those in force; where one is not the default, the default stands beside it.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
-pub struct Rules {
+pub struct RulesArgs {
     /// Only this rule, or those of this kind
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
@@ -494,7 +494,7 @@ pub struct Rules {
 /// touched, not by `gpumem reap` and `gpumem kill` either).
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
-pub struct Config {
+pub struct ConfigArgs {
     /// What to do with it.
     #[command(subcommand)]
     pub action: ConfigAction,
@@ -548,7 +548,7 @@ pub struct Doctor {
 /// absent: what is not known is never 0.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES_OF_PRINTING)]
-pub struct Schema {
+pub struct SchemaArgs {
     /// Which format
     #[arg(value_name = "FORMAT")]
     pub name: SchemaName,

@@ -16,18 +16,18 @@ use std::time::Duration;
 
 use clap::CommandFactory as _;
 
-use self::gate::{Gate, Progress};
-use super::args::{Check, Cli, Global};
+use self::gate::{Gate, GateProgress};
+use super::args::{CheckArgs, Cli, Global};
 use super::exit::Exit;
 use super::reap::json;
 use super::{
-    Misuse, complain, config, live, print, recorded, style, terminal_width, warn_of_damage,
+    UsageError, config, live, print, recorded, style, terminal_width, warn, warn_of_damage,
 };
 use crate::model::Kind;
-use crate::report::check::{Report, Status};
-use crate::rules::Settings;
+use crate::report::check::{CheckOutcome, CheckReport};
+use crate::rules::RuleSet;
 use crate::source::Source as _;
-use crate::source::replay::Pace;
+use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 
 /// How long this machine is sampled where nothing is known of its past.
@@ -35,7 +35,7 @@ const WINDOW: Span = Span(Duration::from_secs(30));
 /// And where the stored history leaves only the present to be seen.
 const LOOK: Span = Span(Duration::from_secs(2));
 
-pub(super) fn run(args: &Check, global: &Global) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
     let prepared = prepare(args, global).and_then(|(gate, interval)| {
         interrupt::report_on_signal(&gate, args.json, args.quiet)?;
         Ok((gate, interval))
@@ -44,7 +44,7 @@ pub(super) fn run(args: &Check, global: &Global) -> anyhow::Result<Exit> {
         Ok(prepared) => prepared,
         Err(error) => {
             if args.json {
-                print(&Report::failed(&format!("{error:#}")).to_json()?)?;
+                print(&CheckReport::failed(&format!("{error:#}")).to_json()?)?;
             }
             return Err(error);
         }
@@ -60,21 +60,21 @@ pub(super) fn run(args: &Check, global: &Global) -> anyhow::Result<Exit> {
         print(&report.to_json()?)?;
     }
     outcome?;
-    if report.status == Status::Error && !args.quiet {
-        complain(&could_not_measure(&report));
+    if report.status == CheckOutcome::Error && !args.quiet {
+        warn(&could_not_measure(&report));
     }
     if !args.json && !args.quiet {
         print(&report.to_text(gpus, style(global.color), terminal_width()))?;
     }
     Ok(match report.status {
-        Status::Ok => Exit::Clean,
-        Status::Findings => Exit::Findings,
-        Status::Error => Exit::Blind,
+        CheckOutcome::Ok => Exit::Clean,
+        CheckOutcome::Findings => Exit::Findings,
+        CheckOutcome::Error => Exit::CannotMeasure,
     })
 }
 
 /// Why the exit code is that of blindness, in a line.
-fn could_not_measure(report: &Report) -> String {
+fn could_not_measure(report: &CheckReport) -> String {
     let mut reasons = report.errors.iter();
     let Some(first) = reasons.next() else {
         return "could not measure everything".to_owned();
@@ -93,7 +93,7 @@ fn could_not_measure(report: &Report) -> String {
 }
 
 /// What is asked, and the interval between samples.
-fn prepare(args: &Check, global: &Global) -> anyhow::Result<(Arc<Mutex<Gate>>, Duration)> {
+fn prepare(args: &CheckArgs, global: &Global) -> anyhow::Result<(Arc<Mutex<Gate>>, Duration)> {
     let config = config::load(global)?;
     let mut settings = config.rules.clone();
     choose(&mut settings, &args.rule, &args.kind)?;
@@ -102,7 +102,7 @@ fn prepare(args: &Check, global: &Global) -> anyhow::Result<(Arc<Mutex<Gate>>, D
 }
 
 /// Keeps the rules that have one of the names and one of the kinds; none given means any.
-fn choose(settings: &mut Settings, names: &[String], kinds: &[Kind]) -> anyhow::Result<()> {
+fn choose(settings: &mut RuleSet, names: &[String], kinds: &[Kind]) -> anyhow::Result<()> {
     settings.select(names)?;
     if kinds.is_empty() {
         return Ok(());
@@ -117,7 +117,9 @@ fn choose(settings: &mut Settings, names: &[String], kinds: &[Kind]) -> anyhow::
         let rules: Vec<Arc<str>> = of_kind(kind);
         if rules.is_empty() {
             let among = if names.is_empty() { "" } else { " of --rule" };
-            return Err(Misuse(format!("--kind {kind}: no rule{among} is of this kind")).into());
+            return Err(
+                UsageError(format!("--kind {kind}: no rule{among} is of this kind")).into(),
+            );
         }
         chosen.extend(rules);
     }
@@ -126,15 +128,15 @@ fn choose(settings: &mut Settings, names: &[String], kinds: &[Kind]) -> anyhow::
 }
 
 fn observe(
-    args: &Check,
+    args: &CheckArgs,
     global: &Global,
     interval: Duration,
     gate: &Mutex<Gate>,
 ) -> anyhow::Result<()> {
-    if let Some(mut replay) = recorded(&args.recorded, Pace::AsFast)? {
+    if let Some(mut replay) = recorded(&args.recorded, PlaybackPace::AsFast)? {
         while let Some(snapshot) = replay.next()? {
             let mut gate = lock(gate);
-            if gate.is_too_late(snapshot.time) || gate.observe(snapshot) == Progress::Answered {
+            if gate.is_too_late(snapshot.time) || gate.observe(snapshot) == GateProgress::Answered {
                 break;
             }
         }
@@ -158,7 +160,7 @@ fn observe(
     let fed = lock(gate).feed(&live, args, global)?;
     let patience = asked.unwrap_or(if fed.suffices { LOOK } else { WINDOW });
     if !args.quiet && !args.json && io::stderr().is_terminal() {
-        complain(&lock(gate).purpose(patience));
+        warn(&lock(gate).purpose(patience));
     }
     let mut first = None;
     while let Some(snapshot) = live.next()? {
@@ -171,7 +173,7 @@ fn observe(
         let seconds = first.map_or(0.0, |first| time.seconds_since(first));
         // Half an interval: the last sample is due at the end of the window, or a little after it.
         let is_last = seconds + interval.as_secs_f64() / 2.0 >= patience.seconds();
-        if progress == Progress::Answered || is_last {
+        if progress == GateProgress::Answered || is_last {
             break;
         }
     }
@@ -191,8 +193,8 @@ pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item =
     let is_command = |word: &&OsString| cli.get_subcommands().any(|c| **word == *c.get_name());
     let command = arguments.iter().find(is_command).and_then(|it| it.to_str());
     let fails: fn(&str) -> Result<String, serde_json::Error> = match command {
-        Some("check") => |why| Report::failed(why).to_json(),
-        Some("reap") => |why| json::Report::failed(why).to_json(),
+        Some("check") => |why| CheckReport::failed(why).to_json(),
+        Some("reap") => |why| json::ReapReport::failed(why).to_json(),
         _ => return,
     };
     if !arguments.iter().any(|word| word == "--json") {

@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::args::{Config as Args, ConfigAction, Global};
+use super::args::{ConfigAction, ConfigArgs as Args, Global};
 use super::exit::Exit;
 use super::{print, trial};
 use crate::config::reap::Response;
@@ -12,9 +12,9 @@ use crate::config::{self, Config, remark};
 use crate::host::{NotOurs, prove_ours};
 use crate::model::Time;
 use crate::report::escape::escape;
-use crate::rules::keep::Keep;
+use crate::rules::exemption::Exemption;
 use crate::rules::rule::Rule;
-use crate::rules::setting::Value;
+use crate::rules::setting::TomlValue;
 
 pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     match &args.action {
@@ -80,7 +80,7 @@ fn rule_line(rule: &dyn Rule, response: Response) -> String {
         .settings()
         .into_iter()
         .find_map(|setting| match setting.value {
-            Value::Severity(severity) => Some(severity.to_string()),
+            TomlValue::Severity(severity) => Some(severity.to_string()),
             _ => None,
         });
     words.extend(severity);
@@ -98,7 +98,7 @@ fn rule_line(rule: &dyn Rule, response: Response) -> String {
     format!("{}: {}", rule.name(), words.join("; "))
 }
 
-fn keep_line(keep: &Keep, now: Time) -> String {
+fn keep_line(keep: &Exemption, now: Time) -> String {
     let mut words = vec![keep.scope.to_string()];
     let kinds = keep.kinds.iter().map(ToString::to_string);
     let names: Vec<String> = kinds
@@ -129,7 +129,7 @@ pub(super) fn now() -> Time {
 ///
 /// A file that cannot be used, and one that others may change where gpumem has rights that they have
 /// not. It is refused and not passed over: what it spares would be ended.
-pub(super) fn load(global: &Global) -> Result<Config, config::Error> {
+pub(super) fn load(global: &Global) -> Result<Config, config::ConfigError> {
     obeyed(&paths(global), global.config.is_some())
 }
 
@@ -138,13 +138,13 @@ pub(super) fn load(global: &Global) -> Result<Config, config::Error> {
 /// # Errors
 ///
 /// As there, and where others may change what would be run.
-pub(super) fn load_to_act(global: &Global) -> Result<Config, config::Error> {
+pub(super) fn load_to_act(global: &Global) -> Result<Config, config::ConfigError> {
     let config = load(global)?;
     prove_notify(&config)?;
     Ok(config)
 }
 
-fn obeyed(paths: &[PathBuf], required: bool) -> Result<Config, config::Error> {
+fn obeyed(paths: &[PathBuf], required: bool) -> Result<Config, config::ConfigError> {
     // Before, because what others wrote is not even read; and after, for a file that was not there before.
     prove(paths)?;
     let config = config::load(paths, required)?;
@@ -152,7 +152,7 @@ fn obeyed(paths: &[PathBuf], required: bool) -> Result<Config, config::Error> {
     Ok(config)
 }
 
-fn prove(paths: &[PathBuf]) -> Result<(), config::Error> {
+fn prove(paths: &[PathBuf]) -> Result<(), config::ConfigError> {
     let exists = |path: &&PathBuf| path.symlink_metadata().is_ok();
     for path in paths.iter().filter(exists) {
         prove_ours(path).map_err(|why| not_ours(path, &why))?;
@@ -160,7 +160,7 @@ fn prove(paths: &[PathBuf]) -> Result<(), config::Error> {
     Ok(())
 }
 
-fn not_ours(path: &Path, why: &NotOurs) -> config::Error {
+fn not_ours(path: &Path, why: &NotOurs) -> config::ConfigError {
     // What leads root to the files of a user: sudo that keeps HOME.
     let is_of_home = ["XDG_CONFIG_HOME", "HOME"]
         .into_iter()
@@ -170,14 +170,14 @@ fn not_ours(path: &Path, why: &NotOurs) -> config::Error {
         true => "; or leave it out: sudo -H, or --config with a file of root's",
         false => "",
     };
-    config::Error::NotOurs {
+    config::ConfigError::NotOurs {
         path: path.to_owned(),
         why: format!("{why}{sudo}"),
     }
 }
 
-fn prove_notify(config: &Config) -> Result<(), config::Error> {
-    prove_command(&config.reap.notify).map_err(|(path, why)| config::Error::CommandNotOurs {
+fn prove_notify(config: &Config) -> Result<(), config::ConfigError> {
+    prove_command(&config.reap.notify).map_err(|(path, why)| config::ConfigError::CommandNotOurs {
         origin: config.origin("reap.notify").unwrap_or("here").to_owned(),
         path,
         why: why.to_string(),

@@ -22,7 +22,7 @@ use super::config::now;
 use super::exit::Exit;
 use super::{nvml_options, print, style};
 use crate::host::{self, Roots};
-use crate::report::doctor::{Check, Report, SCHEMA, Topic, Verdict};
+use crate::report::doctor::{CheckStatus, DoctorCheck, DoctorReport, SCHEMA, Topic};
 use crate::source::nvml::{self, Nvml};
 use crate::units::Span;
 
@@ -49,7 +49,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
     let sample = nvml.as_mut().ok().map(Nvml::sample);
     let gpus = sample.as_ref().map_or(&[][..], |sample| &sample.gpus);
     let platform = host::read_platform(Path::new("/"), machine.kernel.as_deref());
-    let driver = driver::Facts {
+    let driver = driver::DriverFacts {
         named: options.library.as_deref(),
         opened: nvml.as_ref().map(Nvml::driver),
         mapped: mapped(&roots, named.wait().flatten().as_deref()),
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
         bus: host::read_pci_gpus(Path::new("/sys")),
         devices: host::read_device_files(&roots.dev).ok(),
         gpus: gpus.iter().map(|sampled| &sampled.gpu).collect(),
-        place: driver::Place::of(platform, machine.pid_namespace),
+        place: driver::Environment::of(platform, machine.pid_namespace),
     };
 
     let mut checks = driver.checks();
@@ -66,7 +66,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
         checks.push(gpus::mps(host::read_mps_daemons(&roots.proc)));
     }
     let mounts = host::read_mounts(&roots.proc);
-    checks.extend(processes::checks(&processes::Facts {
+    checks.extend(processes::checks(&processes::ProcessFacts {
         namespace: machine.pid_namespace,
         rights: host::read_rights(&roots.proc),
         hidepid: mounts.and_then(|mounts| mounts.hidepid),
@@ -75,7 +75,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
         kernel: machine.kernel.as_deref(),
     }));
     checks.extend(notebooks::checks(servers.wait_for(notebooks::TIMEOUT)));
-    checks.extend(machine::checks(&machine::Facts {
+    checks.extend(machine::checks(&machine::MachineFacts {
         cgroups: mounts.map(|mounts| mounts.cgroups),
         is_initial_cgroup_namespace: host::read_is_initial_cgroup_namespace(&roots.proc),
         has_systemd: platform.has_systemd,
@@ -85,9 +85,9 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
         has_boot_id: machine.boot_id.is_some(),
         open_files: host::open_file_limit(),
     }));
-    checks.push(Check::new(
+    checks.push(DoctorCheck::new(
         Topic::Version,
-        Verdict::Ok,
+        CheckStatus::Ok,
         concat!("gpumem ", env!("CARGO_PKG_VERSION")),
     ));
     checks.push(state::configuration(configuration.wait()));
@@ -103,14 +103,14 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
     Ok(if report.works {
         Exit::Clean
     } else {
-        Exit::Blind
+        Exit::CannotMeasure
     })
 }
 
 /// Of files that do not answer.
-fn too_long(topic: Topic) -> Check {
+fn too_long(topic: Topic) -> DoctorCheck {
     let seen = format!("no answer for {}", Span(FILES_TIMEOUT));
-    Check::new(topic, Verdict::Unknown, seen)
+    DoctorCheck::new(topic, CheckStatus::Unknown, seen)
         .means("the file system that they lie on may hang")
         .next("mount | grep nfs")
 }
@@ -127,13 +127,13 @@ fn mapped(roots: &Roots, named: Option<&Path>) -> Option<std::path::PathBuf> {
 }
 
 /// Whether the main job can be done, and why not.
-fn conclude(checks: Vec<Check>, sample: Option<&nvml::Sample>) -> Report {
+fn conclude(checks: Vec<DoctorCheck>, sample: Option<&nvml::NvmlSample>) -> DoctorReport {
     let gpus = sample.map_or(&[][..], |sample| &sample.gpus);
     let readable = gpus.iter().filter(|it| gpus::is_readable(&it.gpu)).count();
     let works = readable > 0;
     let count = |verdict| checks.iter().filter(|it| it.verdict == verdict).count();
     let summary = if works {
-        let trouble = match (count(Verdict::Broken), count(Verdict::Limited)) {
+        let trouble = match (count(CheckStatus::Broken), count(CheckStatus::Limited)) {
             (0, 0) => String::new(),
             (0, limited) => format!("; limited in {limited}, see above"),
             (broken, 0) => format!("; broken in {broken}, see above"),
@@ -146,11 +146,11 @@ fn conclude(checks: Vec<Check>, sample: Option<&nvml::Sample>) -> Report {
             "gpumem can do its work here: NVML answers, {readable} of {total} GPUs can be read{trouble}"
         )
     } else {
-        let first = checks.iter().find(|it| it.verdict == Verdict::Broken);
+        let first = checks.iter().find(|it| it.verdict == CheckStatus::Broken);
         let why = first.map_or_else(String::new, |it| format!(": {}: {}", it.title, it.seen));
         format!("gpumem cannot do its work here{why}")
     };
-    Report {
+    DoctorReport {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION"),
         works,
@@ -196,7 +196,7 @@ mod tests {
     use crate::model::Gpu;
     use crate::model::snapshot::Memory;
 
-    fn sample(readable: &[bool]) -> nvml::Sample {
+    fn sample(readable: &[bool]) -> nvml::NvmlSample {
         let gpu = |&readable: &bool| nvml::SampledGpu {
             gpu: Gpu {
                 memory: readable.then(Memory::default),
@@ -206,7 +206,7 @@ mod tests {
             read_at: None,
             process_utilization: None,
         };
-        nvml::Sample {
+        nvml::NvmlSample {
             gpus: readable.iter().map(gpu).collect(),
             errors: Vec::new(),
         }
@@ -216,7 +216,7 @@ mod tests {
     fn one_readable_gpu_is_enough() {
         let well = conclude(Vec::new(), Some(&sample(&[true, false])));
         assert!(well.works && well.summary.ends_with("1 of 2 GPUs can be read"));
-        let broken = |topic| Check::new(topic, Verdict::Broken, "gone");
+        let broken = |topic| DoctorCheck::new(topic, CheckStatus::Broken, "gone");
         let checks = vec![broken(Topic::Gpu), broken(Topic::Store)];
         let report = conclude(checks.clone(), Some(&sample(&[true])));
         assert!(report.works && report.summary.ends_with("; broken in 2, see above"));

@@ -16,7 +16,7 @@ pub enum Exit {
     /// 2: wrong usage or configuration.
     Usage,
     /// 3: could not measure: no driver, or a GPU that cannot be read and nothing found.
-    Blind,
+    CannotMeasure,
 }
 
 impl Exit {
@@ -26,15 +26,15 @@ impl Exit {
             Self::Clean => 0,
             Self::Findings => 1,
             Self::Usage => 2,
-            Self::Blind => 3,
+            Self::CannotMeasure => 3,
         }
     }
 
     /// What a failure ends with: what a person typed is usage, what could not be read is blindness.
     pub fn of(error: &anyhow::Error) -> Self {
         for cause in error.chain() {
-            if cause.is::<super::Misuse>()
-                || cause.is::<config::Error>()
+            if cause.is::<super::UsageError>()
+                || cause.is::<config::ConfigError>()
                 || cause.is::<rules::UnknownRule>()
                 || matches!(cause.downcast_ref(), Some(watch::Error::NotATerminal))
             {
@@ -43,26 +43,28 @@ impl Exit {
             // What was asked for was not done.
             // A transparent error stands in the chain in place of the one it wraps.
             let ledger = match cause.downcast_ref() {
-                Some(executor::Error::Lock(_)) => return Self::Findings,
-                Some(executor::Error::Ledger(error)) => Some(error),
+                Some(executor::ExecutorError::Lock(_)) => return Self::Findings,
+                Some(executor::ExecutorError::Ledger(error)) => Some(error),
                 None => cause.downcast_ref(),
             };
-            if let Some(ledger::Error::Open { .. } | ledger::Error::Write { .. }) = ledger {
+            if let Some(ledger::LedgerError::Open { .. } | ledger::LedgerError::Write { .. }) =
+                ledger
+            {
                 return Self::Findings;
             }
-            if let Some(source::Error::Recording(error)) = cause.downcast_ref() {
+            if let Some(source::SourceError::Recording(error)) = cause.downcast_ref() {
                 return Self::of_recording(error);
             }
-            if let Some(error) = cause.downcast_ref::<recording::Error>() {
+            if let Some(error) = cause.downcast_ref::<recording::RecordingError>() {
                 return Self::of_recording(error);
             }
         }
-        Self::Blind
+        Self::CannotMeasure
     }
 
     /// A file that was named wrongly is usage; one that cannot be read or written, blindness.
-    fn of_recording(error: &recording::Error) -> Self {
-        use recording::Error as E;
+    fn of_recording(error: &recording::RecordingError) -> Self {
+        use recording::RecordingError as E;
         match error {
             E::Open { .. }
             | E::Directory { .. }
@@ -70,7 +72,7 @@ impl Exit {
             | E::Compressed { .. }
             | E::StoreUnwritable { .. }
             | E::StoreUnreadable { .. } => Self::Usage,
-            _ => Self::Blind,
+            _ => Self::CannotMeasure,
         }
     }
 }

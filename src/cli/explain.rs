@@ -10,23 +10,23 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use self::target::{Found, Target};
+use self::target::{ExplainSubject, TypedTarget};
 use super::args::{Explain, Global};
 use super::exit::Exit;
 use super::watch::locale_is_utf8;
 use super::{
-    Misuse, complain, config, live, print, recorded, store, style, terminal_width, warn_of_damage,
+    UsageError, config, live, print, recorded, store, style, terminal_width, warn, warn_of_damage,
 };
 use crate::advice;
-use crate::explain::{self, Known, More};
-use crate::history::course::Courses;
+use crate::explain::{self, KnownSoFar, More};
+use crate::history::memory_series::Courses;
 use crate::model::Snapshot;
 use crate::model::finding::Finding;
-use crate::report::explain::Report;
-use crate::report::explain::text::{self, Look};
-use crate::rules::{Engine, Settings};
+use crate::report::explain::ExplainReport;
+use crate::report::explain::text::{self, PageStyle};
+use crate::rules::{Engine, RuleSet};
 use crate::source::Source as _;
-use crate::source::replay::Pace;
+use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 
 /// How long this machine is looked at: the use of a GPU is known from the second sample on.
@@ -37,7 +37,7 @@ const LIST: &str = "list";
 const WIDTH: usize = 80;
 
 pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
-    let look = Look {
+    let look = PageStyle {
         width: terminal_width().unwrap_or_else(columns),
         style: style(global.color),
         ascii: !locale_is_utf8(),
@@ -47,46 +47,46 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
         return put(&report, args.json, look).map(|()| Exit::Clean);
     }
     let typed = args.target.as_deref().unwrap_or_default();
-    let target = Target::parse(typed)?;
-    let mut seen = Seen::new(config::load(global)?.rules);
+    let target = TypedTarget::parse(typed)?;
+    let mut seen = SampledHistory::new(config::load(global)?.rules);
     observe(&mut seen, args, global)?;
     let last = seen.last.as_ref().context("there was no snapshot")?;
     let found = target.find(&seen, last)?;
     let report = report(&target, &found, seen.known(last));
     put(&report, args.json, look)?;
     Ok(if is_blind(&report) {
-        complain("what it is about could not be read; the page's errors say why");
-        Exit::Blind
+        warn("what it is about could not be read; the page's errors say why");
+        Exit::CannotMeasure
     } else {
         Exit::Clean
     })
 }
 
 /// The page about what was found.
-fn report(target: &Target, found: &Found, known: Known<'_>) -> Report {
+fn report(target: &TypedTarget, found: &ExplainSubject, known: KnownSoFar<'_>) -> ExplainReport {
     let mut report = match found {
-        Found::Process(pid, asked) => explain::process(known, *pid, asked.as_ref()),
-        Found::Gpu(place, asked) => explain::gpu(known, *place, asked.as_ref()),
+        ExplainSubject::Process(pid, asked) => explain::process(known, *pid, asked.as_ref()),
+        ExplainSubject::Gpu(place, asked) => explain::gpu(known, *place, asked.as_ref()),
     };
     report.notes.extend(target.notes(found, known.last));
     report
 }
 
 /// The page of the framework of this name; all of them for `list`.
-fn frameworks(name: &str) -> Result<Report, Misuse> {
+fn frameworks(name: &str) -> Result<ExplainReport, UsageError> {
     if name == LIST {
         return Ok(explain::frameworks());
     }
     explain::framework(name).ok_or_else(|| {
         let known: Vec<&str> = advice::frameworks().iter().map(|it| it.name).collect();
-        Misuse(format!(
+        UsageError(format!(
             "--framework {name}: nothing is known of it; there are {}",
             known.join(", ")
         ))
     })
 }
 
-fn put(report: &Report, json: bool, look: Look) -> anyhow::Result<()> {
+fn put(report: &ExplainReport, json: bool, look: PageStyle) -> anyhow::Result<()> {
     if json {
         print(&report.to_json()?)
     } else {
@@ -102,7 +102,7 @@ fn columns() -> usize {
 }
 
 /// Whether the page is about a GPU that could not be looked at.
-fn is_blind(report: &Report) -> bool {
+fn is_blind(report: &ExplainReport) -> bool {
     report
         .gpu
         .as_ref()
@@ -111,7 +111,7 @@ fn is_blind(report: &Report) -> bool {
 
 /// What has been seen.
 #[derive(Debug)]
-struct Seen {
+struct SampledHistory {
     engine: Engine,
     courses: Courses,
     last: Option<Snapshot>,
@@ -120,8 +120,8 @@ struct Seen {
     is_live: bool,
 }
 
-impl Seen {
-    fn new(settings: Settings) -> Self {
+impl SampledHistory {
+    fn new(settings: RuleSet) -> Self {
         Self {
             needed: store::longest(&settings),
             engine: Engine::new(settings),
@@ -138,8 +138,8 @@ impl Seen {
     }
 
     /// All of it that a page is made of.
-    fn known<'k>(&'k self, last: &'k Snapshot) -> Known<'k> {
-        Known {
+    fn known<'k>(&'k self, last: &'k Snapshot) -> KnownSoFar<'k> {
+        KnownSoFar {
             engine: &self.engine,
             courses: &self.courses,
             last,
@@ -154,12 +154,12 @@ impl Seen {
 
     /// What the rules found, whatever became of it; what lasts comes first.
     fn findings(&self) -> impl Iterator<Item = &Finding> {
-        self.engine.standing().chain(self.engine.resolved())
+        self.engine.active_findings().chain(self.engine.resolved())
     }
 }
 
-fn observe(seen: &mut Seen, args: &Explain, global: &Global) -> anyhow::Result<()> {
-    if let Some(mut replay) = recorded(&args.recorded, Pace::AsFast)? {
+fn observe(seen: &mut SampledHistory, args: &Explain, global: &Global) -> anyhow::Result<()> {
+    if let Some(mut replay) = recorded(&args.recorded, PlaybackPace::AsFast)? {
         while let Some(snapshot) = replay.next()? {
             seen.observe(snapshot);
         }
@@ -184,7 +184,7 @@ fn observe(seen: &mut Seen, args: &Explain, global: &Global) -> anyhow::Result<(
         courses.follow(engine.history(), snapshot);
     })?;
     if args.window.is_some() && io::stderr().is_terminal() {
-        complain(&format!("sampling for {window} (--window)"));
+        warn(&format!("sampling for {window} (--window)"));
     }
     let mut begun = None;
     while let Some(snapshot) = live.next()? {

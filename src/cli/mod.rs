@@ -33,13 +33,13 @@ use self::exit::Exit;
 use crate::host;
 use crate::report::escape::escape;
 use crate::report::style::{Style, broken};
-use crate::source::replay::{Pace, Replay};
+use crate::source::replay::{PlaybackPace, Replay};
 use crate::source::{live, nvml};
 
 /// What a person typed makes no sense together.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Misuse(String);
+pub struct UsageError(String);
 
 /// Runs the program: arguments in, exit code out.
 pub fn main() -> ExitCode {
@@ -58,7 +58,7 @@ pub fn main() -> ExitCode {
     match mind_rights(&cli.global).and_then(|()| run(cli)) {
         Ok(exit) => exit.into(),
         Err(error) => {
-            complain(&format!("{error:#}"));
+            warn(&format!("{error:#}"));
             Exit::of(&error).into()
         }
     }
@@ -84,7 +84,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
             print(&generate::completions(args.shell)).map(|()| Exit::Clean)
         }
         Some(Command::Man(args)) => {
-            let page = generate::man_page(args.command.as_deref()).map_err(Misuse)?;
+            let page = generate::man_page(args.command.as_deref()).map_err(UsageError)?;
             print(&page).map(|()| Exit::Clean)
         }
     }
@@ -98,14 +98,14 @@ fn mind_rights(global: &Global) -> anyhow::Result<()> {
     if host::has_gained_ids() {
         let why = "the program has the bit for setuid or setgid, and does nothing with it: who may \
                    start it could write files as its owner; remove it (chmod ug-s), and use sudo";
-        return Err(Misuse(why.to_owned()).into());
+        return Err(UsageError(why.to_owned()).into());
     }
     if !host::has_gained_rights() {
         return Ok(());
     }
     if let Some(library) = &global.nvml_library {
         let name = library.display();
-        return Err(Misuse(format!(
+        return Err(UsageError(format!(
             "--nvml-library {name} is not loaded: the program has capabilities that its caller has \
              not, and what it loads has them too; leave it out, or name it as root (sudo)"
         ))
@@ -124,7 +124,7 @@ fn print(text: &str) -> anyhow::Result<()> {
 }
 
 /// Talk, to standard error. There is nowhere to say that standard error is closed.
-fn complain(text: &str) {
+fn warn(text: &str) {
     let text = format!("gpumem: {}\n", escape(text));
     let text = match width_of(&io::stderr()) {
         Some(width) => broken(&text, width),
@@ -159,18 +159,18 @@ fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 
-fn nvml_options(global: &Global) -> anyhow::Result<nvml::Options> {
+fn nvml_options(global: &Global) -> anyhow::Result<nvml::NvmlOptions> {
     if global.nvml_timeout.0.is_zero() {
-        return Err(Misuse("--nvml-timeout must be longer than 0; write 2s".to_owned()).into());
+        return Err(UsageError("--nvml-timeout must be longer than 0; write 2s".to_owned()).into());
     }
-    Ok(nvml::Options {
+    Ok(nvml::NvmlOptions {
         library: global.nvml_library.clone(),
         timeout: global.nvml_timeout.0,
     })
 }
 
 /// A recording, if one was named.
-fn recorded(recorded: &Recorded, pace: Pace) -> anyhow::Result<Option<Replay>> {
+fn recorded(recorded: &Recorded, pace: PlaybackPace) -> anyhow::Result<Option<Replay>> {
     Ok(match (&recorded.replay, recorded.demo) {
         (Some(path), _) => Some(Replay::open(path, pace)?),
         (None, true) => Some(Replay::demo(pace)?),
@@ -181,7 +181,7 @@ fn recorded(recorded: &Recorded, pace: Pace) -> anyhow::Result<Option<Replay>> {
 /// This machine, sampled at an interval.
 fn live(global: &Global, interval: std::time::Duration) -> anyhow::Result<live::Live> {
     if interval.is_zero() {
-        return Err(Misuse("--interval must be longer than 0; write 1s".to_owned()).into());
+        return Err(UsageError("--interval must be longer than 0; write 1s".to_owned()).into());
     }
     live::Live::open(nvml_options(global)?, interval).map_err(Into::into)
 }
@@ -199,11 +199,11 @@ fn unreadable(snapshot: &crate::model::Snapshot) -> bool {
 fn warn_of_damage(replay: &Replay) {
     const SHOWN: usize = 3;
     for damage in replay.damage().iter().take(SHOWN) {
-        complain(&format!("{}: {damage}", replay.name()));
+        warn(&format!("{}: {damage}", replay.name()));
     }
     let more = replay.damage_count().saturating_sub(SHOWN as u64);
     if more > 0 {
-        complain(&format!(
+        warn(&format!(
             "{}: {more} more damaged lines were skipped",
             replay.name()
         ));

@@ -8,15 +8,14 @@ use super::args::{Global, Ps, Stored};
 use super::exit::Exit;
 use super::selection::Selection;
 use super::{
-    complain, config, live, print, recorded, store, style, terminal_width, unreadable,
-    warn_of_damage,
+    config, live, print, recorded, store, style, terminal_width, unreadable, warn, warn_of_damage,
 };
 use crate::model::Snapshot;
 use crate::model::json;
 use crate::report::processes;
 use crate::rules::Engine;
 use crate::source::Source as _;
-use crate::source::replay::Pace;
+use crate::source::replay::PlaybackPace;
 
 pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     let selection = Selection::new(&args.gpu, &args.user, &args.terms);
@@ -24,7 +23,7 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
         true => Some(Engine::new(config::load(global)?.rules)),
         false => None,
     };
-    let mut snapshot = match recorded(&args.recorded, Pace::AsFast)? {
+    let mut snapshot = match recorded(&args.recorded, PlaybackPace::AsFast)? {
         Some(mut replay) => {
             let mut last = None;
             while let Some(snapshot) = replay.next()? {
@@ -42,7 +41,7 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     let is_blind = unreadable && !snapshot.gpus.is_empty();
     if args.json {
         if is_blind {
-            complain("not every GPU could be read; the snapshot's errors say why");
+            warn("not every GPU could be read; the snapshot's errors say why");
         }
         print(&(json::to_string(&snapshot)? + "\n"))?;
     } else {
@@ -50,9 +49,9 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
             let gpu = error
                 .gpu
                 .map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
-            complain(&format!("{gpu}{}: {}", error.call, error.error));
+            warn(&format!("{gpu}{}: {}", error.call, error.error));
         }
-        let options = processes::Options {
+        let options = processes::ProcessesOptions {
             sort: args.sort,
             width: terminal_width(),
             style: style(global.color),
@@ -61,7 +60,11 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
         print(&processes::write(&snapshot, options))?;
     }
     // With no GPU at all there is nothing that was not measured.
-    Ok(if is_blind { Exit::Blind } else { Exit::Clean })
+    Ok(if is_blind {
+        Exit::CannotMeasure
+    } else {
+        Exit::Clean
+    })
 }
 
 /// This machine now. Of what was before, the engine is told what is stored.
@@ -78,7 +81,7 @@ fn now(global: &Global, engine: Option<&mut Engine>) -> anyhow::Result<Snapshot>
         quiet: false,
     };
     if store::feed(engine, &live, ask)?.first.is_none() {
-        complain(
+        warn(
             "how long something is idle, and what the rules find, takes a stored history (gpumem record \
              --store), or a longer look (gpumem check); what is not known fits no term",
         );

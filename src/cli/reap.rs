@@ -23,12 +23,12 @@ use std::time::Duration;
 use signal_hook::low_level::emulate_default_handler;
 
 use self::execute::{LiveSamples, TerminalObserver, actor, tools_here};
-use self::json::{Report, Status};
+use self::json::{ReapReport, ReapStatus};
 use self::observe::Observation;
-use self::refusal::{Place, Reader};
-use super::args::{Global, Kill, Reap};
+use self::refusal::{RefusalPlace, RefusalReader};
+use super::args::{Global, Kill, ReapArgs};
 use super::exit::Exit;
-use super::{complain, print, style, unreadable};
+use super::{print, style, unreadable, warn};
 use crate::model::Snapshot;
 use crate::reclaim::{Executor, Guard, Target};
 
@@ -37,7 +37,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs `gpumem kill`.
 pub(super) fn kill(args: Kill, global: &Global) -> anyhow::Result<Exit> {
-    let args = Reap {
+    let args = ReapArgs {
         pid: args.pid,
         terms: args.terms,
         yes: args.yes,
@@ -46,24 +46,24 @@ pub(super) fn kill(args: Kill, global: &Global) -> anyhow::Result<Exit> {
         direct: args.direct,
         all_users: args.all_users,
         graphics: args.graphics,
-        ..Reap::default()
+        ..ReapArgs::default()
     };
-    run_at(Place::Kill, &args, global)
+    run_at(RefusalPlace::Kill, &args, global)
 }
 
 /// Runs `gpumem reap`.
-pub(super) fn run(args: &Reap, global: &Global) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &ReapArgs, global: &Global) -> anyhow::Result<Exit> {
     if args.watch {
         return unattended::run(args, global);
     }
     if args.history {
         return history::run(args.json, global);
     }
-    run_at(Place::Reap, args, global)
+    run_at(RefusalPlace::Reap, args, global)
 }
 
-fn run_at(place: Place, args: &Reap, global: &Global) -> anyhow::Result<Exit> {
-    let reader = Reader::at(place);
+fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Result<Exit> {
+    let reader = RefusalReader::at(place);
     let planned = Observation::new(args, global).and_then(|look| {
         let (plan, guard) = look.plan(args)?;
         Ok((look, plan, guard))
@@ -72,13 +72,13 @@ fn run_at(place: Place, args: &Reap, global: &Global) -> anyhow::Result<Exit> {
         Ok(planned) => planned,
         Err(error) => {
             if args.json {
-                print(&Report::failed(&format!("{error:#}")).to_json()?)?;
+                print(&ReapReport::failed(&format!("{error:#}")).to_json()?)?;
             }
             return Err(error);
         }
     };
     let errors = look.snapshot.errors.clone();
-    let mut report = Report::new(plan, look.undecided.clone(), errors);
+    let mut report = ReapReport::new(plan, look.undecided.clone(), errors);
     report.is_replay = look.live.is_none();
     if !args.json {
         print(&text::plan(&report, style(global.color), reader))?;
@@ -89,7 +89,7 @@ fn run_at(place: Place, args: &Reap, global: &Global) -> anyhow::Result<Exit> {
     let is_refused = (look.is_named() && !report.refused.is_empty())
         || report.targets.iter().any(|it| it.target.is_advice())
         // Who types kill wants it done, also where --where leaves nothing of what is named.
-        || (place == Place::Kill && report.targets.is_empty());
+        || (place == RefusalPlace::Kill && report.targets.is_empty());
     let carried = match carry_out(args, reader, look, guard, &mut report) {
         Ok(carried) => carried,
         Err(error) => {
@@ -101,13 +101,13 @@ fn run_at(place: Place, args: &Reap, global: &Global) -> anyhow::Result<Exit> {
             return Err(error);
         }
     };
-    if is_refused && report.status == Status::Done {
-        report.status = Status::Incomplete;
+    if is_refused && report.status == ReapStatus::Done {
+        report.status = ReapStatus::Incomplete;
     }
     if is_blind && !is_refused {
         const BLIND: &str = "a GPU cannot be read, and nothing to kill was found on the others";
         report.fail(BLIND);
-        complain(BLIND);
+        warn(BLIND);
     }
     if args.json {
         print(&report.to_json()?)?;
@@ -120,12 +120,14 @@ fn run_at(place: Place, args: &Reap, global: &Global) -> anyhow::Result<Exit> {
     }
     Ok(match report.status {
         // Who types kill wants it done.
-        Status::Planned if is_refused || carried == Carried::Declined || place == Place::Kill => {
+        ReapStatus::Planned
+            if is_refused || carried == Carried::Declined || place == RefusalPlace::Kill =>
+        {
             Exit::Findings
         }
-        Status::Planned | Status::Done => Exit::Clean,
-        Status::Incomplete | Status::Interrupted => Exit::Findings,
-        Status::Error => Exit::Blind,
+        ReapStatus::Planned | ReapStatus::Done => Exit::Clean,
+        ReapStatus::Incomplete | ReapStatus::Interrupted => Exit::Findings,
+        ReapStatus::Error => Exit::CannotMeasure,
     })
 }
 
@@ -144,11 +146,11 @@ enum Carried {
 
 /// Carries the plan out, if that is wanted, and notes in the report what came of it.
 fn carry_out(
-    args: &Reap,
-    reader: Reader,
+    args: &ReapArgs,
+    reader: RefusalReader,
     look: Observation,
     guard: Guard,
-    report: &mut Report,
+    report: &mut ReapReport,
 ) -> anyhow::Result<Carried> {
     let Observation {
         live,
@@ -157,7 +159,7 @@ fn carry_out(
         ..
     } = look;
     let Some(mut live) = live else {
-        complain("this is the plan that root would make there; of a recording nothing is killed");
+        warn("this is the plan that root would make there; of a recording nothing is killed");
         return Ok(Carried::Not);
     };
     let mine: Vec<&Target> = report
@@ -171,7 +173,7 @@ fn carry_out(
             return Ok(Carried::Not);
         }
         if args.dry_run || args.json || !confirm::can_ask() {
-            complain("nothing was sent; --yes carries this out");
+            warn("nothing was sent; --yes carries this out");
             return Ok(Carried::Not);
         }
         let (count, bytes) = (text::count(&mine), text::expected(&mine));
@@ -179,18 +181,18 @@ fn carry_out(
         // The rules have to know what happens meanwhile.
         let watch = || engine.observe(&live.sample());
         if !wait_for(&answer, watch) {
-            complain("nothing was sent");
+            warn("nothing was sent");
             return Ok(Carried::Declined);
         }
     }
     report.freed_bytes = Some(0);
     if report.targets.is_empty() {
-        report.status = Status::Done;
+        report.status = ReapStatus::Done;
         return Ok(Carried::Out);
     }
     let (tools, resumed) = tools_here()?;
     if let Some(words) = resumed {
-        complain(&words);
+        warn(&words);
     }
     let actor = actor(&snapshot);
     let mut watched = LiveSamples::new(live, engine, snapshot)?;
@@ -212,17 +214,17 @@ fn carry_out(
             sent => format!("; it was sent: {}", sent.join(", ")),
         };
         let (leader, name) = (target.leader, interrupt::name(signal));
-        complain(&format!(
+        warn(&format!(
             "interrupted by {name} at {leader}: nothing more is sent{sent}"
         ));
-        report.status = Status::Interrupted;
+        report.status = ReapStatus::Interrupted;
         report.freed_bytes = Some(report.freed());
         return Ok(Carried::Interrupted(signal));
     }
     report.freed_bytes = Some(report.freed());
     report.status = match report.ended() == report.targets.len() {
-        true => Status::Done,
-        false => Status::Incomplete,
+        true => ReapStatus::Done,
+        false => ReapStatus::Incomplete,
     };
     Ok(Carried::Out)
 }
@@ -239,7 +241,7 @@ fn wait_for(answer: &Receiver<bool>, mut watch: impl FnMut()) -> bool {
 }
 
 /// Whether a GPU that is asked for cannot be read, so that there may be more on it than was found.
-fn is_unreadable(args: &Reap, snapshot: &Snapshot) -> bool {
+fn is_unreadable(args: &ReapArgs, snapshot: &Snapshot) -> bool {
     let mut asked = snapshot.clone();
     policy_from_args::rows(args).retain_gpus(&mut asked);
     unreadable(&asked)

@@ -11,11 +11,11 @@ use anyhow::Context as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
-use super::args::{Global, Record};
+use super::args::{Global, RecordArgs};
 use super::exit::Exit;
-use super::{Misuse, complain, config, live, store};
+use super::{UsageError, config, live, store, warn};
 use crate::model::{Snapshot, Time};
-use crate::recording::store::{Limits, StoreWriter};
+use crate::recording::store::{StoreLimits, StoreWriter};
 use crate::recording::{self, Rotation, Writer};
 use crate::source::Source as _;
 use crate::units::{MIB, Span};
@@ -44,7 +44,7 @@ struct Recording {
 }
 
 impl Recording {
-    fn write(&mut self, snapshot: &Snapshot) -> Result<(), recording::Error> {
+    fn write(&mut self, snapshot: &Snapshot) -> Result<(), recording::RecordingError> {
         self.snapshots += 1;
         match &mut self.sink {
             Sink::File(writer) => writer.write(snapshot),
@@ -55,14 +55,14 @@ impl Recording {
                     (Ok(()), true) if writer.is_behind() => {}
                     (Ok(()), true) => {
                         *failing = false;
-                        complain(&format!(
+                        warn(&format!(
                             "the store {} is written again",
                             writer.folder().display()
                         ));
                     }
                     (Err(error), false) => {
                         *failing = true;
-                        complain(&format!("{error}; trying on"));
+                        warn(&format!("{error}; trying on"));
                     }
                 }
                 Ok(())
@@ -71,7 +71,7 @@ impl Recording {
     }
 
     /// Writes what waits, and says what there is.
-    fn end(&mut self) -> Result<(), recording::Error> {
+    fn end(&mut self) -> Result<(), recording::RecordingError> {
         let name = match &mut self.sink {
             Sink::File(writer) => writer.name().to_owned(),
             Sink::Store { writer, .. } => {
@@ -82,7 +82,7 @@ impl Recording {
             }
         };
         let s = if self.snapshots == 1 { "" } else { "s" };
-        complain(&format!(
+        warn(&format!(
             "recorded {} snapshot{s} to {name}",
             self.snapshots
         ));
@@ -90,9 +90,9 @@ impl Recording {
     }
 }
 
-pub(super) fn run(args: &Record, global: &Global) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &RecordArgs, global: &Global) -> anyhow::Result<Exit> {
     let config = config::load(global)?;
-    let default = if args.store && !config.says("sample.interval") {
+    let default = if args.store && !config.sets("sample.interval") {
         STORE_INTERVAL
     } else {
         config.sample.interval
@@ -112,7 +112,7 @@ pub(super) fn run(args: &Record, global: &Global) -> anyhow::Result<Exit> {
     while let Some(snapshot) = live.next()? {
         let mut recording = recording.lock().unwrap_or_else(PoisonError::into_inner);
         match recording.write(&snapshot) {
-            Err(recording::Error::Closed { .. }) => return Ok(Exit::Clean),
+            Err(recording::RecordingError::Closed { .. }) => return Ok(Exit::Clean),
             result => result?,
         }
         let elapsed = snapshot
@@ -130,11 +130,11 @@ pub(super) fn run(args: &Record, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-fn open_file(args: &Record) -> anyhow::Result<Sink> {
+fn open_file(args: &RecordArgs) -> anyhow::Result<Sink> {
     let keep = NonZeroU32::new(args.keep)
-        .ok_or_else(|| Misuse("--keep must be at least 1; write 5".to_owned()))?;
+        .ok_or_else(|| UsageError("--keep must be at least 1; write 5".to_owned()))?;
     if args.max_size.0 == 0 {
-        return Err(Misuse("--max-size must be larger than 0; write 100MiB".to_owned()).into());
+        return Err(UsageError("--max-size must be larger than 0; write 100MiB".to_owned()).into());
     }
     let rotation = Rotation {
         max_bytes: args.max_size.0,
@@ -146,14 +146,16 @@ fn open_file(args: &Record) -> anyhow::Result<Sink> {
     }))
 }
 
-fn open_store(args: &Record, global: &Global) -> anyhow::Result<Sink> {
+fn open_store(args: &RecordArgs, global: &Global) -> anyhow::Result<Sink> {
     if args.store_age.0 < LEAST_STORE_AGE {
-        return Err(Misuse("--store-age must be at least 1m; write 24h".to_owned()).into());
+        return Err(UsageError("--store-age must be at least 1m; write 24h".to_owned()).into());
     }
     if args.store_size.0 < LEAST_STORE_BYTES {
-        return Err(Misuse("--store-size must be at least 1MiB; write 256MiB".to_owned()).into());
+        return Err(
+            UsageError("--store-size must be at least 1MiB; write 256MiB".to_owned()).into(),
+        );
     }
-    let limits = Limits {
+    let limits = StoreLimits {
         max_age: args.store_age.0,
         max_bytes: args.store_size.0,
     };
@@ -178,8 +180,8 @@ fn end_between_snapshots(recording: &Arc<Mutex<Recording>>) -> anyhow::Result<()
                 let exit = match recording.end() {
                     Ok(()) => Exit::Clean,
                     Err(error) => {
-                        complain(&error.to_string());
-                        Exit::Blind
+                        warn(&error.to_string());
+                        Exit::CannotMeasure
                     }
                 };
                 process::exit(i32::from(exit.code()));

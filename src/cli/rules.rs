@@ -4,12 +4,12 @@
 
 use serde::Serialize;
 
-use super::args::{Global, Rules as Args};
+use super::args::{Global, RulesArgs as Args};
 use super::exit::Exit;
-use super::{Misuse, config, print};
+use super::{UsageError, config, print};
 use crate::model::Kind;
 use crate::model::json;
-use crate::rules::Settings;
+use crate::rules::RuleSet;
 use crate::rules::rule::{Rule, SettingValue};
 
 /// The `schema` that this version writes.
@@ -17,14 +17,14 @@ const SCHEMA: &str = "gpumem.rules/1";
 
 /// The document that `--json` prints.
 #[derive(Serialize)]
-struct Document {
+struct RulesDocument {
     schema: &'static str,
-    rules: Vec<Listed>,
+    rules: Vec<ListedRule>,
 }
 
 /// A rule.
 #[derive(Serialize)]
-struct Listed {
+struct ListedRule {
     name: String,
     kind: Kind,
     meaning: &'static str,
@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     let config = config::load(global)?;
     let chosen = choose(&config.rules, args.name.as_deref())?;
     if args.json {
-        let document = Document {
+        let document = RulesDocument {
             schema: SCHEMA,
             rules: chosen.into_iter().map(listed).collect::<Result<_, _>>()?,
         };
@@ -61,13 +61,13 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
 
 /// The rules as they are without any configuration, for the manual.
 pub(super) fn manual() -> String {
-    let defaults = Settings::default();
+    let defaults = RuleSet::default();
     let rules: Vec<&dyn Rule> = defaults.rules().iter().map(|rule| &**rule).collect();
     text(&rules)
 }
 
 /// All rules, or the one of this name, or those of this kind.
-fn choose<'r>(rules: &'r Settings, name: Option<&str>) -> Result<Vec<&'r dyn Rule>, Misuse> {
+fn choose<'r>(rules: &'r RuleSet, name: Option<&str>) -> Result<Vec<&'r dyn Rule>, UsageError> {
     let all = rules.rules().iter().map(|rule| &**rule);
     let Some(name) = name else {
         return Ok(all.collect());
@@ -76,7 +76,7 @@ fn choose<'r>(rules: &'r Settings, name: Option<&str>) -> Result<Vec<&'r dyn Rul
     let chosen: Vec<&dyn Rule> = all.clone().filter(is_chosen).collect();
     if chosen.is_empty() {
         let names: Vec<&str> = all.map(|rule| &**rule.name()).collect();
-        return Err(Misuse(format!(
+        return Err(UsageError(format!(
             "there is no rule {name:?}; the rules are: {}",
             names.join(", ")
         )));
@@ -120,7 +120,7 @@ fn text(rules: &[&dyn Rule]) -> String {
     text
 }
 
-fn listed(rule: &dyn Rule) -> Result<Listed, serde_json::Error> {
+fn listed(rule: &dyn Rule) -> Result<ListedRule, serde_json::Error> {
     let raw = |setting: SettingValue| serde_json::from_str(&setting.value.to_string());
     let settings = with_defaults(rule).into_iter().map(|(setting, default)| {
         Ok(ListedSetting {
@@ -130,7 +130,7 @@ fn listed(rule: &dyn Rule) -> Result<Listed, serde_json::Error> {
             default: raw(default)?,
         })
     });
-    Ok(Listed {
+    Ok(ListedRule {
         name: rule.name().to_string(),
         kind: rule.kind(),
         meaning: rule.meaning(),

@@ -1,14 +1,14 @@
 //! `gpumem schema`: the published formats, as JSON Schema.
 
-use super::args::{Schema, SchemaName};
+use super::args::{SchemaArgs, SchemaName};
 use super::exit::Exit;
 use super::print;
-use super::reap::json::{self, History};
+use super::reap::json::{self, ReapHistory};
 use crate::model::Snapshot;
 use crate::report::{check, doctor, explain, schema};
 use crate::rules::evidence;
 
-pub(super) fn run(args: &Schema) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &SchemaArgs) -> anyhow::Result<Exit> {
     print(committed(args.name)).map(|()| Exit::Clean)
 }
 
@@ -27,11 +27,11 @@ pub fn committed(name: SchemaName) -> &'static str {
 /// A format's schema, as the type says that is written.
 pub fn derived(name: SchemaName) -> String {
     match name {
-        SchemaName::Check => schema::written::<check::Report>(evidence),
-        SchemaName::Doctor => schema::written::<doctor::Report>(evidence),
-        SchemaName::Explain => schema::written::<explain::Report>(evidence),
-        SchemaName::History => schema::written::<History>(evidence),
-        SchemaName::Reap => schema::written::<json::Report>(evidence),
+        SchemaName::Check => schema::written::<check::CheckReport>(evidence),
+        SchemaName::Doctor => schema::written::<doctor::DoctorReport>(evidence),
+        SchemaName::Explain => schema::written::<explain::ExplainReport>(evidence),
+        SchemaName::History => schema::written::<ReapHistory>(evidence),
+        SchemaName::Reap => schema::written::<json::ReapReport>(evidence),
         SchemaName::Snapshot => schema::read::<Snapshot>(evidence),
     }
 }

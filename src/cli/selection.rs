@@ -2,7 +2,7 @@
 //!
 //! The three make one selector, which is the language of the screen's filter too.
 
-use super::Misuse;
+use super::UsageError;
 use super::args::Where;
 use crate::model::field::{Field, Needle, is_called};
 use crate::model::row::{Me, ProcessRow, RowPlace, places};
@@ -64,7 +64,7 @@ impl Selection {
     /// # Errors
     ///
     /// One was named that is not among these, or by the beginning of several UUIDs.
-    pub(super) fn check_gpus(&self, gpus: &[Gpu]) -> Result<(), Misuse> {
+    pub(super) fn check_gpus(&self, gpus: &[Gpu]) -> Result<(), UsageError> {
         for (typed, named) in self.named_gpus(gpus) {
             if named.gpus.is_empty() {
                 return Err(no_such_gpu(&typed, gpus));
@@ -72,7 +72,7 @@ impl Selection {
             if named.is_uuid && named.gpus.len() > 1 {
                 let which = named.gpus.iter().map(|gpu| format!("gpu:{}", gpu.index));
                 let which: Vec<String> = which.collect();
-                return Err(Misuse(format!(
+                return Err(UsageError(format!(
                     "{typed} is the beginning of more than one UUID ({}); write more of it",
                     which.join(", ")
                 )));
@@ -197,12 +197,12 @@ pub(super) fn names(wanted: &str, gpu: &Gpu) -> bool {
 }
 
 /// What was typed names a GPU that is not among these.
-pub(super) fn no_such_gpu(typed: &str, gpus: &[Gpu]) -> Misuse {
+pub(super) fn no_such_gpu(typed: &str, gpus: &[Gpu]) -> UsageError {
     let known: Vec<_> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
     let known = if known.is_empty() {
         "none".to_owned()
     } else {
         known.join(", ")
     };
-    Misuse(format!("{typed}: there is no such GPU; there are {known}"))
+    UsageError(format!("{typed}: there is no such GPU; there are {known}"))
 }

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::args::{Global, Stored};
-use super::{Misuse, complain};
+use super::{UsageError, warn};
 use crate::host::{NotOurs, has_more_rights, prove_directory_ours, prove_leaf_ours};
 use crate::model::snapshot::Host;
 use crate::model::{Snapshot, Time};
-use crate::recording::Error;
+use crate::recording::RecordingError;
 use crate::recording::store::{Access, Latest, Store};
-use crate::rules::{Engine, Settings};
+use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 use crate::units::{Bytes, MIB, Span};
 
@@ -136,11 +136,11 @@ pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
         };
         let folder = places.to_write().ok_or_else(|| {
             let why = "there is no HOME to keep a store in; name a directory with --store-dir";
-            Misuse(why.to_owned())
+            UsageError(why.to_owned())
         })?;
         prove_directory_ours(&folder).map_err(|why| {
             let name = folder.display();
-            Misuse(format!("the store {name} is not written to: {why}"))
+            UsageError(format!("the store {name} is not written to: {why}"))
         })?;
         Ok((folder, access))
     })
@@ -151,15 +151,15 @@ pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
 /// # Errors
 ///
 /// There is no place for one, or others may change what is kept there.
-pub(super) fn state() -> Result<PathBuf, Misuse> {
+pub(super) fn state() -> Result<PathBuf, UsageError> {
     let why = "there is no HOME to keep the ledger in; set XDG_STATE_HOME or STATE_DIRECTORY";
     let folder = with_places(None, |places| {
         let folder = places.state();
-        folder.ok_or_else(|| Misuse(why.to_owned()))
+        folder.ok_or_else(|| UsageError(why.to_owned()))
     })?;
     match prove_directory_ours(&folder) {
         Ok(()) => Ok(folder),
-        Err(why) => Err(Misuse(format!(
+        Err(why) => Err(UsageError(format!(
             "the directory of state {} is not used, and nothing is done without one: {why}",
             folder.display()
         ))),
@@ -189,12 +189,12 @@ pub(super) struct Fed {
 }
 
 /// The longest time that a rule which is switched on asks for.
-pub(super) fn longest(rules: &Settings) -> Duration {
+pub(super) fn longest(rules: &RuleSet) -> Duration {
     rules.longest()
 }
 
 /// Has the engine judge what is stored of this boot, up to now; the machine's own snapshots follow.
-pub(super) fn feed(engine: &mut Engine, live: &Live, ask: Ask<'_>) -> Result<Fed, Error> {
+pub(super) fn feed(engine: &mut Engine, live: &Live, ask: Ask<'_>) -> Result<Fed, RecordingError> {
     feed_each(engine, live, ask, |_, _| {})
 }
 
@@ -204,13 +204,13 @@ pub(super) fn feed_each(
     live: &Live,
     ask: Ask<'_>,
     mut seen: impl FnMut(&Engine, &Snapshot),
-) -> Result<Fed, Error> {
+) -> Result<Fed, RecordingError> {
     if ask.stored.no_store {
         return Ok(Fed::default());
     }
     let complain = |text: &str| {
         if !ask.quiet {
-            complain(text);
+            warn(text);
         }
     };
     let now = live.now();
@@ -257,7 +257,7 @@ fn choose(
     host: &Host,
     now: Time,
     complain: impl Fn(&str),
-) -> Result<Option<(Store, Latest)>, Error> {
+) -> Result<Option<(Store, Latest)>, RecordingError> {
     let (folders, chosen) = with_places(global.store_dir.as_deref(), |places| {
         (places.to_read(), places.chosen.is_some())
     });
@@ -266,7 +266,7 @@ fn choose(
         let store = match Store::open(&folder) {
             Ok(store) => store,
             Err(error) if chosen => return Err(error),
-            Err(Error::StoreUnreadable { cause, .. }) if is_no_news(&cause) => continue,
+            Err(RecordingError::StoreUnreadable { cause, .. }) if is_no_news(&cause) => continue,
             Err(error) => {
                 complain(&format!("{error}, or use --no-store"));
                 continue;
@@ -341,7 +341,7 @@ pub(super) fn survey(global: &Global, host: &Host, now: Time) -> Survey {
         Surveyed {
             bytes: match &store {
                 Ok(store) => Ok(store.bytes()),
-                Err(Error::StoreUnreadable { cause, .. }) => Err(cause.kind().into()),
+                Err(RecordingError::StoreUnreadable { cause, .. }) => Err(cause.kind().into()),
                 Err(_) => Err(io::ErrorKind::Other.into()),
             },
             is_trusted: prove_trusted(&folder, chosen).is_ok(),
@@ -392,7 +392,7 @@ fn is_fresh(latest: &Latest, now: Time) -> bool {
 mod tests {
     use super::*;
     use crate::model::snapshot::PidNamespace;
-    use crate::rules::setting::Value;
+    use crate::rules::setting::TomlValue;
 
     fn os(text: &str) -> Option<&OsStr> {
         Some(OsStr::new(text))
@@ -490,19 +490,19 @@ mod tests {
 
     #[test]
     fn the_longest_duration_of_a_rule_that_is_on_is_needed() {
-        let mut rules = Settings::default();
+        let mut rules = RuleSet::default();
         let before = longest(&rules);
         assert!(before >= Duration::from_secs(600));
         assert!(
             before < Duration::from_secs(7200),
             "a cell that sleeps is no reason to wait"
         );
-        let day = Value::Span(Span::from_seconds(80_000.0));
+        let day = TomlValue::Span(Span::from_seconds(80_000.0));
         let idle = rules.rule_mut("idle").unwrap();
         assert!(idle.set("duration", day));
         assert_eq!(longest(&rules), Duration::from_secs(80_000));
         let idle = rules.rule_mut("idle").unwrap();
-        assert!(idle.set("enabled", Value::Flag(false)));
+        assert!(idle.set("enabled", TomlValue::Flag(false)));
         assert!(longest(&rules) < Duration::from_secs(80_000));
     }
 }

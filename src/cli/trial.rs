@@ -7,14 +7,14 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::args::{Global, Recorded};
-use super::{Misuse, config, print, recorded, warn_of_damage};
+use super::{UsageError, config, print, recorded, warn_of_damage};
 use crate::model::finding::{Finding, Kept, Kind};
 use crate::model::json;
 use crate::model::{Severity, Snapshot, Time};
 use crate::report::escape::escape;
-use crate::rules::{Engine, Settings};
+use crate::rules::{Engine, RuleSet};
 use crate::source::Source as _;
-use crate::source::replay::Pace;
+use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 
 /// The `schema` that this version writes.
@@ -22,9 +22,9 @@ const SCHEMA: &str = "gpumem.test/1";
 
 pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Result<()> {
     let config = config::load(global)?;
-    let Some(mut replay) = recorded(from, Pace::AsFast)? else {
+    let Some(mut replay) = recorded(from, PlaybackPace::AsFast)? else {
         let message = "config test needs a recording: add --replay FILE, or --demo";
-        return Err(Misuse(message.to_owned()).into());
+        return Err(UsageError(message.to_owned()).into());
     };
     let mut trial = Trial::new(config.rules);
     while let Some(snapshot) = replay.next()? {
@@ -124,7 +124,7 @@ struct Trial {
 }
 
 impl Trial {
-    fn new(settings: Settings) -> Self {
+    fn new(settings: RuleSet) -> Self {
         let summaries = settings.rules().iter().map(|rule| Summary {
             rule: Arc::clone(rule.name()),
             kind: rule.kind(),
@@ -164,7 +164,7 @@ impl Trial {
         let mut began = Vec::new();
         let kept = self.engine.kept().iter();
         let kept: HashSet<&Arc<str>> = kept.map(|kept| &kept.finding.id).collect();
-        for finding in self.engine.standing() {
+        for finding in self.engine.active_findings() {
             // What an exemption no longer keeps is reported from then on.
             let is_kept = kept.contains(&finding.id);
             let key = (Arc::clone(&finding.rule), Arc::clone(&finding.id), is_kept);

@@ -10,18 +10,18 @@ use std::time::Duration;
 use anyhow::Context as _;
 use signal_hook::low_level::emulate_default_handler;
 
-use super::args::{Color, Global, Once, ThemeChoice, Watch, cells};
+use super::args::{Color, Global, Once, ThemeChoice, WatchArgs, cells};
 use super::exit::Exit;
 use super::selection::me;
 use super::{
-    Misuse, complain, config, live, print, recorded, store, style, unreadable, warn_of_damage,
+    UsageError, config, live, print, recorded, store, style, unreadable, warn, warn_of_damage,
 };
 use crate::config::Config;
 use crate::model::{Selector, Snapshot};
 use crate::rules::Engine;
 use crate::source::Source;
 use crate::source::live::Live;
-use crate::source::replay::{DEMO_HISTORY_SECONDS, Pace, Replay};
+use crate::source::replay::{DEMO_HISTORY_SECONDS, PlaybackPace, Replay};
 use crate::watch::once::Still;
 use crate::watch::view::look::{Depth, Theme};
 use crate::watch::{self, Options, Outcome, Past, terminal};
@@ -29,7 +29,7 @@ use crate::watch::{self, Options, Outcome, Past, terminal};
 /// Columns and rows of a picture where nobody says otherwise.
 const SIZE: (u16, u16) = (80, 24);
 
-pub(super) fn run(args: &Watch, global: &Global) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     let config = config::load(global)?;
     let interval = args.interval.unwrap_or(config.sample.interval).0;
     if let Some(format) = args.once {
@@ -41,12 +41,12 @@ pub(super) fn run(args: &Watch, global: &Global) -> anyhow::Result<Exit> {
     }
     if variable("TERM") == "dumb" {
         let why = "TERM=dumb names a terminal without a screen; use `gpumem ps` or `gpumem check`";
-        return Err(Misuse(why.to_owned()).into());
+        return Err(UsageError(why.to_owned()).into());
     }
     let hand = hand::Acting::new(&config, is_recording(args));
     let needed = store::longest(&config.rules);
     let mut past = Past::new(Engine::new(config.rules));
-    let source: Box<dyn Source> = match recorded(&args.recorded, Pace::Speed(args.speed))? {
+    let source: Box<dyn Source> = match recorded(&args.recorded, PlaybackPace::Speed(args.speed))? {
         Some(replay) => Box::new(replay),
         None => Box::new(judged_live(args, global, interval, needed, &mut past)?),
     };
@@ -72,13 +72,13 @@ pub(super) fn run(args: &Watch, global: &Global) -> anyhow::Result<Exit> {
 }
 
 /// Whether it is a recording that is shown, where nobody can be sent anything.
-fn is_recording(args: &Watch) -> bool {
+fn is_recording(args: &WatchArgs) -> bool {
     args.recorded.replay.is_some() || args.recorded.demo
 }
 
 /// This machine. What is stored of it is judged before the first frame, which shows what is so at once.
 fn judged_live(
-    args: &Watch,
+    args: &WatchArgs,
     global: &Global,
     interval: Duration,
     needed: Duration,
@@ -99,7 +99,7 @@ fn judged_live(
     Ok(live)
 }
 
-fn options(args: &Watch, global: &Global, interval: Duration) -> Options {
+fn options(args: &WatchArgs, global: &Global, interval: Duration) -> Options {
     Options {
         interval,
         speed: args.speed,
@@ -136,7 +136,7 @@ fn depth(color: Color, is_wanted: bool, has: Depth) -> Depth {
 /// Prints one picture.
 fn once(
     format: Once,
-    args: &Watch,
+    args: &WatchArgs,
     global: &Global,
     config: Config,
     interval: Duration,
@@ -151,7 +151,7 @@ fn once(
         options.ascii = args.ascii;
     }
     let size = args.size.unwrap_or_else(picture_size);
-    let (mut still, last, is_live) = match recorded(&args.recorded, Pace::AsFast)? {
+    let (mut still, last, is_live) = match recorded(&args.recorded, PlaybackPace::AsFast)? {
         Some(mut replay) => {
             let name = replay.name().to_owned();
             let mut still = Still::new(options, Some(name), past, size);
@@ -172,7 +172,7 @@ fn once(
     if let Some(keys) = &args.keys {
         still
             .press(keys, &mut hand)
-            .map_err(|error| Misuse(error.to_string()))?;
+            .map_err(|error| UsageError(error.to_string()))?;
     }
     print(&match format {
         Once::Text => still.text(has_escapes(global.color)),
@@ -180,8 +180,8 @@ fn once(
     })?;
     // With no GPU at all there is nothing that was not measured.
     Ok(if is_live && unreadable(&last) && !last.gpus.is_empty() {
-        complain("not every GPU could be read; the screen says which");
-        Exit::Blind
+        warn("not every GPU could be read; the screen says which");
+        Exit::CannotMeasure
     } else {
         Exit::Clean
     })

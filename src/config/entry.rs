@@ -8,15 +8,17 @@ use jiff::civil::{Date, DateTime, Time as TimeOfDay};
 use toml::de::{DeTable, DeValue};
 
 use super::read::written;
-use super::read::{Entry, File, Key, in_order, kind_names, near, rule_names, settings_of_kind};
-use super::scope::{Field, KEYS, Keys};
-use super::{Config, Error, reap};
+use super::read::{
+    File, SpannedEntry, SpannedKey, in_order, kind_names, near, rule_names, settings_of_kind,
+};
+use super::scope::{KEYS, ScopeField, ScopeKeys};
+use super::{Config, ConfigError, reap};
 use crate::model::finding::KindSubject;
 use crate::model::{Kind, Time};
-use crate::rules::keep::Keep;
+use crate::rules::exemption::Exemption;
 use crate::rules::rule::{Rule, SettingValue};
 use crate::rules::scope::Scope;
-use crate::rules::setting::Value;
+use crate::rules::setting::TomlValue;
 
 /// What names a `[[rule]]`.
 const RULE: &[&str] = &["name", "kind", reap::ACTION];
@@ -30,8 +32,8 @@ pub(super) fn all(
     config: &mut Config,
     file: &File<'_>,
     name: &str,
-    value: &Entry<'_>,
-) -> Result<(), Error> {
+    value: &SpannedEntry<'_>,
+) -> Result<(), ConfigError> {
     let not_tables = |span| {
         let message = format!("is to be a list of tables; begin each with [[{name}]]");
         file.wrong(span, name, message)
@@ -60,10 +62,10 @@ fn add_rule(
     file: &File<'_>,
     span: Range<usize>,
     table: &DeTable<'_>,
-) -> Result<(), Error> {
+) -> Result<(), ConfigError> {
     let name = rule_name(config, file, &span, table)?;
     let (base, known) = kind_of(config, file, &span, table)?;
-    let mut scope = Keys::default();
+    let mut scope = ScopeKeys::default();
     let mut changes = Vec::new();
     for (key, value) in in_order(table) {
         if RULE.contains(&&**key.get_ref()) || scope.take(file, "rule", key, value)? {
@@ -76,7 +78,7 @@ fn add_rule(
     refuse_processes(base.kind(), &scope, file, &span, "rule")?;
     let mut rule = base.named(Arc::clone(&name), scope);
     // Who writes a rule wants it, even where the kind's own is switched off.
-    rule.set("enabled", Value::Flag(true));
+    rule.set("enabled", TomlValue::Flag(true));
     for (setting, value) in changes {
         rule.set(setting, value);
     }
@@ -98,7 +100,7 @@ fn rule_name(
     file: &File<'_>,
     span: &Range<usize>,
     table: &DeTable<'_>,
-) -> Result<Arc<str>, Error> {
+) -> Result<Arc<str>, ConfigError> {
     let Some(value) = table.get("name") else {
         let message = "has no name; add name = NAME, such as \"idle-notebooks\"";
         return Err(file.wrong(span.clone(), "rule", message.to_owned()));
@@ -113,11 +115,11 @@ fn rule_name(
         let message = format!(
             "{name:?} is a kind, whose own rule is set under [rules.{name}]; write another name"
         );
-        return Err(field.told(message));
+        return Err(field.error_at(message));
     }
     if let Some(first) = config.origins.get(&format!("rule.{name}")) {
         let message = format!("there is a rule {name:?} already, at {first}; write another name");
-        return Err(field.told(message));
+        return Err(field.error_at(message));
     }
     Ok(name)
 }
@@ -128,7 +130,7 @@ fn kind_of(
     file: &File<'_>,
     span: &Range<usize>,
     table: &DeTable<'_>,
-) -> Result<(Box<dyn Rule>, Vec<SettingValue>), Error> {
+) -> Result<(Box<dyn Rule>, Vec<SettingValue>), ConfigError> {
     let kinds = || kind_names(&config.rules).collect::<Vec<_>>().join(", ");
     let Some(value) = table.get("kind") else {
         let message = format!("has no kind; add kind = KIND, one of: {}", kinds());
@@ -153,7 +155,7 @@ fn add_override(
     file: &File<'_>,
     span: Range<usize>,
     table: &DeTable<'_>,
-) -> Result<(), Error> {
+) -> Result<(), ConfigError> {
     let names = || rule_names(&config.rules).collect::<Vec<_>>().join(", ");
     let Some(named) = table.get("rule") else {
         let message = format!("names no rule; add rule = NAME, one of: {}", names());
@@ -165,8 +167,8 @@ fn add_override(
         return Ok(());
     };
     let (kind, known) = (rule.kind(), rule.settings());
-    let mut scope = Keys::default();
-    let mut changes: Vec<(&'static str, Value)> = Vec::new();
+    let mut scope = ScopeKeys::default();
+    let mut changes: Vec<(&'static str, TomlValue)> = Vec::new();
     for (key, value) in in_order(table) {
         if key.get_ref() == "rule" || scope.take(file, "override", key, value)? {
             continue;
@@ -210,10 +212,10 @@ fn add_keep(
     file: &File<'_>,
     span: Range<usize>,
     table: &DeTable<'_>,
-) -> Result<(), Error> {
+) -> Result<(), ConfigError> {
     let (mut reason, mut until) = (None, None);
     let (mut kinds, mut rules) = (Vec::new(), Vec::new());
-    let mut scope = Keys::default();
+    let mut scope = ScopeKeys::default();
     for (key, value) in in_order(table) {
         let field = field(file, &format!("keep.{}", key.get_ref()), value);
         match &**key.get_ref() {
@@ -253,7 +255,7 @@ fn add_keep(
         refuse_processes(*kind, &scope, file, &span, "keep")?;
     }
     let place = config.rules.keeps().len();
-    config.rules.add_keep(Keep {
+    config.rules.add_keep(Exemption {
         scope,
         reason,
         until,
@@ -265,12 +267,12 @@ fn add_keep(
     Ok(())
 }
 
-fn unknown_in_keep(file: &File<'_>, key: &Key<'_>) -> Error {
+fn unknown_in_keep(file: &File<'_>, key: &SpannedKey<'_>) -> ConfigError {
     let known = KEYS.iter().chain(KEEP).copied();
     file.unknown(key, "keep.", known)
 }
 
-fn reason_in(field: &Field<'_, '_>) -> Result<Arc<str>, Error> {
+fn reason_in(field: &ScopeField<'_, '_>) -> Result<Arc<str>, ConfigError> {
     let reason = field.name()?;
     let is_blank = reason.trim().is_empty();
     if is_blank || reason.len() > LONGEST_REASON {
@@ -281,7 +283,7 @@ fn reason_in(field: &Field<'_, '_>) -> Result<Arc<str>, Error> {
 
 /// When an exemption ends: an instant, or what the clock in its time zone shows. With a date alone it
 /// lasts to the end of that day, because an exemption protects.
-fn until_in(field: &Field<'_, '_>, scope: &Keys) -> Result<Time, Error> {
+fn until_in(field: &ScopeField<'_, '_>, scope: &ScopeKeys) -> Result<Time, ConfigError> {
     let wrong = || field.wrong("a date such as 2026-12-31 or 2026-12-31T18:00:00Z");
     let text = match field.value.get_ref() {
         DeValue::Datetime(date) => date.to_string(),
@@ -304,28 +306,28 @@ fn until_in(field: &Field<'_, '_>, scope: &Keys) -> Result<Time, Error> {
         .ok_or_else(wrong)
 }
 
-fn kind_in(config: &Config, field: &Field<'_, '_>) -> Result<Kind, Error> {
+fn kind_in(config: &Config, field: &ScopeField<'_, '_>) -> Result<Kind, ConfigError> {
     let name = field.name()?;
     let rules = config.rules.rules().iter();
     let mut kinds = rules.map(|rule| rule.kind());
     kinds.find(|kind| kind.name() == &*name).ok_or_else(|| {
         let names: Vec<&str> = kind_names(&config.rules).collect();
         let hint = near(&name, names.iter().copied());
-        field.told(format!(
+        field.error_at(format!(
             "{name:?} is no kind{hint}; the kinds are: {}",
             names.join(", ")
         ))
     })
 }
 
-fn rule_in(config: &Config, field: &Field<'_, '_>) -> Result<Arc<str>, Error> {
+fn rule_in(config: &Config, field: &ScopeField<'_, '_>) -> Result<Arc<str>, ConfigError> {
     let text = field.value.get_ref().as_str().unwrap_or_default();
     let rules = config.rules.rules().iter();
     let mut names = rules.map(|rule| rule.name());
     names.find(|name| ***name == *text).cloned().ok_or_else(|| {
         let names: Vec<&str> = rule_names(&config.rules).collect();
         let hint = near(text, names.iter().copied());
-        field.told(format!(
+        field.error_at(format!(
             "{} is no rule{hint}; the rules are: {}",
             written(field.value.get_ref()),
             names.join(", ")
@@ -340,7 +342,7 @@ fn refuse_processes(
     file: &File<'_>,
     span: &Range<usize>,
     prefix: &str,
-) -> Result<(), Error> {
+) -> Result<(), ConfigError> {
     let is_about_gpus = kind.about() == KindSubject::Gpu;
     match scope.asks_of_processes().filter(|_| is_about_gpus) {
         None => Ok(()),
@@ -354,8 +356,8 @@ fn refuse_processes(
     }
 }
 
-fn field<'f, 'v>(file: &'f File<'f>, key: &str, value: &'f Entry<'v>) -> Field<'f, 'v> {
-    Field {
+fn field<'f, 'v>(file: &'f File<'f>, key: &str, value: &'f SpannedEntry<'v>) -> ScopeField<'f, 'v> {
+    ScopeField {
         file,
         key: key.to_owned(),
         value,

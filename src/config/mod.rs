@@ -21,9 +21,9 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-pub use reap::Reap;
+pub use reap::ReapConfig;
 
-use crate::rules::Settings;
+use crate::rules::RuleSet;
 use crate::units::Span;
 
 /// The administrator's configuration.
@@ -37,11 +37,11 @@ const MOST_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// How it is observed.
-    pub sample: Sample,
+    pub sample: SampleConfig,
     /// How it is judged.
-    pub rules: Settings,
+    pub rules: RuleSet,
     /// What is done about it while nobody looks.
-    pub reap: Reap,
+    pub reap: ReapConfig,
     /// Where each value that is not a default comes from, by its dotted key.
     origins: BTreeMap<String, String>,
 }
@@ -55,12 +55,12 @@ impl PartialEq for Config {
 
 /// How it is observed.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Sample {
+pub struct SampleConfig {
     /// Time between two samples.
     pub interval: Span,
 }
 
-impl Default for Sample {
+impl Default for SampleConfig {
     fn default() -> Self {
         Self {
             interval: Span::from_seconds(1.0),
@@ -70,7 +70,7 @@ impl Default for Sample {
 
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ConfigError {
     /// The file is not there or may not be read.
     #[error("cannot read the configuration {}; check its path and permissions", path.display())]
     Unreadable {
@@ -169,12 +169,12 @@ pub fn paths(
 /// # Errors
 ///
 /// A file that cannot be read, is no TOML, or holds what is not allowed.
-pub fn load(paths: &[PathBuf], required: bool) -> Result<Config, Error> {
+pub fn load(paths: &[PathBuf], required: bool) -> Result<Config, ConfigError> {
     let mut config = Config::default();
     for path in paths {
         match text(path) {
             Ok(text) => read::layer(&mut config, &text, path)?,
-            Err(Error::Unreadable { source, .. }) if !required && is_absent(&source) => {}
+            Err(ConfigError::Unreadable { source, .. }) if !required && is_absent(&source) => {}
             Err(error) => return Err(error),
         }
     }
@@ -186,7 +186,7 @@ pub fn load(paths: &[PathBuf], required: bool) -> Result<Config, Error> {
 /// # Errors
 ///
 /// As [`load`]; a file that does not exist is one.
-pub fn load_file(path: &Path) -> Result<Config, Error> {
+pub fn load_file(path: &Path) -> Result<Config, ConfigError> {
     load(&[path.to_owned()], true)
 }
 
@@ -197,14 +197,14 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-fn text(path: &Path) -> Result<String, Error> {
-    let unreadable = |source| Error::Unreadable {
+fn text(path: &Path) -> Result<String, ConfigError> {
+    let unreadable = |source| ConfigError::Unreadable {
         path: path.to_owned(),
         source,
     };
     let file = File::open(path).map_err(unreadable)?;
     if file.metadata().map_err(unreadable)?.is_dir() {
-        return Err(Error::Directory {
+        return Err(ConfigError::Directory {
             path: path.to_owned(),
         });
     }
@@ -213,13 +213,13 @@ fn text(path: &Path) -> Result<String, Error> {
         .read_to_end(&mut bytes)
         .map_err(unreadable)?;
     if bytes.len() as u64 > MOST_BYTES {
-        return Err(Error::TooLarge {
+        return Err(ConfigError::TooLarge {
             path: path.to_owned(),
         });
     }
     String::from_utf8(bytes).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-        Error::NotText {
+        ConfigError::NotText {
             path: path.to_owned(),
             line: 1 + valid.iter().filter(|byte| **byte == b'\n').count(),
         }
@@ -228,7 +228,7 @@ fn text(path: &Path) -> Result<String, Error> {
 
 impl Config {
     /// Whether a file says what a key is, such as `sample.interval`; else it has its default.
-    pub fn says(&self, key: &str) -> bool {
+    pub fn sets(&self, key: &str) -> bool {
         self.origins.contains_key(key)
     }
 

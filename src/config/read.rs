@@ -10,10 +10,10 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::{Config, Error, entry, reap};
-use crate::rules::Settings;
+use super::{Config, ConfigError, entry, reap};
+use crate::rules::RuleSet;
 use crate::rules::rule::SettingValue;
-use crate::rules::setting::{Value, Written, whole_milliseconds};
+use crate::rules::setting::{TomlValue, Written, whole_milliseconds};
 use crate::units::Span;
 
 const TOP: &[&str] = &["sample", "reap", "rules", "rule", "override", "keep"];
@@ -21,16 +21,16 @@ const SAMPLE: &[&str] = &["interval"];
 /// Sampling faster than this is a load, and slower the history takes every interval for a gap.
 const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
 
-pub(super) type Key<'a> = Spanned<DeString<'a>>;
-pub(super) type Entry<'a> = Spanned<DeValue<'a>>;
+pub(super) type SpannedKey<'a> = Spanned<DeString<'a>>;
+pub(super) type SpannedEntry<'a> = Spanned<DeValue<'a>>;
 
 /// Reads `text`, the content of `path`, over `config`.
-pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), Error> {
+pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), ConfigError> {
     let file = File { text, path };
     let document = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
         let (line, column) = file.place(at);
-        Error::Syntax {
+        ConfigError::Syntax {
             path: path.to_owned(),
             line,
             column,
@@ -69,7 +69,7 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
     }
 }
 
-fn sample(config: &mut Config, file: &File<'_>, table: &DeTable<'_>) -> Result<(), Error> {
+fn sample(config: &mut Config, file: &File<'_>, table: &DeTable<'_>) -> Result<(), ConfigError> {
     for (key, value) in in_order(table) {
         if key.get_ref() != "interval" {
             return Err(file.unknown(key, "sample.", SAMPLE.iter().copied()));
@@ -97,7 +97,7 @@ fn sample(config: &mut Config, file: &File<'_>, table: &DeTable<'_>) -> Result<(
     Ok(())
 }
 
-fn rules(config: &mut Config, file: &File<'_>, table: &DeTable<'_>) -> Result<(), Error> {
+fn rules(config: &mut Config, file: &File<'_>, table: &DeTable<'_>) -> Result<(), ConfigError> {
     for (key, value) in in_order(table) {
         let name = &**key.get_ref();
         let known = settings_of_kind(&config.rules, name)
@@ -153,8 +153,8 @@ impl File<'_> {
         format!("{}:{}", self.path.display(), self.place(span.start).0)
     }
 
-    pub(super) fn wrong(&self, span: Range<usize>, key: &str, message: String) -> Error {
-        Error::Wrong {
+    pub(super) fn wrong(&self, span: Range<usize>, key: &str, message: String) -> ConfigError {
+        ConfigError::Wrong {
             path: self.path.to_owned(),
             line: self.place(span.start).0,
             key: key.to_owned(),
@@ -164,10 +164,10 @@ impl File<'_> {
 
     pub(super) fn unknown<'k>(
         &self,
-        key: &Key<'_>,
+        key: &SpannedKey<'_>,
         prefix: &str,
         known: impl Iterator<Item = &'k str>,
-    ) -> Error {
+    ) -> ConfigError {
         let known: Vec<&str> = known.collect();
         let hint = near(key.get_ref(), known.iter().copied());
         let dotted = format!("{prefix}{}", key.get_ref().escape_debug());
@@ -175,7 +175,11 @@ impl File<'_> {
         self.wrong(key.span(), &dotted, message)
     }
 
-    fn table<'t, 'i>(&self, key: &str, value: &'t Entry<'i>) -> Result<&'t DeTable<'i>, Error> {
+    fn table<'t, 'i>(
+        &self,
+        key: &str,
+        value: &'t SpannedEntry<'i>,
+    ) -> Result<&'t DeTable<'i>, ConfigError> {
         value.get_ref().as_table().ok_or_else(|| {
             let message = format!("is to be a table; write [{key}]");
             self.wrong(value.span(), key, message)
@@ -188,9 +192,9 @@ impl File<'_> {
         prefix: &str,
         others: &[&'static str],
         known: &[SettingValue],
-        key: &Key<'_>,
-        value: &Entry<'_>,
-    ) -> Result<(&'static str, Value), Error> {
+        key: &SpannedKey<'_>,
+        value: &SpannedEntry<'_>,
+    ) -> Result<(&'static str, TomlValue), ConfigError> {
         let name = &**key.get_ref();
         let Some(setting) = known.iter().find(|setting| setting.name == name) else {
             let settings = known.iter().map(|setting| setting.name);
@@ -205,24 +209,26 @@ impl File<'_> {
 }
 
 /// The settings of the rule that is a kind's own.
-pub(super) fn settings_of_kind(rules: &Settings, name: &str) -> Option<Vec<SettingValue>> {
+pub(super) fn settings_of_kind(rules: &RuleSet, name: &str) -> Option<Vec<SettingValue>> {
     let is_kind = kind_names(rules).any(|kind| kind == name);
     let rule = rules.rules().iter().find(|rule| &**rule.name() == name)?;
     is_kind.then(|| rule.settings())
 }
 
 /// The kinds of rules, each of which has a rule of its own name.
-pub(super) fn kind_names(rules: &Settings) -> impl Iterator<Item = &'static str> {
+pub(super) fn kind_names(rules: &RuleSet) -> impl Iterator<Item = &'static str> {
     let rules = rules.rules().iter();
     rules.filter_map(|rule| Some(rule.kind().name()).filter(|kind| **rule.name() == **kind))
 }
 
-pub(super) fn rule_names(rules: &Settings) -> impl Iterator<Item = &str> {
+pub(super) fn rule_names(rules: &RuleSet) -> impl Iterator<Item = &str> {
     rules.rules().iter().map(|rule| &**rule.name())
 }
 
 /// As it stands in the file: of two mistakes the first is told.
-pub(super) fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<(&'t Key<'i>, &'t Entry<'i>)> {
+pub(super) fn in_order<'t, 'i>(
+    table: &'t DeTable<'i>,
+) -> Vec<(&'t SpannedKey<'i>, &'t SpannedEntry<'i>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use toml::de::DeTable;
 
-use super::read::{Entry, File, in_order, near, written};
-use super::scope::Field;
-use super::{Config, Error};
+use super::read::{File, SpannedEntry, in_order, near, written};
+use super::scope::ScopeField;
+use super::{Config, ConfigError};
 use crate::model::Kind;
-use crate::rules::setting::{Form, Value, Written};
+use crate::rules::setting::{TomlValue, ValueKind, Written};
 use crate::units::Span;
 
 /// The key of a rule that says what is done about its findings.
@@ -57,7 +57,7 @@ impl fmt::Display for Response {
 
 /// How it is done.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Reap {
+pub struct ReapConfig {
     /// From the first warning to the last.
     pub warn: Span,
     /// From the last warning to the act.
@@ -78,7 +78,7 @@ pub struct Reap {
     responses: BTreeMap<Arc<str>, Response>,
 }
 
-impl Default for Reap {
+impl Default for ReapConfig {
     fn default() -> Self {
         Self {
             warn: Span::from_seconds(900.0),
@@ -94,7 +94,7 @@ impl Default for Reap {
     }
 }
 
-impl Reap {
+impl ReapConfig {
     /// What is done about the findings of a rule.
     pub fn response(&self, rule: &str) -> Response {
         self.responses.get(rule).copied().unwrap_or_default()
@@ -129,20 +129,20 @@ pub(super) fn action(
     file: &File<'_>,
     prefix: &str,
     kind: Kind,
-    value: &Entry<'_>,
-) -> Result<Response, Error> {
+    value: &SpannedEntry<'_>,
+) -> Result<Response, ConfigError> {
     let key = format!("{prefix}.{ACTION}");
-    let field = Field { file, key, value };
+    let field = ScopeField { file, key, value };
     match value.get_ref().as_str() {
         Some("notify") => Ok(Response::Notify),
         Some("reap") if kind.may_be_reaped() => Ok(Response::Reap),
-        Some("reap") => Err(field.told(format!(
+        Some("reap") => Err(field.error_at(format!(
             "what {kind} finds is never ended while nobody looks; write \"notify\""
         ))),
         text => {
             let hint = near(text.unwrap_or_default(), ["notify", "reap"].into_iter());
             let written = written(value.get_ref());
-            Err(field.told(format!(
+            Err(field.error_at(format!(
                 "{written} is not allowed{hint}; write \"notify\" or \"reap\""
             )))
         }
@@ -154,10 +154,10 @@ pub(super) fn table(
     config: &mut Config,
     file: &File<'_>,
     table: &DeTable<'_>,
-) -> Result<(), Error> {
+) -> Result<(), ConfigError> {
     let reap = &mut config.reap;
     for (key, value) in in_order(table) {
-        let field = Field {
+        let field = ScopeField {
             file,
             key: format!("reap.{}", key.get_ref()),
             value,
@@ -186,26 +186,26 @@ pub(super) fn table(
     Ok(())
 }
 
-fn of_form(field: &Field<'_, '_>, form: Form) -> Result<Value, Error> {
+fn of_form(field: &ScopeField<'_, '_>, form: ValueKind) -> Result<TomlValue, ConfigError> {
     let value = form.read(written(field.value.get_ref()));
-    value.map_err(|message| field.told(message))
+    value.map_err(|message| field.error_at(message))
 }
 
-fn span(field: &Field<'_, '_>) -> Result<Span, Error> {
-    match of_form(field, Form::Span)? {
-        Value::Span(span) => Ok(span),
-        _ => Err(field.wrong(Form::Span.example())),
+fn span(field: &ScopeField<'_, '_>) -> Result<Span, ConfigError> {
+    match of_form(field, ValueKind::Span)? {
+        TomlValue::Span(span) => Ok(span),
+        _ => Err(field.wrong(ValueKind::Span.example())),
     }
 }
 
-fn flag(field: &Field<'_, '_>) -> Result<bool, Error> {
-    match of_form(field, Form::Flag)? {
-        Value::Flag(flag) => Ok(flag),
-        _ => Err(field.wrong(Form::Flag.example())),
+fn flag(field: &ScopeField<'_, '_>) -> Result<bool, ConfigError> {
+    match of_form(field, ValueKind::Flag)? {
+        TomlValue::Flag(flag) => Ok(flag),
+        _ => Err(field.wrong(ValueKind::Flag.example())),
     }
 }
 
-fn most(field: &Field<'_, '_>) -> Result<usize, Error> {
+fn most(field: &ScopeField<'_, '_>) -> Result<usize, ConfigError> {
     match written(field.value.get_ref()) {
         Written::Number(number) if number.fract() == 0.0 && (0.0..=MOST_ACTS).contains(&number) => {
             Ok(number as usize)
@@ -214,10 +214,10 @@ fn most(field: &Field<'_, '_>) -> Result<usize, Error> {
     }
 }
 
-fn words(field: &Field<'_, '_>, example: &str) -> Result<Vec<Arc<str>>, Error> {
+fn words(field: &ScopeField<'_, '_>, example: &str) -> Result<Vec<Arc<str>>, ConfigError> {
     let list = field.value.get_ref().as_array();
     let list = list.filter(|list| list.len() <= MOST_WORDS);
-    let word = |entry: &Entry<'_>| {
+    let word = |entry: &SpannedEntry<'_>| {
         let text = entry.get_ref().as_str()?;
         let is_sound = text.len() <= LONGEST_WORD && !text.contains('\0');
         is_sound.then(|| Arc::from(text))
@@ -227,7 +227,7 @@ fn words(field: &Field<'_, '_>, example: &str) -> Result<Vec<Arc<str>>, Error> {
 }
 
 /// A program and its arguments, as they are run without a shell.
-fn command(field: &Field<'_, '_>) -> Result<Vec<Arc<str>>, Error> {
+fn command(field: &ScopeField<'_, '_>) -> Result<Vec<Arc<str>>, ConfigError> {
     let example = "a program by its whole path and its arguments, such as \
                    [\"/usr/local/bin/tell\", \"--mail\"]";
     let words = words(field, example)?;
@@ -238,7 +238,7 @@ fn command(field: &Field<'_, '_>) -> Result<Vec<Arc<str>>, Error> {
     }
 }
 
-fn programs(field: &Field<'_, '_>) -> Result<Vec<Arc<str>>, Error> {
+fn programs(field: &ScopeField<'_, '_>) -> Result<Vec<Arc<str>>, ConfigError> {
     let example = "a list of programs' file names such as [\"tensorboard\"]";
     let words = words(field, example)?;
     let is_name = |name: &Arc<str>| !name.is_empty() && !name.contains('/');

@@ -1,6 +1,6 @@
 //! What a configuration says that cannot hold: allowed, and without the effect that it seems to have.
 
-use crate::rules::keep::Keep;
+use crate::rules::exemption::Exemption;
 use crate::rules::rule::Rule;
 use crate::rules::scope::{self, Scope};
 
@@ -22,7 +22,7 @@ pub fn of_rule(rule: &dyn Rule) -> Vec<String> {
 }
 
 /// What of an exemption cannot hold.
-pub fn of_keep(keep: &Keep) -> Option<String> {
+pub fn of_keep(keep: &Exemption) -> Option<String> {
     of_scope(&keep.scope)
 }
 

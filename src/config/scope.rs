@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use toml::de::DeValue;
 
-use super::Error;
-use super::read::{Entry, File, Key, written};
-use crate::rules::hours::{DAYS, Hours, Stretch, Zone};
+use super::ConfigError;
+use super::read::{File, SpannedEntry, SpannedKey, written};
+use crate::rules::hours::{DAYS, DayHours, Hours, Zone};
 use crate::rules::scope::{self, GpuName, SHORTEST_CONTAINER_ID, Scope, is_container_id};
-use crate::rules::setting::{Form, Value, Written};
+use crate::rules::setting::{TomlValue, ValueKind, Written};
 use crate::units::Bytes;
 
 /// What a scope may hold.
@@ -29,23 +29,23 @@ pub(super) const KEYS: &[&str] = &[
 
 /// A scope while its keys are read: the hours need several of them.
 #[derive(Default)]
-pub(super) struct Keys {
+pub(super) struct ScopeKeys {
     scope: Scope,
-    stretch: Option<Stretch>,
+    stretch: Option<DayHours>,
     days: Option<[bool; 7]>,
     zone: Option<(Zone, Range<usize>)>,
 }
 
-impl Keys {
+impl ScopeKeys {
     /// Takes a key of the table `prefix`; `false` where it is none of a scope.
     pub(super) fn take(
         &mut self,
         file: &File<'_>,
         prefix: &str,
-        key: &Key<'_>,
-        value: &Entry<'_>,
-    ) -> Result<bool, Error> {
-        let entry = Field {
+        key: &SpannedKey<'_>,
+        value: &SpannedEntry<'_>,
+    ) -> Result<bool, ConfigError> {
+        let entry = ScopeField {
             file,
             key: format!("{prefix}.{}", key.get_ref()),
             value,
@@ -71,7 +71,12 @@ impl Keys {
     }
 
     /// The zone that was named, else the machine's.
-    pub(super) fn zone(&self, file: &File<'_>, at: Range<usize>, key: &str) -> Result<Zone, Error> {
+    pub(super) fn zone(
+        &self,
+        file: &File<'_>,
+        at: Range<usize>,
+        key: &str,
+    ) -> Result<Zone, ConfigError> {
         match &self.zone {
             Some((zone, _)) => Ok(zone.clone()),
             None => Zone::local().map_err(|error| file.wrong(at, key, error.to_string())),
@@ -85,7 +90,7 @@ impl Keys {
         prefix: &str,
         at: Range<usize>,
         may_name_zone: bool,
-    ) -> Result<Scope, Error> {
+    ) -> Result<Scope, ConfigError> {
         let (above, below) = (self.scope.memory_above, self.scope.memory_below);
         if above
             .zip(below)
@@ -110,25 +115,25 @@ impl Keys {
 }
 
 /// A value and the dotted key that it stands at.
-pub(super) struct Field<'f, 'v> {
+pub(super) struct ScopeField<'f, 'v> {
     pub(super) file: &'f File<'f>,
     pub(super) key: String,
-    pub(super) value: &'f Entry<'v>,
+    pub(super) value: &'f SpannedEntry<'v>,
 }
 
-impl Field<'_, '_> {
+impl ScopeField<'_, '_> {
     /// What was written is not allowed; `write` says what is.
-    pub(super) fn wrong(&self, write: &str) -> Error {
+    pub(super) fn wrong(&self, write: &str) -> ConfigError {
         let written = written(self.value.get_ref());
-        self.told(format!("{written} is not allowed; write {write}"))
+        self.error_at(format!("{written} is not allowed; write {write}"))
     }
 
     /// What is wrong with it, in other words.
-    pub(super) fn told(&self, message: String) -> Error {
+    pub(super) fn error_at(&self, message: String) -> ConfigError {
         self.file.wrong(self.value.span(), &self.key, message)
     }
 
-    pub(super) fn name(&self) -> Result<Arc<str>, Error> {
+    pub(super) fn name(&self) -> Result<Arc<str>, ConfigError> {
         match self.value.get_ref().as_str() {
             Some(text) if !text.is_empty() => Ok(text.into()),
             _ => Err(self.wrong("a name in quotes")),
@@ -139,17 +144,17 @@ impl Field<'_, '_> {
     pub(super) fn list<T>(
         &self,
         example: &str,
-        read: impl Fn(&Field<'_, '_>) -> Result<T, Error>,
-    ) -> Result<Vec<T>, Error> {
+        read: impl Fn(&ScopeField<'_, '_>) -> Result<T, ConfigError>,
+    ) -> Result<Vec<T>, ConfigError> {
         let DeValue::Array(list) = self.value.get_ref() else {
             return Err(self.wrong(example));
         };
         if list.is_empty() {
-            return Err(self.told(format!("is empty; write {example}, or leave it out")));
+            return Err(self.error_at(format!("is empty; write {example}, or leave it out")));
         }
         list.iter()
             .map(|value| {
-                read(&Field {
+                read(&ScopeField {
                     file: self.file,
                     key: self.key.clone(),
                     value,
@@ -158,7 +163,7 @@ impl Field<'_, '_> {
             .collect()
     }
 
-    fn user(&self) -> Result<Arc<str>, Error> {
+    fn user(&self) -> Result<Arc<str>, ConfigError> {
         match written(self.value.get_ref()) {
             Written::Number(uid) => {
                 let uid = whole(uid).ok_or_else(|| self.wrong("a name in quotes or a uid"))?;
@@ -168,7 +173,7 @@ impl Field<'_, '_> {
         }
     }
 
-    fn gpu(&self) -> Result<GpuName, Error> {
+    fn gpu(&self) -> Result<GpuName, ConfigError> {
         let name = match written(self.value.get_ref()) {
             Written::Number(number) => whole(number).map(GpuName::Index),
             Written::Text(text) if text.starts_with("GPU-") => Some(GpuName::Uuid(text.into())),
@@ -177,34 +182,34 @@ impl Field<'_, '_> {
         name.ok_or_else(|| self.wrong("an index such as 0 or a uuid such as \"GPU-89d1f0e5-…\""))
     }
 
-    fn container(&self) -> Result<Arc<str>, Error> {
+    fn container(&self) -> Result<Arc<str>, ConfigError> {
         let name = self.name()?;
         if is_container_id(&name) && name.len() < SHORTEST_CONTAINER_ID {
             let message = format!(
                 "{name:?} is too short for an id; write at least {SHORTEST_CONTAINER_ID} digits of it, \
                  or a runtime such as \"docker\""
             );
-            return Err(self.told(message));
+            return Err(self.error_at(message));
         }
         Ok(name)
     }
 
-    fn bytes(&self) -> Result<Bytes, Error> {
-        let value = Form::Bytes.read(written(self.value.get_ref()));
-        match value.map_err(|message| self.told(message))? {
-            Value::Bytes(bytes) => Ok(bytes),
-            _ => Err(self.wrong(Form::Bytes.example())),
+    fn bytes(&self) -> Result<Bytes, ConfigError> {
+        let value = ValueKind::Bytes.read(written(self.value.get_ref()));
+        match value.map_err(|message| self.error_at(message))? {
+            TomlValue::Bytes(bytes) => Ok(bytes),
+            _ => Err(self.wrong(ValueKind::Bytes.example())),
         }
     }
 
-    fn stretch(&self) -> Result<Stretch, Error> {
-        let stretch = self.value.get_ref().as_str().and_then(Stretch::read);
+    fn stretch(&self) -> Result<DayHours, ConfigError> {
+        let stretch = self.value.get_ref().as_str().and_then(DayHours::read);
         stretch.ok_or_else(|| {
             self.wrong("two different times of day such as \"22:00-06:00\", from 00:00 to 24:00")
         })
     }
 
-    fn days(&self) -> Result<[bool; 7], Error> {
+    fn days(&self) -> Result<[bool; 7], ConfigError> {
         let example = "a list of days such as [\"mon\", \"fri\"]";
         let named = self.list(example, |day| {
             let name = day.value.get_ref().as_str();
@@ -219,9 +224,9 @@ impl Field<'_, '_> {
         Ok(days)
     }
 
-    fn zone(&self) -> Result<Zone, Error> {
+    fn zone(&self) -> Result<Zone, ConfigError> {
         let name = self.name()?;
-        Zone::named(&name).map_err(|error| self.told(error.to_string()))
+        Zone::named(&name).map_err(|error| self.error_at(error.to_string()))
     }
 }
 

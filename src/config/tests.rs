@@ -4,13 +4,13 @@ use std::fs;
 use std::sync::Arc;
 
 use super::*;
-use crate::rules::rule::{Rule as _, Tuned};
+use crate::rules::rule::{ConfiguredRule, Rule as _};
 use crate::rules::scope::{GpuName, Scope};
-use crate::rules::setting::Value;
+use crate::rules::setting::TomlValue;
 use crate::rules::{self, idle};
 use crate::units::{Bytes, MIB};
 
-fn parse(text: &str) -> Result<Config, Error> {
+fn parse(text: &str) -> Result<Config, ConfigError> {
     let mut config = Config::default();
     read::layer(&mut config, text, Path::new("config.toml"))?;
     Ok(config)
@@ -76,15 +76,15 @@ rule = "idle"
 #[test]
 fn everything_that_may_be_written_is_read() {
     let config = parse(WHOLE).unwrap();
-    let mut idle = Tuned::<idle::Settings>::default();
+    let mut idle = ConfiguredRule::<idle::IdleSettings>::default();
     for (name, value) in [
-        ("enabled", Value::Flag(false)),
-        ("min_memory", Value::Bytes(Bytes(512 * MIB))),
-        ("duration", Value::Span(Span::from_seconds(5_400.0))),
-        ("max_cpu_percent", Value::Percent(12.5)),
+        ("enabled", TomlValue::Flag(false)),
+        ("min_memory", TomlValue::Bytes(Bytes(512 * MIB))),
+        ("duration", TomlValue::Span(Span::from_seconds(5_400.0))),
+        ("max_cpu_percent", TomlValue::Percent(12.5)),
         (
             "severity",
-            Value::Severity(crate::model::Severity::Critical),
+            TomlValue::Severity(crate::model::Severity::Critical),
         ),
     ] {
         assert!(idle.set(name, value), "{name}");
@@ -98,8 +98,8 @@ fn everything_that_may_be_written_is_read() {
             ..Scope::default()
         },
         vec![
-            ("duration", Value::Span(Span::from_seconds(7_200.0))),
-            ("enabled", Value::Flag(true)),
+            ("duration", TomlValue::Span(Span::from_seconds(7_200.0))),
+            ("enabled", TomlValue::Flag(true)),
         ],
     );
     idle.add_override(
@@ -107,7 +107,7 @@ fn everything_that_may_be_written_is_read() {
             gpu: Some(GpuName::Uuid("GPU-89d1f0e5".into())),
             ..Scope::default()
         },
-        vec![("max_cpu_percent", Value::Percent(200.0))],
+        vec![("max_cpu_percent", TomlValue::Percent(200.0))],
     );
     assert_eq!(config.sample.interval, Span::from_seconds(0.5));
     assert_eq!(
@@ -289,13 +289,13 @@ fn a_later_layer_wins_setting_by_setting_and_adds_its_overrides() {
     .unwrap();
     let config = load(&[system.clone(), user], false).unwrap();
     let idle = rule(&config, "idle");
-    let values: Vec<Value> = idle
+    let values: Vec<TomlValue> = idle
         .settings()
         .iter()
         .map(|setting| setting.value)
         .collect();
-    assert!(values.contains(&Value::Span(Span::from_seconds(1_800.0))));
-    assert!(values.contains(&Value::Severity(crate::model::Severity::Info)));
+    assert!(values.contains(&TomlValue::Span(Span::from_seconds(1_800.0))));
+    assert!(values.contains(&TomlValue::Severity(crate::model::Severity::Info)));
     let users: Vec<_> = idle
         .overrides()
         .iter()
@@ -315,19 +315,25 @@ fn what_cannot_be_read_is_told_plainly_and_what_is_not_there_is_no_error() {
         Config::default()
     );
     assert_eq!(load(&[absent.join("x")], false).unwrap(), Config::default());
-    assert!(matches!(load_file(&absent), Err(Error::Unreadable { .. })));
+    assert!(matches!(
+        load_file(&absent),
+        Err(ConfigError::Unreadable { .. })
+    ));
     assert!(matches!(
         load(std::slice::from_ref(&folder.0), false),
-        Err(Error::Directory { .. })
+        Err(ConfigError::Directory { .. })
     ));
     let file = folder.0.join("config.toml");
     fs::write(&file, b"# fine\n# \xff\n").unwrap();
     assert!(matches!(
         load_file(&file),
-        Err(Error::NotText { line: 2, .. })
+        Err(ConfigError::NotText { line: 2, .. })
     ));
     fs::write(&file, vec![b'\n'; (MOST_BYTES + 1) as usize]).unwrap();
-    assert!(matches!(load_file(&file), Err(Error::TooLarge { .. })));
+    assert!(matches!(
+        load_file(&file),
+        Err(ConfigError::TooLarge { .. })
+    ));
 }
 
 #[test]

@@ -4,11 +4,11 @@ use std::fmt::{self, Write as _};
 
 use super::Config;
 use super::reap::ACTION;
+use crate::rules::exemption::Exemption;
 use crate::rules::hours::DAYS;
-use crate::rules::keep::Keep;
 use crate::rules::rule::{Override, Rule};
 use crate::rules::scope::{GpuName, Scope};
-use crate::rules::setting::Value;
+use crate::rules::setting::TomlValue;
 
 pub(super) fn document(config: &Config) -> String {
     let mut out = String::new();
@@ -23,7 +23,7 @@ fn write_all(config: &Config, out: &mut String) -> fmt::Result {
         "# what gpumem goes by, and where each value comes from\n"
     )?;
     writeln!(out, "[sample]")?;
-    let interval = Value::Span(config.sample.interval);
+    let interval = TomlValue::Span(config.sample.interval);
     let origin = origin(config, "sample.interval");
     writeln!(out, "interval = {interval} # {origin}")?;
     write_reap(config, out)?;
@@ -56,7 +56,7 @@ fn write_reap(config: &Config, out: &mut String) -> fmt::Result {
         "\n# what `gpumem reap --watch` does about findings\n[reap]"
     )?;
     let reap = &config.reap;
-    let span = |span| Value::Span(span).to_string();
+    let span = |span| TomlValue::Span(span).to_string();
     for (key, value) in [
         ("warn", span(reap.warn)),
         ("grace", span(reap.grace)),
@@ -129,7 +129,7 @@ fn write_override(
     Ok(())
 }
 
-fn write_keep(config: &Config, place: usize, keep: &Keep, out: &mut String) -> fmt::Result {
+fn write_keep(config: &Config, place: usize, keep: &Exemption, out: &mut String) -> fmt::Result {
     let origin = origin(config, &format!("keep.{place}"));
     writeln!(
         out,
@@ -168,7 +168,7 @@ fn write_scope(scope: &Scope, out: &mut String) -> fmt::Result {
         ("memory_below", scope.memory_below),
     ] {
         if let Some(bytes) = bytes {
-            writeln!(out, "{key} = {}", Value::Bytes(bytes))?;
+            writeln!(out, "{key} = {}", TomlValue::Bytes(bytes))?;
         }
     }
     let Some(hours) = &scope.hours else {

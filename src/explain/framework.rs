@@ -1,18 +1,18 @@
 //! What there is to say of a framework: its row of the table of advice.
 
 use crate::advice::{self, Framework};
-use crate::report::explain::{FrameworkPage, Line, Report};
+use crate::report::explain::{AdviceLine, ExplainReport, FrameworkPage};
 
 /// The page of the framework of this name, in any usual spelling; `None` where nothing is known of it.
-pub fn framework(name: &str) -> Option<Report> {
-    let mut report = Report::new(None, 0.0);
+pub fn framework(name: &str) -> Option<ExplainReport> {
+    let mut report = ExplainReport::new(None, 0.0);
     report.frameworks.push(page(advice::find(name)?));
     Some(report)
 }
 
 /// The list of all frameworks of which something is known.
-pub fn frameworks() -> Report {
-    let mut report = Report::new(None, 0.0);
+pub fn frameworks() -> ExplainReport {
+    let mut report = ExplainReport::new(None, 0.0);
     report.frameworks = advice::frameworks().iter().map(page).collect();
     report
 }
@@ -29,8 +29,8 @@ fn page(framework: &Framework) -> FrameworkPage {
     }
 }
 
-fn line(line: &advice::Line) -> Line {
-    Line {
+fn line(line: &advice::Remark) -> AdviceLine {
+    AdviceLine {
         text: line.text.to_owned(),
         source: line.source.to_owned(),
         measured: line.measured.map(str::to_owned),

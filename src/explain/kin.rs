@@ -1,7 +1,7 @@
 //! What belongs together with a process, and who started it.
 
 use crate::model::{Process, Snapshot, family};
-use crate::report::explain::{Kin, Member};
+use crate::report::explain::{FamilyLine, Kin};
 
 use super::subject::holder;
 
@@ -15,7 +15,7 @@ pub(super) fn of(process: &Process, snapshot: &Snapshot) -> Kin {
         };
     };
     let ties = family.ties.iter();
-    let member = |branch: &family::Branch| Member {
+    let member = |branch: &family::Branch| FamilyLine {
         depth: branch.depth,
         holder: holder(branch.pid, snapshot),
     };

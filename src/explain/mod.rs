@@ -1,7 +1,7 @@
 //! What there is to say of a process, a GPU or a framework, as a page: who it is, what it holds and since
 //! when, what the rules say of it, what holds it, and what would give the memory back.
 //!
-//! Here is chosen and put together what a [`Report`](crate::report::explain::Report) says, from the last
+//! Here is chosen and put together what a [`ExplainReport`](crate::report::explain::ExplainReport) says, from the last
 //! snapshot, the history, the findings and the table of advice: for `gpumem explain` and for the page that
 //! `gpumem watch` opens, which are the same. A process and a GPU are in `subject`, what belongs together
 //! in `kin`, what to do in `steps`, a framework's row in `framework`.
@@ -17,7 +17,7 @@ mod tests;
 
 use std::time::Duration;
 
-use crate::history::course::Courses;
+use crate::history::memory_series::Courses;
 use crate::model::{Identity, Snapshot};
 use crate::rules::Engine;
 
@@ -26,7 +26,7 @@ pub use subject::{gpu, process};
 
 /// What is known, and of how long a time.
 #[derive(Clone, Copy, Debug)]
-pub struct Known<'k> {
+pub struct KnownSoFar<'k> {
     /// What the rules have judged.
     pub engine: &'k Engine,
     /// How memory moved, in the time that the engine has judged.

@@ -1,10 +1,10 @@
 //! What would give memory back, gentlest first: what leaves the process running, what ends it through
 //! whoever runs it, its end; and what makes it take less the next time.
 
-use crate::advice::{self, Framework, Line};
+use crate::advice::{self, Framework, Remark};
 use crate::model::finding::Finding;
 use crate::model::{Kind, Process};
-use crate::report::explain::{Moment, OnGpu, Step};
+use crate::report::explain::{ExplainStep, OnGpu, WhenPossible};
 use crate::units::Bytes;
 
 /// Of a framework's row, this many lines are on the page of a process; the rest is a command away.
@@ -19,7 +19,11 @@ const STOPPED: char = 'T';
 const ENDED: [char; 3] = ['Z', 'X', 'x'];
 
 /// What can be done about a process, and about what the rules say of it.
-pub(super) fn of_process(process: &Process, gpus: &[OnGpu], findings: &[Finding]) -> Vec<Step> {
+pub(super) fn of_process(
+    process: &Process,
+    gpus: &[OnGpu],
+    findings: &[Finding],
+) -> Vec<ExplainStep> {
     let lasting = || findings.iter().filter(|it| it.resolved_at.is_none());
     let general = if process.identity().is_certain() {
         general(
@@ -43,18 +47,18 @@ pub(super) fn of_process(process: &Process, gpus: &[OnGpu], findings: &[Finding]
     let special = special.filter(|text| !known.contains(&text.as_str()));
     let special = special.map(|text| {
         let moment = match signals(text, process.pid) {
-            true => Moment::End,
-            false => Moment::Now,
+            true => WhenPossible::End,
+            false => WhenPossible::Now,
         };
         plain(moment, text.clone())
     });
-    let (mut all, last): (Vec<Step>, Vec<Step>) =
-        special.partition(|step| step.moment == Moment::Now);
+    let (mut all, last): (Vec<ExplainStep>, Vec<ExplainStep>) =
+        special.partition(|step| step.moment == WhenPossible::Now);
     all.extend(general);
     all.extend(last);
-    let mut steps: Vec<Step> = Vec::with_capacity(all.len());
+    let mut steps: Vec<ExplainStep> = Vec::with_capacity(all.len());
     for step in all {
-        let is_said = |said: &Step| {
+        let is_said = |said: &ExplainStep| {
             said.text == step.text
                 || (goes_on(said) && goes_on(&step))
                 || (signals(&said.text, process.pid) && signals(&step.text, process.pid))
@@ -65,46 +69,46 @@ pub(super) fn of_process(process: &Process, gpus: &[OnGpu], findings: &[Finding]
     }
     // A signal comes after what whoever runs the process can do.
     steps.sort_by_key(|step| match step.moment {
-        Moment::Now => 0,
-        Moment::End => 1,
-        Moment::NextStart => 2,
+        WhenPossible::Now => 0,
+        WhenPossible::End => 1,
+        WhenPossible::NextStart => 2,
     });
     steps
 }
 
 /// What is right for a process whatever was found; nothing to do inside one that cannot be told anything.
-fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<Step> {
+fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<ExplainStep> {
     let row = advice::of(process);
-    let lines = |of: fn(&Framework) -> &'static [Line], moment, most| {
+    let lines = |of: fn(&Framework) -> &'static [Remark], moment, most| {
         let lines = |row| of(row).iter().filter(|line| line.applies(process));
         // The first of each that is loaded beside it is not hidden behind all of its own.
         let beside = advice::beside(process);
         let beside = beside.into_iter().filter_map(|row| lines(row).next());
         let own = row.into_iter().flat_map(lines).take(most);
         own.chain(beside)
-            .map(|line| Step {
+            .map(|line| ExplainStep {
                 text: line.text_for(process),
                 ..step(moment, line)
             })
-            .collect::<Vec<Step>>()
+            .collect::<Vec<ExplainStep>>()
     };
     let mut steps = Vec::new();
     if !is_past_talking_to {
-        steps.extend(lines(|row| row.inside, Moment::Now, MOST_INSIDE));
+        steps.extend(lines(|row| row.inside, WhenPossible::Now, MOST_INSIDE));
         let stays = advice::stays_beside(process);
-        steps.extend(stays.map(|text| plain(Moment::Now, text)));
+        steps.extend(stays.map(|text| plain(WhenPossible::Now, text)));
         steps.extend(row.map(|row| more(row, steps.len())));
     }
     let places = advice::place_lines(process).into_iter();
-    let places = places.map(|text| plain(Moment::End, text));
-    let (awake, mut ends): (Vec<Step>, Vec<Step>) = places.partition(goes_on);
-    let awake = awake.into_iter().map(|step| Step {
-        moment: Moment::Now,
+    let places = places.map(|text| plain(WhenPossible::End, text));
+    let (awake, mut ends): (Vec<ExplainStep>, Vec<ExplainStep>) = places.partition(goes_on);
+    let awake = awake.into_iter().map(|step| ExplainStep {
+        moment: WhenPossible::Now,
         ..step
     });
     steps.extend(awake);
     if process.jupyter.is_none() {
-        steps.extend(lines(|row| row.at_end, Moment::End, MOST_AT_END));
+        steps.extend(lines(|row| row.at_end, WhenPossible::End, MOST_AT_END));
     }
     let state = process.state;
     if process.has_threads_left() {
@@ -112,20 +116,20 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<S
             "only its first thread has ended; its end takes the others: `kill -KILL {}`",
             process.pid
         );
-        ends.push(plain(Moment::End, text));
+        ends.push(plain(WhenPossible::End, text));
     } else if state.is_some_and(|state| ENDED.contains(&state)) {
         let text = "it has ended; what is left of it goes when its parent asks how, or ends itself";
-        ends = vec![plain(Moment::End, text.to_owned())];
+        ends = vec![plain(WhenPossible::End, text.to_owned())];
     } else if state == Some(UNINTERRUPTIBLE) {
         let text = "no signal reaches it while it is in uninterruptible sleep: it waits for the driver \
                     or for a disk";
-        ends.push(plain(Moment::End, text.to_owned()));
+        ends.push(plain(WhenPossible::End, text.to_owned()));
     } else {
         if ends.is_empty() {
             // A job, a container or a unit is ended by whoever runs it, a kernel by its server.
             let mut end = advice::lines(process)
                 .last()
-                .map(|line| step(Moment::End, line));
+                .map(|line| step(WhenPossible::End, line));
             if let Some(end) = &mut end {
                 let pid = process.pid;
                 end.text.push_str(&if state == Some(STOPPED) {
@@ -149,15 +153,19 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<S
         }
     }
     steps.extend(ends);
-    steps.extend(lines(|row| row.at_start, Moment::NextStart, MOST_AT_START));
+    steps.extend(lines(
+        |row| row.at_start,
+        WhenPossible::NextStart,
+        MOST_AT_START,
+    ));
     steps
 }
 
 /// Where the rest of a framework's row stands, of which so much is on the page.
-fn more(row: &Framework, shown: usize) -> Step {
+fn more(row: &Framework, shown: usize) -> ExplainStep {
     let command = format!("`gpumem explain --framework {}`", row.name);
     plain(
-        Moment::Now,
+        WhenPossible::Now,
         if row.inside.is_empty() {
             let title = row.title;
             format!(
@@ -173,7 +181,7 @@ fn more(row: &Framework, shown: usize) -> Step {
 }
 
 /// Whether a step lets a stopped process go on.
-fn goes_on(step: &Step) -> bool {
+fn goes_on(step: &ExplainStep) -> bool {
     step.text.contains("`kill -CONT")
 }
 
@@ -183,14 +191,14 @@ fn signals(text: &str, pid: u32) -> bool {
 }
 
 /// What can be done about a GPU: what the rules say of it itself.
-pub(super) fn of_gpu(findings: &[Finding]) -> Vec<Step> {
+pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
     let own = findings
         .iter()
         .filter(|it| it.process.is_none() && it.resolved_at.is_none());
-    let mut steps: Vec<Step> = Vec::new();
+    let mut steps: Vec<ExplainStep> = Vec::new();
     for text in own.flat_map(|finding| &finding.advice) {
         if !steps.iter().any(|step| step.text == *text) {
-            steps.push(plain(Moment::Now, text.clone()));
+            steps.push(plain(WhenPossible::Now, text.clone()));
         }
     }
     let accused = findings.iter().filter(|it| it.resolved_at.is_none());
@@ -204,7 +212,7 @@ pub(super) fn of_gpu(findings: &[Finding]) -> Vec<Step> {
     let commands: Vec<String> = more.map(|pid| format!("`gpumem explain {pid}`")).collect();
     if !commands.is_empty() {
         let text = format!("what to do about a process on it: {}", commands.join(", "));
-        steps.push(plain(Moment::Now, text));
+        steps.push(plain(WhenPossible::Now, text));
     }
     steps
 }
@@ -217,8 +225,8 @@ fn is_past_talking_to(kind: Kind) -> bool {
     )
 }
 
-fn plain(moment: Moment, text: String) -> Step {
-    Step {
+fn plain(moment: WhenPossible, text: String) -> ExplainStep {
+    ExplainStep {
         moment,
         text,
         source: None,
@@ -226,8 +234,8 @@ fn plain(moment: Moment, text: String) -> Step {
     }
 }
 
-fn step(moment: Moment, line: &Line) -> Step {
-    Step {
+fn step(moment: WhenPossible, line: &Remark) -> ExplainStep {
+    ExplainStep {
         moment,
         text: line.text.to_owned(),
         source: Some(line.source.to_owned()),

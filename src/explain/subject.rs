@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use super::{Known, More, kin, steps};
+use super::{KnownSoFar, More, kin, steps};
 use crate::advice;
-use crate::history::{self, course};
+use crate::history::{self, memory_series};
 use crate::model::finding::{Finding, Undecided};
 use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot};
 use crate::report::explain::{
-    Balance, Course, GpuPage, Holder, OnGpu, Point, ProcessPage, Report, Verdict,
+    ExplainReport, GpuBalance, GpuHolder, GpuPage, MemoryCurve, MemoryPoint, OnGpu, ProcessPage,
+    RuleVerdict,
 };
 use crate::rules;
 use crate::units::Span;
@@ -18,7 +19,7 @@ use crate::units::Span;
 /// The page of the process of this number; of one that is not known for certain, nothing but that.
 ///
 /// What `asked` names is the first of the findings.
-pub fn process(seen: Known<'_>, pid: u32, asked: Option<&Finding>) -> Report {
+pub fn process(seen: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> ExplainReport {
     let last = seen.last;
     let unknown = Process {
         pid,
@@ -78,7 +79,7 @@ pub fn process(seen: Known<'_>, pid: u32, asked: Option<&Finding>) -> Report {
 /// The page of the GPU at this place of the last snapshot; an empty one where there is none.
 ///
 /// What `asked` names is the first of the findings.
-pub fn gpu(seen: Known<'_>, place: usize, asked: Option<&Finding>) -> Report {
+pub fn gpu(seen: KnownSoFar<'_>, place: usize, asked: Option<&Finding>) -> ExplainReport {
     let last = seen.last;
     let mut report = report(seen);
     let Some(gpu) = last.gpus.get(place) else {
@@ -93,7 +94,7 @@ pub fn gpu(seen: Known<'_>, place: usize, asked: Option<&Finding>) -> Report {
         balance: balance(last, gpu),
         holders,
         unread_processes: last.host.unread_processes,
-        gpu_percent_mean: past.and_then(course::Course::percent_mean),
+        gpu_percent_mean: past.and_then(memory_series::MemorySeries::percent_mean),
         course: past.map(outline).unwrap_or_default(),
         steps: steps::of_gpu(&verdict.findings),
         verdict,
@@ -103,10 +104,10 @@ pub fn gpu(seen: Known<'_>, place: usize, asked: Option<&Finding>) -> Report {
 }
 
 /// A page without a subject: when, on how much history, and what more of it would tell.
-fn report(seen: Known<'_>) -> Report {
+fn report(seen: KnownSoFar<'_>) -> ExplainReport {
     let history = seen.engine.history();
     let span = history.span_seconds();
-    let mut report = Report::new(Some(seen.last.time), span);
+    let mut report = ExplainReport::new(Some(seen.last.time), span);
     if Duration::try_from_secs_f64(span).is_ok_and(|span| span < seen.needed) {
         let (span, needed) = (Span::from_seconds(span), Span(seen.needed));
         let more = match seen.more {
@@ -137,7 +138,7 @@ fn errors(last: &Snapshot, is_asked: impl Fn(u32) -> bool) -> Vec<ReadError> {
     last.errors.iter().filter(concerns).cloned().collect()
 }
 
-fn on_gpus(seen: Known<'_>, process: &Process) -> Vec<OnGpu> {
+fn on_gpus(seen: KnownSoFar<'_>, process: &Process) -> Vec<OnGpu> {
     let last = seen.last;
     let identity = process.identity();
     let mut found = Vec::new();
@@ -158,7 +159,7 @@ fn on_gpus(seen: Known<'_>, process: &Process) -> Vec<OnGpu> {
                 sm_percent: None,
                 sm_percent_mean: None,
                 unused_since: None,
-                course: Course::default(),
+                course: MemoryCurve::default(),
             });
         }
         for row in rows {
@@ -176,7 +177,7 @@ fn on_gpus(seen: Known<'_>, process: &Process) -> Vec<OnGpu> {
                 total_bytes: total(gpu, row.gpu_instance_id),
                 unattributed_bytes,
                 sm_percent: row.sm_percent,
-                sm_percent_mean: past.and_then(course::Course::percent_mean),
+                sm_percent_mean: past.and_then(memory_series::MemorySeries::percent_mean),
                 unused_since: seen.engine.history().idle_since(identity, gpu.index),
                 course: past.map(outline).unwrap_or_default(),
             });
@@ -198,15 +199,15 @@ fn total(gpu: &Gpu, instance: Option<u32>) -> Option<u64> {
     memory.map(|memory| memory.total_bytes)
 }
 
-fn outline(past: &course::Course) -> Course {
-    let point = |bucket: &course::Bucket| Point {
+fn outline(past: &memory_series::MemorySeries) -> MemoryCurve {
+    let point = |bucket: &memory_series::MemoryBucket| MemoryPoint {
         since: bucket.since,
         until: bucket.until,
         low_bytes: bucket.low_bytes,
         high_bytes: bucket.high_bytes,
         last_bytes: bucket.last_bytes,
     };
-    Course {
+    MemoryCurve {
         samples: past.samples(),
         points: past.buckets().iter().map(point).collect(),
     }
@@ -214,11 +215,11 @@ fn outline(past: &course::Course) -> Course {
 
 /// Of a process on these GPUs.
 fn verdict_of_process(
-    seen: Known<'_>,
+    seen: KnownSoFar<'_>,
     identity: Identity,
     gpus: &[u32],
     asked: Option<&Finding>,
-) -> Verdict {
+) -> RuleVerdict {
     let is_its = |finding: &&Finding| {
         let process = finding.process.as_ref();
         process.is_some_and(|process| process.identity == identity)
@@ -226,7 +227,7 @@ fn verdict_of_process(
     let engine = &seen.engine;
     let kept = engine.kept().iter();
     let pending = engine.pending().iter();
-    Verdict {
+    RuleVerdict {
         findings: first(asked, lasting_and_ceased(seen).filter(is_its)),
         pending: pending
             .filter(|pending| pending.pid == Some(identity.pid) && identity.is_certain())
@@ -246,11 +247,11 @@ fn verdict_of_process(
 
 /// Of a GPU that these processes hold.
 fn verdict_of_gpu(
-    seen: Known<'_>,
+    seen: KnownSoFar<'_>,
     index: u32,
     holders: &[u32],
     asked: Option<&Finding>,
-) -> Verdict {
+) -> RuleVerdict {
     let is_on = |finding: &&Finding| finding.gpus.iter().any(|gpu| gpu.index == index);
     let engine = &seen.engine;
     let kept = engine.kept().iter();
@@ -258,7 +259,7 @@ fn verdict_of_gpu(
     let mut findings: Vec<Finding> = first(asked, lasting_and_ceased(seen).filter(is_on));
     // What is about the GPU itself comes first; what was asked about is, too.
     findings.sort_by_key(|finding| finding.process.is_some());
-    Verdict {
+    RuleVerdict {
         findings,
         pending: pending.filter(|it| it.gpu == index).cloned().collect(),
         kept: kept.filter(|kept| is_on(&&kept.finding)).cloned().collect(),
@@ -271,14 +272,14 @@ fn verdict_of_gpu(
 }
 
 /// What could not be decided of those that it concerns.
-fn undecided(seen: Known<'_>, concerns: impl FnMut(&Undecided) -> bool) -> Vec<Undecided> {
+fn undecided(seen: KnownSoFar<'_>, concerns: impl FnMut(&Undecided) -> bool) -> Vec<Undecided> {
     let mut undecided = seen.engine.undecided();
     undecided.retain(concerns);
     undecided
 }
 
 /// The accusations, and what was one within the history.
-fn lasting_and_ceased(seen: Known<'_>) -> impl Iterator<Item = &Finding> {
+fn lasting_and_ceased(seen: KnownSoFar<'_>) -> impl Iterator<Item = &Finding> {
     let engine = &seen.engine;
     engine.findings().iter().chain(engine.resolved())
 }
@@ -293,7 +294,7 @@ fn first<'f>(asked: Option<&Finding>, findings: impl Iterator<Item = &'f Finding
 }
 
 /// What the rules say of memory that nobody is listed for, on the GPUs whose device file it has open.
-fn unattributed(seen: Known<'_>, gpus: impl Iterator<Item = u32>) -> Vec<Finding> {
+fn unattributed(seen: KnownSoFar<'_>, gpus: impl Iterator<Item = u32>) -> Vec<Finding> {
     let gpus: Vec<u32> = gpus.collect();
     let concerns = |finding: &&Finding| {
         let is_on = finding.gpus.iter().any(|gpu| gpus.contains(&gpu.index));
@@ -304,9 +305,9 @@ fn unattributed(seen: Known<'_>, gpus: impl Iterator<Item = u32>) -> Vec<Finding
 }
 
 /// Where a GPU's memory is, as far as that is known.
-fn balance(last: &Snapshot, gpu: &Gpu) -> Option<Balance> {
+fn balance(last: &Snapshot, gpu: &Gpu) -> Option<GpuBalance> {
     let balance = last.balance(gpu)?;
-    Some(Balance {
+    Some(GpuBalance {
         total_bytes: balance.total_bytes,
         free_bytes: balance.free_bytes,
         reserved_bytes: balance.reserved_bytes,
@@ -317,9 +318,9 @@ fn balance(last: &Snapshot, gpu: &Gpu) -> Option<Balance> {
 }
 
 /// Who is listed on a GPU, the largest first, and who has its device file open without being listed.
-fn holders(last: &Snapshot, gpu: &Gpu) -> Vec<Holder> {
+fn holders(last: &Snapshot, gpu: &Gpu) -> Vec<GpuHolder> {
     let rows = gpu.processes.as_deref().unwrap_or_default();
-    let mut found: Vec<Holder> = rows.iter().map(|row| listed(last, row)).collect();
+    let mut found: Vec<GpuHolder> = rows.iter().map(|row| listed(last, row)).collect();
     found.sort_by_key(|holder| (std::cmp::Reverse(holder.used_bytes), holder.pid));
     let is_listed = |pid: u32| rows.iter().any(|row| row.pid == pid);
     let hidden = last.processes.iter().filter(|process| {
@@ -331,8 +332,8 @@ fn holders(last: &Snapshot, gpu: &Gpu) -> Vec<Holder> {
     found
 }
 
-fn listed(last: &Snapshot, row: &GpuProcess) -> Holder {
-    Holder {
+fn listed(last: &Snapshot, row: &GpuProcess) -> GpuHolder {
+    GpuHolder {
         listed: true,
         gpu_instance_id: row.gpu_instance_id,
         used_bytes: row.used_bytes,
@@ -342,7 +343,7 @@ fn listed(last: &Snapshot, row: &GpuProcess) -> Holder {
 }
 
 /// Whom a pid names, without what it holds; nothing of one that is not known for certain.
-fn who(last: &Snapshot, pid: u32) -> Holder {
+fn who(last: &Snapshot, pid: u32) -> GpuHolder {
     let process = last.process(pid);
     if let Some(known) = process.filter(|process| process.identity().is_certain()) {
         return named(known);
@@ -352,7 +353,7 @@ fn who(last: &Snapshot, pid: u32) -> Holder {
         ..Process::default()
     };
     let ended = process.filter(|process| process.ended().is_some());
-    Holder {
+    GpuHolder {
         name: match process.and_then(|process| process.unresolved.as_deref()) {
             Some(reason) => format!("(not resolved: {reason})"),
             None => match ended {
@@ -365,8 +366,8 @@ fn who(last: &Snapshot, pid: u32) -> Holder {
     }
 }
 
-fn named(process: &Process) -> Holder {
-    Holder {
+fn named(process: &Process) -> GpuHolder {
+    GpuHolder {
         pid: process.pid,
         name: rules::name_of(process),
         user: process.user.clone(),
@@ -379,7 +380,7 @@ fn named(process: &Process) -> Holder {
 }
 
 /// A process with all that it holds, on whichever GPUs.
-pub(super) fn holder(pid: u32, last: &Snapshot) -> Holder {
+pub(super) fn holder(pid: u32, last: &Snapshot) -> GpuHolder {
     let rows = || {
         let rows = last
             .gpus
@@ -389,7 +390,7 @@ pub(super) fn holder(pid: u32, last: &Snapshot) -> Holder {
     };
     let sum = |sum: u64, row: &GpuProcess| Some(sum.saturating_add(row.used_bytes?));
     let is_listed = rows().next().is_some();
-    Holder {
+    GpuHolder {
         listed: is_listed,
         used_bytes: rows().try_fold(0, sum).filter(|_| is_listed),
         sm_percent: rows().filter_map(|row| row.sm_percent).max(),

@@ -9,16 +9,16 @@ use super::*;
 use crate::history::testing::Scene;
 use crate::model::finding::Undecided;
 use crate::model::snapshot::{Container, Jupyter, Kubernetes, PidNamespace, ReadError, Slurm};
-use crate::report::explain::text::{self, Look};
-use crate::report::explain::{Moment, Report};
+use crate::report::explain::text::{self, PageStyle};
+use crate::report::explain::{ExplainReport, WhenPossible};
 use crate::report::style::Style;
-use crate::rules::Settings;
+use crate::rules::RuleSet;
 use crate::units::GIB;
 
 const WIDTHS: [usize; 3] = [40, 80, 120];
 
-fn look(width: usize) -> Look {
-    Look {
+fn look(width: usize) -> PageStyle {
+    PageStyle {
         width,
         style: Style::default(),
         ascii: false,
@@ -34,8 +34,8 @@ struct Seen {
 }
 
 impl Seen {
-    fn known(&self) -> Known<'_> {
-        Known {
+    fn known(&self) -> KnownSoFar<'_> {
+        KnownSoFar {
             engine: &self.engine,
             courses: &self.courses,
             last: &self.last,
@@ -47,7 +47,7 @@ impl Seen {
 
 /// What was seen of a scene over so many steps.
 fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> Seen {
-    let mut engine = Engine::new(Settings::default());
+    let mut engine = Engine::new(RuleSet::default());
     let mut courses = Courses::default();
     let mut last = scene.now.clone();
     for step in 0..steps {
@@ -70,7 +70,7 @@ fn words(text: &str) -> Option<Arc<str>> {
 
 /// The page about a pid, or about `gpu:0`; no line of it may be wider than it is asked to be.
 #[track_caller]
-fn page(seen: &Seen, what: &str) -> (Report, String) {
+fn page(seen: &Seen, what: &str) -> (ExplainReport, String) {
     let report = match what.strip_prefix("gpu:") {
         Some(place) => gpu(seen.known(), place.parse().unwrap(), None),
         None => process(seen.known(), what.parse().unwrap(), None),
@@ -126,7 +126,7 @@ fn an_idle_notebook_is_named_with_its_verdict_and_its_kernel_is_shut_down() {
     let last = shown
         .steps
         .iter()
-        .rfind(|it| it.moment != Moment::NextStart);
+        .rfind(|it| it.moment != WhenPossible::NextStart);
     assert!(last.unwrap().text.starts_with("shut the kernel down"));
 }
 
@@ -201,7 +201,7 @@ fn memory_that_moves_is_drawn() {
     let (report, text) = page(&seen, "7");
     assert!(text.contains("▕") && text.contains('█'), "{text}");
     assert!(text.contains("now 25.8 GiB: 24.8 GiB more than"), "{text}");
-    let ascii = Look {
+    let ascii = PageStyle {
         ascii: true,
         ..look(80)
     };
@@ -468,7 +468,7 @@ fn how_to_end_a_stopped_process_is_said_once_and_last() {
         .collect();
     assert_eq!(saying, [shown.steps.len() - 1], "{text}");
     let end = &shown.steps[saying[0]];
-    assert_eq!(end.moment, Moment::End);
+    assert_eq!(end.moment, WhenPossible::End);
     assert!(end.text.contains("`kill -TERM 7; kill -CONT 7`"), "{text}");
     assert!(end.text.contains("frees 2.0 GiB"), "{text}");
     // Slurm ends its jobs itself; the signal is there for where that does not help.

@@ -6,7 +6,7 @@
 //! samples begin it anew. A period of fewer than six intervals cannot be told from chance.
 
 use super::row::Use;
-use super::{Moment, row::Witness};
+use super::{SampleTime, row::Witness};
 use crate::model::{Gpu, Time};
 
 /// A period has to be so many intervals long.
@@ -36,7 +36,7 @@ pub struct Bursts {
 }
 
 impl Bursts {
-    fn new(moment: Moment, power: Option<f64>) -> Self {
+    fn new(moment: SampleTime, power: Option<f64>) -> Self {
         Self {
             since: moment.time,
             until: moment.time,
@@ -67,7 +67,7 @@ impl Bursts {
         was_used: Option<bool>,
         now: Use,
         gpu: &Gpu,
-        moment: Moment,
+        moment: SampleTime,
     ) -> Option<Self> {
         let is_used = match now {
             Use::Used => true,
@@ -129,7 +129,7 @@ mod tests {
             ..Gpu::default()
         };
         for (at, sample) in samples.chars().enumerate() {
-            let moment = Moment {
+            let moment = SampleTime {
                 time: Time::from_unix_milliseconds(at as i64 * 10_000),
                 interval: 10_000,
                 allowed_gap: 60_000,

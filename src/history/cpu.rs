@@ -33,12 +33,12 @@ pub struct Cpu {
     /// The counter as it was last read; absent where percentages are added up.
     counter: Option<f64>,
     known_at: Option<Time>,
-    fine: VecDeque<Point>,
-    coarse: VecDeque<Point>,
+    fine: VecDeque<CpuPoint>,
+    coarse: VecDeque<CpuPoint>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Point {
+struct CpuPoint {
     time: Time,
     total: f64,
 }
@@ -78,7 +78,7 @@ impl Cpu {
                 if tier.len() == POINTS {
                     tier.pop_front();
                 }
-                tier.push_back(Point {
+                tier.push_back(CpuPoint {
                     time,
                     total: self.total,
                 });
@@ -104,7 +104,7 @@ impl Cpu {
         // Both tiers hold the very first point until they are full.
         let after = tier.partition_point(|point| point.time < start);
         // Of two that are about as near, the earlier: a window too short proves too little.
-        let distance = |point: &&Point| match point.time - start {
+        let distance = |point: &&CpuPoint| match point.time - start {
             late if late > 0 => 2 * late,
             early => -early,
         };
@@ -146,7 +146,7 @@ impl Cpu {
 impl Cpu {
     /// Bytes held on the heap, by capacity.
     pub(super) fn size(&self) -> usize {
-        (self.fine.capacity() + self.coarse.capacity()) * size_of::<Point>()
+        (self.fine.capacity() + self.coarse.capacity()) * size_of::<CpuPoint>()
     }
 }
 

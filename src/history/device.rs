@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::Moment;
-use super::draw::{Alone, Draw, Lull, Work};
+use super::SampleTime;
+use super::power::{Alone, Draw, Lull, Work};
 use super::row;
 use super::streak::{Clause, Streak};
-use super::stretch::{Floors, Stretch};
+use super::stretch::{Floors, HighStretch};
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
 /// The driver takes some seven samples of processes a second, each of one of them: snapshots that are
@@ -62,7 +62,7 @@ impl Device {
     pub(super) fn observe(
         &mut self,
         gpu: &Gpu,
-        moment: Moment,
+        moment: SampleTime,
         is_listed: bool,
         alone: Option<Alone>,
     ) {
@@ -95,7 +95,7 @@ impl Device {
     }
 
     /// Takes in whether nobody is on it; `None` where that is not known.
-    pub(super) fn observe_unused(&mut self, is_unused: Option<bool>, moment: Moment) {
+    pub(super) fn observe_unused(&mut self, is_unused: Option<bool>, moment: SampleTime) {
         self.unused.observe(is_unused, moment);
     }
 
@@ -125,12 +125,12 @@ impl Device {
     }
 
     /// Since when at least so much memory has been in use that no listed process holds.
-    pub fn unattributed(&self, least_bytes: u64) -> Option<Stretch> {
+    pub fn unattributed(&self, least_bytes: u64) -> Option<HighStretch> {
         self.unattributed.at_least(least_bytes)
     }
 
     /// Since when less than this has been free.
-    pub fn fuller_than(&self, free_bytes: u64) -> Option<Stretch> {
+    pub fn fuller_than(&self, free_bytes: u64) -> Option<HighStretch> {
         let most_free = free_bytes.checked_sub(1)?;
         self.filled.at_least(u64::MAX - most_free)
     }
@@ -147,7 +147,7 @@ impl Device {
 
     /// Whether its power is known: a few samples without it change nothing.
     pub fn is_power_known(&self) -> bool {
-        self.draw.is_told()
+        self.draw.is_read()
     }
 
     /// Who was alone at work on it at the last snapshot.

@@ -4,7 +4,7 @@
 //! name or under none. It is watched only where its parent and its group's leader are gone, on GPUs
 //! whose memory the list does not explain; whose that memory is, nobody can tell.
 
-use super::Moment;
+use super::SampleTime;
 use super::row::Use;
 use super::streak::{Clause, Streak};
 use crate::model::Gpu;
@@ -36,7 +36,12 @@ impl Hidden {
 }
 
 /// Takes in what a snapshot says of one GPU whose file a process holds open.
-pub(super) fn observe(known: &mut Vec<Hidden>, device: usize, holds: Option<bool>, moment: Moment) {
+pub(super) fn observe(
+    known: &mut Vec<Hidden>,
+    device: usize,
+    holds: Option<bool>,
+    moment: SampleTime,
+) {
     let place = known.iter().position(|hidden| hidden.device() == device);
     let place = match place {
         Some(place) => place,

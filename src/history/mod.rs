@@ -1,9 +1,9 @@
 //! What has been seen so far: a bounded window of points per process and GPU, with running statistics.
 //!
 //! [`History::observe`] takes a snapshot and keeps what rules ask for: since when a process has not
-//! used a GPU and how well that is covered ([`Run`]), what CPU it used ([`cpu`]), since when it holds the
+//! used a GPU and how well that is covered ([`UnusedRun`]), what CPU it used ([`cpu`]), since when it holds the
 //! same ([`Plateau`]); of a GPU what it draws ([`Lull`]), and since when it is full or has memory in use
-//! that is nobody's ([`Stretch`]). It knows gaps: a few missing samples neither prove nor break anything,
+//! that is nobody's ([`HighStretch`]). It knows gaps: a few missing samples neither prove nor break anything,
 //! a longer one ends a run, and a machine that slept or a clock that was set back starts everything
 //! afresh ([`Reset`]).
 //!
@@ -13,22 +13,22 @@
 
 mod average;
 mod bursts;
-pub mod course;
 pub mod cpu;
 mod device;
-pub mod draw;
-mod ghost;
 pub mod growth;
 mod hidden;
 mod interval;
+pub mod memory_series;
 mod moment;
 mod plateau;
+pub mod power;
 mod process;
 mod row;
 mod streak;
 mod stretch;
 #[cfg(test)]
 pub(crate) mod testing;
+mod unlisted_pid;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,19 +37,19 @@ use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Time};
 pub use average::Average;
 pub use bursts::Bursts;
 pub use device::Device;
-use draw::Alone;
-pub use draw::{Lull, Work};
-pub use ghost::Ghost;
-use ghost::Ghosts;
 pub use hidden::Hidden;
 use interval::Interval;
-use moment::Moment;
+use moment::SampleTime;
 pub use plateau::Plateau;
+use power::Alone;
+pub use power::{Lull, Work};
 pub use process::{Glance, ProcessHistory};
 use row::Shown;
-pub use row::{Began, Row, Run, Use, Witness};
+pub use row::{Began, RowHistory, UnusedRun, Use, Witness};
 pub use streak::Streak;
-pub use stretch::Stretch;
+pub use stretch::HighStretch;
+pub use unlisted_pid::Ghost;
+use unlisted_pid::Ghosts;
 
 /// A minute or three intervals, whichever is longer, may pass without evidence and change nothing.
 const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;
@@ -111,7 +111,7 @@ impl Resets {
 
 /// A row that a GPU listed: small, because a thousand processes on sixteen GPUs have many.
 #[derive(Clone, Copy, Debug)]
-struct Listed {
+struct ListedRow {
     pid: u32,
     /// Places in the snapshot.
     gpu: u32,
@@ -147,7 +147,7 @@ pub struct History {
     /// The last snapshot's rows whose process is not known for certain.
     nobodies: Vec<Nobody>,
     /// Room for the rows of a snapshot, kept from one to the next.
-    listed: Vec<Listed>,
+    listed: Vec<ListedRow>,
     ghosts: Ghosts,
 }
 
@@ -177,7 +177,7 @@ impl History {
             self.interval.push(snapshot.time - previous);
         }
         let interval = self.interval.milliseconds();
-        let moment = Moment {
+        let moment = SampleTime {
             time: snapshot.time,
             interval,
             allowed_gap: ALLOWED_GAP_MILLISECONDS.max(interval.saturating_mul(3)),
@@ -241,7 +241,7 @@ impl History {
         self.suspended_seconds = host.suspended_seconds.or(self.suspended_seconds);
     }
 
-    fn observe_processes(&mut self, snapshot: &Snapshot, moment: Moment) {
+    fn observe_processes(&mut self, snapshot: &Snapshot, moment: SampleTime) {
         for process in &snapshot.processes {
             let identity = process.identity();
             if !identity.is_certain() {
@@ -258,7 +258,7 @@ impl History {
         }
     }
 
-    fn observe_rows(&mut self, snapshot: &Snapshot, moment: Moment, previous: Option<Time>) {
+    fn observe_rows(&mut self, snapshot: &Snapshot, moment: SampleTime, previous: Option<Time>) {
         let mut listed = std::mem::take(&mut self.listed);
         listed.clear();
         // By GPU of the snapshot.
@@ -284,7 +284,7 @@ impl History {
             };
             // A row that appears while the list was being read began just now; any other may be old.
             let was_listed = previous.is_some() && self.devices[device].listed_at() == previous;
-            let alone = draw::alone(gpu, rows).and_then(|row| {
+            let alone = power::alone(gpu, rows).and_then(|row| {
                 let process = self.processes.get(&row.pid)?;
                 (process.last_seen() == moment.time).then(|| Alone {
                     who: process.identity(),
@@ -295,7 +295,7 @@ impl History {
             devices[place].was_listed = was_listed;
             devices[place].is_unexplained =
                 self.devices[device].is_unexplained(gpu, rows, moment.time);
-            listed.extend((0..).zip(rows).map(|(at, row)| Listed {
+            listed.extend((0..).zip(rows).map(|(at, row)| ListedRow {
                 pid: row.pid,
                 gpu: place as u32,
                 row: at,
@@ -313,8 +313,8 @@ impl History {
     fn observe_listed(
         &mut self,
         snapshot: &Snapshot,
-        moment: Moment,
-        listed: &[Listed],
+        moment: SampleTime,
+        listed: &[ListedRow],
         devices: &[Shown],
     ) {
         self.nobodies.clear();
@@ -357,7 +357,7 @@ impl History {
     }
 
     /// Looks for GPUs on which nobody is; only asked for where somebody was given one.
-    fn observe_unused(&mut self, snapshot: &Snapshot, moment: Moment) {
+    fn observe_unused(&mut self, snapshot: &Snapshot, moment: SampleTime) {
         let reservations = snapshot.reservations.as_deref().unwrap_or_default();
         if reservations.is_empty() {
             for device in &mut self.devices {
@@ -373,7 +373,7 @@ impl History {
     }
 
     /// Looks for GPUs on which an abandoned process may hold memory without being listed.
-    fn observe_hidden(&mut self, snapshot: &Snapshot, moment: Moment) {
+    fn observe_hidden(&mut self, snapshot: &Snapshot, moment: SampleTime) {
         // By the places of the GPUs; only worked out where there is somebody to ask for.
         let mut unexplained: Option<Vec<Option<bool>>> = None;
         for process in &snapshot.processes {
@@ -432,7 +432,7 @@ impl History {
         Some(self.devices.len() - 1)
     }
 
-    fn observe_what_is_missing(&mut self, moment: Moment) {
+    fn observe_what_is_missing(&mut self, moment: SampleTime) {
         let devices = &self.devices;
         let is_listed = |device: usize| devices[device].listed_at() == Some(moment.time);
         self.processes
@@ -508,7 +508,7 @@ impl History {
     }
 
     /// The GPU that a row is of.
-    pub fn device_of(&self, row: &Row) -> &Device {
+    pub fn device_of(&self, row: &RowHistory) -> &Device {
         &self.devices[row.device()]
     }
 
@@ -519,22 +519,22 @@ impl History {
     }
 
     /// NVML's index of the GPU that a row is of.
-    pub fn gpu_index(&self, row: &Row) -> u32 {
+    pub fn gpu_index(&self, row: &RowHistory) -> u32 {
         self.devices[row.device()].index()
     }
 
     /// The uuid of the GPU that a row is of.
-    pub fn gpu_uuid(&self, row: &Row) -> Option<&Arc<str>> {
+    pub fn gpu_uuid(&self, row: &RowHistory) -> Option<&Arc<str>> {
         self.devices[row.device()].uuid()
     }
 
     /// Whether the last snapshot told which processes are on the GPU that a row is of.
-    pub fn is_listed(&self, row: &Row) -> bool {
+    pub fn is_listed(&self, row: &RowHistory) -> bool {
         self.devices[row.device()].listed_at() == self.last
     }
 
     /// The rows of a process on a GPU (NVML's index): one, or several under MIG.
-    fn rows_on(&self, identity: Identity, gpu: u32) -> impl Iterator<Item = &Row> {
+    fn rows_on(&self, identity: Identity, gpu: u32) -> impl Iterator<Item = &RowHistory> {
         self.process(identity)
             .map_or(&[][..], ProcessHistory::rows)
             .iter()

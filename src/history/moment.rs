@@ -8,7 +8,7 @@ const KEPT_BY_DRIVER_MILLISECONDS: i64 = 10_000;
 const FAR_APART_MILLISECONDS: i64 = 45_000;
 /// What a row needs to know of the moment it is observed in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
+pub(super) struct SampleTime {
     pub(super) time: Time,
     /// Milliseconds between two samples, as a rule.
     pub(super) interval: i64,
@@ -16,7 +16,7 @@ pub(super) struct Moment {
     pub(super) allowed_gap: i64,
 }
 
-impl Moment {
+impl SampleTime {
     /// How much of the milliseconds since the sample before a sample vouches for: an interval, with
     /// some lateness.
     pub(super) fn vouched(self, gap: i64) -> i64 {
@@ -33,8 +33,8 @@ impl Moment {
     /// recording that does not tell is believed, but for one whose snapshots are so far apart that it has
     /// seen next to nothing of the time if it did not.
     pub(super) fn sampled(self, gap: i64, told: Option<f64>) -> i64 {
-        let told = told.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
-        let most = match told {
+        let measured = told.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
+        let most = match measured {
             Some(seconds) => (seconds * 1000.0) as i64,
             None if self.interval > FAR_APART_MILLISECONDS => KEPT_BY_DRIVER_MILLISECONDS,
             None => i64::MAX,

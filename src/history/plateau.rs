@@ -3,7 +3,7 @@
 //! A framework that reserves a GPU's memory does so in one go and never again; the plateau that follows
 //! is what tells it from memory that was needed.
 
-use super::Moment;
+use super::SampleTime;
 use super::average::Average;
 use crate::model::{Gpu, GpuProcess, Time};
 
@@ -42,7 +42,7 @@ impl Plateau {
         known: Option<Self>,
         gpu: &Gpu,
         row: &GpuProcess,
-        moment: Moment,
+        moment: SampleTime,
         is_unexplained: bool,
     ) -> Option<Self> {
         let known = known.filter(|plateau| moment.time - plateau.until <= moment.allowed_gap);
@@ -87,7 +87,7 @@ mod tests {
     fn of(samples: &[(i64, Option<u64>)]) -> Option<Plateau> {
         let mut plateau = None;
         for (seconds, bytes) in samples {
-            let moment = Moment {
+            let moment = SampleTime {
                 time: Time::from_unix_milliseconds(seconds * 1000),
                 interval: 10_000,
                 allowed_gap: 60_000,

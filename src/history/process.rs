@@ -3,9 +3,9 @@
 
 use super::cpu::Cpu;
 use super::hidden::{self, Hidden};
-use super::row::{Began, Row, Shown, Use};
+use super::row::{Began, RowHistory, Shown, Use};
 use super::streak::{Clause, Streak};
-use super::{BRIDGED_GAP_MILLISECONDS, Moment};
+use super::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Time};
 
 /// A row per GPU, and under MIG per instance: no process has more.
@@ -26,13 +26,13 @@ pub struct ProcessHistory {
     cpu: Cpu,
     /// `cpu` holds what the descendants used, too.
     counts_descendants: bool,
-    still: Option<Still>,
+    still: Option<CpuIdle>,
     abandoned: Clause,
     /// What it had read and written at the last sample that told, and since when that stands still and it
     /// has no socket.
     io_bytes: Option<u64>,
     silent: Clause,
-    rows: Vec<Row>,
+    rows: Vec<RowHistory>,
     /// How many rows the last snapshot showed, and the place after the last of them: a snapshot's order
     /// is nearly always that of the one before.
     shown_rows: usize,
@@ -49,14 +49,14 @@ pub struct Glance {
     /// The memory of one has moved at some time.
     pub has_moved: bool,
     /// The last snapshot did not tell what one of them holds.
-    pub is_untold: bool,
+    pub is_unread: bool,
     /// One of them holds half of its GPU or more.
     pub holds_half: bool,
 }
 
 /// A time in which a process used no CPU, but for a trace.
 #[derive(Clone, Copy, Debug)]
-struct Still {
+struct CpuIdle {
     since: Time,
     until: Time,
     /// CPU seconds at `until`.
@@ -85,7 +85,7 @@ impl ProcessHistory {
         }
     }
 
-    pub(super) fn observe(&mut self, process: &Process, moment: Moment) {
+    pub(super) fn observe(&mut self, process: &Process, moment: SampleTime) {
         self.last_seen = moment.time;
         (self.shown_rows, self.next_row) = (0, 0);
         self.glance = Glance {
@@ -114,7 +114,7 @@ impl ProcessHistory {
 
     /// Takes in what the process used of the CPU and, where they were looked at, its descendants: who lets
     /// others work is at work. Where they were looked at in vain, nothing is known of the sum.
-    fn observe_cpu(&mut self, process: &Process, moment: Moment) {
+    fn observe_cpu(&mut self, process: &Process, moment: SampleTime) {
         let own = (process.cpu_seconds, process.cpu_percent);
         let (seconds, percent) = match process.descendants.as_deref() {
             None => own,
@@ -134,12 +134,12 @@ impl ProcessHistory {
     }
 
     /// Takes in what it has read and written, and which sockets it has.
-    fn observe_silence(&mut self, process: &Process, moment: Moment) {
-        let stands = process
+    fn observe_silence(&mut self, process: &Process, moment: SampleTime) {
+        let unchanged = process
             .io_bytes
             .map(|now| self.io_bytes.is_none_or(|before| now == before));
         let is_alone = process.sockets.map(|sockets| sockets == 0);
-        self.silent.observe(both(stands, is_alone), moment);
+        self.silent.observe(both(unchanged, is_alone), moment);
         self.io_bytes = process.io_bytes.or(self.io_bytes);
     }
 
@@ -149,7 +149,7 @@ impl ProcessHistory {
         self.silent.streak()
     }
 
-    fn observe_state(&mut self, state: char, moment: Moment, is_bridged: bool) {
+    fn observe_state(&mut self, state: char, moment: SampleTime, is_bridged: bool) {
         match &mut self.state {
             Some((known, streak)) if *known == state => streak.extend(moment, is_bridged),
             before => {
@@ -170,7 +170,7 @@ impl ProcessHistory {
 
     /// Takes in the CPU seconds. `true` where they vouch for the time since they were last known, in
     /// which nothing can have gone on that a CPU is needed for.
-    fn observe_stillness(&mut self, moment: Moment) -> bool {
+    fn observe_stillness(&mut self, moment: SampleTime) -> bool {
         let Some(total) = self.cpu.total_at(moment.time) else {
             return false;
         };
@@ -179,7 +179,7 @@ impl ProcessHistory {
             let trace = TICKS_OF_CPU + TRACE_OF_CPU * gap as f64 / 1000.0;
             gap < BRIDGED_GAP_MILLISECONDS && (0.0..=trace).contains(&(total - still.total))
         });
-        self.still = Some(Still {
+        self.still = Some(CpuIdle {
             since: stood.map_or(moment.time, |still| still.since),
             until: moment.time,
             total,
@@ -193,7 +193,7 @@ impl ProcessHistory {
         device: usize,
         gpu: &Gpu,
         is_unexplained: Option<bool>,
-        moment: Moment,
+        moment: SampleTime,
     ) {
         let is_still = self
             .still
@@ -207,7 +207,7 @@ impl ProcessHistory {
         shown: Shown,
         gpu: &Gpu,
         row: &GpuProcess,
-        moment: Moment,
+        moment: SampleTime,
     ) {
         let cpu_total = self.cpu.total_at(moment.time);
         let Some(place) = self.place(shown, row, moment) else {
@@ -221,14 +221,14 @@ impl ProcessHistory {
         let glance = &mut self.glance;
         glance.uses_all &= known.last_use() == Use::Used;
         glance.has_moved |= known.growth().has_moved();
-        glance.is_untold |= row.used_bytes.is_none();
+        glance.is_unread |= row.used_bytes.is_none();
         glance.holds_half |= held.is_some_and(|(held, total)| held >= total / 2);
     }
 
     /// The place of a row; `None` where it is one too many.
-    fn place(&mut self, shown: Shown, row: &GpuProcess, moment: Moment) -> Option<usize> {
+    fn place(&mut self, shown: Shown, row: &GpuProcess, moment: SampleTime) -> Option<usize> {
         let device = shown.device;
-        let is_it = |known: &Row| known.is(device, row);
+        let is_it = |known: &RowHistory| known.is(device, row);
         let next = Some(self.next_row).filter(|next| self.rows.get(*next).is_some_and(is_it));
         let known = next.or_else(|| self.rows.iter().position(is_it));
         if let Some(known) = known {
@@ -243,7 +243,7 @@ impl ProcessHistory {
         // The process appeared with its row, or the row in a list that was being read: either way its
         // beginning was seen.
         self.rows
-            .push(Row::new(device, row, moment.time, shown.was_listed));
+            .push(RowHistory::new(device, row, moment.time, shown.was_listed));
         self.shown_rows += 1;
         Some(self.rows.len() - 1)
     }
@@ -252,7 +252,7 @@ impl ProcessHistory {
     /// processes. `false` where nothing of the process is worth keeping.
     pub(super) fn observe_what_is_missing(
         &mut self,
-        moment: Moment,
+        moment: SampleTime,
         is_listed: impl Fn(usize) -> bool,
     ) -> bool {
         if self.last_seen == moment.time && self.shown_rows == self.rows.len() {
@@ -335,7 +335,7 @@ impl ProcessHistory {
     }
 
     /// Its rows on GPUs.
-    pub fn rows(&self) -> &[Row] {
+    pub fn rows(&self) -> &[RowHistory] {
         &self.rows
     }
 }
@@ -360,7 +360,7 @@ impl ProcessHistory {
     pub(super) fn size(&self) -> usize {
         size_of::<Self>()
             + self.cpu.size()
-            + self.rows.capacity() * size_of::<Row>()
+            + self.rows.capacity() * size_of::<RowHistory>()
             + self.hidden.capacity() * size_of::<Hidden>()
     }
 }

@@ -1,10 +1,10 @@
 //! A process on one GPU (under MIG, on one instance) over time: its memory, and its run without use.
 
 use super::bursts::Bursts;
-use super::draw::DESKTOP_PERCENT;
 use super::growth::Growth;
 use super::plateau::Plateau;
-use super::{BRIDGED_GAP_MILLISECONDS, Moment};
+use super::power::DESKTOP_PERCENT;
+use super::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Time};
 
@@ -120,7 +120,7 @@ pub enum Began {
 
 /// A time throughout which a process did not use a GPU.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Run {
+pub struct UnusedRun {
     /// The first sample that showed no use.
     pub since: Time,
     /// The last one.
@@ -136,7 +136,7 @@ pub struct Run {
     covered: i64,
 }
 
-impl Run {
+impl UnusedRun {
     /// From `since` to `until`.
     pub fn seconds(&self) -> f64 {
         self.until.seconds_since(self.since)
@@ -159,7 +159,7 @@ impl Run {
 
 /// A process on one GPU over time.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct RowHistory {
     /// Place among the GPUs seen.
     device: u32,
     gpu_instance: Option<u32>,
@@ -176,7 +176,7 @@ pub struct Row {
     known_at: Time,
     /// How a run that began now would have begun.
     before: Began,
-    run: Option<Run>,
+    run: Option<UnusedRun>,
     /// CPU seconds of the process at the end of the run.
     cpu_at_until: Option<f64>,
     plateau: Option<Plateau>,
@@ -185,7 +185,7 @@ pub struct Row {
     last_seen: Time,
 }
 
-impl Row {
+impl RowHistory {
     pub(super) fn new(device: usize, row: &GpuProcess, time: Time, is_witnessed: bool) -> Self {
         Self {
             device: u32::try_from(device).unwrap_or(u32::MAX),
@@ -222,7 +222,7 @@ impl Row {
         &mut self,
         gpu: &Gpu,
         row: &GpuProcess,
-        moment: Moment,
+        moment: SampleTime,
         cpu_total: Option<f64>,
         is_unexplained: bool,
     ) {
@@ -271,7 +271,7 @@ impl Row {
     }
 
     /// Lets time pass over a row that a snapshot did not show.
-    pub(super) fn pass(&mut self, moment: Moment, cpu_total: Option<f64>) {
+    pub(super) fn pass(&mut self, moment: SampleTime, cpu_total: Option<f64>) {
         self.last_use = Use::Unknown;
         self.let_pass(moment, cpu_total);
     }
@@ -283,7 +283,7 @@ impl Row {
     }
 
     /// Forgets what was known where the time since then is more than a gap may be.
-    fn let_pass(&mut self, moment: Moment, cpu_total: Option<f64>) {
+    fn let_pass(&mut self, moment: SampleTime, cpu_total: Option<f64>) {
         let gap = moment.time - self.known_at;
         let is_bridged = self.run.is_some()
             && gap < BRIDGED_GAP_MILLISECONDS
@@ -295,7 +295,7 @@ impl Row {
 
     fn extend(
         &mut self,
-        moment: Moment,
+        moment: SampleTime,
         witness: Witness,
         cpu_total: Option<f64>,
         sampled_seconds: Option<f64>,
@@ -303,7 +303,7 @@ impl Row {
         let by_device = u64::from(witness == Witness::Device);
         match self.run {
             None => {
-                self.run = Some(Run {
+                self.run = Some(UnusedRun {
                     since: moment.time,
                     until: moment.time,
                     began: self.before,
@@ -328,7 +328,7 @@ impl Row {
                 } else {
                     moment.sampled(gap, sampled_seconds)
                 };
-                self.run = Some(Run {
+                self.run = Some(UnusedRun {
                     until: moment.time,
                     samples: run.samples + 1,
                     by_device: run.by_device + by_device,
@@ -400,7 +400,7 @@ impl Row {
     }
 
     /// The run without use that lasts; `None` while the GPU is used, or where that is unknown.
-    pub fn run(&self) -> Option<&Run> {
+    pub fn run(&self) -> Option<&UnusedRun> {
         self.run.as_ref()
     }
 

@@ -1,6 +1,6 @@
 //! Since when something has been so without a break, and in how many samples.
 
-use super::Moment;
+use super::SampleTime;
 use super::row::Began;
 use crate::model::Time;
 
@@ -29,7 +29,7 @@ impl Streak {
 
     /// Takes in another sample that shows the same. After a gap it begins anew, unless something else
     /// vouches for the time between (`is_bridged`).
-    pub(super) fn extend(&mut self, moment: Moment, is_bridged: bool) {
+    pub(super) fn extend(&mut self, moment: SampleTime, is_bridged: bool) {
         let gap = moment.time - self.until;
         if gap > moment.allowed_gap && !is_bridged {
             *self = Self::new(moment.time, Began::Unwitnessed);
@@ -54,7 +54,7 @@ pub(super) struct Clause {
 
 impl Clause {
     /// Takes in a sample; what is not told (`None`) neither proves nor breaks anything for a while.
-    pub(super) fn observe(&mut self, holds: Option<bool>, moment: Moment) {
+    pub(super) fn observe(&mut self, holds: Option<bool>, moment: SampleTime) {
         match (holds, &mut self.streak) {
             (Some(true), Some(streak)) => streak.extend(moment, false),
             (Some(true), None) => {
@@ -90,8 +90,8 @@ impl Clause {
 mod tests {
     use super::*;
 
-    fn at(seconds: i64) -> Moment {
-        Moment {
+    fn at(seconds: i64) -> SampleTime {
+        SampleTime {
             time: Time::from_unix_milliseconds(seconds * 1000),
             interval: 10_000,
             allowed_gap: 60_000,

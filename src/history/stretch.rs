@@ -4,7 +4,7 @@
 //! of a few times is kept: times further back have lower floors, and the first floor that is high enough
 //! says since when. Nothing here knows what the number is.
 
-use super::Moment;
+use super::SampleTime;
 use crate::model::Time;
 
 /// How many floors are kept. Beyond that the one between the two nearest to each other goes, and what it
@@ -13,7 +13,7 @@ const MOST_FLOORS: usize = 32;
 
 /// A time throughout which a number was at least as high as was asked for.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Stretch {
+pub struct HighStretch {
     /// The first sample in which it was.
     pub since: Time,
     /// The last one.
@@ -22,7 +22,7 @@ pub struct Stretch {
     pub samples: u64,
 }
 
-impl Stretch {
+impl HighStretch {
     /// From `since` to `until`.
     pub fn seconds(&self) -> f64 {
         self.until.seconds_since(self.since)
@@ -33,13 +33,13 @@ impl Stretch {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Floors {
     /// The further back the lower.
-    floors: Vec<Floor>,
+    floors: Vec<HighFloor>,
     until: Option<Time>,
     samples: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Floor {
+struct HighFloor {
     since: Time,
     least: u64,
     /// Samples before `since`.
@@ -49,7 +49,7 @@ struct Floor {
 impl Floors {
     /// Takes in the number; `None` where it is not known. Up to the allowed gap that changes nothing,
     /// beyond it all is forgotten.
-    pub(super) fn observe(&mut self, value: Option<u64>, moment: Moment) {
+    pub(super) fn observe(&mut self, value: Option<u64>, moment: SampleTime) {
         if self
             .until
             .is_some_and(|until| moment.time - until > moment.allowed_gap)
@@ -59,13 +59,13 @@ impl Floors {
         let Some(least) = value else {
             return;
         };
-        let mut floor = Floor {
+        let mut floor = HighFloor {
             since: moment.time,
             least,
             before: self.samples,
         };
         while let Some(higher) = self.floors.pop_if(|known| known.least >= least) {
-            floor = Floor { least, ..higher };
+            floor = HighFloor { least, ..higher };
         }
         self.floors.push(floor);
         self.samples += 1;
@@ -83,10 +83,10 @@ impl Floors {
     }
 
     /// The stretch that lasts throughout which the number was `least` or more.
-    pub(super) fn at_least(&self, least: u64) -> Option<Stretch> {
+    pub(super) fn at_least(&self, least: u64) -> Option<HighStretch> {
         let at = self.floors.partition_point(|floor| floor.least < least);
         let floor = self.floors.get(at)?;
-        Some(Stretch {
+        Some(HighStretch {
             since: floor.since,
             until: self.until?,
             samples: self.samples - floor.before,
@@ -98,8 +98,8 @@ impl Floors {
 mod tests {
     use super::*;
 
-    fn at(seconds: i64) -> Moment {
-        Moment {
+    fn at(seconds: i64) -> SampleTime {
+        SampleTime {
             time: Time::from_unix_milliseconds(seconds * 1000),
             interval: 10_000,
             allowed_gap: 60_000,

@@ -140,7 +140,7 @@ impl Scene {
 /// A recording as it should not be: gaps, duplicates, snapshots out of order, lists and processes that
 /// come and go, numbers that are none. The same for the same seed.
 pub(crate) fn disorder(seed: u64, snapshots: usize, mut observe: impl FnMut(&Snapshot)) {
-    let mut random = Random(seed);
+    let mut random = TestRandom(seed);
     let mut scene = Scene::new(3, 10.0);
     for pid in 1..5 {
         scene.holder(pid, &[pid % 3, (pid + 1) % 3], 1 << 30);
@@ -174,9 +174,9 @@ pub(crate) fn disorder(seed: u64, snapshots: usize, mut observe: impl FnMut(&Sna
 }
 
 /// xorshift: the same numbers in every run.
-pub(crate) struct Random(u64);
+pub(crate) struct TestRandom(u64);
 
-impl Random {
+impl TestRandom {
     /// The numbers of a seed.
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)

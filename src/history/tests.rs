@@ -26,7 +26,7 @@ fn idle_seconds(scene: &mut Scene, history: &History) -> Option<f64> {
         .map(|since| scene.now.time.seconds_since(since))
 }
 
-fn run<'a>(scene: &mut Scene, history: &'a History) -> &'a Run {
+fn run<'a>(scene: &mut Scene, history: &'a History) -> &'a UnusedRun {
     let identity = scene.process(PID).identity();
     history.process(identity).unwrap().rows()[0].run().unwrap()
 }
@@ -381,7 +381,7 @@ fn a_thousand_processes_on_sixteen_gpus_stay_small() {
         .map(|process| process.size())
         .sum();
     assert!(size < 12 << 20, "{size} bytes");
-    let per_row = size_of::<Row>();
+    let per_row = size_of::<RowHistory>();
     assert!(per_row < 1024, "{per_row} bytes a row");
     // Every process on every GPU at once.
     assert!(size + 15_000 * per_row < 40 << 20);
@@ -454,7 +454,7 @@ fn no_order_of_snapshots_and_no_lack_in_them_panics() {
                 let rows = history
                     .process(identity)
                     .map_or(&[][..], ProcessHistory::rows);
-                for run in rows.iter().filter_map(Row::run) {
+                for run in rows.iter().filter_map(RowHistory::run) {
                     assert!((0.0..=1.0).contains(&run.coverage()), "{run:?}");
                     assert!(history.first_time() <= Some(run.since), "{run:?}");
                 }

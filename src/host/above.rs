@@ -34,7 +34,7 @@ const STEP_DAEMON: &[u8] = b"slurmstepd";
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Above {
     /// The Slurm step that started it.
-    pub step: Option<Step>,
+    pub step: Option<SlurmStep>,
     /// The first process of its pid namespace, where that is another than ours: pid and start in ticks.
     pub first: Option<(u32, u64)>,
     /// What watches over its container says which one that is.
@@ -45,7 +45,7 @@ pub(super) struct Above {
 
 /// A step of a Slurm job, as its daemon calls it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Step {
+pub(super) struct SlurmStep {
     /// The job's own number.
     pub job: Arc<str>,
     /// `0`, `batch`, `extern`, `interactive`.
@@ -115,7 +115,7 @@ pub(super) fn look_above(process: &Process, proc: &Path, content: &mut Vec<u8>) 
             }
         }
         if ancestor.is_step_daemon && ancestor.folder.owner() == Ok(0) {
-            above.step = step(&ancestor, content).map(|step| Step {
+            above.step = step(&ancestor, content).map(|step| SlurmStep {
                 array: array(proc, below.0, &step.job, content),
                 ..step
             });
@@ -128,7 +128,7 @@ pub(super) fn look_above(process: &Process, proc: &Path, content: &mut Vec<u8>) 
 }
 
 /// What a step daemon says that it is of: `slurmstepd: [7.batch]`.
-fn step(daemon: &Ancestor, content: &mut Vec<u8>) -> Option<Step> {
+fn step(daemon: &Ancestor, content: &mut Vec<u8>) -> Option<SlurmStep> {
     if !daemon.has_memory {
         return None;
     }
@@ -139,7 +139,7 @@ fn step(daemon: &Ancestor, content: &mut Vec<u8>) -> Option<Step> {
     parse_title(content)
 }
 
-fn parse_title(title: &[u8]) -> Option<Step> {
+fn parse_title(title: &[u8]) -> Option<SlurmStep> {
     let title = std::str::from_utf8(title).ok()?;
     let (_, rest) = title.split_once('[')?;
     let (inner, _) = rest.split_once(']')?;
@@ -150,7 +150,7 @@ fn parse_title(title: &[u8]) -> Option<Step> {
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
     };
-    (is_word(job) && is_word(step)).then(|| Step {
+    (is_word(job) && is_word(step)).then(|| SlurmStep {
         job: job.into(),
         step: step.into(),
         array: None,

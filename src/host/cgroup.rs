@@ -20,7 +20,7 @@ const NAME_BYTES: usize = 255;
 
 /// Where a process runs, as its cgroup tells.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Place {
+pub struct CgroupPlace {
     /// The path in the unified hierarchy, or in that of memory; absent where it tells nothing.
     pub cgroup: Option<Arc<str>>,
     /// The innermost container.
@@ -43,7 +43,7 @@ pub struct Place {
 /// The first hierarchy that names a container, a pod or a job says all; they are looked at in the
 /// order unified, memory, pids, systemd's own, others. Slurm and Docker leave their mark in the older
 /// ones only, where there are any.
-pub fn parse_cgroup(bytes: &[u8]) -> Place {
+pub fn parse_cgroup(bytes: &[u8]) -> CgroupPlace {
     let mut lines: Vec<(u8, &[u8])> = bytes
         .split_inclusive(|&byte| byte == b'\n')
         // A line without its newline was cut, and its path with it.
@@ -51,7 +51,7 @@ pub fn parse_cgroup(bytes: &[u8]) -> Place {
         .collect();
     lines.sort_by_key(|&(rank, _)| rank);
 
-    let mut first = Place::default();
+    let mut first = CgroupPlace::default();
     for (rank, path) in lines {
         let place = parse_path(path);
         if place.container.is_some() || place.kubernetes.is_some() || place.slurm.is_some() {
@@ -89,8 +89,8 @@ fn parse_line(line: &[u8]) -> Option<(u8, &[u8])> {
 }
 
 /// What one path tells.
-fn parse_path(path: &[u8]) -> Place {
-    let mut found = Found::default();
+fn parse_path(path: &[u8]) -> CgroupPlace {
+    let mut found = FoundOwner::default();
     let mut before: &[u8] = b"";
     let mut tells = false;
     for component in path.split(|&byte| byte == b'/') {
@@ -104,7 +104,7 @@ fn parse_path(path: &[u8]) -> Place {
     }
     let is_placed = found.container.is_some() || found.pod.is_some() || found.job.is_some();
     let unit = found.unit.filter(|_| !is_placed || found.unit_is_its_own);
-    Place {
+    CgroupPlace {
         cgroup: tells.then(|| text(path, PATH_BYTES)),
         container: found.container.map(|(runtime, id)| {
             Arc::new(Container {
@@ -137,7 +137,7 @@ fn parse_path(path: &[u8]) -> Place {
 
 /// What the components up to here have told.
 #[derive(Default)]
-struct Found<'a> {
+struct FoundOwner<'a> {
     /// Runtime and id.
     container: Option<(Option<&'static str>, &'a [u8])>,
     /// Uid and class of service.
@@ -154,7 +154,7 @@ struct Found<'a> {
     has_left_systemd: bool,
 }
 
-impl<'a> Found<'a> {
+impl<'a> FoundOwner<'a> {
     fn take(&mut self, component: &'a [u8], before: &'a [u8]) {
         self.take_unit(component);
         self.take_pod(component, before);

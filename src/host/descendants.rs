@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::folder::Folder;
-use super::mapped_devices::Listed;
+use super::mapped_devices::ProcEntry;
 use super::stat::{STAT_BYTES, Stat, parse_stat};
 use crate::model::Process;
 use crate::model::process::Descendants;
@@ -78,7 +78,7 @@ impl Used {
 struct Sum {
     start_ticks: u64,
     ticks: u64,
-    told: Arc<Descendants>,
+    result: Arc<Descendants>,
 }
 
 impl Tree {
@@ -96,7 +96,7 @@ impl Tree {
     }
 
     /// Takes in who is there now: `listing` is sorted by pid.
-    pub(super) fn take(&mut self, proc: &Folder, listing: &[Listed]) {
+    pub(super) fn take(&mut self, proc: &Folder, listing: &[ProcEntry]) {
         let mut before = std::mem::take(&mut self.nodes);
         let is_there = |pid: u32, node: &Node| {
             let at = listing.binary_search_by_key(&pid, |it| it.pid);
@@ -168,7 +168,7 @@ impl Tree {
     /// Tells each process what its descendants do. `watched` answers what a process with this pid had used
     /// itself and waited for at this sample, in clock ticks, where that has been read. All is left unknown
     /// where /proc cannot be read or was never listed.
-    pub(super) fn tell(
+    pub(super) fn fill(
         &mut self,
         proc: Option<&Folder>,
         processes: &mut [Process],
@@ -185,7 +185,7 @@ impl Tree {
             };
             let sum = self.sums.get(&process.pid);
             let sum = sum.filter(|sum| sum.start_ticks == start_ticks);
-            process.descendants = Some(sum.map(|sum| Arc::clone(&sum.told)).unwrap_or_default());
+            process.descendants = Some(sum.map(|sum| Arc::clone(&sum.result)).unwrap_or_default());
         }
     }
 
@@ -257,7 +257,7 @@ impl Tree {
                 listed,
             };
             let told = match before {
-                Some(sum) if *sum.told == told => Arc::clone(&sum.told),
+                Some(sum) if *sum.result == told => Arc::clone(&sum.result),
                 _ => Arc::new(told),
             };
             let ticks = total;
@@ -266,7 +266,7 @@ impl Tree {
                 Sum {
                     start_ticks,
                     ticks,
-                    told,
+                    result: told,
                 },
             );
         }

@@ -34,7 +34,7 @@ use super::sockets::Listening;
 use super::stat::{STAT_BYTES, Stat, parse_stat, terminal_name};
 use super::status::parse_status;
 use super::users::Users;
-use super::{Error, Roots};
+use super::{HostError, Roots};
 use crate::model::{Process, Time};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -60,7 +60,7 @@ pub enum Presence {
 
 /// A process, and what is needed to say what has changed of it.
 #[derive(Debug)]
-pub struct Entry {
+pub struct ProcessEntry {
     /// What is said of it; all that seldom changes is shared with the samples.
     pub process: Process,
     /// Its `/proc/PID/stat`, where there was a descriptor for it.
@@ -92,7 +92,7 @@ pub struct Entry {
     maps_looks: usize,
 }
 
-impl Entry {
+impl ProcessEntry {
     /// A process that was not known before; everything is due to be read.
     pub fn new(process: Process) -> Self {
         Self {
@@ -227,11 +227,11 @@ impl Surroundings {
     /// Only where it was not known before and nothing more can be learnt for want of descriptors.
     pub fn update(
         &mut self,
-        entry: &mut Entry,
+        entry: &mut ProcessEntry,
         stat: &Stat<'_>,
         folder: Option<&Folder>,
         now_ns: u64,
-    ) -> Result<Presence, Error> {
+    ) -> Result<Presence, HostError> {
         if stat.is_released {
             return Ok(Presence::Gone);
         }
@@ -262,7 +262,7 @@ impl Surroundings {
         }
 
         let has_memory = stat.state != 'D' && !stat.is_exiting && !stat.is_kernel_thread;
-        let due = Due {
+        let due = DueReads {
             slow: is_due,
             files: is_due && !stat.is_exiting,
             command: has_memory && (is_due || entry.wants_command),
@@ -275,7 +275,7 @@ impl Surroundings {
         match self.visit(entry, folder, &due, now_ns) {
             Ok(()) => Ok(Presence::Here),
             Err(errno) if is_gone(errno) => Ok(Presence::Gone),
-            Err(errno) if is_new => Err(Error::Read {
+            Err(errno) if is_new => Err(HostError::Read {
                 path: self.path(entry.process.pid),
                 errno,
             }),
@@ -288,7 +288,7 @@ impl Surroundings {
     }
 
     /// Its parent, group, session and terminal.
-    fn relate(&mut self, entry: &mut Entry, stat: &Stat<'_>, is_due: bool) {
+    fn relate(&mut self, entry: &mut ProcessEntry, stat: &Stat<'_>, is_due: bool) {
         let process = &mut entry.process;
         let is_new = entry.sampled_ns.is_none();
         let has_new_parent = process.ppid != stat.ppid;
@@ -330,7 +330,7 @@ impl Surroundings {
     }
 
     /// What changes from sample to sample.
-    fn measure(&self, entry: &mut Entry, stat: &Stat<'_>, now_ns: u64) {
+    fn measure(&self, entry: &mut ProcessEntry, stat: &Stat<'_>, now_ns: u64) {
         let process = &mut entry.process;
         let ticks_per_second = self.ticks_per_second as f64;
         if let Some(sampled_ns) = entry.sampled_ns
@@ -353,9 +353,9 @@ impl Surroundings {
     /// Reads what is due through the process's folder.
     fn visit(
         &mut self,
-        entry: &mut Entry,
+        entry: &mut ProcessEntry,
         folder: Option<&Folder>,
-        due: &Due,
+        due: &DueReads,
         now_ns: u64,
     ) -> io::Result<()> {
         let opened;
@@ -406,7 +406,12 @@ impl Surroundings {
         Ok(())
     }
 
-    fn read_owner(&mut self, entry: &mut Entry, folder: &Folder, now_ns: u64) -> io::Result<()> {
+    fn read_owner(
+        &mut self,
+        entry: &mut ProcessEntry,
+        folder: &Folder,
+        now_ns: u64,
+    ) -> io::Result<()> {
         let process = &mut entry.process;
         let owner = folder.owner()?;
         if entry.owner != Some(owner) {
@@ -422,7 +427,7 @@ impl Surroundings {
         Ok(())
     }
 
-    fn read_files(&mut self, entry: &mut Entry, folder: &Folder) -> io::Result<()> {
+    fn read_files(&mut self, entry: &mut ProcessEntry, folder: &Folder) -> io::Result<()> {
         let process = &mut entry.process;
         let set_executable = |path: &[u8]| {
             set(
@@ -456,7 +461,7 @@ impl Surroundings {
         Ok(())
     }
 
-    fn read_command(&mut self, entry: &mut Entry, folder: &Folder) -> io::Result<()> {
+    fn read_command(&mut self, entry: &mut ProcessEntry, folder: &Folder) -> io::Result<()> {
         let process = &mut entry.process;
         // One byte more than is kept tells whether there is more.
         let read = folder.read(c"cmdline", &mut self.content, CMDLINE_BYTES + 1);
@@ -470,7 +475,7 @@ impl Surroundings {
     }
 
     /// It is read once for each program: it does not change, but for what a process writes over it.
-    fn read_environment(&mut self, entry: &mut Entry, folder: &Folder) -> io::Result<()> {
+    fn read_environment(&mut self, entry: &mut ProcessEntry, folder: &Folder) -> io::Result<()> {
         let read = folder.read(c"environ", &mut self.content, ENVIRON_BYTES);
         let read = if_readable(read)?;
         entry.process.environment = read.map(|()| Arc::new(parse_environ(&self.content)));
@@ -478,8 +483,13 @@ impl Surroundings {
         Ok(())
     }
 
-    fn read_place(&mut self, entry: &mut Entry, folder: &Folder, now_ns: u64) -> io::Result<()> {
-        let Entry {
+    fn read_place(
+        &mut self,
+        entry: &mut ProcessEntry,
+        folder: &Folder,
+        now_ns: u64,
+    ) -> io::Result<()> {
+        let ProcessEntry {
             process,
             whereabouts,
             ..
@@ -501,9 +511,9 @@ impl Surroundings {
     }
 
     /// Gives a process's container and pod the names that have become known.
-    pub fn name(&mut self, entry: &mut Entry) {
+    pub fn name(&mut self, entry: &mut ProcessEntry) {
         if entry.whereabouts.may_have_names() {
-            entry.whereabouts.tell(&mut entry.process, &mut self.names);
+            entry.whereabouts.fill(&mut entry.process, &mut self.names);
         }
     }
 
@@ -549,7 +559,7 @@ impl Surroundings {
 
 /// What is to be read in a visit.
 #[derive(Debug)]
-struct Due {
+struct DueReads {
     /// What seldom changes.
     slow: bool,
     /// Which files it runs and holds open.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::folder::Folder;
 use super::stat::{STAT_BYTES, parse_stat};
-use super::{Listed, Roots, secrets};
+use super::{ListedProcess, Roots, secrets};
 
 /// How much of it is read; a process may hold 6 MiB of it.
 pub(super) const ENVIRON_BYTES: usize = 128 << 10;
@@ -93,7 +93,7 @@ pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
 
 /// Whether a process was given a variable, `NAME=value`. Not known is no; so it is of one that is held
 /// up, whose memory cannot be read without being held up as well, or that is another one by now.
-pub fn carries_variable(roots: &Roots, process: &Listed, variable: &str) -> bool {
+pub fn carries_variable(roots: &Roots, process: &ListedProcess, variable: &str) -> bool {
     let mut content = Vec::new();
     let Ok(folder) = Folder::open(&roots.proc, process.pid) else {
         return false;

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use rustix::io;
 
-pub use self::metadata::{is_told_by_metadata, read_version};
+pub use self::metadata::{has_version_metadata, read_version};
 
 use self::program::{engine, is_deepspeed, is_ray};
 use self::version::{of_file, of_folders};
@@ -38,7 +38,7 @@ const PIECE_BYTES: usize = 4096;
 const LINE_BYTES: usize = 4352;
 
 /// A file that tells that something is loaded.
-struct Mark {
+struct FrameworkMark {
     /// What it tells of: a framework, or one of [`LIBRARIES`].
     name: &'static str,
     /// What the folder that it is in ends with, with its slashes; empty where any will do.
@@ -51,8 +51,8 @@ struct Mark {
     is_numbered: bool,
 }
 
-const fn mark(name: &'static str, folder: &'static str, prefix: &'static str) -> Mark {
-    Mark {
+const fn mark(name: &'static str, folder: &'static str, prefix: &'static str) -> FrameworkMark {
+    FrameworkMark {
         name,
         folder: folder.as_bytes(),
         prefix: prefix.as_bytes(),
@@ -61,14 +61,14 @@ const fn mark(name: &'static str, folder: &'static str, prefix: &'static str) ->
     }
 }
 
-const fn shared(name: &'static str, folder: &'static str, prefix: &'static str) -> Mark {
-    Mark {
+const fn shared(name: &'static str, folder: &'static str, prefix: &'static str) -> FrameworkMark {
+    FrameworkMark {
         needs_driver: true,
         ..mark(name, folder, prefix)
     }
 }
 
-impl Mark {
+impl FrameworkMark {
     const fn numbered(self) -> Self {
         Self {
             is_numbered: true,
@@ -79,7 +79,7 @@ impl Mark {
 
 /// The most specific first. Where two are loaded, the one that only a build with CUDA can have is the
 /// likelier to hold the memory: PyTorch stands before TensorFlow, whose files every build has.
-const MARKS: [Mark; 58] = [
+const MARKS: [FrameworkMark; 58] = [
     // Engines that serve.
     shared("vllm", "/vllm/", "_C"),
     shared("vllm", "/vllm/", "_moe_C"),
@@ -180,7 +180,7 @@ pub struct Loaded {
 
 /// Which marks were seen so far, in lines that come in pieces.
 #[derive(Debug, Default)]
-struct Seen {
+struct SeenMarks {
     /// A bit for each of [`MARKS`].
     marks: u64,
     driver: bool,
@@ -192,7 +192,7 @@ struct Seen {
     last: Vec<u8>,
 }
 
-impl Seen {
+impl SeenMarks {
     fn piece(&mut self, bytes: &[u8]) {
         for line in bytes.split_inclusive(|&byte| byte == b'\n') {
             let is_whole = line.ends_with(b"\n");
@@ -239,7 +239,7 @@ impl Seen {
     }
 
     /// Keeps what this file's path tells of its framework's version, if that is the most so far.
-    fn version(&mut self, mark: &Mark, folders: &[u8], name: &[u8]) {
+    fn version(&mut self, mark: &FrameworkMark, folders: &[u8], name: &[u8]) {
         let by_name = || of_file(name).filter(|_| mark.is_numbered);
         let Some(version) = of_folders(folders, mark.name).or_else(by_name) else {
             return;
@@ -254,7 +254,7 @@ impl Seen {
 
     /// What the marks tell of a process with this command line.
     fn loaded(mut self, command: &[Arc<str>]) -> Loaded {
-        let is_seen = |at: usize, mark: &Mark| {
+        let is_seen = |at: usize, mark: &FrameworkMark| {
             self.marks & 1 << at != 0 && (self.driver || !mark.needs_driver)
         };
         let seen = || {
@@ -297,7 +297,7 @@ impl Seen {
 
 /// Whether a mark tells of another framework than the one that holds the memory. CUDA is under all of them,
 /// and half of what computes on a CPU has Numba.
-fn is_beside(mark: &Mark, framework: &str) -> bool {
+fn is_beside(mark: &FrameworkMark, framework: &str) -> bool {
     let built_on = BUILT_ON.iter().find(|(name, _)| *name == framework);
     let built_on = built_on.map_or(&[][..], |(_, parts)| *parts);
     let is_for_cpus = mark.name == "numba" && mark.folder == b"/numba/";
@@ -310,7 +310,7 @@ fn is_beside(mark: &Mark, framework: &str) -> bool {
 
 /// What a process has loaded, by the content of its `/proc/PID/maps` and its argv, which may be empty.
 pub fn parse_maps(bytes: &[u8], command: &[Arc<str>]) -> Loaded {
-    let mut seen = Seen::default();
+    let mut seen = SeenMarks::default();
     seen.piece(bytes);
     seen.loaded(command)
 }
@@ -320,7 +320,7 @@ pub(super) fn read_framework(folder: &Folder, command: &[Arc<str>]) -> io::Resul
     let Some(file) = if_readable(folder.file(c"maps"))? else {
         return Ok(None);
     };
-    let mut seen = Seen::default();
+    let mut seen = SeenMarks::default();
     let mut piece = [0; PIECE_BYTES];
     let mut read = 0;
     while read < MAPS_BYTES {

@@ -68,7 +68,7 @@ pub(super) fn is_driver_behind_files(roots: &Roots) -> bool {
 /// What a process's descriptors are, as far as it concerns anybody here. Each is `None` where the
 /// descriptors may not be read.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct HeldFiles {
     /// The GPU device files, sorted, each once; empty where it holds none.
     pub gpu_files: Option<Arc<[Arc<str>]>>,
     /// The inode numbers of its sockets.
@@ -85,9 +85,9 @@ pub(super) struct Sockets {
 }
 
 /// Reads which GPU device files under `dev` a process holds open, and which sockets.
-pub(super) fn read_held(folder: &Folder, dev: &Path) -> io::Result<Held> {
+pub(super) fn read_held(folder: &Folder, dev: &Path) -> io::Result<HeldFiles> {
     let Some(descriptors) = if_readable(folder.folder(c"fd"))? else {
-        return Ok(Held::default());
+        return Ok(HeldFiles::default());
     };
     let mut files = Files::under(dev);
     let mut sockets = Sockets::default();
@@ -100,7 +100,7 @@ pub(super) fn read_held(folder: &Folder, dev: &Path) -> io::Result<Held> {
         true
     })?;
     sockets.is_partial = walk == Walk::Partial;
-    Ok(Held {
+    Ok(HeldFiles {
         // Some that were seen are evidence; none among a part of them is not.
         gpu_files: (walk == Walk::Whole || !files.held.is_empty()).then(|| files.held.into()),
         sockets: (walk != Walk::Refused).then_some(sockets),

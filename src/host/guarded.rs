@@ -17,7 +17,7 @@ use super::folder::{Folder, is_gone};
 use super::gpu_files::read_held;
 use super::machine::read_host;
 use super::stat::{STAT_BYTES, parse_stat};
-use super::{Error, Roots, parse_cmdline};
+use super::{HostError, Roots, parse_cmdline};
 use crate::model::snapshot::PidNamespace;
 
 /// What is read of a status; what is looked for stands in the first half of it.
@@ -83,7 +83,7 @@ pub struct Ourselves {
 
 /// A process in a list of all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Listed {
+pub struct ListedProcess {
     /// The process id.
     pub pid: u32,
     /// Clock ticks from boot to its start.
@@ -101,11 +101,11 @@ pub struct Listed {
 /// # Errors
 ///
 /// Where its stat cannot be read. What else cannot be read is `None` in the answer.
-pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, Error> {
+pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostError> {
     let path = || roots.proc.join(pid.to_string()).join("stat");
     let read = |errno| match errno {
         errno if is_gone(errno) => Ok(None),
-        errno => Err(Error::Read {
+        errno => Err(HostError::Read {
             path: path(),
             errno,
         }),
@@ -119,7 +119,7 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, Error> {
         return read(errno);
     }
     let Some(stat) = parse_stat(&content) else {
-        return Err(Error::Malformed { path: path() });
+        return Err(HostError::Malformed { path: path() });
     };
     if stat.is_released {
         return Ok(None);
@@ -164,9 +164,9 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, Error> {
 /// # Errors
 ///
 /// Where its own stat cannot be read: then it is not known whom it must not touch.
-pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, Error> {
+pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
     let pid = std::process::id();
-    let malformed = || Error::Malformed {
+    let malformed = || HostError::Malformed {
         path: roots.proc.join(pid.to_string()).join("stat"),
     };
     let own = read_guarded(roots, pid)?.ok_or_else(malformed)?;
@@ -208,8 +208,8 @@ fn may_kill(status: &[u8]) -> bool {
 /// # Errors
 ///
 /// Where /proc cannot be listed.
-pub fn read_all(roots: &Roots) -> Result<Vec<Listed>, Error> {
-    let failed = |error: std::io::Error| Error::Read {
+pub fn read_all(roots: &Roots) -> Result<Vec<ListedProcess>, HostError> {
+    let failed = |error: std::io::Error| HostError::Read {
         path: roots.proc.clone(),
         errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
     };
@@ -225,7 +225,7 @@ pub fn read_all(roots: &Roots) -> Result<Vec<Listed>, Error> {
         if read.is_ok()
             && let Some(stat) = parse_stat(&content).filter(|stat| !stat.is_released)
         {
-            all.push(Listed {
+            all.push(ListedProcess {
                 pid,
                 start_ticks: stat.start_ticks,
                 ppid: stat.ppid,

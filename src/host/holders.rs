@@ -37,7 +37,7 @@ use super::Roots;
 use super::descendants::Tree;
 use super::folder::{Folder, is_gone, is_out_of_descriptors};
 use super::gpu_files::holds_gpu_file;
-use super::mapped_devices::{Found, Listed, Mapped, Progress, Search};
+use super::mapped_devices::{Mapped, MappedDevices, ProcEntry, ScanProgress, Search};
 use super::stat::{STAT_BYTES, parse_stat};
 use crate::model::Process;
 
@@ -73,7 +73,7 @@ pub struct Holders {
     /// gpumem itself, as this /proc numbers it: what it holds open is NVML's.
     pub(super) own_pid: Option<u32>,
     /// Everybody, sorted by pid.
-    known: Vec<Known>,
+    known: Vec<KnownHolder>,
     /// The number of the look at everybody that is under way or was the last.
     round: u32,
     /// It is under way.
@@ -100,9 +100,9 @@ pub struct Holders {
 
 /// What is known of one process.
 #[derive(Clone, Copy, Debug)]
-struct Known {
-    listed: Listed,
-    verdict: Verdict,
+struct KnownHolder {
+    listed: ProcEntry,
+    verdict: HolderState,
     /// How often it was looked at for being new.
     looks: u8,
     /// The look at everybody in which it was last looked at.
@@ -113,7 +113,7 @@ struct Known {
 
 /// What a look at a process's descriptors came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
+enum HolderState {
     /// It holds a GPU device file.
     Holds,
     /// It holds none.
@@ -124,16 +124,16 @@ enum Verdict {
     Kernel,
 }
 
-impl Known {
+impl KnownHolder {
     fn is_due(&self, now_ns: u64, round: u32) -> bool {
-        self.verdict != Verdict::Kernel && (self.round != round || self.due_ns <= now_ns)
+        self.verdict != HolderState::Kernel && (self.round != round || self.due_ns <= now_ns)
     }
 
-    fn note(&mut self, verdict: Verdict, now_ns: u64, round: u32) {
+    fn note(&mut self, verdict: HolderState, now_ns: u64, round: u32) {
         self.verdict = verdict;
         self.round = round;
         self.due_ns = u64::MAX;
-        if verdict != Verdict::Holds
+        if verdict != HolderState::Holds
             && let Some(again_ns) = AGAIN_NS.get(usize::from(self.looks))
         {
             self.due_ns = now_ns.saturating_add(*again_ns);
@@ -223,7 +223,7 @@ impl Holders {
 
     /// Tells each process what its descendants do. /proc is listed again where one of them is new.
     /// `watched` is [`Processes::used_ticks`](super::Processes::used_ticks) of this sample.
-    pub fn tell_descendants(
+    pub fn fill_descendants(
         &mut self,
         processes: &mut [Process],
         watched: impl Fn(u32) -> Option<(u64, u64)>,
@@ -239,7 +239,7 @@ impl Holders {
         }
         let proc = Folder::list(&self.roots.proc).ok();
         self.tree
-            .tell(proc.as_ref(), processes, watched, boottime_ns);
+            .fill(proc.as_ref(), processes, watched, boottime_ns);
     }
 
     /// Who descends from whom, as of the last listing.
@@ -249,7 +249,10 @@ impl Holders {
 
     /// Everybody who holds a GPU device file, as far as it is known: sorted.
     pub fn pids(&self) -> Vec<u32> {
-        let holds = self.known.iter().filter(|it| it.verdict == Verdict::Holds);
+        let holds = self
+            .known
+            .iter()
+            .filter(|it| it.verdict == HolderState::Holds);
         let open = holds.map(|it| it.listed.pid);
         let mapped = self.mapped.iter().map(|it| it.listed.pid);
         let mut pids: Vec<u32> = open.chain(mapped).collect();
@@ -277,12 +280,12 @@ impl Holders {
 
     fn count_unread(&self) -> u32 {
         let unread = self.known.iter();
-        let unread = unread.filter(|it| it.verdict == Verdict::Unread);
+        let unread = unread.filter(|it| it.verdict == HolderState::Unread);
         u32::try_from(unread.count()).unwrap_or(u32::MAX)
     }
 
     /// Everybody but gpumem, sorted by pid.
-    fn list(&self) -> io::Result<(Folder, Vec<Listed>)> {
+    fn list(&self) -> io::Result<(Folder, Vec<ProcEntry>)> {
         let proc = Folder::list(&self.roots.proc)?;
         let mut listing = Vec::with_capacity(self.known.len() + 16);
         proc.entries(|name, inode| {
@@ -290,7 +293,7 @@ impl Holders {
             if let Some(pid) = pid.ok().and_then(|name| name.parse().ok())
                 && Some(pid) != self.own_pid
             {
-                listing.push(Listed { pid, inode });
+                listing.push(ProcEntry { pid, inode });
             }
             listing.len() < PROCESSES
         })?;
@@ -304,7 +307,7 @@ impl Holders {
     fn look_at(
         &mut self,
         proc: &Folder,
-        listing: Vec<Listed>,
+        listing: Vec<ProcEntry>,
         is_first: bool,
         now_ns: u64,
     ) -> bool {
@@ -316,9 +319,9 @@ impl Holders {
         for listed in listing {
             while before.next_if(|it| it.listed.pid < listed.pid).is_some() {}
             let same = before.next_if(|it| it.listed == listed);
-            let mut known = same.unwrap_or(Known {
+            let mut known = same.unwrap_or(KnownHolder {
                 listed,
-                verdict: Verdict::Free,
+                verdict: HolderState::Free,
                 // Who is there at the start has mostly been there for long.
                 looks: if is_first { u8::MAX } else { 0 },
                 round: self.round.wrapping_sub(1),
@@ -346,21 +349,21 @@ impl Holders {
     /// # Errors
     ///
     /// Only where gpumem has no descriptor left.
-    fn judge(&self, proc: &Folder, pid: u32) -> io::Result<(Verdict, usize)> {
+    fn judge(&self, proc: &Folder, pid: u32) -> io::Result<(HolderState, usize)> {
         let (holds, seen) = match proc.descriptors_of(pid) {
             Ok(descriptors) => holds_gpu_file(&descriptors, &self.roots.dev)?,
             Err(errno) if is_out_of_descriptors(errno) => return Err(errno),
-            Err(errno) if is_gone(errno) => return Ok((Verdict::Free, 0)),
+            Err(errno) if is_gone(errno) => return Ok((HolderState::Free, 0)),
             Err(_) => (None, 0),
         };
         let verdict = match holds {
-            Some(true) => Verdict::Holds,
-            Some(false) if seen > 0 => Verdict::Free,
+            Some(true) => HolderState::Holds,
+            Some(false) if seen > 0 => HolderState::Free,
             // Everybody may ask the kernel whether it is one of its own, or has exited.
             nothing => match self.has_descriptors(pid)? {
-                Some(has) if has && nothing.is_none() => Verdict::Unread,
-                Some(_) => Verdict::Free,
-                None => Verdict::Kernel,
+                Some(has) if has && nothing.is_none() => HolderState::Unread,
+                Some(_) => HolderState::Free,
+                None => HolderState::Kernel,
             },
         };
         Ok((verdict, seen))
@@ -390,8 +393,11 @@ impl Holders {
             // It hangs, or takes its time.
             return;
         }
-        let listed: Vec<Listed> = if self.wants_maps {
-            let free = self.known.iter().filter(|it| it.verdict == Verdict::Free);
+        let listed: Vec<ProcEntry> = if self.wants_maps {
+            let free = self
+                .known
+                .iter()
+                .filter(|it| it.verdict == HolderState::Free);
             free.map(|it| it.listed).collect()
         } else {
             self.mapped.iter().map(|it| it.listed).collect()
@@ -403,8 +409,8 @@ impl Holders {
 
     fn take_found(&mut self, patience: Duration) {
         match self.search.take().map(|search| search.poll(patience)) {
-            Some(Progress::Running(search)) => self.search = Some(search),
-            Some(Progress::Over(Found { mut mapped, stuck })) => {
+            Some(ScanProgress::Running(search)) => self.search = Some(search),
+            Some(ScanProgress::Over(MappedDevices { mut mapped, stuck })) => {
                 // Of whom could not be asked, what was known stands.
                 let is_stuck = |it: &Mapped| stuck.binary_search(&it.listed).is_ok();
                 mapped.extend(self.mapped.drain(..).filter(is_stuck));
@@ -416,7 +422,7 @@ impl Holders {
     }
 }
 
-fn find(known: &[Known], pid: u32) -> Option<&Known> {
+fn find(known: &[KnownHolder], pid: u32) -> Option<&KnownHolder> {
     let place = known.binary_search_by_key(&pid, |it| it.listed.pid);
     known.get(place.ok()?)
 }

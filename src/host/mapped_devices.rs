@@ -24,7 +24,7 @@ const MAPS_BYTES: usize = 4 << 20;
 
 /// A process, as a listing of /proc names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Listed {
+pub(super) struct ProcEntry {
     pub pid: u32,
     /// The number of its folder; see `holders` for what it proves.
     pub inode: u64,
@@ -33,7 +33,7 @@ pub(super) struct Listed {
 /// A process that has GPU device files mapped.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Mapped {
-    pub listed: Listed,
+    pub listed: ProcEntry,
     /// When it started, read before its maps through the same folder.
     pub start_ticks: u64,
     /// Sorted, each once.
@@ -42,29 +42,29 @@ pub(super) struct Mapped {
 
 /// What a search found.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct MappedDevices {
     /// Sorted by pid.
     pub mapped: Vec<Mapped>,
     /// Those whose maps were left alone, because they are stuck; sorted by pid.
-    pub stuck: Vec<Listed>,
+    pub stuck: Vec<ProcEntry>,
 }
 
 /// A search that is under way.
 #[derive(Debug)]
-pub(super) struct Search(Receiver<Found>);
+pub(super) struct Search(Receiver<MappedDevices>);
 
 /// How a search stands.
 #[derive(Debug)]
-pub(super) enum Progress {
+pub(super) enum ScanProgress {
     /// It is not over.
     Running(Search),
     /// It is.
-    Over(Found),
+    Over(MappedDevices),
 }
 
 impl Search {
     /// Begins to look through the maps of these processes. `None` where the system gives no thread.
-    pub(super) fn begin(roots: &Roots, listed: Vec<Listed>) -> Option<Self> {
+    pub(super) fn begin(roots: &Roots, listed: Vec<ProcEntry>) -> Option<Self> {
         let (sender, receiver) = channel();
         let roots = roots.clone();
         let thread = thread::Builder::new().name("maps".to_owned());
@@ -76,19 +76,19 @@ impl Search {
     }
 
     /// What it found, waiting for it as long as is given.
-    pub(super) fn poll(self, patience: Duration) -> Progress {
+    pub(super) fn poll(self, patience: Duration) -> ScanProgress {
         match self.0.recv_timeout(patience) {
-            Ok(found) => Progress::Over(found),
-            Err(RecvTimeoutError::Timeout) => Progress::Running(self),
+            Ok(found) => ScanProgress::Over(found),
+            Err(RecvTimeoutError::Timeout) => ScanProgress::Running(self),
             // The thread has ended without a word.
-            Err(RecvTimeoutError::Disconnected) => Progress::Over(Found::default()),
+            Err(RecvTimeoutError::Disconnected) => ScanProgress::Over(MappedDevices::default()),
         }
     }
 }
 
-fn search(roots: &Roots, listed: &[Listed]) -> Found {
+fn search(roots: &Roots, listed: &[ProcEntry]) -> MappedDevices {
     let mut content = Vec::new();
-    let mut found = Found::default();
+    let mut found = MappedDevices::default();
     for &listed in listed {
         // What cannot be read has nothing to say here.
         match read_mapped(roots, listed, &mut content) {
@@ -101,7 +101,11 @@ fn search(roots: &Roots, listed: &[Listed]) -> Found {
 }
 
 /// The device files that a process has mapped; `None` where it is stuck and is not asked.
-fn read_mapped(roots: &Roots, listed: Listed, content: &mut Vec<u8>) -> io::Result<Option<Mapped>> {
+fn read_mapped(
+    roots: &Roots,
+    listed: ProcEntry,
+    content: &mut Vec<u8>,
+) -> io::Result<Option<Mapped>> {
     let folder = Folder::open(&roots.proc, listed.pid)?;
     folder.read(c"stat", content, STAT_BYTES)?;
     let stat = parse_stat(content).ok_or(io::Errno::INVAL)?;

@@ -57,14 +57,14 @@ mod stat;
 mod status;
 mod users;
 
-pub use cgroup::{Place, parse_cgroup};
+pub use cgroup::{CgroupPlace, parse_cgroup};
 pub use cmdline::parse_cmdline;
 pub use device_files::{DeviceFile, read_device_files};
 pub use environ::{carries_variable, parse_environ};
-pub use framework::{Loaded, is_told_by_metadata, parse_maps, read_version};
+pub use framework::{Loaded, has_version_metadata, parse_maps, read_version};
 pub use gpu_files::{has_gpu_device_files, is_gpu_file};
 pub use guarded::{
-    Guarded, Listed, Ourselves, read_all, read_guarded, read_ourselves, read_wait_channel,
+    Guarded, ListedProcess, Ourselves, read_all, read_guarded, read_ourselves, read_wait_channel,
 };
 pub use holders::Holders;
 pub use kernel_module::{KernelModule, parse_module_version, read_kernel_module};
@@ -78,14 +78,14 @@ pub use notebook::parse_kernel;
 pub use ownership::{NotOurs, has_more_rights, prove_directory_ours, prove_leaf_ours, prove_ours};
 pub use pci::{PciGpu, read_pci_gpus};
 pub use platform::{Platform, read_platform};
-pub use processes::{Processes, Sample, raise_open_file_limit};
+pub use processes::{ProcessSample, Processes, raise_open_file_limit};
 pub use reservations::Reservations;
 pub use rights::{
-    OpenFileLimit, Rights, Sight, give_up_reading, has_gained_ids, has_gained_rights,
+    OpenFileLimit, Rights, Visibility, give_up_reading, has_gained_ids, has_gained_rights,
     open_file_limit, parse_can_trace, read_ptrace_scope, read_rights, try_pidfd,
 };
 pub use stat::{Stat, parse_stat, read_start_ticks, terminal_name};
-pub use status::{Status, parse_status};
+pub use status::{ProcStatus, parse_status};
 
 /// Where the kernel's folders are, and the machine's own files.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -110,7 +110,7 @@ impl Default for Roots {
 
 /// What kept a process from being read. That it does not exist is no error.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Error {
+pub enum HostError {
     /// The kernel refused, or had no descriptor left.
     #[error("cannot read {}: {errno}{}", path.display(), remedy(*errno))]
     Read {
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn errors_name_the_file_and_the_remedy() {
         let path = PathBuf::from("/proc/70");
-        let read = |errno| Error::Read {
+        let read = |errno| HostError::Read {
             path: path.clone(),
             errno,
         };
@@ -162,11 +162,11 @@ mod tests {
             (read(Errno::ACCESS), ["/proc/70", "run as root"]),
             (read(Errno::MFILE), ["/proc/70", "ulimit -n"]),
             (
-                Error::Malformed { path: path.clone() },
+                HostError::Malformed { path: path.clone() },
                 ["/proc/70", "proc file system"],
             ),
             (
-                Error::Hidden { path: path.clone() },
+                HostError::Hidden { path: path.clone() },
                 ["/proc/70", "hidepid"],
             ),
         ] {

@@ -18,7 +18,7 @@ use rustix::fs::{Mode, OFlags, open};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::cgroup::Place;
+use super::cgroup::CgroupPlace;
 
 /// How long one sample waits for names.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -40,7 +40,7 @@ const NAME_BYTES: usize = 253;
 
 /// What the names of a place are asked by.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Question {
+pub struct NameQuestion {
     runtime: Option<Arc<str>>,
     /// 64 hexadecimal digits.
     id: Option<Arc<str>>,
@@ -49,10 +49,10 @@ pub struct Question {
     first: Option<(u32, u64)>,
 }
 
-impl Question {
+impl NameQuestion {
     /// `None` where a place has no container or pod that could have another name, and there is no `first`
     /// process of a container that may have one.
-    pub fn about(place: &Place, first: Option<(u32, u64)>) -> Option<Self> {
+    pub fn about(place: &CgroupPlace, first: Option<(u32, u64)>) -> Option<Self> {
         let container = place.container.as_deref();
         let is_unnamed = container.is_none() && place.kubernetes.is_none();
         let question = Self {
@@ -74,7 +74,7 @@ impl Question {
 
 /// The names of a container and of its pod; those that are not known are `None`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Answer {
+pub struct ContainerNames {
     /// The container's, of a runtime that people use by itself.
     pub container: Option<Arc<str>>,
     /// The pod's.
@@ -94,19 +94,19 @@ pub struct Answer {
 pub struct Names {
     root: PathBuf,
     /// `None` in it: asked, and not yet answered.
-    known: HashMap<Question, Option<Arc<Answer>>>,
+    known: HashMap<NameQuestion, Option<Arc<ContainerNames>>>,
     /// To be asked together.
-    wanted: Vec<Question>,
-    thread: Option<Thread>,
+    wanted: Vec<NameQuestion>,
+    thread: Option<NamesWorker>,
     /// How many batches are not answered yet.
     pending: usize,
 }
 
-type Answers = Vec<(Question, Answer)>;
+type Answers = Vec<(NameQuestion, ContainerNames)>;
 
 #[derive(Debug)]
-struct Thread {
-    questions: SyncSender<Vec<Question>>,
+struct NamesWorker {
+    questions: SyncSender<Vec<NameQuestion>>,
     answers: Receiver<Answers>,
 }
 
@@ -123,7 +123,7 @@ impl Names {
     }
 
     /// The names asked for, where they are known by now; where not, [`Names::settle`] asks.
-    pub fn get(&mut self, question: &Question) -> Option<Arc<Answer>> {
+    pub fn get(&mut self, question: &NameQuestion) -> Option<Arc<ContainerNames>> {
         if let Some(known) = self.known.get(question) {
             return known.clone();
         }
@@ -146,7 +146,7 @@ impl Names {
             let root = &self.root;
             let thread = self
                 .thread
-                .get_or_insert_with(|| Thread::start(root.clone()));
+                .get_or_insert_with(|| NamesWorker::start(root.clone()));
             match thread.questions.try_send(std::mem::take(&mut self.wanted)) {
                 Ok(()) => {
                     self.pending += 1;
@@ -177,15 +177,15 @@ impl Names {
     }
 }
 
-impl Thread {
+impl NamesWorker {
     /// It ends when nobody asks any more.
     fn start(root: PathBuf) -> Self {
-        let (questions, asked) = sync_channel::<Vec<Question>>(BATCHES);
+        let (questions, asked) = sync_channel::<Vec<NameQuestion>>(BATCHES);
         let (answer, answers) = sync_channel(BATCHES);
         // Where no thread can be had, the channels are closed, and that is seen.
         let _ = thread::Builder::new().name("names".into()).spawn(move || {
             for batch in asked {
-                let names = |question: Question| {
+                let names = |question: NameQuestion| {
                     let found = read_names(&root, &question);
                     (question, found)
                 };
@@ -199,18 +199,18 @@ impl Thread {
 }
 
 /// Looks through the files of the runtimes that a container may be of.
-fn read_names(root: &Path, question: &Question) -> Answer {
-    let mut answer = Answer::default();
+fn read_names(root: &Path, question: &NameQuestion) -> ContainerNames {
+    let mut answer = ContainerNames::default();
     let runtime = question.runtime.as_deref();
     let may_be = |names: &[&str]| runtime.is_none_or(|runtime| names.contains(&runtime));
     if let Some(id) = question.id.as_deref().filter(|id| is_id(id)) {
         if may_be(&["docker"]) {
             answer.add(read_docker(root, id));
         }
-        if may_be(&["containerd", "nerdctl"]) && answer == Answer::default() {
+        if may_be(&["containerd", "nerdctl"]) && answer == ContainerNames::default() {
             answer.add(read_containerd(root, id));
         }
-        if may_be(&["cri-o", "podman"]) && answer == Answer::default() {
+        if may_be(&["cri-o", "podman"]) && answer == ContainerNames::default() {
             answer.add(read_libpod(root, id));
         }
     }
@@ -225,7 +225,7 @@ fn read_names(root: &Path, question: &Question) -> Answer {
     answer
 }
 
-impl Answer {
+impl ContainerNames {
     fn add(&mut self, other: Option<Self>) {
         let Some(other) = other else {
             return;
@@ -267,10 +267,10 @@ impl Answer {
 
 /// Docker's own description of a container: `Name`, with a slash before it, and `Config.Labels`
 /// (moby's `daemon/container/container.go`).
-fn read_docker(root: &Path, id: &str) -> Option<Answer> {
+fn read_docker(root: &Path, id: &str) -> Option<ContainerNames> {
     let path = root.join("var/lib/docker/containers").join(id);
     let config = read_json(&path.join("config.v2.json"))?;
-    let mut answer = Answer::from_labels(&config["Config"]["Labels"]);
+    let mut answer = ContainerNames::from_labels(&config["Config"]["Labels"]);
     let called = config["Name"].as_str()?;
     answer.container = name(called.strip_prefix('/').unwrap_or(called));
     Some(answer)
@@ -283,7 +283,7 @@ const TASKS: [&str; 2] = [
 ];
 
 /// The OCI description that containerd writes for each task, in a folder for each of its namespaces.
-fn read_containerd(root: &Path, id: &str) -> Option<Answer> {
+fn read_containerd(root: &Path, id: &str) -> Option<ContainerNames> {
     TASKS.iter().find_map(|tasks| {
         let namespaces = std::fs::read_dir(root.join(tasks)).ok()?;
         namespaces
@@ -291,21 +291,21 @@ fn read_containerd(root: &Path, id: &str) -> Option<Answer> {
             .filter_map(Result::ok)
             .find_map(|namespace| {
                 let config = read_json(&namespace.path().join(id).join("config.json"))?;
-                Some(Answer::from_labels(&config["annotations"]))
+                Some(ContainerNames::from_labels(&config["annotations"]))
             })
     })
 }
 
 /// The OCI description that CRI-O and Podman write, and the index with Podman's names: one more for
 /// those that are removed as they end (`--rm`).
-fn read_libpod(root: &Path, id: &str) -> Option<Answer> {
+fn read_libpod(root: &Path, id: &str) -> Option<ContainerNames> {
     let folders =
         ["run", "var/lib"].map(|top| root.join(top).join("containers/storage/overlay-containers"));
     let config = folders
         .iter()
         .find_map(|folder| read_json(&folder.join(id).join("userdata/config.json")));
-    let mut answer = config.map_or_else(Answer::default, |config| {
-        Answer::from_labels(&config["annotations"])
+    let mut answer = config.map_or_else(ContainerNames::default, |config| {
+        ContainerNames::from_labels(&config["annotations"])
     });
     // CRI-O's names there are put together from those of the pod.
     if answer.pod.is_none() {
@@ -333,7 +333,7 @@ fn named_in_index(path: &Path, id: &str) -> Option<Arc<str>> {
 
 /// The containers of runc and crun by themselves, by their first process: a folder for each, with its id
 /// for a name (runc: `libcontainer/state_linux.go`; crun: `src/libcrun/status.c`).
-fn read_by_first(root: &Path, (pid, start_ticks): (u32, u64)) -> Option<Answer> {
+fn read_by_first(root: &Path, (pid, start_ticks): (u32, u64)) -> Option<ContainerNames> {
     let runtimes = [
         (
             "runc",
@@ -353,17 +353,17 @@ fn read_by_first(root: &Path, (pid, start_ticks): (u32, u64)) -> Option<Answer> 
                 let is_it = state[its_pid].as_u64() == Some(pid.into())
                     && state[its_start].as_u64() == Some(start_ticks);
                 is_it.then_some(())?;
-                Some(Answer {
+                Some(ContainerNames {
                     runtime: Some(runtime.into()),
                     id: name(container.file_name().to_str()?),
-                    ..Answer::default()
+                    ..ContainerNames::default()
                 })
             })
         })
 }
 
 /// Kubelet keeps a pod's logs in a folder named `NAMESPACE_NAME_UID` (its `pkg/kubelet/kuberuntime`).
-fn read_pod_logs(root: &Path, uid: &str) -> Option<Answer> {
+fn read_pod_logs(root: &Path, uid: &str) -> Option<ContainerNames> {
     let folders = std::fs::read_dir(root.join("var/log/pods")).ok()?;
     folders
         .take(ENTRIES)
@@ -372,10 +372,10 @@ fn read_pod_logs(root: &Path, uid: &str) -> Option<Answer> {
             let folder = folder.file_name();
             let pod = folder.to_str()?.strip_suffix(uid)?.strip_suffix('_')?;
             let (namespace, pod) = pod.split_once('_')?;
-            Some(Answer {
+            Some(ContainerNames {
                 namespace: name(namespace),
                 pod: name(pod),
-                ..Answer::default()
+                ..ContainerNames::default()
             })
         })
 }
@@ -421,7 +421,7 @@ mod tests {
     const UID: &str = "8f7e6d5c-4b3a-4210-8fed-cba987654321";
 
     /// What is read of a cgroup's container, with these files on the machine.
-    fn names(path: &str, files: &[(&str, &str)]) -> Answer {
+    fn names(path: &str, files: &[(&str, &str)]) -> ContainerNames {
         let root = tempfile::tempdir().unwrap();
         let fill = |text: &str| text.replace("{ID}", ID).replace("{UID}", UID);
         for (file, content) in files {
@@ -431,7 +431,7 @@ mod tests {
         }
         let place = parse_cgroup(format!("0::{}\n", fill(path)).as_bytes());
         let mut known = Names::new(root.path().to_owned());
-        let question = Question::about(&place, None).unwrap();
+        let question = NameQuestion::about(&place, None).unwrap();
         assert_eq!(known.get(&question), None);
         let answer = loop {
             known.settle();
@@ -450,9 +450,9 @@ mod tests {
     #[test]
     fn docker_names_its_containers() {
         let file = "var/lib/docker/containers/{ID}/config.v2.json";
-        let expected = Answer {
+        let expected = ContainerNames {
             container: some("trainer"),
-            ..Answer::default()
+            ..ContainerNames::default()
         };
         let config = r#"{"ID":"{ID}","Name":"/trainer","Config":{"Labels":{}}}"#;
         for path in [
@@ -470,9 +470,12 @@ mod tests {
             r#"{"Name":"/"}"#,
             "{\"Name\":",
         ] {
-            assert_eq!(names("/docker/{ID}", &[(file, broken)]), Answer::default());
+            assert_eq!(
+                names("/docker/{ID}", &[(file, broken)]),
+                ContainerNames::default()
+            );
         }
-        assert_eq!(names("/docker/{ID}", &[]), Answer::default());
+        assert_eq!(names("/docker/{ID}", &[]), ContainerNames::default());
     }
 
     #[test]
@@ -480,11 +483,11 @@ mod tests {
         let config = r#"{"ociVersion":"1.1.0","annotations":{
             "io.kubernetes.cri.container-name":"main","io.kubernetes.cri.sandbox-name":"train-0",
             "io.kubernetes.cri.sandbox-namespace":"research"}}"#;
-        let expected = Answer {
+        let expected = ContainerNames {
             pod: some("train-0"),
             namespace: some("research"),
             container_in_pod: some("main"),
-            ..Answer::default()
+            ..ContainerNames::default()
         };
         for top in ["run/containerd", "run/k3s/containerd"] {
             let file = format!("{top}/io.containerd.runtime.v2.task/k8s.io/{{ID}}/config.json");
@@ -572,7 +575,7 @@ mod tests {
         }
         let of = |pid, start| {
             let place = parse_cgroup(b"0::/user.slice/session-3.scope\n");
-            let question = Question::about(&place, Some((pid, start))).unwrap();
+            let question = NameQuestion::about(&place, Some((pid, start))).unwrap();
             let answer = read_names(root.path(), &question);
             (answer.runtime, answer.id)
         };
@@ -587,7 +590,7 @@ mod tests {
     fn what_has_no_other_name_is_not_asked_for() {
         for path in ["/lxc/web", "/system.slice/a.service", "/"] {
             let place = parse_cgroup(format!("0::{path}\n").as_bytes());
-            assert_eq!(Question::about(&place, None), None, "{path}");
+            assert_eq!(NameQuestion::about(&place, None), None, "{path}");
         }
     }
 }

@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use rustix::io;
 
-use super::above::{Above, Jobs, Step, array_in, look_above};
-use super::cgroup::{CGROUP_BYTES, Place, parse_cgroup};
+use super::above::{Above, Jobs, SlurmStep, array_in, look_above};
+use super::cgroup::{CGROUP_BYTES, CgroupPlace, parse_cgroup};
 use super::folder::{Folder, if_readable};
-use super::names::{Answer, Names, Question, name};
+use super::names::{ContainerNames, NameQuestion, Names, name};
 use super::users::Users;
 use crate::model::Process;
 use crate::model::snapshot::{Container, Kubernetes, Slurm};
@@ -25,9 +25,9 @@ pub(super) struct Whereabouts {
     /// `/proc/PID/cgroup`, as bytes.
     cgroup: Box<[u8]>,
     /// What that tells.
-    place: Place,
+    place: CgroupPlace,
     /// How the names of its container and pod are asked for.
-    question: Option<Question>,
+    question: Option<NameQuestion>,
     /// What its ancestors tell. A step once seen above it stays: it was started by that.
     above: Above,
     /// Whose container it is, where it is not root's.
@@ -71,7 +71,7 @@ impl Whereabouts {
         }
         if is_new || above.first != self.above.first {
             let first = above.first.filter(|_| above.container.is_none());
-            self.question = Question::about(&self.place, first);
+            self.question = NameQuestion::about(&self.place, first);
         }
         self.user = above.user.map(|uid| {
             let name = around.users.name(uid, around.now_ns);
@@ -83,7 +83,7 @@ impl Whereabouts {
             Some(job) => around.jobs.is_over(&job, around.proc, around.now_ns),
             None => None,
         };
-        self.tell(process, around.names);
+        self.fill(process, around.names);
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl Whereabouts {
     }
 
     /// Says in `process` where it runs, with the names that are known by now.
-    pub(super) fn tell(&self, process: &mut Process, names: &mut Names) {
+    pub(super) fn fill(&self, process: &mut Process, names: &mut Names) {
         let question = self.question.as_ref();
         let answer = question.and_then(|question| names.get(question));
         complete(process, self, answer.as_deref());
@@ -131,7 +131,7 @@ fn number(process: &Process, key: &str) -> Option<Arc<str>> {
 
 /// Says in `process` where it runs. What is there already and does not change is kept, because
 /// samples share it.
-fn complete(process: &mut Process, known: &Whereabouts, names: Option<&Answer>) {
+fn complete(process: &mut Process, known: &Whereabouts, names: Option<&ContainerNames>) {
     let place = &known.place;
     let variable = |key: &str| {
         let environment = process.environment.as_deref()?;
@@ -139,7 +139,7 @@ fn complete(process: &mut Process, known: &Whereabouts, names: Option<&Answer>) 
     };
     let container = container(process, known, names);
     let kubernetes = place.kubernetes.as_deref().map(|pod| {
-        let file = |field: fn(&Answer) -> &Option<Arc<str>>| field(names?).clone();
+        let file = |field: fn(&ContainerNames) -> &Option<Arc<str>>| field(names?).clone();
         Kubernetes {
             pod_name: file(|names| &names.pod)
                 .or_else(|| variable("POD_NAME"))
@@ -162,7 +162,11 @@ fn complete(process: &mut Process, known: &Whereabouts, names: Option<&Answer>) 
 
 /// Its container: that of its cgroup, with what its watcher and the runtime's files tell of it; else that
 /// of its watcher; else one of which nothing is known but that it has pids of its own.
-fn container(process: &Process, known: &Whereabouts, names: Option<&Answer>) -> Option<Container> {
+fn container(
+    process: &Process,
+    known: &Whereabouts,
+    names: Option<&ContainerNames>,
+) -> Option<Container> {
     let watched = known.above.container.as_ref();
     let told = known.place.container.as_deref();
     let is_it = |watched: &&Container| match (told.and_then(|it| it.id.as_ref()), &watched.id) {
@@ -206,7 +210,7 @@ fn container(process: &Process, known: &Whereabouts, names: Option<&Answer>) -> 
 /// Its job and step, as the kernel tells; what the environment says beside that is names, and which task
 /// of an array the job is.
 fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
-    let step: Option<&Step> = known.above.step.as_ref();
+    let step: Option<&SlurmStep> = known.above.step.as_ref();
     let told = known.place.slurm.as_deref();
     let over = known.over;
     if step.is_none() && told.is_none() {
@@ -267,7 +271,7 @@ mod tests {
 
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-    fn completed(path: &str, environ: &str, names: Option<&Answer>) -> Process {
+    fn completed(path: &str, environ: &str, names: Option<&ContainerNames>) -> Process {
         let path = path.replace("{ID}", ID);
         let mut process = Process {
             environment: Some(Arc::new(parse_environ(environ.as_bytes()))),
@@ -287,11 +291,11 @@ mod tests {
     #[test]
     fn files_go_before_what_the_process_says() {
         let path = "/kubepods/burstable/pod8f7e6d5c-4b3a-4210-8fed-cba987654321/{ID}";
-        let names = Answer {
+        let names = ContainerNames {
             pod: Some("train-0".into()),
             namespace: Some("research".into()),
             container_in_pod: Some("main".into()),
-            ..Answer::default()
+            ..ContainerNames::default()
         };
         let environ = "POD_NAME=other\0POD_NAMESPACE=prod\0HOSTNAME=third\0";
         let pod = completed(path, environ, Some(&names)).kubernetes.unwrap();
@@ -372,8 +376,8 @@ mod tests {
         process
     }
 
-    fn step(array: Option<(&str, &str)>) -> Option<Step> {
-        Some(Step {
+    fn step(array: Option<(&str, &str)>) -> Option<SlurmStep> {
+        Some(SlurmStep {
             job: "8".into(),
             step: "batch".into(),
             array: array.map(|(job, task)| (job.into(), task.into())),

@@ -14,11 +14,11 @@ use rustix::fd::OwnedFd;
 use rustix::io::{fcntl_dupfd_cloexec, pread};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::entry::{Entry, Presence, Surroundings};
+use super::entry::{Presence, ProcessEntry, Surroundings};
 use super::folder::{Folder, is_gone, is_out_of_descriptors};
 use super::holders::Holders;
 use super::stat::{STAT_BYTES, parse_stat};
-use super::{Error, Roots};
+use super::{HostError, Roots};
 use crate::model::Process;
 
 /// Descriptors that are left to others: the driver, the terminal, recordings, what is opened for a
@@ -55,9 +55,9 @@ pub fn raise_open_file_limit() {
 /// The watched processes.
 #[derive(Debug)]
 pub struct Processes {
-    entries: HashMap<u32, Box<Entry>>,
+    entries: HashMap<u32, Box<ProcessEntry>>,
     /// Those of the sample before, while the next one is taken.
-    before: HashMap<u32, Box<Entry>>,
+    before: HashMap<u32, Box<ProcessEntry>>,
     /// How many stat files may be kept open.
     may_keep: usize,
     /// How many are, at most: counted before each sample, and up while it is taken.
@@ -67,13 +67,13 @@ pub struct Processes {
 
 /// What one call of [`Processes::sample`] found. Every pid that was asked for is in one of the lists.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Sample {
+pub struct ProcessSample {
     /// The processes that there are, in the order in which they were asked for.
     pub processes: Vec<Process>,
     /// Pids that no process has. That is normal: one may exit between two looks.
     pub gone: Vec<u32>,
     /// Pids of which nothing could be read, and why.
-    pub unreadable: Vec<(u32, Error)>,
+    pub unreadable: Vec<(u32, HostError)>,
 }
 
 impl Processes {
@@ -104,14 +104,14 @@ impl Processes {
     ///
     /// `boottime_ns` is the time now, in nanoseconds since boot (`Clocks::boottime_ns`); CPU use is
     /// reckoned from the last call to this one.
-    pub fn sample(&mut self, pids: &[u32], boottime_ns: u64) -> Sample {
+    pub fn sample(&mut self, pids: &[u32], boottime_ns: u64) -> ProcessSample {
         std::mem::swap(&mut self.entries, &mut self.before);
         let files = self.before.values().filter_map(|entry| entry.stat.as_ref());
         self.kept = files.count();
         self.around.begin(boottime_ns);
-        let mut sample = Sample {
+        let mut sample = ProcessSample {
             processes: Vec::with_capacity(pids.len()),
-            ..Sample::default()
+            ..ProcessSample::default()
         };
         for &pid in pids {
             let mut entry = self
@@ -119,7 +119,7 @@ impl Processes {
                 .remove(&pid)
                 .or_else(|| self.entries.remove(&pid));
             let mut presence = self.look(pid, &mut entry, boottime_ns);
-            if let Err(Error::Read { errno, .. }) = &presence
+            if let Err(HostError::Read { errno, .. }) = &presence
                 && is_out_of_descriptors(*errno)
                 && self.release_descriptors(&mut entry)
             {
@@ -166,14 +166,14 @@ impl Processes {
 
     /// Tells each process who of those who work with it listens: by the tree of those who hold GPU device
     /// files, which was brought up to date before.
-    pub fn tell_relatives(
+    pub fn fill_relatives(
         &mut self,
         processes: &mut [Process],
         holders: &Holders,
         boottime_ns: u64,
     ) {
         self.around
-            .tell_relatives(processes, holders.tree(), boottime_ns);
+            .fill_relatives(processes, holders.tree(), boottime_ns);
     }
 
     /// Looks at one process. `entry` is what is known of it, if anything, and is replaced where the
@@ -181,9 +181,9 @@ impl Processes {
     fn look(
         &mut self,
         pid: u32,
-        entry: &mut Option<Box<Entry>>,
+        entry: &mut Option<Box<ProcessEntry>>,
         now_ns: u64,
-    ) -> Result<Presence, Error> {
+    ) -> Result<Presence, HostError> {
         let mut content = [0; STAT_BYTES];
         if let Some(known) = entry
             && let Some(file) = &known.stat
@@ -206,19 +206,19 @@ impl Processes {
             Ok(length) => length,
             Err(errno) if is_gone(errno) => return Ok(Presence::Gone),
             Err(errno) => {
-                return Err(Error::Read {
+                return Err(HostError::Read {
                     path: path(),
                     errno,
                 });
             }
         };
         let Some(stat) = parse_stat(&content[..length]) else {
-            return Err(Error::Malformed { path: path() });
+            return Err(HostError::Malformed { path: path() });
         };
         entry.take_if(|known| known.process.start_ticks != Some(stat.start_ticks));
         let mut known = match entry.take() {
             Some(known) => known,
-            None => Box::new(Entry::new(Process {
+            None => Box::new(ProcessEntry::new(Process {
                 pid,
                 start_ticks: Some(stat.start_ticks),
                 start_time: self.around.start_time(stat.start_ticks),
@@ -237,16 +237,16 @@ impl Processes {
     }
 
     /// Opens a process's folder and its stat file; `None` where there is no such process.
-    fn open(&self, pid: u32) -> Result<Option<(Folder, OwnedFd)>, Error> {
+    fn open(&self, pid: u32) -> Result<Option<(Folder, OwnedFd)>, HostError> {
         let path = || self.around.path(pid);
         let folder = match Folder::open(&self.around.roots.proc, pid) {
             Ok(folder) => folder,
             Err(errno) if is_gone(errno) && !self.around.sees_all => {
-                return Err(Error::Hidden { path: path() });
+                return Err(HostError::Hidden { path: path() });
             }
             Err(errno) if is_gone(errno) => return Ok(None),
             Err(errno) => {
-                return Err(Error::Read {
+                return Err(HostError::Read {
                     path: path(),
                     errno,
                 });
@@ -256,7 +256,7 @@ impl Processes {
             Ok(file) => Ok(Some((folder, file))),
             // The folder was there: the process has died since.
             Err(errno) if is_gone(errno) => Ok(None),
-            Err(errno) => Err(Error::Read {
+            Err(errno) => Err(HostError::Read {
                 path: path(),
                 errno,
             }),
@@ -265,7 +265,7 @@ impl Processes {
 
     /// Closes the stat files that are kept open, and keeps half as many from now on: others need
     /// descriptors too. Answers whether there were any.
-    fn release_descriptors(&mut self, current: &mut Option<Box<Entry>>) -> bool {
+    fn release_descriptors(&mut self, current: &mut Option<Box<ProcessEntry>>) -> bool {
         let entries = self.entries.values_mut().chain(self.before.values_mut());
         let released = entries
             .chain(current)

@@ -5,7 +5,7 @@
 //! tells which process is the first of a namespace: the last number of `NSpid` is 1
 //! (pid_namespaces(7)). It does not tell who is a subreaper; those are known here by their names.
 
-use super::status::Status;
+use super::status::ProcStatus;
 
 /// Programs that ask to adopt orphans or are made to be a first process, by their short names (the
 /// kernel keeps 15 bytes).
@@ -30,7 +30,7 @@ const NAMES: [&[u8]; 13] = [
 ];
 
 /// Whether a process adopts orphans, by its status. `None` where the status does not tell.
-pub fn is_reaper(status: &Status<'_>) -> Option<bool> {
+pub fn is_reaper(status: &ProcStatus<'_>) -> Option<bool> {
     if status.innermost_pid == Some(1) {
         return Some(true);
     }
@@ -44,10 +44,10 @@ mod tests {
 
     #[test]
     fn firsts_and_subreapers_adopt_and_shells_do_not() {
-        let process = |name, innermost_pid| Status {
+        let process = |name, innermost_pid| ProcStatus {
             name,
             innermost_pid,
-            ..Status::default()
+            ..ProcStatus::default()
         };
         for (status, adopts) in [
             (process(Some(&b"systemd"[..]), Some(900)), Some(true)),

@@ -44,50 +44,50 @@ const CGROUPS: [&str; 3] = [
 /// Who was looked at.
 #[derive(Debug, Default)]
 pub(super) struct Relatives {
-    seen: HashMap<u32, Seen>,
-    told: HashMap<u32, Told>,
+    seen: HashMap<u32, SocketScan>,
+    known: HashMap<u32, KnownRelatives>,
 }
 
 /// What a look at one process's sockets came to.
 #[derive(Debug)]
-struct Seen {
+struct SocketScan {
     start_ticks: u64,
     looked_ns: u64,
     session: Option<u32>,
-    listens: Option<Listens>,
+    listens: Option<RelativeSockets>,
 }
 
 #[derive(Clone, Debug)]
-struct Listens {
+struct RelativeSockets {
     command: Option<Arc<[Arc<str>]>>,
     on: Arc<[Arc<str>]>,
 }
 
 /// What was told of one watched process.
 #[derive(Debug)]
-struct Told {
+struct KnownRelatives {
     start_ticks: Option<u64>,
     looked_ns: u64,
     relatives: Arc<[Relative]>,
 }
 
-fn stands(looked_ns: u64, now_ns: u64) -> bool {
+fn is_fresh(looked_ns: u64, now_ns: u64) -> bool {
     now_ns.saturating_sub(looked_ns) < STANDS_NS
 }
 
 impl Surroundings {
     /// Tells each process who of its relatives listens.
-    pub(super) fn tell_relatives(&mut self, processes: &mut [Process], tree: &Tree, now_ns: u64) {
-        let mut told = std::mem::take(&mut self.relatives.told);
+    pub(super) fn fill_relatives(&mut self, processes: &mut [Process], tree: &Tree, now_ns: u64) {
+        let mut told = std::mem::take(&mut self.relatives.known);
         self.relatives
             .seen
-            .retain(|_, seen| stands(seen.looked_ns, now_ns));
+            .retain(|_, seen| is_fresh(seen.looked_ns, now_ns));
         let mut now = HashMap::with_capacity(processes.len());
         for process in processes.iter_mut().filter(|it| it.start_ticks.is_some()) {
-            let known = told
-                .remove(&process.pid)
-                .filter(|it| it.start_ticks == process.start_ticks && stands(it.looked_ns, now_ns));
-            let known = known.unwrap_or_else(|| Told {
+            let known = told.remove(&process.pid).filter(|it| {
+                it.start_ticks == process.start_ticks && is_fresh(it.looked_ns, now_ns)
+            });
+            let known = known.unwrap_or_else(|| KnownRelatives {
                 start_ticks: process.start_ticks,
                 looked_ns: now_ns,
                 relatives: self.find_relatives(process, tree, now_ns).into(),
@@ -95,12 +95,12 @@ impl Surroundings {
             process.listening_relatives = Some(Arc::clone(&known.relatives));
             now.insert(process.pid, known);
         }
-        self.relatives.told = now;
+        self.relatives.known = now;
     }
 
     fn find_relatives(&mut self, process: &Process, tree: &Tree, now_ns: u64) -> Vec<Relative> {
         let mut found: Vec<Relative> = Vec::new();
-        let mut add = |pid, relation, listens: Option<Listens>| {
+        let mut add = |pid, relation, listens: Option<RelativeSockets>| {
             let is_new = pid != process.pid && !found.iter().any(|it| it.pid == pid);
             if let Some(listens) = listens.filter(|_| is_new && found.len() < TOLD) {
                 found.push(Relative {
@@ -139,7 +139,7 @@ impl Surroundings {
     }
 
     /// Looks at a process's sockets, unless that was done lately; `None` where there is none.
-    fn see(&mut self, pid: u32, now_ns: u64) -> Option<&Seen> {
+    fn see(&mut self, pid: u32, now_ns: u64) -> Option<&SocketScan> {
         let folder = Folder::open(&self.roots.proc, pid).ok()?;
         folder.read(c"stat", &mut self.content, STAT_BYTES).ok()?;
         let stat = parse_stat(&self.content)?;
@@ -150,7 +150,7 @@ impl Surroundings {
             let listens = self.read_listens(&folder, has_memory).ok().flatten();
             self.relatives.seen.insert(
                 pid,
-                Seen {
+                SocketScan {
                     start_ticks,
                     looked_ns: now_ns,
                     session,
@@ -161,7 +161,11 @@ impl Surroundings {
         self.relatives.seen.get(&pid)
     }
 
-    fn read_listens(&mut self, folder: &Folder, has_memory: bool) -> io::Result<Option<Listens>> {
+    fn read_listens(
+        &mut self,
+        folder: &Folder,
+        has_memory: bool,
+    ) -> io::Result<Option<RelativeSockets>> {
         let held = read_held(folder, &self.roots.dev)?;
         let Some(on) = self.listening.read(folder, held.sockets.as_ref())?.on else {
             return Ok(None);
@@ -172,7 +176,7 @@ impl Surroundings {
             let read = folder.read(c"cmdline", &mut self.content, CMDLINE_BYTES + 1);
             command = read.ok().and_then(|()| parse_cmdline(&self.content));
         }
-        Ok(Some(Listens { command, on }))
+        Ok(Some(RelativeSockets { command, on }))
     }
 }
 

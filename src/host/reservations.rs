@@ -14,7 +14,7 @@ use super::Roots;
 use super::cgroup::{CGROUP_BYTES, parse_cgroup};
 use super::environ::{ENVIRON_BYTES, parse_environ};
 use super::folder::Folder;
-use super::mapped_devices::Listed;
+use super::mapped_devices::ProcEntry;
 use super::processes::Processes;
 use super::stat::{STAT_BYTES, parse_stat};
 use crate::model::reservation::{Reservation, names_devices};
@@ -42,7 +42,7 @@ const VARIABLES: [&str; 4] = [
 pub struct Reservations {
     roots: Roots,
     /// Who was looked at: by pid.
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, KnownReservation>,
     /// When everybody is to be listed again.
     list_ns: u64,
     processes: Processes,
@@ -51,18 +51,18 @@ pub struct Reservations {
 }
 
 #[derive(Debug)]
-struct Known {
-    listed: Listed,
+struct KnownReservation {
+    listed: ProcEntry,
     looks: u8,
     /// The last list in which it was looked at.
     looked_ns: u64,
     /// Whose GPUs it names, and when it started.
-    names: Option<(Key, u64)>,
+    names: Option<(ReservationHolder, u64)>,
 }
 
 /// A job or a container.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Key {
+enum ReservationHolder {
     Job(Arc<str>),
     Container(Arc<str>),
 }
@@ -99,7 +99,7 @@ impl Reservations {
         let is_listed = proc.entries(|name, inode| {
             let pid = std::str::from_utf8(name.to_bytes());
             if let Some(pid) = pid.ok().and_then(|name| name.parse().ok()) {
-                listing.push(Listed { pid, inode });
+                listing.push(ProcEntry { pid, inode });
             }
             true
         });
@@ -110,7 +110,7 @@ impl Reservations {
         let mut content = Vec::new();
         for listed in listing {
             let same = before.remove(&listed.pid).filter(|it| it.listed == listed);
-            let mut known = same.unwrap_or(Known {
+            let mut known = same.unwrap_or(KnownReservation {
                 listed,
                 looks: 0,
                 looked_ns: 0,
@@ -126,10 +126,10 @@ impl Reservations {
                 known.looks += 1;
                 known.looked_ns = now_ns;
                 match self.names(listed.pid, &mut content) {
-                    Look::Names(names) => known.names = names,
+                    ReservationScan::Names(names) => known.names = names,
                     // It may be held up in a driver, and whoever reads it with it: another time.
-                    Look::Later => known.looks -= 1,
-                    Look::Never => known.looks = LOOKS,
+                    ReservationScan::Later => known.looks -= 1,
+                    ReservationScan::Never => known.looks = LOOKS,
                 }
             }
             self.known.insert(listed.pid, known);
@@ -138,38 +138,43 @@ impl Reservations {
     }
 
     /// Whose GPUs a process names.
-    fn names(&self, pid: u32, content: &mut Vec<u8>) -> Look {
+    fn names(&self, pid: u32, content: &mut Vec<u8>) -> ReservationScan {
         let Ok(folder) = Folder::open(&self.roots.proc, pid) else {
-            return Look::Names(None);
+            return ReservationScan::Names(None);
         };
         if folder.read(c"stat", content, STAT_BYTES).is_err() {
-            return Look::Names(None);
+            return ReservationScan::Names(None);
         }
         let start_ticks = match parse_stat(content) {
-            Some(stat) if stat.is_kernel_thread => return Look::Never,
-            Some(stat) if stat.state == 'D' => return Look::Later,
+            Some(stat) if stat.is_kernel_thread => return ReservationScan::Never,
+            Some(stat) if stat.state == 'D' => return ReservationScan::Later,
             Some(stat) if !stat.is_exiting => stat.start_ticks,
-            _ => return Look::Names(None),
+            _ => return ReservationScan::Names(None),
         };
         if folder.read(c"environ", content, ENVIRON_BYTES).is_err() {
-            return Look::Names(None);
+            return ReservationScan::Names(None);
         }
         let environment = parse_environ(content);
         let mut values = VARIABLES.iter().filter_map(|name| environment.get(*name));
         if !values.any(|value| names_devices(value)) {
-            return Look::Names(None);
+            return ReservationScan::Names(None);
         }
         let read = folder.read(c"cgroup", content, CGROUP_BYTES);
         let place = read.ok().map(|()| parse_cgroup(content));
         let container = place.and_then(|place| place.container?.id.clone());
-        let job = || environment.get("SLURM_JOB_ID").cloned().map(Key::Job);
-        let key = container.map(Key::Container).or_else(job);
-        Look::Names(key.map(|key| (key, start_ticks)))
+        let job = || {
+            environment
+                .get("SLURM_JOB_ID")
+                .cloned()
+                .map(ReservationHolder::Job)
+        };
+        let key = container.map(ReservationHolder::Container).or_else(job);
+        ReservationScan::Names(key.map(|key| (key, start_ticks)))
     }
 
     /// What those who name GPUs prove.
     fn ask(&mut self, now_ns: u64) -> Arc<[Reservation]> {
-        let mut by_key: BTreeMap<&Key, Vec<(u64, u32)>> = BTreeMap::new();
+        let mut by_key: BTreeMap<&ReservationHolder, Vec<(u64, u32)>> = BTreeMap::new();
         for known in self.known.values() {
             if let Some((key, start_ticks)) = &known.names {
                 let processes = by_key.entry(key).or_default();
@@ -200,8 +205,8 @@ impl Reservations {
 }
 
 /// What a look at a process came to.
-enum Look {
-    Names(Option<(Key, u64)>),
+enum ReservationScan {
+    Names(Option<(ReservationHolder, u64)>),
     /// It cannot be read without being held up.
     Later,
     /// It is the kernel's own.

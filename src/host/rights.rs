@@ -25,7 +25,7 @@ const STATUS_BYTES: u64 = 16 << 10;
 
 /// What came of the attempt to see which files a process holds open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sight {
+pub enum Visibility {
     /// They were read.
     Seen,
     /// The kernel refused.
@@ -42,9 +42,9 @@ pub struct Rights {
     /// The effective capabilities have `CAP_SYS_PTRACE`; `None` where that cannot be read.
     pub can_trace: Option<bool>,
     /// Of the first process of this pid namespace.
-    pub first: Sight,
+    pub first: Visibility,
     /// Of a process of another user.
-    pub other_user: Sight,
+    pub other_user: Visibility,
 }
 
 /// Finds out by reading descriptors of others under `proc`.
@@ -60,28 +60,28 @@ pub fn read_rights(proc: &Path) -> Rights {
 
 /// Reads what the descriptors in a folder `fd` are; of those one is enough, for the kernel judges by
 /// the process.
-fn look_at(folder: &Path) -> Sight {
+fn look_at(folder: &Path) -> Visibility {
     let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
-        Err(error) if refused(&error) => return Sight::Refused,
-        Err(_) => return Sight::Nobody,
+        Err(error) if refused(&error) => return Visibility::Refused,
+        Err(_) => return Visibility::Nobody,
     };
     for entry in entries.filter_map(Result::ok) {
         match fs::read_link(entry.path()) {
-            Ok(_) => return Sight::Seen,
-            Err(error) if refused(&error) => return Sight::Refused,
+            Ok(_) => return Visibility::Seen,
+            Err(error) if refused(&error) => return Visibility::Refused,
             // Closed since it was listed.
             Err(_) => {}
         }
     }
     // It holds nothing open, as the kernel's own threads do, and proves nothing.
-    Sight::Nobody
+    Visibility::Nobody
 }
 
-fn look_at_another_users(proc: &Path, own: u32) -> Sight {
+fn look_at_another_users(proc: &Path, own: u32) -> Visibility {
     let Ok(entries) = fs::read_dir(proc) else {
-        return Sight::Nobody;
+        return Visibility::Nobody;
     };
     entries
         .filter_map(Result::ok)
@@ -92,8 +92,8 @@ fn look_at_another_users(proc: &Path, own: u32) -> Sight {
         .take(MOST_TRIED)
         .filter(|entry| entry.metadata().is_ok_and(|metadata| metadata.uid() != own))
         .map(|entry| look_at(&entry.path().join("fd")))
-        .find(|sight| *sight != Sight::Nobody)
-        .unwrap_or(Sight::Nobody)
+        .find(|sight| *sight != Visibility::Nobody)
+        .unwrap_or(Visibility::Nobody)
 }
 
 fn read_can_trace(proc: &Path) -> Option<bool> {
@@ -222,19 +222,25 @@ mod tests {
     fn one_descriptor_that_can_be_read_is_enough_and_none_proves_nothing() {
         let proc = tempfile::tempdir().unwrap();
         let folder = proc.path().join("1/fd");
-        assert_eq!(look_at(&folder), Sight::Nobody);
+        assert_eq!(look_at(&folder), Visibility::Nobody);
         fs::create_dir_all(&folder).unwrap();
-        assert_eq!(look_at(&folder), Sight::Nobody);
+        assert_eq!(look_at(&folder), Visibility::Nobody);
         std::os::unix::fs::symlink("/dev/null", folder.join("0")).unwrap();
-        assert_eq!(look_at(&folder), Sight::Seen);
+        assert_eq!(look_at(&folder), Visibility::Seen);
         let rights = read_rights(proc.path());
-        assert_eq!((rights.first, rights.can_trace), (Sight::Seen, None));
+        assert_eq!((rights.first, rights.can_trace), (Visibility::Seen, None));
 
         let own = fs::metadata(proc.path()).unwrap().uid();
-        assert_eq!(look_at_another_users(proc.path(), own), Sight::Nobody);
-        assert_eq!(look_at_another_users(proc.path(), own + 1), Sight::Seen);
+        assert_eq!(look_at_another_users(proc.path(), own), Visibility::Nobody);
+        assert_eq!(
+            look_at_another_users(proc.path(), own + 1),
+            Visibility::Seen
+        );
         fs::rename(proc.path().join("1"), proc.path().join("self")).unwrap();
-        assert_eq!(look_at_another_users(proc.path(), own + 1), Sight::Nobody);
+        assert_eq!(
+            look_at_another_users(proc.path(), own + 1),
+            Visibility::Nobody
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod shapes;
 
 use std::borrow::Cow;
 
-use names::{Verdict, judge};
+use names::{Secrecy, judge};
 pub(super) use shapes::is_opaque;
 use shapes::{find_token, is_basic};
 
@@ -69,13 +69,13 @@ fn ends_value(c: char) -> bool {
 
 /// Hides the secrets of a whole argv, in place.
 pub(super) fn hide(arguments: &mut [Cow<'_, str>]) {
-    let mut line = Line::default();
+    let mut line = SecretScan::default();
     let mut is_script = false;
     for argument in arguments {
         let form = if is_script {
-            Form::Script
+            WordKind::Script
         } else {
-            Form::Argument
+            WordKind::Argument
         };
         let hides = line.hide(argument, form);
         // What `-c` is followed by is text of many words, not one variable of any content.
@@ -96,7 +96,7 @@ pub(super) fn hide_in_value(value: &mut Cow<'_, str>) {
 
 /// Goes through the words of a command, in order.
 #[derive(Default)]
-struct Line {
+struct SecretScan {
     /// What the last word says of the one to come.
     follows: Follows,
     /// The option of the program that is run whose value is a secret.
@@ -107,7 +107,7 @@ struct Line {
 
 /// What a word is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum WordKind {
     /// An argument of its own: what begins with a name and `=` is a value to its end.
     Argument,
     /// An argument that is text of many words.
@@ -124,16 +124,16 @@ enum Follows {
     /// The name of a parameter.
     Name,
     /// A value.
-    Value(Verdict),
+    Value(Secrecy),
     /// What follows `Bearer`.
     Bearer,
     /// What follows `Basic`.
     Basic,
 }
 
-impl Line {
+impl SecretScan {
     /// The word without its secrets; `None` where it has none.
-    fn hide(&mut self, word: &str, form: Form) -> Option<String> {
+    fn hide(&mut self, word: &str, form: WordKind) -> Option<String> {
         let follows = std::mem::take(&mut self.follows);
         match follows {
             Follows::Name if is_a_word(word) => {
@@ -163,7 +163,7 @@ impl Line {
         {
             // A port, a number of rows, a folder that is mapped are none.
             if rest.is_empty() {
-                self.follows = Follows::Value(Verdict::Secret);
+                self.follows = Follows::Value(Secrecy::Secret);
                 return None;
             }
             return (!rest.contains(['=', ':', '/']) && rest.parse::<u32>().is_err())
@@ -178,17 +178,17 @@ impl Line {
             return hide_tokens(word);
         }
         if let Some(pair) = word.strip_prefix("-u")
-            && let Some(pair) = hidden(Verdict::IfPair, pair)
+            && let Some(pair) = hidden(Secrecy::IfPair, pair)
         {
             return Some(format!("-u{pair}"));
         }
-        if form == Form::Argument
+        if form == WordKind::Argument
             && let Some(hidden) = hide_assigned(word)
         {
             return Some(hidden);
         }
         self.follows = after(word);
-        match form == Form::Word || !word.contains(char::is_whitespace) {
+        match form == WordKind::Word || !word.contains(char::is_whitespace) {
             true => hide_in_word(word),
             false => hide_in_text(word),
         }
@@ -251,11 +251,11 @@ fn within_quotes(word: &str) -> String {
 }
 
 /// A value by what its name says of it; `None` where it is not hidden as a whole or in part.
-fn hidden(verdict: Verdict, value: &str) -> Option<String> {
+fn hidden(verdict: Secrecy, value: &str) -> Option<String> {
     if is_hidden(verdict, value) {
         return Some(HIDDEN.to_owned());
     }
-    if verdict == Verdict::IfPair
+    if verdict == Secrecy::IfPair
         && let Some((name, secret)) = unquoted(value).split_once(':')
     {
         let is_number = |text: &str| text.parse::<u32>().is_ok();
@@ -268,15 +268,15 @@ fn hidden(verdict: Verdict, value: &str) -> Option<String> {
 }
 
 /// Whether the whole of a value is hidden.
-fn is_hidden(verdict: Verdict, value: &str) -> bool {
+fn is_hidden(verdict: Secrecy, value: &str) -> bool {
     let says_nothing = || {
         let words = ["", "true", "false", "none", "null", "auto"];
         words.iter().any(|word| value.eq_ignore_ascii_case(word))
     };
     match verdict {
-        Verdict::Plain | Verdict::IfPair => is_opaque(value),
-        Verdict::IfOpaque => is_opaque(value) || is_key_of_login(value),
-        Verdict::Secret | Verdict::Line => !says_nothing(),
+        Secrecy::Plain | Secrecy::IfPair => is_opaque(value),
+        Secrecy::IfOpaque => is_opaque(value) || is_key_of_login(value),
+        Secrecy::Secret | Secrecy::Line => !says_nothing(),
     }
 }
 
@@ -289,7 +289,7 @@ fn hide_assigned(argument: &str) -> Option<String> {
     }
     let verdict = judge(name.trim_start_matches('-'));
     // An address is of parts, some of which say something.
-    let is_whole = verdict >= Verdict::Secret || !value.contains("://");
+    let is_whole = verdict >= Secrecy::Secret || !value.contains("://");
     let hidden = is_whole.then(|| hidden(verdict, value)).flatten();
     // `--args="--token x"`
     let within = || {
@@ -307,7 +307,7 @@ fn hide_in_text(text: &str) -> Option<String> {
     let text = by_place.as_deref().unwrap_or(text);
     let mut shown = String::new();
     let mut rest = text;
-    let mut line = Line::default();
+    let mut line = SecretScan::default();
     let mut is_changed = false;
     while !rest.is_empty() {
         let start = rest.find(|c: char| !c.is_whitespace());
@@ -327,8 +327,8 @@ fn hide_in_text(text: &str) -> Option<String> {
     if is_changed { Some(shown) } else { by_place }
 }
 
-impl Line {
-    /// As [`Line::hide`], of a word of a text, in which what stands within a word was hidden already.
+impl SecretScan {
+    /// As [`SecretScan::hide`], of a word of a text, in which what stands within a word was hidden already.
     fn hide_word(&mut self, word: &str) -> Option<String> {
         if word.is_empty() || word.contains(HIDDEN) {
             self.follows = Follows::Nothing;
@@ -338,13 +338,13 @@ impl Line {
         let bare = word.trim_start_matches(['"', '\'', '`', '(', '{']);
         let opened = word.len() - bare.len();
         let hides_next =
-            matches!(self.follows, Follows::Value(verdict) if verdict >= Verdict::Secret);
+            matches!(self.follows, Follows::Value(verdict) if verdict >= Secrecy::Secret);
         if hides_next && !bare.starts_with('-') {
-            let hidden = hidden(Verdict::Secret, unquoted(word));
+            let hidden = hidden(Secrecy::Secret, unquoted(word));
             self.follows = Follows::Nothing;
             return hidden.map(|_| within_quotes(word));
         }
-        let hidden = self.hide(bare, Form::Word)?;
+        let hidden = self.hide(bare, WordKind::Word)?;
         Some(format!("{}{hidden}", &word[..opened]))
     }
 }
@@ -498,7 +498,7 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<(usize, usize, S
         && !is_quoted
         && !matches!(previous, None | Some('{' | ',' | '"' | '\'' | '\n' | '('))
     {
-        let is_header = judge(name) == Verdict::Line;
+        let is_header = judge(name) == Secrecy::Line;
         if !is_header {
             return None;
         }
@@ -513,7 +513,7 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<(usize, usize, S
     let begin = text.len() - value.len();
     // What says nothing of itself is looked at only so far, or a text of signs would be gone through
     // once for each of them.
-    let text = match verdict >= Verdict::Secret {
+    let text = match verdict >= Secrecy::Secret {
         true => text,
         false => {
             let far =
@@ -522,7 +522,7 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<(usize, usize, S
         }
     };
     let value = &text[begin..];
-    if verdict == Verdict::Line && is_colon && !is_quoted {
+    if verdict == Secrecy::Line && is_colon && !is_quoted {
         // To the end of what encloses the header.
         let end = match previous {
             Some(quote @ ('"' | '\'')) => value.find(quote),
@@ -554,15 +554,15 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<(usize, usize, S
         }
         None => {
             // Of rows of signs each value ends before the next, unless it is a secret.
-            let ends = |c| ends_value(c) || (verdict < Verdict::Secret && matches!(c, '=' | ':'));
-            let by_colon = verdict != Verdict::IfPair;
+            let ends = |c| ends_value(c) || (verdict < Secrecy::Secret && matches!(c, '=' | ':'));
+            let by_colon = verdict != Secrecy::IfPair;
             let ends = |c| ends(c) && (by_colon || c != ':');
             (begin, begin + value.find(ends).unwrap_or(value.len()))
         }
     };
     let value = &text[inner..end];
     // An address is of parts, some of which say something.
-    if verdict < Verdict::Secret && value.contains("://") {
+    if verdict < Secrecy::Secret && value.contains("://") {
         return None;
     }
     let instead = hidden(verdict, value)?;

@@ -52,7 +52,7 @@ pub(super) fn shares_network(roots: &Roots, folder: &Folder) -> Option<bool> {
 /// too many sockets.
 pub(super) fn holds_listener(roots: &Roots, folder: &Folder, address: SocketAddr) -> Option<bool> {
     let mut takers: Vec<(Reach, u64)> = Vec::new();
-    for table in [Table::Tcp, Table::Tcp6] {
+    for table in [SocketTable::Tcp, SocketTable::Tcp6] {
         let is_whole = table.read(folder, |socket| {
             takers.extend(socket.reach(address).map(|reach| (reach, socket.inode)));
         });
@@ -159,7 +159,7 @@ impl Listening {
                 tables: [None, None, None],
             });
             // The cheapest first.
-            let order = [Table::Unix, Table::Tcp, Table::Tcp6];
+            let order = [SocketTable::Unix, SocketTable::Tcp, SocketTable::Tcp6];
             for (table, known) in order.iter().zip(&mut known.tables) {
                 if known.is_none() {
                     *known = if_readable(table.read_inodes(folder))?;
@@ -201,12 +201,12 @@ fn read_namespace(folder: &Folder, name: &std::ffi::CStr) -> Option<u64> {
 /// A socket that listens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Socket<'a> {
-    place: Place<'a>,
+    place: SocketKind<'a>,
     inode: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place<'a> {
+enum SocketKind<'a> {
     Tcp(IpAddr, u16),
     /// Empty where it has no name.
     Unix(&'a [u8]),
@@ -228,7 +228,7 @@ enum Reach {
 impl Socket<'_> {
     /// How a connection to this address may reach it; `None` where it cannot.
     fn reach(&self, wanted: SocketAddr) -> Option<Reach> {
-        let Place::Tcp(bound, port) = self.place else {
+        let SocketKind::Tcp(bound, port) = self.place else {
             return None;
         };
         if port != wanted.port() {
@@ -247,7 +247,7 @@ impl Socket<'_> {
 
 /// What a line says.
 #[derive(Debug)]
-enum Line<'a> {
+enum SocketLine<'a> {
     Listens(Socket<'a>),
     /// A connection that is not made yet: older kernels list these among those who listen.
     Other,
@@ -257,13 +257,13 @@ enum Line<'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Table {
+enum SocketTable {
     Tcp,
     Tcp6,
     Unix,
 }
 
-impl Table {
+impl SocketTable {
     /// Calls `each` with every socket that listens. `false` where the table is longer than is read.
     ///
     /// # Errors
@@ -297,9 +297,9 @@ impl Table {
                     continue;
                 }
                 match self.parse(line.trim_ascii_end()) {
-                    Some(Line::Listens(socket)) => each(socket),
-                    Some(Line::Connected) => return Ok(true),
-                    Some(Line::Other) | None => {}
+                    Some(SocketLine::Listens(socket)) => each(socket),
+                    Some(SocketLine::Connected) => return Ok(true),
+                    Some(SocketLine::Other) | None => {}
                 }
                 line.clear();
             }
@@ -311,9 +311,9 @@ impl Table {
         let mut places = Vec::new();
         let is_whole = self.read(folder, |socket| {
             let bound = match socket.place {
-                Place::Tcp(address, port) => Bound::Tcp(port, address),
-                Place::Unix(name) => Bound::Unix(String::from_utf8_lossy(name).into()),
-                Place::OfDriver => Bound::OfDriver,
+                SocketKind::Tcp(address, port) => Bound::Tcp(port, address),
+                SocketKind::Unix(name) => Bound::Unix(String::from_utf8_lossy(name).into()),
+                SocketKind::OfDriver => Bound::OfDriver,
             };
             places.push((socket.inode, bound));
         })?;
@@ -322,7 +322,7 @@ impl Table {
     }
 
     /// Reads a line; `None` for the heading and for what Linux does not write.
-    fn parse(self, line: &[u8]) -> Option<Line<'_>> {
+    fn parse(self, line: &[u8]) -> Option<SocketLine<'_>> {
         match self {
             Self::Tcp | Self::Tcp6 => parse_tcp(line),
             Self::Unix => parse_unix(line),
@@ -331,7 +331,7 @@ impl Table {
 }
 
 /// `  0: 0100007F:22B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 8841 1 …`
-fn parse_tcp(line: &[u8]) -> Option<Line<'_>> {
+fn parse_tcp(line: &[u8]) -> Option<SocketLine<'_>> {
     /// As in the kernel's `include/net/tcp_states.h`.
     const SYN_RECEIVED: u8 = 3;
     const LISTEN: u8 = 10;
@@ -342,12 +342,12 @@ fn parse_tcp(line: &[u8]) -> Option<Line<'_>> {
     let inode = fields.nth(5)?.parse().ok()?;
     let (address, port) = local.split_once(':')?;
     Some(match state {
-        LISTEN => Line::Listens(Socket {
-            place: Place::Tcp(parse_address(address)?, u16::from_str_radix(port, 16).ok()?),
+        LISTEN => SocketLine::Listens(Socket {
+            place: SocketKind::Tcp(parse_address(address)?, u16::from_str_radix(port, 16).ok()?),
             inode,
         }),
-        SYN_RECEIVED => Line::Other,
-        _ => Line::Connected,
+        SYN_RECEIVED => SocketLine::Other,
+        _ => SocketLine::Connected,
     })
 }
 
@@ -374,7 +374,7 @@ fn parse_address(hexadecimal: &str) -> Option<IpAddr> {
 ///
 /// Only stream sockets count: the driver's library itself listens on one of sequenced packets
 /// (`@cuda-uvmfd-…`) in every process that has a context, which is told apart.
-fn parse_unix(line: &[u8]) -> Option<Line<'_>> {
+fn parse_unix(line: &[u8]) -> Option<SocketLine<'_>> {
     /// `__SO_ACCEPTCON` of the kernel's `include/uapi/linux/net.h`.
     const ACCEPTS: u32 = 1 << 16;
     /// `SOCK_STREAM`, as it is printed.
@@ -398,16 +398,16 @@ fn parse_unix(line: &[u8]) -> Option<Line<'_>> {
     let inode = (field()?, field()?).1.parse().ok()?;
     let name = rest.strip_prefix(b" ").unwrap_or(rest);
     if flags & ACCEPTS != 0 && kind == PACKETS && name.starts_with(b"@cuda-uvmfd-") {
-        return Some(Line::Listens(Socket {
-            place: Place::OfDriver,
+        return Some(SocketLine::Listens(Socket {
+            place: SocketKind::OfDriver,
             inode,
         }));
     }
     if flags & ACCEPTS == 0 || kind != STREAM {
-        return Some(Line::Other);
+        return Some(SocketLine::Other);
     }
-    Some(Line::Listens(Socket {
-        place: Place::Unix(name),
+    Some(SocketLine::Listens(Socket {
+        place: SocketKind::Unix(name),
         inode,
     }))
 }

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use super::Error;
+use super::HostError;
 use super::folder::{Folder, is_gone};
 
 /// The longest line that is read: 52 numbers of 20 digits and a name.
@@ -154,7 +154,7 @@ pub fn terminal_name(device: u32) -> Option<String> {
 /// # Errors
 ///
 /// Where its stat file cannot be read, or is none.
-pub fn read_start_ticks(proc: &Path, pid: u32) -> Result<Option<u64>, Error> {
+pub fn read_start_ticks(proc: &Path, pid: u32) -> Result<Option<u64>, HostError> {
     let path = || proc.join(pid.to_string()).join("stat");
     let mut content = Vec::new();
     let read =
@@ -163,10 +163,10 @@ pub fn read_start_ticks(proc: &Path, pid: u32) -> Result<Option<u64>, Error> {
         Ok(()) => match parse_stat(&content) {
             Some(stat) if stat.is_released => Ok(None),
             Some(stat) => Ok(Some(stat.start_ticks)),
-            None => Err(Error::Malformed { path: path() }),
+            None => Err(HostError::Malformed { path: path() }),
         },
         Err(errno) if is_gone(errno) => Ok(None),
-        Err(errno) => Err(Error::Read {
+        Err(errno) => Err(HostError::Read {
             path: path(),
             errno,
         }),

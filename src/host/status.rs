@@ -2,7 +2,7 @@
 
 /// What is taken from a process's status. What the file does not hold is `None`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Status<'a> {
+pub struct ProcStatus<'a> {
     /// The kernel's short name, with `\` and newlines escaped by the kernel.
     pub name: Option<&'a [u8]>,
     /// Real user id.
@@ -16,7 +16,7 @@ pub struct Status<'a> {
     pub nspid: &'a [u8],
 }
 
-impl Status<'_> {
+impl ProcStatus<'_> {
     /// Its pid in each pid namespace that it is in, the reader's own first, the innermost last. Empty
     /// where the kernel does not tell.
     pub fn pids(&self) -> Vec<u32> {
@@ -27,8 +27,8 @@ impl Status<'_> {
 }
 
 /// Reads the content of `/proc/PID/status`, of which the end may be missing.
-pub fn parse_status(bytes: &[u8]) -> Status<'_> {
-    let mut status = Status::default();
+pub fn parse_status(bytes: &[u8]) -> ProcStatus<'_> {
+    let mut status = ProcStatus::default();
     // A line without its newline was cut, and its last number with it.
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {
         let Some(line) = line.strip_suffix(b"\n") else {
@@ -61,7 +61,7 @@ mod tests {
         let bytes = b"Name:\tsystemd\nUmask:\t0022\nPid:\t42\nUid:\t1000\t0\t0\t0\nGroups:\t4 27 \nNSpid:\t42\t7\t1\nThreads:\t1\n";
         assert_eq!(
             parse_status(bytes),
-            Status {
+            ProcStatus {
                 name: Some(b"systemd"),
                 uid: Some(1000),
                 innermost_pid: Some(1),
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn what_is_cut_or_strange_is_unknown() {
-        assert_eq!(parse_status(b""), Status::default());
+        assert_eq!(parse_status(b""), ProcStatus::default());
         for unknown in [
             &b""[..],
             b"NSpid:\t\n",
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(parse_status(b"Uid:\t99999999999\t0\n").uid, None);
         assert_eq!(
             parse_status(b"Uid:\t\xff\t0\nNSpid:\t\n"),
-            Status::default()
+            ProcStatus::default()
         );
         assert_eq!(parse_status(b"Name:\t\\nUid:\\t0\nUid:\t5\n").uid, Some(5));
     }

@@ -13,10 +13,10 @@ const RETRY_NS: u64 = 60_000_000_000;
 
 /// The names that have been asked for.
 #[derive(Debug, Default)]
-pub struct Users(HashMap<u32, Answer>);
+pub struct Users(HashMap<u32, UserAnswer>);
 
 #[derive(Debug)]
-struct Answer {
+struct UserAnswer {
     name: Option<Arc<str>>,
     /// When to ask again, where the name service failed.
     retry_ns: Option<u64>,
@@ -47,7 +47,7 @@ impl Users {
         };
         self.0.insert(
             uid,
-            Answer {
+            UserAnswer {
                 name: name.clone(),
                 retry_ns,
             },

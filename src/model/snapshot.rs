@@ -431,13 +431,13 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
 /// What is lacking of a GPU's memory is worked out of the rest, or all of it is unknown.
 fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Memory>, D::Error> {
     #[derive(Deserialize)]
-    struct Told {
+    struct SnapshotOrFinding {
         total_bytes: Option<u64>,
         reserved_bytes: Option<u64>,
         used_bytes: Option<u64>,
         free_bytes: Option<u64>,
     }
-    let told: Option<Told> = Option::deserialize(deserializer)?;
+    let told: Option<SnapshotOrFinding> = Option::deserialize(deserializer)?;
     Ok(told.and_then(|told| {
         let total = told.total_bytes?;
         let reserved = told.reserved_bytes.unwrap_or_default();

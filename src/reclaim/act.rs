@@ -13,12 +13,12 @@ use std::sync::Arc;
 
 use super::guard::{Call, Guard, Protection};
 use super::handles::Handles;
-use super::ledger::{self, Actor, Entry, Event, Failure, Record};
-use super::process_control::{Answer, Handle, NotOpened, ProcessControl};
+use super::ledger::{self, Actor, Failure, LedgerEntry, LedgerEvent, LedgerSink};
+use super::process_control::{Handle, NotOpened, ProcessControl, RequestResult};
 use super::step::{
-    Measured, PendingRequest, ReclaimWay, Started, StepContext, StepEffect, StepState, Whom,
+    Measured, PendingRequest, Recipients, ReclaimWay, Started, StepContext, StepEffect, StepState,
 };
-use super::target::{Member, Target};
+use super::target::{Target, TargetProcess};
 use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, hold_anything};
 use crate::model::{Snapshot, Time};
 
@@ -54,7 +54,7 @@ pub struct StepInput<'a> {
 
 /// How far an act is.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Progress {
+pub enum ActProgress {
     /// There is nothing to do before then, unless a process exits, or a newer snapshot comes.
     Waiting {
         /// When.
@@ -71,7 +71,7 @@ pub struct Act {
     guard: Arc<Guard>,
     actor: Actor,
     target: Target,
-    stage: Stage,
+    stage: ActStage,
     held: Handles,
     baseline: Option<Baseline>,
     /// When the first deed was done.
@@ -85,12 +85,12 @@ pub struct Act {
     /// What somebody was asked and has not answered.
     asked: Option<PendingRequest>,
     /// What was answered last.
-    answer: Answer,
+    answer: RequestResult,
     is_begun: bool,
 }
 
 #[derive(Clone, PartialEq, Debug)]
-enum Stage {
+enum ActStage {
     /// Nothing has been done.
     Fresh,
     /// A step is due.
@@ -106,8 +106,8 @@ enum Stage {
 }
 
 /// What comes next within one call.
-enum Next {
-    Go(Stage),
+enum NextMove {
+    Go(ActStage),
     Wait(Time),
     End(Outcome),
 }
@@ -121,7 +121,7 @@ impl Act {
             guard,
             actor,
             target,
-            stage: Stage::Fresh,
+            stage: ActStage::Fresh,
             held: Handles::new(boot_id),
             baseline: None,
             first_deed: None,
@@ -129,7 +129,7 @@ impl Act {
             has_continued: false,
             is_shut: false,
             asked: None,
-            answer: Answer::Waiting,
+            answer: RequestResult::Waiting,
             is_begun: false,
         }
     }
@@ -142,13 +142,13 @@ impl Act {
     /// What it came to, once it is over.
     pub fn outcome(&self) -> Option<&Outcome> {
         match &self.stage {
-            Stage::Over(outcome) => Some(outcome),
+            ActStage::Over(outcome) => Some(outcome),
             _ => None,
         }
     }
 
     /// The members that were alive at the last look: those of whom the rule is asked.
-    pub fn alive(&self) -> Vec<&Member> {
+    pub fn alive(&self) -> Vec<&TargetProcess> {
         let members = self.target.members.iter();
         members
             .filter(|member| !self.held.has_ended(member.pid))
@@ -165,14 +165,14 @@ impl Act {
         &mut self,
         moment: StepInput<'_>,
         control: &mut dyn ProcessControl,
-        record: &mut dyn Record,
-    ) -> Result<Progress, ledger::Error> {
-        if let Stage::Over(outcome) = &self.stage {
-            return Ok(Progress::Ended(outcome.clone()));
+        record: &mut dyn LedgerSink,
+    ) -> Result<ActProgress, ledger::LedgerError> {
+        if let ActStage::Over(outcome) = &self.stage {
+            return Ok(ActProgress::Ended(outcome.clone()));
         }
         let result = self.go_on(moment, control, record);
         if result.is_err() && self.outcome().is_none() {
-            self.stage = Stage::Over(Outcome::StillAlive);
+            self.stage = ActStage::Over(Outcome::StillAlive);
         }
         result
     }
@@ -181,47 +181,52 @@ impl Act {
         &mut self,
         moment: StepInput<'_>,
         control: &mut dyn ProcessControl,
-        record: &mut dyn Record,
-    ) -> Result<Progress, ledger::Error> {
+        record: &mut dyn LedgerSink,
+    ) -> Result<ActProgress, ledger::LedgerError> {
         if !self.is_begun {
             self.is_begun = true;
             self.id = format!("{}-{}", moment.now.unix_milliseconds(), self.target.id).into();
             let target = Box::new(self.target.clone());
             let actor = self.actor.clone();
-            self.note(moment.now, Event::Begun { actor, target }, record)?;
+            self.note(moment.now, LedgerEvent::Begun { actor, target }, record)?;
         }
-        self.hear(moment.now, control, record)?;
+        self.record(moment.now, control, record)?;
         loop {
             let next = match self.stage.clone() {
-                Stage::Fresh => self.begin(moment, control),
-                Stage::Due(step) => self.take(step, moment, control, record)?,
-                Stage::Taken(step, until) => self.watch(step, until, moment, control),
-                Stage::Verifying { since, freed } => self.verify(since, freed, moment, control),
-                Stage::Over(outcome) => Next::End(outcome),
+                ActStage::Fresh => self.begin(moment, control),
+                ActStage::Due(step) => self.take(step, moment, control, record)?,
+                ActStage::Taken(step, until) => self.watch(step, until, moment, control),
+                ActStage::Verifying { since, freed } => self.verify(since, freed, moment, control),
+                ActStage::Over(outcome) => NextMove::End(outcome),
             };
             match next {
-                Next::Go(stage) => self.stage = stage,
-                Next::Wait(until) => return Ok(Progress::Waiting { until }),
-                Next::End(outcome) => {
-                    self.stage = Stage::Over(outcome.clone());
-                    self.note(moment.now, Event::Ended(outcome.clone()), record)?;
-                    return Ok(Progress::Ended(outcome));
+                NextMove::Go(stage) => self.stage = stage,
+                NextMove::Wait(until) => return Ok(ActProgress::Waiting { until }),
+                NextMove::End(outcome) => {
+                    self.stage = ActStage::Over(outcome.clone());
+                    self.note(moment.now, LedgerEvent::Ended(outcome.clone()), record)?;
+                    return Ok(ActProgress::Ended(outcome));
                 }
             }
         }
     }
 
-    fn note(&self, time: Time, event: Event, record: &mut dyn Record) -> Result<(), ledger::Error> {
+    fn note(
+        &self,
+        time: Time,
+        event: LedgerEvent,
+        record: &mut dyn LedgerSink,
+    ) -> Result<(), ledger::LedgerError> {
         let act = Arc::clone(&self.id);
-        record.write(&Entry { time, act, event })
+        record.write(&LedgerEntry { time, act, event })
     }
 
     /// Takes hold of everybody, before anything is sent to anybody.
-    fn begin(&mut self, moment: StepInput<'_>, control: &mut dyn ProcessControl) -> Next {
+    fn begin(&mut self, moment: StepInput<'_>, control: &mut dyn ProcessControl) -> NextMove {
         if let Some(command) = self.target.steps.first().and_then(|it| it.advice()) {
             let command = Arc::clone(command);
             let why = Protection::Owned { command };
-            return Next::End(Outcome::Protected { why });
+            return NextMove::End(Outcome::Protected { why });
         }
         if let Some(next) = self.still_due(moment) {
             return next;
@@ -232,17 +237,17 @@ impl Act {
             match self.held.open(member, is_member, control) {
                 // Who has gone needs nothing more.
                 Ok(()) | Err(NotOpened::Gone(_)) => {}
-                Err(error) => return Next::End(of_not_opened(error)),
+                Err(error) => return NextMove::End(of_not_opened(error)),
             }
         }
         if self.family(moment.snapshot, control).is_empty() {
-            return Next::End(Outcome::AlreadyGone);
+            return NextMove::End(Outcome::AlreadyGone);
         }
         // What a person named may have let go in the meantime.
         if self.target.call() == Call::Named
             && hold_anything(&self.target, moment.snapshot) == Some(false)
         {
-            return Next::End(Outcome::AlreadyGone);
+            return NextMove::End(Outcome::AlreadyGone);
         }
         for member in &self.target.members {
             let known = moment.snapshot.process(member.pid);
@@ -251,11 +256,11 @@ impl Act {
         }
         let everybody: Vec<Handle> = self.held.alive(control);
         if let Some(outcome) = self.forbids(&everybody, moment.snapshot, control) {
-            return Next::End(outcome);
+            return NextMove::End(outcome);
         }
         self.held.look_around(moment.snapshot, control);
         self.baseline = Some(Baseline::of(&self.target, moment.snapshot));
-        Next::Go(Stage::Due(0))
+        NextMove::Go(ActStage::Due(0))
     }
 
     /// Takes a step, if it still may.
@@ -264,28 +269,28 @@ impl Act {
         place: usize,
         moment: StepInput<'_>,
         control: &mut dyn ProcessControl,
-        record: &mut dyn Record,
-    ) -> Result<Next, ledger::Error> {
+        record: &mut dyn LedgerSink,
+    ) -> Result<NextMove, ledger::LedgerError> {
         let step = self.target.steps.get(place).cloned();
         let way = step.as_ref().map(|step| step.way());
         if let Some(next) = self.is_done(way.as_deref(), moment, control) {
             return Ok(next);
         }
         let Some(way) = way else {
-            return Ok(Next::End(self.alive_at_the_end(control)));
+            return Ok(NextMove::End(self.alive_at_the_end(control)));
         };
         if let Some(next) = self.still_due(moment) {
             return Ok(next);
         }
         let whom = way.recipients(&mut self.scene(moment.snapshot, control));
         if whom.is_empty() {
-            return Ok(Next::Go(Stage::Due(place + 1)));
+            return Ok(NextMove::Go(ActStage::Due(place + 1)));
         }
         if let Some(outcome) = self
             .forbids(&whom, moment.snapshot, control)
             .or_else(|| self.would_end_others(&whom, moment.snapshot, control))
         {
-            return Ok(Next::End(outcome));
+            return Ok(NextMove::End(outcome));
         }
         let mut context = StepContext {
             act: &self.id,
@@ -299,13 +304,13 @@ impl Act {
         let begun = way.execute(&mut context, &whom)?;
         self.has_continued |= context.has_continued;
         self.first_deed.get_or_insert(moment.now);
-        let taken = Next::Go(Stage::Taken(
+        let taken = NextMove::Go(ActStage::Taken(
             place,
             moment.now.plus_seconds(way.grace_seconds()),
         ));
         Ok(match begun {
             Started::PendingRequest(asked) => {
-                (self.asked, self.answer) = (Some(asked), Answer::Waiting);
+                (self.asked, self.answer) = (Some(asked), RequestResult::Waiting);
                 taken
             }
             // What is signalled after all may be started again.
@@ -313,7 +318,7 @@ impl Act {
                 self.is_shut = false;
                 taken
             }
-            Started::Ends(outcome) => Next::End(outcome),
+            Started::Ends(outcome) => NextMove::End(outcome),
         })
     }
 
@@ -334,7 +339,7 @@ impl Act {
 
     /// The members that are alive.
     fn family(&mut self, snapshot: &Snapshot, control: &mut dyn ProcessControl) -> Vec<Handle> {
-        self.scene(snapshot, control).alive(Whom::Family)
+        self.scene(snapshot, control).alive(Recipients::Family)
     }
 
     /// Waits for a step's effect.
@@ -344,7 +349,7 @@ impl Act {
         until: Time,
         moment: StepInput<'_>,
         control: &mut dyn ProcessControl,
-    ) -> Next {
+    ) -> NextMove {
         // What they have started since is found by those that are alive.
         let call = self.target.call();
         let now = moment.now;
@@ -355,14 +360,14 @@ impl Act {
         if let Some(next) = self.is_done(way.as_deref(), moment, control) {
             return next;
         }
-        let next = Next::Go(Stage::Due(place + 1));
+        let next = NextMove::Go(ActStage::Due(place + 1));
         let Some(way) = way else {
             return next;
         };
         match way.effect(&mut self.scene(moment.snapshot, control)) {
             StepEffect::Pending => {}
             StepEffect::Over => return next,
-            StepEffect::Ends(outcome) => return Next::End(outcome),
+            StepEffect::Ends(outcome) => return NextMove::End(outcome),
         }
         // Activity cancels.
         if moment.recheck == Recheck::NoLonger
@@ -371,28 +376,28 @@ impl Act {
             return next;
         }
         if moment.now < until {
-            return Next::Wait(until);
+            return NextMove::Wait(until);
         }
         let expired = way.expired(&self.scene(moment.snapshot, control));
-        expired.map_or(next, Next::End)
+        expired.map_or(next, NextMove::End)
     }
 
     /// Hears what came of what was asked, and writes it down.
-    fn hear(
+    fn record(
         &mut self,
         now: Time,
         control: &mut dyn ProcessControl,
-        record: &mut dyn Record,
-    ) -> Result<(), ledger::Error> {
+        record: &mut dyn LedgerSink,
+    ) -> Result<(), ledger::LedgerError> {
         if self.asked.is_none() {
             return Ok(());
         }
         self.answer = control.answer();
         let error = match &self.answer {
-            Answer::Waiting => return Ok(()),
-            Answer::Done => None,
-            Answer::AtWork => Some("it is at work".to_owned()),
-            Answer::Failed(error) | Answer::Restarts(error) => Some(error.clone()),
+            RequestResult::Waiting => return Ok(()),
+            RequestResult::Done => None,
+            RequestResult::AtWork => Some("it is at work".to_owned()),
+            RequestResult::Failed(error) | RequestResult::Restarts(error) => Some(error.clone()),
         };
         let Some(asked) = self.asked.take() else {
             return Ok(());
@@ -401,7 +406,7 @@ impl Act {
         let deed = asked.deed;
         let failure = error.map(|error| Failure { pid: None, error });
         let failures = failure.into_iter().collect();
-        self.note(now, Event::Done { deed, failures }, record)
+        self.note(now, LedgerEvent::Done { deed, failures }, record)
     }
 
     /// Whether no member is left, or those that are left have let go, or whatever else a way says is enough.
@@ -411,21 +416,21 @@ impl Act {
         way: Option<&dyn ReclaimWay>,
         moment: StepInput<'_>,
         control: &mut dyn ProcessControl,
-    ) -> Option<Next> {
+    ) -> Option<NextMove> {
         let since = moment.now;
         let alive = self.family(moment.snapshot, control);
         if self.first_deed.is_none() {
             let is_gone = alive.is_empty();
-            return is_gone.then_some(Next::End(Outcome::AlreadyGone));
+            return is_gone.then_some(NextMove::End(Outcome::AlreadyGone));
         }
         let measured = Measured {
-            is_nobody_left: alive.is_empty(),
+            are_all_gone: alive.is_empty(),
             is_back: alive.iter().all(|&handle| !self.held.is_adopted(handle))
                 && hold_anything(&self.target, moment.snapshot) == Some(false)
                 && matches!(self.compare(moment), Some(Back::Yes(_))),
         };
         let is_done = way.map_or(measured.is_all(), |way| way.is_done(&measured));
-        is_done.then_some(Next::Go(Stage::Verifying { since, freed: None }))
+        is_done.then_some(NextMove::Go(ActStage::Verifying { since, freed: None }))
     }
 
     fn verify(
@@ -434,7 +439,7 @@ impl Act {
         freed: Option<(u64, Time)>,
         moment: StepInput<'_>,
         control: &mut dyn ProcessControl,
-    ) -> Next {
+    ) -> NextMove {
         let freed = freed.or_else(|| match self.compare(moment) {
             Some(Back::Yes(bytes)) => Some((bytes, moment.snapshot.time)),
             _ => None,
@@ -451,28 +456,28 @@ impl Act {
             (Some((bytes, _)), Some(pid)) => {
                 let taken = self.taken_by(pid, moment.snapshot);
                 let bytes = bytes.saturating_sub(taken);
-                Next::End(Outcome::Respawned { pid, bytes })
+                NextMove::End(Outcome::Respawned { pid, bytes })
             }
             (None, Some(pid)) if moment.now >= look_out => {
-                Next::End(Outcome::Respawned { pid, bytes: 0 })
+                NextMove::End(Outcome::Respawned { pid, bytes: 0 })
             }
             (Some((bytes, at)), None) if moment.now >= look_out => {
                 let ms = at - self.first_deed.unwrap_or(since);
                 let ms = u64::try_from(ms).unwrap_or(0);
-                Next::End(Outcome::Freed { bytes, ms })
+                NextMove::End(Outcome::Freed { bytes, ms })
             }
             (Some(_), None) | (None, Some(_)) => {
-                self.stage = Stage::Verifying { since, freed };
-                Next::Wait(look_out)
+                self.stage = ActStage::Verifying { since, freed };
+                NextMove::Wait(look_out)
             }
             (None, None) if moment.now >= deadline => {
                 let holders = match self.compare(moment) {
                     Some(Back::NotYet(holders)) => holders,
                     _ => Vec::new(),
                 };
-                Next::End(Outcome::ExitedNotFreed { holders })
+                NextMove::End(Outcome::ExitedNotFreed { holders })
             }
-            (None, None) => Next::Wait(deadline),
+            (None, None) => NextMove::Wait(deadline),
         }
     }
 

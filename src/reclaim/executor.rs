@@ -10,11 +10,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::act::{Act, Progress, Recheck, StepInput};
+use super::act::{Act, ActProgress, Recheck, StepInput};
 use super::guard::Guard;
-use super::ledger::{self, Actor, Deed, Entry, Event, Failure, Ledger, Process, Record};
+use super::ledger::{
+    self, Actor, Deed, Failure, Ledger, LedgerEntry, LedgerEvent, LedgerProcess, LedgerSink,
+};
 use super::lock::{self, Lock};
-use super::policy::Pace;
+use super::policy::ReapPace;
 use super::process_control::{PidfdControl, ProcessControl};
 use super::recheck::recheck;
 use super::resume::resume;
@@ -27,21 +29,21 @@ use crate::model::{Snapshot, Time};
 
 /// Why nothing can be carried out.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ExecutorError {
     /// Another reaper is at work, or the lock cannot be taken.
     #[error(transparent)]
-    Lock(#[from] lock::Error),
+    Lock(#[from] lock::LockError),
     /// There can be no ledger.
     #[error(transparent)]
-    Ledger(#[from] ledger::Error),
+    Ledger(#[from] ledger::LedgerError),
 }
 
 /// What nothing is done without: the lock, the ledger, and control of processes.
 pub struct Tools {
     control: Box<dyn ProcessControl + Send>,
-    record: Box<dyn Record + Send>,
+    record: Box<dyn LedgerSink + Send>,
     unattended: Vec<Time>,
-    resumed: Vec<Process>,
+    resumed: Vec<LedgerProcess>,
     _lock: Option<Lock>,
 }
 
@@ -52,7 +54,7 @@ impl Tools {
     /// # Errors
     ///
     /// Another reaper is at work, or there can be no ledger.
-    pub fn open(folder: &Path, roots: &Roots, now: Time) -> Result<Self, Error> {
+    pub fn open(folder: &Path, roots: &Roots, now: Time) -> Result<Self, ExecutorError> {
         let lock = Lock::take(&folder.join(lock::FILE_NAME))?;
         let path = folder.join(ledger::FILE_NAME);
         let mut ledger = Ledger::open(&path)?;
@@ -71,7 +73,7 @@ impl Tools {
     /// Of other process control and another ledger, without a lock.
     pub(crate) fn new(
         control: Box<dyn ProcessControl + Send>,
-        record: Box<dyn Record + Send>,
+        record: Box<dyn LedgerSink + Send>,
     ) -> Self {
         Self {
             control,
@@ -89,12 +91,12 @@ impl Tools {
     }
 
     /// Whom an earlier gpumem, which was killed, had left stopped, and who were sent SIGCONT.
-    pub fn resumed(&self) -> &[Process] {
+    pub fn resumed(&self) -> &[LedgerProcess] {
         &self.resumed
     }
 
     /// When an act of which nobody is asked may begin at this pace; not before `now`.
-    pub fn earliest(&self, pace: Pace, now: Time) -> Time {
+    pub fn earliest(&self, pace: ReapPace, now: Time) -> Time {
         pace.next(&self.unattended, now)
     }
 }
@@ -184,7 +186,7 @@ impl Executor {
         &mut self,
         sample: &JudgedSample<'_>,
         observer: &mut dyn Observer,
-    ) -> Result<Option<Progress>, ledger::Error> {
+    ) -> Result<Option<ActProgress>, ledger::LedgerError> {
         let place = self.place;
         let Some(target) = self.targets.get(place) else {
             return Ok(None);
@@ -205,8 +207,8 @@ impl Executor {
         };
         let progress = act.advance(moment, &mut *self.tools.control, &mut record)?;
         match &progress {
-            Progress::Waiting { until } => observer.waiting(place, *until),
-            Progress::Ended(outcome) => {
+            ActProgress::Waiting { until } => observer.waiting(place, *until),
+            ActProgress::Ended(outcome) => {
                 self.act = None;
                 self.tools.control.release();
                 self.place += 1;
@@ -226,11 +228,11 @@ impl Executor {
         &mut self,
         samples: &mut dyn SampleSource,
         observer: &mut dyn Observer,
-    ) -> Result<Option<Outcome>, ledger::Error> {
+    ) -> Result<Option<Outcome>, ledger::LedgerError> {
         while let Some(sample) = samples.sample() {
             match self.advance(&sample, observer)? {
-                Some(Progress::Waiting { until }) => samples.wait(until),
-                Some(Progress::Ended(outcome)) => return Ok(Some(outcome)),
+                Some(ActProgress::Waiting { until }) => samples.wait(until),
+                Some(ActProgress::Ended(outcome)) => return Ok(Some(outcome)),
                 None => break,
             }
         }
@@ -249,20 +251,20 @@ fn recheck_by(act: &Act, sample: &JudgedSample<'_>) -> Recheck {
 
 /// The ledger, and who is told what it was told.
 struct ObservedRecord<'a> {
-    record: &'a mut dyn Record,
+    record: &'a mut dyn LedgerSink,
     place: usize,
     observer: &'a mut dyn Observer,
 }
 
-impl Record for ObservedRecord<'_> {
-    fn write(&mut self, entry: &Entry) -> Result<(), ledger::Error> {
+impl LedgerSink for ObservedRecord<'_> {
+    fn write(&mut self, entry: &LedgerEntry) -> Result<(), ledger::LedgerError> {
         self.record.write(entry)?;
         match &entry.event {
-            Event::Intended(deed) => self.observer.intended(self.place, deed),
-            Event::Done { failures, .. } if !failures.is_empty() => {
+            LedgerEvent::Intended(deed) => self.observer.intended(self.place, deed),
+            LedgerEvent::Done { failures, .. } if !failures.is_empty() => {
                 self.observer.failed(self.place, failures);
             }
-            Event::Begun { .. } | Event::Done { .. } | Event::Ended(_) => {}
+            LedgerEvent::Begun { .. } | LedgerEvent::Done { .. } | LedgerEvent::Ended(_) => {}
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::keep::{Keep, VARIABLE};
+use super::keep::{KeepEnd, VARIABLE};
 use super::policy::Policy;
 use crate::host::{Guarded, Ourselves};
 use crate::model::program::DISPLAYS;
@@ -350,7 +350,7 @@ impl Guard {
                 what: "whether its owner keeps it (its environment)".into(),
             });
         };
-        let keep = Keep::parse(environment.get(VARIABLE)?);
+        let keep = KeepEnd::parse(environment.get(VARIABLE)?);
         let owner = process.uid;
         let counts = self.policy.others_may_keep
             || owner.is_none_or(|uid| uid == 0 || uid == self.ourselves.uid);

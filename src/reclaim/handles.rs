@@ -10,12 +10,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::guard::{Call, Guard, is_gpu_open};
-use super::ledger::Process;
+use super::ledger::LedgerProcess;
 use super::plan::WORKING_CPU_PERCENT;
 use super::process_control::{Approved, Handle, NotOpened, ProcessControl};
 use super::respawn::Respawn;
-use super::target::{Member, Target};
-use crate::host::{Guarded, Listed};
+use super::target::{Target, TargetProcess};
+use crate::host::{Guarded, ListedProcess};
 use crate::model::{self, Snapshot, Time};
 
 /// How old a process is at least when it is added, by when it was first seen, in seconds: between its
@@ -42,8 +42,8 @@ pub(super) struct HeldProcess {
 
 impl HeldProcess {
     /// As it is written down.
-    pub fn process(&self) -> Process {
-        Process {
+    pub fn process(&self) -> LedgerProcess {
+        LedgerProcess {
             pid: self.pid,
             start_ticks: self.start_ticks,
         }
@@ -76,7 +76,7 @@ impl Handles {
     /// Takes hold of a member, or the launcher, of a target.
     pub fn open(
         &mut self,
-        member: &Member,
+        member: &TargetProcess,
         is_member: bool,
         control: &mut dyn ProcessControl,
     ) -> Result<(), NotOpened> {
@@ -232,7 +232,7 @@ impl Handles {
         }
     }
 
-    fn adopt_one(&mut self, it: &Listed, uid: u32, control: &mut dyn ProcessControl) {
+    fn adopt_one(&mut self, it: &ListedProcess, uid: u32, control: &mut dyn ProcessControl) {
         // HeldProcess that has gone meanwhile is no loss.
         let Ok(handle) = control.open(&Approved {
             pid: it.pid,
@@ -262,7 +262,7 @@ impl Handles {
         control: &mut dyn ProcessControl,
     ) -> Vec<u32> {
         let listed = control.list();
-        let is_held = |it: &Listed| {
+        let is_held = |it: &ListedProcess| {
             let key = (it.pid, it.start_ticks);
             self.all.iter().any(|one| (one.pid, one.start_ticks) == key)
         };
@@ -298,12 +298,12 @@ impl Handles {
         control: &mut dyn ProcessControl,
     ) -> Option<u32> {
         let listed = control.list();
-        let is_new = |it: &&Listed| {
+        let is_new = |it: &&ListedProcess| {
             let key = (it.pid, it.start_ticks);
             !self.present.contains(&key)
                 && self.all.iter().all(|one| (one.pid, one.start_ticks) != key)
         };
-        let new: Vec<&Listed> = listed.iter().filter(is_new).collect();
+        let new: Vec<&ListedProcess> = listed.iter().filter(is_new).collect();
         self.respawn.find(target, &new, snapshot, control)
     }
 }
@@ -326,7 +326,7 @@ pub(super) fn holds_gpu(pid: u32, facts: &Guarded, snapshot: &Snapshot) -> Optio
 fn may_be_added(
     call: Call,
     guard: &Guard,
-    it: &Listed,
+    it: &ListedProcess,
     facts: &Guarded,
     snapshot: &Snapshot,
 ) -> bool {
@@ -354,7 +354,7 @@ fn may_be_added(
 
 /// A process as a snapshot would show it: what is not read of it by now is what is known of its parent,
 /// whose place it shares, or unknown.
-fn newborn(it: &Listed, facts: &Guarded, snapshot: &Snapshot) -> model::Process {
+fn newborn(it: &ListedProcess, facts: &Guarded, snapshot: &Snapshot) -> model::Process {
     let shown = snapshot.process(it.pid);
     if let Some(shown) = shown.filter(|shown| shown.start_ticks == Some(it.start_ticks)) {
         return model::Process {

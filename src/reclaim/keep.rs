@@ -19,7 +19,7 @@ const LAST_ZONE_HOURS: i8 = -12;
 
 /// What a value says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Keep {
+pub enum KeepEnd {
     /// Not to keep it.
     No,
     /// To keep it until then.
@@ -28,7 +28,7 @@ pub enum Keep {
     Always,
 }
 
-impl Keep {
+impl KeepEnd {
     /// Reads a value: `2026-12-01` (through that day, wherever it ends last), RFC 3339, or a word.
     pub fn parse(value: &str) -> Self {
         let value = value.trim();
@@ -88,7 +88,7 @@ mod tests {
             ("2026-12-01 10:00", "2026-12-01T22:00:00Z"),
             (" 2026-12-01 ", "2026-12-02T12:00:00Z"),
         ] {
-            let keep = Keep::parse(value);
+            let keep = KeepEnd::parse(value);
             assert_eq!(keep.until(), Some(time(end)), "{value}");
             assert!(keep.is_in_force(time(end).plus_seconds(-1.0)));
             assert!(!keep.is_in_force(time(end)));
@@ -110,10 +110,10 @@ mod tests {
             "20261201T",
             "9999-12-31",
         ] {
-            assert_eq!(Keep::parse(value), Keep::Always, "{value}");
+            assert_eq!(KeepEnd::parse(value), KeepEnd::Always, "{value}");
         }
         for value in ["0", "No", " off ", "FALSE"] {
-            assert!(!Keep::parse(value).is_in_force(time("2026-01-01T00:00:00Z")));
+            assert!(!KeepEnd::parse(value).is_in_force(time("2026-01-01T00:00:00Z")));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::target::Member;
+use super::target::TargetProcess;
 use crate::model::Process;
 use crate::model::snapshot::Parent;
 
@@ -26,7 +26,7 @@ const LAUNCHERS: &[&str] = &[
 
 /// The member that the others depend on: the parent of the most, else who leads their group or
 /// session, else the oldest.
-pub(super) fn leader(members: &[Member], processes: &[&Process]) -> u32 {
+pub(super) fn leader(members: &[TargetProcess], processes: &[&Process]) -> u32 {
     let children = |pid: u32| {
         let parents = processes.iter().filter(|it| it.ppid == Some(pid));
         parents.count()

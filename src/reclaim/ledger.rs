@@ -33,7 +33,7 @@ const MOST_LINE_BYTES: usize = 1 << 20;
 
 /// What keeps the ledger from being written or read.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum LedgerError {
     /// It cannot be opened to write.
     #[error("cannot open the ledger {}: {cause}; nothing is done without one", path.display())]
     Open {
@@ -62,20 +62,20 @@ pub enum Error {
 
 /// A line.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Entry {
+pub struct LedgerEntry {
     /// When.
     pub time: Time,
     /// The act that it is of.
     pub act: Arc<str>,
     /// What.
     #[serde(flatten)]
-    pub event: Event,
+    pub event: LedgerEvent,
 }
 
 /// What a line says.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
+pub enum LedgerEvent {
     /// An act begins.
     Begun {
         /// Who acts.
@@ -115,7 +115,7 @@ pub struct Actor {
 
 /// A process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
-pub struct Process {
+pub struct LedgerProcess {
     /// The process id.
     pub pid: u32,
     /// Clock ticks from boot to its start.
@@ -132,13 +132,13 @@ pub struct Failure {
 }
 
 /// Where lines go.
-pub trait Record {
+pub trait LedgerSink {
     /// Writes a line; when it returns, the line is on the disk.
     ///
     /// # Errors
     ///
     /// Where it is not.
-    fn write(&mut self, entry: &Entry) -> Result<(), Error>;
+    fn write(&mut self, entry: &LedgerEntry) -> Result<(), LedgerError>;
 }
 
 /// The ledger, open to append to.
@@ -157,8 +157,8 @@ impl Ledger {
     /// # Errors
     ///
     /// Where it cannot be opened, or is no ordinary file.
-    pub fn open(path: &Path) -> Result<Self, Error> {
-        let failed = |cause| Error::Open {
+    pub fn open(path: &Path) -> Result<Self, LedgerError> {
+        let failed = |cause| LedgerError::Open {
             path: path.to_owned(),
             cause,
         };
@@ -192,15 +192,15 @@ impl Ledger {
     }
 }
 
-impl Record for Ledger {
-    fn write(&mut self, entry: &Entry) -> Result<(), Error> {
+impl LedgerSink for Ledger {
+    fn write(&mut self, entry: &LedgerEntry) -> Result<(), LedgerError> {
         #[derive(Serialize)]
-        struct Line<'a> {
+        struct LedgerLine<'a> {
             schema: &'static str,
             #[serde(flatten)]
-            entry: &'a Entry,
+            entry: &'a LedgerEntry,
         }
-        let failed = |cause| Error::Write {
+        let failed = |cause| LedgerError::Write {
             path: self.path.clone(),
             cause,
         };
@@ -208,7 +208,7 @@ impl Record for Ledger {
             true => vec![b'\n'],
             false => Vec::new(),
         };
-        let whole = Line {
+        let whole = LedgerLine {
             schema: SCHEMA,
             entry,
         };
@@ -230,7 +230,7 @@ impl Record for Ledger {
 
 /// What a ledger tells.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Past {
+pub struct LedgerSummary {
     /// The acts, oldest first.
     pub acts: Vec<PastAct>,
     /// Lines that are torn, or of a later version.
@@ -273,8 +273,8 @@ pub struct PastDeed {
 /// # Errors
 ///
 /// Where it cannot be read.
-pub fn read(path: &Path, most_bytes: u64) -> Result<Past, Error> {
-    let failed = |cause| Error::Read {
+pub fn read(path: &Path, most_bytes: u64) -> Result<LedgerSummary, LedgerError> {
+    let failed = |cause| LedgerError::Read {
         path: path.to_owned(),
         cause,
     };
@@ -284,7 +284,9 @@ pub fn read(path: &Path, most_bytes: u64) -> Result<Past, Error> {
         .open(path);
     let mut file = match opened {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Past::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(LedgerSummary::default());
+        }
         Err(error) => return Err(failed(error)),
     };
     let length = file.metadata().map_err(failed)?.len();
@@ -294,9 +296,9 @@ pub fn read(path: &Path, most_bytes: u64) -> Result<Past, Error> {
     file.take(most_bytes)
         .read_to_end(&mut content)
         .map_err(failed)?;
-    let mut past = Past {
+    let mut past = LedgerSummary {
         is_cut: begin > 0,
-        ..Past::default()
+        ..LedgerSummary::default()
     };
     let mut lines = content.split(|&byte| byte == b'\n');
     if past.is_cut {
@@ -313,7 +315,7 @@ pub fn read(path: &Path, most_bytes: u64) -> Result<Past, Error> {
     Ok(past)
 }
 
-fn parse(line: &[u8]) -> Option<Entry> {
+fn parse(line: &[u8]) -> Option<LedgerEntry> {
     #[derive(Deserialize)]
     struct Header {
         schema: String,
@@ -322,9 +324,9 @@ fn parse(line: &[u8]) -> Option<Entry> {
     (header.schema == SCHEMA).then(|| serde_json::from_slice(line).ok())?
 }
 
-impl Past {
+impl LedgerSummary {
     /// When acts began that did something and of which nobody was asked, for a
-    /// [`Pace`](super::policy::Pace). What a person has said yes to is no automaton's; an act of which
+    /// [`ReapPace`](super::policy::ReapPace). What a person has said yes to is no automaton's; an act of which
     /// the ledger does not hold whose it was counts.
     pub fn unattended_times(&self) -> Vec<Time> {
         let is_unattended = |act: &&PastAct| act.actor.as_ref().is_none_or(|it| it.is_unattended);
@@ -332,7 +334,7 @@ impl Past {
         acts.filter(is_unattended).map(|act| act.time).collect()
     }
 
-    fn take(&mut self, entry: Entry, places: &mut HashMap<Arc<str>, usize>) {
+    fn take(&mut self, entry: LedgerEntry, places: &mut HashMap<Arc<str>, usize>) {
         let time = entry.time;
         let place = *places.entry(Arc::clone(&entry.act)).or_insert_with(|| {
             self.acts.push(PastAct {
@@ -347,16 +349,16 @@ impl Past {
         });
         let act = &mut self.acts[place];
         match entry.event {
-            Event::Begun { actor, target } => {
+            LedgerEvent::Begun { actor, target } => {
                 act.actor = Some(actor);
                 act.target = Some(target);
             }
-            Event::Intended(deed) => act.deeds.push(PastDeed {
+            LedgerEvent::Intended(deed) => act.deeds.push(PastDeed {
                 time,
                 deed,
                 failures: None,
             }),
-            Event::Done { deed, failures } => {
+            LedgerEvent::Done { deed, failures } => {
                 let known = act.deeds.last_mut();
                 match known.filter(|it| it.deed == deed && it.failures.is_none()) {
                     Some(known) => known.failures = Some(failures),
@@ -367,7 +369,7 @@ impl Past {
                     }),
                 }
             }
-            Event::Ended(outcome) => act.outcome = Some(outcome),
+            LedgerEvent::Ended(outcome) => act.outcome = Some(outcome),
         }
     }
 }

@@ -14,9 +14,9 @@ pub(super) const FILE_NAME: &str = "reap.lock";
 
 /// Why the lock was not taken.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum LockError {
     /// Somebody has it.
-    #[error("another reaper{} is at work ({} is locked); wait for it to end", whose(*pid), path.display())]
+    #[error("another reaper{} is at work ({} is locked); wait for it to end", holder(*pid), path.display())]
     Held {
         /// The file.
         path: PathBuf,
@@ -33,7 +33,7 @@ pub enum Error {
     },
 }
 
-fn whose(pid: Option<u32>) -> String {
+fn holder(pid: Option<u32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" ({pid})"))
 }
 
@@ -47,8 +47,8 @@ impl Lock {
     /// # Errors
     ///
     /// Where another process has it, and where it cannot be locked.
-    pub fn take(path: &Path) -> Result<Self, Error> {
-        let failed = |cause| Error::Failed {
+    pub fn take(path: &Path) -> Result<Self, LockError> {
+        let failed = |cause| LockError::Failed {
             path: path.to_owned(),
             cause,
         };
@@ -67,7 +67,7 @@ impl Lock {
             Err(Errno::WOULDBLOCK) => {
                 let mut text = String::new();
                 let read = file.take(16).read_to_string(&mut text);
-                return Err(Error::Held {
+                return Err(LockError::Held {
                     path: path.to_owned(),
                     pid: read.ok().and_then(|_| text.trim().parse().ok()),
                 });
@@ -93,7 +93,7 @@ mod tests {
         let lock = Lock::take(&path).unwrap();
         let error = Lock::take(&path).unwrap_err();
         assert!(
-            matches!(&error, Error::Held { pid, .. } if *pid == Some(process::id())),
+            matches!(&error, LockError::Held { pid, .. } if *pid == Some(process::id())),
             "{error}"
         );
         drop(lock);
@@ -104,7 +104,7 @@ mod tests {
     fn what_cannot_be_locked_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let error = Lock::take(folder.path()).unwrap_err();
-        assert!(matches!(error, Error::Failed { .. }), "{error}");
+        assert!(matches!(error, LockError::Failed { .. }), "{error}");
         let link = folder.path().join("link");
         std::os::unix::fs::symlink("target", &link).unwrap();
         assert!(Lock::take(&link).is_err(), "a link leads elsewhere");

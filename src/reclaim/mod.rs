@@ -33,13 +33,13 @@ pub(crate) mod testing;
 pub mod verify;
 pub mod warnings;
 
-pub use act::{Act, Progress, Recheck, StepInput};
+pub use act::{Act, ActProgress, Recheck, StepInput};
 pub use executor::{Executor, JudgedSample, Observer, SampleSource, Tools};
 pub use guard::{Call, Guard, Protection};
 pub use ledger::Ledger;
 pub use lock::Lock;
 pub use plan::{Plan, Refused, plan};
-pub use policy::{Exempt, FindingSelector, Limits, Pace, Policy, Signal, Targets};
+pub use policy::{Exempt, FindingSelector, Policy, ReapPace, Signal, TargetLimits, Targets};
 pub use process_control::{PidfdControl, ProcessControl};
 pub use recheck::recheck;
 pub use resume::resume;

@@ -17,7 +17,7 @@ use super::launcher::{is_launcher, leader};
 use super::policy::Targets;
 use super::select::{Accused, found, named};
 use super::step::{self, FamilyInput};
-use super::target::{Because, Member, MemberGpu, Reason, Target};
+use super::target::{Because, MemberGpu, Reason, Target, TargetProcess};
 use crate::host::Guarded;
 use crate::model::family::{Family, member};
 use crate::model::finding::{Finding, Kind};
@@ -361,7 +361,7 @@ fn target(
         if is_accused(pid) && gpus.is_empty() && !has_files {
             return Err(Why::NotOnGpu);
         }
-        members.push(Member {
+        members.push(TargetProcess {
             pid,
             start_ticks,
             uid,
@@ -389,7 +389,7 @@ fn target(
             parent
                 .start_ticks
                 .zip(uid)
-                .map(|(start_ticks, uid)| Member {
+                .map(|(start_ticks, uid)| TargetProcess {
                     pid: parent.pid,
                     start_ticks,
                     uid,
@@ -510,7 +510,7 @@ pub(super) fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
 }
 
 /// What NVML says the members and the dead hold together.
-fn bytes(members: &[Member], dead: &[u32], snapshot: &Snapshot) -> Option<u64> {
+fn bytes(members: &[TargetProcess], dead: &[u32], snapshot: &Snapshot) -> Option<u64> {
     let is_theirs = |pid: u32| dead.contains(&pid) || members.iter().any(|it| it.pid == pid);
     let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
     let mut rows = rows.flatten().filter(|row| is_theirs(row.pid)).peekable();

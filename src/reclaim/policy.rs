@@ -23,7 +23,7 @@ pub struct Policy {
     /// What a plan is about.
     pub targets: Targets,
     /// Which of that only.
-    pub limits: Limits,
+    pub limits: TargetLimits,
     /// Processes of other users too.
     pub all_users: bool,
     /// Processes that only draw, too.
@@ -56,7 +56,7 @@ impl Policy {
     pub fn new(targets: Targets, serves: Serves) -> Self {
         Self {
             targets,
-            limits: Limits::default(),
+            limits: TargetLimits::default(),
             all_users: false,
             graphics: false,
             servers: false,
@@ -74,11 +74,11 @@ impl Policy {
 }
 
 /// Whether the configuration keeps a process, from whatever.
-type Keep = dyn Fn(&Process, &Snapshot) -> bool + Send + Sync;
+type KeepCheck = dyn Fn(&Process, &Snapshot) -> bool + Send + Sync;
 
 /// What the configuration keeps, asked of a process at any time. Without a question it keeps none.
 #[derive(Clone, Default)]
-pub struct Keeps(Option<Arc<Keep>>);
+pub struct Keeps(Option<Arc<KeepCheck>>);
 
 impl Keeps {
     /// Keeps those for which `keep` answers yes.
@@ -181,7 +181,7 @@ pub struct FindingSelector {
 
 /// Which of what is asked for. Those that are set have all to fit; of several values of one, any.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Limits {
+pub struct TargetLimits {
     /// What a selector means of the snapshot that is planned from; `None` means all of it.
     pub selected: Option<Selected>,
     /// The finding, or the process where it is named, is at least as old.
@@ -229,7 +229,7 @@ impl Exempt {
 
 /// How fast one may act of whom nobody asks. When something was done stands in the ledger.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Pace {
+pub struct ReapPace {
     /// After each act, for its effect to be seen before the next.
     pub settle: Duration,
     /// So many acts
@@ -238,7 +238,7 @@ pub struct Pace {
     pub within: Duration,
 }
 
-impl Default for Pace {
+impl Default for ReapPace {
     fn default() -> Self {
         Self {
             settle: Duration::from_secs(15),
@@ -248,7 +248,7 @@ impl Default for Pace {
     }
 }
 
-impl Pace {
+impl ReapPace {
     /// When the next act may begin, by when earlier ones did, in any order; not before `now`. An act of
     /// the future, by a clock that was set back, counts as one of now.
     pub fn next(&self, acts: &[Time], now: Time) -> Time {
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn the_pace_is_kept() {
         let at = |seconds: i64| Time::from_unix_milliseconds(seconds * 1000);
-        let pace = Pace::default();
+        let pace = ReapPace::default();
         assert_eq!(pace.next(&[], at(0)), at(0));
         assert_eq!(pace.next(&[at(100)], at(105)), at(115));
         assert_eq!(pace.next(&[at(100)], at(116)), at(116));
@@ -375,7 +375,7 @@ mod tests {
         assert_eq!(pace.next(&three, at(200)), at(700), "three in ten minutes");
         assert_eq!(pace.next(&three, at(701)), at(701));
         assert_eq!(pace.next(&[at(900)], at(100)), at(115), "a clock set back");
-        let none = Pace { most: 0, ..pace };
+        let none = ReapPace { most: 0, ..pace };
         assert_eq!(none.next(&[], at(0)), at(600));
     }
 

@@ -18,7 +18,9 @@ use rustix::time::Timespec;
 
 use super::policy::Signal;
 use super::step::{AskServer, Request, Services};
-use crate::host::{Guarded, Listed, Roots, read_all, read_guarded, read_host, read_wait_channel};
+use crate::host::{
+    Guarded, ListedProcess, Roots, read_all, read_guarded, read_host, read_wait_channel,
+};
 
 /// A process that may be touched.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -75,7 +77,7 @@ pub enum NotSent {
 
 /// What came of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum RequestResult {
     /// Nothing so far.
     Waiting,
     /// It was done.
@@ -111,7 +113,7 @@ pub trait ProcessControl {
     fn has_exited(&mut self, handle: Handle) -> bool;
 
     /// Every process that there is.
-    fn list(&mut self) -> Vec<Listed>;
+    fn list(&mut self) -> Vec<ListedProcess>;
 
     /// Where in the kernel a process is held up; `None` where it is not.
     fn held_up(&mut self, pid: u32) -> Option<String>;
@@ -120,7 +122,7 @@ pub trait ProcessControl {
     fn ask(&mut self, request: Request);
 
     /// What has come of what was asked last.
-    fn answer(&mut self) -> Answer;
+    fn answer(&mut self) -> RequestResult;
 
     /// Lets go of everybody; no handle of before is one any more, and no answer is waited for.
     fn release(&mut self);
@@ -131,8 +133,8 @@ pub struct PidfdControl {
     roots: Roots,
     held: Vec<OwnedFd>,
     services: Services,
-    asked: Option<Receiver<Answer>>,
-    answer: Answer,
+    asked: Option<Receiver<RequestResult>>,
+    answer: RequestResult,
 }
 
 impl PidfdControl {
@@ -143,7 +145,7 @@ impl PidfdControl {
             held: Vec::new(),
             services: Services::default(),
             asked: None,
-            answer: Answer::Waiting,
+            answer: RequestResult::Waiting,
         }
     }
 
@@ -240,7 +242,7 @@ impl ProcessControl for PidfdControl {
         self.held.get(handle.0).is_none_or(Self::is_readable)
     }
 
-    fn list(&mut self) -> Vec<Listed> {
+    fn list(&mut self) -> Vec<ListedProcess> {
         read_all(&self.roots).unwrap_or_default()
     }
 
@@ -256,21 +258,21 @@ impl ProcessControl for PidfdControl {
             // Nobody listens any more where the act is over.
             let _ = sender.send(answer);
         };
-        self.answer = Answer::Waiting;
+        self.answer = RequestResult::Waiting;
         self.asked = None;
         match thread::Builder::new().name("asking".to_owned()).spawn(work) {
             Ok(_) => self.asked = Some(receiver),
-            Err(error) => self.answer = Answer::Failed(error.to_string()),
+            Err(error) => self.answer = RequestResult::Failed(error.to_string()),
         }
     }
 
-    fn answer(&mut self) -> Answer {
+    fn answer(&mut self) -> RequestResult {
         if let Some(asked) = &self.asked {
             match asked.try_recv() {
                 Ok(answer) => self.answer = answer,
-                Err(TryRecvError::Empty) => return Answer::Waiting,
+                Err(TryRecvError::Empty) => return RequestResult::Waiting,
                 Err(TryRecvError::Disconnected) => {
-                    self.answer = Answer::Failed("whoever asked has failed".to_owned());
+                    self.answer = RequestResult::Failed("whoever asked has failed".to_owned());
                 }
             }
             self.asked = None;
@@ -280,7 +282,7 @@ impl ProcessControl for PidfdControl {
 
     fn release(&mut self) {
         self.held.clear();
-        (self.asked, self.answer) = (None, Answer::Waiting);
+        (self.asked, self.answer) = (None, RequestResult::Waiting);
     }
 }
 
@@ -296,7 +298,7 @@ impl std::fmt::Debug for PidfdControl {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reclaim::step::Kernel;
+    use crate::reclaim::step::KernelAtServer;
 
     #[test]
     fn what_is_not_who_is_meant_is_not_held() {
@@ -371,7 +373,7 @@ mod tests {
     #[test]
     fn without_a_server_nothing_is_shut() {
         let mut control = PidfdControl::new(Roots::default());
-        let kernel = Kernel {
+        let kernel = KernelAtServer {
             id: "x".into(),
             pid: 7,
             start_ticks: 70,
@@ -386,11 +388,11 @@ mod tests {
         });
         let answer = loop {
             match control.answer() {
-                Answer::Waiting => thread::yield_now(),
+                RequestResult::Waiting => thread::yield_now(),
                 answer => break answer,
             }
         };
-        assert!(matches!(answer, Answer::Failed(_)), "{answer:?}");
+        assert!(matches!(answer, RequestResult::Failed(_)), "{answer:?}");
         assert_eq!(control.answer(), answer, "it stays so");
     }
 }

@@ -1,7 +1,7 @@
 //! Whether what a rule said of a target is still so, by the newest snapshot. Pure.
 
 use super::act::{Act, Recheck};
-use super::target::{Because, Member, Reason};
+use super::target::{Because, Reason, TargetProcess};
 use crate::model::family::families;
 use crate::model::finding::Finding;
 use crate::model::{Gpu, Identity, Snapshot, Unread};
@@ -23,7 +23,7 @@ pub fn recheck<'a>(
 /// It stands while each member of whom it was said still has it said of it; those that merely belong to
 /// them have nothing said.
 fn of_members(
-    alive: &[&Member],
+    alive: &[&TargetProcess],
     findings: &[Because],
     found: &[&Finding],
     snapshot: &Snapshot,
@@ -69,7 +69,7 @@ fn unread(snapshot: &Snapshot) -> Unread {
 
 /// Whether the snapshot shows a member and every GPU that it is on: else what is said of it is what was
 /// said before.
-fn is_seen(member: &Member, snapshot: &Snapshot) -> bool {
+fn is_seen(member: &TargetProcess, snapshot: &Snapshot) -> bool {
     let process = snapshot.process(member.pid);
     let is_it = process.is_some_and(|process| process.start_ticks == Some(member.start_ticks));
     is_it

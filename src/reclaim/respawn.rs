@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use super::process_control::ProcessControl;
 use super::target::Target;
-use crate::host::{Guarded, Listed, parse_kernel};
+use crate::host::{Guarded, ListedProcess, parse_kernel};
 use crate::model::{Gpu, Process, Snapshot};
 
 /// Where a process stood that is being ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Place {
+struct FormerPlace {
     ppid: Option<u32>,
     /// Its parent only adopted it: what else that parent has is not its successor.
     is_orphan: bool,
@@ -31,7 +31,7 @@ struct Place {
 /// The places of all members of a target.
 #[derive(Debug, Default)]
 pub(super) struct Respawn {
-    places: Vec<Place>,
+    places: Vec<FormerPlace>,
 }
 
 impl Respawn {
@@ -41,7 +41,7 @@ impl Respawn {
         let shown = shown.filter(|it| it.start_ticks == Some(facts.start_ticks));
         let is_orphan = shown.is_none_or(|it| it.parent_is_reaper != Some(false));
         let kernel = facts.command.as_deref().and_then(parse_kernel);
-        self.places.push(Place {
+        self.places.push(FormerPlace {
             ppid: facts.ppid,
             is_orphan,
             parent_holds: facts.ppid.is_some_and(|ppid| is_listed(ppid, snapshot)),
@@ -55,7 +55,7 @@ impl Respawn {
     pub fn find(
         &self,
         target: &Target,
-        new: &[&Listed],
+        new: &[&ListedProcess],
         snapshot: &Snapshot,
         control: &mut dyn ProcessControl,
     ) -> Option<u32> {
@@ -69,11 +69,11 @@ impl Respawn {
             rows.any(|row| row.pid == pid)
         };
         for it in new {
-            let is_sibling = |place: &&Place| place.ppid.is_some() && place.ppid == it.ppid;
+            let is_sibling = |place: &&FormerPlace| place.ppid.is_some() && place.ppid == it.ppid;
             let shown = snapshot.process(it.pid);
             let shown = shown.filter(|shown| shown.start_ticks == Some(it.start_ticks));
             let manager = shown.and_then(manager);
-            let is_managed = |place: &&Place| manager.is_some() && place.manager == manager;
+            let is_managed = |place: &&FormerPlace| manager.is_some() && place.manager == manager;
             let kernels = || self.places.iter().filter(|place| place.is_kernel);
             let siblings = || self.places.iter().filter(is_sibling);
             if siblings().next().is_none()
@@ -86,7 +86,8 @@ impl Respawn {
             let Some(facts) = facts.filter(|facts| facts.start_ticks == it.start_ticks) else {
                 continue;
             };
-            let is_same = |place: &Place| place.command.is_some() && place.command == facts.command;
+            let is_same =
+                |place: &FormerPlace| place.command.is_some() && place.command == facts.command;
             if siblings().chain(kernels()).any(is_same) {
                 return Some(it.pid);
             }

@@ -7,7 +7,10 @@
 
 use std::sync::Arc;
 
-use super::ledger::{Deed, Entry, Error, Event, Failure, Past, PastAct, Process, Record};
+use super::ledger::{
+    Deed, Failure, LedgerEntry, LedgerError, LedgerEvent, LedgerProcess, LedgerSink, LedgerSummary,
+    PastAct,
+};
 use super::policy::Signal;
 use super::process_control::{Approved, Handle, ProcessControl};
 use super::target::Reason;
@@ -20,11 +23,11 @@ use crate::model::{Kind, Time};
 ///
 /// Where the ledger cannot be written; what it was to announce was not done.
 pub fn resume(
-    past: &Past,
+    past: &LedgerSummary,
     now: Time,
     control: &mut dyn ProcessControl,
-    record: &mut dyn Record,
-) -> Result<Vec<Process>, Error> {
+    record: &mut dyn LedgerSink,
+) -> Result<Vec<LedgerProcess>, LedgerError> {
     let left = left_stopped(past);
     let mut resumed = Vec::new();
     for act in &past.acts {
@@ -46,14 +49,14 @@ pub fn resume(
             processes: processes.collect(),
         };
         let mut note = |event| {
-            record.write(&Entry {
+            record.write(&LedgerEntry {
                 time: now,
                 act: Arc::clone(&act.id),
                 event,
             })
         };
-        note(Event::Intended(deed.clone()))?;
-        let failure = |process: Process, error: String| Failure {
+        note(LedgerEvent::Intended(deed.clone()))?;
+        let failure = |process: LedgerProcess, error: String| Failure {
             pid: Some(process.pid),
             error,
         };
@@ -67,14 +70,14 @@ pub fn resume(
                 Err(error) => failures.push(failure(process, error.to_string())),
             }
         }
-        note(Event::Done { deed, failures })?;
+        note(LedgerEvent::Done { deed, failures })?;
     }
     Ok(resumed)
 }
 
 /// Takes hold of a process, if it is still there; and its state.
 fn open(
-    process: Process,
+    process: LedgerProcess,
     boot_id: Option<Arc<str>>,
     control: &mut dyn ProcessControl,
 ) -> Option<(Handle, char)> {
@@ -93,8 +96,8 @@ fn open(
 }
 
 /// Whom acts have stopped, by what the ledger tells, and neither killed nor made to go on since.
-fn left_stopped(past: &Past) -> Vec<(&PastAct, Process)> {
-    let mut left: Vec<(&PastAct, Process)> = Vec::new();
+fn left_stopped(past: &LedgerSummary) -> Vec<(&PastAct, LedgerProcess)> {
+    let mut left: Vec<(&PastAct, LedgerProcess)> = Vec::new();
     for act in &past.acts {
         for past in &act.deeds {
             let Deed::Signal { signals, processes } = &past.deed else {
@@ -123,7 +126,7 @@ fn left_stopped(past: &Past) -> Vec<(&PastAct, Process)> {
 }
 
 /// Whether a process was stopped before the act by somebody else, and the act has not made it go on.
-fn was_stopped(act: &PastAct, process: Process) -> bool {
+fn was_stopped(act: &PastAct, process: LedgerProcess) -> bool {
     let reason = act.target.as_ref().map(|it| &it.reason);
     let is_stopped = match reason {
         Some(Reason::Found { findings }) => findings
@@ -160,9 +163,9 @@ mod tests {
     }
 
     /// An act upon process 70 with these deeds, and what became of them.
-    fn past(seen: &Snapshot, deeds: &[(&[Signal], Option<&[Failure]>)]) -> Past {
+    fn past(seen: &Snapshot, deeds: &[(&[Signal], Option<&[Failure]>)]) -> LedgerSummary {
         let named = naming(&[70]);
-        let victim = Process {
+        let victim = LedgerProcess {
             pid: 70,
             start_ticks: seen.processes[0].start_ticks.unwrap(),
         };
@@ -174,7 +177,7 @@ mod tests {
             },
             failures: failures.map(<[_]>::to_vec),
         });
-        Past {
+        LedgerSummary {
             acts: vec![PastAct {
                 id: "a".into(),
                 time: at(0.0),
@@ -183,12 +186,15 @@ mod tests {
                 deeds: deeds.collect(),
                 outcome: None,
             }],
-            ..Past::default()
+            ..LedgerSummary::default()
         }
     }
 
     /// What is sent, and what the ledger is told.
-    fn resumed(past: &Past, puppets: &mut Puppets) -> (Vec<(u32, Signal)>, Vec<Entry>) {
+    fn resumed(
+        past: &LedgerSummary,
+        puppets: &mut Puppets,
+    ) -> (Vec<(u32, Signal)>, Vec<LedgerEntry>) {
         let mut pages = Pages::default();
         resume(past, at(9.0), puppets, &mut pages).unwrap();
         (std::mem::take(&mut puppets.sent), pages.lines)
@@ -206,7 +212,7 @@ mod tests {
         assert_eq!(sent, CONT);
         // What the ledger says now is the end of it, also where somebody stops it again.
         for line in lines {
-            if let Event::Done { deed, failures } = line.event {
+            if let LedgerEvent::Done { deed, failures } = line.event {
                 past.acts[0].deeds.push(PastDeed {
                     time: line.time,
                     deed,
@@ -224,7 +230,7 @@ mod tests {
         let past = past(&seen, &[(KILLS, None)]);
         let (sent, lines) = resumed(&past, &mut Puppets::of(&seen));
         assert_eq!((sent, lines.len()), (vec![], 2));
-        let Event::Done { failures, .. } = &lines[1].event else {
+        let LedgerEvent::Done { failures, .. } = &lines[1].event else {
             panic!("{lines:?}");
         };
         assert_eq!(failures[0].error, "it is not stopped any more");

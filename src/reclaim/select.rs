@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::guard::{Guard, Protection};
 use super::launcher::is_launcher;
 use super::plan::{PlanInput, Refused, Why, name};
-use super::policy::{FindingSelector, Limits, ProcessNames};
+use super::policy::{FindingSelector, ProcessNames, TargetLimits};
 use crate::model::Process;
 use crate::model::finding::{Action, Ends, Finding, Kind};
 
@@ -216,7 +216,7 @@ fn is_asked_for_as_placeholder(
 /// Whether a process, and what was found of it, is among what is asked for.
 fn fits(
     seen: &PlanInput<'_>,
-    limits: &Limits,
+    limits: &TargetLimits,
     process: &Process,
     finding: Option<&Finding>,
 ) -> bool {

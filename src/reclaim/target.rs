@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::guard::Call;
-pub use super::step::{Kernel, Step, Whom};
+pub use super::step::{KernelAtServer, Recipients, Step};
 use crate::model::finding::{Finding, Kind};
 use crate::model::{Identity, Start, Time};
 
@@ -20,9 +20,9 @@ pub struct Target {
     /// Why.
     pub reason: Reason,
     /// Who is ended, oldest first; never empty.
-    pub members: Vec<Member>,
+    pub members: Vec<TargetProcess>,
     /// What started them and would start them again; ended before them.
-    pub launcher: Option<Member>,
+    pub launcher: Option<TargetProcess>,
     /// The member that the others depend on.
     pub leader: u32,
     /// Pids without a process that NVML lists; the members hold what they took.
@@ -105,7 +105,7 @@ impl Because {
 
 /// A process that is ended, and who it is.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
-pub struct Member {
+pub struct TargetProcess {
     /// The process id.
     pub pid: u32,
     /// Clock ticks from boot to its start.
@@ -126,7 +126,7 @@ pub struct Member {
     pub session: Option<u32>,
 }
 
-impl Member {
+impl TargetProcess {
     /// Who it is.
     pub fn identity(&self) -> Identity {
         Identity {

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::guard::Guard;
-use super::ledger::{Entry, Error, Record};
+use super::ledger::{LedgerEntry, LedgerError, LedgerSink};
 use super::plan::{Plan, PlanInput, plan};
 use super::policy::{FindingSelector, Policy, Signal, Targets};
-use super::process_control::{Answer, Approved, Handle, NotOpened, NotSent, ProcessControl};
+use super::process_control::{Approved, Handle, NotOpened, NotSent, ProcessControl, RequestResult};
 use super::step::Request;
-use crate::host::{Guarded, Listed, Ourselves};
+use crate::host::{Guarded, ListedProcess, Ourselves};
 use crate::model::evidence::Evidence;
 use crate::model::family::{Family, families};
 use crate::model::finding::{Action, Finding, FindingGpu, FindingProcess, Kind, Severity};
@@ -221,7 +221,7 @@ pub struct Puppets {
     /// Who is held up, and where.
     pub held_up: HashMap<u32, String>,
     /// What is answered.
-    pub answer: Option<Answer>,
+    pub answer: Option<RequestResult>,
     /// What was asked.
     pub asked: Vec<Request>,
     /// What was sent.
@@ -295,9 +295,9 @@ impl ProcessControl for Puppets {
         self.has_ended(&who)
     }
 
-    fn list(&mut self) -> Vec<Listed> {
+    fn list(&mut self) -> Vec<ListedProcess> {
         let all = self.world.iter();
-        all.map(|(&pid, facts)| Listed {
+        all.map(|(&pid, facts)| ListedProcess {
             pid,
             start_ticks: facts.start_ticks,
             ppid: facts.ppid,
@@ -315,8 +315,8 @@ impl ProcessControl for Puppets {
         self.asked.push(request);
     }
 
-    fn answer(&mut self) -> Answer {
-        self.answer.clone().unwrap_or(Answer::Waiting)
+    fn answer(&mut self) -> RequestResult {
+        self.answer.clone().unwrap_or(RequestResult::Waiting)
     }
 
     fn release(&mut self) {
@@ -361,7 +361,7 @@ impl ProcessControl for Shared<Puppets> {
         self.get().has_exited(handle)
     }
 
-    fn list(&mut self) -> Vec<Listed> {
+    fn list(&mut self) -> Vec<ListedProcess> {
         self.get().list()
     }
 
@@ -373,7 +373,7 @@ impl ProcessControl for Shared<Puppets> {
         self.get().ask(request);
     }
 
-    fn answer(&mut self) -> Answer {
+    fn answer(&mut self) -> RequestResult {
         self.get().answer()
     }
 
@@ -382,8 +382,8 @@ impl ProcessControl for Shared<Puppets> {
     }
 }
 
-impl Record for Shared<Pages> {
-    fn write(&mut self, entry: &Entry) -> Result<(), Error> {
+impl LedgerSink for Shared<Pages> {
+    fn write(&mut self, entry: &LedgerEntry) -> Result<(), LedgerError> {
         self.get().write(entry)
     }
 }
@@ -391,7 +391,7 @@ impl Record for Shared<Pages> {
 /// A ledger in memory, with room for so many lines.
 #[derive(Debug)]
 pub struct Pages {
-    pub lines: Vec<Entry>,
+    pub lines: Vec<LedgerEntry>,
     pub room: usize,
 }
 
@@ -404,10 +404,10 @@ impl Default for Pages {
     }
 }
 
-impl Record for Pages {
-    fn write(&mut self, entry: &Entry) -> Result<(), Error> {
+impl LedgerSink for Pages {
+    fn write(&mut self, entry: &LedgerEntry) -> Result<(), LedgerError> {
         if self.lines.len() >= self.room {
-            return Err(Error::Write {
+            return Err(LedgerError::Write {
                 path: "ledger".into(),
                 cause: std::io::ErrorKind::StorageFull.into(),
             });

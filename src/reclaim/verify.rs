@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::guard::Protection;
-use super::target::{Member, Target};
+use super::target::{Target, TargetProcess};
 use crate::model::{Gpu, Snapshot};
 use crate::units::{Bytes, MIB};
 
@@ -145,10 +145,10 @@ impl fmt::Display for Outcome {
 
 /// What GPUs were like before a deed.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Baseline(Vec<Before>);
+pub struct Baseline(Vec<BytesBefore>);
 
 #[derive(Clone, PartialEq, Debug)]
-struct Before {
+struct BytesBefore {
     index: u32,
     uuid: Option<Arc<str>>,
     used: Option<u64>,
@@ -172,12 +172,12 @@ impl Baseline {
     pub fn of(target: &Target, snapshot: &Snapshot) -> Self {
         let is_theirs = |gpu: &Gpu| {
             let mut rows = gpu.processes.iter().flatten();
-            let has_open = |it: &Member| it.gpus.iter().any(|on| on.index == gpu.index);
+            let has_open = |it: &TargetProcess| it.gpus.iter().any(|on| on.index == gpu.index);
             target.members.iter().any(has_open) || rows.any(|row| is_of(row.pid, target))
         };
         let gpus = snapshot.gpus.iter().filter(|gpu| is_theirs(gpu));
         Self(
-            gpus.map(|gpu| Before {
+            gpus.map(|gpu| BytesBefore {
                 index: gpu.index,
                 uuid: gpu.uuid.clone(),
                 used: gpu.memory.map(|memory| memory.used_bytes),
@@ -216,7 +216,7 @@ impl Baseline {
     }
 }
 
-impl Before {
+impl BytesBefore {
     fn gpu<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Gpu> {
         let same = |gpu: &&Gpu| match (&self.uuid, &gpu.uuid) {
             (Some(one), Some(other)) => one == other,
@@ -291,7 +291,8 @@ fn is_listed(pid: u32, target: &Target, snapshot: &Snapshot) -> bool {
     let start = snapshot
         .process(pid)
         .and_then(|process| process.start_ticks);
-    let is = |it: &Member| it.pid == pid && start.is_none_or(|start| start == it.start_ticks);
+    let is =
+        |it: &TargetProcess| it.pid == pid && start.is_none_or(|start| start == it.start_ticks);
     target.members.iter().any(is) || (start.is_none() && target.dead.contains(&pid))
 }
 

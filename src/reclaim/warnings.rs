@@ -32,7 +32,7 @@ const LONGEST_SECONDS: f64 = 2.0 * 86_400.0;
 
 /// What keeps warnings from being kept.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum WarningsError {
     /// They cannot be read.
     #[error("cannot read the warnings in {}: {cause}; whom they were for is warned anew", path.display())]
     Read {
@@ -62,7 +62,7 @@ pub struct Terms {
 
 /// What is due about a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Due {
+pub enum WarningDue {
     /// The first warning.
     First,
     /// The last one.
@@ -102,14 +102,20 @@ pub struct Warning {
 
 impl Warning {
     /// What is due next.
-    pub fn due(&self, now: Time, terms: Terms) -> Due {
+    pub fn due(&self, now: Time, terms: Terms) -> WarningDue {
         let (after, due) = match self.last {
-            None => (self.first.plus_seconds(terms.warn.as_secs_f64()), Due::Last),
-            Some(last) => (last.plus_seconds(terms.grace.as_secs_f64()), Due::Act),
+            None => (
+                self.first.plus_seconds(terms.warn.as_secs_f64()),
+                WarningDue::Last,
+            ),
+            Some(last) => (
+                last.plus_seconds(terms.grace.as_secs_f64()),
+                WarningDue::Act,
+            ),
         };
         match now >= after {
             true => due,
-            false => Due::Nothing { until: after },
+            false => WarningDue::Nothing { until: after },
         }
     }
 
@@ -128,7 +134,7 @@ impl Warning {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Document {
+struct WarningsDocument {
     schema: String,
     warnings: Vec<Warning>,
 }
@@ -138,32 +144,32 @@ struct Document {
 pub struct Warnings {
     path: PathBuf,
     boot_id: Arc<str>,
-    standing: Vec<Warning>,
+    warnings: Vec<Warning>,
 }
 
 impl Warnings {
     /// Reads the warnings of this boot; a file that is not there holds none. What cannot be read is
     /// told beside them.
-    pub fn open(path: &Path, boot_id: Arc<str>) -> (Self, Option<Error>) {
+    pub fn open(path: &Path, boot_id: Arc<str>) -> (Self, Option<WarningsError>) {
         let mut warnings = Self {
             path: path.to_owned(),
             boot_id,
-            standing: Vec::new(),
+            warnings: Vec::new(),
         };
         let error = match read(path) {
             Ok(standing) => {
-                warnings.standing = standing;
+                warnings.warnings = standing;
                 None
             }
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => None,
-            Err(cause) => Some(Error::Read {
+            Err(cause) => Some(WarningsError::Read {
                 path: path.to_owned(),
                 cause,
             }),
         };
         let boot_id = Arc::clone(&warnings.boot_id);
-        warnings.standing.retain(|it| it.boot_id == boot_id);
-        for warning in &mut warnings.standing {
+        warnings.warnings.retain(|it| it.boot_id == boot_id);
+        for warning in &mut warnings.warnings {
             warning.is_old = true;
         }
         (warnings, error)
@@ -171,12 +177,12 @@ impl Warnings {
 
     /// The warnings that stand.
     pub fn all(&self) -> &[Warning] {
-        &self.standing
+        &self.warnings
     }
 
     /// The warning of a finding: that it would be ended, or only that it is so.
     pub fn of(&self, finding: &Finding, is_of_end: bool) -> Option<&Warning> {
-        let mut standing = self.standing.iter();
+        let mut standing = self.warnings.iter();
         standing.find(|it| it.is_for((finding, is_of_end), &self.boot_id))
     }
 
@@ -187,10 +193,10 @@ impl Warnings {
     /// # Errors
     ///
     /// Where that cannot be written.
-    pub fn update(&mut self, found: &[(&Finding, bool)], now: Time) -> Result<(), Error> {
-        let before = self.standing.len();
+    pub fn update(&mut self, found: &[(&Finding, bool)], now: Time) -> Result<(), WarningsError> {
+        let before = self.warnings.len();
         let boot_id = &self.boot_id;
-        self.standing.retain_mut(|it| {
+        self.warnings.retain_mut(|it| {
             let finding = found.iter().find(|found| it.is_for(**found, boot_id));
             let finding = finding.map(|found| found.0);
             let is_of_the_past = it.first <= now && it.last.is_none_or(|last| last <= now);
@@ -203,9 +209,9 @@ impl Warnings {
             it.is_old &= finding.is_none();
             lasts && is_of_the_past
         });
-        match self.standing.len() == before {
+        match self.warnings.len() == before {
             true => Ok(()),
-            false => self.write(&self.standing),
+            false => self.write(&self.warnings),
         }
     }
 
@@ -215,8 +221,13 @@ impl Warnings {
     /// # Errors
     ///
     /// Where it cannot be written, and then it does not count.
-    pub fn note(&mut self, finding: &Finding, is_of_end: bool, now: Time) -> Result<(), Error> {
-        let mut standing = self.standing.clone();
+    pub fn note(
+        &mut self,
+        finding: &Finding,
+        is_of_end: bool,
+        now: Time,
+    ) -> Result<(), WarningsError> {
+        let mut standing = self.warnings.clone();
         match standing
             .iter_mut()
             .find(|it| it.is_for((finding, is_of_end), &self.boot_id))
@@ -224,7 +235,7 @@ impl Warnings {
             Some(known) => known.last = Some(now),
             None => {
                 if standing.len() >= MOST {
-                    return Err(Error::Write {
+                    return Err(WarningsError::Write {
                         path: self.path.clone(),
                         cause: io::Error::other("there are too many"),
                     });
@@ -251,8 +262,8 @@ impl Warnings {
     /// # Errors
     ///
     /// Where it cannot be written.
-    pub fn conclude(&mut self, findings: &[Arc<str>]) -> Result<(), Error> {
-        let mut standing = self.standing.clone();
+    pub fn conclude(&mut self, findings: &[Arc<str>]) -> Result<(), WarningsError> {
+        let mut standing = self.warnings.clone();
         for warning in &mut standing {
             warning.is_over |= findings.contains(&warning.finding);
         }
@@ -264,20 +275,20 @@ impl Warnings {
     /// # Errors
     ///
     /// Where it cannot be written.
-    pub fn forget(&mut self, findings: &[Arc<str>]) -> Result<(), Error> {
-        let mut standing = self.standing.clone();
+    pub fn forget(&mut self, findings: &[Arc<str>]) -> Result<(), WarningsError> {
+        let mut standing = self.warnings.clone();
         standing.retain(|it| !findings.contains(&it.finding));
         self.replace(standing)
     }
 
-    fn replace(&mut self, standing: Vec<Warning>) -> Result<(), Error> {
+    fn replace(&mut self, standing: Vec<Warning>) -> Result<(), WarningsError> {
         self.write(&standing)?;
-        self.standing = standing;
+        self.warnings = standing;
         Ok(())
     }
 
-    fn write(&self, standing: &[Warning]) -> Result<(), Error> {
-        let document = Document {
+    fn write(&self, standing: &[Warning]) -> Result<(), WarningsError> {
+        let document = WarningsDocument {
             schema: SCHEMA.to_owned(),
             warnings: standing.to_vec(),
         };
@@ -301,7 +312,7 @@ impl Warnings {
             let folder = self.path.parent().filter(|it| !it.as_os_str().is_empty());
             File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
         };
-        write().map_err(|cause| Error::Write {
+        write().map_err(|cause| WarningsError::Write {
             path: self.path.clone(),
             cause,
         })
@@ -315,7 +326,7 @@ fn read(path: &Path) -> io::Result<Vec<Warning>> {
         .open(path)?;
     let mut text = Vec::new();
     file.take(MOST_BYTES).read_to_end(&mut text)?;
-    let document: Document = serde_json::from_slice(&text)?;
+    let document: WarningsDocument = serde_json::from_slice(&text)?;
     match document.schema == SCHEMA {
         true => Ok(document.warnings),
         false => Err(io::Error::other("it is of another version")),
@@ -343,10 +354,10 @@ mod tests {
         warnings
     }
 
-    fn due(warnings: &Warnings, finding: &Finding, now: Time) -> Due {
+    fn due(warnings: &Warnings, finding: &Finding, now: Time) -> WarningDue {
         warnings
             .of(finding, true)
-            .map_or(Due::First, |it| it.due(now, TERMS))
+            .map_or(WarningDue::First, |it| it.due(now, TERMS))
     }
 
     #[test]
@@ -354,19 +365,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut warnings = open(&folder.path().join("warnings"));
         let found = found();
-        assert_eq!(due(&warnings, &found, at(0.0)), Due::First);
+        assert_eq!(due(&warnings, &found, at(0.0)), WarningDue::First);
         warnings.note(&found, true, at(0.0)).unwrap();
-        let until = |seconds| Due::Nothing { until: at(seconds) };
+        let until = |seconds| WarningDue::Nothing { until: at(seconds) };
         assert_eq!(due(&warnings, &found, at(0.0)), until(900.0));
         assert_eq!(due(&warnings, &found, at(899.9)), until(900.0));
         assert_eq!(
             due(&warnings, &found, at(5000.0)),
-            Due::Last,
+            WarningDue::Last,
             "not unwarned"
         );
         warnings.note(&found, true, at(5000.0)).unwrap();
         assert_eq!(due(&warnings, &found, at(5059.0)), until(5060.0));
-        assert_eq!(due(&warnings, &found, at(5060.0)), Due::Act);
+        assert_eq!(due(&warnings, &found, at(5060.0)), WarningDue::Act);
         warnings.conclude(&[Arc::clone(&found.id)]).unwrap();
         assert!(warnings.of(&found, true).unwrap().is_over);
     }
@@ -380,7 +391,7 @@ mod tests {
         warnings.update(&[(&found, true)], at(10.0)).unwrap();
         assert!(warnings.of(&found, true).is_some());
         warnings.update(&[], at(20.0)).unwrap();
-        assert_eq!(due(&warnings, &found, at(2000.0)), Due::First);
+        assert_eq!(due(&warnings, &found, at(2000.0)), WarningDue::First);
     }
 
     #[test]
@@ -392,7 +403,7 @@ mod tests {
         warnings.conclude(&[Arc::clone(&found.id)]).unwrap();
         // Its rule says now that it is to be ended.
         warnings.update(&[(&found, true)], at(2000.0)).unwrap();
-        assert_eq!(due(&warnings, &found, at(2000.0)), Due::First);
+        assert_eq!(due(&warnings, &found, at(2000.0)), WarningDue::First);
         assert!(warnings.all().is_empty());
     }
 
@@ -420,7 +431,7 @@ mod tests {
         // The rules have no history yet.
         again.update(&[], at(100.0)).unwrap();
         again.update(&[(&found, true)], at(101.0)).unwrap();
-        assert_eq!(due(&again, &found, at(900.0)), Due::Last);
+        assert_eq!(due(&again, &found, at(900.0)), WarningDue::Last);
         // From now on it is seen when it ceases.
         again.update(&[], at(902.0)).unwrap();
         assert!(again.of(&found, true).is_none() && open(&path).all().is_empty());
@@ -457,7 +468,7 @@ mod tests {
         let mut lost = open(&folder.path().join("absent/warnings"));
         let found = found();
         let error = lost.note(&found, true, at(0.0)).unwrap_err();
-        assert!(matches!(error, Error::Write { .. }), "{error}");
+        assert!(matches!(error, WarningsError::Write { .. }), "{error}");
         assert!(lost.of(&found, true).is_none());
         for text in [
             "",
@@ -468,7 +479,7 @@ mod tests {
         ] {
             fs::write(&path, text).unwrap();
             let (mut warnings, error) = Warnings::open(&path, BOOT.into());
-            assert!(matches!(error, Some(Error::Read { .. })), "{text}");
+            assert!(matches!(error, Some(WarningsError::Read { .. })), "{text}");
             assert!(warnings.all().is_empty());
             warnings.note(&found, true, at(0.0)).unwrap();
         }

@@ -1,6 +1,6 @@
 //! The snapshot file: one JSON snapshot a line, as `gpumem record` writes it and `--replay` reads it.
 //!
-//! [`Reader`] streams snapshots out of a file of any size, plain or compressed, and steps over what
+//! [`RecordingReader`] streams snapshots out of a file of any size, plain or compressed, and steps over what
 //! is damaged; [`Writer`] appends them so that whatever interrupts it costs at most the line at
 //! hand; [`store`] is a ring of such files that outlives the command. None of them knows what a
 //! snapshot means: that is for `rules`. To play a recording at a pace, go to
@@ -14,7 +14,7 @@ mod writer;
 use std::io;
 use std::path::PathBuf;
 
-pub use reader::{Damage, Flaw, Reader};
+pub use reader::{Damage, Flaw, RecordingReader};
 pub use writer::{Rotation, Writer};
 
 use crate::model::Time;
@@ -25,7 +25,7 @@ use crate::model::snapshot::SCHEMA;
 /// What the system said is part of each message, in the middle of it; so there is no
 /// [`source`](std::error::Error::source) to print behind it.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum RecordingError {
     /// It cannot be opened for reading.
     #[error("cannot open {name}: {}; name a recording made by `gpumem record`", plain(.cause))]
     Open {

@@ -10,7 +10,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::again::Again;
-use super::{Error, is_zstd};
+use super::{RecordingError, is_zstd};
 use crate::model::Snapshot;
 use crate::model::snapshot::SCHEMA;
 use crate::units::MIB;
@@ -39,9 +39,9 @@ const START: &[u8] = br#"{"schema":"#;
 
 /// Yields the snapshots of a recording, of any size, in bounded memory.
 ///
-/// A damaged line is skipped and noted in [`Reader::damage`]. An error ends the iteration: the
+/// A damaged line is skipped and noted in [`RecordingReader::damage`]. An error ends the iteration: the
 /// recording cannot be read on, is of another major version, or has ended without one snapshot.
-pub struct Reader {
+pub struct RecordingReader {
     name: String,
     input: Box<dyn BufRead + Send>,
     again: Option<Again>,
@@ -58,16 +58,16 @@ pub struct Reader {
     damage_count: u64,
 }
 
-impl Reader {
+impl RecordingReader {
     /// Opens a recording; `-` is standard input. Whether it is compressed is told from its first
     /// bytes, not from its name.
     ///
     /// # Errors
     ///
     /// What is missing, a directory, or not ours to read.
-    pub fn open(path: &Path) -> Result<Self, Error> {
+    pub fn open(path: &Path) -> Result<Self, RecordingError> {
         let name = path.display().to_string();
-        let open_error = |name, cause| Error::Open { name, cause };
+        let open_error = |name, cause| RecordingError::Open { name, cause };
         if path.as_os_str() == "-" {
             let name = "standard input".to_owned();
             return match io::stdin().as_fd().try_clone_to_owned() {
@@ -76,7 +76,7 @@ impl Reader {
             };
         }
         match File::open(path).and_then(|file| Ok((file.metadata()?, file))) {
-            Ok((metadata, _)) if metadata.is_dir() => Err(Error::Directory {
+            Ok((metadata, _)) if metadata.is_dir() => Err(RecordingError::Directory {
                 path: path.to_owned(),
             }),
             Ok((_, file)) => Self::from_file(file, name),
@@ -84,7 +84,7 @@ impl Reader {
         }
     }
 
-    fn from_file(file: File, name: String) -> Result<Self, Error> {
+    fn from_file(file: File, name: String) -> Result<Self, RecordingError> {
         let again = Again::of(&file);
         let reader = Self::from_read(file, name)?;
         Ok(Self { again, ..reader })
@@ -94,14 +94,17 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// As [`Reader::from_read`].
-    pub fn from_bytes(bytes: &'static [u8], name: impl Into<String>) -> Result<Self, Error> {
+    /// As [`RecordingReader::from_read`].
+    pub fn from_bytes(
+        bytes: &'static [u8],
+        name: impl Into<String>,
+    ) -> Result<Self, RecordingError> {
         let reader = Self::from_read(Cursor::new(bytes), name)?;
         let again = Some(Again::Bytes(bytes));
         Ok(Self { again, ..reader })
     }
 
-    /// Whether [`Reader::rewind`] goes back: a pipe cannot.
+    /// Whether [`RecordingReader::rewind`] goes back: a pipe cannot.
     pub fn can_rewind(&self) -> bool {
         self.again.is_some()
     }
@@ -111,11 +114,11 @@ impl Reader {
     /// # Errors
     ///
     /// Where its first bytes cannot be read any more.
-    pub fn rewind(&mut self) -> Result<(), Error> {
+    pub fn rewind(&mut self) -> Result<(), RecordingError> {
         let Some(again) = self.again.take() else {
             return Ok(());
         };
-        let input = again.open().map_err(|cause| Error::Read {
+        let input = again.open().map_err(|cause| RecordingError::Read {
             name: self.name.clone(),
             line: 0,
             cause,
@@ -139,9 +142,9 @@ impl Reader {
     pub fn from_read(
         mut input: impl Read + Send + 'static,
         name: impl Into<String>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, RecordingError> {
         let name = name.into();
-        let read_error = |name, cause| Error::Read {
+        let read_error = |name, cause| RecordingError::Read {
             name,
             line: 0,
             cause,
@@ -191,7 +194,7 @@ impl Reader {
         &self.damage
     }
 
-    /// How many damaged lines were met so far, kept in [`Reader::damage`] or not.
+    /// How many damaged lines were met so far, kept in [`RecordingReader::damage`] or not.
     pub fn damage_count(&self) -> u64 {
         self.damage_count
     }
@@ -207,17 +210,17 @@ impl Reader {
     }
 
     /// Reads one line: its snapshot, or `None` where it holds none or there is no further line.
-    fn step(&mut self) -> Result<Option<Snapshot>, Error> {
+    fn step(&mut self) -> Result<Option<Snapshot>, RecordingError> {
         self.line.clear();
         self.number += 1;
         match self.fill_line() {
-            Ok(Line::Whole) => self.parse(false),
-            Ok(Line::Last) => self.parse(true),
-            Ok(Line::TooLong) => {
+            Ok(RecordingLine::Whole) => self.parse(false),
+            Ok(RecordingLine::Last) => self.parse(true),
+            Ok(RecordingLine::TooLong) => {
                 self.note(Flaw::TooLong);
                 self.check_barren()
             }
-            Ok(Line::End) => self.end(None),
+            Ok(RecordingLine::End) => self.end(None),
             // What has no error number comes from the decompressor: what precedes it is good.
             Err(cause) if self.compressed && cause.raw_os_error().is_none() => {
                 self.end(Some(match cause.kind() {
@@ -226,7 +229,7 @@ impl Reader {
                     _ => Flaw::Compression(bounded(&cause.to_string())),
                 }))
             }
-            Err(cause) => Err(Error::Read {
+            Err(cause) => Err(RecordingError::Read {
                 name: self.name.clone(),
                 line: self.number - 1,
                 cause,
@@ -234,23 +237,23 @@ impl Reader {
         }
     }
 
-    fn fill_line(&mut self) -> io::Result<Line> {
+    fn fill_line(&mut self) -> io::Result<RecordingLine> {
         let read = (&mut self.input)
             .take(LINE_LIMIT + 1)
             .read_until(b'\n', &mut self.line)?;
         self.count_text(read);
         Ok(if read == 0 {
-            Line::End
+            RecordingLine::End
         } else if self.line.ends_with(b"\n") {
-            Line::Whole
+            RecordingLine::Whole
         } else if read as u64 > LINE_LIMIT {
             self.line = Vec::new();
             let rest = BARREN_LIMIT.saturating_sub(self.barren) + 1;
             let skipped = (&mut self.input).take(rest).skip_until(b'\n')?;
             self.count_text(skipped);
-            Line::TooLong
+            RecordingLine::TooLong
         } else {
-            Line::Last
+            RecordingLine::Last
         })
     }
 
@@ -260,11 +263,11 @@ impl Reader {
     }
 
     /// Gives up where nothing was found for too long.
-    fn check_barren(&self) -> Result<Option<Snapshot>, Error> {
+    fn check_barren(&self) -> Result<Option<Snapshot>, RecordingError> {
         if self.barren <= BARREN_LIMIT && self.number - self.found <= BARREN_LINES {
             return Ok(None);
         }
-        Err(Error::Barren {
+        Err(RecordingError::Barren {
             name: self.name.clone(),
             line: self.number,
             found: self.found,
@@ -272,7 +275,7 @@ impl Reader {
         })
     }
 
-    fn end(&mut self, flaw: Option<Flaw>) -> Result<Option<Snapshot>, Error> {
+    fn end(&mut self, flaw: Option<Flaw>) -> Result<Option<Snapshot>, RecordingError> {
         self.ended = true;
         if let Some(flaw) = flaw {
             self.note(flaw);
@@ -280,13 +283,13 @@ impl Reader {
         if self.found > 0 {
             return Ok(None);
         }
-        Err(Error::Empty {
+        Err(RecordingError::Empty {
             name: self.name.clone(),
             first: self.damage.first().cloned(),
         })
     }
 
-    fn parse(&mut self, last: bool) -> Result<Option<Snapshot>, Error> {
+    fn parse(&mut self, last: bool) -> Result<Option<Snapshot>, RecordingError> {
         let mut text = self.line.as_slice();
         if self.number == 1 {
             text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
@@ -304,7 +307,7 @@ impl Reader {
             Err(error) => error,
         };
         if let Some(found) = foreign_schema(text) {
-            return Err(Error::Schema {
+            return Err(RecordingError::Schema {
                 name: self.name.clone(),
                 line: self.number,
                 found,
@@ -338,8 +341,8 @@ impl Reader {
     }
 }
 
-impl Iterator for Reader {
-    type Item = Result<Snapshot, Error>;
+impl Iterator for RecordingReader {
+    type Item = Result<Snapshot, RecordingError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.ended {
@@ -360,7 +363,7 @@ impl Iterator for Reader {
     }
 }
 
-impl fmt::Debug for Reader {
+impl fmt::Debug for RecordingReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reader")
             .field("name", &self.name)
@@ -372,7 +375,7 @@ impl fmt::Debug for Reader {
 }
 
 /// How a line was read.
-enum Line {
+enum RecordingLine {
     Whole,
     /// The file ended before a newline.
     Last,
@@ -443,11 +446,11 @@ fn is_overfull(text: &[u8]) -> bool {
 /// The schema of a line that is a snapshot of another major version.
 fn foreign_schema(text: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
-    struct Head<'a> {
+    struct RecordingHead<'a> {
         #[serde(borrow)]
         schema: Cow<'a, str>,
     }
-    let head: Head<'_> = serde_json::from_slice(text).ok()?;
+    let head: RecordingHead<'_> = serde_json::from_slice(text).ok()?;
     let (family, _) = SCHEMA.rsplit_once('/')?;
     let major = head.schema.strip_prefix(family)?.strip_prefix('/')?;
     let foreign = head.schema != SCHEMA

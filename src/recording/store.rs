@@ -21,9 +21,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use zstd::zstd_safe::find_frame_compressed_size;
 
-pub use ring::{Access, Limits, StoreWriter};
+pub use ring::{Access, StoreLimits, StoreWriter};
 
-use super::{Damage, Error, Flaw, Reader};
+use super::{Damage, Flaw, RecordingError, RecordingReader};
 use crate::model::snapshot::Host;
 use crate::model::{Snapshot, Time};
 use crate::units::MIB;
@@ -73,13 +73,13 @@ impl Store {
     /// # Errors
     ///
     /// What is missing, no directory, or not ours to read.
-    pub fn open(folder: &Path) -> Result<Self, Error> {
+    pub fn open(folder: &Path) -> Result<Self, RecordingError> {
         match list(folder) {
             Ok(segments) => Ok(Self {
                 folder: folder.to_owned(),
                 segments,
             }),
-            Err(cause) => Err(Error::StoreUnreadable {
+            Err(cause) => Err(RecordingError::StoreUnreadable {
                 folder: folder.to_owned(),
                 cause,
             }),
@@ -127,7 +127,7 @@ impl Store {
 pub struct Since {
     time: Time,
     segments: VecDeque<Segment>,
-    reader: Option<Reader>,
+    reader: Option<RecordingReader>,
 }
 
 impl Since {
@@ -146,11 +146,11 @@ impl Since {
     }
 
     /// What to say of a segment that has been read to its end. The newest one may just be growing.
-    fn judge(&self, name: &str, first: Option<&Damage>, count: u64) -> Option<Error> {
+    fn judge(&self, name: &str, first: Option<&Damage>, count: u64) -> Option<RecordingError> {
         let damage = first?;
         let grows = self.segments.is_empty()
             && matches!(damage.flaw, Flaw::TornCompression | Flaw::TornLine);
-        (!grows).then(|| Error::Damaged {
+        (!grows).then(|| RecordingError::Damaged {
             name: name.to_owned(),
             damage: damage.clone(),
             more: count.saturating_sub(1),
@@ -159,7 +159,7 @@ impl Since {
 }
 
 impl Iterator for Since {
-    type Item = Result<Snapshot, Error>;
+    type Item = Result<Snapshot, RecordingError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -175,7 +175,7 @@ impl Iterator for Since {
                 Some(Ok(snapshot)) if snapshot.time < self.time => {}
                 Some(Ok(snapshot)) => return Some(Ok(snapshot)),
                 // Nothing in it, for the reason that the damage tells if there is one.
-                None | Some(Err(Error::Empty { .. })) => {
+                None | Some(Err(RecordingError::Empty { .. })) => {
                     let reader = self.reader.take()?;
                     let (first, count) = (reader.damage().first(), reader.damage_count());
                     if let Some(error) = self.judge(reader.name(), first, count) {
@@ -229,12 +229,12 @@ fn start_of(name: &str) -> Option<Time> {
 }
 
 /// Opens a segment without following a link or waiting for a pipe; `None` where it is gone.
-fn open(path: &Path) -> Result<Option<Reader>, Error> {
+fn open(path: &Path) -> Result<Option<RecordingReader>, RecordingError> {
     let name = path.display().to_string();
     match open_file(path) {
-        Ok(file) => Reader::from_read(file, name).map(Some),
+        Ok(file) => RecordingReader::from_read(file, name).map(Some),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(cause) => Err(Error::Open { name, cause }),
+        Err(cause) => Err(RecordingError::Open { name, cause }),
     }
 }
 
@@ -263,7 +263,7 @@ fn latest_of(path: &Path) -> Option<Latest> {
     }
     let last_two_from = |from: usize| {
         let frames = Cursor::new(bytes[from..end].to_vec());
-        let mut reader = Reader::from_read(frames, "").ok()?;
+        let mut reader = RecordingReader::from_read(frames, "").ok()?;
         let mut two = (None, None);
         while reader.bytes() < FRAME_LIMIT {
             match reader.next() {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
-use super::{Error, is_zstd};
+use super::{RecordingError, is_zstd};
 use crate::model::json;
 use crate::model::{Snapshot, Time};
 
@@ -50,16 +50,16 @@ impl Writer {
     /// # Errors
     ///
     /// What cannot be opened, is a directory, is compressed, or is being recorded to already.
-    pub fn append(path: &Path, rotation: Option<Rotation>) -> Result<Self, Error> {
+    pub fn append(path: &Path, rotation: Option<Rotation>) -> Result<Self, RecordingError> {
         let name = path.display().to_string();
         if path
             .extension()
             .is_some_and(|extension| extension.eq_ignore_ascii_case("zst"))
         {
-            return Err(Error::Compressed { name });
+            return Err(RecordingError::Compressed { name });
         }
         if path.is_dir() {
-            return Err(Error::Directory {
+            return Err(RecordingError::Directory {
                 path: path.to_owned(),
             });
         }
@@ -82,7 +82,7 @@ impl Writer {
     /// # Errors
     ///
     /// Where standard output is closed.
-    pub fn to_stdout() -> Result<Self, Error> {
+    pub fn to_stdout() -> Result<Self, RecordingError> {
         let name = "standard output".to_owned();
         match io::stdout().as_fd().try_clone_to_owned() {
             Ok(stdout) => Ok(Self {
@@ -95,7 +95,7 @@ impl Writer {
                 line: Vec::new(),
                 whole: None,
             }),
-            Err(cause) => Err(Error::Create { name, cause }),
+            Err(cause) => Err(RecordingError::Create { name, cause }),
         }
     }
 
@@ -104,8 +104,8 @@ impl Writer {
     /// # Errors
     ///
     /// A full disk and the like, after which the file still ends with a whole line and another try
-    /// is welcome; [`Error::Closed`] where it is a pipe and its reader has gone.
-    pub fn write(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+    /// is welcome; [`RecordingError::Closed`] where it is a pipe and its reader has gone.
+    pub fn write(&mut self, snapshot: &Snapshot) -> Result<(), RecordingError> {
         self.line.clear();
         self.line.push(b'\n');
         if let Err(error) = json::append(&mut self.line, snapshot) {
@@ -122,9 +122,11 @@ impl Writer {
                 self.whole = Some(snapshot.time);
                 Ok(())
             }
-            Err(cause) if cause.kind() == io::ErrorKind::BrokenPipe => Err(Error::Closed {
-                name: self.name.clone(),
-            }),
+            Err(cause) if cause.kind() == io::ErrorKind::BrokenPipe => {
+                Err(RecordingError::Closed {
+                    name: self.name.clone(),
+                })
+            }
             Err(cause) => {
                 let torn = written > 0 && !self.take_back(written);
                 self.isolate |= torn;
@@ -138,8 +140,8 @@ impl Writer {
         &self.name
     }
 
-    fn failed(&self, cause: io::Error, torn: bool) -> Error {
-        Error::Write {
+    fn failed(&self, cause: io::Error, torn: bool) -> RecordingError {
+        RecordingError::Write {
             name: self.name.clone(),
             cause,
             whole: self.whole,
@@ -169,7 +171,7 @@ impl Writer {
     }
 
     /// Moves a full file aside and begins a new one, before the line at hand is written.
-    fn rotate(&mut self) -> Result<(), Error> {
+    fn rotate(&mut self) -> Result<(), RecordingError> {
         let (Some(rotation), Some(path)) = (self.rotation, self.path.as_deref()) else {
             return Ok(());
         };
@@ -180,7 +182,7 @@ impl Writer {
             let (from, to) = (numbered(path, n), numbered(path, n + 1));
             match fs::rename(&from, &to) {
                 Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
-                    return Err(Error::Rotate { from, to, cause });
+                    return Err(RecordingError::Rotate { from, to, cause });
                 }
                 // A gap in the row is no harm.
                 _ => {}
@@ -205,15 +207,15 @@ fn numbered(path: &Path, n: u32) -> PathBuf {
 }
 
 /// What a file to append to ends with.
-struct End {
+struct FileEnd {
     regular: bool,
     bytes: u64,
     torn: bool,
 }
 
 /// Opens a file for appending and takes its lock.
-fn open(path: &Path, name: &str) -> Result<(File, End), Error> {
-    let create_error = |cause| Error::Create {
+fn open(path: &Path, name: &str) -> Result<(File, FileEnd), RecordingError> {
+    let create_error = |cause| RecordingError::Create {
         name: name.to_owned(),
         cause,
     };
@@ -223,7 +225,7 @@ fn open(path: &Path, name: &str) -> Result<(File, End), Error> {
         .open(path)
         .map_err(create_error)?;
     let metadata = file.metadata().map_err(create_error)?;
-    let mut end = End {
+    let mut end = FileEnd {
         regular: metadata.is_file(),
         bytes: metadata.len(),
         torn: false,
@@ -236,7 +238,7 @@ fn open(path: &Path, name: &str) -> Result<(File, End), Error> {
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
         == Err(rustix::io::Errno::WOULDBLOCK)
     {
-        return Err(Error::Busy {
+        return Err(RecordingError::Busy {
             name: name.to_owned(),
         });
     }
@@ -244,7 +246,7 @@ fn open(path: &Path, name: &str) -> Result<(File, End), Error> {
         // A file that we may write and not read is taken to end badly: an empty line is no harm.
         let (head, last) = edges(path, end.bytes).unwrap_or_default();
         if is_zstd(&head) {
-            return Err(Error::Compressed {
+            return Err(RecordingError::Compressed {
                 name: name.to_owned(),
             });
         }
@@ -295,7 +297,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::recording::Reader;
+    use crate::recording::RecordingReader;
 
     fn at(seconds: i64) -> Snapshot {
         let time = Time::from_unix_milliseconds(1_763_719_445_000 + 1000 * seconds);
@@ -306,7 +308,7 @@ mod tests {
 
     /// The snapshots of a file, and how many lines of it are damaged.
     fn read(path: &Path) -> (Vec<Snapshot>, u64) {
-        let mut reader = Reader::open(path).unwrap();
+        let mut reader = RecordingReader::open(path).unwrap();
         let snapshots = reader.by_ref().map(Result::unwrap).collect();
         (snapshots, reader.damage_count())
     }
@@ -380,7 +382,7 @@ mod tests {
         let mut writer = Writer::append(&path, rotation(1, 1)).unwrap();
         writer.write(&at(0)).unwrap();
         let error = writer.write(&at(1)).unwrap_err();
-        assert!(matches!(error, Error::Rotate { .. }), "{error}");
+        assert!(matches!(error, RecordingError::Rotate { .. }), "{error}");
         assert_eq!(read(&path), (vec![at(0)], 0));
         fs::remove_dir_all(numbered(&path, 1)).unwrap();
         writer.write(&at(1)).unwrap();
@@ -428,7 +430,7 @@ mod tests {
         writer.write(&at(0)).unwrap();
         drop(reader);
         let error = writer.write(&at(1)).unwrap_err();
-        assert!(matches!(error, Error::Closed { .. }), "{error}");
+        assert!(matches!(error, RecordingError::Closed { .. }), "{error}");
     }
 
     #[test]
@@ -458,7 +460,7 @@ mod tests {
         };
         assert!(n > 10, "full after {n} lines");
         assert!(
-            matches!(&error, Error::Write { cause, torn: false, .. } if cause.kind() == kind),
+            matches!(&error, RecordingError::Write { cause, torn: false, .. } if cause.kind() == kind),
             "{error:?}"
         );
         let start = format!(

@@ -20,7 +20,7 @@ pub const SCHEMA: &str = "gpumem.check/1";
 /// What the check came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Status {
+pub enum CheckOutcome {
     /// Nothing at or above the severity asked for.
     Ok,
     /// Something at or above it.
@@ -62,7 +62,7 @@ impl Counts {
 /// in the names. What is not known is absent or `null`, never 0. A reader ignores fields that it does
 /// not know.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
-pub struct Report {
+pub struct CheckReport {
     /// Format and major version.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
@@ -72,7 +72,7 @@ pub struct Report {
     pub window_seconds: f64,
     /// `ok`, the exit code is 0; `findings`, 1: something at or above --fail-on, a limit exceeded, or
     /// memory not free in time; `error`, 2 or 3: it could not be measured, and errors says why.
-    pub status: Status,
+    pub status: CheckOutcome,
     /// How many findings last, by severity.
     pub counts: Counts,
     /// What lasts, the worst first, then what ceased meanwhile, latest first.
@@ -147,14 +147,14 @@ pub struct WaitVerdict {
     pub waited_seconds: f64,
 }
 
-impl Report {
+impl CheckReport {
     /// The report of a check that came to nothing, because of this.
     pub fn failed(error: &str) -> Self {
         Self {
             schema: SCHEMA,
             time: None,
             window_seconds: 0.0,
-            status: Status::Error,
+            status: CheckOutcome::Error,
             counts: Counts::default(),
             findings: Vec::new(),
             pending: Vec::new(),
@@ -254,7 +254,7 @@ impl Report {
         };
         let span = Span::from_seconds(self.window_seconds);
         let s = if gpus == 1 { "" } else { "s" };
-        let verdict = if self.status == Status::Error {
+        let verdict = if self.status == CheckOutcome::Error {
             "could not measure everything; "
         } else {
             ""
@@ -275,7 +275,7 @@ pub fn counted(count: usize, severity: Severity) -> String {
     format!("{count} {severity}{s}")
 }
 
-impl Report {
+impl CheckReport {
     fn exceeded(&self) -> impl Iterator<Item = &LimitVerdict> {
         let exceeded = |verdict: &&LimitVerdict| verdict.exceeded == Some(true);
         self.limits.iter().filter(exceeded)

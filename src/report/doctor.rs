@@ -1,6 +1,6 @@
 //! What works on this machine and what does not, for `gpumem doctor`: as JSON and for people.
 //!
-//! A [`Check`] is about one [`Topic`], says what was seen, what that means for gpumem and what to do
+//! A [`DoctorCheck`] is about one [`Topic`], says what was seen, what that means for gpumem and what to do
 //! next. What is looked at, and how it is judged, is not known here.
 
 use std::borrow::Cow;
@@ -20,7 +20,7 @@ pub const SCHEMA: &str = "gpumem.doctor/1";
 /// What a check came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum CheckStatus {
     /// As it should be.
     Ok,
     /// gpumem works, and knows or does less for it.
@@ -33,7 +33,7 @@ pub enum Verdict {
     NotApplicable,
 }
 
-impl Verdict {
+impl CheckStatus {
     /// The word that people see.
     fn word(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ impl Verdict {
 /// What belongs together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Group {
+pub enum CheckGroup {
     /// NVML, the kernel module, the device files.
     Driver,
     /// Each GPU.
@@ -100,8 +100,8 @@ pub enum Topic {
 
 impl Topic {
     /// Its group, its name in JSON, and its title.
-    pub const fn names(self) -> (Group, &'static str, &'static str) {
-        use Group as G;
+    pub const fn names(self) -> (CheckGroup, &'static str, &'static str) {
+        use CheckGroup as G;
         match self {
             Self::Library => (G::Driver, "library", "NVML library"),
             Self::Driver => (G::Driver, "driver", "driver"),
@@ -155,12 +155,12 @@ impl Serialize for Topic {
 
 /// One thing that was looked at. There may be several of one id, each of other GPUs.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
-pub struct Check {
+pub struct DoctorCheck {
     /// What it is about: `library`, `driver`, `pid-namespace` and so on.
     pub id: Topic,
     /// What it belongs to: `driver`, `gpus`, `processes`, `machine` or `gpumem`.
     #[schemars(with = "String")]
-    pub group: Group,
+    pub group: CheckGroup,
     /// What it is about, for people.
     pub title: &'static str,
     /// The GPUs that it is about, by NVML's index; empty where it is about none.
@@ -169,7 +169,7 @@ pub struct Check {
     /// `ok`; `limited`: gpumem works, and knows or does less for it; `broken`: something does not work
     /// for it; `unknown`: it could not be found out; `not-applicable`: there is no such thing on this
     /// machine.
-    pub verdict: Verdict,
+    pub verdict: CheckStatus,
     /// What was seen.
     pub seen: String,
     /// What that means for gpumem; absent where it goes without saying.
@@ -181,9 +181,9 @@ pub struct Check {
     pub next: Vec<String>,
 }
 
-impl Check {
+impl DoctorCheck {
     /// A check that says what was seen.
-    pub fn new(topic: Topic, verdict: Verdict, seen: impl Into<String>) -> Self {
+    pub fn new(topic: Topic, verdict: CheckStatus, seen: impl Into<String>) -> Self {
         let (group, _, title) = topic.names();
         Self {
             id: topic,
@@ -222,8 +222,8 @@ impl Check {
 }
 
 /// The checks of each GPU as one list, by topic; GPUs of which the same is so are one check.
-pub fn merge(gpus: impl IntoIterator<Item = (u32, Vec<Check>)>) -> Vec<Check> {
-    let mut merged: Vec<Check> = Vec::new();
+pub fn merge(gpus: impl IntoIterator<Item = (u32, Vec<DoctorCheck>)>) -> Vec<DoctorCheck> {
+    let mut merged: Vec<DoctorCheck> = Vec::new();
     for (index, checks) in gpus {
         for check in checks {
             if let Some(same) = merged.iter_mut().find(|other| other.is_as(&check)) {
@@ -233,7 +233,7 @@ pub fn merge(gpus: impl IntoIterator<Item = (u32, Vec<Check>)>) -> Vec<Check> {
             let after = merged.iter().rposition(|other| other.id == check.id);
             let at = after.map_or(merged.len(), |at| at + 1);
             let gpus = vec![index];
-            merged.insert(at, Check { gpus, ..check });
+            merged.insert(at, DoctorCheck { gpus, ..check });
         }
     }
     merged
@@ -269,7 +269,7 @@ pub fn ranges(numbers: &[u32]) -> String {
 /// What `gpumem doctor --json` prints: what works on this machine, what does not, and what to do. A
 /// reader ignores fields, checks and groups that it does not know.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
-pub struct Report {
+pub struct DoctorReport {
     /// Format and major version.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
@@ -280,10 +280,10 @@ pub struct Report {
     /// The same in a sentence, and why.
     pub summary: String,
     /// What was looked at, by group.
-    pub checks: Vec<Check>,
+    pub checks: Vec<DoctorCheck>,
 }
 
-impl Report {
+impl DoctorReport {
     /// The JSON document, with a newline at its end.
     ///
     /// # Errors
@@ -315,7 +315,7 @@ impl Report {
             let word = format!("{:VERDICT$}", check.verdict.word());
             let seen = escape(&check.seen);
             let line = format!("{name:width$}  {seen}");
-            let line = if check.verdict == Verdict::NotApplicable {
+            let line = if check.verdict == CheckStatus::NotApplicable {
                 style.faint(&line)
             } else {
                 line
@@ -337,7 +337,7 @@ impl Report {
 }
 
 /// A check's title, with the GPUs that it is about.
-fn name(check: &Check) -> String {
+fn name(check: &DoctorCheck) -> String {
     if check.gpus.is_empty() {
         check.title.to_owned()
     } else {
@@ -349,16 +349,16 @@ fn name(check: &Check) -> String {
 mod tests {
     use super::*;
 
-    fn check(verdict: Verdict, seen: &str) -> Check {
-        Check::new(Topic::Persistence, verdict, seen)
+    fn check(verdict: CheckStatus, seen: &str) -> DoctorCheck {
+        DoctorCheck::new(Topic::Persistence, verdict, seen)
     }
 
     #[test]
     fn gpus_of_which_the_same_is_so_are_one_check() {
         let gpu = |seen: &str| {
             vec![
-                Check::new(Topic::Gpu, Verdict::Ok, seen),
-                check(Verdict::Ok, "on"),
+                DoctorCheck::new(Topic::Gpu, CheckStatus::Ok, seen),
+                check(CheckStatus::Ok, "on"),
             ]
         };
         let merged = merge([(0, gpu("H100")), (1, gpu("H100")), (2, gpu("L4"))]);
@@ -392,14 +392,14 @@ mod tests {
 
     #[test]
     fn what_is_well_takes_a_line_and_what_is_not_says_what_to_do() {
-        let report = Report {
+        let report = DoctorReport {
             schema: SCHEMA,
             version: "1",
             works: true,
             summary: "gpumem can do its work here".to_owned(),
             checks: vec![
-                Check::new(Topic::Library, Verdict::Ok, "found").means("not shown"),
-                check(Verdict::Limited, "off\x1b[31m")
+                DoctorCheck::new(Topic::Library, CheckStatus::Ok, "found").means("not shown"),
+                check(CheckStatus::Limited, "off\x1b[31m")
                     .means("slow")
                     .next("type this"),
             ],

@@ -1,6 +1,6 @@
 //! `gpumem explain`: one page about a process, a GPU or a framework, as JSON and for people.
 //!
-//! [`Report`] is what is known and concluded, put together by the command; its JSON is the format
+//! [`ExplainReport`] is what is known and concluded, put together by the command; its JSON is the format
 //! `gpumem.explain/1`. [`text`] lays it out on a page of a given width, and [`chart`] draws how memory
 //! moved. Nothing here looks anything up, and nothing a process chose reaches the page unescaped.
 
@@ -31,7 +31,7 @@ type Object = serde_json::Map<String, serde_json::Value>;
 /// in the names. What is not known is absent or `null`, never 0. A reader ignores fields that it does
 /// not know.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
-pub struct Report {
+pub struct ExplainReport {
     /// Format and major version.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
@@ -52,7 +52,7 @@ pub struct Report {
     pub errors: Vec<ReadError>,
 }
 
-impl Report {
+impl ExplainReport {
     /// A page without anything on it yet.
     pub fn new(time: Option<Time>, window_seconds: f64) -> Self {
         Self {
@@ -103,9 +103,9 @@ pub struct ProcessPage {
     pub kin: Kin,
     /// What the rules say.
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub verdict: RuleVerdict,
     /// What would give the memory back, gentlest first.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ExplainStep>,
 }
 
 /// A process's share of a GPU, or of an instance of it.
@@ -134,21 +134,21 @@ pub struct OnGpu {
     /// Since when it is known not to have used the GPU.
     pub unused_since: Option<Time>,
     /// How it moved.
-    pub course: Course,
+    pub course: MemoryCurve,
 }
 
 /// How memory moved over the history.
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
-pub struct Course {
+pub struct MemoryCurve {
     /// How many samples told it.
     pub samples: u64,
     /// Stretches of time, oldest first; 240 at most.
-    pub points: Vec<Point>,
+    pub points: Vec<MemoryPoint>,
 }
 
 /// What was held in a stretch of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
-pub struct Point {
+pub struct MemoryPoint {
     /// The first sample in it.
     pub since: Time,
     /// The last one.
@@ -171,22 +171,22 @@ pub struct Kin {
     pub launcher: Option<Arc<Parent>>,
     /// All of them as a tree, itself among them: whoever started another comes before it. Empty where it
     /// belongs to nobody.
-    pub members: Vec<Member>,
+    pub members: Vec<FamilyLine>,
 }
 
 /// A line of a family's tree: a holder, and where it stands.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
-pub struct Member {
+pub struct FamilyLine {
     /// 0 at a root, one more for each generation.
     pub depth: usize,
     /// Who it is, and what it holds.
     #[serde(flatten)]
-    pub holder: Holder,
+    pub holder: GpuHolder,
 }
 
 /// What the rules say of it.
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
-pub struct Verdict {
+pub struct RuleVerdict {
     /// What the rules find, as in gpumem.check/1: the one that was asked about first; also what ceased
     /// within the history.
     #[schemars(with = "Vec<Object>")]
@@ -210,28 +210,28 @@ pub struct GpuPage {
     #[schemars(with = "Object")]
     pub device: Gpu,
     /// Where its memory is; `None` where NVML does not tell.
-    pub balance: Option<Balance>,
+    pub balance: Option<GpuBalance>,
     /// Who holds it: those that NVML lists, the largest first, then those that only have its device
     /// file open.
-    pub holders: Vec<Holder>,
+    pub holders: Vec<GpuHolder>,
     /// Processes of the machine whose open files may not be read: whether they hold it is not known.
     /// Null where nobody looked.
     pub unread_processes: Option<u32>,
     /// Mean utilization over the history.
     pub gpu_percent_mean: Option<f64>,
     /// How its used memory moved.
-    pub course: Course,
+    pub course: MemoryCurve,
     /// What the rules say, first of the GPU itself, then of the processes on it.
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub verdict: RuleVerdict,
     /// What would give memory back, gentlest first.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ExplainStep>,
 }
 
 /// Where a GPU's memory is: total = free + reserved + processes + unattributed; `null` where NVML does
 /// not tell.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
-pub struct Balance {
+pub struct GpuBalance {
     /// All of it, in bytes.
     pub total_bytes: u64,
     /// Free, in bytes.
@@ -249,7 +249,7 @@ pub struct Balance {
 
 /// A process that holds a GPU.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
-pub struct Holder {
+pub struct GpuHolder {
     /// The process id.
     pub pid: u32,
     /// What to call it. Holds names that a process chose: escape it for a terminal.
@@ -271,7 +271,7 @@ pub struct Holder {
 /// When something can be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Moment {
+pub enum WhenPossible {
     /// Now; the process goes on.
     Now,
     /// Now; it ends the process.
@@ -282,9 +282,9 @@ pub enum Moment {
 
 /// Something to do.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
-pub struct Step {
+pub struct ExplainStep {
     /// `now`: the process goes on; `end`: it ends; `next-start`: before it starts again.
-    pub moment: Moment,
+    pub moment: WhenPossible,
     /// The words. May hold names that a process chose: escape it for a terminal.
     pub text: String,
     /// Where it is documented or was seen; `None` where it follows from what the page says.
@@ -301,20 +301,20 @@ pub struct FrameworkPage {
     /// As people write it.
     pub title: String,
     /// How it takes memory, and what NVML shows of that.
-    pub takes: Line,
+    pub takes: AdviceLine,
     /// What returns memory while the process goes on, gentlest first.
-    pub inside: Vec<Line>,
+    pub inside: Vec<AdviceLine>,
     /// What makes it take less at its next start.
-    pub at_start: Vec<Line>,
+    pub at_start: Vec<AdviceLine>,
     /// What people try that returns nothing to the driver.
-    pub unchanged: Vec<Line>,
+    pub unchanged: Vec<AdviceLine>,
     /// How to end it without loss or leftovers, where there is more to it than a signal.
-    pub at_end: Vec<Line>,
+    pub at_end: Vec<AdviceLine>,
 }
 
 /// A line of the table of advice.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
-pub struct Line {
+pub struct AdviceLine {
     /// The words.
     pub text: String,
     /// Where it is documented or was seen.

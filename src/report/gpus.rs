@@ -116,7 +116,7 @@ pub(super) fn balances(snapshot: &Snapshot, width: Option<usize>, style: Style) 
         ("PROCESSES +", Align::Right),
         ("UNATTRIBUTED", Align::Right),
     ]);
-    let told =
+    let figure =
         |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), |it| Bytes(it).to_string());
     for gpu in &snapshot.gpus {
         let Some(balance) = snapshot.balance(gpu) else {
@@ -126,9 +126,9 @@ pub(super) fn balances(snapshot: &Snapshot, width: Option<usize>, style: Style) 
             gpu.index.to_string(),
             Bytes(balance.total_bytes).to_string(),
             Bytes(balance.free_bytes).to_string(),
-            told(balance.reserved_bytes),
-            told(balance.process_bytes),
-            told(balance.unattributed.ok()),
+            figure(balance.reserved_bytes),
+            figure(balance.process_bytes),
+            figure(balance.unattributed.ok()),
         ]);
     }
     if table.is_empty() {

@@ -24,7 +24,7 @@ const WIDE: usize = 120;
 
 /// How the process table is ordered. Largest first, but for `Gpu`, `Pid`, `User` and `Command`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Sort {
+pub enum ProcessOrder {
     /// By GPU, then by GPU memory.
     #[default]
     Gpu,
@@ -46,7 +46,7 @@ pub enum Sort {
     Command,
 }
 
-struct Row<'a> {
+struct ProcessLine<'a> {
     /// Where it is, or would be by its files.
     gpu: Option<&'a Gpu>,
     /// The GPUs whose files it holds, where it is listed on none.
@@ -55,7 +55,7 @@ struct Row<'a> {
     process: Option<&'a Process>,
 }
 
-impl Row<'_> {
+impl ProcessLine<'_> {
     fn pid(&self) -> u32 {
         let own = self.process.map(|process| process.pid);
         self.on_gpu.map(|row| row.pid).or(own).unwrap_or(0)
@@ -68,9 +68,9 @@ impl Row<'_> {
 
 /// How `ps` is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Options {
+pub struct ProcessesOptions {
     /// The order of the process table.
-    pub sort: Sort,
+    pub sort: ProcessOrder,
     /// Columns of the terminal; `None` cuts nothing.
     pub width: Option<usize>,
     /// Its colours.
@@ -81,14 +81,14 @@ pub struct Options {
 }
 
 /// The GPUs, their processes, where the memory is, and what cannot be told.
-pub fn write(snapshot: &Snapshot, options: Options) -> String {
-    let Options { width, style, .. } = options;
+pub fn write(snapshot: &Snapshot, options: ProcessesOptions) -> String {
+    let ProcessesOptions { width, style, .. } = options;
     let mut out = gpus::table(snapshot, width, style);
-    let mut rows: Vec<Row<'_>> = listed(snapshot).chain(unlisted(snapshot)).collect();
+    let mut rows: Vec<ProcessLine<'_>> = listed(snapshot).chain(unlisted(snapshot)).collect();
     rows.sort_by(|a, b| order(a, b, options.sort));
     out.push('\n');
     if rows.is_empty() {
-        out.push_str(&nobody(snapshot));
+        out.push_str(&unknown_user(snapshot));
     } else {
         out.push_str(&processes(&rows, snapshot, width, style));
     }
@@ -103,12 +103,12 @@ pub fn write(snapshot: &Snapshot, options: Options) -> String {
     out
 }
 
-fn listed(snapshot: &Snapshot) -> impl Iterator<Item = Row<'_>> {
+fn listed(snapshot: &Snapshot) -> impl Iterator<Item = ProcessLine<'_>> {
     let on_gpus = snapshot.gpus.iter().flat_map(|gpu| {
         let rows = gpu.processes.iter().flatten();
         rows.map(move |on_gpu| (gpu, on_gpu))
     });
-    on_gpus.map(|(gpu, on_gpu)| Row {
+    on_gpus.map(|(gpu, on_gpu)| ProcessLine {
         gpu: Some(gpu),
         held: String::new(),
         on_gpu: Some(on_gpu),
@@ -116,13 +116,13 @@ fn listed(snapshot: &Snapshot) -> impl Iterator<Item = Row<'_>> {
     })
 }
 
-fn unlisted(snapshot: &Snapshot) -> impl Iterator<Item = Row<'_>> {
+fn unlisted(snapshot: &Snapshot) -> impl Iterator<Item = ProcessLine<'_>> {
     snapshot.unlisted_holders().map(|process| {
         let mut held = snapshot
             .gpus
             .iter()
             .filter(|gpu| gpu.is_open_in(process) == Some(true));
-        Row {
+        ProcessLine {
             gpu: held.next(),
             held: snapshot.held_gpus(process),
             on_gpu: None,
@@ -132,7 +132,7 @@ fn unlisted(snapshot: &Snapshot) -> impl Iterator<Item = Row<'_>> {
 }
 
 /// Why there is no row.
-fn nobody(snapshot: &Snapshot) -> String {
+fn unknown_user(snapshot: &Snapshot) -> String {
     let unread = snapshot.gpus.iter().filter(|gpu| gpu.processes.is_none());
     let unread: Vec<String> = unread.map(|gpu| gpu.index.to_string()).collect();
     if unread.is_empty() {
@@ -145,7 +145,12 @@ fn nobody(snapshot: &Snapshot) -> String {
     }
 }
 
-fn processes(rows: &[Row<'_>], snapshot: &Snapshot, width: Option<usize>, style: Style) -> String {
+fn processes(
+    rows: &[ProcessLine<'_>],
+    snapshot: &Snapshot,
+    width: Option<usize>,
+    style: Style,
+) -> String {
     let mut table = Table::new(&[
         ("GPU", Align::Right),
         ("PID", Align::Right),
@@ -215,7 +220,7 @@ fn unknown() -> String {
     UNKNOWN.to_owned()
 }
 
-fn memory(row: &Row<'_>) -> String {
+fn memory(row: &ProcessLine<'_>) -> String {
     let is_never_told = row
         .gpu
         .is_some_and(|gpu| gpu.process_memory_unavailable.is_some());
@@ -234,7 +239,7 @@ fn span(seconds: f64) -> String {
     Span::from_seconds(seconds).to_string()
 }
 
-fn instance(row: &Row<'_>) -> String {
+fn instance(row: &ProcessLine<'_>) -> String {
     match (row.gpu, row.on_gpu) {
         (Some(gpu), Some(on_gpu)) => {
             gpu.part_name(on_gpu.gpu_instance_id, on_gpu.compute_instance_id)
@@ -283,7 +288,7 @@ fn what_ended(ended: &LastKnown) -> String {
 }
 
 /// What the process is, in the words that tell a person most.
-fn what(row: &Row<'_>, snapshot: &Snapshot) -> String {
+fn what(row: &ProcessLine<'_>, snapshot: &Snapshot) -> String {
     let Some(process) = row.process else {
         return "(not looked up)".to_owned();
     };
@@ -332,10 +337,10 @@ fn what(row: &Row<'_>, snapshot: &Snapshot) -> String {
     words
 }
 
-fn order(a: &Row<'_>, b: &Row<'_>, sort: Sort) -> Ordering {
-    let by_memory = |row: &Row<'_>| Reverse(row.used_bytes());
+fn order(a: &ProcessLine<'_>, b: &ProcessLine<'_>, sort: ProcessOrder) -> Ordering {
+    let by_memory = |row: &ProcessLine<'_>| Reverse(row.used_bytes());
     // Whoever is listed on no GPU comes last.
-    let by_gpu = |row: &Row<'_>| {
+    let by_gpu = |row: &ProcessLine<'_>| {
         let part = row
             .on_gpu
             .and_then(|row| row.gpu_instance_id.zip(row.compute_instance_id));
@@ -344,35 +349,35 @@ fn order(a: &Row<'_>, b: &Row<'_>, sort: Sort) -> Ordering {
     };
     let number = |value: Option<f64>| Reverse((value.unwrap_or(-1.0) * 1000.0) as i64);
     let first = match sort {
-        Sort::Gpu => Ordering::Equal,
-        Sort::Memory => by_memory(a).cmp(&by_memory(b)),
-        Sort::Pid => a.pid().cmp(&b.pid()),
-        Sort::User => {
-            let user = |row: &Row<'_>| row.process.and_then(owner);
+        ProcessOrder::Gpu => Ordering::Equal,
+        ProcessOrder::Memory => by_memory(a).cmp(&by_memory(b)),
+        ProcessOrder::Pid => a.pid().cmp(&b.pid()),
+        ProcessOrder::User => {
+            let user = |row: &ProcessLine<'_>| row.process.and_then(owner);
             user(a).cmp(&user(b))
         }
-        Sort::Sm => {
-            let sm = |row: &Row<'_>| Reverse(row.on_gpu.and_then(|it| it.sm_percent));
+        ProcessOrder::Sm => {
+            let sm = |row: &ProcessLine<'_>| Reverse(row.on_gpu.and_then(|it| it.sm_percent));
             sm(a).cmp(&sm(b))
         }
-        Sort::CpuTime => {
-            let cpu = |row: &Row<'_>| number(row.process.and_then(|p| p.cpu_seconds));
+        ProcessOrder::CpuTime => {
+            let cpu = |row: &ProcessLine<'_>| number(row.process.and_then(|p| p.cpu_seconds));
             cpu(a).cmp(&cpu(b))
         }
-        Sort::HostMemory => {
-            let rss = |row: &Row<'_>| Reverse(row.process.and_then(|p| p.rss_bytes));
+        ProcessOrder::HostMemory => {
+            let rss = |row: &ProcessLine<'_>| Reverse(row.process.and_then(|p| p.rss_bytes));
             rss(a).cmp(&rss(b))
         }
-        Sort::Runtime => {
+        ProcessOrder::Runtime => {
             // What started first has run longest; what is unknown comes last.
-            let start = |row: &Row<'_>| {
+            let start = |row: &ProcessLine<'_>| {
                 let start = row.process.and_then(|p| p.start_time);
                 (start.is_none(), start)
             };
             start(a).cmp(&start(b))
         }
-        Sort::Command => {
-            let command = |row: &Row<'_>| row.process.and_then(|p| p.command.clone());
+        ProcessOrder::Command => {
+            let command = |row: &ProcessLine<'_>| row.process.and_then(|p| p.command.clone());
             command(a).cmp(&command(b))
         }
     };

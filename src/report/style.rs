@@ -2,7 +2,7 @@
 
 use unicode_width::UnicodeWidthStr as _;
 
-use super::doctor::Verdict;
+use super::doctor::CheckStatus;
 use super::explain::page::wrap_with;
 use crate::model::Severity;
 
@@ -15,7 +15,7 @@ pub struct Style {
 
 /// What a piece of text stands out as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mark {
+pub enum Emphasis {
     /// As nothing.
     Plain,
     /// A heading.
@@ -73,25 +73,25 @@ pub fn broken(text: &str, width: usize) -> String {
 
 /// Takes apart what a [`Style`] has coloured, for a screen with colours of its own: no escape character
 /// is left in it.
-pub fn pieces(text: &str) -> impl Iterator<Item = (Mark, &str)> {
+pub fn pieces(text: &str) -> impl Iterator<Item = (Emphasis, &str)> {
     let parts = text.split('\x1b').enumerate();
     let pieces = parts.map(|(at, part)| {
         let sequence = part.strip_prefix('[').filter(|_| at > 0);
         match sequence.and_then(|rest| rest.split_once('m')) {
             Some((written, piece)) => (mark_of(written), piece),
-            None => (Mark::Plain, part),
+            None => (Emphasis::Plain, part),
         }
     });
     pieces.filter(|(_, piece)| !piece.is_empty())
 }
 
-fn mark_of(written: &str) -> Mark {
+fn mark_of(written: &str) -> Emphasis {
     let severities = [Severity::Info, Severity::Warning, Severity::Critical];
     let severity = severities.into_iter().find(|it| code(*it) == written);
     match severity {
-        Some(severity) => Mark::Severity(severity),
-        None if written == HEADING => Mark::Heading,
-        None => Mark::Plain,
+        Some(severity) => Emphasis::Severity(severity),
+        None if written == HEADING => Emphasis::Heading,
+        None => Emphasis::Plain,
     }
 }
 
@@ -120,13 +120,13 @@ impl Style {
     }
 
     /// What a verdict's word stands in, in its colour.
-    pub fn verdict(self, verdict: Verdict, text: &str) -> String {
+    pub fn verdict(self, verdict: CheckStatus, text: &str) -> String {
         let code = match verdict {
-            Verdict::Ok => "32",
-            Verdict::Limited => "33;1",
-            Verdict::Broken => "31;1",
-            Verdict::Unknown => "36",
-            Verdict::NotApplicable => "2",
+            CheckStatus::Ok => "32",
+            CheckStatus::Limited => "33;1",
+            CheckStatus::Broken => "31;1",
+            CheckStatus::Unknown => "36",
+            CheckStatus::NotApplicable => "2",
         };
         self.paint(code, text)
     }
@@ -146,13 +146,13 @@ mod tests {
                 style.severity(Severity::Warning),
                 style.faint("rest")
             );
-            let pieces: Vec<(Mark, &str)> = pieces(&line).collect();
+            let pieces: Vec<(Emphasis, &str)> = pieces(&line).collect();
             let text: String = pieces.iter().map(|(_, piece)| *piece).collect();
             assert_eq!(text, "What  [1m a warning: the rest");
-            let marked: Vec<_> = pieces.iter().filter(|it| it.0 != Mark::Plain).collect();
+            let marked: Vec<_> = pieces.iter().filter(|it| it.0 != Emphasis::Plain).collect();
             if color {
-                let warning = (Mark::Severity(Severity::Warning), "warning");
-                assert_eq!(marked, [&(Mark::Heading, "What"), &warning]);
+                let warning = (Emphasis::Severity(Severity::Warning), "warning");
+                assert_eq!(marked, [&(Emphasis::Heading, "What"), &warning]);
             } else {
                 assert_eq!(marked.len(), 0);
             }
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn an_escape_that_is_nobodys_is_left_out() {
         for hostile in ["\x1b", "\x1b[", "a\x1b[2Jb", "\x1b\x1b[0m", "\x1b]0;x\x07"] {
-            let escape = |(_, piece): (Mark, &str)| piece.contains('\x1b');
+            let escape = |(_, piece): (Emphasis, &str)| piece.contains('\x1b');
             assert!(!pieces(hostile).any(escape), "{hostile:?}");
         }
     }

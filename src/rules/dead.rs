@@ -21,13 +21,13 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::doubt::Doubt;
-use super::lasting::{About, Says, held, is_listed, wait};
-use super::rule::{Judge, Seen, Tuned, Verdicts};
-use super::scope::Whom;
-use super::setting::{Field, Setting};
+use super::lasting::{ProcessFinding, Says, held, is_listed, wait};
+use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::scope::ScopeInput;
+use super::setting::{Setting, SettingField};
 use super::subject;
-use crate::history::{Ghost, ProcessHistory, Row, Streak};
+use super::undecided_reason::UndecidedReason;
+use crate::history::{Ghost, ProcessHistory, RowHistory, Streak};
 use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Severity};
 use crate::model::snapshot::PidNamespace;
@@ -57,7 +57,7 @@ impl KindEvidence for DeadEvidence {
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Settings {
+pub struct DeadSettings {
     /// Whether the rule is run.
     pub enabled: bool,
     /// How long it has to be dead; a process that exits is listed for a while.
@@ -66,7 +66,7 @@ pub struct Settings {
     pub severity: Severity,
 }
 
-impl Default for Settings {
+impl Default for DeadSettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -76,7 +76,7 @@ impl Default for Settings {
     }
 }
 
-impl Judge for Settings {
+impl RuleKind for DeadSettings {
     const KIND: Kind = Kind::Dead;
     const MEANING: &'static str = "the driver lists a process that is defunct or does not exist";
     type Evidence = DeadEvidence;
@@ -85,7 +85,7 @@ impl Judge for Settings {
         Setting {
             name: "duration",
             meaning: "how long it has to be dead; one that exits is listed for a while",
-            field: Field::Span(|settings| &mut settings.duration),
+            field: SettingField::Span(|settings| &mut settings.duration),
         },
         Setting::severity(|settings| &mut settings.severity),
     ];
@@ -95,11 +95,11 @@ impl Judge for Settings {
     }
 
     fn process(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         process: &Process,
         known: &ProcessHistory,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         let Some((state @ ('Z' | 'X'), streak)) = known.state() else {
             return;
@@ -107,7 +107,7 @@ impl Judge for Settings {
         if process.has_threads_left() {
             return;
         }
-        let counts = |_: &Self, row: &Row| is_listed(rule, seen, process, row);
+        let counts = |_: &Self, row: &RowHistory| is_listed(rule, seen, process, row);
         let Some(held) = held(rule, seen, process, known, |it| it.severity, counts) else {
             return;
         };
@@ -122,20 +122,20 @@ impl Judge for Settings {
         death.judge(verdicts);
     }
 
-    fn nobody(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+    fn unresolved_row(
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         gpu: &Gpu,
         row: &GpuProcess,
         process: Option<&Process>,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         let (Some(ghost), Some(process)) = (seen.history.ghost(gpu, row.pid), process) else {
             return;
         };
-        let whom = Whom {
+        let whom = ScopeInput {
             held_bytes: row.used_bytes,
-            ..seen.whom_on(Some(process), gpu)
+            ..seen.scope_on(Some(process), gpu)
         };
         let Some(settings) = rule.settings_for(&whom) else {
             return;
@@ -145,7 +145,7 @@ impl Judge for Settings {
                 Some(PidNamespace::Host) => {}
                 Some(PidNamespace::Container) => return,
                 None => {
-                    verdicts.doubt(Doubt::Nobody {
+                    verdicts.doubt(UndecidedReason::Nobody {
                         pid: row.pid,
                         gpu: gpu.index,
                     });
@@ -171,7 +171,7 @@ impl Judge for Settings {
 /// The GPUs that list a pid of nobody, and how long the longest of them has; `None` where an earlier row
 /// has told it all.
 fn everywhere(
-    seen: Seen<'_>,
+    seen: RuleInput<'_>,
     gpu: &Gpu,
     row: &GpuProcess,
     ghost: Ghost,
@@ -202,16 +202,16 @@ fn everywhere(
 
 /// A process that may be dead.
 struct Death<'a> {
-    rule: &'a Tuned<Settings>,
+    rule: &'a ConfiguredRule<DeadSettings>,
     process: &'a Process,
-    settings: Settings,
+    settings: DeadSettings,
     gpus: Vec<FindingGpu>,
     state: Option<char>,
     streak: Streak,
 }
 
 impl Death<'_> {
-    fn judge(self, verdicts: &mut Verdicts) {
+    fn judge(self, verdicts: &mut RuleOutput) {
         let needed = self.settings.duration.seconds();
         let streak = self.streak;
         if streak.seconds() < needed || streak.samples < LEAST_SAMPLES {
@@ -223,7 +223,7 @@ impl Death<'_> {
     }
 
     fn finding(self) -> Finding {
-        let about = About {
+        let about = ProcessFinding {
             rule: self.rule,
             process: self.process,
             severity: self.settings.severity,

@@ -13,10 +13,10 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::Settings;
-use super::doubt::Doubt;
-use super::keep::{self, Exempts};
-use super::rule::{Rule, Seen, Verdicts};
+use super::RuleSet;
+use super::exemption::{self, Exempts};
+use super::rule::{Rule, RuleInput, RuleOutput};
+use super::undecided_reason::UndecidedReason;
 use crate::history::History;
 use crate::model::family::families;
 use crate::model::finding::{Action, Also, Finding, Kept, Pending, Undecided};
@@ -28,9 +28,9 @@ const MOST_RESOLVED: usize = 256;
 /// Judges snapshots as they come.
 #[derive(Debug, Default)]
 pub struct Engine {
-    settings: Settings,
+    settings: RuleSet,
     history: History,
-    standing: Standing,
+    active: ActiveFindings,
     resolved: Vec<Finding>,
     pending: Vec<Pending>,
     undecided: Vec<Undecided>,
@@ -38,7 +38,7 @@ pub struct Engine {
 
 impl Engine {
     /// An engine without any history.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: RuleSet) -> Self {
         Self {
             settings,
             ..Self::default()
@@ -46,12 +46,12 @@ impl Engine {
     }
 
     /// Judges by other settings from the next snapshot on; what was seen so far still counts.
-    pub fn set_settings(&mut self, settings: Settings) {
+    pub fn set_settings(&mut self, settings: RuleSet) {
         self.settings = settings;
     }
 
     /// What it judges by.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &RuleSet {
         &self.settings
     }
 
@@ -72,12 +72,12 @@ impl Engine {
         self.carry_over(verdicts.findings, snapshot);
     }
 
-    fn judge(&self, snapshot: &Snapshot) -> Verdicts {
-        let mut verdicts = Verdicts::default();
-        let seen = Seen {
+    fn judge(&self, snapshot: &Snapshot) -> RuleOutput {
+        let mut verdicts = RuleOutput::default();
+        let seen = RuleInput {
             history: &self.history,
             snapshot,
-            standing: &self.standing,
+            active: &self.active,
         };
         let rules = || self.settings.rules().iter().enumerate();
         let is_run: Vec<bool> = rules().map(|(_, rule)| rule.is_run()).collect();
@@ -108,7 +108,7 @@ impl Engine {
         for (gpu, row, process) in self.history.nobodies(snapshot) {
             for (place, rule) in rules() {
                 verdicts.rule = place;
-                rule.nobody(seen, gpu, row, process, &mut verdicts);
+                rule.unresolved_row(seen, gpu, row, process, &mut verdicts);
             }
         }
         verdicts
@@ -117,8 +117,8 @@ impl Engine {
     /// Nobody is accused who may be on a GPU of which it is not known who is on it: what it does there,
     /// or what its family does, is not known. What was found before stays as it was, and nothing is done
     /// about it.
-    fn withhold(&self, verdicts: &mut Verdicts, snapshot: &Snapshot) {
-        let Verdicts {
+    fn withhold(&self, verdicts: &mut RuleOutput, snapshot: &Snapshot) {
+        let RuleOutput {
             findings, pending, ..
         } = verdicts;
         let is_needed = findings.iter().any(|finding| finding.process.is_some())
@@ -135,8 +135,11 @@ impl Engine {
             let Some((pid, gpu)) = pid.and_then(|pid| Some((pid, unread.gpu_of(pid)?))) else {
                 return true;
             };
-            doubts.push((Arc::clone(&finding.rule), Doubt::Elsewhere { pid, gpu }));
-            let Some(known) = self.standing.get(&Subject::of(finding)) else {
+            doubts.push((
+                Arc::clone(&finding.rule),
+                UndecidedReason::Elsewhere { pid, gpu },
+            ));
+            let Some(known) = self.active.get(&FindingSubject::of(finding)) else {
                 return false;
             };
             *finding = known.clone();
@@ -148,7 +151,10 @@ impl Engine {
             else {
                 return true;
             };
-            doubts.push((Arc::clone(&pending.rule), Doubt::Elsewhere { pid, gpu }));
+            doubts.push((
+                Arc::clone(&pending.rule),
+                UndecidedReason::Elsewhere { pid, gpu },
+            ));
             false
         });
         for (name, doubt) in doubts {
@@ -160,7 +166,7 @@ impl Engine {
         }
     }
 
-    fn name_doubts(&self, verdicts: &Verdicts) -> Vec<Undecided> {
+    fn name_doubts(&self, verdicts: &RuleOutput) -> Vec<Undecided> {
         let rules = self.settings.rules().iter();
         rules
             .zip(&verdicts.doubts)
@@ -170,11 +176,11 @@ impl Engine {
 
     /// What stands now: each finding of before lasts, cannot be seen, or has ceased.
     fn carry_over(&mut self, mut found: Vec<Finding>, snapshot: &Snapshot) {
-        let before = std::mem::take(&mut self.standing);
+        let before = std::mem::take(&mut self.active);
         let kept_before = before.kept.clone();
-        let mut subjects: HashSet<Subject> = HashSet::with_capacity(found.len());
+        let mut subjects: HashSet<FindingSubject> = HashSet::with_capacity(found.len());
         found.retain_mut(|finding| {
-            let subject = Subject::of(finding);
+            let subject = FindingSubject::of(finding);
             // The GPUs that it is about may have changed; it keeps its name.
             if let Some(known) = before.get(&subject) {
                 finding.id = Arc::clone(&known.id);
@@ -183,7 +189,7 @@ impl Engine {
             subjects.insert(subject)
         });
         for (mut finding, was_accused) in before.into_findings() {
-            if subjects.contains(&Subject::of(&finding)) {
+            if subjects.contains(&FindingSubject::of(&finding)) {
                 continue;
             }
             if self.may_be_hidden(&finding, snapshot) {
@@ -197,7 +203,7 @@ impl Engine {
             }
         }
         let (open, kept) = self.exempt(found, &kept_before, snapshot);
-        self.standing = Standing::new(open, kept);
+        self.active = ActiveFindings::new(open, kept);
     }
 
     /// Parts what is to be reported from what an exemption keeps.
@@ -212,7 +218,7 @@ impl Engine {
         }
         let (mut open, mut kept) = (Vec::new(), Vec::new());
         for mut finding in found {
-            match keep::exempts(self.settings.keeps(), &finding, snapshot) {
+            match exemption::exempts(self.settings.keeps(), &finding, snapshot) {
                 Exempts::No => open.push(finding),
                 Exempts::InPart => {
                     // To end it would end what is exempt as well.
@@ -247,24 +253,24 @@ impl Engine {
 
     /// What is so now, worst first.
     pub fn findings(&self) -> &[Finding] {
-        &self.standing.accusations
+        &self.active.accusations
     }
 
     /// What is so and is not reported, because the configuration exempts it.
     pub fn kept(&self) -> &[Kept] {
-        &self.standing.kept
+        &self.active.kept
     }
 
     /// What each rule finds now, whether it is an accusation, evidence of one, or kept.
-    pub fn standing(&self) -> impl Iterator<Item = &Finding> {
-        let standing = &self.standing;
+    pub fn active_findings(&self) -> impl Iterator<Item = &Finding> {
+        let standing = &self.active;
         let open = standing.accusations.iter().chain(&standing.subordinate);
         open.chain(standing.kept.iter().map(|kept| &kept.finding))
     }
 
     /// What each rule finds now, but for what an exemption keeps.
     pub fn unkept(&self) -> impl Iterator<Item = &Finding> {
-        let standing = &self.standing;
+        let standing = &self.active;
         standing.accusations.iter().chain(&standing.subordinate)
     }
 
@@ -291,23 +297,23 @@ impl Engine {
 
 /// What every rule found, as accusations: one a process, worst first.
 #[derive(Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct ActiveFindings {
     accusations: Vec<Finding>,
     /// What an accusation of the same process stands before.
     subordinate: Vec<Finding>,
     /// What an exemption keeps from being an accusation.
     kept: Vec<Kept>,
-    places: HashMap<Subject, Place>,
+    places: HashMap<FindingSubject, FindingPlace>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum FindingPlace {
     Accusation(usize),
     Subordinate(usize),
     Kept(usize),
 }
 
-impl Standing {
+impl ActiveFindings {
     /// Puts findings into their order; no two are of the same subject.
     fn new(mut findings: Vec<Finding>, kept: Vec<Kept>) -> Self {
         findings.sort_by_key(|finding| (Reverse(finding.severity), finding.kind));
@@ -339,12 +345,14 @@ impl Standing {
             kept,
         };
         for (place, finding) in standing.accusations.iter().enumerate() {
-            let place = Place::Accusation(place);
-            standing.places.insert(Subject::of(finding), place);
+            let place = FindingPlace::Accusation(place);
+            standing.places.insert(FindingSubject::of(finding), place);
         }
         for (place, kept) in standing.kept.iter().enumerate() {
-            let place = Place::Kept(place);
-            standing.places.insert(Subject::of(&kept.finding), place);
+            let place = FindingPlace::Kept(place);
+            standing
+                .places
+                .insert(FindingSubject::of(&kept.finding), place);
         }
         standing.attach();
         standing
@@ -363,8 +371,10 @@ impl Standing {
             .map(|(place, finding)| (of_process(finding), place))
             .collect();
         for (place, finding) in self.subordinate.iter().enumerate() {
-            self.places
-                .insert(Subject::of(finding), Place::Subordinate(place));
+            self.places.insert(
+                FindingSubject::of(finding),
+                FindingPlace::Subordinate(place),
+            );
             if let Some(accusation) = accused.get(&of_process(finding)) {
                 self.accusations[*accusation].also.push(Also::from(finding));
             }
@@ -379,11 +389,11 @@ impl Standing {
         accusations.chain(others.map(|finding| (finding, false)))
     }
 
-    fn get(&self, subject: &Subject) -> Option<&Finding> {
+    fn get(&self, subject: &FindingSubject) -> Option<&Finding> {
         match self.places.get(subject)? {
-            Place::Accusation(place) => self.accusations.get(*place),
-            Place::Subordinate(place) => self.subordinate.get(*place),
-            Place::Kept(place) => self.kept.get(*place).map(|kept| &kept.finding),
+            FindingPlace::Accusation(place) => self.accusations.get(*place),
+            FindingPlace::Subordinate(place) => self.subordinate.get(*place),
+            FindingPlace::Kept(place) => self.kept.get(*place).map(|kept| &kept.finding),
         }
     }
 
@@ -391,14 +401,14 @@ impl Standing {
         if self.places.is_empty() {
             return None;
         }
-        self.get(&Subject::Process(Arc::clone(rule), process))
+        self.get(&FindingSubject::Process(Arc::clone(rule), process))
     }
 
     pub(super) fn of_gpu(&self, rule: &Arc<str>, gpu: &Gpu) -> Option<&Finding> {
         if self.places.is_empty() {
             return None;
         }
-        self.get(&Subject::gpu(
+        self.get(&FindingSubject::gpu(
             Arc::clone(rule),
             gpu.uuid.as_ref(),
             gpu.index,
@@ -409,14 +419,14 @@ impl Standing {
 /// Two findings are the same one at two times when a rule found them in the same process or on the
 /// same GPU.
 #[derive(PartialEq, Eq, Hash, Debug)]
-enum Subject {
+enum FindingSubject {
     Process(Arc<str>, Identity),
     Gpu(Arc<str>, Arc<str>),
     /// A GPU without a uuid, by NVML's index.
     Unnamed(Arc<str>, u32),
 }
 
-impl Subject {
+impl FindingSubject {
     fn of(finding: &Finding) -> Self {
         let rule = Arc::clone(&finding.rule);
         match (&finding.process, finding.gpus.first()) {

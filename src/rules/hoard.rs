@@ -14,12 +14,12 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::doubt::Doubt;
-use super::rule::{Judge, Seen, Tuned, Verdicts};
-use super::setting::{Field, Setting};
+use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::setting::{Setting, SettingField};
+use super::undecided_reason::UndecidedReason;
 use super::{server, subject};
 use crate::advice;
-use crate::history::{Plateau, ProcessHistory, Row};
+use crate::history::{Plateau, ProcessHistory, RowHistory};
 use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::ProcessType;
@@ -71,7 +71,7 @@ impl KindEvidence for HoardEvidence {
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Settings {
+pub struct HoardSettings {
     /// Whether the rule is run.
     pub enabled: bool,
     /// In percent of the GPU's memory; less is not nearly all of it. JAX takes 75.
@@ -84,7 +84,7 @@ pub struct Settings {
     pub severity: Severity,
 }
 
-impl Default for Settings {
+impl Default for HoardSettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -96,7 +96,7 @@ impl Default for Settings {
     }
 }
 
-impl Judge for Settings {
+impl RuleKind for HoardSettings {
     const KIND: Kind = Kind::Hoard;
     const MEANING: &'static str =
         "a process reserved nearly a whole GPU when it started and uses little of it";
@@ -106,17 +106,17 @@ impl Judge for Settings {
         Setting {
             name: "min_memory_share",
             meaning: "less than this, in percent of the GPU's memory, is ignored (50 to 100)",
-            field: Field::Percent(|settings| &mut settings.min_memory_share),
+            field: SettingField::Percent(|settings| &mut settings.min_memory_share),
         },
         Setting {
             name: "max_use_percent",
             meaning: "with this mean use of its cores or its memory, or more, the GPU is used",
-            field: Field::Percent(|settings| &mut settings.max_use_percent),
+            field: SettingField::Percent(|settings| &mut settings.max_use_percent),
         },
         Setting {
             name: "duration",
             meaning: "how long it has to be so",
-            field: Field::Span(|settings| &mut settings.duration),
+            field: SettingField::Span(|settings| &mut settings.duration),
         },
         Setting::severity(|settings| &mut settings.severity),
     ];
@@ -142,11 +142,11 @@ impl Judge for Settings {
     }
 
     fn process(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         process: &Process,
         known: &ProcessHistory,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         // Nearly every process ends here: less than half a GPU is nearly all of it for nobody.
         if !known.glance().holds_half {
@@ -165,7 +165,7 @@ impl Judge for Settings {
                 continue;
             };
             let share = plateau.least_bytes as f64 / total as f64;
-            let Some(settings) = rule.settings_for(&seen.whom(process, row)) else {
+            let Some(settings) = rule.settings_for(&seen.scope_of(process, row)) else {
                 continue;
             };
             let judged = Judged {
@@ -185,7 +185,7 @@ impl Judge for Settings {
     }
 }
 
-fn is_exempt(row: &Row) -> bool {
+fn is_exempt(row: &RowHistory) -> bool {
     row.kind() == ProcessType::Graphics || row.is_of_instance()
 }
 
@@ -200,17 +200,17 @@ struct Hoard {
 
 /// A process on a GPU of which it may hold nearly all.
 struct Judged<'a> {
-    rule: &'a Tuned<Settings>,
-    seen: Seen<'a>,
+    rule: &'a ConfiguredRule<HoardSettings>,
+    seen: RuleInput<'a>,
     process: &'a Process,
-    row: &'a Row,
+    row: &'a RowHistory,
     plateau: &'a Plateau,
-    settings: &'a Settings,
+    settings: &'a HoardSettings,
     share: f64,
 }
 
 impl Judged<'_> {
-    fn answer(&self, verdicts: &mut Verdicts) -> Option<Hoard> {
+    fn answer(&self, verdicts: &mut RuleOutput) -> Option<Hoard> {
         let (plateau, settings) = (self.plateau, self.settings);
         let gpu = self.seen.history.gpu_index(self.row);
         if self.share < settings.min_memory_share / 100.0 {
@@ -218,7 +218,7 @@ impl Judged<'_> {
         }
         let stands = self
             .seen
-            .standing(self.rule.name(), self.process.identity())
+            .active_finding(self.rule.name(), self.process.identity())
             .is_some_and(|finding| finding.gpus.iter().any(|on| on.index == gpu));
         let bound = settings.max_use_percent * if stands { 1.25 } else { 1.0 };
         let (sm, memory) = (plateau.sm_percent.mean(), plateau.memory_percent.mean());
@@ -248,11 +248,11 @@ impl Judged<'_> {
             return None;
         }
         if (plateau.sm_percent.count() as f64) < plateau.samples as f64 * LEAST_KNOWN {
-            verdicts.doubt(Doubt::NoUtilization { gpu });
+            verdicts.doubt(UndecidedReason::NoUtilization { gpu });
             return None;
         }
         if from_start.is_none() {
-            verdicts.doubt(Doubt::StartUnseen {
+            verdicts.doubt(UndecidedReason::StartUnseen {
                 pid: self.process.pid,
             });
             return None;
@@ -297,7 +297,11 @@ impl Judged<'_> {
 }
 
 /// Makes one finding of the GPUs that a process hoards.
-fn finding(rule: &Tuned<Settings>, process: &Process, mut found: Vec<Hoard>) -> Option<Finding> {
+fn finding(
+    rule: &ConfiguredRule<HoardSettings>,
+    process: &Process,
+    mut found: Vec<Hoard>,
+) -> Option<Finding> {
     found.sort_by_key(|hoard| hoard.gpu.index);
     let severity = found.iter().map(|hoard| hoard.severity).max()?;
     let since = found.iter().map(|hoard| hoard.since).max()?;

@@ -84,12 +84,12 @@ impl Zone {
 /// A stretch of the day: from its first minute to the one at which it is over, which may be on the
 /// next day.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stretch {
+pub struct DayHours {
     from: u16,
     to: u16,
 }
 
-impl Stretch {
+impl DayHours {
     /// Reads `22:00-06:00`; `None` where it is written otherwise or is empty.
     pub fn read(text: &str) -> Option<Self> {
         let (from, to) = text.split_once('-')?;
@@ -110,7 +110,7 @@ fn minutes(text: &str) -> Option<u16> {
     (minute < 60 && minutes <= MINUTES_A_DAY).then_some(minutes)
 }
 
-impl fmt::Display for Stretch {
+impl fmt::Display for DayHours {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (from, to) = (self.from, self.to);
         write!(
@@ -128,7 +128,7 @@ impl fmt::Display for Stretch {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hours {
     /// The stretch of the day; `None` for all of it.
-    pub stretch: Option<Stretch>,
+    pub stretch: Option<DayHours>,
     /// On which days of the week it begins, Monday first.
     pub days: [bool; 7],
     /// By which clock.
@@ -145,7 +145,7 @@ impl Hours {
         // The epoch was a Thursday.
         let today = (seconds.div_euclid(SECONDS_A_DAY) + 3).rem_euclid(7) as usize;
         let yesterday = (today + 6) % 7;
-        let Some(Stretch { from, to }) = self.stretch else {
+        let Some(DayHours { from, to }) = self.stretch else {
             return self.days[today];
         };
         if from < to {
@@ -186,7 +186,7 @@ mod tests {
         Hours {
             stretch: Some(stretch)
                 .filter(|text| !text.is_empty())
-                .map(|text| Stretch::read(text).unwrap()),
+                .map(|text| DayHours::read(text).unwrap()),
             days: DAYS.map(|day| days.is_empty() || days.contains(&day)),
             zone: Zone::named(zone).unwrap(),
         }
@@ -205,7 +205,7 @@ mod tests {
             ("00:00-24:00", "00:00-24:00"),
             ("18:00-00:00", "18:00-00:00"),
         ] {
-            assert_eq!(Stretch::read(text).unwrap().to_string(), shown);
+            assert_eq!(DayHours::read(text).unwrap().to_string(), shown);
         }
         for text in [
             "25:00-3",
@@ -225,7 +225,7 @@ mod tests {
             "10:00-11:00-12:00",
             "٣:00-11:00",
         ] {
-            assert_eq!(Stretch::read(text), None, "{text}");
+            assert_eq!(DayHours::read(text), None, "{text}");
         }
     }
 

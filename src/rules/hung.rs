@@ -22,12 +22,12 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::doubt::Doubt;
 use super::lasting::{LEAST_COVERAGE, is_covered};
-use super::rule::{Judge, Seen, Tuned, Verdicts};
-use super::setting::{Field, Setting};
+use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::setting::{Setting, SettingField};
 use super::subject;
-use crate::history::draw::{FULL_PERCENT, LEAST_WORK_SECONDS, LOW_SHARE};
+use super::undecided_reason::UndecidedReason;
+use crate::history::power::{FULL_PERCENT, LEAST_WORK_SECONDS, LOW_SHARE};
 use crate::history::{Device, Lull, ProcessHistory, Work};
 use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
@@ -89,7 +89,7 @@ impl KindEvidence for HungEvidence {
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Settings {
+pub struct HungSettings {
     /// Whether the rule is run.
     pub enabled: bool,
     /// A GPU in full use reports this utilization on the mean, or more.
@@ -102,7 +102,7 @@ pub struct Settings {
     pub severity: Severity,
 }
 
-impl Default for Settings {
+impl Default for HungSettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -114,7 +114,7 @@ impl Default for Settings {
     }
 }
 
-impl Judge for Settings {
+impl RuleKind for HungSettings {
     const KIND: Kind = Kind::Hung;
     const MEANING: &'static str = "a GPU reports full use by a process while its power has fallen to \
                                    a fraction of what it drew before for the same process";
@@ -124,17 +124,17 @@ impl Judge for Settings {
         Setting {
             name: "min_utilization",
             meaning: "the mean utilization of the GPU that counts as full use, in percent (90 to 100)",
-            field: Field::Percent(|settings| &mut settings.min_utilization),
+            field: SettingField::Percent(|settings| &mut settings.min_utilization),
         },
         Setting {
             name: "max_power_share",
             meaning: "the mean power is less than this, in percent of the mean before (up to 50)",
-            field: Field::Percent(|settings| &mut settings.max_power_share),
+            field: SettingField::Percent(|settings| &mut settings.max_power_share),
         },
         Setting {
             name: "duration",
             meaning: "how long it has to be so",
-            field: Field::Span(|settings| &mut settings.duration),
+            field: SettingField::Span(|settings| &mut settings.duration),
         },
         Setting::severity(|settings| &mut settings.severity),
     ];
@@ -161,11 +161,11 @@ impl Judge for Settings {
     }
 
     fn process(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         process: &Process,
         known: &ProcessHistory,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         // There hardly ever is one.
         if seen.history.has_lull()
@@ -176,11 +176,11 @@ impl Judge for Settings {
     }
 
     fn gpu(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         gpu: &Gpu,
         device: &Device,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         // Of a GPU that answers, in full use by one process alone.
         let (Some(who), Some(percent)) = (device.alone(), gpu.gpu_percent) else {
@@ -190,7 +190,7 @@ impl Judge for Settings {
             return;
         }
         let process = seen.snapshot.process(who.pid);
-        let Some(settings) = rule.settings_for(&seen.whom_on(process, gpu)) else {
+        let Some(settings) = rule.settings_for(&seen.scope_on(process, gpu)) else {
             return;
         };
         if f64::from(percent) < settings.min_utilization {
@@ -198,12 +198,12 @@ impl Judge for Settings {
         }
         let span = seen.history.span_seconds();
         if !device.is_power_known() {
-            verdicts.doubt(Doubt::NoReading {
+            verdicts.doubt(UndecidedReason::NoReading {
                 gpu: gpu.index,
                 what: "power",
             });
         } else if device.work(who).is_none() && span < LEAST_WORK_SECONDS {
-            verdicts.doubt(Doubt::ShortHistory {
+            verdicts.doubt(UndecidedReason::ShortHistory {
                 needed: LEAST_WORK_SECONDS + settings.duration.seconds(),
                 seen: span,
             });
@@ -214,18 +214,18 @@ impl Judge for Settings {
 /// A GPU on which a process is hung.
 struct HungOn {
     gpu: FindingGpu,
-    settings: Settings,
+    settings: HungSettings,
     evidence: HungEvidence,
     since: Time,
     until: Time,
 }
 
 fn judge_process(
-    rule: &Tuned<Settings>,
-    seen: Seen<'_>,
+    rule: &ConfiguredRule<HungSettings>,
+    seen: RuleInput<'_>,
     process: &Process,
     known: &ProcessHistory,
-    verdicts: &mut Verdicts,
+    verdicts: &mut RuleOutput,
 ) -> Option<Finding> {
     let mut hung: Vec<HungOn> = Vec::new();
     for row in known.rows() {
@@ -240,11 +240,11 @@ fn judge_process(
         let Some(work) = device.work(lull.who) else {
             continue;
         };
-        let Some(settings) = rule.settings_for(&seen.whom(process, row)) else {
+        let Some(settings) = rule.settings_for(&seen.scope_of(process, row)) else {
             continue;
         };
         let stands = seen
-            .standing(rule.name(), known.identity())
+            .active_finding(rule.name(), known.identity())
             .is_some_and(|finding| finding.gpus.iter().any(|on| on.index == device.index()));
         let Some(evidence) = evidence(lull, work, &settings, stands) else {
             continue;
@@ -259,7 +259,7 @@ fn judge_process(
                 due: lull.since.plus_seconds(settings.duration.seconds()),
             });
         } else if !is_seen(lull, &settings, stands) {
-            verdicts.doubt(Doubt::Gaps {
+            verdicts.doubt(UndecidedReason::Gaps {
                 gpu: device.index(),
                 covered: lull.coverage(),
                 samples: lull.samples,
@@ -284,7 +284,7 @@ fn judge_process(
 }
 
 /// Whether enough of a lull was seen.
-fn is_seen(lull: &Lull, settings: &Settings, stands: bool) -> bool {
+fn is_seen(lull: &Lull, settings: &HungSettings, stands: bool) -> bool {
     let (least, seconds) = if stands {
         (LOST_TO_STAY, 0.0)
     } else {
@@ -305,7 +305,12 @@ fn is_mps_server(process: &Process) -> bool {
 
 /// What says that a process is hung on a GPU; `None` where something else explains the fall. What
 /// `stands` has met the settings already, and lasts as long as the history's wider bounds hold.
-fn evidence(lull: &Lull, work: &Work, settings: &Settings, stands: bool) -> Option<HungEvidence> {
+fn evidence(
+    lull: &Lull,
+    work: &Work,
+    settings: &HungSettings,
+    stands: bool,
+) -> Option<HungEvidence> {
     let (now, before) = (lull.power.mean()?, work.power.mean()?);
     let is_full = lull.gpu_percent.mean()? >= settings.min_utilization;
     let is_low = now < before * settings.max_power_share / 100.0;
@@ -330,7 +335,7 @@ fn evidence(lull: &Lull, work: &Work, settings: &Settings, stands: bool) -> Opti
 }
 
 /// Whether memory traffic has not fallen as the power has.
-fn moves_data(now: Option<f64>, before: Option<f64>, settings: &Settings) -> bool {
+fn moves_data(now: Option<f64>, before: Option<f64>, settings: &HungSettings) -> bool {
     now.zip(before).is_some_and(|(now, before)| {
         now >= TRACE_OF_TRAFFIC && now >= before * settings.max_power_share / 100.0
     })
@@ -360,7 +365,11 @@ fn is_slowed_down(lull: &Lull, work: &Work) -> bool {
 }
 
 /// Makes one finding of the GPUs on which a process is hung.
-fn finding(rule: &Tuned<Settings>, process: &Process, mut hung: Vec<HungOn>) -> Option<Finding> {
+fn finding(
+    rule: &ConfiguredRule<HungSettings>,
+    process: &Process,
+    mut hung: Vec<HungOn>,
+) -> Option<Finding> {
     let severity = hung.iter().map(|on| on.settings.severity).max()?;
     let since = hung.iter().map(|on| on.since).max()?;
     let until = hung.iter().map(|on| on.until).max()?;

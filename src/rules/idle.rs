@@ -33,13 +33,13 @@ mod finding;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use super::doubt::Doubt;
 use super::lasting::{LEAST_COVERAGE, is_covered};
-use super::rule::{Judge, Seen, Tuned, Verdicts};
-use super::scope::Whom;
-use super::setting::{Field, Setting};
+use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::scope::ScopeInput;
+use super::setting::{Setting, SettingField};
+use super::undecided_reason::UndecidedReason;
 use super::{server, stuck};
-use crate::history::{Began, Device, ProcessHistory, Row, Use};
+use crate::history::{Began, Device, ProcessHistory, RowHistory, Use};
 use crate::model::finding::{Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process, Time};
@@ -60,7 +60,7 @@ pub(super) const MAX_BUSY: &str = "max_busy";
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Settings {
+pub struct IdleSettings {
     /// Whether the rule is run.
     pub enabled: bool,
     /// Less memory than this on a GPU is not worth a word.
@@ -75,7 +75,7 @@ pub struct Settings {
     pub severity: Severity,
 }
 
-impl Default for Settings {
+impl Default for IdleSettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -98,23 +98,23 @@ pub(super) enum Whose {
 }
 
 /// A kind that asks whether a process is idle.
-pub(super) trait Idleness: Judge {
+pub(super) trait Idleness: RuleKind {
     /// Whom it asks it of.
     const WHOSE: Whose;
 
     /// What it is tuned by.
-    fn thresholds(&self) -> Settings;
+    fn thresholds(&self) -> IdleSettings;
 }
 
-impl Idleness for Settings {
+impl Idleness for IdleSettings {
     const WHOSE: Whose = Whose::Worker;
 
-    fn thresholds(&self) -> Settings {
+    fn thresholds(&self) -> IdleSettings {
         *self
     }
 }
 
-impl Judge for Settings {
+impl RuleKind for IdleSettings {
     const KIND: Kind = Kind::Idle;
     const MEANING: &'static str =
         "a process holds memory on a GPU and has not used that GPU for the duration";
@@ -124,22 +124,22 @@ impl Judge for Settings {
         Setting {
             name: "min_memory",
             meaning: "less memory than this on a GPU is ignored",
-            field: Field::Bytes(|settings| &mut settings.min_memory),
+            field: SettingField::Bytes(|settings| &mut settings.min_memory),
         },
         Setting {
             name: "duration",
             meaning: "how long the GPU has to be unused",
-            field: Field::Span(|settings| &mut settings.duration),
+            field: SettingField::Span(|settings| &mut settings.duration),
         },
         Setting {
             name: "max_cpu_percent",
             meaning: "with this mean CPU use or more meanwhile it is at work (one core is 100)",
-            field: Field::Percent(|settings| &mut settings.max_cpu_percent),
+            field: SettingField::Percent(|settings| &mut settings.max_cpu_percent),
         },
         Setting {
             name: MAX_BUSY,
             meaning: "how long a running cell protects its notebook without output, CPU or GPU use",
-            field: Field::Span(|settings| &mut settings.max_busy),
+            field: SettingField::Span(|settings| &mut settings.max_busy),
         },
         Setting::severity(|settings| &mut settings.severity),
     ];
@@ -158,11 +158,11 @@ impl Judge for Settings {
     }
 
     fn process(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         process: &Process,
         known: &ProcessHistory,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         if let Some(finding) = judge(rule, seen, process, known, verdicts) {
             verdicts.find(finding);
@@ -170,33 +170,33 @@ impl Judge for Settings {
     }
 
     fn gpu(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         gpu: &Gpu,
         _known: &Device,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
-        if let Some(doubt) = Doubt::of_silent(gpu)
-            && rule.settings_for(&seen.whom_on(None, gpu)).is_some()
+        if let Some(doubt) = UndecidedReason::of_silent(gpu)
+            && rule.settings_for(&seen.scope_on(None, gpu)).is_some()
         {
             verdicts.doubt(doubt);
         }
     }
 
-    fn nobody(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+    fn unresolved_row(
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         gpu: &Gpu,
         row: &GpuProcess,
         process: Option<&Process>,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         if row.kind == ProcessType::Graphics || Use::of(gpu, row) == Use::Used {
             return;
         }
-        let whom = Whom {
+        let whom = ScopeInput {
             held_bytes: row.used_bytes,
-            ..seen.whom_on(process, gpu)
+            ..seen.scope_on(process, gpu)
         };
         let may_hold = |settings: &Self| {
             row.used_bytes
@@ -206,7 +206,7 @@ impl Judge for Settings {
             .settings_for(&whom)
             .is_some_and(|settings| may_hold(&settings))
         {
-            verdicts.doubt(Doubt::Nobody {
+            verdicts.doubt(UndecidedReason::Nobody {
                 pid: row.pid,
                 gpu: gpu.index,
             });
@@ -216,11 +216,11 @@ impl Judge for Settings {
 
 /// Whether a process is idle on any of its GPUs.
 pub(super) fn judge<S: Idleness>(
-    rule: &Tuned<S>,
-    seen: Seen<'_>,
+    rule: &ConfiguredRule<S>,
+    seen: RuleInput<'_>,
     process: &Process,
     known: &ProcessHistory,
-    verdicts: &mut Verdicts,
+    verdicts: &mut RuleOutput,
 ) -> Option<Finding> {
     // Cheapest first: nearly every process of a busy machine ends here.
     if known.glance().uses_all {
@@ -228,13 +228,16 @@ pub(super) fn judge<S: Idleness>(
     }
     let mut is_exempt = None;
     let stands = OnceCell::new();
-    let stood = || seen.standing(rule.name(), process.identity()).is_some();
+    let stood = || {
+        seen.active_finding(rule.name(), process.identity())
+            .is_some()
+    };
     let mut idle: Vec<IdleOn<'_>> = Vec::new();
     for row in known.rows() {
         if row.last_use() == Use::Used || row.kind() == ProcessType::Graphics {
             continue;
         }
-        let Some(settings) = rule.settings_for(&seen.whom(process, row)) else {
+        let Some(settings) = rule.settings_for(&seen.scope_of(process, row)) else {
             continue;
         };
         let settings = settings.thresholds();
@@ -264,7 +267,7 @@ pub(super) fn judge<S: Idleness>(
                 continue;
             }
         };
-        let candidate = Candidate {
+        let candidate = IdleCandidate {
             rule: rule.name(),
             seen,
             process,
@@ -275,9 +278,9 @@ pub(super) fn judge<S: Idleness>(
             cell,
         };
         match candidate.judge() {
-            Answer::No => {}
-            Answer::Unknown(doubt) => verdicts.doubt(doubt),
-            Answer::NotYet { since } => verdicts.expect(Pending {
+            IdleAnswer::No => {}
+            IdleAnswer::Unknown(doubt) => verdicts.doubt(doubt),
+            IdleAnswer::NotYet { since } => verdicts.expect(Pending {
                 rule: rule.name().clone(),
                 kind: S::KIND,
                 pid: Some(process.pid),
@@ -285,7 +288,7 @@ pub(super) fn judge<S: Idleness>(
                 since,
                 due: since.plus_seconds(candidate.needed()),
             }),
-            Answer::Idle {
+            IdleAnswer::Idle {
                 evidence,
                 since,
                 until,
@@ -316,7 +319,7 @@ pub(super) fn judge<S: Idleness>(
 }
 
 /// Whether a descendant used a GPU lately, or was not seen for long enough not to use it.
-pub(super) fn descendants_use_a_gpu(seen: Seen<'_>, process: &Process, seconds: f64) -> bool {
+pub(super) fn descendants_use_a_gpu(seen: RuleInput<'_>, process: &Process, seconds: f64) -> bool {
     let below = process.descendants.as_deref();
     let below = below.into_iter().flat_map(|it| &it.listed);
     below
@@ -332,7 +335,12 @@ pub(super) fn descendants_use_a_gpu(seen: Seen<'_>, process: &Process, seconds: 
 }
 
 /// What needs no history to be told: see the module's documentation.
-fn is_never_idle(seen: Seen<'_>, process: &Process, known: &ProcessHistory, whose: Whose) -> bool {
+fn is_never_idle(
+    seen: RuleInput<'_>,
+    process: &Process,
+    known: &ProcessHistory,
+    whose: Whose,
+) -> bool {
     // How long it stays so tells for who does not serve.
     let is_busy = whose == Whose::Server && cell::is_busy(process);
     let is_stopped = matches!(known.state(), Some(('T' | 't', _)));
@@ -347,24 +355,24 @@ fn is_never_idle(seen: Seen<'_>, process: &Process, known: &ProcessHistory, whos
 }
 
 /// A process on a GPU that may be idle there.
-struct Candidate<'a> {
+struct IdleCandidate<'a> {
     rule: &'a Arc<str>,
-    seen: Seen<'a>,
+    seen: RuleInput<'a>,
     process: &'a Process,
     known: &'a ProcessHistory,
-    row: &'a Row,
+    row: &'a RowHistory,
     index: u32,
-    settings: Settings,
+    settings: IdleSettings,
     /// Since when its notebook's cell runs and does nothing, where one runs.
     cell: Option<Time>,
 }
 
-enum Answer {
+enum IdleAnswer {
     No,
     NotYet {
         since: Time,
     },
-    Unknown(Doubt),
+    Unknown(UndecidedReason),
     Idle {
         evidence: IdleEvidence,
         since: Time,
@@ -373,7 +381,7 @@ enum Answer {
     },
 }
 
-impl Candidate<'_> {
+impl IdleCandidate<'_> {
     /// How long without use it takes, in seconds.
     fn needed(&self) -> f64 {
         let duration = self.settings.duration.seconds();
@@ -383,16 +391,16 @@ impl Candidate<'_> {
         }
     }
 
-    fn judge(&self) -> Answer {
+    fn judge(&self) -> IdleAnswer {
         let (gpu, needed) = (self.index, self.needed());
         let Some(run) = self.row.run() else {
             return match (self.row.last_use(), self.row.before()) {
-                (Use::DeviceUsed, _) => Answer::Unknown(Doubt::NoUtilization { gpu }),
+                (Use::DeviceUsed, _) => IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu }),
                 // The GPU says so itself, or the row has just gone; neither is this row's to tell.
                 (Use::Unknown, Began::Unwitnessed) if self.is_shown() => {
-                    Answer::Unknown(Doubt::NoUtilization { gpu })
+                    IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu })
                 }
-                _ => Answer::No,
+                _ => IdleAnswer::No,
             };
         };
         // What was before it was resumed was not its own doing, and who allocates or frees is at work.
@@ -402,23 +410,25 @@ impl Candidate<'_> {
             .fold(run.since, Time::max);
         let seconds = run.until.seconds_since(since);
         if self.was_active_within(needed, run.until) {
-            return Answer::No;
+            return IdleAnswer::No;
         }
         if seconds < needed {
             return match run.began {
                 // A cell that runs protects it until then.
-                _ if self.cell.is_some() => Answer::No,
-                _ if since > run.since => Answer::NotYet { since },
-                Began::Witnessed => Answer::NotYet { since },
-                Began::AfterDeviceUse => Answer::Unknown(Doubt::NoUtilization { gpu }),
-                Began::Unwitnessed => Answer::Unknown(Doubt::ShortHistory {
+                _ if self.cell.is_some() => IdleAnswer::No,
+                _ if since > run.since => IdleAnswer::NotYet { since },
+                Began::Witnessed => IdleAnswer::NotYet { since },
+                Began::AfterDeviceUse => {
+                    IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu })
+                }
+                Began::Unwitnessed => IdleAnswer::Unknown(UndecidedReason::ShortHistory {
                     needed,
                     seen: seconds.max(0.0),
                 }),
             };
         }
         if run.is_unexplained() {
-            return Answer::Unknown(Doubt::Unexplained { gpu });
+            return IdleAnswer::Unknown(UndecidedReason::Unexplained { gpu });
         }
         let cpu = self.known.cpu();
         let is_known = |at: Time| self.seen.snapshot.time.seconds_since(at) <= OLDEST_CPU_SECONDS;
@@ -427,21 +437,21 @@ impl Candidate<'_> {
             .filter(|at| is_known(*at))
             .and_then(|_| cpu.mean(needed));
         let Some(mean) = mean.filter(|mean| mean.seconds >= needed * LEAST_CPU_SHARE) else {
-            return Answer::Unknown(Doubt::NoCpu {
+            return IdleAnswer::Unknown(UndecidedReason::NoCpu {
                 pid: self.process.pid,
             });
         };
         let stands = {
             let identity = self.known.identity();
-            self.seen.standing(self.rule, identity).is_some()
+            self.seen.active_finding(self.rule, identity).is_some()
         };
         let most = self.settings.max_cpu_percent;
         if mean.percent >= if stands { most * 1.25 } else { most } {
-            return Answer::No;
+            return IdleAnswer::No;
         }
         let is_covered = is_covered(run.coverage(), stands);
         if !is_covered || run.samples < LEAST_SAMPLES {
-            return Answer::Unknown(Doubt::Gaps {
+            return IdleAnswer::Unknown(UndecidedReason::Gaps {
                 gpu,
                 covered: run.coverage(),
                 samples: run.samples,
@@ -450,18 +460,18 @@ impl Candidate<'_> {
             });
         }
         let Some(bytes) = self.row.used_bytes() else {
-            return Answer::Unknown(Doubt::NoMemory {
+            return IdleAnswer::Unknown(UndecidedReason::NoMemory {
                 pid: self.process.pid,
                 gpu,
             });
         };
         if self.is_kernel_unknown() {
-            return Answer::Unknown(Doubt::NoKernelState {
+            return IdleAnswer::Unknown(UndecidedReason::NoKernelState {
                 pid: self.process.pid,
             });
         }
         let by_device = run.by_device > 0;
-        Answer::Idle {
+        IdleAnswer::Idle {
             evidence: IdleEvidence {
                 sm_percent_max: (!by_device).then_some(0),
                 gpu_percent_max: by_device.then_some(0),

@@ -1,9 +1,9 @@
 //! What the kinds share that rest on a state which lasts while memory is held.
 
-use super::doubt::Doubt;
-use super::rule::{Judge, Seen, Tuned, Verdicts};
+use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
 use super::subject;
-use crate::history::{Began, ProcessHistory, Row, Streak};
+use super::undecided_reason::UndecidedReason;
+use crate::history::{Began, ProcessHistory, RowHistory, Streak};
 use crate::model::evidence::Evidence;
 use crate::model::finding::{Action, Finding, FindingGpu, Pending, Severity};
 use crate::model::{Process, Time};
@@ -26,7 +26,7 @@ pub(super) fn is_covered(coverage: f64, stands: bool) -> bool {
 
 /// What a process holds, of the GPUs on which a rule is for it.
 #[derive(Debug)]
-pub(super) struct Held<S> {
+pub(super) struct HeldRows<S> {
     /// The settings; of several that differ by GPU, the most severe.
     pub settings: S,
     /// The GPUs, the lowest first; never empty.
@@ -34,19 +34,19 @@ pub(super) struct Held<S> {
 }
 
 /// The rows of a process that count; `None` where none does.
-pub(super) fn held<S: Judge>(
-    rule: &Tuned<S>,
-    seen: Seen<'_>,
+pub(super) fn held<S: RuleKind>(
+    rule: &ConfiguredRule<S>,
+    seen: RuleInput<'_>,
     process: &Process,
     known: &ProcessHistory,
     severity: fn(&S) -> Severity,
-    counts: impl Fn(&S, &Row) -> bool,
-) -> Option<Held<S>> {
+    counts: impl Fn(&S, &RowHistory) -> bool,
+) -> Option<HeldRows<S>> {
     let mut worst: Option<S> = None;
     let mut gpus = Vec::new();
     for row in known.rows() {
         let Some(settings) = rule
-            .settings_for(&seen.whom(process, row))
+            .settings_for(&seen.scope_of(process, row))
             .filter(|settings| counts(settings, row))
         else {
             continue;
@@ -59,14 +59,14 @@ pub(super) fn held<S: Judge>(
         }
         gpus.push(on(seen, row));
     }
-    Some(Held {
+    Some(HeldRows {
         settings: worst?,
         gpus: subject::by_gpu(gpus.into_iter()),
     })
 }
 
 /// The GPU of a row, as a finding carries it.
-pub(super) fn on(seen: Seen<'_>, row: &Row) -> FindingGpu {
+pub(super) fn on(seen: RuleInput<'_>, row: &RowHistory) -> FindingGpu {
     FindingGpu {
         index: seen.history.gpu_index(row),
         uuid: seen.history.gpu_uuid(row).cloned(),
@@ -75,31 +75,33 @@ pub(super) fn on(seen: Seen<'_>, row: &Row) -> FindingGpu {
 }
 
 /// Whether the row is shown, or cannot be seen while the finding stood.
-pub(super) fn is_listed<S: Judge>(
-    rule: &Tuned<S>,
-    seen: Seen<'_>,
+pub(super) fn is_listed<S: RuleKind>(
+    rule: &ConfiguredRule<S>,
+    seen: RuleInput<'_>,
     process: &Process,
-    row: &Row,
+    row: &RowHistory,
 ) -> bool {
     row.last_seen() == seen.snapshot.time
         || (!seen.history.is_listed(row)
-            && seen.standing(rule.name(), process.identity()).is_some())
+            && seen
+                .active_finding(rule.name(), process.identity())
+                .is_some())
 }
 
 /// Says of something that has not lasted long enough when it will have. Where its beginning was not
 /// seen it may have already, and the history is too short to tell.
-pub(super) fn wait<S: Judge>(
-    rule: &Tuned<S>,
+pub(super) fn wait<S: RuleKind>(
+    rule: &ConfiguredRule<S>,
     process: &Process,
     gpu: u32,
     streak: &Streak,
     needed: f64,
-    verdicts: &mut Verdicts,
+    verdicts: &mut RuleOutput,
 ) {
     if streak.began == Began::Witnessed {
         expect(rule, process, gpu, streak.since, needed, verdicts);
     } else {
-        verdicts.doubt(Doubt::ShortHistory {
+        verdicts.doubt(UndecidedReason::ShortHistory {
             needed,
             seen: streak.seconds(),
         });
@@ -107,13 +109,13 @@ pub(super) fn wait<S: Judge>(
 }
 
 /// Says that there will be a finding `needed` seconds after `since`.
-pub(super) fn expect<S: Judge>(
-    rule: &Tuned<S>,
+pub(super) fn expect<S: RuleKind>(
+    rule: &ConfiguredRule<S>,
     process: &Process,
     gpu: u32,
     since: Time,
     needed: f64,
-    verdicts: &mut Verdicts,
+    verdicts: &mut RuleOutput,
 ) {
     verdicts.expect(Pending {
         rule: rule.name().clone(),
@@ -126,8 +128,8 @@ pub(super) fn expect<S: Judge>(
 }
 
 /// A finding about a process, but for what it says: evidence, message, advice, actions.
-pub(super) struct About<'a, S> {
-    pub rule: &'a Tuned<S>,
+pub(super) struct ProcessFinding<'a, S> {
+    pub rule: &'a ConfiguredRule<S>,
     pub process: &'a Process,
     pub severity: Severity,
     pub gpus: Vec<FindingGpu>,
@@ -135,7 +137,7 @@ pub(super) struct About<'a, S> {
     pub until: Time,
 }
 
-impl<S: Judge> About<'_, S> {
+impl<S: RuleKind> ProcessFinding<'_, S> {
     /// `python train.py (4242)`.
     pub(super) fn name(&self) -> String {
         format!("{} ({})", subject::name(self.process), self.process.pid)

@@ -23,12 +23,12 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::doubt::Doubt;
-use super::rule::{Judge, Seen, Tuned};
-use super::setting::{Field, Setting};
-use super::{rule::Verdicts, subject};
+use super::rule::{ConfiguredRule, RuleInput, RuleKind};
+use super::setting::{Setting, SettingField};
+use super::undecided_reason::UndecidedReason;
+use super::{rule::RuleOutput, subject};
 use crate::history::growth::{Demand, Outlook, Trend, Verdict};
-use crate::history::{Device, ProcessHistory, Row};
+use crate::history::{Device, ProcessHistory, RowHistory};
 use crate::model::evidence::{Evidence, Exhaustion, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::ProcessType;
@@ -142,7 +142,7 @@ impl KindEvidence for LeakEvidence {
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Settings {
+pub struct LeakSettings {
     /// Whether the rule is run.
     pub enabled: bool,
     /// Less growth than this is not worth a word.
@@ -155,7 +155,7 @@ pub struct Settings {
     pub severity: Severity,
 }
 
-impl Default for Settings {
+impl Default for LeakSettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -167,7 +167,7 @@ impl Default for Settings {
     }
 }
 
-impl Judge for Settings {
+impl RuleKind for LeakSettings {
     const KIND: Kind = Kind::Leak;
     const MEANING: &'static str =
         "what a process holds on a GPU grows throughout the window and does not level off";
@@ -177,22 +177,22 @@ impl Judge for Settings {
         Setting {
             name: "min_growth",
             meaning: "less growth than this is ignored; jumps do not count",
-            field: Field::Bytes(|settings| &mut settings.min_growth),
+            field: SettingField::Bytes(|settings| &mut settings.min_growth),
         },
         Setting {
             name: "window",
             meaning: "how long it has to have grown; less than 15m is taken for 15m",
-            field: Field::Span(|settings| &mut settings.window),
+            field: SettingField::Span(|settings| &mut settings.window),
         },
         Setting {
             name: "out_of_memory_within",
             meaning: "critical where the GPU will be full sooner than this at the rate of growth",
-            field: Field::Span(|settings| &mut settings.out_of_memory_within),
+            field: SettingField::Span(|settings| &mut settings.out_of_memory_within),
         },
         Setting {
             name: "severity",
             meaning: "how bad a finding is otherwise: info, warning or critical",
-            field: Field::Severity(|settings| &mut settings.severity),
+            field: SettingField::Severity(|settings| &mut settings.severity),
         },
     ];
 
@@ -211,14 +211,14 @@ impl Judge for Settings {
     }
 
     fn process(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         process: &Process,
         known: &ProcessHistory,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         let glance = known.glance();
-        if !glance.has_moved && !glance.is_untold {
+        if !glance.has_moved && !glance.is_unread {
             return;
         }
         let mut leaks = Vec::new();
@@ -233,13 +233,13 @@ impl Judge for Settings {
     }
 
     fn gpu(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         gpu: &Gpu,
         _known: &Device,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
-        let doubt = Doubt::of_silent(gpu).or_else(|| {
+        let doubt = UndecidedReason::of_silent(gpu).or_else(|| {
             // Nobody on it could be seen to grow yet.
             let (needed, span) = (
                 rule.settings().window.seconds().max(LEAST_WINDOW_SECONDS),
@@ -247,10 +247,10 @@ impl Judge for Settings {
             );
             let is_somebodys = |row: &GpuProcess| row.kind != ProcessType::Graphics;
             let is_early = span < needed && gpu.processes.iter().flatten().any(is_somebodys);
-            is_early.then_some(Doubt::ShortHistory { needed, seen: span })
+            is_early.then_some(UndecidedReason::ShortHistory { needed, seen: span })
         });
         if let Some(doubt) = doubt
-            && rule.settings_for(&seen.whom_on(None, gpu)).is_some()
+            && rule.settings_for(&seen.scope_on(None, gpu)).is_some()
         {
             verdicts.doubt(doubt);
         }
@@ -303,17 +303,17 @@ impl Forecast {
 }
 
 fn judge(
-    rule: &Tuned<Settings>,
-    seen: Seen<'_>,
+    rule: &ConfiguredRule<LeakSettings>,
+    seen: RuleInput<'_>,
     process: &Process,
-    row: &Row,
-    verdicts: &mut Verdicts,
+    row: &RowHistory,
+    verdicts: &mut RuleOutput,
 ) -> Option<LeakOn> {
     let index = seen.history.gpu_index(row);
     let Some(bytes) = row.used_bytes() else {
         let is_shown = row.last_seen() == seen.snapshot.time;
-        if is_shown && rule.settings_for(&seen.whom(process, row)).is_some() {
-            verdicts.doubt(Doubt::NoMemory {
+        if is_shown && rule.settings_for(&seen.scope_of(process, row)).is_some() {
+            verdicts.doubt(UndecidedReason::NoMemory {
                 pid: process.pid,
                 gpu: index,
             });
@@ -324,7 +324,7 @@ fn judge(
     if !row.growth().has_moved() {
         return None;
     }
-    let settings = rule.settings_for(&seen.whom(process, row))?;
+    let settings = rule.settings_for(&seen.scope_of(process, row))?;
     let demand = Demand {
         bytes: settings.min_growth.0,
         seconds: settings.window.seconds(),
@@ -338,7 +338,7 @@ fn judge(
             return None;
         }
         Verdict::TooShort { seconds, needed } => {
-            verdicts.doubt(Doubt::ShortHistory {
+            verdicts.doubt(UndecidedReason::ShortHistory {
                 needed,
                 seen: seconds,
             });
@@ -403,10 +403,10 @@ fn judge(
 
 /// Growth that will be enough, if it goes on as it is.
 fn pending(
-    rule: &Tuned<Settings>,
+    rule: &ConfiguredRule<LeakSettings>,
     process: &Process,
     gpu: u32,
-    settings: &Settings,
+    settings: &LeakSettings,
     trend: &Trend,
 ) -> Pending {
     let seconds_for_bytes = settings.min_growth.0 as f64 / trend.bytes_per_second.max(1.0);
@@ -425,8 +425,8 @@ fn pending(
 
 /// Makes one finding of the GPUs on which a process leaks.
 fn finding(
-    rule: &Tuned<Settings>,
-    seen: Seen<'_>,
+    rule: &ConfiguredRule<LeakSettings>,
+    seen: RuleInput<'_>,
     process: &Process,
     leaks: Vec<LeakOn>,
 ) -> Option<Finding> {

@@ -150,7 +150,7 @@ pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool
             None
         };
     };
-    let run = Run::of(process, snapshot);
+    let run = DistributedRun::of(process, snapshot);
     Some(on.iter().any(|place| !run.explains(place, command)))
 }
 
@@ -168,7 +168,7 @@ fn is_front_end(relative: &Relative, process: &Process, snapshot: &Snapshot) -> 
     if pool::named(command).is_some_and(|pool| pool.listens_for_itself) {
         return false;
     }
-    let run = Run::of(process, snapshot);
+    let run = DistributedRun::of(process, snapshot);
     let mut places = relative.listening_on.iter();
     // A port of the loopback that the kernel chose is known to those only whom its owner told: its own.
     places.any(|place| !is_chosen_loopback(place) && !run.explains(place, command))
@@ -194,13 +194,13 @@ fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
 }
 
 /// What is known of the run of several processes that a process may be of.
-struct Run {
+struct DistributedRun {
     is_one: bool,
     /// Where its ranks meet.
     ports: Vec<u16>,
 }
 
-impl Run {
+impl DistributedRun {
     fn of(process: &Process, snapshot: &Snapshot) -> Self {
         let relatives = process.listening_relatives.iter().flat_map(|it| it.iter());
         let others = relatives.flat_map(|it| it.listening_on.iter());
@@ -230,7 +230,7 @@ impl Run {
             return true;
         }
         // Whoever is told a port to listen on was told it for clients.
-        if is_told(port, command) {
+        if names_port(port, command) {
             return false;
         }
         MEETING_PORTS.contains(&port) || (self.is_one && port >= FIRST_CHOSEN_PORT)
@@ -273,7 +273,7 @@ fn meeting_ports(process: &Process) -> impl Iterator<Item = u16> {
 }
 
 /// Whether an argument names this port as the one to listen on.
-fn is_told<T: AsRef<str>>(port: u16, command: &[T]) -> bool {
+fn names_port<T: AsRef<str>>(port: u16, command: &[T]) -> bool {
     let is_address = |name: &str| matches!(name, "port" | "bind" | "listen" | "http-port" | "p");
     named_ports(command, is_address).any(|it| it == port)
 }

@@ -3,7 +3,7 @@
 //! A kind is one file: its settings with their units and defaults, a pure function from what was seen
 //! of a process or a GPU to findings, and its tests; and one line in `kinds` below. What it is made of is
 //! in [`rule`], how its settings are written in [`setting`], whom a rule or an override is for in
-//! [`scope`], whom none is to accuse in [`keep`], why a rule may be undecided in [`doubt`]. [`Engine`]
+//! [`scope`], whom none is to accuse in [`exemption`], why a rule may be undecided in [`undecided_reason`]. [`Engine`]
 //! feeds snapshots to the history, asks every rule, and makes one accusation of what several say of one
 //! process.
 //!
@@ -11,13 +11,12 @@
 //! asks a clock, reads a file or acts.
 
 pub mod dead;
-pub mod doubt;
 mod engine;
+pub mod exemption;
 pub mod hoard;
 pub mod hours;
 pub mod hung;
 pub mod idle;
-pub mod keep;
 mod lasting;
 pub mod leak;
 mod listening;
@@ -37,10 +36,11 @@ mod subject;
 #[cfg(test)]
 mod testing;
 pub mod unattributed;
+pub mod undecided_reason;
 
 pub use engine::Engine;
-use keep::Keep;
-use rule::{Rule, SettingValue, Tuned};
+use exemption::Exemption;
+use rule::{ConfiguredRule, Rule, SettingValue};
 pub use server::serves;
 pub use subject::name as name_of;
 
@@ -50,25 +50,25 @@ use schemars::{Schema, SchemaGenerator};
 
 use crate::model::Kind;
 use crate::model::Severity;
-use setting::Value;
+use setting::TomlValue;
 
 /// Every kind of rule, with its defaults.
 fn kinds() -> Vec<Box<dyn Rule>> {
     vec![
-        Box::new(Tuned::<dead::Settings>::default()),
-        Box::new(Tuned::<stuck::Settings>::default()),
-        Box::new(Tuned::<orphan::Settings>::default()),
-        Box::new(Tuned::<stopped::Settings>::default()),
-        Box::new(Tuned::<hung::Settings>::default()),
-        Box::new(Tuned::<placeholder::Settings>::default()),
-        Box::new(Tuned::<idle::Settings>::default()),
-        Box::new(Tuned::<leak::Settings>::default()),
-        Box::new(Tuned::<server_idle::Settings>::default()),
-        Box::new(Tuned::<stray_context::Settings>::default()),
-        Box::new(Tuned::<hoard::Settings>::default()),
-        Box::new(Tuned::<reserved::Settings>::default()),
-        Box::new(Tuned::<unattributed::Settings>::default()),
-        Box::new(Tuned::<pressure::Settings>::default()),
+        Box::new(ConfiguredRule::<dead::DeadSettings>::default()),
+        Box::new(ConfiguredRule::<stuck::StuckSettings>::default()),
+        Box::new(ConfiguredRule::<orphan::OrphanSettings>::default()),
+        Box::new(ConfiguredRule::<stopped::StoppedSettings>::default()),
+        Box::new(ConfiguredRule::<hung::HungSettings>::default()),
+        Box::new(ConfiguredRule::<placeholder::PlaceholderSettings>::default()),
+        Box::new(ConfiguredRule::<idle::IdleSettings>::default()),
+        Box::new(ConfiguredRule::<leak::LeakSettings>::default()),
+        Box::new(ConfiguredRule::<server_idle::ServerIdleSettings>::default()),
+        Box::new(ConfiguredRule::<stray_context::StrayContextSettings>::default()),
+        Box::new(ConfiguredRule::<hoard::HoardSettings>::default()),
+        Box::new(ConfiguredRule::<reserved::ReservedSettings>::default()),
+        Box::new(ConfiguredRule::<unattributed::UnattributedSettings>::default()),
+        Box::new(ConfiguredRule::<pressure::PressureSettings>::default()),
     ]
 }
 
@@ -82,7 +82,7 @@ pub fn evidence(generator: &mut SchemaGenerator) -> Vec<(Kind, Schema)> {
 
 /// A kind of rule as the manual describes it.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Entry {
+pub struct KindManual {
     /// The rule's name, as it stands in `[rules.NAME]`.
     pub name: String,
     /// The kind of its findings.
@@ -93,21 +93,21 @@ pub struct Entry {
     pub settings: Vec<SettingValue>,
 }
 
-impl Entry {
+impl KindManual {
     /// The severity of its findings by default.
     pub fn severity(&self) -> Option<Severity> {
         self.settings
             .iter()
             .find_map(|setting| match setting.value {
-                Value::Severity(severity) => Some(severity),
+                TomlValue::Severity(severity) => Some(severity),
                 _ => None,
             })
     }
 }
 
 /// All kinds of rules, their settings, defaults and meaning.
-pub fn catalogue() -> Vec<Entry> {
-    let describe = |rule: Box<dyn Rule>| Entry {
+pub fn catalogue() -> Vec<KindManual> {
+    let describe = |rule: Box<dyn Rule>| KindManual {
         name: rule.name().to_string(),
         kind: rule.kind(),
         meaning: rule.meaning(),
@@ -118,12 +118,12 @@ pub fn catalogue() -> Vec<Entry> {
 
 /// Every rule, with its settings, and whom none of them is to accuse.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Settings {
+pub struct RuleSet {
     rules: Vec<Box<dyn Rule>>,
-    keeps: Vec<Keep>,
+    keeps: Vec<Exemption>,
 }
 
-impl Default for Settings {
+impl Default for RuleSet {
     fn default() -> Self {
         Self {
             rules: kinds(),
@@ -140,7 +140,7 @@ pub struct UnknownRule {
     known: String,
 }
 
-impl Settings {
+impl RuleSet {
     /// The rules.
     pub fn rules(&self) -> &[Box<dyn Rule>] {
         &self.rules
@@ -157,7 +157,7 @@ impl Settings {
             !rule
                 .settings()
                 .iter()
-                .any(|setting| setting.name == "enabled" && setting.value == Value::Flag(false))
+                .any(|setting| setting.name == "enabled" && setting.value == TomlValue::Flag(false))
         });
         let values = enabled.flat_map(|rule| {
             let own = rule.settings().into_iter();
@@ -168,19 +168,19 @@ impl Settings {
         });
         let spans = values.filter_map(|(name, value)| match value {
             // How long a cell may sleep is asked of notebooks in which one runs; all others are decided sooner.
-            Value::Span(span) if name != idle::MAX_BUSY => Some(span.0),
+            TomlValue::Span(span) if name != idle::MAX_BUSY => Some(span.0),
             _ => None,
         });
         spans.max().unwrap_or_default()
     }
 
     /// The exemptions, in their order.
-    pub fn keeps(&self) -> &[Keep] {
+    pub fn keeps(&self) -> &[Exemption] {
         &self.keeps
     }
 
     /// Adds an exemption.
-    pub fn add_keep(&mut self, keep: Keep) {
+    pub fn add_keep(&mut self, keep: Exemption) {
         self.keeps.push(keep);
     }
 
@@ -215,7 +215,7 @@ impl Settings {
         if !names.is_empty() {
             self.rules.retain(|rule| is_named(&**rule));
             for rule in &mut self.rules {
-                rule.set("enabled", Value::Flag(true));
+                rule.set("enabled", TomlValue::Flag(true));
             }
         }
         Ok(())
@@ -241,9 +241,9 @@ mod tests {
 
     #[test]
     fn rules_are_selected_by_name_and_an_unknown_one_lists_the_known() {
-        let mut settings = Settings::default();
+        let mut settings = RuleSet::default();
         settings.select::<&str>(&[]).unwrap();
-        assert_eq!(settings, Settings::default());
+        assert_eq!(settings, RuleSet::default());
         let error = settings.select(&["idel"]).unwrap_err();
         let names: Vec<&str> = settings.rules().iter().map(|rule| &**rule.name()).collect();
         assert_eq!(
@@ -254,9 +254,10 @@ mod tests {
             )
         );
         let idle = settings.rule_mut("idle").unwrap();
-        assert!(idle.set("enabled", Value::Flag(false)));
+        assert!(idle.set("enabled", TomlValue::Flag(false)));
         assert!(
-            !idle.set("enabled", Value::Percent(1.0)) && !idle.set("nothing", Value::Flag(true))
+            !idle.set("enabled", TomlValue::Percent(1.0))
+                && !idle.set("nothing", TomlValue::Flag(true))
         );
         settings.select(&["idle"]).unwrap();
         let [idle] = settings.rules() else {

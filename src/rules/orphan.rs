@@ -34,10 +34,10 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::doubt::Doubt;
-use super::lasting::{About, Says, expect, on};
-use super::rule::{Judge, Seen, Tuned, Verdicts};
-use super::setting::{Field, Setting};
+use super::lasting::{ProcessFinding, Says, expect, on};
+use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::setting::{Setting, SettingField};
+use super::undecided_reason::UndecidedReason;
 use super::{idle, server, stuck, subject};
 use crate::advice;
 use crate::history::{Began, ProcessHistory, Use};
@@ -109,7 +109,7 @@ impl KindEvidence for OrphanEvidence {
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Settings {
+pub struct OrphanSettings {
     /// Whether the rule is run.
     pub enabled: bool,
     /// How long without job and without use.
@@ -120,7 +120,7 @@ pub struct Settings {
     pub severity: Severity,
 }
 
-impl Default for Settings {
+impl Default for OrphanSettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -131,7 +131,7 @@ impl Default for Settings {
     }
 }
 
-impl Judge for Settings {
+impl RuleKind for OrphanSettings {
     const KIND: Kind = Kind::Orphan;
     const MEANING: &'static str =
         "a process on a GPU outlived the job that started it and does not use the GPU";
@@ -141,12 +141,12 @@ impl Judge for Settings {
         Setting {
             name: "duration",
             meaning: "how long its job has to be gone and the GPU unused",
-            field: Field::Span(|settings| &mut settings.duration),
+            field: SettingField::Span(|settings| &mut settings.duration),
         },
         Setting {
             name: "max_cpu_percent",
             meaning: "with this mean CPU use or more meanwhile it is at work (one core is 100)",
-            field: Field::Percent(|settings| &mut settings.max_cpu_percent),
+            field: SettingField::Percent(|settings| &mut settings.max_cpu_percent),
         },
         Setting::severity(|settings| &mut settings.severity),
     ];
@@ -156,11 +156,11 @@ impl Judge for Settings {
     }
 
     fn process(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         process: &Process,
         known: &ProcessHistory,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         // Cheapest first: nearly everybody has a parent or leads its own group.
         let parentage = match (process.parent_is_reaper, process.group_leader_alive) {
@@ -179,7 +179,7 @@ impl Judge for Settings {
         let needed = settings.duration.seconds();
         let Some(parentage) = parentage else {
             if unused.seconds() >= needed {
-                verdicts.doubt(Doubt::NoParentage { pid: process.pid });
+                verdicts.doubt(UndecidedReason::NoParentage { pid: process.pid });
             }
             return;
         };
@@ -197,7 +197,7 @@ impl Judge for Settings {
                 let gpu = unused.gpus[0].index;
                 expect(rule, process, gpu, since, needed, verdicts);
             } else {
-                verdicts.doubt(Doubt::ShortHistory {
+                verdicts.doubt(UndecidedReason::ShortHistory {
                     needed,
                     seen: seconds.max(0.0),
                 });
@@ -209,13 +209,13 @@ impl Judge for Settings {
             .mean(needed)
             .filter(|mean| mean.seconds >= needed * LEAST_CPU_SHARE);
         let Some(mean) = mean else {
-            verdicts.doubt(Doubt::NoCpu { pid: process.pid });
+            verdicts.doubt(UndecidedReason::NoCpu { pid: process.pid });
             return;
         };
         if mean.percent >= settings.max_cpu_percent {
             return;
         }
-        let about = About {
+        let about = ProcessFinding {
             rule,
             process,
             severity: settings.severity,
@@ -274,7 +274,7 @@ impl Judge for Settings {
 
 /// The GPUs that a process holds something on, and the time in which it used none of them.
 struct Unused {
-    settings: Settings,
+    settings: OrphanSettings,
     gpus: Vec<FindingGpu>,
     is_listed: bool,
     since: Time,
@@ -301,11 +301,11 @@ impl Unused {
 
 /// `None` where it uses a GPU or holds none, or where that cannot be told, which is then said.
 fn unused(
-    rule: &Tuned<Settings>,
-    seen: Seen<'_>,
+    rule: &ConfiguredRule<OrphanSettings>,
+    seen: RuleInput<'_>,
     process: &Process,
     known: &ProcessHistory,
-    verdicts: &mut Verdicts,
+    verdicts: &mut RuleOutput,
 ) -> Option<Unused> {
     let mut unused = Unused {
         settings: *rule.settings(),
@@ -323,7 +323,7 @@ fn unused(
         }
         let graphics = row.kind() == ProcessType::Graphics;
         let Some(settings) = rule
-            .settings_for(&seen.whom(process, row))
+            .settings_for(&seen.scope_of(process, row))
             .filter(|_| !graphics)
         else {
             continue;
@@ -346,7 +346,7 @@ fn unused(
             .abandoned()
             .is_some_and(|it| it.seconds() >= unused.settings.duration.seconds());
         if lasted && !is_never_orphan(seen, process, known, 0.0) {
-            verdicts.doubt(Doubt::NoUtilization { gpu });
+            verdicts.doubt(UndecidedReason::NoUtilization { gpu });
         }
         return None;
     }
@@ -358,7 +358,7 @@ fn unused(
         let Some(gpu) = seen.history.hidden_gpu(hidden, seen.snapshot) else {
             continue;
         };
-        let Some(settings) = rule.settings_for(&seen.whom_on(Some(process), gpu)) else {
+        let Some(settings) = rule.settings_for(&seen.scope_on(Some(process), gpu)) else {
             continue;
         };
         // Beside a row, what is hidden elsewhere adds a GPU, and takes no time away.
@@ -386,7 +386,12 @@ fn unused(
 }
 
 /// What the numbers do not count against: see the module's documentation.
-fn is_never_orphan(seen: Seen<'_>, process: &Process, known: &ProcessHistory, needed: f64) -> bool {
+fn is_never_orphan(
+    seen: RuleInput<'_>,
+    process: &Process,
+    known: &ProcessHistory,
+    needed: f64,
+) -> bool {
     let is_traced = matches!(known.state(), Some(('t', _)));
     let is_active = process.jupyter.as_ref().is_some_and(|kernel| {
         kernel.execution_state.as_deref() == Some("busy")

@@ -22,12 +22,12 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::doubt::Doubt;
-use super::rule::{Judge, Seen, Tuned, Verdicts};
-use super::setting::{Field, Setting};
+use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::setting::{Setting, SettingField};
+use super::undecided_reason::UndecidedReason;
 use super::{server, subject};
 use crate::advice;
-use crate::history::{ProcessHistory, Row};
+use crate::history::{ProcessHistory, RowHistory};
 use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::ProcessType;
@@ -81,7 +81,7 @@ impl KindEvidence for PlaceholderEvidence {
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Settings {
+pub struct PlaceholderSettings {
     /// Whether the rule is run.
     pub enabled: bool,
     /// Less memory than this on a GPU keeps nobody away.
@@ -92,7 +92,7 @@ pub struct Settings {
     pub severity: Severity,
 }
 
-impl Default for Settings {
+impl Default for PlaceholderSettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -103,7 +103,7 @@ impl Default for Settings {
     }
 }
 
-impl Judge for Settings {
+impl RuleKind for PlaceholderSettings {
     const KIND: Kind = Kind::Placeholder;
     const MEANING: &'static str =
         "a program holds a GPU so that nobody else gets it, and does no work of its own";
@@ -113,12 +113,12 @@ impl Judge for Settings {
         Setting {
             name: "min_memory",
             meaning: "less memory than this on a GPU is ignored",
-            field: Field::Bytes(|settings| &mut settings.min_memory),
+            field: SettingField::Bytes(|settings| &mut settings.min_memory),
         },
         Setting {
             name: "duration",
             meaning: "how long it has to run",
-            field: Field::Span(|settings| &mut settings.duration),
+            field: SettingField::Span(|settings| &mut settings.duration),
         },
         Setting::severity(|settings| &mut settings.severity),
     ];
@@ -128,11 +128,11 @@ impl Judge for Settings {
     }
 
     fn process(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         process: &Process,
         known: &ProcessHistory,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         let finding = match process.placeholder() {
             Some(program) => by_name(rule, seen, process, known, program, verdicts),
@@ -145,7 +145,7 @@ impl Judge for Settings {
 }
 
 /// A GPU that is held.
-fn gpu_of(seen: Seen<'_>, row: &Row) -> FindingGpu {
+fn gpu_of(seen: RuleInput<'_>, row: &RowHistory) -> FindingGpu {
     FindingGpu {
         index: seen.history.gpu_index(row),
         uuid: seen.history.gpu_uuid(row).cloned(),
@@ -155,12 +155,12 @@ fn gpu_of(seen: Seen<'_>, row: &Row) -> FindingGpu {
 
 /// Judges a process that runs a known placeholder, by how long it has run.
 fn by_name(
-    rule: &Tuned<Settings>,
-    seen: Seen<'_>,
+    rule: &ConfiguredRule<PlaceholderSettings>,
+    seen: RuleInput<'_>,
     process: &Process,
     known: &ProcessHistory,
     program: &'static str,
-    verdicts: &mut Verdicts,
+    verdicts: &mut RuleOutput,
 ) -> Option<Finding> {
     let now = seen.snapshot.time;
     let mut gpus: Vec<FindingGpu> = Vec::new();
@@ -168,9 +168,9 @@ fn by_name(
     let mut samples = 0;
     // It was started to hold; what it is was so before its memory was seen.
     let began = process.start_time.filter(|start| *start <= now);
-    let since = began.or_else(|| known.rows().iter().map(Row::first_seen).min())?;
+    let since = began.or_else(|| known.rows().iter().map(RowHistory::first_seen).min())?;
     for row in known.rows() {
-        let Some(settings) = rule.settings_for(&seen.whom(process, row)) else {
+        let Some(settings) = rule.settings_for(&seen.scope_of(process, row)) else {
             continue;
         };
         let is_enough = |bytes: u64| bytes >= settings.min_memory.0;
@@ -221,7 +221,7 @@ fn by_name(
 }
 
 /// Whether somebody may wait for what it computes, or it may be at work otherwise.
-fn is_for_somebody(seen: Seen<'_>, process: &Process) -> bool {
+fn is_for_somebody(seen: RuleInput<'_>, process: &Process) -> bool {
     let world = process
         .environment
         .as_deref()
@@ -234,7 +234,7 @@ fn is_for_somebody(seen: Seen<'_>, process: &Process) -> bool {
 }
 
 /// A GPU that is kept from others by bursts of use.
-struct Kept {
+struct HeldGpu {
     gpu: FindingGpu,
     evidence: PlaceholderEvidence,
     since: Time,
@@ -243,16 +243,16 @@ struct Kept {
 
 /// Judges what a process does on a GPU, by its bursts of use.
 fn kept(
-    rule: &Tuned<Settings>,
-    seen: Seen<'_>,
+    rule: &ConfiguredRule<PlaceholderSettings>,
+    seen: RuleInput<'_>,
     process: &Process,
     known: &ProcessHistory,
-    row: &Row,
-    verdicts: &mut Verdicts,
-) -> Option<Kept> {
+    row: &RowHistory,
+    verdicts: &mut RuleOutput,
+) -> Option<HeldGpu> {
     // Nearly every process ends here.
     let bursts = row.bursts().filter(|it| it.count >= LEAST_BURSTS)?;
-    let settings = rule.settings_for(&seen.whom(process, row))?;
+    let settings = rule.settings_for(&seen.scope_of(process, row))?;
     let (plateau, period) = (row.plateau()?, bursts.period_seconds()?);
     let is_at_work = |share: f64| share >= POWER_AT_WORK;
     if row.used_bytes()? < settings.min_memory.0
@@ -270,14 +270,14 @@ fn kept(
         return None;
     }
     let Some(power) = bursts.power_share_max else {
-        verdicts.doubt(Doubt::NoReading {
+        verdicts.doubt(UndecidedReason::NoReading {
             gpu: gpu.index,
             what: "power",
         });
         return None;
     };
     if process.io_bytes.is_none() || process.sockets.is_none() {
-        verdicts.doubt(Doubt::NoIo { pid: process.pid });
+        verdicts.doubt(UndecidedReason::NoIo { pid: process.pid });
         return None;
     }
     let since = bursts.since.max(plateau.since).max(known.silent()?.since);
@@ -285,10 +285,10 @@ fn kept(
         return None;
     }
     let Some(cpu) = known.cpu().mean(needed) else {
-        verdicts.doubt(Doubt::NoCpu { pid: process.pid });
+        verdicts.doubt(UndecidedReason::NoCpu { pid: process.pid });
         return None;
     };
-    (cpu.percent < CPU_AT_WORK).then_some(Kept {
+    (cpu.percent < CPU_AT_WORK).then_some(HeldGpu {
         gpu,
         evidence: PlaceholderEvidence {
             program: None,
@@ -304,14 +304,14 @@ fn kept(
 
 /// Judges what a process does on all of its GPUs.
 fn by_conduct(
-    rule: &Tuned<Settings>,
-    seen: Seen<'_>,
+    rule: &ConfiguredRule<PlaceholderSettings>,
+    seen: RuleInput<'_>,
     process: &Process,
     known: &ProcessHistory,
-    verdicts: &mut Verdicts,
+    verdicts: &mut RuleOutput,
 ) -> Option<Finding> {
     let rows = known.rows().iter();
-    let found: Vec<Kept> = rows
+    let found: Vec<HeldGpu> = rows
         .filter_map(|row| kept(rule, seen, process, known, row, verdicts))
         .collect();
     let since = found.iter().map(|kept| kept.since).max()?;
@@ -343,7 +343,7 @@ fn by_conduct(
 }
 
 fn finding(
-    rule: &Tuned<Settings>,
+    rule: &ConfiguredRule<PlaceholderSettings>,
     process: &Process,
     gpus: Vec<FindingGpu>,
     severity: Severity,

@@ -10,12 +10,12 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::doubt::Doubt;
-use super::rule::{Judge, Seen, Tuned, Verdicts};
-use super::setting::{Field, Setting};
+use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::setting::{Setting, SettingField};
 use super::subject;
 use super::unattributed::{is_shared_out, is_unified};
-use crate::history::{Device, Stretch};
+use super::undecided_reason::UndecidedReason;
+use crate::history::{Device, HighStretch};
 use crate::model::Gpu;
 use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
@@ -48,7 +48,7 @@ impl KindEvidence for PressureEvidence {
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Settings {
+pub struct PressureSettings {
     /// Whether the rule is run.
     pub enabled: bool,
     /// Less free memory than this is found.
@@ -61,7 +61,7 @@ pub struct Settings {
     pub severity: Severity,
 }
 
-impl Default for Settings {
+impl Default for PressureSettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -73,7 +73,7 @@ impl Default for Settings {
     }
 }
 
-impl Judge for Settings {
+impl RuleKind for PressureSettings {
     const KIND: Kind = Kind::Pressure;
     const MEANING: &'static str = "a GPU has little memory left";
     type Evidence = PressureEvidence;
@@ -82,22 +82,22 @@ impl Judge for Settings {
         Setting {
             name: "min_free",
             meaning: "less free memory than this is found",
-            field: Field::Bytes(|settings| &mut settings.min_free),
+            field: SettingField::Bytes(|settings| &mut settings.min_free),
         },
         Setting {
             name: "min_free_warning",
             meaning: "less than this is a warning; 0B is never",
-            field: Field::Bytes(|settings| &mut settings.min_free_warning),
+            field: SettingField::Bytes(|settings| &mut settings.min_free_warning),
         },
         Setting {
             name: "duration",
             meaning: "how long it has to be so",
-            field: Field::Span(|settings| &mut settings.duration),
+            field: SettingField::Span(|settings| &mut settings.duration),
         },
         Setting {
             name: "severity",
             meaning: "how bad it is above the second threshold: info, warning or critical",
-            field: Field::Severity(|settings| &mut settings.severity),
+            field: SettingField::Severity(|settings| &mut settings.severity),
         },
     ];
 
@@ -116,27 +116,28 @@ impl Judge for Settings {
     }
 
     fn gpu(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         gpu: &Gpu,
         device: &Device,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         if is_shared_out(gpu) || is_unified(gpu) || gpu.stale_seconds.is_some() {
             return;
         }
-        let Some(settings) = rule.settings_for(&seen.whom_on(None, gpu)) else {
+        let Some(settings) = rule.settings_for(&seen.scope_on(None, gpu)) else {
             return;
         };
         if gpu.memory.is_none() && gpu.processes.as_ref().is_some_and(|rows| !rows.is_empty()) {
-            verdicts.doubt(Doubt::NoReading {
+            verdicts.doubt(UndecidedReason::NoReading {
                 gpu: gpu.index,
                 what: "memory",
             });
         }
         let seconds = settings.duration.seconds();
-        let lasts =
-            |stretch: &Stretch| stretch.seconds() >= seconds && stretch.samples >= LEAST_SAMPLES;
+        let lasts = |stretch: &HighStretch| {
+            stretch.seconds() >= seconds && stretch.samples >= LEAST_SAMPLES
+        };
         let ends_at = |free: u64| free.saturating_add(free / 4);
         let kept = device.fuller_than(ends_at(settings.min_free.0));
         let standing = seen.lasting_on(rule.name(), gpu, kept.as_ref());

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::rule::{Judge, Seen, Tuned, Verdicts};
-use super::setting::{Field, Setting};
+use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::setting::{Setting, SettingField};
 use super::subject;
 use super::unattributed::{is_shared_out, is_unified};
 use crate::advice;
@@ -68,7 +68,7 @@ impl KindEvidence for ReservedEvidence {
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Settings {
+pub struct ReservedSettings {
     /// Whether the rule is run.
     pub enabled: bool,
     /// How long without anybody on the GPU.
@@ -77,7 +77,7 @@ pub struct Settings {
     pub severity: Severity,
 }
 
-impl Default for Settings {
+impl Default for ReservedSettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -87,7 +87,7 @@ impl Default for Settings {
     }
 }
 
-impl Judge for Settings {
+impl RuleKind for ReservedSettings {
     const KIND: Kind = Kind::Reserved;
     const MEANING: &'static str =
         "a Slurm job or a container was given a GPU and runs nothing on it";
@@ -97,7 +97,7 @@ impl Judge for Settings {
         Setting {
             name: "duration",
             meaning: "how long nobody has to be on the GPU",
-            field: Field::Span(|settings| &mut settings.duration),
+            field: SettingField::Span(|settings| &mut settings.duration),
         },
         Setting::severity(|settings| &mut settings.severity),
     ];
@@ -107,11 +107,11 @@ impl Judge for Settings {
     }
 
     fn gpu(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         gpu: &Gpu,
         device: &Device,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         let Some(reservations) = seen.snapshot.reservations.as_deref() else {
             return;
@@ -132,7 +132,7 @@ impl Judge for Settings {
         let (Some((given, holder)), Some(unused)) = (holder, device.unused()) else {
             return;
         };
-        let Some(settings) = rule.settings_for(&seen.whom_on(None, gpu)) else {
+        let Some(settings) = rule.settings_for(&seen.scope_on(None, gpu)) else {
             return;
         };
         let needed = settings.duration.seconds();
@@ -170,7 +170,7 @@ impl Judge for Settings {
     }
 }
 
-fn names(reservation: &Reservation, seen: Seen<'_>, gpu: &Gpu) -> bool {
+fn names(reservation: &Reservation, seen: RuleInput<'_>, gpu: &Gpu) -> bool {
     let gpus = &seen.snapshot.gpus;
     let mut places = reservation.places(gpus).into_iter();
     places.any(|place| gpus[place].index == gpu.index)
@@ -184,7 +184,7 @@ fn lasts(unused: &Streak, given: Time, needed: f64) -> bool {
 }
 
 fn finding(
-    rule: &Tuned<Settings>,
+    rule: &ConfiguredRule<ReservedSettings>,
     severity: Severity,
     holder: &Reservation,
     given: Time,

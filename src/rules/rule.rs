@@ -1,7 +1,7 @@
 //! What a kind of rule is made of, and what the engine sees of it.
 //!
-//! A kind is a struct of settings with defaults that implements [`Judge`]: a table of its settings and
-//! one pure function. [`Tuned`] adds a name and overrides, and is the [`Rule`] that engine, configuration
+//! A kind is a struct of settings with defaults that implements [`RuleKind`]: a table of its settings and
+//! one pure function. [`ConfiguredRule`] adds a name and overrides, and is the [`Rule`] that engine, configuration
 //! and catalogue work with.
 
 use std::borrow::Cow;
@@ -10,51 +10,51 @@ use std::sync::Arc;
 
 use schemars::{Schema, SchemaGenerator};
 
-use super::doubt::{Doubt, Doubts};
-use super::engine::Standing;
-use super::scope::{Scope, Whom};
-use super::setting::{Form, Setting, Value};
-use crate::history::{Device, History, ProcessHistory, Row, Stretch};
+use super::engine::ActiveFindings;
+use super::scope::{Scope, ScopeInput};
+use super::setting::{Setting, TomlValue, ValueKind};
+use super::undecided_reason::{Doubts, UndecidedReason};
+use crate::history::{Device, HighStretch, History, ProcessHistory, RowHistory};
 use crate::model::evidence::KindEvidence;
 use crate::model::finding::{Finding, Kind, Pending};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot};
 
 /// What a rule judges by: the history, into which the snapshot has been taken, and the snapshot.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct RuleInput<'a> {
     /// All that was seen.
     pub history: &'a History,
     /// The last of it.
     pub snapshot: &'a Snapshot,
     /// What stood after the snapshot before it.
-    pub(super) standing: &'a Standing,
+    pub(super) active: &'a ActiveFindings,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> RuleInput<'a> {
     /// What the rule of this name found in a process at the last snapshot. A finding ends at a lower
     /// threshold than it begins, so that nothing flickers.
-    pub fn standing(self, rule: &Arc<str>, process: Identity) -> Option<&'a Finding> {
-        self.standing
+    pub fn active_finding(self, rule: &Arc<str>, process: Identity) -> Option<&'a Finding> {
+        self.active
             .of_process(rule, process)
             .filter(|finding| self.is_remembered(finding))
     }
 
     /// What the rule of this name found on a GPU at the last snapshot.
-    pub fn standing_on(self, rule: &Arc<str>, gpu: &Gpu) -> Option<&'a Finding> {
-        self.standing
+    pub fn active_finding_on(self, rule: &Arc<str>, gpu: &Gpu) -> Option<&'a Finding> {
+        self.active
             .of_gpu(rule, gpu)
             .filter(|finding| self.is_remembered(finding))
     }
 
-    /// As [`standing_on`](Self::standing_on), where what it rests on has lasted since: across a hole in
+    /// As [`active_finding_on`](Self::active_finding_on), where what it rests on has lasted since: across a hole in
     /// the samples nothing does.
     pub fn lasting_on(
         self,
         rule: &Arc<str>,
         gpu: &Gpu,
-        stretch: Option<&Stretch>,
+        stretch: Option<&HighStretch>,
     ) -> Option<&'a Finding> {
-        self.standing_on(rule, gpu).filter(|finding| {
+        self.active_finding_on(rule, gpu).filter(|finding| {
             let until = finding.since.plus_seconds(finding.duration_seconds);
             stretch.is_some_and(|stretch| stretch.since <= until)
         })
@@ -68,9 +68,9 @@ impl<'a> Seen<'a> {
 
     /// It will be so if nothing changes; where it may have begun before the history did, that it is not
     /// so yet cannot be told either.
-    pub fn expect(self, pending: Pending, verdicts: &mut Verdicts) {
+    pub fn expect(self, pending: Pending, verdicts: &mut RuleOutput) {
         if Some(pending.since) <= self.history.first_time() {
-            verdicts.doubt(Doubt::ShortHistory {
+            verdicts.doubt(UndecidedReason::ShortHistory {
                 needed: pending.due.seconds_since(pending.since),
                 seen: self.snapshot.time.seconds_since(pending.since),
             });
@@ -79,8 +79,8 @@ impl<'a> Seen<'a> {
     }
 
     /// A process on the GPU of a row, as a scope asks for it.
-    pub fn whom(self, process: &'a Process, row: &Row) -> Whom<'a> {
-        Whom {
+    pub fn scope_of(self, process: &'a Process, row: &RowHistory) -> ScopeInput<'a> {
+        ScopeInput {
             process: Some(process),
             index: self.history.gpu_index(row),
             uuid: self.history.gpu_uuid(row).map(|uuid| &**uuid),
@@ -90,8 +90,8 @@ impl<'a> Seen<'a> {
     }
 
     /// A GPU as a scope asks for it.
-    pub fn whom_on(self, process: Option<&'a Process>, gpu: &'a Gpu) -> Whom<'a> {
-        Whom {
+    pub fn scope_on(self, process: Option<&'a Process>, gpu: &'a Gpu) -> ScopeInput<'a> {
+        ScopeInput {
             process,
             index: gpu.index,
             uuid: gpu.uuid.as_deref(),
@@ -103,7 +103,7 @@ impl<'a> Seen<'a> {
 
 /// What the rules conclude from a snapshot.
 #[derive(Debug, Default)]
-pub struct Verdicts {
+pub struct RuleOutput {
     pub(super) findings: Vec<Finding>,
     pub(super) pending: Vec<Pending>,
     /// By the place of the rule.
@@ -112,7 +112,7 @@ pub struct Verdicts {
     pub(super) rule: usize,
 }
 
-impl Verdicts {
+impl RuleOutput {
     /// It is so.
     pub fn find(&mut self, finding: Finding) {
         self.findings.push(finding);
@@ -124,7 +124,7 @@ impl Verdicts {
     }
 
     /// It cannot be decided. The same doubt is listed once.
-    pub fn doubt(&mut self, doubt: Doubt) {
+    pub fn doubt(&mut self, doubt: UndecidedReason) {
         if self.doubts.len() <= self.rule {
             self.doubts.resize_with(self.rule + 1, Doubts::default);
         }
@@ -136,7 +136,7 @@ impl Verdicts {
 ///
 /// The engine asks every rule about each process, then about each GPU, then about each row of a
 /// process that nobody knows for certain. A kind answers to what it is about.
-pub trait Judge: Clone + PartialEq + Debug + Default + Send + Sync + 'static {
+pub trait RuleKind: Clone + PartialEq + Debug + Default + Send + Sync + 'static {
     /// The kind of its findings.
     const KIND: Kind;
     /// What it finds, in a line.
@@ -161,47 +161,47 @@ pub trait Judge: Clone + PartialEq + Debug + Default + Send + Sync + 'static {
 
     /// Judges a process of the snapshot whose identity is certain.
     fn process(
-        _rule: &Tuned<Self>,
-        _seen: Seen<'_>,
+        _rule: &ConfiguredRule<Self>,
+        _seen: RuleInput<'_>,
         _process: &Process,
         _known: &ProcessHistory,
-        _verdicts: &mut Verdicts,
+        _verdicts: &mut RuleOutput,
     ) {
     }
 
     /// Judges a GPU of the snapshot.
     fn gpu(
-        _rule: &Tuned<Self>,
-        _seen: Seen<'_>,
+        _rule: &ConfiguredRule<Self>,
+        _seen: RuleInput<'_>,
         _gpu: &Gpu,
         _known: &Device,
-        _verdicts: &mut Verdicts,
+        _verdicts: &mut RuleOutput,
     ) {
     }
 
     /// Judges a row of a GPU that answered, whose process is not known for certain: /proc does not know
     /// the pid, or what it knows is not believed. `process` is what the snapshot has of it all the same.
-    fn nobody(
-        _rule: &Tuned<Self>,
-        _seen: Seen<'_>,
+    fn unresolved_row(
+        _rule: &ConfiguredRule<Self>,
+        _seen: RuleInput<'_>,
         _gpu: &Gpu,
         _row: &GpuProcess,
         _process: Option<&Process>,
-        _verdicts: &mut Verdicts,
+        _verdicts: &mut RuleOutput,
     ) {
     }
 }
 
 /// A rule: a kind with a name, values for its settings, and other values for some.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Tuned<S> {
+pub struct ConfiguredRule<S> {
     name: Arc<str>,
     scope: Scope,
     settings: S,
-    overrides: Vec<(Scope, Vec<(&'static str, Value)>)>,
+    overrides: Vec<(Scope, Vec<(&'static str, TomlValue)>)>,
 }
 
-impl<S: Judge> Default for Tuned<S> {
+impl<S: RuleKind> Default for ConfiguredRule<S> {
     fn default() -> Self {
         Self {
             name: S::KIND.name().into(),
@@ -212,7 +212,7 @@ impl<S: Judge> Default for Tuned<S> {
     }
 }
 
-impl<S: Judge> Tuned<S> {
+impl<S: RuleKind> ConfiguredRule<S> {
     /// The rule's name.
     pub fn name(&self) -> &Arc<str> {
         &self.name
@@ -225,7 +225,7 @@ impl<S: Judge> Tuned<S> {
 
     /// The settings for a process on a GPU: every override that fits is applied, the later one last.
     /// `None` where the rule is not for it, or switched off.
-    pub fn settings_for(&self, whom: &Whom<'_>) -> Option<Cow<'_, S>> {
+    pub fn settings_for(&self, whom: &ScopeInput<'_>) -> Option<Cow<'_, S>> {
         if !self.scope.is_empty() && !self.scope.fits(whom) {
             return None;
         }
@@ -241,7 +241,7 @@ impl<S: Judge> Tuned<S> {
     }
 
     /// The settings with these changes.
-    fn changed(&self, changes: &[(&'static str, Value)]) -> S {
+    fn changed(&self, changes: &[(&'static str, TomlValue)]) -> S {
         let mut settings = self.settings.clone();
         for (name, value) in changes {
             set(&mut settings, name, *value);
@@ -250,7 +250,7 @@ impl<S: Judge> Tuned<S> {
     }
 }
 
-fn set<S: Judge>(settings: &mut S, name: &str, value: Value) -> bool {
+fn set<S: RuleKind>(settings: &mut S, name: &str, value: TomlValue) -> bool {
     S::SETTINGS
         .iter()
         .find(|setting| setting.name == name)
@@ -265,13 +265,13 @@ pub struct SettingValue {
     /// What it means, in a line.
     pub meaning: &'static str,
     /// What kind of value it takes.
-    pub form: Form,
+    pub form: ValueKind,
     /// Its value.
-    pub value: Value,
+    pub value: TomlValue,
 }
 
 /// Other values for some, as the configuration gives them.
-pub type Override = (Scope, Vec<(&'static str, Value)>);
+pub type Override = (Scope, Vec<(&'static str, TomlValue)>);
 
 /// A rule of any kind.
 pub trait Rule: Debug + Send + Sync {
@@ -286,45 +286,45 @@ pub trait Rule: Debug + Send + Sync {
     /// Its settings, without overrides.
     fn settings(&self) -> Vec<SettingValue>;
     /// Gives a setting a value; `false` where there is none of that name and form.
-    fn set(&mut self, name: &str, value: Value) -> bool;
+    fn set(&mut self, name: &str, value: TomlValue) -> bool;
     /// Other values for some, in the order in which they are applied.
     fn overrides(&self) -> &[Override];
     /// Adds values for some, which win over all before them.
-    fn add_override(&mut self, scope: Scope, changes: Vec<(&'static str, Value)>);
+    fn add_override(&mut self, scope: Scope, changes: Vec<(&'static str, TomlValue)>);
     /// Whom it is for; empty where it is for everybody.
     fn scope(&self) -> &Scope;
     /// What is wrong with its settings together, with and without each override.
     fn contradiction(&self) -> Option<String>;
-    /// See [`Judge::remark`]; with these changes of its settings.
-    fn remark(&self, changes: &[(&'static str, Value)]) -> Option<String>;
+    /// See [`RuleKind::remark`]; with these changes of its settings.
+    fn remark(&self, changes: &[(&'static str, TomlValue)]) -> Option<String>;
     /// Whether it is run for anybody.
     fn is_run(&self) -> bool;
     /// The same rule under another name, for some only, without the overrides.
     fn named(&self, name: Arc<str>, scope: Scope) -> Box<dyn Rule>;
-    /// See [`Judge::process`].
+    /// See [`RuleKind::process`].
     fn process(
         &self,
-        seen: Seen<'_>,
+        seen: RuleInput<'_>,
         process: &Process,
         known: &ProcessHistory,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     );
-    /// See [`Judge::gpu`].
-    fn gpu(&self, seen: Seen<'_>, gpu: &Gpu, known: &Device, verdicts: &mut Verdicts);
-    /// See [`Judge::nobody`].
-    fn nobody(
+    /// See [`RuleKind::gpu`].
+    fn gpu(&self, seen: RuleInput<'_>, gpu: &Gpu, known: &Device, verdicts: &mut RuleOutput);
+    /// See [`RuleKind::unresolved_row`].
+    fn unresolved_row(
         &self,
-        seen: Seen<'_>,
+        seen: RuleInput<'_>,
         gpu: &Gpu,
         row: &GpuProcess,
         process: Option<&Process>,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     );
     /// A copy.
     fn boxed(&self) -> Box<dyn Rule>;
 }
 
-impl<S: Judge> Rule for Tuned<S> {
+impl<S: RuleKind> Rule for ConfiguredRule<S> {
     fn name(&self) -> &Arc<str> {
         &self.name
     }
@@ -353,7 +353,7 @@ impl<S: Judge> Rule for Tuned<S> {
             .collect()
     }
 
-    fn set(&mut self, name: &str, value: Value) -> bool {
+    fn set(&mut self, name: &str, value: TomlValue) -> bool {
         set(&mut self.settings, name, value)
     }
 
@@ -361,7 +361,7 @@ impl<S: Judge> Rule for Tuned<S> {
         &self.overrides
     }
 
-    fn add_override(&mut self, scope: Scope, changes: Vec<(&'static str, Value)>) {
+    fn add_override(&mut self, scope: Scope, changes: Vec<(&'static str, TomlValue)>) {
         self.overrides.push((scope, changes));
     }
 
@@ -376,13 +376,14 @@ impl<S: Judge> Rule for Tuned<S> {
             .or_else(|| overrides.find_map(|(_, changes)| self.changed(changes).contradiction()))
     }
 
-    fn remark(&self, changes: &[(&'static str, Value)]) -> Option<String> {
+    fn remark(&self, changes: &[(&'static str, TomlValue)]) -> Option<String> {
         self.changed(changes).remark()
     }
 
     fn is_run(&self) -> bool {
-        let switches_on =
-            |(name, value): &(&str, Value)| *name == "enabled" && *value == Value::Flag(true);
+        let switches_on = |(name, value): &(&str, TomlValue)| {
+            *name == "enabled" && *value == TomlValue::Flag(true)
+        };
         self.settings.is_enabled()
             || self
                 .overrides
@@ -401,27 +402,27 @@ impl<S: Judge> Rule for Tuned<S> {
 
     fn process(
         &self,
-        seen: Seen<'_>,
+        seen: RuleInput<'_>,
         process: &Process,
         known: &ProcessHistory,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         S::process(self, seen, process, known, verdicts);
     }
 
-    fn gpu(&self, seen: Seen<'_>, gpu: &Gpu, known: &Device, verdicts: &mut Verdicts) {
+    fn gpu(&self, seen: RuleInput<'_>, gpu: &Gpu, known: &Device, verdicts: &mut RuleOutput) {
         S::gpu(self, seen, gpu, known, verdicts);
     }
 
-    fn nobody(
+    fn unresolved_row(
         &self,
-        seen: Seen<'_>,
+        seen: RuleInput<'_>,
         gpu: &Gpu,
         row: &GpuProcess,
         process: Option<&Process>,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
-        S::nobody(self, seen, gpu, row, process, verdicts);
+        S::unresolved_row(self, seen, gpu, row, process, verdicts);
     }
 
     fn boxed(&self) -> Box<dyn Rule> {

@@ -1,7 +1,7 @@
 //! Whom a rule, an override or an exemption is for.
 //!
 //! A scope answers yes, no or unknown. What is unknown accuses nobody: a rule and an override are for
-//! those who are known to fit. What an exemption makes of it is in [`keep`](super::keep).
+//! those who are known to fit. What an exemption makes of it is in [`exemption`](super::exemption).
 
 use std::fmt;
 use std::sync::Arc;
@@ -113,14 +113,14 @@ impl Scope {
     }
 
     /// Whether it is known to be for this one.
-    pub fn fits(&self, whom: &Whom<'_>) -> bool {
+    pub fn fits(&self, whom: &ScopeInput<'_>) -> bool {
         self.answer(whom) == Fit::Yes
     }
 
     /// Whether it is for this one.
-    pub fn answer(&self, whom: &Whom<'_>) -> Fit {
+    pub fn answer(&self, whom: &ScopeInput<'_>) -> Fit {
         // The cheapest first.
-        let parts: [fn(&Self, &Whom<'_>) -> Fit; 8] = [
+        let parts: [fn(&Self, &ScopeInput<'_>) -> Fit; 8] = [
             Self::gpu_fits,
             Self::memory_fits,
             Self::user_fits,
@@ -141,7 +141,7 @@ impl Scope {
         answer
     }
 
-    fn gpu_fits(&self, whom: &Whom<'_>) -> Fit {
+    fn gpu_fits(&self, whom: &ScopeInput<'_>) -> Fit {
         match (&self.gpu, whom.uuid) {
             (None, _) => Fit::Yes,
             (Some(GpuName::Index(wanted)), _) => (*wanted == whom.index).into(),
@@ -150,7 +150,7 @@ impl Scope {
         }
     }
 
-    fn memory_fits(&self, whom: &Whom<'_>) -> Fit {
+    fn memory_fits(&self, whom: &ScopeInput<'_>) -> Fit {
         if self.memory_above.is_none() && self.memory_below.is_none() {
             return Fit::Yes;
         }
@@ -165,7 +165,7 @@ impl Scope {
         }
     }
 
-    fn user_fits(&self, whom: &Whom<'_>) -> Fit {
+    fn user_fits(&self, whom: &ScopeInput<'_>) -> Fit {
         of_process(self.user.as_deref(), whom, |wanted, process| {
             let wanted_uid: Option<u32> = wanted.parse().ok();
             match (&process.user, process.uid) {
@@ -177,7 +177,7 @@ impl Scope {
         })
     }
 
-    fn framework_fits(&self, whom: &Whom<'_>) -> Fit {
+    fn framework_fits(&self, whom: &ScopeInput<'_>) -> Fit {
         of_process(self.framework.as_deref(), whom, |wanted, process| {
             match &process.framework {
                 Some(framework) => {
@@ -191,7 +191,7 @@ impl Scope {
         })
     }
 
-    fn container_fits(&self, whom: &Whom<'_>) -> Fit {
+    fn container_fits(&self, whom: &ScopeInput<'_>) -> Fit {
         of_process(self.container.as_deref(), whom, |wanted, process| {
             // Anybody may read in which container a process is; where none is told, it is in none.
             let Some(container) = &process.container else {
@@ -216,7 +216,7 @@ impl Scope {
         })
     }
 
-    fn notebook_fits(&self, whom: &Whom<'_>) -> Fit {
+    fn notebook_fits(&self, whom: &ScopeInput<'_>) -> Fit {
         of_process(self.notebook.as_deref(), whom, |wanted, process| {
             match &process.jupyter {
                 Some(jupyter) => match &jupyter.notebook_path {
@@ -230,12 +230,12 @@ impl Scope {
         })
     }
 
-    fn hours_fit(&self, whom: &Whom<'_>) -> Fit {
+    fn hours_fit(&self, whom: &ScopeInput<'_>) -> Fit {
         let hours = self.hours.as_ref();
         hours.is_none_or(|hours| hours.hold(whom.time)).into()
     }
 
-    fn command_fits(&self, whom: &Whom<'_>) -> Fit {
+    fn command_fits(&self, whom: &ScopeInput<'_>) -> Fit {
         of_process(self.command.as_deref(), whom, |wanted, process| {
             command_line(process).map_or(Fit::Unknown, |line| matches(wanted, &line).into())
         })
@@ -245,10 +245,10 @@ impl Scope {
 /// What is wanted of a process fits no GPU.
 fn of_process(
     wanted: Option<&str>,
-    whom: &Whom<'_>,
+    about: &ScopeInput<'_>,
     fits: impl FnOnce(&str, &Process) -> Fit,
 ) -> Fit {
-    match (wanted, whom.process) {
+    match (wanted, about.process) {
         (None, _) => Fit::Yes,
         (Some(_), None) => Fit::No,
         (Some(wanted), Some(process)) => fits(wanted, process),
@@ -291,7 +291,7 @@ impl fmt::Display for Scope {
 
 /// Whom and when a rule is asked about.
 #[derive(Clone, Copy, Debug)]
-pub struct Whom<'a> {
+pub struct ScopeInput<'a> {
     /// The process; `None` where it is about a GPU.
     pub process: Option<&'a Process>,
     /// The GPU, by NVML's index.
@@ -384,7 +384,7 @@ mod tests {
             command: Some(["python".into(), "train.py".into()].into()),
             ..Process::default()
         };
-        let whom = Whom {
+        let whom = ScopeInput {
             process: Some(&process),
             index: 1,
             uuid: Some("GPU-1"),
@@ -418,7 +418,7 @@ mod tests {
             ..ann.clone()
         }));
         let nobody = Process::default();
-        let nobody = Whom {
+        let nobody = ScopeInput {
             process: Some(&nobody),
             ..whom
         };
@@ -537,7 +537,7 @@ mod tests {
                 [Yes, Unknown, Yes, Yes],
             ),
         ] {
-            let whom = |process, uuid, held_bytes| Whom {
+            let whom = |process, uuid, held_bytes| ScopeInput {
                 process,
                 index: 3,
                 uuid,

@@ -133,7 +133,7 @@ pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
         return true;
     }
     // An old recording does not tell where it listens: there its name has to do.
-    let is_told_to_listen = || process.listening == Some(true) && is_told_a_port(process);
+    let is_told_to_listen = || process.listening == Some(true) && has_port_argument(process);
     (looks_like_server(process) && (may_listen(process) || family_listens(process, snapshot)))
         || (has_clients.is_none() && is_told_to_listen())
 }
@@ -230,7 +230,7 @@ fn looks_like_server(process: &Process) -> bool {
 }
 
 /// Whether an argument says where to listen.
-fn is_told_a_port(process: &Process) -> bool {
+fn has_port_argument(process: &Process) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     command
         .iter()

@@ -5,37 +5,37 @@
 //! one. Somebody may want the memory, so it is said; nothing is ever offered that would end it.
 
 use super::idle::{self, IdleEvidence, Idleness, Whose};
-use super::rule::{Judge, Seen, Tuned, Verdicts};
-use super::setting::{Field, Setting};
+use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::setting::{Setting, SettingField};
 use crate::history::ProcessHistory;
 use crate::model::Process;
 use crate::model::finding::{Kind, Severity};
 
-/// What the rule is tuned by: as [`idle::Settings`].
+/// What the rule is tuned by: as [`idle::IdleSettings`].
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Settings {
-    idle: idle::Settings,
+pub struct ServerIdleSettings {
+    idle: idle::IdleSettings,
 }
 
-impl Default for Settings {
+impl Default for ServerIdleSettings {
     fn default() -> Self {
-        let idle = idle::Settings {
+        let idle = idle::IdleSettings {
             severity: Severity::Info,
-            ..idle::Settings::default()
+            ..idle::IdleSettings::default()
         };
         Self { idle }
     }
 }
 
-impl Idleness for Settings {
+impl Idleness for ServerIdleSettings {
     const WHOSE: Whose = Whose::Server;
 
-    fn thresholds(&self) -> idle::Settings {
+    fn thresholds(&self) -> idle::IdleSettings {
         self.idle
     }
 }
 
-impl Judge for Settings {
+impl RuleKind for ServerIdleSettings {
     const KIND: Kind = Kind::ServerIdle;
     const MEANING: &'static str =
         "an inference server holds memory on a GPU and has not used it for the duration";
@@ -44,27 +44,27 @@ impl Judge for Settings {
         Setting {
             name: "enabled",
             meaning: "whether the rule is run",
-            field: Field::Flag(|settings| &mut settings.idle.enabled),
+            field: SettingField::Flag(|settings| &mut settings.idle.enabled),
         },
         Setting {
             name: "min_memory",
             meaning: "less memory than this on a GPU is ignored",
-            field: Field::Bytes(|settings| &mut settings.idle.min_memory),
+            field: SettingField::Bytes(|settings| &mut settings.idle.min_memory),
         },
         Setting {
             name: "duration",
             meaning: "how long the GPU has to be unused",
-            field: Field::Span(|settings| &mut settings.idle.duration),
+            field: SettingField::Span(|settings| &mut settings.idle.duration),
         },
         Setting {
             name: "max_cpu_percent",
             meaning: "with this mean CPU use or more meanwhile it is at work (one core is 100)",
-            field: Field::Percent(|settings| &mut settings.idle.max_cpu_percent),
+            field: SettingField::Percent(|settings| &mut settings.idle.max_cpu_percent),
         },
         Setting {
             name: "severity",
             meaning: "how bad a finding is: info, warning or critical",
-            field: Field::Severity(|settings| &mut settings.idle.severity),
+            field: SettingField::Severity(|settings| &mut settings.idle.severity),
         },
     ];
 
@@ -73,11 +73,11 @@ impl Judge for Settings {
     }
 
     fn process(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         process: &Process,
         known: &ProcessHistory,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         if let Some(finding) = idle::judge(rule, seen, process, known, verdicts) {
             verdicts.find(finding);

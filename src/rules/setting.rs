@@ -17,12 +17,12 @@ pub struct Setting<S: 'static> {
     /// What it means, in a line.
     pub meaning: &'static str,
     /// Where it is kept.
-    pub field: Field<S>,
+    pub field: SettingField<S>,
 }
 
 /// Where a setting is kept, by what it is.
 #[derive(Debug)]
-pub enum Field<S> {
+pub enum SettingField<S> {
     /// Yes or no.
     Flag(fn(&mut S) -> &mut bool),
     /// A size.
@@ -41,7 +41,7 @@ impl<S> Setting<S> {
         Self {
             name: "enabled",
             meaning: "whether the rule is run",
-            field: Field::Flag(flag),
+            field: SettingField::Flag(flag),
         }
     }
 
@@ -50,43 +50,43 @@ impl<S> Setting<S> {
         Self {
             name: "severity",
             meaning: "how bad a finding is: info, warning or critical",
-            field: Field::Severity(severity),
+            field: SettingField::Severity(severity),
         }
     }
 }
 
 impl<S: Clone> Setting<S> {
     /// What kind of value it takes.
-    pub fn form(&self) -> Form {
+    pub fn form(&self) -> ValueKind {
         match self.field {
-            Field::Flag(_) => Form::Flag,
-            Field::Bytes(_) => Form::Bytes,
-            Field::Span(_) => Form::Span,
-            Field::Percent(_) => Form::Percent,
-            Field::Severity(_) => Form::Severity,
+            SettingField::Flag(_) => ValueKind::Flag,
+            SettingField::Bytes(_) => ValueKind::Bytes,
+            SettingField::Span(_) => ValueKind::Span,
+            SettingField::Percent(_) => ValueKind::Percent,
+            SettingField::Severity(_) => ValueKind::Severity,
         }
     }
 
     /// Its value.
-    pub fn get(&self, settings: &S) -> Value {
+    pub fn get(&self, settings: &S) -> TomlValue {
         let mut settings = settings.clone();
         match self.field {
-            Field::Flag(field) => Value::Flag(*field(&mut settings)),
-            Field::Bytes(field) => Value::Bytes(*field(&mut settings)),
-            Field::Span(field) => Value::Span(*field(&mut settings)),
-            Field::Percent(field) => Value::Percent(*field(&mut settings)),
-            Field::Severity(field) => Value::Severity(*field(&mut settings)),
+            SettingField::Flag(field) => TomlValue::Flag(*field(&mut settings)),
+            SettingField::Bytes(field) => TomlValue::Bytes(*field(&mut settings)),
+            SettingField::Span(field) => TomlValue::Span(*field(&mut settings)),
+            SettingField::Percent(field) => TomlValue::Percent(*field(&mut settings)),
+            SettingField::Severity(field) => TomlValue::Severity(*field(&mut settings)),
         }
     }
 
     /// Gives it a value; one of another form is not taken, and the answer is `false`.
-    pub fn set(&self, settings: &mut S, value: Value) -> bool {
+    pub fn set(&self, settings: &mut S, value: TomlValue) -> bool {
         match (&self.field, value) {
-            (Field::Flag(field), Value::Flag(value)) => *field(settings) = value,
-            (Field::Bytes(field), Value::Bytes(value)) => *field(settings) = value,
-            (Field::Span(field), Value::Span(value)) => *field(settings) = value,
-            (Field::Percent(field), Value::Percent(value)) => *field(settings) = value,
-            (Field::Severity(field), Value::Severity(value)) => *field(settings) = value,
+            (SettingField::Flag(field), TomlValue::Flag(value)) => *field(settings) = value,
+            (SettingField::Bytes(field), TomlValue::Bytes(value)) => *field(settings) = value,
+            (SettingField::Span(field), TomlValue::Span(value)) => *field(settings) = value,
+            (SettingField::Percent(field), TomlValue::Percent(value)) => *field(settings) = value,
+            (SettingField::Severity(field), TomlValue::Severity(value)) => *field(settings) = value,
             _ => return false,
         }
         true
@@ -95,7 +95,7 @@ impl<S: Clone> Setting<S> {
 
 /// What kind of value a setting takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
+pub enum ValueKind {
     /// Yes or no.
     Flag,
     /// A size.
@@ -110,7 +110,7 @@ pub enum Form {
 
 /// A value of a setting; displayed as TOML that reads back as the same value.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Value {
+pub enum TomlValue {
     /// Yes or no.
     Flag(bool),
     /// A size.
@@ -147,7 +147,7 @@ impl fmt::Display for Written<'_> {
     }
 }
 
-impl Form {
+impl ValueKind {
     /// How a value of this form is written.
     pub fn example(self) -> &'static str {
         match self {
@@ -164,26 +164,26 @@ impl Form {
     /// # Errors
     ///
     /// What was written and how it is to be written, where it is of another form or out of bounds.
-    pub fn read(self, written: Written<'_>) -> Result<Value, String> {
+    pub fn read(self, written: Written<'_>) -> Result<TomlValue, String> {
         let value = match (self, written) {
-            (Self::Flag, Written::Flag(flag)) => Some(Value::Flag(flag)),
-            (Self::Bytes, Written::Text(text)) => text.parse().ok().map(Value::Bytes),
+            (Self::Flag, Written::Flag(flag)) => Some(TomlValue::Flag(flag)),
+            (Self::Bytes, Written::Text(text)) => text.parse().ok().map(TomlValue::Bytes),
             (Self::Span, Written::Text(text)) => text
                 .parse()
                 .ok()
                 .map(whole_milliseconds)
                 .filter(|span: &Span| (1.0..=LONGEST_WINDOW_SECONDS).contains(&span.seconds()))
-                .map(Value::Span),
+                .map(TomlValue::Span),
             (Self::Percent, Written::Number(number)) => Some(number)
                 .filter(|number| *number > 0.0 && number.is_finite())
-                .map(Value::Percent),
+                .map(TomlValue::Percent),
             (Self::Severity, Written::Text(text)) => match text {
                 "info" => Some(Severity::Info),
                 "warning" => Some(Severity::Warning),
                 "critical" => Some(Severity::Critical),
                 _ => None,
             }
-            .map(Value::Severity),
+            .map(TomlValue::Severity),
             _ => None,
         };
         value.ok_or_else(|| format!("{written} is not allowed; write {}", self.example()))
@@ -195,7 +195,7 @@ pub fn whole_milliseconds(span: Span) -> Span {
     Span::from_seconds((span.seconds() * 1000.0).round() / 1000.0)
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for TomlValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag(flag) => write!(f, "{flag}"),
@@ -250,20 +250,20 @@ mod tests {
     #[test]
     fn what_is_displayed_reads_back() {
         for value in [
-            Value::Bytes(Bytes(GIB)),
-            Value::Bytes(Bytes(1536 * MIB)),
-            Value::Bytes(Bytes(1_000_001)),
-            Value::Bytes(Bytes(0)),
-            Value::Bytes(Bytes(1)),
-            Value::Span(Span::from_seconds(600.0)),
-            Value::Span(Span::from_seconds(86_400.0)),
-            Value::Span(Span::from_seconds(5_461.5)),
+            TomlValue::Bytes(Bytes(GIB)),
+            TomlValue::Bytes(Bytes(1536 * MIB)),
+            TomlValue::Bytes(Bytes(1_000_001)),
+            TomlValue::Bytes(Bytes(0)),
+            TomlValue::Bytes(Bytes(1)),
+            TomlValue::Span(Span::from_seconds(600.0)),
+            TomlValue::Span(Span::from_seconds(86_400.0)),
+            TomlValue::Span(Span::from_seconds(5_461.5)),
         ] {
             let text = value.to_string();
-            let form = if matches!(value, Value::Bytes(_)) {
-                Form::Bytes
+            let form = if matches!(value, TomlValue::Bytes(_)) {
+                ValueKind::Bytes
             } else {
-                Form::Span
+                ValueKind::Span
             };
             assert_eq!(
                 form.read(Written::Text(text.trim_matches('"'))),
@@ -272,30 +272,33 @@ mod tests {
             );
         }
         assert_eq!(
-            Value::Span(Span::from_seconds(5_461.5)).to_string(),
+            TomlValue::Span(Span::from_seconds(5_461.5)).to_string(),
             "\"1h31m1s500ms\""
         );
-        assert_eq!(Value::Bytes(Bytes(1536 * MIB)).to_string(), "\"1536MiB\"");
-        assert_eq!(Value::Percent(12.5).to_string(), "12.5");
+        assert_eq!(
+            TomlValue::Bytes(Bytes(1536 * MIB)).to_string(),
+            "\"1536MiB\""
+        );
+        assert_eq!(TomlValue::Percent(12.5).to_string(), "12.5");
     }
 
     #[test]
     fn what_is_out_of_bounds_says_what_is_allowed() {
         for (form, written) in [
-            (Form::Span, Written::Number(10.0)),
-            (Form::Span, Written::Text("10 apples")),
-            (Form::Span, Written::Text("0s")),
-            (Form::Span, Written::Text("25h")),
-            (Form::Percent, Written::Number(-1.0)),
-            (Form::Percent, Written::Number(0.0)),
-            (Form::Percent, Written::Number(f64::NAN)),
-            (Form::Percent, Written::Text("20%")),
-            (Form::Bytes, Written::Number(1024.0)),
-            (Form::Bytes, Written::Text("8GB")),
-            (Form::Bytes, Written::Text("8")),
-            (Form::Severity, Written::Text("high")),
-            (Form::Flag, Written::Text("true")),
-            (Form::Flag, Written::Other("array")),
+            (ValueKind::Span, Written::Number(10.0)),
+            (ValueKind::Span, Written::Text("10 apples")),
+            (ValueKind::Span, Written::Text("0s")),
+            (ValueKind::Span, Written::Text("25h")),
+            (ValueKind::Percent, Written::Number(-1.0)),
+            (ValueKind::Percent, Written::Number(0.0)),
+            (ValueKind::Percent, Written::Number(f64::NAN)),
+            (ValueKind::Percent, Written::Text("20%")),
+            (ValueKind::Bytes, Written::Number(1024.0)),
+            (ValueKind::Bytes, Written::Text("8GB")),
+            (ValueKind::Bytes, Written::Text("8")),
+            (ValueKind::Severity, Written::Text("high")),
+            (ValueKind::Flag, Written::Text("true")),
+            (ValueKind::Flag, Written::Other("array")),
         ] {
             let error = form.read(written).unwrap_err();
             assert!(error.ends_with(form.example()), "{error}");

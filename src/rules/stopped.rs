@@ -13,12 +13,12 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::lasting::{About, Says, held, wait};
-use super::rule::{Judge, Seen, Tuned, Verdicts};
-use super::setting::{Field, Setting};
+use super::lasting::{ProcessFinding, Says, held, wait};
+use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::setting::{Setting, SettingField};
 use super::subject;
 use crate::advice::quote;
-use crate::history::{ProcessHistory, Row};
+use crate::history::{ProcessHistory, RowHistory};
 use crate::model::Process;
 use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Kind, Severity};
@@ -48,7 +48,7 @@ impl KindEvidence for StoppedEvidence {
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Settings {
+pub struct StoppedSettings {
     /// Whether the rule is run.
     pub enabled: bool,
     /// Less memory than this on a GPU is not worth a word; 0 for any memory at all.
@@ -59,7 +59,7 @@ pub struct Settings {
     pub severity: Severity,
 }
 
-impl Default for Settings {
+impl Default for StoppedSettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -70,7 +70,7 @@ impl Default for Settings {
     }
 }
 
-impl Judge for Settings {
+impl RuleKind for StoppedSettings {
     const KIND: Kind = Kind::Stopped;
     const MEANING: &'static str =
         "a process that holds memory on a GPU has been stopped by a signal or a terminal";
@@ -80,12 +80,12 @@ impl Judge for Settings {
         Setting {
             name: "min_memory",
             meaning: "less memory than this on a GPU is ignored (0 for any at all)",
-            field: Field::Bytes(|settings| &mut settings.min_memory),
+            field: SettingField::Bytes(|settings| &mut settings.min_memory),
         },
         Setting {
             name: "duration",
             meaning: "how long it has to be stopped",
-            field: Field::Span(|settings| &mut settings.duration),
+            field: SettingField::Span(|settings| &mut settings.duration),
         },
         Setting::severity(|settings| &mut settings.severity),
     ];
@@ -95,11 +95,11 @@ impl Judge for Settings {
     }
 
     fn process(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         process: &Process,
         known: &ProcessHistory,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         let Some(('T', streak)) = known.state() else {
             return;
@@ -112,7 +112,7 @@ impl Judge for Settings {
             wait(rule, process, held.gpus[0].index, &streak, needed, verdicts);
             return;
         }
-        let about = About {
+        let about = ProcessFinding {
             rule,
             process,
             severity: held.settings.severity,
@@ -139,9 +139,9 @@ impl Judge for Settings {
     }
 }
 
-impl Settings {
+impl StoppedSettings {
     /// Whether memory is held in a row; what the driver does not tell is held.
-    fn counts(&self, row: &Row) -> bool {
+    fn counts(&self, row: &RowHistory) -> bool {
         row.kind() != ProcessType::Graphics
             && row
                 .used_bytes()

@@ -10,12 +10,12 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::doubt::Doubt;
-use super::lasting::{About, Says, expect, is_covered, on};
-use super::rule::{Judge, Seen, Tuned, Verdicts};
-use super::setting::{Field, Setting};
+use super::lasting::{ProcessFinding, Says, expect, is_covered, on};
+use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::setting::{Setting, SettingField};
 use super::subject;
-use crate::history::{Began, ProcessHistory, Row, Use};
+use super::undecided_reason::UndecidedReason;
+use crate::history::{Began, ProcessHistory, RowHistory, Use};
 use crate::model::Process;
 use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Kind, Severity};
@@ -47,7 +47,7 @@ impl KindEvidence for StrayContextEvidence {
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Settings {
+pub struct StrayContextSettings {
     /// Whether the rule is run.
     pub enabled: bool,
     /// This much memory or more is no stray context.
@@ -58,7 +58,7 @@ pub struct Settings {
     pub severity: Severity,
 }
 
-impl Default for Settings {
+impl Default for StrayContextSettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -69,7 +69,7 @@ impl Default for Settings {
     }
 }
 
-impl Judge for Settings {
+impl RuleKind for StrayContextSettings {
     const KIND: Kind = Kind::StrayContext;
     const MEANING: &'static str =
         "a process holds a small context on a GPU that it does not use while it works on another";
@@ -79,12 +79,12 @@ impl Judge for Settings {
         Setting {
             name: "max_memory",
             meaning: "this much memory or more on a GPU is no mere context",
-            field: Field::Bytes(|settings| &mut settings.max_memory),
+            field: SettingField::Bytes(|settings| &mut settings.max_memory),
         },
         Setting {
             name: "duration",
             meaning: "how long the GPU has to be unused",
-            field: Field::Span(|settings| &mut settings.duration),
+            field: SettingField::Span(|settings| &mut settings.duration),
         },
         Setting::severity(|settings| &mut settings.severity),
     ];
@@ -94,18 +94,20 @@ impl Judge for Settings {
     }
 
     fn process(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         process: &Process,
         known: &ProcessHistory,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         let rows = known.rows();
         if rows.len() < 2 || known.glance().uses_all {
             return;
         }
-        let stood = seen.standing(rule.name(), process.identity()).is_some();
-        let works = |row: &Row, settings: &Self| match row.run() {
+        let stood = seen
+            .active_finding(rule.name(), process.identity())
+            .is_some();
+        let works = |row: &RowHistory, settings: &Self| match row.run() {
             None => row.last_use() == Use::Used,
             // A pause does not end it.
             Some(run) => {
@@ -139,7 +141,7 @@ impl Judge for Settings {
                 continue;
             }
             let Some(settings) = rule
-                .settings_for(&seen.whom(process, row))
+                .settings_for(&seen.scope_of(process, row))
                 .filter(|settings| !is_large(settings))
             else {
                 continue;
@@ -148,14 +150,14 @@ impl Judge for Settings {
             if run.seconds() < needed {
                 match run.began {
                     Began::Witnessed => expect(rule, process, gpu, run.since, needed, verdicts),
-                    Began::AfterDeviceUse => verdicts.doubt(Doubt::NoUtilization { gpu }),
-                    Began::Unwitnessed => verdicts.doubt(Doubt::ShortHistory {
+                    Began::AfterDeviceUse => verdicts.doubt(UndecidedReason::NoUtilization { gpu }),
+                    Began::Unwitnessed => verdicts.doubt(UndecidedReason::ShortHistory {
                         needed,
                         seen: run.seconds(),
                     }),
                 }
             } else if row.used_bytes().is_none() {
-                verdicts.doubt(Doubt::NoMemory {
+                verdicts.doubt(UndecidedReason::NoMemory {
                     pid: process.pid,
                     gpu,
                 });
@@ -175,7 +177,7 @@ impl Judge for Settings {
         ) else {
             return;
         };
-        let about = About {
+        let about = ProcessFinding {
             rule,
             process,
             severity,

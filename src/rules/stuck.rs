@@ -11,11 +11,11 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::lasting::{About, Says, held, wait};
-use super::rule::{Judge, Seen, Tuned, Verdicts};
-use super::setting::{Field, Setting};
+use super::lasting::{ProcessFinding, Says, held, wait};
+use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::setting::{Setting, SettingField};
 use super::subject;
-use crate::history::{Began, ProcessHistory, Row, Streak};
+use crate::history::{Began, ProcessHistory, RowHistory, Streak};
 use crate::model::Process;
 use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Kind, Severity};
@@ -45,7 +45,7 @@ impl KindEvidence for StuckEvidence {
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Settings {
+pub struct StuckSettings {
     /// Whether the rule is run.
     pub enabled: bool,
     /// How long in uninterruptible sleep.
@@ -54,7 +54,7 @@ pub struct Settings {
     pub severity: Severity,
 }
 
-impl Default for Settings {
+impl Default for StuckSettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -64,7 +64,7 @@ impl Default for Settings {
     }
 }
 
-impl Judge for Settings {
+impl RuleKind for StuckSettings {
     const KIND: Kind = Kind::Stuck;
     const MEANING: &'static str =
         "a process that holds memory on a GPU has been in uninterruptible sleep for the duration";
@@ -74,7 +74,7 @@ impl Judge for Settings {
         Setting {
             name: "duration",
             meaning: "how long every sample has to show it in uninterruptible sleep",
-            field: Field::Span(|settings| &mut settings.duration),
+            field: SettingField::Span(|settings| &mut settings.duration),
         },
         Setting::severity(|settings| &mut settings.severity),
     ];
@@ -84,16 +84,16 @@ impl Judge for Settings {
     }
 
     fn process(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         process: &Process,
         known: &ProcessHistory,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         let Some(('D', streak)) = known.state() else {
             return;
         };
-        let counts = |_: &Self, row: &Row| row.used_bytes() != Some(0);
+        let counts = |_: &Self, row: &RowHistory| row.used_bytes() != Some(0);
         let Some(held) = held(rule, seen, process, known, |it| it.severity, counts) else {
             return;
         };
@@ -107,7 +107,7 @@ impl Judge for Settings {
             wait(rule, process, held.gpus[0].index, &streak, needed, verdicts);
             return;
         }
-        let about = About {
+        let about = ProcessFinding {
             rule,
             process,
             severity: held.settings.severity,
@@ -147,7 +147,7 @@ fn while_still(streak: Streak, known: &ProcessHistory) -> Streak {
 }
 
 /// Whether no signal reaches a process: it is dead, or has been in uninterruptible sleep for long.
-pub(super) fn is_beyond_signals(seen: Seen<'_>, known: &ProcessHistory) -> bool {
+pub(super) fn is_beyond_signals(seen: RuleInput<'_>, known: &ProcessHistory) -> bool {
     known.state().is_some_and(|(state, streak)| match state {
         'Z' | 'X' => true,
         'D' => seen.snapshot.time.seconds_since(streak.since) >= BEYOND_SIGNALS_SECONDS,

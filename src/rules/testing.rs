@@ -1,7 +1,7 @@
 //! What the tests of the kinds share: judging a scene, and looking at what came of it.
 
-use super::setting::Value;
-use super::{Engine, Settings};
+use super::setting::TomlValue;
+use super::{Engine, RuleSet};
 use crate::history::testing::Scene;
 use crate::model::finding::{Finding, Kind};
 
@@ -10,7 +10,7 @@ pub(super) const PID: u32 = 4242;
 
 /// Judges the next `seconds` of a scene with every rule as it is by default.
 pub(super) fn judge(scene: &mut Scene, seconds: f64) -> Engine {
-    let mut engine = Engine::new(Settings::default());
+    let mut engine = Engine::new(RuleSet::default());
     scene.play(seconds, |snapshot| engine.observe(snapshot));
     engine
 }
@@ -19,11 +19,11 @@ pub(super) fn judge(scene: &mut Scene, seconds: f64) -> Engine {
 pub(super) fn judge_with(
     rule: &str,
     setting: &str,
-    value: Value,
+    value: TomlValue,
     scene: &mut Scene,
     seconds: f64,
 ) -> Engine {
-    let mut settings = Settings::default();
+    let mut settings = RuleSet::default();
     assert!(settings.rule_mut(rule).unwrap().set(setting, value));
     let mut engine = Engine::new(settings);
     scene.play(seconds, |snapshot| engine.observe(snapshot));

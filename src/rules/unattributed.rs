@@ -17,10 +17,10 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::doubt::Doubt;
-use super::rule::{Judge, Seen, Tuned, Verdicts};
-use super::setting::{Field, Setting};
+use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::setting::{Setting, SettingField};
 use super::subject;
+use super::undecided_reason::UndecidedReason;
 use crate::history::Device;
 use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
@@ -57,12 +57,12 @@ pub struct UnattributedEvidence {
     /// Samples in which it was so.
     pub samples: u64,
     /// Processes that hold the GPU's device file open and are not listed on it.
-    pub holders: Vec<Holder>,
+    pub holders: Vec<DeviceFileHolder>,
 }
 
 /// A process that holds a GPU's device file open.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
-pub struct Holder {
+pub struct DeviceFileHolder {
     /// The process id.
     pub pid: u32,
     /// Its owner.
@@ -81,7 +81,7 @@ impl KindEvidence for UnattributedEvidence {
             samples(self.samples)
         );
         if !self.holders.is_empty() {
-            let holder = |holder: &Holder| match &holder.user {
+            let holder = |holder: &DeviceFileHolder| match &holder.user {
                 Some(user) => format!("{} ({}, {user})", holder.name, holder.pid),
                 None => format!("{} ({})", holder.name, holder.pid),
             };
@@ -94,7 +94,7 @@ impl KindEvidence for UnattributedEvidence {
 
 /// What the rule is tuned by.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Settings {
+pub struct UnattributedSettings {
     /// Whether the rule is run.
     pub enabled: bool,
     /// Less memory than this is what contexts and the driver round off.
@@ -105,7 +105,7 @@ pub struct Settings {
     pub severity: Severity,
 }
 
-impl Default for Settings {
+impl Default for UnattributedSettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -116,7 +116,7 @@ impl Default for Settings {
     }
 }
 
-impl Judge for Settings {
+impl RuleKind for UnattributedSettings {
     const KIND: Kind = Kind::Unattributed;
     const MEANING: &'static str =
         "a GPU has memory in use that no process listed on it accounts for";
@@ -126,12 +126,12 @@ impl Judge for Settings {
         Setting {
             name: "min_memory",
             meaning: "less memory than this that nobody accounts for is ignored",
-            field: Field::Bytes(|settings| &mut settings.min_memory),
+            field: SettingField::Bytes(|settings| &mut settings.min_memory),
         },
         Setting {
             name: "duration",
             meaning: "how long it has to be so",
-            field: Field::Span(|settings| &mut settings.duration),
+            field: SettingField::Span(|settings| &mut settings.duration),
         },
         Setting::severity(|settings| &mut settings.severity),
     ];
@@ -141,11 +141,11 @@ impl Judge for Settings {
     }
 
     fn gpu(
-        rule: &Tuned<Self>,
-        seen: Seen<'_>,
+        rule: &ConfiguredRule<Self>,
+        seen: RuleInput<'_>,
         gpu: &Gpu,
         device: &Device,
-        verdicts: &mut Verdicts,
+        verdicts: &mut RuleOutput,
     ) {
         let host = &seen.snapshot.host;
         // In a container it is normal: NVML lists what is visible there.
@@ -153,13 +153,13 @@ impl Judge for Settings {
         {
             return;
         }
-        let Some(settings) = rule.settings_for(&seen.whom_on(None, gpu)) else {
+        let Some(settings) = rule.settings_for(&seen.scope_on(None, gpu)) else {
             return;
         };
         if let Some(doubt) = doubt_of_figures(seen.snapshot, gpu) {
             verdicts.doubt(doubt);
             // What stood stands as long as it cannot be told.
-            if let Some(standing) = seen.standing_on(rule.name(), gpu) {
+            if let Some(standing) = seen.active_finding_on(rule.name(), gpu) {
                 verdicts.find(standing.clone());
             }
             return;
@@ -179,7 +179,7 @@ impl Judge for Settings {
             return;
         };
         if host.pid_namespace.is_none() {
-            verdicts.doubt(Doubt::NoNamespace);
+            verdicts.doubt(UndecidedReason::NoNamespace);
             return;
         }
         let since = standing.map_or(stretch.since, |finding| finding.since);
@@ -243,7 +243,7 @@ pub(super) fn is_unified(gpu: &Gpu) -> bool {
 }
 
 /// How much has to be unaccounted for.
-fn threshold(memory: Option<Memory>, settings: &Settings) -> u64 {
+fn threshold(memory: Option<Memory>, settings: &UnattributedSettings) -> u64 {
     let reserved_is_apart = memory.is_none_or(|memory| memory.reserved_bytes.is_some());
     let allowance = if reserved_is_apart {
         0
@@ -256,14 +256,14 @@ fn threshold(memory: Option<Memory>, settings: &Settings) -> u64 {
 
 /// Why the difference may say nothing, where that could not be read: whether the list is whole, whether the
 /// GPU is divided, whether its memory is the system's.
-fn doubt_of_figures(snapshot: &Snapshot, gpu: &Gpu) -> Option<Doubt> {
+fn doubt_of_figures(snapshot: &Snapshot, gpu: &Gpu) -> Option<UndecidedReason> {
     let index = gpu.index;
     let lacks = |call: &str, what| {
         let has_failed = snapshot.has_failed(gpu, call);
-        has_failed.then_some(Doubt::NoReading { gpu: index, what })
+        has_failed.then_some(UndecidedReason::NoReading { gpu: index, what })
     };
     if gpu.processes.is_some() && !snapshot.lists_all(gpu) {
-        return Some(Doubt::NoList { gpu: index });
+        return Some(UndecidedReason::NoList { gpu: index });
     }
     lacks("nvmlDeviceGetMigMode", "MIG mode").or_else(|| {
         gpu.name
@@ -273,16 +273,16 @@ fn doubt_of_figures(snapshot: &Snapshot, gpu: &Gpu) -> Option<Doubt> {
 }
 
 /// Why it cannot be told how much is unaccounted for, where that could be so much.
-fn doubt(gpu: &Gpu, threshold: u64) -> Option<Doubt> {
+fn doubt(gpu: &Gpu, threshold: u64) -> Option<UndecidedReason> {
     let index = gpu.index;
     let Some(rows) = &gpu.processes else {
         let may_be = gpu
             .memory
             .is_none_or(|memory| memory.used_bytes >= threshold);
-        return may_be.then_some(Doubt::NoList { gpu: index });
+        return may_be.then_some(UndecidedReason::NoList { gpu: index });
     };
     let Some(memory) = gpu.memory else {
-        return (!rows.is_empty()).then_some(Doubt::NoReading {
+        return (!rows.is_empty()).then_some(UndecidedReason::NoReading {
             gpu: index,
             what: "memory",
         });
@@ -292,7 +292,7 @@ fn doubt(gpu: &Gpu, threshold: u64) -> Option<Doubt> {
         .iter()
         .filter_map(|row| row.used_bytes)
         .fold(0, u64::saturating_add);
-    (memory.used_bytes.saturating_sub(listed) >= threshold).then_some(Doubt::NoMemory {
+    (memory.used_bytes.saturating_sub(listed) >= threshold).then_some(UndecidedReason::NoMemory {
         pid: unknown.pid,
         gpu: index,
     })
@@ -311,7 +311,7 @@ fn evidence(snapshot: &Snapshot, gpu: &Gpu, samples: u64) -> Option<Unattributed
 }
 
 /// Who holds the GPU's device file and is not listed on it, the lowest pid first.
-fn holders(snapshot: &Snapshot, gpu: &Gpu) -> Vec<Holder> {
+fn holders(snapshot: &Snapshot, gpu: &Gpu) -> Vec<DeviceFileHolder> {
     let rows = gpu.processes.as_deref().unwrap_or_default();
     let holds = |process: &&Process| {
         gpu.is_open_in(process) == Some(true)
@@ -324,7 +324,7 @@ fn holders(snapshot: &Snapshot, gpu: &Gpu) -> Vec<Holder> {
     holders
         .into_iter()
         .take(MOST_HOLDERS)
-        .map(|process| Holder {
+        .map(|process| DeviceFileHolder {
             pid: process.pid,
             user: process.user.clone(),
             name: subject::name(process),
@@ -333,7 +333,7 @@ fn holders(snapshot: &Snapshot, gpu: &Gpu) -> Vec<Holder> {
 }
 
 fn finding(
-    rule: &Tuned<Settings>,
+    rule: &ConfiguredRule<UnattributedSettings>,
     severity: Severity,
     gpu: &Gpu,
     evidence: UnattributedEvidence,
@@ -374,8 +374,8 @@ fn finding(
 }
 
 /// `a (1), b (2) and 3 others`.
-fn named(holders: &[Holder]) -> String {
-    let name = |holder: &Holder| format!("{} ({})", holder.name, holder.pid);
+fn named(holders: &[DeviceFileHolder]) -> String {
+    let name = |holder: &DeviceFileHolder| format!("{} ({})", holder.name, holder.pid);
     let names: Vec<String> = holders.iter().take(MOST_NAMED).map(name).collect();
     match holders.len().saturating_sub(MOST_NAMED) {
         0 => names.join(", "),

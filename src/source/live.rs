@@ -14,11 +14,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::beat::Beat;
-use super::notebooks::Notebooks;
+use super::kernel_poller::Notebooks;
 use super::nvml::{self, Nvml, SampledGpu};
+use super::sample_timer::SampleTimer;
 use super::versions::Versions;
-use super::{Control, Due, Error, Origin, Source, Taken};
+use super::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
 use crate::host::{self, Clocks, Holders, Processes, Reservations, Roots};
 use crate::model::snapshot::{Driver, Gpu, Host, LastKnown, PidNamespace};
 use crate::model::{Process, Snapshot, Time};
@@ -42,22 +42,22 @@ pub struct Live {
     /// Wall-clock time and boot time when it was opened; from then on only the latter is asked, so
     /// that a clock that is set does not bend a history.
     opened: (Time, Clocks),
-    beat: Beat,
+    beat: SampleTimer,
     /// The pids that NVML names, for as long as it goes on naming them.
-    named: HashMap<u32, Named>,
+    named: HashMap<u32, NamedPid>,
     ticks_per_second: u64,
 }
 
 /// A pid that NVML names.
 #[derive(Clone, Debug)]
-struct Named {
+struct NamedPid {
     /// When it was first named, in nanoseconds since boot.
     first_ns: u64,
     /// Who had it when it was last looked at, where that was believed.
     process: Option<Arc<LastKnown>>,
 }
 
-impl Named {
+impl NamedPid {
     /// Keeps who has the pid now; of another process than before, and one that is not believed, nothing.
     fn note(&mut self, process: &Process, is_believed: bool) {
         let known = self.process.as_deref();
@@ -92,7 +92,7 @@ impl Live {
     /// # Errors
     ///
     /// As [`Nvml::open`].
-    pub fn open(options: nvml::Options, interval: Duration) -> Result<Self, Error> {
+    pub fn open(options: nvml::NvmlOptions, interval: Duration) -> Result<Self, SourceError> {
         Self::open_at(options, interval, Roots::default())
     }
 
@@ -102,10 +102,10 @@ impl Live {
     ///
     /// As [`Nvml::open`].
     pub fn open_at(
-        options: nvml::Options,
+        options: nvml::NvmlOptions,
         interval: Duration,
         roots: Roots,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, SourceError> {
         host::raise_open_file_limit();
         let nvml = Nvml::open(options)?;
         Ok(Self {
@@ -118,7 +118,7 @@ impl Live {
             versions: Versions::new(roots.clone()),
             processes: Processes::new(roots),
             opened: (wall_clock(), host::read_clocks()),
-            beat: Beat::new(interval, Instant::now()),
+            beat: SampleTimer::new(interval, Instant::now()),
             named: HashMap::new(),
             ticks_per_second: rustix::param::clock_ticks_per_second(),
         })
@@ -160,7 +160,7 @@ impl Live {
                 .1
                 .saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
             for row in rows {
-                let before = || Named {
+                let before = || NamedPid {
                     first_ns: at,
                     process: None,
                 };
@@ -222,16 +222,16 @@ impl Live {
         });
         found.gone.retain(|&pid| is_listed(pid));
         found.unreadable.retain(|&(pid, _)| is_listed(pid));
-        let whose = Doubt {
+        let whose = PidBelief {
             namespace: self.host.pid_namespace,
             has_gpu_device_files: self.processes.has_gpu_device_files(),
         };
         let mut processes = found.processes;
         let now_ns = host::read_clocks().boottime_ns;
         let used = |pid| self.processes.used_ticks(pid);
-        self.holders.tell_descendants(&mut processes, used, now_ns);
+        self.holders.fill_descendants(&mut processes, used, now_ns);
         self.processes
-            .tell_relatives(&mut processes, &self.holders, now_ns);
+            .fill_relatives(&mut processes, &self.holders, now_ns);
         for process in processes.iter_mut().filter(|it| is_listed(it.pid)) {
             let named = self.named.get_mut(&process.pid);
             let named_ticks = named
@@ -299,11 +299,11 @@ impl Live {
 }
 
 impl Source for Live {
-    fn due(&mut self, now: Instant) -> Result<Due, Error> {
-        Ok(Due::In(self.beat.wait(now)))
+    fn due(&mut self, now: Instant) -> Result<NextSnapshot, SourceError> {
+        Ok(NextSnapshot::In(self.beat.wait(now)))
     }
 
-    fn take(&mut self, now: Instant) -> Result<Option<Taken>, Error> {
+    fn take(&mut self, now: Instant) -> Result<Option<Taken>, SourceError> {
         self.beat.taken(now);
         Ok(Some(Taken {
             snapshot: self.sample(),
@@ -311,10 +311,10 @@ impl Source for Live {
         }))
     }
 
-    fn steer(&mut self, control: Control, now: Instant) -> Result<(), Error> {
+    fn steer(&mut self, control: Control, now: Instant) -> Result<(), SourceError> {
         match control {
             Control::Interval(interval) => self.beat.set_interval(interval),
-            Control::Hurry(is_hurried) => self.beat.hurry(is_hurried, now),
+            Control::Hurry(is_hurried) => self.beat.set_fast(is_hurried, now),
             _ => {}
         }
         Ok(())
@@ -366,7 +366,7 @@ fn rises(level: &mut u64, bytes: u64) -> bool {
 
 /// What the belief in a pid depends on, besides its process.
 #[derive(Clone, Copy, Debug)]
-struct Doubt {
+struct PidBelief {
     namespace: Option<PidNamespace>,
     has_gpu_device_files: bool,
 }
@@ -382,7 +382,7 @@ struct Doubt {
 /// A real driver is always reached through device files: NVML holds one open in this very process,
 /// which is seen even where `/dev` shows none, as in a container that was given none but the library.
 /// Where that is not so either, there is no evidence to ask of anybody, and the first half decides.
-fn doubt(process: &Process, named_ticks: Option<u64>, whose: Doubt) -> Option<&'static str> {
+fn doubt(process: &Process, named_ticks: Option<u64>, whose: PidBelief) -> Option<&'static str> {
     if process
         .start_ticks
         .zip(named_ticks)
@@ -441,8 +441,8 @@ mod tests {
             comm: Some(name.into()),
             ..Process::default()
         };
-        let name = |named: &Named| Some(named.process.as_deref()?.comm.as_deref()?.to_owned());
-        let mut named = Named {
+        let name = |named: &NamedPid| Some(named.process.as_deref()?.comm.as_deref()?.to_owned());
+        let mut named = NamedPid {
             first_ns: 0,
             process: None,
         };
@@ -495,11 +495,11 @@ mod tests {
         }
     }
 
-    const HOST: Doubt = Doubt {
+    const HOST: PidBelief = PidBelief {
         namespace: Some(PidNamespace::Host),
         has_gpu_device_files: true,
     };
-    const CONTAINER: Doubt = Doubt {
+    const CONTAINER: PidBelief = PidBelief {
         namespace: Some(PidNamespace::Container),
         ..HOST
     };
@@ -521,7 +521,7 @@ mod tests {
             doubt(&process(50, Some(&["/dev/nvidia0"])), Some(100), CONTAINER),
             None
         );
-        let no_devices = Doubt {
+        let no_devices = PidBelief {
             has_gpu_device_files: false,
             ..CONTAINER
         };

@@ -4,11 +4,11 @@
 //! and /proc and stamps the time, by the `beat`; `notebooks` asks Jupyter's servers for it, `versions` packages for theirs; `replay` plays
 //! recordings by a `schedule`; `nvml` holds every NVML call.
 
-mod beat;
+mod kernel_poller;
 pub mod live;
-mod notebooks;
 pub mod nvml;
 pub mod replay;
+mod sample_timer;
 mod schedule;
 mod versions;
 
@@ -30,21 +30,21 @@ pub trait Source: Send {
     ///
     /// Only where nothing more can come: no driver at all, or a recording that cannot be read on.
     /// What is broken in part is in the snapshot's `errors`.
-    fn due(&mut self, now: Instant) -> Result<Due, Error>;
+    fn due(&mut self, now: Instant) -> Result<NextSnapshot, SourceError>;
 
     /// The next snapshot, due or not; `None` at the end of a recording.
     ///
     /// # Errors
     ///
     /// As [`Source::due`].
-    fn take(&mut self, now: Instant) -> Result<Option<Taken>, Error>;
+    fn take(&mut self, now: Instant) -> Result<Option<Taken>, SourceError>;
 
     /// Does as it is told; what makes no sense to this source is no error and does nothing.
     ///
     /// # Errors
     ///
     /// Where a recording cannot be read again from its beginning.
-    fn steer(&mut self, control: Control, now: Instant) -> Result<(), Error>;
+    fn steer(&mut self, control: Control, now: Instant) -> Result<(), SourceError>;
 
     /// Where the snapshots come from.
     fn origin(&self) -> Origin;
@@ -60,22 +60,22 @@ pub trait Source: Send {
     /// # Errors
     ///
     /// As [`Source::due`].
-    fn next(&mut self) -> Result<Option<Snapshot>, Error> {
+    fn next(&mut self) -> Result<Option<Snapshot>, SourceError> {
         match self.due(Instant::now())? {
-            Due::In(wait) => {
+            NextSnapshot::In(wait) => {
                 if !wait.is_zero() {
                     thread::sleep(wait);
                 }
                 Ok(self.take(Instant::now())?.map(|taken| taken.snapshot))
             }
-            Due::WhenTold | Due::Ended => Ok(None),
+            NextSnapshot::WhenTold | NextSnapshot::Ended => Ok(None),
         }
     }
 }
 
 /// When a source has its next snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Due {
+pub enum NextSnapshot {
     /// So long from now.
     In(Duration),
     /// Not before it is steered: it stands still.
@@ -130,11 +130,11 @@ pub enum Origin {
 
 /// Why a source has no more snapshots.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum SourceError {
     /// There is no NVML to ask.
     #[error(transparent)]
-    Nvml(#[from] nvml::Error),
+    Nvml(#[from] nvml::NvmlFailure),
     /// The recording cannot be read on.
     #[error(transparent)]
-    Recording(#[from] recording::Error),
+    Recording(#[from] recording::RecordingError),
 }

@@ -9,11 +9,11 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub use super::schedule::Pace;
+pub use super::schedule::PlaybackPace;
 use super::schedule::Schedule;
-use super::{Control, Due, Error, Origin, Source, Taken};
+use super::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
 use crate::model::{Snapshot, Time};
-use crate::recording::{self, Damage, Reader};
+use crate::recording::{self, Damage, RecordingReader};
 
 /// The demo: a recording of a machine that does not exist.
 static DEMO: &[u8] = include_bytes!("demo.jsonl.zst");
@@ -53,25 +53,25 @@ enum Errand {
 #[derive(Debug)]
 enum Input {
     /// Here, one at a time.
-    Here(Box<Reader>),
+    Here(Box<RecordingReader>),
     /// On a thread of its own, ahead of who takes them.
     Ahead {
         /// `None` before a large one takes up room, so that not as many are held.
-        snapshots: Receiver<Option<Result<Snapshot, recording::Error>>>,
+        snapshots: Receiver<Option<Result<Snapshot, recording::RecordingError>>>,
         /// What is left of the reader when it is done.
-        done: Receiver<Reader>,
+        done: Receiver<RecordingReader>,
     },
     /// Nowhere any more.
-    Ended(Option<Box<Reader>>),
+    Ended(Option<Box<RecordingReader>>),
 }
 
 impl Input {
     /// Reads on a thread of its own, or here where there can be none.
-    fn ahead(reader: Reader) -> Self {
+    fn ahead(reader: RecordingReader) -> Self {
         let (give, snapshots) = mpsc::sync_channel(READ_AHEAD);
         let (finish, done) = mpsc::sync_channel(1);
         // The reader is handed over once the thread runs, so that it is not lost where none can.
-        let (hand_over, take) = mpsc::sync_channel::<Reader>(1);
+        let (hand_over, take) = mpsc::sync_channel::<RecordingReader>(1);
         let thread = thread::Builder::new().name("replay".to_owned());
         let spawned = thread.spawn(move || {
             let Ok(mut reader) = take.recv() else {
@@ -97,14 +97,14 @@ impl Input {
     }
 
     /// Goes back to the beginning, where nobody reads ahead.
-    fn rewind(&mut self) -> Result<(), recording::Error> {
+    fn rewind(&mut self) -> Result<(), recording::RecordingError> {
         match self {
             Self::Here(reader) => reader.rewind(),
             Self::Ahead { .. } | Self::Ended(_) => Ok(()),
         }
     }
 
-    fn next(&mut self) -> Result<Option<Snapshot>, recording::Error> {
+    fn next(&mut self) -> Result<Option<Snapshot>, recording::RecordingError> {
         match self {
             Self::Here(reader) => reader.next().transpose(),
             Self::Ahead { snapshots, done } => match snapshots.iter().flatten().next() {
@@ -119,7 +119,7 @@ impl Input {
     }
 
     /// Whoever has read so far, where that is known.
-    fn reader(&self) -> Option<&Reader> {
+    fn reader(&self) -> Option<&RecordingReader> {
         match self {
             Self::Here(reader) => Some(reader),
             Self::Ahead { .. } => None,
@@ -130,12 +130,12 @@ impl Input {
 
 impl Replay {
     /// Plays what `reader` reads.
-    pub fn new(reader: Reader, pace: Pace) -> Self {
+    pub fn new(reader: RecordingReader, pace: PlaybackPace) -> Self {
         Self {
             name: reader.name().to_owned(),
             input: match pace {
-                Pace::AsFast => Input::ahead(reader),
-                Pace::Speed(_) => Input::Here(Box::new(reader)),
+                PlaybackPace::AsFast => Input::ahead(reader),
+                PlaybackPace::Speed(_) => Input::Here(Box::new(reader)),
             },
             read: None,
             schedule: Schedule::new(pace),
@@ -149,9 +149,9 @@ impl Replay {
     ///
     /// # Errors
     ///
-    /// As [`Reader::open`].
-    pub fn open(path: &Path, pace: Pace) -> Result<Self, recording::Error> {
-        Ok(Self::new(Reader::open(path)?, pace))
+    /// As [`RecordingReader::open`].
+    pub fn open(path: &Path, pace: PlaybackPace) -> Result<Self, recording::RecordingError> {
+        Ok(Self::new(RecordingReader::open(path)?, pace))
     }
 
     /// Plays the demo. Its first 25 minutes are delivered at once, so that there is history to judge
@@ -160,8 +160,8 @@ impl Replay {
     /// # Errors
     ///
     /// None that a file could cause: the demo is part of the program.
-    pub fn demo(pace: Pace) -> Result<Self, recording::Error> {
-        let reader = Reader::from_bytes(DEMO, "demo")?;
+    pub fn demo(pace: PlaybackPace) -> Result<Self, recording::RecordingError> {
+        let reader = RecordingReader::from_bytes(DEMO, "demo")?;
         Ok(Self::new(reader, pace).start_after(DEMO_HISTORY_SECONDS))
     }
 
@@ -177,14 +177,14 @@ impl Replay {
         &self.name
     }
 
-    /// The damage met so far (see [`Reader::damage`]); at full pace it is known at the end.
+    /// The damage met so far (see [`RecordingReader::damage`]); at full pace it is known at the end.
     pub fn damage(&self) -> &[Damage] {
-        self.input.reader().map_or(&[], Reader::damage)
+        self.input.reader().map_or(&[], RecordingReader::damage)
     }
 
     /// How many damaged lines were met so far; at full pace it is known at the end.
     pub fn damage_count(&self) -> u64 {
-        self.input.reader().map_or(0, Reader::damage_count)
+        self.input.reader().map_or(0, RecordingReader::damage_count)
     }
 
     fn clock(&mut self, now: Instant) -> Duration {
@@ -193,22 +193,22 @@ impl Replay {
 }
 
 impl Source for Replay {
-    fn due(&mut self, now: Instant) -> Result<Due, Error> {
+    fn due(&mut self, now: Instant) -> Result<NextSnapshot, SourceError> {
         if !self.is_playing && self.errand.is_none() {
-            return Ok(Due::WhenTold);
+            return Ok(NextSnapshot::WhenTold);
         }
         if self.read.is_none() {
             self.read = self.input.next()?;
         }
         let clock = self.clock(now);
         Ok(match &self.read {
-            None => Due::Ended,
-            Some(_) if self.errand.is_some() => Due::In(Duration::ZERO),
-            Some(snapshot) => Due::In(self.schedule.wait(snapshot.time, clock)),
+            None => NextSnapshot::Ended,
+            Some(_) if self.errand.is_some() => NextSnapshot::In(Duration::ZERO),
+            Some(snapshot) => NextSnapshot::In(self.schedule.wait(snapshot.time, clock)),
         })
     }
 
-    fn take(&mut self, now: Instant) -> Result<Option<Taken>, Error> {
+    fn take(&mut self, now: Instant) -> Result<Option<Taken>, SourceError> {
         let read = match self.read.take() {
             None => self.input.next()?,
             read => read,
@@ -232,7 +232,7 @@ impl Source for Replay {
         }))
     }
 
-    fn steer(&mut self, control: Control, now: Instant) -> Result<(), Error> {
+    fn steer(&mut self, control: Control, now: Instant) -> Result<(), SourceError> {
         let errand = match control {
             Control::Interval(_) | Control::Hurry(_) => return Ok(()),
             Control::Speed(speed) => {
@@ -303,8 +303,8 @@ mod tests {
 
     fn replay(bytes: Vec<u8>) -> Replay {
         Replay::new(
-            Reader::from_read(Cursor::new(bytes), "r.jsonl").unwrap(),
-            Pace::AsFast,
+            RecordingReader::from_read(Cursor::new(bytes), "r.jsonl").unwrap(),
+            PlaybackPace::AsFast,
         )
     }
 
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn the_demo_plays_to_its_end() {
-        let mut demo = Replay::demo(Pace::AsFast).unwrap();
+        let mut demo = Replay::demo(PlaybackPace::AsFast).unwrap();
         assert_eq!(
             demo.origin(),
             Origin::Replay {
@@ -363,8 +363,11 @@ mod tests {
     fn steered(count: i64) -> (Replay, Instant) {
         let times: Vec<i64> = (100..100 + count).collect();
         let bytes: &'static [u8] = recording(&snapshots(&times)).leak();
-        let reader = Reader::from_bytes(bytes, "r.jsonl").unwrap();
-        (Replay::new(reader, Pace::Speed(1.0)), Instant::now())
+        let reader = RecordingReader::from_bytes(bytes, "r.jsonl").unwrap();
+        (
+            Replay::new(reader, PlaybackPace::Speed(1.0)),
+            Instant::now(),
+        )
     }
 
     fn seconds(snapshot: &Snapshot) -> i64 {
@@ -374,14 +377,14 @@ mod tests {
     /// Takes what is due without waiting: the seconds, and whether it was passed over.
     fn at_once(replay: &mut Replay, now: Instant) -> Vec<(i64, bool)> {
         let mut taken = Vec::new();
-        while replay.due(now).unwrap() == Due::In(Duration::ZERO) && taken.len() < 50 {
+        while replay.due(now).unwrap() == NextSnapshot::In(Duration::ZERO) && taken.len() < 50 {
             let one = replay.take(now).unwrap().unwrap();
             taken.push((seconds(&one.snapshot), one.is_passing));
         }
         taken
     }
 
-    fn wait(replay: &mut Replay, now: Instant) -> Due {
+    fn wait(replay: &mut Replay, now: Instant) -> NextSnapshot {
         replay.due(now).unwrap()
     }
 
@@ -390,23 +393,26 @@ mod tests {
         let (mut replay, start) = steered(5);
         assert_eq!(at_once(&mut replay, start), [(100, false)]);
         let second = Duration::from_secs(1);
-        assert_eq!(wait(&mut replay, start), Due::In(second));
+        assert_eq!(wait(&mut replay, start), NextSnapshot::In(second));
         replay.steer(Control::Playing(false), start).unwrap();
-        assert_eq!(wait(&mut replay, start + 9 * second), Due::WhenTold);
+        assert_eq!(
+            wait(&mut replay, start + 9 * second),
+            NextSnapshot::WhenTold
+        );
         replay.steer(Control::Step, start).unwrap();
         assert_eq!(at_once(&mut replay, start), [(101, false)]);
-        assert_eq!(wait(&mut replay, start), Due::WhenTold);
+        assert_eq!(wait(&mut replay, start), NextSnapshot::WhenTold);
         // What was a long pause is not made up for.
         let now = start + 60 * second;
         replay.steer(Control::Playing(true), now).unwrap();
-        assert_eq!(wait(&mut replay, now), Due::In(second));
+        assert_eq!(wait(&mut replay, now), NextSnapshot::In(second));
         // Faster, while it waits already.
         replay.steer(Control::Speed(4.0), now).unwrap();
-        assert_eq!(wait(&mut replay, now), Due::In(second / 4));
+        assert_eq!(wait(&mut replay, now), NextSnapshot::In(second / 4));
         // Told what it does already, it does not begin the wait again.
         let later = now + second / 8;
         replay.steer(Control::Playing(true), later).unwrap();
-        assert_eq!(wait(&mut replay, later), Due::In(second / 8));
+        assert_eq!(wait(&mut replay, later), NextSnapshot::In(second / 8));
     }
 
     #[test]
@@ -419,13 +425,13 @@ mod tests {
             passed,
             [(100, true), (101, true), (102, true), (103, false)]
         );
-        assert_eq!(wait(&mut replay, now), Due::WhenTold);
+        assert_eq!(wait(&mut replay, now), NextSnapshot::WhenTold);
         // What is behind is passed over already.
         replay.steer(Control::SeekTo(time), now).unwrap();
         assert_eq!(at_once(&mut replay, now), [(104, false)]);
         replay.steer(Control::Run, now).unwrap();
         assert_eq!(at_once(&mut replay, now), [(105, true)]);
-        assert_eq!(wait(&mut replay, now), Due::Ended);
+        assert_eq!(wait(&mut replay, now), NextSnapshot::Ended);
         assert_eq!(replay.take(now).unwrap(), None);
     }
 
@@ -435,14 +441,14 @@ mod tests {
         for _ in 0..2 {
             replay.steer(Control::Run, now).unwrap();
             assert_eq!(at_once(&mut replay, now).len(), 3);
-            assert_eq!(wait(&mut replay, now), Due::Ended);
+            assert_eq!(wait(&mut replay, now), NextSnapshot::Ended);
             replay.steer(Control::Rewind, now).unwrap();
-            assert_eq!(wait(&mut replay, now), Due::WhenTold);
+            assert_eq!(wait(&mut replay, now), NextSnapshot::WhenTold);
         }
         replay.steer(Control::Playing(true), now).unwrap();
         assert_eq!(at_once(&mut replay, now), [(100, false)]);
 
-        let mut demo = Replay::demo(Pace::Speed(1.0)).unwrap();
+        let mut demo = Replay::demo(PlaybackPace::Speed(1.0)).unwrap();
         assert!(at_once(&mut demo, now).len() > 10, "its history");
         demo.steer(Control::Rewind, now).unwrap();
         demo.steer(Control::Playing(true), now).unwrap();

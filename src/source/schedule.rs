@@ -11,7 +11,7 @@ const MOST_LATE: Duration = Duration::from_secs(1);
 
 /// How fast a recording plays.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Pace {
+pub enum PlaybackPace {
     /// Without waiting.
     AsFast,
     /// By the snapshots' times: 1 is real time, 10 is ten times as fast. What is not above 0 waits
@@ -22,7 +22,7 @@ pub enum Pace {
 /// When snapshots are due.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    pace: Pace,
+    pace: PlaybackPace,
     skip_seconds: f64,
     first: Option<Time>,
     previous: Option<Time>,
@@ -31,7 +31,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    pub(super) fn new(pace: Pace) -> Self {
+    pub(super) fn new(pace: PlaybackPace) -> Self {
         Self {
             pace,
             skip_seconds: 0.0,
@@ -48,7 +48,7 @@ impl Schedule {
 
     /// Plays so many times as fast from the previous snapshot on.
     pub(super) fn set_speed(&mut self, speed: f64) {
-        self.pace = Pace::Speed(speed);
+        self.pace = PlaybackPace::Speed(speed);
     }
 
     /// Counts the next wait from `now`.
@@ -85,7 +85,7 @@ impl Schedule {
 
     /// From when the previous snapshot was due to when this one is; `None` where nothing is waited for.
     fn gap(&self, time: Time) -> Option<Duration> {
-        let (Pace::Speed(speed), Some(first), Some(previous)) =
+        let (PlaybackPace::Speed(speed), Some(first), Some(previous)) =
             (self.pace, self.first, self.previous)
         else {
             return None;
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     /// Plays `times` on a clock that stands still but for the waits, and returns those in seconds.
-    fn waits(pace: Pace, skip_seconds: f64, times: &[f64]) -> Vec<f64> {
+    fn waits(pace: PlaybackPace, skip_seconds: f64, times: &[f64]) -> Vec<f64> {
         let mut schedule = Schedule::new(pace);
         schedule.skip(skip_seconds);
         let mut now = Duration::ZERO;
@@ -133,19 +133,22 @@ mod tests {
     fn it_waits_by_the_times_recorded_and_never_long() {
         let times = [0.0, 2.0, 3.0, 3.0, 1.0, 2.0, 9999.0];
         assert_eq!(
-            waits(Pace::Speed(1.0), 0.0, &times),
+            waits(PlaybackPace::Speed(1.0), 0.0, &times),
             [0.0, 2.0, 1.0, 0.0, 0.0, 1.0, 5.0]
         );
         assert_eq!(
-            waits(Pace::Speed(4.0), 0.0, &times),
+            waits(PlaybackPace::Speed(4.0), 0.0, &times),
             [0.0, 0.5, 0.25, 0.0, 0.0, 0.25, 5.0]
         );
-        assert_eq!(waits(Pace::AsFast, 0.0, &times), [0.0; 7]);
+        assert_eq!(waits(PlaybackPace::AsFast, 0.0, &times), [0.0; 7]);
         for odd in [0.0, -1.0, f64::NAN, f64::MIN_POSITIVE] {
-            assert_eq!(waits(Pace::Speed(odd), 0.0, &[0.0, 1.0]), [0.0, 5.0]);
+            assert_eq!(
+                waits(PlaybackPace::Speed(odd), 0.0, &[0.0, 1.0]),
+                [0.0, 5.0]
+            );
         }
         assert_eq!(
-            waits(Pace::Speed(f64::INFINITY), 0.0, &[0.0, 1.0]),
+            waits(PlaybackPace::Speed(f64::INFINITY), 0.0, &[0.0, 1.0]),
             [0.0, 0.0]
         );
     }
@@ -153,7 +156,7 @@ mod tests {
     #[test]
     fn the_first_part_is_delivered_at_once() {
         assert_eq!(
-            waits(Pace::Speed(1.0), 10.0, &[0.0, 5.0, 9.9, 10.0, 12.0]),
+            waits(PlaybackPace::Speed(1.0), 10.0, &[0.0, 5.0, 9.9, 10.0, 12.0]),
             [0.0, 0.0, 0.0, 0.1, 2.0]
         );
     }
@@ -162,7 +165,7 @@ mod tests {
     fn delays_do_not_add_up_and_a_long_stop_is_not_made_up_for() {
         let at = |seconds| Time::default().plus_seconds(seconds);
         let milliseconds = Duration::from_millis;
-        let mut schedule = Schedule::new(Pace::Speed(1.0));
+        let mut schedule = Schedule::new(PlaybackPace::Speed(1.0));
         schedule.delivered(at(0.0), Duration::ZERO);
         // The screen took 0.3 s to draw.
         assert_eq!(schedule.wait(at(1.0), milliseconds(300)), milliseconds(700));
@@ -182,7 +185,7 @@ mod tests {
     #[test]
     fn another_speed_counts_from_the_snapshot_before() {
         let at = |seconds| Time::default().plus_seconds(seconds);
-        let mut schedule = Schedule::new(Pace::Speed(1.0));
+        let mut schedule = Schedule::new(PlaybackPace::Speed(1.0));
         schedule.delivered(at(0.0), Duration::ZERO);
         schedule.set_speed(0.5);
         assert_eq!(

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::host::{Roots, is_told_by_metadata, read_version};
+use crate::host::{Roots, has_version_metadata, read_version};
 use crate::model::Process;
 
 /// How long a sample waits for those that it has just asked for.
@@ -20,22 +20,22 @@ const PATIENCE: Duration = Duration::from_millis(100);
 const ASKED: usize = 64;
 
 /// Who a process is, pid and start ticks, and its framework.
-type Key = (u32, u64, Arc<str>);
+type FrameworkKey = (u32, u64, Arc<str>);
 
 /// What is known of the processes of the last snapshot.
 #[derive(Debug)]
 pub(super) struct Versions {
     roots: Roots,
     /// Absent before the first is asked for.
-    thread: Option<Thread>,
+    thread: Option<VersionsWorker>,
     /// `None` where it was asked for and has not come, or there is none.
-    known: HashMap<Key, Option<Arc<str>>>,
+    known: HashMap<FrameworkKey, Option<Arc<str>>>,
 }
 
 #[derive(Debug)]
-struct Thread {
-    wanted: SyncSender<Key>,
-    read: Receiver<(Key, Option<String>)>,
+struct VersionsWorker {
+    wanted: SyncSender<FrameworkKey>,
+    read: Receiver<(FrameworkKey, Option<String>)>,
 }
 
 impl Versions {
@@ -49,7 +49,7 @@ impl Versions {
 
     /// Puts into each process the version of its framework, where its metadata tells more than its paths.
     pub(super) fn join(&mut self, processes: &mut [Process]) {
-        let keys: Vec<Option<Key>> = processes.iter().map(key).collect();
+        let keys: Vec<Option<FrameworkKey>> = processes.iter().map(key).collect();
         if keys.iter().all(Option::is_none) {
             self.known.clear();
             return;
@@ -74,7 +74,7 @@ impl Versions {
     }
 
     /// Whether it could be asked for; else it is at the next sample.
-    fn ask(&mut self, key: &Key) -> bool {
+    fn ask(&mut self, key: &FrameworkKey) -> bool {
         if self.thread.is_none() {
             self.thread = start(self.roots.clone());
         }
@@ -105,16 +105,16 @@ impl Versions {
     }
 }
 
-fn key(process: &Process) -> Option<Key> {
+fn key(process: &Process) -> Option<FrameworkKey> {
     let framework = process.framework.as_ref()?;
-    let is_wanted = is_told_by_metadata(framework, process.framework_version.as_deref());
+    let is_wanted = has_version_metadata(framework, process.framework_version.as_deref());
     let start_ticks = process.start_ticks.filter(|_| is_wanted)?;
     Some((process.pid, start_ticks, Arc::clone(framework)))
 }
 
 /// Starts the thread; without one, versions are known by paths only.
-fn start(roots: Roots) -> Option<Thread> {
-    let (wanted, inbox) = sync_channel::<Key>(ASKED);
+fn start(roots: Roots) -> Option<VersionsWorker> {
+    let (wanted, inbox) = sync_channel::<FrameworkKey>(ASKED);
     // Room for all that may be asked for and were not taken.
     let (outbox, read) = sync_channel(2 * ASKED);
     thread::Builder::new()
@@ -128,5 +128,5 @@ fn start(roots: Roots) -> Option<Thread> {
             }
         })
         .ok()?;
-    Some(Thread { wanted, read })
+    Some(VersionsWorker { wanted, read })
 }

@@ -29,7 +29,7 @@ use super::prompt::{Former, Prompt};
 use super::reaping::{self, Reaping};
 use super::tape::Tape;
 use super::view::look::{Depth, Theme};
-use crate::history::course::Courses;
+use crate::history::memory_series::Courses;
 pub use crate::model::row::Me;
 use crate::model::{Snapshot, Time};
 use crate::rules::Engine;

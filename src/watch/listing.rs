@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use super::column::Column;
 use super::picture::{Picture, RowKey, Sort, Subject};
-use crate::history::course::Courses;
+use crate::history::memory_series::Courses;
 use crate::model::family::{Family, families};
 use crate::model::row::Me;
 use crate::model::{Process, Selector};

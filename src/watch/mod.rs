@@ -50,11 +50,11 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGHUP;
 
-use crate::history::course::Courses;
+use crate::history::memory_series::Courses;
 use crate::model::Selector;
 use crate::rules::Engine;
 pub use crate::source::Control;
-use crate::source::{Due, Origin, Source};
+use crate::source::{NextSnapshot, Origin, Source};
 use app::{App, Effect, Event, Me, Setup, update};
 use hand::post::{Inbox, Letter, Outbox, post};
 use hand::{Ask, Hand};
@@ -354,7 +354,7 @@ fn sample(
     loop {
         let next = match source.due(Instant::now()) {
             Ok(due) => {
-                if due == Due::Ended && !send(Event::SourceEnded) {
+                if due == NextSnapshot::Ended && !send(Event::SourceEnded) {
                     return;
                 }
                 next_step(due, told)
@@ -429,24 +429,24 @@ fn work(mut hand: Box<dyn Hand + Send>, asks: &Inbox, sender: &SyncSender<Messag
 enum Next {
     Take,
     Obey(Control),
-    Fail(crate::source::Error),
+    Fail(crate::source::SourceError),
     Leave,
 }
 
 /// Waits until the next sample is due or something is told, whichever comes first.
-fn next_step(due: Due, told: &Receiver<Control>) -> Next {
+fn next_step(due: NextSnapshot, told: &Receiver<Control>) -> Next {
     match due {
-        Due::In(Duration::ZERO) => match told.try_recv() {
+        NextSnapshot::In(Duration::ZERO) => match told.try_recv() {
             Ok(control) => Next::Obey(control),
             Err(TryRecvError::Empty) => Next::Take,
             Err(TryRecvError::Disconnected) => Next::Leave,
         },
-        Due::In(wait) => match told.recv_timeout(wait) {
+        NextSnapshot::In(wait) => match told.recv_timeout(wait) {
             Ok(control) => Next::Obey(control),
             Err(RecvTimeoutError::Timeout) => Next::Take,
             Err(RecvTimeoutError::Disconnected) => Next::Leave,
         },
-        Due::WhenTold | Due::Ended => told.recv().map_or(Next::Leave, Next::Obey),
+        NextSnapshot::WhenTold | NextSnapshot::Ended => told.recv().map_or(Next::Leave, Next::Obey),
     }
 }
 

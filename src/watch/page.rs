@@ -11,11 +11,11 @@ use super::keys::Action;
 use super::picture::RowKey;
 use super::view::{findings, page as view};
 use super::{play, reaping};
-use crate::explain::{self, Known, More};
+use crate::explain::{self, KnownSoFar, More};
 use crate::model::finding::Finding;
 use crate::model::{Identity, Snapshot, Time};
-use crate::report::explain::Report;
-use crate::report::explain::text::{self, Look};
+use crate::report::explain::ExplainReport;
+use crate::report::explain::text::{self, PageStyle};
 use crate::report::style::Style;
 
 /// Why a key about the findings does nothing.
@@ -51,7 +51,7 @@ pub struct Page {
     pub gone: Option<Time>,
     // What was asked about comes first.
     asked: Option<Finding>,
-    report: Report,
+    report: ExplainReport,
 }
 
 /// Explains what is selected.
@@ -112,7 +112,7 @@ pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
 
 /// Breaks the open page's lines for the screen as it is now.
 pub fn lay_out(app: &mut App) {
-    let look = Look {
+    let look = PageStyle {
         width: usize::from(view::text(app.area).width),
         style: Style { color: true },
         ascii: app.setup.ascii,
@@ -323,8 +323,13 @@ fn newest(app: &App) -> Option<&Snapshot> {
 }
 
 /// The page about what is in `last`; `None` where it is not.
-fn report(app: &App, about: About, asked: Option<&Finding>, last: &Snapshot) -> Option<Report> {
-    let known = Known {
+fn report(
+    app: &App,
+    about: About,
+    asked: Option<&Finding>,
+    last: &Snapshot,
+) -> Option<ExplainReport> {
+    let known = KnownSoFar {
         engine: &app.engine,
         courses: &app.courses,
         last,

@@ -13,7 +13,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::column::Column;
 use super::trend;
-use crate::history::course::{Course, Courses};
+use crate::history::memory_series::{Courses, MemorySeries};
 use crate::model::finding::{Finding, Undecided};
 pub use crate::model::row::percent;
 use crate::model::row::{ProcessRow, RowPlace, notebook, places};
@@ -67,7 +67,7 @@ impl<'a> Deref for Subject<'a> {
 
 impl Subject<'_> {
     /// How its memory on this GPU moved; `None` where it was never seen there.
-    pub fn course<'c>(&self, courses: &'c Courses) -> Option<&'c Course> {
+    pub fn course<'c>(&self, courses: &'c Courses) -> Option<&'c MemorySeries> {
         courses.row(self.row.key.identity, self.gpu?, self.entry?)
     }
 

@@ -4,14 +4,14 @@ pub mod dice;
 
 use std::sync::Arc;
 
-use crate::history::course::Courses;
+use crate::history::memory_series::Courses;
 use crate::model::evidence::Evidence;
 use crate::model::finding::{Action, Finding, FindingGpu, FindingProcess, Kind, Severity};
 use crate::model::snapshot::{
     Container, Gpu, GpuProcess, Memory, MigDevice, Process, ReadError, Snapshot,
 };
 use crate::model::time::Time;
-use crate::reclaim::target::{Member, MemberGpu, Reason, Step, Whom};
+use crate::reclaim::target::{MemberGpu, Reason, Recipients, Step, TargetProcess};
 use crate::reclaim::{Plan, Signal, Target};
 use crate::rules::idle::IdleEvidence;
 use crate::units::{GIB, MIB};
@@ -268,7 +268,7 @@ pub fn target(pid: u32) -> Target {
         id: format!("{pid}:1").into(),
         boot_id: None,
         reason: Reason::Named,
-        members: vec![Member {
+        members: vec![TargetProcess {
             pid,
             start_ticks: 1,
             uid: 1000,
@@ -289,7 +289,7 @@ pub fn target(pid: u32) -> Target {
         bytes: Some(6 * GIB),
         steps: vec![Step::Signal {
             signal: Signal::Term,
-            whom: Whom::Family,
+            recipients: Recipients::Family,
             grace_seconds: 10.0,
         }],
         respawn_seconds: 0.0,

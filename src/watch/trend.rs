@@ -4,7 +4,7 @@
 //! shown, and a time that nobody saw is blank. Each row has a scale of its own, from the least that it
 //! held: what it holds stands beside it, so that what the cells tell is whether it climbs.
 
-use crate::history::course::{Bucket, Course, MOST_BUCKETS};
+use crate::history::memory_series::{MOST_BUCKETS, MemoryBucket, MemorySeries};
 use crate::model::Time;
 
 /// The longest time that is shown: 30 minutes, as the slowest of the rules needs about as much.
@@ -36,7 +36,7 @@ impl Axis {
     }
 
     /// The heights of a course, 0 to 7; `None` where nobody saw it.
-    pub fn heights(self, course: &Course) -> Vec<Option<u8>> {
+    pub fn heights(self, course: &MemorySeries) -> Vec<Option<u8>> {
         let mut most: Vec<Option<u64>> = vec![None; usize::from(self.cells)];
         let length = (self.end - self.start).max(1);
         // Milliseconds into the axis. Every visible row asks twice for each of its stretches, so that
@@ -89,7 +89,7 @@ impl Axis {
 
 /// By how many bytes a course grew in the half hour before `end`; negative where it shrank, `None`
 /// where nothing was seen in it.
-pub fn growth_bytes(course: &Course, end: Time) -> Option<i64> {
+pub fn growth_bytes(course: &MemorySeries, end: Time) -> Option<i64> {
     let buckets = seen(course, Some(end.plus_seconds(-WINDOW_SECONDS)), end);
     let (first, last) = (buckets.first()?, buckets.last()?);
     let grown = i128::from(last.last_bytes) - i128::from(first.last_bytes);
@@ -112,7 +112,7 @@ pub fn vouched_milliseconds(distances: impl Iterator<Item = i64>) -> i64 {
 }
 
 /// The stretches of a course up to `end`, from `start` or from its first on.
-fn seen(course: &Course, start: Option<Time>, end: Time) -> &[Bucket] {
+fn seen(course: &MemorySeries, start: Option<Time>, end: Time) -> &[MemoryBucket] {
     let buckets = course.buckets();
     let first = start.map_or(0, |start| {
         buckets.partition_point(|bucket| bucket.until < start)
@@ -124,7 +124,7 @@ fn seen(course: &Course, start: Option<Time>, end: Time) -> &[Bucket] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::course::Courses;
+    use crate::history::memory_series::Courses;
     use crate::units::{GIB, MIB};
     use crate::watch::sample;
 

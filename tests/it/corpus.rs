@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use gpumem::model::Snapshot;
-use gpumem::rules::{Engine, Settings};
+use gpumem::rules::{Engine, RuleSet};
 use serde_json::Value;
 
 use crate::scenarios::judge;
@@ -101,7 +101,7 @@ fn half_an_hour_and_more_leaves_nothing_undecided_but_what_is_unknown() {
             &["GPU 0 lists process 3456528, and who that is cannot be told for certain"],
         ),
     ] {
-        let mut engine = Engine::new(Settings::default());
+        let mut engine = Engine::new(RuleSet::default());
         for snapshot in snapshots(file) {
             engine.observe(&snapshot);
         }

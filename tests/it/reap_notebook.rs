@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use gpumem::host::Roots;
 use gpumem::model::Kind;
-use gpumem::reclaim::ledger::{Deed, Past};
-use gpumem::reclaim::process_control::Answer;
-use gpumem::reclaim::target::{Because, Kernel as Planned, Reason, Step};
+use gpumem::reclaim::ledger::{Deed, LedgerSummary};
+use gpumem::reclaim::process_control::RequestResult;
+use gpumem::reclaim::target::{Because, KernelAtServer as Planned, Reason, Step};
 use gpumem::reclaim::{Outcome, Signal, Target, ask_servers};
 use rustix::process::Signal as Number;
 use serde_json::{Value, json};
@@ -79,7 +79,7 @@ fn planned(target: &mut Target) -> &mut Planned {
 }
 
 /// What came of asking the server, by the ledger: `None` where it was not asked, else what failed.
-fn asked(past: &Past) -> Option<Vec<String>> {
+fn asked(past: &LedgerSummary) -> Option<Vec<String>> {
     let deeds = past.acts.iter().flat_map(|act| &act.deeds);
     let mut asked = deeds.filter(|it| matches!(it.deed, Deed::ShutKernel { .. }));
     let failures = asked.next()?.failures.as_ref().unwrap();
@@ -237,7 +237,7 @@ fn a_kernel_that_was_started_again_is_not_the_one_that_was_meant() {
     server.request("POST", &path, &json!({}));
     let ask = ask_servers(Roots::default());
     let answer = ask(planned(&mut target), true);
-    let Answer::Failed(why) = answer else {
+    let RequestResult::Failed(why) = answer else {
         panic!("{answer:?}");
     };
     assert!(
@@ -276,7 +276,7 @@ fn what_a_kernel_has_forked_does_not_cost_the_kernel() {
         .unwrap()
         .unwrap();
     let answer = ask_servers(Roots::default())(kernel_step, true);
-    let Answer::Restarts(why) = answer else {
+    let RequestResult::Restarts(why) = answer else {
         panic!("{answer:?}");
     };
     let expected = format!("process {} was started as the same kernel", kernel.pid);

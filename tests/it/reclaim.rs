@@ -11,18 +11,18 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpumem::host::jupyter::{Candidate, read_kernel};
+use gpumem::host::jupyter::{KernelCandidate, read_kernel};
 use gpumem::host::{
     Guarded, Processes, Roots, read_all, read_clocks, read_guarded, read_host, read_ourselves,
 };
 use gpumem::model::family::families;
 use gpumem::model::snapshot::{Memory, PidNamespace};
 use gpumem::model::{Gpu, GpuProcess, Process, Snapshot, Time};
-use gpumem::reclaim::ledger::{Actor, Deed, Past, read};
+use gpumem::reclaim::ledger::{Actor, Deed, LedgerSummary, read};
 use gpumem::reclaim::plan::{PlanInput, pids};
 use gpumem::reclaim::{
-    Act, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, Policy, Progress, Protection,
-    Recheck, Signal, StepInput, Target, Targets, ask_servers, plan,
+    Act, ActProgress, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, Policy,
+    Protection, Recheck, Signal, StepInput, Target, Targets, ask_servers, plan,
 };
 
 use crate::support::{python_with, skip};
@@ -117,7 +117,7 @@ impl Stage {
             process.environment.get_or_insert_default();
             let kernel = process.start_ticks.zip(process.jupyter.clone());
             if let Some((start_ticks, jupyter)) = kernel {
-                let candidate = Candidate {
+                let candidate = KernelCandidate {
                     pid: process.pid,
                     start_ticks,
                     jupyter: Some(jupyter),
@@ -175,7 +175,7 @@ impl Stage {
     }
 
     /// Carries a target out, to its end.
-    pub fn act(&mut self, target: Target) -> (Outcome, Past) {
+    pub fn act(&mut self, target: Target) -> (Outcome, LedgerSummary) {
         let path = self.folder.path().join("ledger.jsonl");
         let mut ledger = Ledger::open(&path).unwrap();
         let mut control =
@@ -191,20 +191,20 @@ impl Stage {
                 recheck: Recheck::StillTrue,
             };
             match act.advance(moment, &mut control, &mut ledger).unwrap() {
-                Progress::Ended(outcome) => return (outcome, read(&path, 1 << 24).unwrap()),
-                Progress::Waiting { .. } => thread::sleep(Duration::from_millis(10)),
+                ActProgress::Ended(outcome) => return (outcome, read(&path, 1 << 24).unwrap()),
+                ActProgress::Waiting { .. } => thread::sleep(Duration::from_millis(10)),
             }
         }
     }
 
-    pub fn end(&mut self) -> (Outcome, Past) {
+    pub fn end(&mut self) -> (Outcome, LedgerSummary) {
         let target = self.target();
         self.act(target)
     }
 }
 
 /// The signals that were sent to a process, by the ledger.
-pub fn sent(past: &Past, to: u32) -> Vec<Signal> {
+pub fn sent(past: &LedgerSummary, to: u32) -> Vec<Signal> {
     let deeds = past.acts.iter().flat_map(|act| &act.deeds);
     deeds
         .filter_map(|it| match &it.deed {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gpumem::recording::Reader;
+use gpumem::recording::RecordingReader;
 use serde_json::Value;
 
 /// Every recording of the corpus.
@@ -48,7 +48,7 @@ fn assert_kept(original: &Value, copy: &Value, at: &str) {
 fn nothing_in_the_corpus_is_lost_on_the_way_through() {
     for path in corpus() {
         let text = fs::read_to_string(&path).unwrap();
-        let mut reader = Reader::open(&path).unwrap();
+        let mut reader = RecordingReader::open(&path).unwrap();
         let mut lines = 0;
         for line in text.lines() {
             lines += 1;

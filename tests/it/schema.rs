@@ -82,7 +82,7 @@ fn every_snapshot_is_valid() {
         }
     }
     let mut demo =
-        gpumem::source::replay::Replay::demo(gpumem::source::replay::Pace::AsFast).unwrap();
+        gpumem::source::replay::Replay::demo(gpumem::source::replay::PlaybackPace::AsFast).unwrap();
     while let Some(snapshot) = gpumem::source::Source::next(&mut demo).unwrap() {
         valid(&validator, &serde_json::to_value(snapshot).unwrap());
     }

@@ -10,7 +10,7 @@ use std::{env, fs};
 
 use gpumem::model::snapshot::ProcessType;
 use gpumem::model::{Gpu, GpuProcess, Process, Snapshot, Time};
-use gpumem::rules::{Engine, Settings};
+use gpumem::rules::{Engine, RuleSet};
 
 const MIB: u64 = 1 << 20;
 const GPU_BYTES: u64 = 96 << 30;
@@ -106,8 +106,8 @@ fn snapshot(seconds: f64, rows: &[(u32, u32, f64)]) -> Snapshot {
     snapshot
 }
 
-fn leak_rule() -> Settings {
-    let mut settings = Settings::default();
+fn leak_rule() -> RuleSet {
+    let mut settings = RuleSet::default();
     settings.select(&["leak"]).unwrap();
     settings
 }

@@ -7,8 +7,8 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use gpumem::model::Snapshot;
-use gpumem::recording::Reader;
-use gpumem::recording::store::{Access, Limits, Store, StoreWriter};
+use gpumem::recording::RecordingReader;
+use gpumem::recording::store::{Access, Store, StoreLimits, StoreWriter};
 use mock_nvml::scene::{Gpu, Process, Scene};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -103,7 +103,7 @@ fn bytes(folder: &Path) -> u64 {
 }
 
 fn snapshots(folder: &Path) -> Vec<Snapshot> {
-    let read = |path: PathBuf| Reader::open(&path).unwrap().map(Result::unwrap);
+    let read = |path: PathBuf| RecordingReader::open(&path).unwrap().map(Result::unwrap);
     segments(folder).into_iter().flat_map(read).collect()
 }
 
@@ -111,7 +111,7 @@ fn snapshots(folder: &Path) -> Vec<Snapshot> {
 fn rewrite(folder: &Path, change: impl Fn(&mut Snapshot)) {
     let stored = snapshots(folder);
     fs::remove_dir_all(folder).unwrap();
-    let limits = Limits {
+    let limits = StoreLimits {
         max_age: Duration::from_secs(86_400),
         max_bytes: 1 << 30,
     };

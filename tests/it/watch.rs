@@ -6,8 +6,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpumem::rules::{Engine, Settings};
-use gpumem::source::{Control, Due, Error as SourceError, Origin, Source, Taken};
+use gpumem::rules::{Engine, RuleSet};
+use gpumem::source::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
 use gpumem::watch::Past;
 use gpumem::watch::hand::{Ask, Hand, News};
 use gpumem::watch::remember::Remembered;
@@ -320,8 +320,8 @@ fn a_day_of_it_on_one_screen() {
 struct Buggy(bool);
 
 impl Source for Buggy {
-    fn due(&mut self, _: Instant) -> Result<Due, SourceError> {
-        Ok(Due::In(Duration::from_millis(100)))
+    fn due(&mut self, _: Instant) -> Result<NextSnapshot, SourceError> {
+        Ok(NextSnapshot::In(Duration::from_millis(100)))
     }
 
     fn take(&mut self, _: Instant) -> Result<Option<Taken>, SourceError> {
@@ -374,7 +374,7 @@ fn a_bug_in_any_thread_ends_it_on_a_restored_terminal() {
         };
         let outcome = gpumem::watch::run(
             Box::new(Buggy(which == "sampling")),
-            Past::new(Engine::new(Settings::default())),
+            Past::new(Engine::new(RuleSet::default())),
             Box::new(Buggy(which == "hand")),
             options,
             &mut Remembered::default(),

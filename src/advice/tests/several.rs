@@ -23,7 +23,7 @@ fn what_cannot_give_back_is_not_hidden_by_what_can() {
 #[test]
 fn sessions_under_tensorflow_2_have_the_words_of_1() {
     let row = find("tf2").unwrap();
-    let has = |lines: &[Line], words: &str| lines.iter().any(|line| line.text.contains(words));
+    let has = |lines: &[Remark], words: &str| lines.iter().any(|line| line.text.contains(words));
     assert!(has(row.at_start, "tf.compat.v1.Session(config=config)"));
     assert!(has(row.at_start, "allow_growth"));
     assert!(has(row.unchanged, "`sess.close()`"));

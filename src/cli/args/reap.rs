@@ -29,7 +29,7 @@ use crate::units::{Bytes, Span};
 /// it.
 #[derive(Args, Debug, Default)]
 #[command(after_help = EXIT_CODES)]
-pub struct Reap {
+pub struct ReapArgs {
     /// These processes, whatever the rules say
     #[arg(long, value_name = "PID", value_delimiter = ',')]
     pub pid: Vec<u32>,

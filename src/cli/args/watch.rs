@@ -33,7 +33,7 @@ pub use picture::{Once, ThemeChoice};
 /// A signal that ends it gives the terminal back first; then it ends as by that signal.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
-pub struct Watch {
+pub struct WatchArgs {
     /// Time between samples [default: 1s, or the configuration's]
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub interval: Option<Span>,

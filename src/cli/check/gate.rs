@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use super::limit;
 use super::wait::Wait;
-use crate::cli::args::{Check, Global};
+use crate::cli::args::{CheckArgs, Global};
 use crate::cli::selection::{Selection, names, no_such_gpu};
 use crate::cli::store::{self, Fed};
-use crate::cli::{Misuse, unreadable};
+use crate::cli::{UsageError, unreadable};
 use crate::history::Resets;
 use crate::model::finding::{Finding, Pending};
 use crate::model::selector::Selected;
 use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, Severity, Snapshot, Time};
 use crate::recording;
-use crate::report::check::{Counts, Limit, LimitVerdict, Report, SCHEMA, Status};
-use crate::rules::{Engine, Settings};
+use crate::report::check::{CheckOutcome, CheckReport, Counts, Limit, LimitVerdict, SCHEMA};
+use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 use crate::units::{Amount, Span};
 
@@ -58,7 +58,7 @@ struct Last {
 
 /// Whether to go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Progress {
+pub(super) enum GateProgress {
     /// More snapshots may change the answer.
     Open,
     /// What was waited for is there, or never will be.
@@ -66,7 +66,7 @@ pub(super) enum Progress {
 }
 
 impl Gate {
-    pub(super) fn new(args: &Check, settings: Settings) -> Self {
+    pub(super) fn new(args: &CheckArgs, settings: RuleSet) -> Self {
         let limits = [
             (Limit::MaxUsed, args.max_used),
             (Limit::MaxUnattributed, args.max_unattributed),
@@ -113,9 +113,9 @@ impl Gate {
     pub(super) fn feed(
         &mut self,
         live: &Live,
-        args: &Check,
+        args: &CheckArgs,
         global: &Global,
-    ) -> Result<Fed, recording::Error> {
+    ) -> Result<Fed, recording::RecordingError> {
         let ask = store::Ask {
             global,
             stored: args.stored,
@@ -132,19 +132,19 @@ impl Gate {
     }
 
     /// Takes in the next snapshot.
-    pub(super) fn observe(&mut self, mut snapshot: Snapshot) -> Progress {
+    pub(super) fn observe(&mut self, mut snapshot: Snapshot) -> GateProgress {
         self.engine.observe(&snapshot);
         let selected = select(&self.selection, &self.engine, &snapshot, &mut self.selected);
         // The rules saw all of it: what a process does on one GPU excuses it on another.
         self.note_gpus(&snapshot.gpus);
         self.selection.retain_gpus(&mut snapshot);
         let missing = self.selection.missing_gpus(&snapshot.gpus);
-        let mut progress = Progress::Open;
+        let mut progress = GateProgress::Open;
         if let Some(wait) = &mut self.wait {
             wait.observe(snapshot.time, &snapshot.gpus);
             self.in_vain = wait.in_vain(&snapshot.gpus);
             if wait.is_satisfied() || self.in_vain.is_some() {
-                progress = Progress::Answered;
+                progress = GateProgress::Answered;
             }
         }
         let (limits, unknown) = limit::judge(&self.limits, &snapshot);
@@ -184,7 +184,7 @@ impl Gate {
     /// # Errors
     ///
     /// One was named that was never seen.
-    pub(super) fn prove_gpus(&self) -> Result<(), Misuse> {
+    pub(super) fn prove_gpus(&self) -> Result<(), UsageError> {
         if self.known.is_empty() {
             return Ok(());
         }
@@ -216,7 +216,7 @@ impl Gate {
     }
 
     /// What is known so far; with a `failure` it is an error, whatever it is.
-    pub(super) fn report(&self, failure: Option<&str>) -> Report {
+    pub(super) fn report(&self, failure: Option<&str>) -> CheckReport {
         let engine = &self.engine;
         let all = engine.findings().iter().chain(engine.resolved());
         let findings: Vec<Finding> = all.filter(|f| self.concerns(f)).cloned().collect();
@@ -226,7 +226,7 @@ impl Gate {
             .map_or_else(Vec::new, |last| last.limits.clone());
         let wait = self.wait.as_ref().map_or_else(Vec::new, Wait::verdicts);
         let time = self.last.as_ref().map(|last| last.time);
-        Report {
+        CheckReport {
             schema: SCHEMA,
             time,
             window_seconds: self
@@ -264,9 +264,9 @@ impl Gate {
             .collect()
     }
 
-    fn status(&self, findings: &[Finding], failed: bool) -> Status {
+    fn status(&self, findings: &[Finding], failed: bool) -> CheckOutcome {
         let Some(last) = self.last.as_ref().filter(|_| !failed) else {
-            return Status::Error;
+            return CheckOutcome::Error;
         };
         let lasts = |finding: &&Finding| finding.resolved_at.is_none();
         let mut lasting = findings.iter().filter(lasts);
@@ -278,11 +278,11 @@ impl Gate {
         // Where nobody asked for findings, a GPU on which none can be seen hides nothing.
         let unreadable = self.fail_on.is_some() && (last.unreadable || !last.missing.is_empty());
         if found || exceeded || (in_vain && !never_known) {
-            Status::Findings
+            CheckOutcome::Findings
         } else if unknown || in_vain || unreadable || last.gpus == 0 {
-            Status::Error
+            CheckOutcome::Error
         } else {
-            Status::Ok
+            CheckOutcome::Ok
         }
     }
 

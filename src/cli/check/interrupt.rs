@@ -12,7 +12,7 @@ use signal_hook::{flag, low_level};
 
 use super::gate::Gate;
 use crate::cli::exit::Exit;
-use crate::cli::{complain, print};
+use crate::cli::{print, warn};
 
 /// From now on, a signal ends the check with a report of what is known: a JSON document or a line.
 pub(super) fn report_on_signal(
@@ -47,10 +47,10 @@ pub(super) fn report_on_signal(
                     .and_then(|json| print(&json));
             }
             if !quiet {
-                complain(&why);
+                warn(&why);
             }
             let _ = low_level::emulate_default_handler(signal);
-            std::process::exit(i32::from(Exit::Blind.code()));
+            std::process::exit(i32::from(Exit::CannotMeasure.code()));
         }
     };
     let spawned = thread::Builder::new()

@@ -1,6 +1,6 @@
 //! Library, driver, kernel module, device files: whether they are there, fit together, and answer.
 //!
-//! The cures differ by where gpumem runs ([`Place`]): in a container nothing is installed, on WSL the
+//! The cures differ by where gpumem runs ([`Environment`]): in a container nothing is installed, on WSL the
 //! driver is Windows'.
 
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use crate::host::{DeviceFile, KernelModule, PciGpu, Platform};
 use crate::model::Gpu;
 use crate::model::device_file::minor_number;
 use crate::model::snapshot::{Driver, PidNamespace};
-use crate::report::doctor::{Check, Topic, Verdict, ranges};
-use crate::source::nvml::Error;
+use crate::report::doctor::{CheckStatus, DoctorCheck, Topic, ranges};
+use crate::source::nvml::NvmlFailure;
 use crate::units::Span;
 
 /// Where gpumem runs, as far as the cures differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum Environment {
     /// On the machine itself.
     Machine,
     /// In a container, of a runtime that may be known.
@@ -24,7 +24,7 @@ pub(super) enum Place {
     Wsl,
 }
 
-impl Place {
+impl Environment {
     pub(super) fn of(platform: Platform, namespace: Option<PidNamespace>) -> Self {
         if platform.container.is_some() || namespace == Some(PidNamespace::Container) {
             Self::Container(platform.container)
@@ -38,11 +38,11 @@ impl Place {
 
 /// What was found.
 #[derive(Debug)]
-pub(super) struct Facts<'a> {
+pub(super) struct DriverFacts<'a> {
     /// The library that was asked for with `--nvml-library`.
     pub(super) named: Option<&'a Path>,
     /// What starting NVML came to.
-    pub(super) opened: Result<&'a Driver, &'a Error>,
+    pub(super) opened: Result<&'a Driver, &'a NvmlFailure>,
     /// Where the library lies, while it is loaded.
     pub(super) mapped: Option<PathBuf>,
     pub(super) module: KernelModule,
@@ -52,11 +52,11 @@ pub(super) struct Facts<'a> {
     pub(super) devices: Option<Vec<DeviceFile>>,
     /// The GPUs that NVML lists.
     pub(super) gpus: Vec<&'a Gpu>,
-    pub(super) place: Place,
+    pub(super) place: Environment,
 }
 
-impl Facts<'_> {
-    pub(super) fn checks(&self) -> Vec<Check> {
+impl DriverFacts<'_> {
+    pub(super) fn checks(&self) -> Vec<DoctorCheck> {
         vec![
             self.library(),
             self.driver(),
@@ -65,19 +65,20 @@ impl Facts<'_> {
         ]
     }
 
-    fn library(&self) -> Check {
+    fn library(&self) -> DoctorCheck {
         let topic = Topic::Library;
         match self.opened {
-            Err(Error::LibraryNotFound { library }) => {
+            Err(NvmlFailure::LibraryNotFound { library }) => {
                 let seen = format!("{library} is not found");
-                self.advise_on_missing_library(Check::new(topic, Verdict::Broken, seen))
+                self.advise_on_missing_library(DoctorCheck::new(topic, CheckStatus::Broken, seen))
             }
-            Err(Error::LibraryUnusable { library, reason }) => {
-                let check = Check::new(topic, Verdict::Broken, format!("{library}: {reason}"));
+            Err(NvmlFailure::LibraryUnusable { library, reason }) => {
+                let check =
+                    DoctorCheck::new(topic, CheckStatus::Broken, format!("{library}: {reason}"));
                 match self.place {
                     // Images that were built or committed while GPUs were passed in keep empty files
                     // in place of the libraries (NVIDIA/libnvidia-container#140).
-                    Place::Container(_) => self.pass_gpus_in(check.means(
+                    Environment::Container(_) => self.pass_gpus_in(check.means(
                         "an image often has an empty or foreign file in place of the host's library",
                     )),
                     _ => check
@@ -85,35 +86,37 @@ impl Facts<'_> {
                         .next("reinstall the driver, or name its library with --nvml-library PATH"),
                 }
             }
-            Err(Error::Thread(_)) => Check::new(topic, Verdict::Unknown, "not looked for"),
+            Err(NvmlFailure::Thread(_)) => {
+                DoctorCheck::new(topic, CheckStatus::Unknown, "not looked for")
+            }
             Ok(_) | Err(_) => {
                 let path = self.mapped.as_deref().or(self.named);
                 let seen = path.map_or_else(
                     || "found".to_owned(),
                     |path| path.to_string_lossy().into_owned(),
                 );
-                Check::new(topic, Verdict::Ok, seen)
+                DoctorCheck::new(topic, CheckStatus::Ok, seen)
             }
         }
     }
 
-    fn advise_on_missing_library(&self, check: Check) -> Check {
+    fn advise_on_missing_library(&self, check: DoctorCheck) -> DoctorCheck {
         if self.named.is_some() {
             return check.next(
                 "correct the path after --nvml-library, or leave it out: then the loader finds the driver's",
             );
         }
         match self.place {
-            Place::Wsl => check
+            Environment::Wsl => check
                 .means("under WSL the library comes with NVIDIA's driver for Windows")
                 .next("install or update the driver in Windows, none in Linux; then `wsl --update` there")
                 .next("ls -l /usr/lib/wsl/lib/libnvidia-ml.so.1"),
-            Place::Container(_) if self.has_control_file() => check
+            Environment::Container(_) if self.has_control_file() => check
                 .means("the container has the GPUs, and not the library: the capability `utility` is left out")
                 .next("docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...")
                 .next("where the file is there and not found: run `ldconfig` as root"),
-            Place::Container(_) => self.pass_gpus_in(check),
-            Place::Machine => match (&self.module, self.bus.as_deref()) {
+            Environment::Container(_) => self.pass_gpus_in(check),
+            Environment::Machine => match (&self.module, self.bus.as_deref()) {
                 (KernelModule::Loaded { version }, _) => {
                     let version = version.as_deref().unwrap_or("of the kernel module");
                     let major = version.split('.').next().unwrap_or_default();
@@ -138,7 +141,7 @@ impl Facts<'_> {
         }
     }
 
-    fn driver(&self) -> Check {
+    fn driver(&self) -> DoctorCheck {
         let topic = Topic::Driver;
         let error = match self.opened {
             Ok(driver) => {
@@ -151,22 +154,22 @@ impl Facts<'_> {
                     part("NVML ", &driver.nvml_version),
                     part("CUDA ", &driver.cuda_version),
                 ];
-                return Check::new(topic, Verdict::Ok, seen.join(", "));
+                return DoctorCheck::new(topic, CheckStatus::Ok, seen.join(", "));
             }
             Err(error) => error,
         };
-        let broken = |seen: String| Check::new(topic, Verdict::Broken, seen);
+        let broken = |seen: String| DoctorCheck::new(topic, CheckStatus::Broken, seen);
         match error {
-            Error::LibraryNotFound { .. } | Error::LibraryUnusable { .. } => Check::new(
+            NvmlFailure::LibraryNotFound { .. } | NvmlFailure::LibraryUnusable { .. } => DoctorCheck::new(
                 topic,
-                Verdict::Unknown,
+                CheckStatus::Unknown,
                 "not asked: there is no library to ask it with",
             ),
-            Error::DriverNotLoaded => {
+            NvmlFailure::DriverNotLoaded => {
                 let check = broken("not loaded (NVML_ERROR_DRIVER_NOT_LOADED)".to_owned());
                 self.advise_on_absent_driver(check)
             }
-            Error::VersionMismatch => mismatch(
+            NvmlFailure::VersionMismatch => mismatch(
                 broken(
                     "library and kernel module are of different versions (NVML_ERROR_LIB_RM_VERSION_MISMATCH)"
                         .to_owned(),
@@ -174,106 +177,110 @@ impl Facts<'_> {
                 .means("the driver was upgraded while its module stayed loaded"),
                 self.place,
             ),
-            Error::NoPermission => {
+            NvmlFailure::NoPermission => {
                 let check = broken("no permission (NVML_ERROR_NO_PERMISSION)".to_owned())
                     .next("ls -l /dev/nvidia*");
                 match self.place {
-                    Place::Container(_) => self.pass_gpus_in(check),
+                    Environment::Container(_) => self.pass_gpus_in(check),
                     _ => check.next("in a Slurm job, ask for a GPU: --gres=gpu:1"),
                 }
             }
-            Error::NoAnswer { call, waited } => {
+            NvmlFailure::NoAnswer { call, waited } => {
                 broken(format!("no answer to {call} for {}", Span(*waited)))
                     .means("it is hung, or still starting")
                     .next(KERNEL_LOG)
                     .next("gpumem doctor --nvml-timeout 30s")
                     .next("nvidia-smi -pm 1    (as root; keeps the driver loaded)")
             }
-            Error::Call { call, code } => {
+            NvmlFailure::Call { call, code } => {
                 let check = broken(format!("{call}: {code}"));
                 let check = match self.place {
                     // A reload of the host's systemd takes back device rules that a runtime has set
                     // (NVIDIA's container toolkit, troubleshooting).
-                    Place::Container(_) => check.next(
+                    Environment::Container(_) => check.next(
                         "restart the container: a reload of the host's systemd may have taken its devices away",
                     ),
                     _ => check,
                 };
                 check.next("nvidia-smi").next(KERNEL_LOG)
             }
-            Error::Thread(error) => Check::new(topic, Verdict::Unknown, error.to_string())
+            NvmlFailure::Thread(error) => DoctorCheck::new(topic, CheckStatus::Unknown, error.to_string())
                 .next("raise the limit on processes: ulimit -u"),
         }
     }
 
     /// Every reason why NVML says that there is no driver: the module is not loaded, or its files
     /// cannot be opened.
-    fn advise_on_absent_driver(&self, check: Check) -> Check {
+    fn advise_on_absent_driver(&self, check: DoctorCheck) -> DoctorCheck {
         let is_loaded = matches!(self.module, KernelModule::Loaded { .. });
         match self.place {
-            Place::Wsl => check.next(
+            Environment::Wsl => check.next(
                 "in Windows: `wsl --update`, then `wsl --shutdown`, and update NVIDIA's driver",
             ),
-            Place::Container(_) if is_loaded => self.pass_gpus_in(check),
-            Place::Container(_) => check.next("on the host, as root: modprobe nvidia"),
-            Place::Machine if is_loaded => check
+            Environment::Container(_) if is_loaded => self.pass_gpus_in(check),
+            Environment::Container(_) => check.next("on the host, as root: modprobe nvidia"),
+            Environment::Machine if is_loaded => check
                 .means("the module is loaded; its device files may be missing")
                 .next(MAKE_DEVICE_FILES),
-            Place::Machine => load_module(check, self.bus.as_deref()),
+            Environment::Machine => load_module(check, self.bus.as_deref()),
         }
     }
 
-    fn kernel_module(&self) -> Check {
+    fn kernel_module(&self) -> DoctorCheck {
         let topic = Topic::KernelModule;
         match (&self.module, self.opened) {
             (KernelModule::Loaded { version }, Ok(driver)) => match (version, &driver.version) {
                 (Some(module), Some(library)) if module == library => {
-                    Check::new(topic, Verdict::Ok, format!("{module}, as the library"))
+                    DoctorCheck::new(topic, CheckStatus::Ok, format!("{module}, as the library"))
                 }
                 (Some(module), Some(library)) => mismatch(
-                    Check::new(
+                    DoctorCheck::new(
                         topic,
-                        Verdict::Limited,
+                        CheckStatus::Limited,
                         format!("{module} is loaded, NVML speaks of {library}"),
                     ),
                     self.place,
                 ),
-                _ => Check::new(topic, Verdict::Unknown, "loaded, of unknown version"),
+                _ => DoctorCheck::new(topic, CheckStatus::Unknown, "loaded, of unknown version"),
             },
             (KernelModule::Loaded { version }, Err(_)) => {
                 let version = version.as_deref().unwrap_or("of unknown version");
-                Check::new(topic, Verdict::Ok, format!("loaded, {version}"))
+                DoctorCheck::new(topic, CheckStatus::Ok, format!("loaded, {version}"))
             }
-            (KernelModule::Absent, _) if self.place == Place::Wsl => {
-                Check::new(topic, Verdict::NotApplicable, "the driver is Windows'")
+            (KernelModule::Absent, _) if self.place == Environment::Wsl => {
+                DoctorCheck::new(topic, CheckStatus::NotApplicable, "the driver is Windows'")
             }
-            (KernelModule::Absent, Ok(_)) => Check::new(
+            (KernelModule::Absent, Ok(_)) => DoctorCheck::new(
                 topic,
-                Verdict::Unknown,
+                CheckStatus::Unknown,
                 "no version file, though NVML answers",
             )
             .means("whether library and module fit cannot be compared; NVML would say so"),
             (KernelModule::Absent, Err(error)) => {
-                let check = Check::new(topic, Verdict::Broken, "nvidia is not loaded");
+                let check = DoctorCheck::new(topic, CheckStatus::Broken, "nvidia is not loaded");
                 match (error, self.place) {
                     // Said with the driver.
-                    (Error::DriverNotLoaded, _) => check,
+                    (NvmlFailure::DriverNotLoaded, _) => check,
                     // First the driver has to be installed, or the GPUs passed in.
-                    (Error::LibraryNotFound { .. }, _) => check,
-                    (_, Place::Machine) => load_module(check, self.bus.as_deref()),
+                    (NvmlFailure::LibraryNotFound { .. }, _) => check,
+                    (_, Environment::Machine) => load_module(check, self.bus.as_deref()),
                     _ => check,
                 }
             }
             (KernelModule::Unreadable, _) => {
-                Check::new(topic, Verdict::Unknown, "its version may not be read")
+                DoctorCheck::new(topic, CheckStatus::Unknown, "its version may not be read")
             }
         }
     }
 
-    fn device_files(&self) -> Check {
+    fn device_files(&self) -> DoctorCheck {
         let topic = Topic::DeviceFiles;
         let Some(files) = self.devices.as_deref() else {
-            return Check::new(topic, Verdict::Unknown, "the folder /dev cannot be listed");
+            return DoctorCheck::new(
+                topic,
+                CheckStatus::Unknown,
+                "the folder /dev cannot be listed",
+            );
         };
         if files.is_empty() {
             return self.no_device_files();
@@ -283,11 +290,11 @@ impl Facts<'_> {
             let names: Vec<&str> = closed.iter().map(|file| file.name.as_str()).collect();
             let seen = format!("you may not open {}", in_short(&names));
             let verdict = if self.opened.is_ok() {
-                Verdict::Limited
+                CheckStatus::Limited
             } else {
-                Verdict::Broken
+                CheckStatus::Broken
             };
-            let check = Check::new(topic, verdict, seen).next("ls -l /dev/nvidia*");
+            let check = DoctorCheck::new(topic, verdict, seen).next("ls -l /dev/nvidia*");
             // Readable and writable by a group that is not root's.
             return if file.gid != 0 && file.mode & 0o060 == 0o060 {
                 check.next(format!(
@@ -311,38 +318,42 @@ impl Facts<'_> {
             .map(|gpu| gpu.index)
             .collect();
         if has("nvidiactl") && !missing.is_empty() {
-            return Check::new(
+            return DoctorCheck::new(
                 topic,
-                Verdict::Limited,
+                CheckStatus::Limited,
                 format!("{seen}; none of GPU {}", ranges(&missing)),
             )
             .means("programs cannot use that GPU, and gpumem cannot tell who holds it")
             .next(MAKE_DEVICE_FILES);
         }
         if has("nvidiactl") && !has("nvidia-uvm") {
-            let check = Check::new(topic, Verdict::Limited, format!("{seen}; no nvidia-uvm"))
-                .means("gpumem works without it; CUDA programs do not start");
+            let check = DoctorCheck::new(
+                topic,
+                CheckStatus::Limited,
+                format!("{seen}; no nvidia-uvm"),
+            )
+            .means("gpumem works without it; CUDA programs do not start");
             return match self.place {
-                Place::Container(_) => self.pass_gpus_in(check),
+                Environment::Container(_) => self.pass_gpus_in(check),
                 _ => check.next(MAKE_DEVICE_FILES),
             };
         }
-        Check::new(topic, Verdict::Ok, seen)
+        DoctorCheck::new(topic, CheckStatus::Ok, seen)
     }
 
-    fn no_device_files(&self) -> Check {
+    fn no_device_files(&self) -> DoctorCheck {
         let topic = Topic::DeviceFiles;
         if self.opened.is_ok() {
-            return Check::new(topic, Verdict::Limited, "none, though NVML answers").means(
+            return DoctorCheck::new(topic, CheckStatus::Limited, "none, though NVML answers").means(
                 "that a process holds a GPU's file open proves that a pid is right; that proof is lacking",
             );
         }
-        let check = Check::new(topic, Verdict::Broken, "none");
+        let check = DoctorCheck::new(topic, CheckStatus::Broken, "none");
         match (self.place, &self.module) {
-            (Place::Container(_), KernelModule::Loaded { .. }) => {
+            (Environment::Container(_), KernelModule::Loaded { .. }) => {
                 check.means("the machine has a driver; this container was given no GPU")
             }
-            (Place::Machine, KernelModule::Loaded { .. }) => check.next(MAKE_DEVICE_FILES),
+            (Environment::Machine, KernelModule::Loaded { .. }) => check.next(MAKE_DEVICE_FILES),
             _ => check,
         }
     }
@@ -352,13 +363,13 @@ impl Facts<'_> {
         files.into_iter().any(|file| file.name == "nvidiactl")
     }
 
-    fn pass_gpus_in(&self, check: Check) -> Check {
+    fn pass_gpus_in(&self, check: DoctorCheck) -> DoctorCheck {
         const DOCKER: &str =
             "docker run --gpus all ...    (the host needs nvidia-container-toolkit)";
         const PODMAN: &str = "podman run --device nvidia.com/gpu=all ...";
         match self.place {
-            Place::Container(Some("docker")) => check.next(DOCKER),
-            Place::Container(Some("podman")) => check.next(PODMAN),
+            Environment::Container(Some("docker")) => check.next(DOCKER),
+            Environment::Container(Some("podman")) => check.next(PODMAN),
             _ => check
                 .next(DOCKER)
                 .next(PODMAN)
@@ -371,9 +382,9 @@ impl Facts<'_> {
 pub(super) const KERNEL_LOG: &str = "dmesg | grep -iE 'xid|nvrm'    (as root)";
 const MAKE_DEVICE_FILES: &str = "nvidia-modprobe -u -c 0    (as root; 0 is the GPU's minor number)";
 
-fn mismatch(check: Check, place: Place) -> Check {
+fn mismatch(check: DoctorCheck, place: Environment) -> DoctorCheck {
     match place {
-        Place::Container(_) => check
+        Environment::Container(_) => check
             .next("restart the container: it has the library of the driver that the host had before")
             .next("an image must not bring a libnvidia-ml.so.1 of its own"),
         _ => check.next("reboot").next(
@@ -382,7 +393,7 @@ fn mismatch(check: Check, place: Place) -> Check {
     }
 }
 
-fn install(check: Check, gpus: &[PciGpu]) -> Check {
+fn install(check: DoctorCheck, gpus: &[PciGpu]) -> DoctorCheck {
     if gpus
         .iter()
         .all(|gpu| gpu.driver.as_deref() == Some("vfio-pci"))
@@ -396,7 +407,7 @@ fn install(check: Check, gpus: &[PciGpu]) -> Check {
         .next("ubuntu-drivers install    (Ubuntu, as root); apt install nvidia-driver    (Debian); then reboot")
 }
 
-fn load_module(check: Check, bus: Option<&[PciGpu]>) -> Check {
+fn load_module(check: DoctorCheck, bus: Option<&[PciGpu]>) -> DoctorCheck {
     let holds = |name: &str| {
         let gpus = bus.unwrap_or_default();
         gpus.iter().any(|gpu| gpu.driver.as_deref() == Some(name))

@@ -1,10 +1,10 @@
 //! What each GPU tells, and what its settings keep from being told.
 
-use super::driver::{KERNEL_LOG, Place};
+use super::driver::{Environment, KERNEL_LOG};
 use crate::host::MpsDaemons;
 use crate::model::Gpu;
-use crate::report::doctor::{Check, Topic, Verdict, merge};
-use crate::source::nvml::{Sample, SampledGpu};
+use crate::report::doctor::{CheckStatus, DoctorCheck, Topic, merge};
+use crate::source::nvml::{NvmlSample, SampledGpu};
 use crate::units::Bytes;
 
 /// Whether who holds this GPU's memory can be told.
@@ -12,7 +12,7 @@ pub(super) fn is_readable(gpu: &Gpu) -> bool {
     gpu.processes.is_some() && gpu.stale_seconds.is_none()
 }
 
-pub(super) fn checks(sample: &Sample, place: Place) -> Vec<Check> {
+pub(super) fn checks(sample: &NvmlSample, place: Environment) -> Vec<DoctorCheck> {
     if sample.gpus.is_empty() {
         return vec![no_gpu(sample, place)];
     }
@@ -30,22 +30,22 @@ pub(super) fn checks(sample: &Sample, place: Place) -> Vec<Check> {
     }))
 }
 
-fn no_gpu(sample: &Sample, place: Place) -> Check {
+fn no_gpu(sample: &NvmlSample, place: Environment) -> DoctorCheck {
     let error = sample.errors.first();
     let seen = error.map_or_else(
         || "NVML answers and lists no GPU".to_owned(),
         |error| format!("{}: {}", error.call, error.error),
     );
-    let check = Check::new(Topic::Gpu, Verdict::Broken, seen);
+    let check = DoctorCheck::new(Topic::Gpu, CheckStatus::Broken, seen);
     match place {
-        Place::Container(_) => {
+        Environment::Container(_) => {
             check.next("pass GPUs in: docker run --gpus all ..., or NVIDIA_VISIBLE_DEVICES=all")
         }
         _ => check.next("lspci -d 10de:").next(KERNEL_LOG),
     }
 }
 
-fn answers(gpu: &Gpu, sample: &Sample) -> Check {
+fn answers(gpu: &Gpu, sample: &NvmlSample) -> DoctorCheck {
     let name = gpu.name.as_deref().unwrap_or("a GPU without a name");
     let topic = Topic::Gpu;
     let errors: Vec<String> = sample
@@ -59,9 +59,9 @@ fn answers(gpu: &Gpu, sample: &Sample) -> Check {
         errors => errors.join("; "),
     };
     if !is_readable(gpu) {
-        return Check::new(
+        return DoctorCheck::new(
             topic,
-            Verdict::Broken,
+            CheckStatus::Broken,
             format!("{name}: {}", said("no answer")),
         )
         .means("what is on this GPU is not known, and check ends with 3 for it")
@@ -71,12 +71,12 @@ fn answers(gpu: &Gpu, sample: &Sample) -> Check {
         (Some(memory), _) => {
             let seen = format!("{name}, {}", Bytes(memory.total_bytes));
             let Some(limit) = gpu.memory_limit_bytes else {
-                return Check::new(topic, Verdict::Ok, seen);
+                return DoctorCheck::new(topic, CheckStatus::Ok, seen);
             };
             let limit = Bytes(limit);
-            Check::new(
+            DoctorCheck::new(
                 topic,
-                Verdict::Limited,
+                CheckStatus::Limited,
                 format!(
                     "{seen}; the driver limits the cgroup that gpumem runs in to {limit} of it"
                 ),
@@ -91,9 +91,9 @@ fn answers(gpu: &Gpu, sample: &Sample) -> Check {
             let why = why
                 .as_deref()
                 .map_or_else(|| said("not told"), str::to_owned);
-            Check::new(
+            DoctorCheck::new(
                 topic,
-                Verdict::Limited,
+                CheckStatus::Limited,
                 format!("{name}; its memory: {why}"),
             )
             .means("processes are judged by what each holds; free memory is not known")
@@ -101,80 +101,88 @@ fn answers(gpu: &Gpu, sample: &Sample) -> Check {
     }
 }
 
-fn persistence(gpu: &Gpu) -> Check {
+fn persistence(gpu: &Gpu) -> DoctorCheck {
     let topic = Topic::Persistence;
     match gpu.persistence_mode {
-        Some(true) => Check::new(topic, Verdict::Ok, "on"),
+        Some(true) => DoctorCheck::new(topic, CheckStatus::Ok, "on"),
         // 1 to 3 s: NVIDIA's driver persistence documentation.
-        Some(false) => Check::new(topic, Verdict::Limited, "off")
+        Some(false) => DoctorCheck::new(topic, CheckStatus::Limited, "off")
             .means("while no program uses the GPU, the driver lets go of it, and each look takes 1 to 3 s")
             .next("nvidia-smi -pm 1    (as root; on a laptop it keeps the GPU awake)"),
-        None => Check::new(topic, Verdict::NotApplicable, "not told"),
+        None => DoctorCheck::new(topic, CheckStatus::NotApplicable, "not told"),
     }
 }
 
-fn process_utilization(sampled: &SampledGpu) -> Check {
+fn process_utilization(sampled: &SampledGpu) -> DoctorCheck {
     let topic = Topic::ProcessUtilization;
     match sampled.process_utilization {
-        Some(true) => Check::new(topic, Verdict::Ok, "told"),
-        Some(false) if sampled.gpu.gpu_percent.is_some() => Check::new(
+        Some(true) => DoctorCheck::new(topic, CheckStatus::Ok, "told"),
+        Some(false) if sampled.gpu.gpu_percent.is_some() => DoctorCheck::new(
             topic,
-            Verdict::Limited,
+            CheckStatus::Limited,
             "not told by this driver for this GPU",
         )
         .means("a process counts as idle only while nobody uses the whole GPU"),
-        Some(false) => Check::new(topic, Verdict::Limited, "not told, nor the whole GPU's use")
-            .means("rules that ask for use, such as idle, are undecided on this GPU"),
-        None => Check::new(topic, Verdict::Unknown, "the call failed")
+        Some(false) => DoctorCheck::new(
+            topic,
+            CheckStatus::Limited,
+            "not told, nor the whole GPU's use",
+        )
+        .means("rules that ask for use, such as idle, are undecided on this GPU"),
+        None => DoctorCheck::new(topic, CheckStatus::Unknown, "the call failed")
             .means("until it answers, rules that ask for use are undecided"),
     }
 }
 
-fn process_memory(gpu: &Gpu) -> Check {
+fn process_memory(gpu: &Gpu) -> DoctorCheck {
     let topic = Topic::ProcessMemory;
     if let Some(why) = &gpu.process_memory_unavailable {
-        return Check::new(topic, Verdict::Limited, &**why)
+        return DoctorCheck::new(topic, CheckStatus::Limited, &**why)
             .means("who holds how much of this GPU cannot be told");
     }
     let rows = gpu.processes.as_deref().unwrap_or_default();
     let told = rows.iter().filter(|row| row.used_bytes.is_some()).count();
     match (rows.len(), told) {
-        (0, _) => Check::new(topic, Verdict::Unknown, "no process is on it to tell by")
-            .means("run gpumem doctor again while one is"),
-        (all, told) if all == told => Check::new(topic, Verdict::Ok, "told"),
-        (_, 0) => Check::new(topic, Verdict::Limited, "not told of any process")
-            .means("who holds how much of this GPU cannot be told"),
-        (all, told) => Check::new(
+        (0, _) => DoctorCheck::new(
             topic,
-            Verdict::Limited,
+            CheckStatus::Unknown,
+            "no process is on it to tell by",
+        )
+        .means("run gpumem doctor again while one is"),
+        (all, told) if all == told => DoctorCheck::new(topic, CheckStatus::Ok, "told"),
+        (_, 0) => DoctorCheck::new(topic, CheckStatus::Limited, "not told of any process")
+            .means("who holds how much of this GPU cannot be told"),
+        (all, told) => DoctorCheck::new(
+            topic,
+            CheckStatus::Limited,
             format!("told of {told} of {all} processes"),
         )
         .means("the rest is shown as not known, never as 0"),
     }
 }
 
-fn mig(gpu: &Gpu) -> Check {
+fn mig(gpu: &Gpu) -> DoctorCheck {
     match gpu.mig_mode {
         // nvml.h: utilization is not supported while MIG is enabled.
-        Some(true) => Check::new(Topic::Mig, Verdict::Limited, "on")
+        Some(true) => DoctorCheck::new(Topic::Mig, CheckStatus::Limited, "on")
             .means("under MIG the driver tells no use: rules that ask for it are undecided"),
-        Some(false) => Check::new(Topic::Mig, Verdict::Ok, "off"),
-        None => Check::new(Topic::Mig, Verdict::NotApplicable, "this GPU has none"),
+        Some(false) => DoctorCheck::new(Topic::Mig, CheckStatus::Ok, "off"),
+        None => DoctorCheck::new(Topic::Mig, CheckStatus::NotApplicable, "this GPU has none"),
     }
 }
 
 /// The Multi-Process Service, which is about all GPUs.
-pub(super) fn mps(daemons: Option<MpsDaemons>) -> Check {
+pub(super) fn mps(daemons: Option<MpsDaemons>) -> DoctorCheck {
     let topic = Topic::Mps;
     match daemons {
-        None => Check::new(topic, Verdict::Unknown, "processes cannot be listed"),
+        None => DoctorCheck::new(topic, CheckStatus::Unknown, "processes cannot be listed"),
         Some(MpsDaemons {
             controls: 0,
             servers: 0,
-        }) => Check::new(topic, Verdict::Ok, "no daemon is seen"),
-        Some(daemons) => Check::new(
+        }) => DoctorCheck::new(topic, CheckStatus::Ok, "no daemon is seen"),
+        Some(daemons) => DoctorCheck::new(
             topic,
-            Verdict::Limited,
+            CheckStatus::Limited,
             format!(
                 "control daemons: {}, servers: {}",
                 daemons.controls, daemons.servers
@@ -210,8 +218,8 @@ mod tests {
         }
     }
 
-    fn judged(topic: Topic, sample: &Sample) -> Vec<Check> {
-        let checks = checks(sample, Place::Machine);
+    fn judged(topic: Topic, sample: &NvmlSample) -> Vec<DoctorCheck> {
+        let checks = checks(sample, Environment::Machine);
         checks.into_iter().filter(|it| it.id == topic).collect()
     }
 
@@ -221,7 +229,7 @@ mod tests {
             index: 1,
             ..Gpu::default()
         };
-        let sample = Sample {
+        let sample = NvmlSample {
             gpus: vec![sampled(well()), sampled(lost)],
             errors: vec![ReadError {
                 gpu: Some(1),
@@ -232,10 +240,10 @@ mod tests {
         let answers = judged(Topic::Gpu, &sample);
         assert_eq!(
             (answers[0].verdict, answers[0].gpus.as_slice()),
-            (Verdict::Ok, &[0][..])
+            (CheckStatus::Ok, &[0][..])
         );
         assert_eq!(answers[0].seen, "H100, 80.0 GiB");
-        assert_eq!(answers[1].verdict, Verdict::Broken);
+        assert_eq!(answers[1].verdict, CheckStatus::Broken);
         assert!(
             answers[1]
                 .seen
@@ -256,12 +264,12 @@ mod tests {
             memory_unavailable: Some("shares the machine's memory".into()),
             ..well()
         };
-        let sample = Sample {
+        let sample = NvmlSample {
             gpus: vec![sampled(unified)],
             errors: Vec::new(),
         };
         let check = &judged(Topic::Gpu, &sample)[0];
-        assert_eq!(check.verdict, Verdict::Limited);
+        assert_eq!(check.verdict, CheckStatus::Limited);
         assert!(check.seen.contains("shares the machine's memory"));
     }
 
@@ -272,10 +280,10 @@ mod tests {
             ..GpuProcess::default()
         };
         for (rows, verdict) in [
-            (vec![], Verdict::Unknown),
-            (vec![row(Some(0))], Verdict::Ok),
-            (vec![row(None)], Verdict::Limited),
-            (vec![row(None), row(Some(1))], Verdict::Limited),
+            (vec![], CheckStatus::Unknown),
+            (vec![row(Some(0))], CheckStatus::Ok),
+            (vec![row(None)], CheckStatus::Limited),
+            (vec![row(None), row(Some(1))], CheckStatus::Limited),
         ] {
             let gpu = Gpu {
                 processes: Some(rows),
@@ -287,7 +295,7 @@ mod tests {
             process_memory_unavailable: Some("WSL".into()),
             ..well()
         };
-        assert_eq!(process_memory(&wsl).verdict, Verdict::Limited);
+        assert_eq!(process_memory(&wsl).verdict, CheckStatus::Limited);
     }
 
     #[test]
@@ -295,17 +303,17 @@ mod tests {
         let with = |process_utilization, gpu_percent| {
             process_utilization_of(process_utilization, gpu_percent)
         };
-        assert_eq!(with(Some(true), None).verdict, Verdict::Ok);
-        assert_eq!(with(None, Some(0)).verdict, Verdict::Unknown);
+        assert_eq!(with(Some(true), None).verdict, CheckStatus::Ok);
+        assert_eq!(with(None, Some(0)).verdict, CheckStatus::Unknown);
         let (whole, none) = (with(Some(false), Some(0)), with(Some(false), None));
         assert_eq!(
             (whole.verdict, none.verdict),
-            (Verdict::Limited, Verdict::Limited)
+            (CheckStatus::Limited, CheckStatus::Limited)
         );
         assert_ne!(whole.means, none.means);
     }
 
-    fn process_utilization_of(told: Option<bool>, gpu_percent: Option<u32>) -> Check {
+    fn process_utilization_of(told: Option<bool>, gpu_percent: Option<u32>) -> DoctorCheck {
         let mut sampled = sampled(Gpu {
             gpu_percent,
             ..well()
@@ -316,13 +324,13 @@ mod tests {
 
     #[test]
     fn no_gpu_at_all_is_broken() {
-        let sample = Sample {
+        let sample = NvmlSample {
             gpus: Vec::new(),
             errors: Vec::new(),
         };
-        for place in [Place::Machine, Place::Container(None)] {
+        for place in [Environment::Machine, Environment::Container(None)] {
             let checks = checks(&sample, place);
-            assert_eq!((checks.len(), checks[0].verdict), (1, Verdict::Broken));
+            assert_eq!((checks.len(), checks[0].verdict), (1, CheckStatus::Broken));
         }
     }
 }

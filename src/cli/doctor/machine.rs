@@ -2,7 +2,7 @@
 
 use crate::host::{Cgroups, OpenFileLimit};
 use crate::model::Time;
-use crate::report::doctor::{Check, Topic, Verdict};
+use crate::report::doctor::{CheckStatus, DoctorCheck, Topic};
 use crate::units::Span;
 
 /// 2024-01-01: before it there was no gpumem, so that a clock which says so was never set.
@@ -12,7 +12,7 @@ const FEW_FILES: u64 = 1024;
 
 /// What was found.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Facts {
+pub(super) struct MachineFacts {
     pub(super) cgroups: Option<Cgroups>,
     pub(super) is_initial_cgroup_namespace: Option<bool>,
     pub(super) has_systemd: bool,
@@ -24,7 +24,7 @@ pub(super) struct Facts {
     pub(super) open_files: OpenFileLimit,
 }
 
-pub(super) fn checks(facts: &Facts) -> Vec<Check> {
+pub(super) fn checks(facts: &MachineFacts) -> Vec<DoctorCheck> {
     vec![
         cgroups(facts),
         systemd(facts.has_systemd),
@@ -33,10 +33,10 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
     ]
 }
 
-fn cgroups(facts: &Facts) -> Check {
+fn cgroups(facts: &MachineFacts) -> DoctorCheck {
     let topic = Topic::Cgroups;
     let version = match facts.cgroups {
-        None => return Check::new(topic, Verdict::Unknown, "mounts cannot be read"),
+        None => return DoctorCheck::new(topic, CheckStatus::Unknown, "mounts cannot be read"),
         // What a process is in stands in its own folder, whether or not they are mounted.
         Some(Cgroups::None) => "none mounted",
         Some(Cgroups::V1) => "version 1",
@@ -44,47 +44,47 @@ fn cgroups(facts: &Facts) -> Check {
         Some(Cgroups::Hybrid) => "versions 1 and 2 (hybrid)",
     };
     match facts.is_initial_cgroup_namespace {
-        Some(true) => Check::new(topic, Verdict::Ok, version),
-        Some(false) => Check::new(topic, Verdict::Limited, format!("{version}, in a cgroup namespace"))
+        Some(true) => DoctorCheck::new(topic, CheckStatus::Ok, version),
+        Some(false) => DoctorCheck::new(topic, CheckStatus::Limited, format!("{version}, in a cgroup namespace"))
             .means("paths begin at this container: in which container, pod or job a process runs may not be told")
             .next("run gpumem on the host, or with its cgroups: docker run --cgroupns=host ..."),
-        None => Check::new(topic, Verdict::Ok, format!("{version}; this kernel has no cgroup namespaces")),
+        None => DoctorCheck::new(topic, CheckStatus::Ok, format!("{version}; this kernel has no cgroup namespaces")),
     }
 }
 
-fn systemd(has_systemd: bool) -> Check {
+fn systemd(has_systemd: bool) -> DoctorCheck {
     if has_systemd {
-        Check::new(Topic::Systemd, Verdict::Ok, "runs this system")
+        DoctorCheck::new(Topic::Systemd, CheckStatus::Ok, "runs this system")
     } else {
-        Check::new(
+        DoctorCheck::new(
             Topic::Systemd,
-            Verdict::NotApplicable,
+            CheckStatus::NotApplicable,
             "does not run this system",
         )
         .means("processes are in no units; the recorder is started by other means")
     }
 }
 
-fn clock(facts: &Facts) -> Check {
+fn clock(facts: &MachineFacts) -> DoctorCheck {
     let topic = Topic::Clock;
     let now = facts.now;
     if now < FIRST_DAY {
-        return Check::new(topic, Verdict::Broken, format!("the clock says {now}"))
+        return DoctorCheck::new(topic, CheckStatus::Broken, format!("the clock says {now}"))
             .means("recordings and exemptions with an end go by a wrong date")
             .next("timedatectl set-ntp true    (as root), or set the clock");
     }
     let Some(booted) = facts.booted else {
-        return Check::new(
+        return DoctorCheck::new(
             topic,
-            Verdict::Unknown,
+            CheckStatus::Unknown,
             format!("{now}; the time of boot cannot be read"),
         )
         .means("when processes started is not known");
     };
     if !facts.has_boot_id {
-        return Check::new(
+        return DoctorCheck::new(
             topic,
-            Verdict::Limited,
+            CheckStatus::Limited,
             format!("{now}; this boot has no id"),
         )
         .means("a stored history cannot be told from that of another boot, and is not used");
@@ -97,10 +97,10 @@ fn clock(facts: &Facts) -> Check {
         let asleep = Span::from_seconds(facts.asleep_seconds as f64);
         seen.push_str(&format!(", {asleep} of it asleep"));
     }
-    Check::new(topic, Verdict::Ok, seen)
+    DoctorCheck::new(topic, CheckStatus::Ok, seen)
 }
 
-fn open_files(limit: OpenFileLimit) -> Check {
+fn open_files(limit: OpenFileLimit) -> DoctorCheck {
     let topic = Topic::OpenFiles;
     let number =
         |limit: Option<u64>| limit.map_or_else(|| "any number".to_owned(), |it| it.to_string());
@@ -114,11 +114,11 @@ fn open_files(limit: OpenFileLimit) -> Check {
         )
     };
     if limit.hard.is_some_and(|hard| hard < FEW_FILES) {
-        Check::new(topic, Verdict::Limited, seen)
+        DoctorCheck::new(topic, CheckStatus::Limited, seen)
             .means("one is held open for each process on a GPU; with more of them gpumem is slower")
             .next("raise the limit: ulimit -Hn 4096    (as root), or LimitNOFILE= in the unit")
     } else {
-        Check::new(topic, Verdict::Ok, seen)
+        DoctorCheck::new(topic, CheckStatus::Ok, seen)
     }
 }
 
@@ -126,7 +126,7 @@ fn open_files(limit: OpenFileLimit) -> Check {
 mod tests {
     use super::*;
 
-    const FACTS: Facts = Facts {
+    const FACTS: MachineFacts = MachineFacts {
         cgroups: Some(Cgroups::V2),
         is_initial_cgroup_namespace: Some(true),
         has_systemd: true,
@@ -144,7 +144,7 @@ mod tests {
     fn a_usual_machine_is_well() {
         let checks = checks(&FACTS);
         assert!(
-            checks.iter().all(|it| it.verdict == Verdict::Ok),
+            checks.iter().all(|it| it.verdict == CheckStatus::Ok),
             "{checks:?}"
         );
         assert_eq!(checks[0].seen, "version 2");
@@ -154,15 +154,18 @@ mod tests {
 
     #[test]
     fn a_clock_that_was_never_set_is_broken() {
-        let with = |change: fn(&mut Facts)| {
+        let with = |change: fn(&mut MachineFacts)| {
             let mut facts = FACTS;
             change(&mut facts);
             clock(&facts)
         };
         let unset = with(|it| it.now = Time::from_unix_milliseconds(86_400_000));
-        assert_eq!(unset.verdict, Verdict::Broken);
-        assert_eq!(with(|it| it.booted = None).verdict, Verdict::Unknown);
-        assert_eq!(with(|it| it.has_boot_id = false).verdict, Verdict::Limited);
+        assert_eq!(unset.verdict, CheckStatus::Broken);
+        assert_eq!(with(|it| it.booted = None).verdict, CheckStatus::Unknown);
+        assert_eq!(
+            with(|it| it.has_boot_id = false).verdict,
+            CheckStatus::Limited
+        );
         // Set back since it was booted.
         let back = with(|it| it.booted = Some(it.now.plus_seconds(60.0)));
         assert!(back.seen.ends_with("up 0s"), "{back:?}");
@@ -172,21 +175,21 @@ mod tests {
 
     #[test]
     fn a_cgroup_namespace_and_few_files_are_limits() {
-        let inside = Facts {
+        let inside = MachineFacts {
             is_initial_cgroup_namespace: Some(false),
             ..FACTS
         };
-        assert_eq!(cgroups(&inside).verdict, Verdict::Limited);
-        let unread = Facts {
+        assert_eq!(cgroups(&inside).verdict, CheckStatus::Limited);
+        let unread = MachineFacts {
             cgroups: None,
             ..FACTS
         };
-        assert_eq!(cgroups(&unread).verdict, Verdict::Unknown);
+        assert_eq!(cgroups(&unread).verdict, CheckStatus::Unknown);
         let few = OpenFileLimit {
             soft: Some(64),
             hard: Some(64),
         };
-        assert_eq!(open_files(few).verdict, Verdict::Limited);
+        assert_eq!(open_files(few).verdict, CheckStatus::Limited);
         assert_eq!(open_files(few).seen, "64");
     }
 }

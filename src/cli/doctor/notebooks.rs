@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use super::FILES_TIMEOUT;
 use crate::host::Roots;
 use crate::host::jupyter::{
-    Client, Error, FoundServer, RuntimeFolder, Server, find_runtime_folders,
+    Client, FoundServer, RuntimeFolder, Server, ServerError, find_runtime_folders,
 };
-use crate::report::doctor::{Check, Topic, Verdict};
+use crate::report::doctor::{CheckStatus, DoctorCheck, Topic};
 use crate::units::Span;
 
 /// How long a server has to answer.
@@ -27,7 +27,7 @@ const FAILED: usize = 16;
 /// What was found.
 #[derive(Debug, Default)]
 pub(super) struct Servers {
-    asked: Vec<Asked>,
+    asked: Vec<ProbedServer>,
     /// Files whose server has ended.
     stale: Vec<String>,
     /// Folders that could not be read, with the reason.
@@ -36,10 +36,10 @@ pub(super) struct Servers {
 
 /// A server, and what came of asking it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Asked {
+struct ProbedServer {
     pid: u32,
     url: Option<String>,
-    result: Result<(), Error>,
+    result: Result<(), ServerError>,
 }
 
 /// Finds them and asks each. A folder that hangs holds up none of the others.
@@ -83,7 +83,7 @@ pub(super) fn read(roots: &Roots) -> Servers {
 }
 
 /// Reads a folder and asks its servers, all at once.
-fn read_folder(roots: &Roots, folder: &RuntimeFolder) -> Result<Servers, Error> {
+fn read_folder(roots: &Roots, folder: &RuntimeFolder) -> Result<Servers, ServerError> {
     let files = folder.read(roots)?;
     let asked = thread::scope(|scope| {
         let asking: Vec<_> = files
@@ -101,12 +101,12 @@ fn read_folder(roots: &Roots, folder: &RuntimeFolder) -> Result<Servers, Error> 
     })
 }
 
-fn ask(roots: &Roots, found: FoundServer) -> Asked {
+fn ask(roots: &Roots, found: FoundServer) -> ProbedServer {
     let ask = |server: &Server| {
         let client = Client::new(roots, server)?;
         client.sessions(SERVER_TIME).map(drop)
     };
-    Asked {
+    ProbedServer {
         pid: found.pid,
         url: found.url,
         result: found.server.as_ref().map_err(Clone::clone).and_then(ask),
@@ -130,7 +130,7 @@ impl Servers {
     }
 }
 
-impl Asked {
+impl ProbedServer {
     /// `http://localhost:8888/ (process 50)`.
     fn name(&self) -> String {
         match &self.url {
@@ -141,7 +141,7 @@ impl Asked {
 
     fn why(&self) -> Option<String> {
         Some(match self.result.as_ref().err()? {
-            Error::Timeout { .. } => format!(
+            ServerError::Timeout { .. } => format!(
                 "it did not answer for {}; see whether it hangs",
                 Span(SERVER_TIME)
             ),
@@ -150,7 +150,7 @@ impl Asked {
     }
 }
 
-pub(super) fn checks(servers: Option<Servers>) -> Vec<Check> {
+pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
     let topic = Topic::Notebooks;
     let Some(mut servers) = servers else {
         return vec![super::too_long(topic)];
@@ -158,12 +158,12 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<Check> {
     servers.asked.sort_by_key(|asked| asked.pid);
     servers.stale.sort();
     let answering = servers.asked.iter().filter(|it| it.result.is_ok());
-    let answering: Vec<String> = answering.map(Asked::name).collect();
+    let answering: Vec<String> = answering.map(ProbedServer::name).collect();
     let (verdict, mut seen) = match answering.len() {
-        0 => (Verdict::NotApplicable, "none answers".to_owned()),
-        1 => (Verdict::Ok, format!("1 answers: {}", answering[0])),
+        0 => (CheckStatus::NotApplicable, "none answers".to_owned()),
+        1 => (CheckStatus::Ok, format!("1 answers: {}", answering[0])),
         count => (
-            Verdict::Ok,
+            CheckStatus::Ok,
             format!("{count} answer: {}", some_of(&answering)),
         ),
     };
@@ -177,7 +177,7 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<Check> {
     let limited = |text: &str| {
         // Every error ends with what to do.
         let (seen, next) = text.rsplit_once("; ").unwrap_or((text, ""));
-        let check = Check::new(topic, Verdict::Limited, seen)
+        let check = DoctorCheck::new(topic, CheckStatus::Limited, seen)
             .means("what the kernels of a server that is not asked do is not known");
         if next.is_empty() {
             check
@@ -189,8 +189,8 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<Check> {
     let failed = failed.filter_map(|asked| Some(format!("{}: {}", asked.name(), asked.why()?)));
     let failed: Vec<String> = failed.chain(servers.unread).collect();
     let mut checks = Vec::new();
-    if failed.is_empty() || verdict == Verdict::Ok || !servers.stale.is_empty() {
-        checks.push(Check::new(topic, verdict, seen));
+    if failed.is_empty() || verdict == CheckStatus::Ok || !servers.stale.is_empty() {
+        checks.push(DoctorCheck::new(topic, verdict, seen));
     }
     checks.extend(failed.iter().take(FAILED).map(|text| limited(text)));
     let more = failed.len().saturating_sub(FAILED);
@@ -214,12 +214,12 @@ fn some_of(names: &[String]) -> String {
 mod tests {
     use super::*;
 
-    fn asked(pid: u32, result: Result<(), Error>) -> Asked {
+    fn asked(pid: u32, result: Result<(), ServerError>) -> ProbedServer {
         let url = Some(format!("http://localhost:{pid}/"));
-        Asked { pid, url, result }
+        ProbedServer { pid, url, result }
     }
 
-    fn judged(servers: Servers) -> Vec<(Verdict, String, Vec<String>)> {
+    fn judged(servers: Servers) -> Vec<(CheckStatus, String, Vec<String>)> {
         let checks = checks(Some(servers)).into_iter();
         checks.map(|it| (it.verdict, it.seen, it.next)).collect()
     }
@@ -229,16 +229,16 @@ mod tests {
         let request = "GET api/sessions";
         let failed = [
             (
-                Error::Https {
+                ServerError::Https {
                     why: "corrupt message".to_owned(),
                 },
                 "HTTPS",
             ),
-            (Error::Password, "password only"),
-            (Error::Refused { request }, "refused"),
-            (Error::Timeout { request }, "did not answer for 3s"),
+            (ServerError::Password, "password only"),
+            (ServerError::Refused { request }, "refused"),
+            (ServerError::Timeout { request }, "did not answer for 3s"),
             (
-                Error::NotListening {
+                ServerError::NotListening {
                     pid: 9,
                     port: 9,
                     is_known: true,
@@ -253,10 +253,14 @@ mod tests {
                 ..Servers::default()
             });
             let (verdict, seen, _) = &judged[0];
-            assert_eq!(*verdict, Verdict::Ok);
+            assert_eq!(*verdict, CheckStatus::Ok);
             assert_eq!(seen, "1 answers: http://localhost:8/ (process 8)");
             let (verdict, seen, next) = &judged[1];
-            assert_eq!((*verdict, next.len()), (Verdict::Limited, 1), "{judged:?}");
+            assert_eq!(
+                (*verdict, next.len()),
+                (CheckStatus::Limited, 1),
+                "{judged:?}"
+            );
             assert!(seen.starts_with("http://localhost:9/ (process 9): "));
             assert!(seen.contains(words) && !seen.contains(';'), "{seen}");
         }
@@ -265,12 +269,12 @@ mod tests {
     #[test]
     fn where_none_runs_nothing_is_amiss() {
         let none = judged(Servers::default());
-        assert_eq!(none[0].0, Verdict::NotApplicable);
+        assert_eq!(none[0].0, CheckStatus::NotApplicable);
         let stale = judged(Servers {
             stale: vec!["/rt/jpserver-7.json".to_owned()],
             ..Servers::default()
         });
-        assert_eq!(stale[0].0, Verdict::NotApplicable);
+        assert_eq!(stale[0].0, CheckStatus::NotApplicable);
         assert!(stale[0].1.ends_with("ended: /rt/jpserver-7.json"));
         let unread = judged(Servers {
             unread: vec!["/rt does not answer; see whether its server hangs".to_owned()],
@@ -279,9 +283,9 @@ mod tests {
         assert_eq!(unread.len(), 1);
         assert_eq!(
             (unread[0].0, unread[0].1.as_str()),
-            (Verdict::Limited, "/rt does not answer")
+            (CheckStatus::Limited, "/rt does not answer")
         );
-        assert_eq!(checks(None)[0].verdict, Verdict::Unknown);
+        assert_eq!(checks(None)[0].verdict, CheckStatus::Unknown);
     }
 
     #[test]
@@ -294,7 +298,7 @@ mod tests {
                         if pid > 30 {
                             Ok(())
                         } else {
-                            Err(Error::Password)
+                            Err(ServerError::Password)
                         },
                     )
                 })

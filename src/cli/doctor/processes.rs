@@ -2,13 +2,13 @@
 
 use rustix::io::Errno;
 
-use crate::host::{Hidepid, Rights, Sight};
+use crate::host::{Hidepid, Rights, Visibility};
 use crate::model::snapshot::PidNamespace;
-use crate::report::doctor::{Check, Topic, Verdict};
+use crate::report::doctor::{CheckStatus, DoctorCheck, Topic};
 
 /// What was found.
 #[derive(Debug)]
-pub(super) struct Facts<'a> {
+pub(super) struct ProcessFacts<'a> {
     pub(super) namespace: Option<PidNamespace>,
     pub(super) rights: Rights,
     pub(super) hidepid: Option<Hidepid>,
@@ -17,7 +17,7 @@ pub(super) struct Facts<'a> {
     pub(super) kernel: Option<&'a str>,
 }
 
-pub(super) fn checks(facts: &Facts<'_>) -> Vec<Check> {
+pub(super) fn checks(facts: &ProcessFacts<'_>) -> Vec<DoctorCheck> {
     vec![
         pid_namespace(facts.namespace),
         descriptors(facts.rights),
@@ -27,26 +27,26 @@ pub(super) fn checks(facts: &Facts<'_>) -> Vec<Check> {
     ]
 }
 
-fn pid_namespace(namespace: Option<PidNamespace>) -> Check {
+fn pid_namespace(namespace: Option<PidNamespace>) -> DoctorCheck {
     let topic = Topic::PidNamespace;
     match namespace {
         Some(PidNamespace::Host) => {
-            Check::new(topic, Verdict::Ok, "the host's: NVML's pids are those seen here")
+            DoctorCheck::new(topic, CheckStatus::Ok, "the host's: NVML's pids are those seen here")
         }
         // RM gave the host's pids everywhere until 535.104; later ones translate, not all of them.
-        Some(PidNamespace::Container) => Check::new(topic, Verdict::Limited, "a container's")
+        Some(PidNamespace::Container) => DoctorCheck::new(topic, CheckStatus::Limited, "a container's")
             .means(
                 "NVML's pids may be the host's: only one whose process holds a GPU's file open is believed, \
                  the others are unresolved, and the rules dead and unattributed are undecided",
             )
             .next("run gpumem on the host, or in a container with its pids: docker run --pid=host ..."),
-        None => Check::new(topic, Verdict::Unknown, "the link self/ns/pid of proc cannot be read")
+        None => DoctorCheck::new(topic, CheckStatus::Unknown, "the link self/ns/pid of proc cannot be read")
             .means("pids are treated as a container's: nobody is accused by number alone")
             .next("mount -t proc proc /proc    (as root)"),
     }
 }
 
-fn descriptors(rights: Rights) -> Check {
+fn descriptors(rights: Rights) -> DoctorCheck {
     let topic = Topic::Descriptors;
     let who = if rights.is_root { "root" } else { "not root" };
     let capability = match rights.can_trace {
@@ -55,22 +55,23 @@ fn descriptors(rights: Rights) -> Check {
         None => "",
     };
     let tried = match (rights.other_user, rights.first) {
-        (Sight::Seen, Sight::Refused) => {
+        (Visibility::Seen, Visibility::Refused) => {
             "another user's process was looked into, and pid 1 refused"
         }
-        (Sight::Seen, _) => "another user's process was looked into",
-        (Sight::Refused, _) => "another user's process refused",
-        (Sight::Nobody, Sight::Seen) => "no other user's process is there; pid 1 was looked into",
-        (Sight::Nobody, Sight::Refused) => "pid 1 refused",
-        (Sight::Nobody, Sight::Nobody) => "no process was there to try it on",
+        (Visibility::Seen, _) => "another user's process was looked into",
+        (Visibility::Refused, _) => "another user's process refused",
+        (Visibility::Nobody, Visibility::Seen) => {
+            "no other user's process is there; pid 1 was looked into"
+        }
+        (Visibility::Nobody, Visibility::Refused) => "pid 1 refused",
+        (Visibility::Nobody, Visibility::Nobody) => "no process was there to try it on",
     };
     let seen = format!("{who}{capability}: {tried}");
     match (rights.other_user, rights.first) {
-        (Sight::Seen, Sight::Seen | Sight::Nobody) | (Sight::Nobody, Sight::Seen) => {
-            Check::new(topic, Verdict::Ok, seen)
-        }
-        (Sight::Refused, _) | (_, Sight::Refused) => {
-            let check = Check::new(topic, Verdict::Limited, seen).means(if rights.other_user == Sight::Seen {
+        (Visibility::Seen, Visibility::Seen | Visibility::Nobody)
+        | (Visibility::Nobody, Visibility::Seen) => DoctorCheck::new(topic, CheckStatus::Ok, seen),
+        (Visibility::Refused, _) | (_, Visibility::Refused) => {
+            let check = DoctorCheck::new(topic, CheckStatus::Limited, seen).means(if rights.other_user == Visibility::Seen {
                 "whether some processes hold a GPU's file open is unknown: those may be hidden holders"
             } else {
                 "whether another's process holds a GPU's file open is unknown: hidden holders are not found"
@@ -85,16 +86,24 @@ fn descriptors(rights: Rights) -> Check {
                     .next("give the container the capability: docker run --cap-add SYS_PTRACE ..."),
             }
         }
-        (Sight::Nobody, Sight::Nobody) => Check::new(topic, Verdict::Unknown, seen),
+        (Visibility::Nobody, Visibility::Nobody) => {
+            DoctorCheck::new(topic, CheckStatus::Unknown, seen)
+        }
     }
 }
 
-fn hidepid(hidepid: Option<Hidepid>, rights: Rights) -> Check {
+fn hidepid(hidepid: Option<Hidepid>, rights: Rights) -> DoctorCheck {
     let topic = Topic::Hidepid;
     let hides = match hidepid {
-        None => return Check::new(topic, Verdict::Unknown, "no proc file system is mounted"),
+        None => {
+            return DoctorCheck::new(
+                topic,
+                CheckStatus::Unknown,
+                "no proc file system is mounted",
+            );
+        }
         Some(Hidepid::Off) => {
-            return Check::new(topic, Verdict::Ok, "off: all processes are seen");
+            return DoctorCheck::new(topic, CheckStatus::Ok, "off: all processes are seen");
         }
         Some(Hidepid::NoAccess) => "noaccess: what is in others' folders is hidden",
         Some(Hidepid::Invisible) => "invisible: others' processes are hidden",
@@ -102,18 +111,18 @@ fn hidepid(hidepid: Option<Hidepid>, rights: Rights) -> Check {
     };
     // proc(5): root, who may trace all, sees all; so does the group of the option gid.
     if rights.can_trace == Some(true) {
-        return Check::new(topic, Verdict::Ok, format!("{hides}, not from you"));
+        return DoctorCheck::new(topic, CheckStatus::Ok, format!("{hides}, not from you"));
     }
-    Check::new(topic, Verdict::Limited, hides)
+    DoctorCheck::new(topic, CheckStatus::Limited, hides)
         .means("owner, command and state of others' processes on a GPU are not known")
         .next("run gpumem as root, or as root: mount -o remount,hidepid=0 /proc")
 }
 
 /// Yama forbids to attach, and gpumem only reads (`Documentation/admin-guide/LSM/Yama.rst`).
-fn ptrace_scope(scope: Option<u8>) -> Check {
+fn ptrace_scope(scope: Option<u8>) -> DoctorCheck {
     let topic = Topic::PtraceScope;
     let Some(scope) = scope else {
-        return Check::new(topic, Verdict::NotApplicable, "this kernel has no Yama");
+        return DoctorCheck::new(topic, CheckStatus::NotApplicable, "this kernel has no Yama");
     };
     let name = match scope {
         0 => "classic",
@@ -122,27 +131,27 @@ fn ptrace_scope(scope: Option<u8>) -> Check {
         3 => "nobody",
         _ => "of a later kernel",
     };
-    Check::new(
+    DoctorCheck::new(
         topic,
-        Verdict::Ok,
+        CheckStatus::Ok,
         format!("{scope}, {name}; does not hinder gpumem"),
     )
     .means("it is about debuggers, which attach; gpumem only reads")
 }
 
-fn pidfd(answer: Result<(), Errno>, kernel: Option<&str>) -> Check {
+fn pidfd(answer: Result<(), Errno>, kernel: Option<&str>) -> DoctorCheck {
     let topic = Topic::Pidfd;
     let kernel = kernel.unwrap_or("of unknown version");
     match answer {
-        Ok(()) => Check::new(
+        Ok(()) => DoctorCheck::new(
             topic,
-            Verdict::Ok,
+            CheckStatus::Ok,
             format!("pidfd_open works, Linux {kernel}"),
         ),
         Err(errno) => {
-            let check = Check::new(
+            let check = DoctorCheck::new(
                 topic,
-                Verdict::Limited,
+                CheckStatus::Limited,
                 format!("pidfd_open: {errno}, Linux {kernel}"),
             )
             .means("a process cannot be held by its identity, so that none can be ended safely");
@@ -162,14 +171,14 @@ mod tests {
     const ROOT: Rights = Rights {
         is_root: true,
         can_trace: Some(true),
-        first: Sight::Seen,
-        other_user: Sight::Seen,
+        first: Visibility::Seen,
+        other_user: Visibility::Seen,
     };
     const USER: Rights = Rights {
         is_root: false,
         can_trace: Some(false),
-        first: Sight::Refused,
-        other_user: Sight::Refused,
+        first: Visibility::Refused,
+        other_user: Visibility::Refused,
     };
 
     #[test]
@@ -182,16 +191,16 @@ mod tests {
             })
             .verdict
         };
-        use Sight::{Nobody, Refused, Seen};
+        use Visibility::{Nobody, Refused, Seen};
         for (first, other, verdict) in [
-            (Seen, Seen, Verdict::Ok),
-            (Nobody, Seen, Verdict::Ok),
-            (Seen, Nobody, Verdict::Ok),
-            (Seen, Refused, Verdict::Limited),
-            (Refused, Seen, Verdict::Limited),
-            (Refused, Nobody, Verdict::Limited),
-            (Nobody, Refused, Verdict::Limited),
-            (Nobody, Nobody, Verdict::Unknown),
+            (Seen, Seen, CheckStatus::Ok),
+            (Nobody, Seen, CheckStatus::Ok),
+            (Seen, Nobody, CheckStatus::Ok),
+            (Seen, Refused, CheckStatus::Limited),
+            (Refused, Seen, CheckStatus::Limited),
+            (Refused, Nobody, CheckStatus::Limited),
+            (Nobody, Refused, CheckStatus::Limited),
+            (Nobody, Nobody, CheckStatus::Unknown),
         ] {
             assert_eq!(with(first, other), verdict, "{first:?} {other:?}");
         }
@@ -210,33 +219,36 @@ mod tests {
 
     #[test]
     fn hidepid_hides_nothing_from_root() {
-        assert_eq!(hidepid(Some(Hidepid::Off), USER).verdict, Verdict::Ok);
+        assert_eq!(hidepid(Some(Hidepid::Off), USER).verdict, CheckStatus::Ok);
         for option in [Hidepid::NoAccess, Hidepid::Invisible, Hidepid::Ptraceable] {
-            assert_eq!(hidepid(Some(option), USER).verdict, Verdict::Limited);
-            assert_eq!(hidepid(Some(option), ROOT).verdict, Verdict::Ok);
+            assert_eq!(hidepid(Some(option), USER).verdict, CheckStatus::Limited);
+            assert_eq!(hidepid(Some(option), ROOT).verdict, CheckStatus::Ok);
         }
-        assert_eq!(hidepid(None, ROOT).verdict, Verdict::Unknown);
+        assert_eq!(hidepid(None, ROOT).verdict, CheckStatus::Unknown);
     }
 
     #[test]
     fn another_namespace_and_a_missing_call_are_limits() {
-        assert_eq!(pid_namespace(Some(PidNamespace::Host)).verdict, Verdict::Ok);
+        assert_eq!(
+            pid_namespace(Some(PidNamespace::Host)).verdict,
+            CheckStatus::Ok
+        );
         let container = pid_namespace(Some(PidNamespace::Container));
-        assert_eq!(container.verdict, Verdict::Limited);
+        assert_eq!(container.verdict, CheckStatus::Limited);
         assert!(container.next[0].contains("--pid=host"));
-        assert_eq!(pid_namespace(None).verdict, Verdict::Unknown);
+        assert_eq!(pid_namespace(None).verdict, CheckStatus::Unknown);
 
-        assert_eq!(pidfd(Ok(()), None).verdict, Verdict::Ok);
+        assert_eq!(pidfd(Ok(()), None).verdict, CheckStatus::Ok);
         let old = pidfd(Err(Errno::NOSYS), Some("4.18"));
-        assert!(old.verdict == Verdict::Limited && old.next[0].contains("5.3"));
+        assert!(old.verdict == CheckStatus::Limited && old.next[0].contains("5.3"));
         assert!(pidfd(Err(Errno::PERM), None).next[0].contains("seccomp"));
     }
 
     #[test]
     fn no_scope_of_yama_hinders() {
         for scope in [0, 1, 2, 3, 9] {
-            assert_eq!(ptrace_scope(Some(scope)).verdict, Verdict::Ok);
+            assert_eq!(ptrace_scope(Some(scope)).verdict, CheckStatus::Ok);
         }
-        assert_eq!(ptrace_scope(None).verdict, Verdict::NotApplicable);
+        assert_eq!(ptrace_scope(None).verdict, CheckStatus::NotApplicable);
     }
 }

@@ -13,19 +13,19 @@ use super::super::config;
 use super::super::store::{self, Surveyed};
 use crate::model::Time;
 use crate::model::snapshot::Host;
-use crate::report::doctor::{Check, Topic, Verdict};
+use crate::report::doctor::{CheckStatus, DoctorCheck, Topic};
 use crate::units::{Bytes, Span};
 
 /// The configuration: the files that there are, and what they come to or what is wrong with them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Configuration {
     files: Vec<PathBuf>,
-    outcome: Result<Rules, String>,
+    outcome: Result<ConfigSummary, String>,
 }
 
 /// What a configuration comes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Rules {
+struct ConfigSummary {
     all: usize,
     run: usize,
     keeps: usize,
@@ -39,7 +39,7 @@ pub(super) fn read_configuration(global: &Global) -> Configuration {
         files,
         outcome: outcome.map(|config| {
             let rules = config.rules.rules();
-            Rules {
+            ConfigSummary {
                 all: rules.len(),
                 run: rules.iter().filter(|rule| rule.is_run()).count(),
                 keeps: config.rules.keeps().len(),
@@ -48,7 +48,7 @@ pub(super) fn read_configuration(global: &Global) -> Configuration {
     }
 }
 
-pub(super) fn configuration(configuration: Option<Configuration>) -> Check {
+pub(super) fn configuration(configuration: Option<Configuration>) -> DoctorCheck {
     let topic = Topic::Configuration;
     let Some(Configuration { files, outcome }) = configuration else {
         return super::too_long(topic);
@@ -56,7 +56,7 @@ pub(super) fn configuration(configuration: Option<Configuration>) -> Check {
     let rules = match outcome {
         Ok(rules) => rules,
         Err(error) => {
-            return Check::new(topic, Verdict::Broken, error)
+            return DoctorCheck::new(topic, CheckStatus::Broken, error)
                 .means("check and watch do not start with it")
                 .next("put it right, then: gpumem config check");
         }
@@ -77,20 +77,20 @@ pub(super) fn configuration(configuration: Option<Configuration>) -> Check {
     if rules.keeps > 0 {
         seen.push_str(&format!(", exemptions: {}", rules.keeps));
     }
-    Check::new(topic, Verdict::Ok, seen)
+    DoctorCheck::new(topic, CheckStatus::Ok, seen)
 }
 
 /// The stored history, and where it would be written.
 #[derive(Debug)]
-pub(super) struct History {
+pub(super) struct StoredHistory {
     stores: Vec<Surveyed>,
     /// Where `record --store` writes, and whether this user may.
     to_write: Option<(PathBuf, bool)>,
 }
 
-pub(super) fn read_history(global: &Global, host: &Host, now: Time) -> History {
+pub(super) fn read_history(global: &Global, host: &Host, now: Time) -> StoredHistory {
     let survey = store::survey(global, host, now);
-    History {
+    StoredHistory {
         stores: survey.stores,
         to_write: survey.to_write.map(|folder| {
             let may = may_write(&folder);
@@ -108,9 +108,9 @@ fn may_write(folder: &Path) -> bool {
     })
 }
 
-pub(super) fn history(history: Option<History>) -> Check {
+pub(super) fn history(history: Option<StoredHistory>) -> DoctorCheck {
     let topic = Topic::Store;
-    let Some(History { stores, to_write }) = history else {
+    let Some(StoredHistory { stores, to_write }) = history else {
         return super::too_long(topic);
     };
     let describe = |store: &Surveyed| {
@@ -124,9 +124,9 @@ pub(super) fn history(history: Option<History>) -> Check {
     let readable = |store: &&Surveyed| store.bytes.is_ok();
     if let Some(open) = stores.iter().filter(readable).find(|it| !it.is_trusted) {
         let name = open.folder.display();
-        return Check::new(
+        return DoctorCheck::new(
             topic,
-            Verdict::Limited,
+            CheckStatus::Limited,
             format!("{name} is open to others, and not used"),
         )
         .means("who may write to a history may make it up")
@@ -134,7 +134,7 @@ pub(super) fn history(history: Option<History>) -> Check {
     }
     if let Some(fresh) = stores.iter().find(|it| it.is_fresh) {
         let seen = format!("{}; a recorder is at work", describe(fresh));
-        return Check::new(topic, Verdict::Ok, seen);
+        return DoctorCheck::new(topic, CheckStatus::Ok, seen);
     }
     let no_news = [ErrorKind::NotFound, ErrorKind::PermissionDenied];
     let strange = stores
@@ -143,14 +143,14 @@ pub(super) fn history(history: Option<History>) -> Check {
         .filter(|(_, error)| !no_news.contains(&error.kind()));
     if let Some((store, error)) = strange {
         let seen = format!("{}: {error}", store.folder.display());
-        return Check::new(topic, Verdict::Limited, seen)
+        return DoctorCheck::new(topic, CheckStatus::Limited, seen)
             .means("check and watch know only what they see themselves");
     }
     let seen = stores.iter().find(readable).map_or_else(
         || "none".to_owned(),
         |store| format!("{}; no recorder is at work", describe(store)),
     );
-    let check = Check::new(topic, Verdict::Limited, seen)
+    let check = DoctorCheck::new(topic, CheckStatus::Limited, seen)
         .means("a short check cannot decide rules that need minutes of history");
     match to_write {
         None => check.next("there is no HOME to keep it in: gpumem record --store --store-dir DIR"),
@@ -170,7 +170,7 @@ pub(super) fn history(history: Option<History>) -> Check {
 mod tests {
     use super::*;
 
-    fn outcome(outcome: Result<Rules, String>, files: &[&str]) -> Check {
+    fn outcome(outcome: Result<ConfigSummary, String>, files: &[&str]) -> DoctorCheck {
         configuration(Some(Configuration {
             files: files.iter().map(PathBuf::from).collect(),
             outcome,
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_configuration_says_what_it_comes_to() {
-        let rules = Rules {
+        let rules = ConfigSummary {
             all: 13,
             run: 12,
             keeps: 2,
@@ -188,7 +188,7 @@ mod tests {
             outcome(Ok(rules), &["/etc/gpumem/config.toml"]).seen,
             "/etc/gpumem/config.toml; 13 rules, 1 of them switched off, exemptions: 2"
         );
-        let plain = Rules {
+        let plain = ConfigSummary {
             all: 12,
             run: 12,
             keeps: 0,
@@ -200,9 +200,9 @@ mod tests {
         let broken = outcome(Err("/x:3: sample: no".to_owned()), &["/x"]);
         assert_eq!(
             (broken.verdict, broken.seen.as_str()),
-            (Verdict::Broken, "/x:3: sample: no")
+            (CheckStatus::Broken, "/x:3: sample: no")
         );
-        assert_eq!(configuration(None).verdict, Verdict::Unknown);
+        assert_eq!(configuration(None).verdict, CheckStatus::Unknown);
     }
 
     fn surveyed(bytes: Result<u64, ErrorKind>, age: Option<f64>) -> Surveyed {
@@ -215,8 +215,8 @@ mod tests {
         }
     }
 
-    fn judged(stores: Vec<Surveyed>, to_write: Option<bool>) -> Check {
-        history(Some(History {
+    fn judged(stores: Vec<Surveyed>, to_write: Option<bool>) -> DoctorCheck {
+        history(Some(StoredHistory {
             stores,
             to_write: to_write.map(|may| ("/s".into(), may)),
         }))
@@ -228,12 +228,12 @@ mod tests {
         assert_eq!(
             (well.verdict, well.seen.as_str()),
             (
-                Verdict::Ok,
+                CheckStatus::Ok,
                 "/s, 1.0 MiB, last snapshot 5s ago; a recorder is at work"
             )
         );
         let old = judged(vec![surveyed(Ok(1 << 20), None)], Some(true));
-        assert_eq!(old.verdict, Verdict::Limited);
+        assert_eq!(old.verdict, CheckStatus::Limited);
         assert!(
             old.seen
                 .ends_with("nothing of this boot; no recorder is at work")
@@ -257,7 +257,7 @@ mod tests {
         let check = judged(vec![open], Some(true));
         assert_eq!(
             (check.verdict, check.next[0].as_str()),
-            (Verdict::Limited, "chmod go-w /s")
+            (CheckStatus::Limited, "chmod go-w /s")
         );
     }
 

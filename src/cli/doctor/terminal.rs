@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal as _};
 
 use super::super::args::Color;
 use super::super::watch::locale_is_utf8;
-use crate::report::doctor::{Check, Topic, Verdict};
+use crate::report::doctor::{CheckStatus, DoctorCheck, Topic};
 
 /// The longest that is shown of a variable.
 const MOST_CHARACTERS: usize = 64;
@@ -58,13 +58,13 @@ fn variable(name: &str) -> Option<String> {
     Some(text)
 }
 
-pub(super) fn checks(terminal: &Terminal) -> [Check; 2] {
+pub(super) fn checks(terminal: &Terminal) -> [DoctorCheck; 2] {
     [colour(terminal), screen(terminal)]
 }
 
-fn colour(terminal: &Terminal) -> Check {
+fn colour(terminal: &Terminal) -> DoctorCheck {
     let topic = Topic::Colour;
-    let ok = |seen: String| Check::new(topic, Verdict::Ok, seen);
+    let ok = |seen: String| DoctorCheck::new(topic, CheckStatus::Ok, seen);
     let term = terminal.term.as_deref().unwrap_or_default();
     match terminal.asked {
         Color::Always => return ok("on, by --color".to_owned()),
@@ -72,7 +72,7 @@ fn colour(terminal: &Terminal) -> Check {
         Color::Auto => {}
     }
     if term == "dumb" {
-        return Check::new(topic, Verdict::Limited, "off, TERM=dumb")
+        return DoctorCheck::new(topic, CheckStatus::Limited, "off, TERM=dumb")
             .means("a terminal without a screen: watch does not start on it")
             .next("export TERM=xterm-256color, where the terminal can do more");
     }
@@ -85,10 +85,10 @@ fn colour(terminal: &Terminal) -> Check {
             "" => seen.to_owned(),
             term => format!("{seen}; TERM={term}"),
         };
-        return Check::new(topic, Verdict::NotApplicable, seen);
+        return DoctorCheck::new(topic, CheckStatus::NotApplicable, seen);
     }
     if term.is_empty() {
-        return Check::new(topic, Verdict::Limited, "on, though TERM is not set")
+        return DoctorCheck::new(topic, CheckStatus::Limited, "on, though TERM is not set")
             .means("what the terminal can do is not known")
             .next("export TERM=xterm-256color");
     }
@@ -100,7 +100,7 @@ fn colour(terminal: &Terminal) -> Check {
     ok(format!("on, {depth}, TERM={term}"))
 }
 
-fn screen(terminal: &Terminal) -> Check {
+fn screen(terminal: &Terminal) -> DoctorCheck {
     let topic = Topic::Screen;
     let locale = terminal.locale.as_deref().unwrap_or("no locale is set");
     let size = terminal.size.map_or_else(
@@ -108,9 +108,9 @@ fn screen(terminal: &Terminal) -> Check {
         |(columns, lines)| format!("{columns}x{lines}"),
     );
     if !terminal.is_utf8 {
-        return Check::new(
+        return DoctorCheck::new(
             topic,
-            Verdict::Limited,
+            CheckStatus::Limited,
             format!("{size}, {locale}, not UTF-8"),
         )
         .means("watch draws with ASCII only")
@@ -120,11 +120,11 @@ fn screen(terminal: &Terminal) -> Check {
     match terminal.size {
         Some((columns, lines)) if columns < LEAST_SIZE.0 || lines < LEAST_SIZE.1 => {
             let (columns, lines) = LEAST_SIZE;
-            Check::new(topic, Verdict::Limited, seen)
+            DoctorCheck::new(topic, CheckStatus::Limited, seen)
                 .means(format!("watch shows its tables from {columns}x{lines} on"))
                 .next("make the terminal larger")
         }
-        _ => Check::new(topic, Verdict::Ok, seen),
+        _ => DoctorCheck::new(topic, CheckStatus::Ok, seen),
     }
 }
 
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    fn with(change: impl FnOnce(&mut Terminal)) -> [(Verdict, String); 2] {
+    fn with(change: impl FnOnce(&mut Terminal)) -> [(CheckStatus, String); 2] {
         let mut terminal = terminal();
         change(&mut terminal);
         checks(&terminal).map(|check| (check.verdict, check.seen))
@@ -157,13 +157,16 @@ mod tests {
         assert_eq!(
             colour,
             (
-                Verdict::Ok,
+                CheckStatus::Ok,
                 "on, 256 colours, TERM=xterm-256color".to_owned()
             )
         );
         assert_eq!(
             screen,
-            (Verdict::Ok, "120x40, Unicode, LANG=en_US.UTF-8".to_owned())
+            (
+                CheckStatus::Ok,
+                "120x40, Unicode, LANG=en_US.UTF-8".to_owned()
+            )
         );
     }
 
@@ -173,28 +176,28 @@ mod tests {
         for (change, verdict, seen) in [
             (
                 (|it| it.asked = Color::Never) as fn(&mut Terminal),
-                Verdict::Ok,
+                CheckStatus::Ok,
                 "off, by --color",
             ),
-            (|it| it.no_color = true, Verdict::Ok, "off, by NO_COLOR"),
+            (|it| it.no_color = true, CheckStatus::Ok, "off, by NO_COLOR"),
             (
                 |it| it.term = Some("dumb".to_owned()),
-                Verdict::Limited,
+                CheckStatus::Limited,
                 "off, TERM=dumb",
             ),
             (
                 |it| it.term = None,
-                Verdict::Limited,
+                CheckStatus::Limited,
                 "on, though TERM is not set",
             ),
             (
                 |it| it.is_terminal = false,
-                Verdict::NotApplicable,
+                CheckStatus::NotApplicable,
                 "off, standard output is no terminal; TERM=xterm-256color",
             ),
             (
                 |it| it.colorterm = Some("truecolor".to_owned()),
-                Verdict::Ok,
+                CheckStatus::Ok,
                 "on, 24 bits, TERM=xterm-256color",
             ),
         ] {
@@ -204,8 +207,11 @@ mod tests {
 
     #[test]
     fn a_small_screen_and_a_locale_without_unicode_are_limits() {
-        assert_eq!(with(|it| it.size = Some((39, 40)))[1].0, Verdict::Limited);
-        assert_eq!(with(|it| it.size = Some((40, 10)))[1].0, Verdict::Ok);
+        assert_eq!(
+            with(|it| it.size = Some((39, 40)))[1].0,
+            CheckStatus::Limited
+        );
+        assert_eq!(with(|it| it.size = Some((40, 10)))[1].0, CheckStatus::Ok);
         let [_, screen] = with(|it| {
             it.is_utf8 = false;
             it.locale = None;

@@ -3,20 +3,20 @@
 //! What there is not is wrong usage, and the message lists what there is; what cannot be told because a
 //! GPU could not be read is blindness.
 
-use crate::cli::{Misuse, unreadable};
+use crate::cli::{UsageError, unreadable};
 use crate::explain;
 use crate::model::finding::Finding;
 use crate::model::{Gpu, Snapshot, Time};
 use crate::rules;
 
-use super::Seen;
+use super::SampledHistory;
 
 /// More processes, or findings, than this are not listed in a message.
 const MOST_LISTED: usize = 8;
 
 /// What was typed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Target {
+pub(super) enum TypedTarget {
     /// `4242`.
     Pid(u32),
     /// `gpu:0`.
@@ -29,22 +29,22 @@ pub(super) enum Target {
 
 /// What it is; with the finding, where one was asked about.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Found {
+pub(super) enum ExplainSubject {
     /// A process, by pid.
     Process(u32, Option<Finding>),
     /// A GPU, by its place in the last snapshot.
     Gpu(usize, Option<Finding>),
 }
 
-impl Target {
+impl TypedTarget {
     /// Understands what was typed.
     ///
     /// # Errors
     ///
     /// It is none of these.
-    pub(super) fn parse(typed: &str) -> Result<Self, Misuse> {
+    pub(super) fn parse(typed: &str) -> Result<Self, UsageError> {
         let misuse = || {
-            Misuse(format!(
+            UsageError(format!(
                 "{typed:?} is no process, GPU or finding; write 4242, gpu:0, GPU-… or an id that \
                  `gpumem check --json` prints"
             ))
@@ -71,14 +71,18 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// [`Misuse`] where there is no such thing; another error where that could not be told.
-    pub(super) fn find(&self, seen: &Seen, last: &Snapshot) -> anyhow::Result<Found> {
+    /// [`UsageError`] where there is no such thing; another error where that could not be told.
+    pub(super) fn find(
+        &self,
+        seen: &SampledHistory,
+        last: &Snapshot,
+    ) -> anyhow::Result<ExplainSubject> {
         match self {
             Self::Pid(pid) => find_pid(*pid, seen, last),
             Self::Index(index) => {
                 let place = last.gpus.iter().position(|gpu| gpu.index == *index);
                 let place = place.ok_or_else(|| no_such_gpu(&format!("gpu:{index}"), last))?;
-                Ok(Found::Gpu(place, None))
+                Ok(ExplainSubject::Gpu(place, None))
             }
             Self::Uuid(uuid) => find_uuid(uuid, last).map_err(Into::into),
             Self::Finding(id) => find_finding(id, seen, last).map_err(Into::into),
@@ -86,8 +90,8 @@ impl Target {
     }
 
     /// What should be said of how it was found.
-    pub(super) fn notes(&self, found: &Found, last: &Snapshot) -> Vec<String> {
-        let (Self::Uuid(uuid), Found::Gpu(place, _)) = (self, found) else {
+    pub(super) fn notes(&self, found: &ExplainSubject, last: &Snapshot) -> Vec<String> {
+        let (Self::Uuid(uuid), ExplainSubject::Gpu(place, _)) = (self, found) else {
             return Vec::new();
         };
         let Some(gpu) = last.gpus.get(*place).filter(|_| uuid.starts_with("mig")) else {
@@ -120,10 +124,10 @@ fn begins(uuid: &str, typed: &str) -> bool {
         .is_some_and(|start| start.eq_ignore_ascii_case(typed))
 }
 
-fn find_pid(pid: u32, seen: &Seen, last: &Snapshot) -> anyhow::Result<Found> {
+fn find_pid(pid: u32, seen: &SampledHistory, last: &Snapshot) -> anyhow::Result<ExplainSubject> {
     let is_listed = |gpu: &Gpu| gpu.processes.iter().flatten().any(|row| row.pid == pid);
     if last.gpus.iter().any(is_listed) || last.process(pid).is_some() {
-        return Ok(Found::Process(pid, None));
+        return Ok(ExplainSubject::Process(pid, None));
     }
     let mut message = match seen.courses.last_on_gpu(pid) {
         Some((time, gpu)) => {
@@ -146,10 +150,10 @@ fn find_pid(pid: u32, seen: &Seen, last: &Snapshot) -> anyhow::Result<Found> {
             "{message}; but not every GPU could be read: see `gpumem ps`"
         ));
     }
-    Err(Misuse(message).into())
+    Err(UsageError(message).into())
 }
 
-fn find_uuid(typed: &str, last: &Snapshot) -> Result<Found, Misuse> {
+fn find_uuid(typed: &str, last: &Snapshot) -> Result<ExplainSubject, UsageError> {
     let has = |gpu: &Gpu| {
         let own = gpu.uuid.as_deref();
         let mig = gpu.mig_devices.iter().filter_map(|mig| mig.uuid.as_deref());
@@ -160,13 +164,13 @@ fn find_uuid(typed: &str, last: &Snapshot) -> Result<Found, Misuse> {
         .collect();
     match places[..] {
         [] => Err(no_such_gpu(typed, last)),
-        [place] => Ok(Found::Gpu(place, None)),
+        [place] => Ok(ExplainSubject::Gpu(place, None)),
         _ => {
             let which: Vec<String> = places
                 .iter()
                 .map(|&at| format!("gpu:{}", last.gpus[at].index))
                 .collect();
-            Err(Misuse(format!(
+            Err(UsageError(format!(
                 "{typed} is the beginning of more than one UUID ({}); write more of it",
                 which.join(", ")
             )))
@@ -174,7 +178,11 @@ fn find_uuid(typed: &str, last: &Snapshot) -> Result<Found, Misuse> {
     }
 }
 
-fn find_finding(id: &str, seen: &Seen, last: &Snapshot) -> Result<Found, Misuse> {
+fn find_finding(
+    id: &str,
+    seen: &SampledHistory,
+    last: &Snapshot,
+) -> Result<ExplainSubject, UsageError> {
     let exact = seen.findings().find(|finding| *finding.id == *id);
     let finding = match exact {
         Some(finding) => finding,
@@ -185,7 +193,7 @@ fn find_finding(id: &str, seen: &Seen, last: &Snapshot) -> Result<Found, Misuse>
                 [finding] => finding,
                 [] => return Err(no_such_finding(id, seen, last)),
                 _ => {
-                    return Err(Misuse(format!(
+                    return Err(UsageError(format!(
                         "{id} is the beginning of more than one finding's id: {}; write more of it",
                         ids(found.into_iter())
                     )));
@@ -197,13 +205,13 @@ fn find_finding(id: &str, seen: &Seen, last: &Snapshot) -> Result<Found, Misuse>
     let found = match &finding.process {
         Some(process) => {
             let is_there = explain::is_there(process.identity, last);
-            is_there.then_some(Found::Process(process.pid, asked))
+            is_there.then_some(ExplainSubject::Process(process.pid, asked))
         }
         None => {
             let on = finding.gpus.first();
             let is_it = |gpu: &Gpu| on.is_some_and(|on| on.index == gpu.index);
             let place = last.gpus.iter().position(is_it);
-            place.map(|place| Found::Gpu(place, asked))
+            place.map(|place| ExplainSubject::Gpu(place, asked))
         }
     };
     found.ok_or_else(|| {
@@ -211,21 +219,21 @@ fn find_finding(id: &str, seen: &Seen, last: &Snapshot) -> Result<Found, Misuse>
             Some(at) => format!("ceased at {}", clock(at)),
             None => "is about what the last snapshot does not show".to_owned(),
         };
-        Misuse(format!(
+        UsageError(format!(
             "{id} {since}, and its process or GPU is not there any more; {}",
             what_there_is(last)
         ))
     })
 }
 
-fn no_such_finding(id: &str, seen: &Seen, last: &Snapshot) -> Misuse {
-    let mut standing = seen.engine.standing().peekable();
+fn no_such_finding(id: &str, seen: &SampledHistory, last: &Snapshot) -> UsageError {
+    let mut standing = seen.engine.active_findings().peekable();
     let there = if standing.peek().is_none() {
         format!("there is none now; {}", what_there_is(last))
     } else {
         format!("there are {}", ids(standing))
     };
-    Misuse(format!(
+    UsageError(format!(
         "{id:?} is no finding's id, process or GPU (write 4242 or gpu:0); {there}"
     ))
 }
@@ -234,7 +242,7 @@ fn ids<'f>(findings: impl Iterator<Item = &'f Finding>) -> String {
     list(findings.map(|finding| finding.id.to_string()).collect())
 }
 
-fn no_such_gpu(typed: &str, last: &Snapshot) -> Misuse {
+fn no_such_gpu(typed: &str, last: &Snapshot) -> UsageError {
     let known: Vec<String> = last
         .gpus
         .iter()
@@ -248,7 +256,7 @@ fn no_such_gpu(typed: &str, last: &Snapshot) -> Misuse {
     } else {
         format!("there are {}", list(known))
     };
-    Misuse(format!("{typed}: there is no such GPU; {there}"))
+    UsageError(format!("{typed}: there is no such GPU; {there}"))
 }
 
 /// Who is on the GPUs: `there are 4242 (python train.py, ann) on GPU 0, …`.
@@ -297,23 +305,23 @@ mod tests {
     #[test]
     fn what_is_typed_is_a_pid_a_gpu_or_a_finding() {
         for (typed, target) in [
-            ("4242", Target::Pid(4242)),
-            ("0", Target::Pid(0)),
-            ("gpu:0", Target::Index(0)),
-            ("GPU:12", Target::Index(12)),
-            ("GPU-3f", Target::Uuid("gpu-3f".into())),
-            ("gpu:GPU-3F", Target::Uuid("gpu-3f".into())),
-            ("mig-1", Target::Uuid("mig-1".into())),
+            ("4242", TypedTarget::Pid(4242)),
+            ("0", TypedTarget::Pid(0)),
+            ("gpu:0", TypedTarget::Index(0)),
+            ("GPU:12", TypedTarget::Index(12)),
+            ("GPU-3f", TypedTarget::Uuid("gpu-3f".into())),
+            ("gpu:GPU-3F", TypedTarget::Uuid("gpu-3f".into())),
+            ("mig-1", TypedTarget::Uuid("mig-1".into())),
             (
                 "idle:GPU-3f:42:7",
-                Target::Finding("idle:GPU-3f:42:7".into()),
+                TypedTarget::Finding("idle:GPU-3f:42:7".into()),
             ),
-            ("idle", Target::Finding("idle".into())),
+            ("idle", TypedTarget::Finding("idle".into())),
         ] {
-            assert_eq!(Target::parse(typed).ok(), Some(target), "{typed}");
+            assert_eq!(TypedTarget::parse(typed).ok(), Some(target), "{typed}");
         }
         for wrong in ["", "99999999999", "gpu:", "gpu:x", "gpu:-1"] {
-            let error = Target::parse(wrong).unwrap_err().to_string();
+            let error = TypedTarget::parse(wrong).unwrap_err().to_string();
             assert!(error.contains("write 4242, gpu:0"), "{error}");
         }
     }

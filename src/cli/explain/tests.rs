@@ -9,8 +9,8 @@ use crate::report::style::Style;
 use crate::units::GIB;
 
 /// What was seen of a scene over so many steps.
-fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> Seen {
-    let mut seen = Seen::new(Settings::default());
+fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> SampledHistory {
+    let mut seen = SampledHistory::new(RuleSet::default());
     for step in 0..steps {
         change(scene, step);
         seen.observe(scene.step().clone());
@@ -20,12 +20,12 @@ fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> 
 
 /// The page about what was typed.
 #[track_caller]
-fn page(seen: &Seen, typed: &str) -> (Report, String) {
+fn page(seen: &SampledHistory, typed: &str) -> (ExplainReport, String) {
     let last = seen.last.as_ref().unwrap();
-    let target = Target::parse(typed).unwrap();
+    let target = TypedTarget::parse(typed).unwrap();
     let found = target.find(seen, last).unwrap();
     let report = report(&target, &found, seen.known(last));
-    let look = Look {
+    let look = PageStyle {
         width: 80,
         style: Style::default(),
         ascii: false,
@@ -35,8 +35,8 @@ fn page(seen: &Seen, typed: &str) -> (Report, String) {
 }
 
 #[track_caller]
-fn refused(seen: &Seen, typed: &str) -> (Exit, String) {
-    let target = Target::parse(typed).unwrap();
+fn refused(seen: &SampledHistory, typed: &str) -> (Exit, String) {
+    let target = TypedTarget::parse(typed).unwrap();
     let error = target.find(seen, seen.last.as_ref().unwrap()).unwrap_err();
     (Exit::of(&error), format!("{error:#}"))
 }
@@ -138,7 +138,7 @@ fn what_there_is_not_is_wrong_usage_and_the_message_says_what_there_is() {
     // It may be on the GPU that cannot be read.
     scene.gpu(1).processes = None;
     seen.observe(scene.step().clone());
-    assert_eq!(refused(&seen, "9").0, Exit::Blind);
+    assert_eq!(refused(&seen, "9").0, Exit::CannotMeasure);
     let (report, text) = page(&seen, "gpu:1");
     assert!(is_blind(&report));
     assert!(text.contains("could not be read"), "{text}");

@@ -14,7 +14,7 @@ use rustix::process::geteuid;
 
 use super::interrupt::Interrupt;
 use super::text;
-use crate::cli::{complain, config, store};
+use crate::cli::{config, store, warn};
 use crate::host::Roots;
 use crate::model::{Snapshot, Time};
 use crate::reclaim::ledger::{Actor, Deed, Failure};
@@ -107,13 +107,13 @@ pub(super) struct TerminalObserver {
 impl Observer for TerminalObserver {
     fn intended(&mut self, _: usize, deed: &Deed) {
         let words = text::deed(deed);
-        complain(&words);
+        warn(&words);
         self.sent.push(words);
     }
 
     fn failed(&mut self, _: usize, failures: &[Failure]) {
         let words = text::failures(failures);
-        complain(&words);
+        warn(&words);
         if let Some(last) = self.sent.last_mut() {
             *last = format!("{last} ({words})");
         }

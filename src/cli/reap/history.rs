@@ -1,10 +1,10 @@
 //! `gpumem reap --history`: what was done, by the ledger.
 
-use super::json::History;
+use super::json::ReapHistory;
 use super::text;
 use crate::cli::args::Global;
 use crate::cli::exit::Exit;
-use crate::cli::{complain, print, store, style, terminal_width};
+use crate::cli::{print, store, style, terminal_width, warn};
 use crate::reclaim::ledger::{self, PastAct};
 use crate::report::escape::escape;
 use crate::report::style::Style;
@@ -14,17 +14,17 @@ pub(super) fn run(json: bool, global: &Global) -> anyhow::Result<Exit> {
     let path = store::state()?.join(ledger::FILE_NAME);
     let past = ledger::read(&path, ledger::MOST_READ_BYTES)?;
     let name = path.display().to_string();
-    let history = History::new(name.as_str().into(), past);
+    let history = ReapHistory::new(name.as_str().into(), past);
     if json {
         print(&history.to_json()?)?;
         return Ok(Exit::Clean);
     }
     if history.is_cut {
-        complain(&format!("{name} is long; only its end is shown"));
+        warn(&format!("{name} is long; only its end is shown"));
     }
     if history.unread_lines > 0 {
         let count = history.unread_lines;
-        complain(&format!("{name}: {count} damaged lines were passed over"));
+        warn(&format!("{name}: {count} damaged lines were passed over"));
     }
     if history.acts.is_empty() {
         print(&format!("nothing was done so far ({})\n", escape(&name)))?;
@@ -34,7 +34,7 @@ pub(super) fn run(json: bool, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-fn table(history: &History, width: Option<usize>, style: Style) -> String {
+fn table(history: &ReapHistory, width: Option<usize>, style: Style) -> String {
     let mut table = Table::new(&[
         ("TIME", Align::Left),
         ("BY", Align::Left),

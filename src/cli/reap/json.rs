@@ -9,18 +9,18 @@ use crate::model::Time;
 use crate::model::finding::Undecided;
 use crate::model::json;
 use crate::model::snapshot::ReadError;
-use crate::reclaim::ledger::{Past, PastAct};
+use crate::reclaim::ledger::{LedgerSummary, PastAct};
 use crate::reclaim::{Outcome, Plan, Refused, Target};
 
-/// The `schema` of a [`Report`].
+/// The `schema` of a [`ReapReport`].
 pub const SCHEMA: &str = "gpumem.reap/1";
-/// The `schema` of a [`History`].
+/// The `schema` of a [`ReapHistory`].
 pub const HISTORY: &str = "gpumem.history/1";
 
 /// What a reaper came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Status {
+pub enum ReapStatus {
     /// There is a plan, and nothing was sent.
     Planned,
     /// All that was asked for is ended, and the memory is back.
@@ -37,7 +37,7 @@ pub enum Status {
 /// it failed. Units are in the names. What is not known is absent or `null`, never 0. A reader ignores
 /// fields that it does not know.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
-pub struct Report {
+pub struct ReapReport {
     /// Format and major version.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
@@ -48,7 +48,7 @@ pub struct Report {
     /// `planned`: nothing was sent, the exit code is 0; `done`, 0: all is ended and its memory back;
     /// `incomplete`, 1; `interrupted`: by a signal, which ends gpumem; `error`, 1, 2 or 3: errors says
     /// why.
-    pub status: Status,
+    pub status: ReapStatus,
     /// What should come back in all, in bytes; `null` where it is not known of one target.
     pub expected_bytes: Option<u64>,
     /// What came back, in bytes; `null` where nothing was carried out.
@@ -73,7 +73,7 @@ pub struct Planned {
     pub outcome: Option<Outcome>,
 }
 
-impl Report {
+impl ReapReport {
     /// A plan that is not carried out so far.
     pub fn new(plan: Plan, undecided: Vec<Undecided>, errors: Vec<ReadError>) -> Self {
         let expected = plan.targets.iter().map(|target| target.bytes);
@@ -81,7 +81,7 @@ impl Report {
             schema: SCHEMA,
             time: Some(plan.time),
             is_replay: false,
-            status: Status::Planned,
+            status: ReapStatus::Planned,
             expected_bytes: expected.sum(),
             freed_bytes: None,
             targets: plan
@@ -104,7 +104,7 @@ impl Report {
             schema: SCHEMA,
             time: None,
             is_replay: false,
-            status: Status::Error,
+            status: ReapStatus::Error,
             expected_bytes: None,
             freed_bytes: None,
             targets: Vec::new(),
@@ -118,7 +118,7 @@ impl Report {
 
     /// Says that it failed, and why.
     pub fn fail(&mut self, error: &str) {
-        self.status = Status::Error;
+        self.status = ReapStatus::Error;
         self.errors.push(ReadError {
             gpu: None,
             call: "reap".into(),
@@ -151,7 +151,7 @@ impl Report {
 /// What `gpumem reap --history --json` prints: what was done, by the ledger. Units are in the names.
 /// What is not known is absent or `null`, never 0. A reader ignores fields that it does not know.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
-pub struct History {
+pub struct ReapHistory {
     /// Format and major version.
     #[schemars(extend("const" = HISTORY))]
     pub schema: &'static str,
@@ -165,9 +165,9 @@ pub struct History {
     pub acts: Vec<PastAct>,
 }
 
-impl History {
+impl ReapHistory {
     /// What is written of it.
-    pub fn new(ledger: Arc<str>, past: Past) -> Self {
+    pub fn new(ledger: Arc<str>, past: LedgerSummary) -> Self {
         Self {
             schema: HISTORY,
             ledger,

@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::policy_from_args;
-use crate::cli::args::{Global, Reap};
+use crate::cli::args::{Global, ReapArgs};
 use crate::cli::store::{self, Fed};
-use crate::cli::{complain, config, recorded, warn_of_damage};
+use crate::cli::{config, recorded, warn, warn_of_damage};
 use crate::config::Config;
 use crate::host::{Guarded, Ourselves, Roots, read_guarded, read_ourselves};
 use crate::model::family::families;
@@ -21,11 +21,11 @@ use crate::model::{Process, Snapshot};
 use crate::reclaim::plan::{PlanInput, pids};
 use crate::reclaim::policy::Keeps;
 use crate::reclaim::{Exempt, Guard, Plan, Policy, Targets, plan};
-use crate::rules::keep::{Keep, exempt_processes, may_exempt};
-use crate::rules::{Engine, Settings};
+use crate::rules::exemption::{Exemption, exempt_processes, may_exempt};
+use crate::rules::{Engine, RuleSet};
 use crate::source::Source as _;
 use crate::source::live::Live;
-use crate::source::replay::Pace;
+use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 
 /// How long this machine is looked at where nothing is known of its past.
@@ -51,7 +51,7 @@ pub(super) struct Observation {
 #[derive(Clone, Debug)]
 pub(in crate::cli) struct Spared {
     /// What it keeps.
-    pub(in crate::cli) keeps: Vec<Keep>,
+    pub(in crate::cli) keeps: Vec<Exemption>,
     /// Programs that are never touched.
     pub(in crate::cli) never: Vec<Arc<str>>,
 }
@@ -91,7 +91,7 @@ impl Observation {
     /// # Errors
     ///
     /// Where there is nothing to see, or what was typed makes no sense.
-    pub(super) fn new(args: &Reap, global: &Global) -> anyhow::Result<Self> {
+    pub(super) fn new(args: &ReapArgs, global: &Global) -> anyhow::Result<Self> {
         let Config {
             mut rules, reap, ..
         } = config::load(global)?;
@@ -105,7 +105,7 @@ impl Observation {
         let needed = store::longest(&rules);
         let mut engine = Engine::new(rules);
         let mut live = None;
-        let snapshot = match recorded(&args.recorded, Pace::AsFast)? {
+        let snapshot = match recorded(&args.recorded, PlaybackPace::AsFast)? {
             Some(mut replay) => {
                 let mut last = None;
                 while let Some(snapshot) = replay.next()? {
@@ -150,7 +150,7 @@ impl Observation {
     /// # Errors
     ///
     /// A GPU was named that there is not, or /proc does not tell who gpumem itself is.
-    pub(super) fn plan(&self, args: &Reap) -> anyhow::Result<(Plan, Guard)> {
+    pub(super) fn plan(&self, args: &ReapArgs) -> anyhow::Result<(Plan, Guard)> {
         let rows = policy_from_args::rows(args);
         rows.check_gpus(&self.snapshot.gpus)?;
         let findings = self.engine.findings();
@@ -175,7 +175,7 @@ impl Observation {
 }
 
 /// The rules whose doubts are of account to who asked.
-pub(in crate::cli) fn concerned(targets: &Targets, rules: &Settings) -> Vec<Arc<str>> {
+pub(in crate::cli) fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<str>> {
     let rules = rules.rules().iter();
     rules
         .filter(|rule| targets.concerns(rule.name(), rule.kind()))
@@ -237,7 +237,7 @@ pub(in crate::cli) fn plan_there(mut policy: Policy, scene: PlanSource<'_>) -> (
     let facts: BTreeMap<u32, Guarded> = snapshot
         .processes
         .iter()
-        .filter_map(|process| Some((process.pid, told(process)?)))
+        .filter_map(|process| Some((process.pid, as_guarded(process)?)))
         .collect();
     let seen = PlanInput {
         findings: scene.findings,
@@ -249,7 +249,7 @@ pub(in crate::cli) fn plan_there(mut policy: Policy, scene: PlanSource<'_>) -> (
 }
 
 /// What a recording tells of a process.
-fn told(process: &Process) -> Option<Guarded> {
+fn as_guarded(process: &Process) -> Option<Guarded> {
     Some(Guarded {
         start_ticks: process.start_ticks?,
         state: process.state,
@@ -272,7 +272,7 @@ fn told(process: &Process) -> Option<Guarded> {
 fn watch(
     live: &mut Live,
     engine: &mut Engine,
-    (args, targets): (&Reap, &Targets),
+    (args, targets): (&ReapArgs, &Targets),
     fed: Fed,
 ) -> anyhow::Result<Snapshot> {
     let is_named = targets.is_named();
@@ -283,7 +283,7 @@ fn watch(
     };
     let patience = args.window.unwrap_or(usual);
     if !is_named && io::stderr().is_terminal() {
-        complain(&format!("looking for {patience} (--window)"));
+        warn(&format!("looking for {patience} (--window)"));
     }
     let mut first = None;
     loop {

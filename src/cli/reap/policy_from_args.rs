@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::cli::args::Reap;
+use crate::cli::args::ReapArgs;
 use crate::cli::selection::Selection;
 use crate::reclaim::policy::{NamedProcesses, ProcessNames};
-use crate::reclaim::{FindingSelector, Limits, Policy, Targets};
+use crate::reclaim::{FindingSelector, Policy, TargetLimits, Targets};
 use crate::rules::rule::Rule;
-use crate::rules::setting::Value;
-use crate::rules::{Settings, UnknownRule, serves};
+use crate::rules::setting::TomlValue;
+use crate::rules::{RuleSet, UnknownRule, serves};
 
 /// What a plan is about: what is named, unless a kind or a rule is asked for as well.
-pub(super) fn targets(args: &Reap) -> Targets {
+pub(super) fn targets(args: &ReapArgs) -> Targets {
     let names = ProcessNames {
         pids: args.pid.clone(),
         notebooks: shared(&args.notebook),
@@ -31,14 +31,14 @@ pub(super) fn targets(args: &Reap) -> Targets {
 }
 
 /// Which rows are meant, by `--gpu`, `--user` and `--where`.
-pub(super) fn rows(args: &Reap) -> Selection {
+pub(super) fn rows(args: &ReapArgs) -> Selection {
     Selection::new(&args.gpu, &args.user, &args.terms)
 }
 
 /// What was typed, but for what a selector means of a snapshot. Whom the configuration spares is not in it.
-pub(super) fn policy_from_args(args: &Reap) -> Policy {
+pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
     Policy {
-        limits: Limits {
+        limits: TargetLimits {
             selected: None,
             older_than: args.older_than.map(|span| span.0),
             min_bytes: args.min.map(|bytes| bytes.0),
@@ -59,7 +59,7 @@ pub(super) fn policy_from_args(args: &Reap) -> Policy {
 /// # Errors
 ///
 /// A rule was named that there is not.
-pub(super) fn switch_on(rules: &mut Settings, args: &Reap) -> Result<(), UnknownRule> {
+pub(super) fn switch_on(rules: &mut RuleSet, args: &ReapArgs) -> Result<(), UnknownRule> {
     // The error is the same; what is selected is not wanted.
     rules.clone().select(&args.rule)?;
     let is_asked = |rule: &dyn Rule| {
@@ -69,7 +69,7 @@ pub(super) fn switch_on(rules: &mut Settings, args: &Reap) -> Result<(), Unknown
     let asked: Vec<Arc<str>> = asked.map(|rule| Arc::clone(rule.name())).collect();
     for name in &asked {
         if let Some(rule) = rules.rule_mut(name) {
-            rule.set("enabled", Value::Flag(true));
+            rule.set("enabled", TomlValue::Flag(true));
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use crate::report::escape::escape;
 
 /// Where a refusal is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::cli) enum Place {
+pub(in crate::cli) enum RefusalPlace {
     /// `gpumem reap`.
     Reap,
     /// `gpumem kill`.
@@ -24,22 +24,22 @@ pub(in crate::cli) enum Place {
 
 /// Who reads it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::cli) struct Reader {
-    pub(in crate::cli) place: Place,
+pub(in crate::cli) struct RefusalReader {
+    pub(in crate::cli) place: RefusalPlace,
     /// There is nobody with more rights to become.
     pub(in crate::cli) is_root: bool,
 }
 
-impl Reader {
+impl RefusalReader {
     /// Whoever runs gpumem.
-    pub(in crate::cli) fn at(place: Place) -> Self {
+    pub(in crate::cli) fn at(place: RefusalPlace) -> Self {
         let is_root = geteuid().is_root();
         Self { place, is_root }
     }
 }
 
 /// What is skipped, and why.
-pub(in crate::cli) fn refusal(refused: &Refused, reader: Reader) -> String {
+pub(in crate::cli) fn refusal(refused: &Refused, reader: RefusalReader) -> String {
     let mut words = Vec::new();
     if let Some(pid) = refused.pid {
         let mut who = pid.to_string();
@@ -57,11 +57,11 @@ pub(in crate::cli) fn refusal(refused: &Refused, reader: Reader) -> String {
 }
 
 /// Why it is skipped; who it is, the reader knows.
-pub(in crate::cli) fn why(refused: &Refused, reader: Reader) -> String {
+pub(in crate::cli) fn why(refused: &Refused, reader: RefusalReader) -> String {
     let by_name = |flag: &str| match reader.place {
-        Place::Screen => "; select it and press x to kill it by name".to_owned(),
-        Place::Service => String::new(),
-        Place::Reap | Place::Kill => format!("; {flag}"),
+        RefusalPlace::Screen => "; select it and press x to kill it by name".to_owned(),
+        RefusalPlace::Service => String::new(),
+        RefusalPlace::Reap | RefusalPlace::Kill => format!("; {flag}"),
     };
     match &refused.why {
         Why::Protected { pid, protection } if Some(*pid) == refused.pid => {
@@ -91,7 +91,7 @@ pub(in crate::cli) fn why(refused: &Refused, reader: Reader) -> String {
 pub(in crate::cli) fn protected(
     protection: &Protection,
     owner: Option<&str>,
-    reader: Reader,
+    reader: RefusalReader,
 ) -> String {
     let fact = match (protection, owner) {
         (Protection::OtherUser { .. } | Protection::NotPermitted { .. }, Some(owner)) => {
@@ -106,7 +106,7 @@ pub(in crate::cli) fn protected(
 }
 
 /// What a target came to, with what can be done about it.
-pub(in crate::cli) fn outcome(outcome: &Outcome, reader: Reader) -> String {
+pub(in crate::cli) fn outcome(outcome: &Outcome, reader: RefusalReader) -> String {
     match outcome {
         Outcome::Protected { why } => format!("skipped: {}", protected(why, None, reader)),
         outcome => escape(&outcome.to_string()).into_owned(),
@@ -114,11 +114,11 @@ pub(in crate::cli) fn outcome(outcome: &Outcome, reader: Reader) -> String {
 }
 
 /// What its reader can do about a protection.
-fn remedy(protection: &Protection, reader: Reader) -> Option<&'static str> {
+fn remedy(protection: &Protection, reader: RefusalReader) -> Option<&'static str> {
     let of = |flag, key, service| match reader.place {
-        Place::Reap | Place::Kill => Some(flag),
-        Place::Screen => Some(key),
-        Place::Service => service,
+        RefusalPlace::Reap | RefusalPlace::Kill => Some(flag),
+        RefusalPlace::Screen => Some(key),
+        RefusalPlace::Service => service,
     };
     match protection {
         Protection::Graphics => of(
@@ -169,8 +169,8 @@ mod tests {
         Why::Protected { pid, protection }
     }
 
-    const fn reader(place: Place) -> Reader {
-        Reader {
+    const fn reader(place: RefusalPlace) -> RefusalReader {
+        RefusalReader {
             place,
             is_root: false,
         }
@@ -181,14 +181,17 @@ mod tests {
         let words = |place| refusal(&refused(other(70)), reader(place));
         let who = "70 nobody (python a.py): it belongs to nobody; ";
         for (place, remedy) in [
-            (Place::Reap, "add --all-users"),
-            (Place::Kill, "add --all-users"),
-            (Place::Screen, "press a for other users' processes"),
-            (Place::Service, "the service kills it with --all-users"),
+            (RefusalPlace::Reap, "add --all-users"),
+            (RefusalPlace::Kill, "add --all-users"),
+            (RefusalPlace::Screen, "press a for other users' processes"),
+            (
+                RefusalPlace::Service,
+                "the service kills it with --all-users",
+            ),
         ] {
             assert_eq!(words(place), format!("{who}{remedy}"));
         }
-        let kin = refusal(&refused(other(71)), reader(Place::Kill));
+        let kin = refusal(&refused(other(71)), reader(RefusalPlace::Kill));
         assert!(kin.contains("71: it belongs to uid 65534; add"), "{kin}");
     }
 
@@ -209,10 +212,10 @@ mod tests {
                 protection: Protection::Owned { command },
             },
         ] {
-            let screen = refusal(&refused(why.clone()), reader(Place::Screen));
+            let screen = refusal(&refused(why.clone()), reader(RefusalPlace::Screen));
             assert!(!screen.contains("--"), "{screen}");
             assert!(screen.contains("press "), "{screen}");
-            let reap = refusal(&refused(why), reader(Place::Reap));
+            let reap = refusal(&refused(why), reader(RefusalPlace::Reap));
             assert!(reap.contains("--") && !reap.contains("press"), "{reap}");
         }
     }
@@ -223,7 +226,7 @@ mod tests {
         let unknown = Protection::Unknown { what };
         let not_permitted = Protection::NotPermitted { uid: 7 };
         for protection in [unknown, not_permitted] {
-            let mut reader = reader(Place::Reap);
+            let mut reader = reader(RefusalPlace::Reap);
             let words = protected(&protection, None, reader);
             assert!(words.contains("root"), "{words}");
             reader.is_root = true;

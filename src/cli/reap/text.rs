@@ -3,11 +3,11 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-use super::json::{Planned, Report, Status};
-use super::refusal::{self, Reader, protected, refusal};
+use super::json::{Planned, ReapReport, ReapStatus};
+use super::refusal::{self, RefusalReader, protected, refusal};
 use crate::reclaim::guard::Protection;
-use crate::reclaim::ledger::{Deed, Failure, Process};
-use crate::reclaim::target::{Member, Reason, Step};
+use crate::reclaim::ledger::{Deed, Failure, LedgerProcess};
+use crate::reclaim::target::{Reason, Step, TargetProcess};
 use crate::reclaim::{Outcome, Target};
 use crate::report::escape::{escape, fit};
 use crate::report::style::Style;
@@ -17,14 +17,19 @@ use crate::units::Bytes;
 const NAME_COLUMNS: usize = 100;
 
 /// The plan.
-pub(in crate::cli) fn plan(report: &Report, style: Style, reader: Reader) -> String {
+pub(in crate::cli) fn plan(report: &ReapReport, style: Style, reader: RefusalReader) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     let _ = write_plan(&mut out, report, style, reader);
     out
 }
 
-fn write_plan(out: &mut String, report: &Report, style: Style, reader: Reader) -> fmt::Result {
+fn write_plan(
+    out: &mut String,
+    report: &ReapReport,
+    style: Style,
+    reader: RefusalReader,
+) -> fmt::Result {
     for Planned { target, .. } in &report.targets {
         write_target(out, target, style, reader)?;
         writeln!(out)?;
@@ -77,7 +82,7 @@ pub(in crate::cli) fn count(targets: &[&Target]) -> String {
 }
 
 /// Everybody to whom something is sent: the launcher first, then the members.
-fn receivers(target: &Target) -> impl Iterator<Item = &Member> {
+fn receivers(target: &Target) -> impl Iterator<Item = &TargetProcess> {
     target.launcher.iter().chain(&target.members)
 }
 
@@ -114,7 +119,12 @@ pub(in crate::cli) fn title(target: &Target, style: Style) -> String {
     format!("{pid} {owner}: {bytes}{on}: {}", short(&leader.name))
 }
 
-fn write_target(out: &mut String, target: &Target, style: Style, reader: Reader) -> fmt::Result {
+fn write_target(
+    out: &mut String,
+    target: &Target,
+    style: Style,
+    reader: RefusalReader,
+) -> fmt::Result {
     if lead(target).is_none() {
         return Ok(());
     }
@@ -150,7 +160,7 @@ fn write_target(out: &mut String, target: &Target, style: Style, reader: Reader)
 }
 
 /// One of several to whom something is sent: who it is, and what it holds by itself.
-fn receiver(member: &Member, target: &Target) -> String {
+fn receiver(member: &TargetProcess, target: &Target) -> String {
     let is_launcher = target.launcher.as_ref() == Some(member);
     let bytes: Option<u64> = member.gpus.iter().map(|gpu| gpu.used_bytes).sum();
     let holds = match bytes {
@@ -176,12 +186,12 @@ pub(super) fn why(target: &Target) -> String {
 }
 
 /// The member that is named for all.
-pub(super) fn lead(target: &Target) -> Option<&Member> {
+pub(super) fn lead(target: &Target) -> Option<&TargetProcess> {
     let leader = target.members.iter().find(|it| it.pid == target.leader);
     leader.or(target.members.first())
 }
 
-pub(super) fn owner(member: &Member) -> String {
+pub(super) fn owner(member: &TargetProcess) -> String {
     match &member.user {
         Some(user) => escape(user).into_owned(),
         None => format!("uid {}", member.uid),
@@ -198,7 +208,7 @@ pub(super) fn numbers(numbers: &[u32]) -> String {
 }
 
 /// A step, in words.
-fn in_words(step: &Step, target: &Target, reader: Reader) -> String {
+fn in_words(step: &Step, target: &Target, reader: RefusalReader) -> String {
     match step.advice() {
         Some(command) => {
             let command = Arc::clone(command);
@@ -226,12 +236,12 @@ pub(in crate::cli) fn failures(failures: &[Failure]) -> String {
 }
 
 /// What a target came to, a line.
-pub(in crate::cli) fn outcome(target: &Target, outcome: &Outcome, reader: Reader) -> String {
+pub(in crate::cli) fn outcome(target: &Target, outcome: &Outcome, reader: RefusalReader) -> String {
     format!("{}: {}\n", target.leader, refusal::outcome(outcome, reader))
 }
 
 /// Who was made to go on, whom an earlier gpumem had stopped; `None` where nobody was.
-pub(super) fn resumed(processes: &[Process]) -> Option<String> {
+pub(super) fn resumed(processes: &[LedgerProcess]) -> Option<String> {
     let pids: Vec<u32> = processes.iter().map(|it| it.pid).collect();
     (!pids.is_empty()).then(|| {
         let pids = numbers(&pids);
@@ -240,11 +250,11 @@ pub(super) fn resumed(processes: &[Process]) -> Option<String> {
 }
 
 /// What all of it came to, a line.
-pub(super) fn total(report: &Report) -> String {
+pub(super) fn total(report: &ReapReport) -> String {
     let freed = Bytes(report.freed());
     let (ended, all) = (report.ended(), report.targets.len());
     let interrupted = match report.status {
-        Status::Interrupted => "; interrupted",
+        ReapStatus::Interrupted => "; interrupted",
         _ => "",
     };
     format!("freed {freed}; {ended} of {all} done{interrupted}\n")

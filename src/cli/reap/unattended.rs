@@ -30,15 +30,15 @@ use self::service::Service;
 use super::execute::{actor, tools};
 use super::observe::Spared;
 use super::policy_from_args;
-use crate::cli::args::{Global, Reap as Args};
+use crate::cli::args::{Global, ReapArgs as Args};
 use crate::cli::exit::Exit;
-use crate::cli::{complain, config, live, store, unreadable};
-use crate::config::{Config, Reap};
+use crate::cli::{config, live, store, unreadable, warn};
+use crate::config::{Config, ReapConfig};
 use crate::host::{Guarded, Roots, read_guarded, read_ourselves};
 use crate::model::{Snapshot, Time};
 use crate::reclaim::ledger::{self, Actor};
 use crate::reclaim::{Guard, Tools, Warnings};
-use crate::rules::{Engine, Settings};
+use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 
 /// Who was warned, in the directory of state.
@@ -82,7 +82,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     let (notices, to_tell) = sync_channel(MOST_NOTICES);
     let (ask, asks) = sync_channel(1);
     let service = Service::of_environment();
-    hear_signals(events.clone())?;
+    listen_for_signals(events.clone())?;
     let telling = events.clone();
     spawn("telling", move || notifier::run(&to_tell, &telling))?;
     let sampling = events.clone();
@@ -97,7 +97,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     spawn("sampling", move || {
         sampler::run(open, sample, interval, &asks, &sampling);
     })?;
-    let mut watch = Watch {
+    let mut watch = ServiceLoop {
         global,
         service,
         config,
@@ -124,7 +124,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
         match heard.recv_timeout(turn) {
             Ok(Event::Signal(SIGHUP)) => watch.reload(),
             Ok(Event::Signal(_)) => break,
-            Ok(event) => watch.hear(event)?,
+            Ok(event) => watch.handle(event)?,
             Err(RecvTimeoutError::Timeout) if is_acting => {
                 // One that was asked for and has not come is asked for already.
                 let _ = ask.try_send(());
@@ -136,7 +136,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     }
     watch.service.stopping();
     if let Some(target) = watch.scheduler.as_ref().and_then(ReapScheduler::target) {
-        complain(&format!(
+        warn(&format!(
             "stopped while killing {}: signals already sent are in the ledger, no more will be sent",
             target.leader
         ));
@@ -164,7 +164,7 @@ fn opening(
             quiet: false,
         };
         if let Err(error) = store::feed(&mut engine, &live, ask) {
-            complain(&format!("{error}; nothing is known of the past"));
+            warn(&format!("{error}; nothing is known of the past"));
         }
         let opened = Event::Opened {
             engine: Box::new(engine),
@@ -181,7 +181,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()>
         .with_context(|| format!("cannot start a thread for {name}"))
 }
 
-fn hear_signals(events: SyncSender<Event>) -> anyhow::Result<()> {
+fn listen_for_signals(events: SyncSender<Event>) -> anyhow::Result<()> {
     // Caught, a limit on file sizes is an error of the write.
     let mut signals =
         Signals::new([SIGINT, SIGTERM, SIGHUP, SIGXFSZ]).context("cannot catch signals")?;
@@ -195,7 +195,7 @@ fn hear_signals(events: SyncSender<Event>) -> anyhow::Result<()> {
 }
 
 /// What the loop knows.
-struct Watch<'a> {
+struct ServiceLoop<'a> {
     global: &'a Global,
     service: Service,
     config: Config,
@@ -213,12 +213,12 @@ struct Watch<'a> {
     pulse: Instant,
 }
 
-impl Watch<'_> {
-    fn hear(&mut self, event: Event) -> anyhow::Result<()> {
+impl ServiceLoop<'_> {
+    fn handle(&mut self, event: Event) -> anyhow::Result<()> {
         match event {
             Event::NotOpened(error) => {
                 self.set_status(&error);
-                self.say_once(Some(format!("{error}; trying on")));
+                self.print_once(Some(format!("{error}; trying on")));
             }
             Event::Opened {
                 mut engine,
@@ -230,7 +230,7 @@ impl Watch<'_> {
                 let path = self.machine.folder.join(WARNINGS);
                 let (warnings, error) = Warnings::open(&path, boot_id);
                 if let Some(error) = error {
-                    complain(&error.to_string());
+                    warn(&error.to_string());
                 }
                 let settings = (self.config.rules.clone(), self.config.reap.clone());
                 self.scheduler = Some(ReapScheduler::new(*engine, settings, warnings));
@@ -239,7 +239,7 @@ impl Watch<'_> {
             Event::Told(told) => {
                 if let (Some(scheduler), Some((time, at))) = (&mut self.scheduler, self.last) {
                     let now = time.plus_seconds(at.elapsed().as_secs_f64());
-                    scheduler.told(*told, now, &mut self.machine);
+                    scheduler.delivered(*told, now, &mut self.machine);
                 }
             }
             Event::Signal(_) => {}
@@ -257,7 +257,7 @@ impl Watch<'_> {
             format!("cannot read every GPU{error}; nothing is done where nothing is seen")
         });
         let is_blind = blind.is_some();
-        self.say_once(blind.clone());
+        self.print_once(blind.clone());
         let Some(scheduler) = &mut self.scheduler else {
             return;
         };
@@ -274,10 +274,10 @@ impl Watch<'_> {
     }
 
     /// Complains of what is not as it was.
-    fn say_once(&mut self, text: Option<String>) {
+    fn print_once(&mut self, text: Option<String>) {
         match &text {
-            Some(text) if self.said.as_ref() != Some(text) => complain(text),
-            None if self.said.is_some() => complain("every GPU can be read"),
+            Some(text) if self.said.as_ref() != Some(text) => warn(text),
+            None if self.said.is_some() => warn("every GPU can be read"),
             _ => {}
         }
         self.said = text;
@@ -308,11 +308,11 @@ impl Watch<'_> {
                     scheduler.reconfigure(config.rules.clone(), config.reap.clone());
                 }
                 self.config = config;
-                complain("the configuration was read again");
+                warn("the configuration was read again");
             }
             Err(error) => {
                 let error = anyhow::Error::from(error);
-                complain(&format!("{error:#}; what was in force stays so"));
+                warn(&format!("{error:#}; what was in force stays so"));
             }
         }
         if self.is_ready {
@@ -342,7 +342,7 @@ impl LocalSystem<'_> {
     fn open(&self) -> anyhow::Result<Tools> {
         let (tools, resumed) = tools(&self.folder)?;
         if let Some(words) = resumed {
-            complain(&words);
+            warn(&words);
         }
         Ok(tools)
     }
@@ -351,8 +351,8 @@ impl LocalSystem<'_> {
 impl System for LocalSystem<'_> {
     fn guard(
         &mut self,
-        rules: &Settings,
-        reap: &Reap,
+        rules: &RuleSet,
+        reap: &ReapConfig,
         snapshot: &Snapshot,
     ) -> Result<Guard, String> {
         let ourselves = read_ourselves(&self.roots).map_err(|error| error.to_string())?;
@@ -377,12 +377,12 @@ impl System for LocalSystem<'_> {
         }
     }
 
-    fn tell(&mut self, notice: Notice) -> bool {
+    fn notify(&mut self, notice: Notice) -> bool {
         self.notices.try_send(notice).is_ok()
     }
 
     fn log(&mut self, text: &str) {
-        complain(text);
+        warn(text);
     }
 
     fn tools(&mut self) -> Result<Tools, String> {

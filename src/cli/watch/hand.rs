@@ -7,23 +7,23 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cli::complain;
 use crate::cli::reap::execute::{actor, tools_here};
-use crate::cli::reap::json::Report;
+use crate::cli::reap::json::ReapReport;
 use crate::cli::reap::observe::{PlanSource, Spared, concerned, plan_here, plan_there};
-use crate::cli::reap::refusal::{Place, Reader};
+use crate::cli::reap::refusal::{RefusalPlace, RefusalReader};
 use crate::cli::reap::text;
+use crate::cli::warn;
 use crate::config::Config;
 use crate::model::family::{families, member};
 use crate::model::{Snapshot, Time};
 use crate::reclaim::ledger::{self, Actor, Deed, Failure};
 use crate::reclaim::plan::Why;
 use crate::reclaim::{
-    Executor, FindingSelector, Guard, JudgedSample, Observer, Outcome, Plan, Policy, Progress,
+    ActProgress, Executor, FindingSelector, Guard, JudgedSample, Observer, Outcome, Plan, Policy,
     Refused, Target, Targets,
 };
 use crate::report::style::Style;
-use crate::rules::{Settings, serves};
+use crate::rules::{RuleSet, serves};
 use crate::units::Span;
 use crate::watch::hand::{Ask, Hand, News, Proposal, Question, Scope, Sight, Stage};
 
@@ -36,7 +36,7 @@ const YES: Duration = Duration::from_secs(30);
 
 /// Makes plans, and carries them out on this machine.
 pub(super) struct Acting {
-    rules: Settings,
+    rules: RuleSet,
     spared: Spared,
     is_recording: bool,
     /// The number of the last plan, who decided whom it may touch, and who would act.
@@ -104,8 +104,8 @@ impl Acting {
             }
         };
         plan.refused.append(&mut gone);
-        let report = Report::new(plan.clone(), undecided, snapshot.errors.clone());
-        let (style, reader) = (Style::default(), Reader::at(Place::Screen));
+        let report = ReapReport::new(plan.clone(), undecided, snapshot.errors.clone());
+        let (style, reader) = (Style::default(), RefusalReader::at(RefusalPlace::Screen));
         Ok(Proposal {
             lines: text::plan(&report, style, reader)
                 .lines()
@@ -184,7 +184,7 @@ impl Acting {
     /// Says on standard error what was sent to whom it leaves half way.
     fn leave(&mut self) {
         if let Some(words) = self.resumed.take() {
-            complain(&words);
+            warn(&words);
         }
         let Some(batch) = self.batch.take() else {
             return;
@@ -197,7 +197,7 @@ impl Acting {
             sent => format!("; it was sent: {}", sent.join(", ")),
         };
         let leader = target.leader;
-        complain(&format!("left at {leader}: nothing more is sent{sent}"));
+        warn(&format!("left at {leader}: nothing more is sent{sent}"));
     }
 }
 
@@ -274,7 +274,7 @@ impl Batch {
         sight: &Sight,
         age: Duration,
         tell: &mut dyn FnMut(News),
-    ) -> Result<Option<Duration>, ledger::Error> {
+    ) -> Result<Option<Duration>, ledger::LedgerError> {
         // A sample takes its time, so that its own may be behind what was reckoned from the one before.
         let reckoned = sight.snapshot.time.plus_seconds(age.as_secs_f64());
         let now = self.now.map_or(reckoned, |now| now.max(reckoned));
@@ -290,8 +290,8 @@ impl Batch {
             // Telling may wait for the screen, and must not in the midst of an act.
             self.told.news.drain(..).for_each(&mut *tell);
             match progress? {
-                Some(Progress::Waiting { .. }) => return Ok(Some(TURN)),
-                Some(Progress::Ended(_)) => {}
+                Some(ActProgress::Waiting { .. }) => return Ok(Some(TURN)),
+                Some(ActProgress::Ended(_)) => {}
                 None => return Ok(None),
             }
         }
@@ -351,7 +351,7 @@ impl Observer for ScreenObserver {
     }
 
     fn ended(&mut self, place: usize, target: &Target, outcome: &Outcome) {
-        let words = text::outcome(target, outcome, Reader::at(Place::Screen));
+        let words = text::outcome(target, outcome, RefusalReader::at(RefusalPlace::Screen));
         let (outcome, words) = (outcome.clone(), words.trim_end().to_owned());
         self.say(place, Stage::Ended { outcome, words });
         self.said = None;

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::model::{Kind, Severity, Time};
-use crate::rules::hours::{Hours, Stretch, Zone};
+use crate::rules::hours::{DayHours, Hours, Zone};
 use crate::rules::pressure::PressureEvidence;
-use crate::rules::rule::{Judge, Rule};
-use crate::rules::setting::{Field, Setting};
+use crate::rules::rule::{Rule, RuleKind};
+use crate::rules::setting::{Setting, SettingField};
 use crate::units::GIB;
 
 const ENTRIES: &str = r#"
@@ -55,7 +55,7 @@ fn rule<'c>(config: &'c Config, name: &str) -> &'c dyn Rule {
     &**rules.find(|rule| &**rule.name() == name).unwrap()
 }
 
-fn value(rule: &dyn Rule, name: &str) -> Value {
+fn value(rule: &dyn Rule, name: &str) -> TomlValue {
     let settings = rule.settings();
     settings.iter().find(|it| it.name == name).unwrap().value
 }
@@ -71,7 +71,7 @@ fn a_named_rule_starts_from_its_kind_and_has_a_scope() {
         memory_above: Some(Bytes(4 * GIB)),
         memory_below: Some(Bytes(40 * GIB)),
         hours: Some(Hours {
-            stretch: Stretch::read("22:00-06:00"),
+            stretch: DayHours::read("22:00-06:00"),
             days: [true, false, false, false, true, false, false],
             zone: Zone::named("UTC").unwrap(),
         }),
@@ -79,11 +79,11 @@ fn a_named_rule_starts_from_its_kind_and_has_a_scope() {
     };
     assert_eq!(*notebooks.scope(), scope);
     for (name, expected) in [
-        ("enabled", Value::Flag(true)),
-        ("duration", Value::Span(Span::from_seconds(7200.0))),
-        ("severity", Value::Severity(Severity::Critical)),
-        ("max_cpu_percent", Value::Percent(12.5)),
-        ("min_memory", Value::Bytes(Bytes(GIB))),
+        ("enabled", TomlValue::Flag(true)),
+        ("duration", TomlValue::Span(Span::from_seconds(7200.0))),
+        ("severity", TomlValue::Severity(Severity::Critical)),
+        ("max_cpu_percent", TomlValue::Percent(12.5)),
+        ("min_memory", TomlValue::Bytes(Bytes(GIB))),
     ] {
         assert_eq!(value(notebooks, name), expected, "{name}");
     }
@@ -93,7 +93,10 @@ fn a_named_rule_starts_from_its_kind_and_has_a_scope() {
     assert_eq!(whom.user.as_deref(), Some("1000"));
     let everybody = rule(&config, "everybody");
     assert!(everybody.scope().is_empty() && !everybody.is_run());
-    assert_eq!(value(rule(&config, "idle"), "enabled"), Value::Flag(false));
+    assert_eq!(
+        value(rule(&config, "idle"), "enabled"),
+        TomlValue::Flag(false)
+    );
 }
 
 #[test]
@@ -322,7 +325,7 @@ impl Default for Band {
     }
 }
 
-impl Judge for Band {
+impl RuleKind for Band {
     const KIND: Kind = Kind::Pressure;
     const MEANING: &'static str = "a GPU has little memory left";
     type Evidence = PressureEvidence;
@@ -330,17 +333,17 @@ impl Judge for Band {
         Setting {
             name: "enabled",
             meaning: "whether the rule is run",
-            field: Field::Flag(|settings| &mut settings.enabled),
+            field: SettingField::Flag(|settings| &mut settings.enabled),
         },
         Setting {
             name: "low",
             meaning: "the lower bound",
-            field: Field::Bytes(|settings| &mut settings.low),
+            field: SettingField::Bytes(|settings| &mut settings.low),
         },
         Setting {
             name: "high",
             meaning: "the upper bound",
-            field: Field::Bytes(|settings| &mut settings.high),
+            field: SettingField::Bytes(|settings| &mut settings.high),
         },
     ];
 
@@ -355,9 +358,11 @@ impl Judge for Band {
 }
 
 /// Reads with the kind `pressure` being a [`Band`] and nothing else.
-fn parse_band(text: &str) -> Result<Config, Error> {
+fn parse_band(text: &str) -> Result<Config, ConfigError> {
     let mut config = Config::default();
-    config.rules.replace(Box::new(Tuned::<Band>::default()));
+    config
+        .rules
+        .replace(Box::new(ConfiguredRule::<Band>::default()));
     read::layer(&mut config, text, Path::new("config.toml"))?;
     Ok(config)
 }

@@ -16,7 +16,7 @@ type Told = (
     Option<String>,
 );
 
-fn told(place: &Place) -> Told {
+fn told(place: &CgroupPlace) -> Told {
     let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
     (
         place
@@ -35,7 +35,7 @@ fn told(place: &Place) -> Told {
     )
 }
 
-fn unified(path: &str) -> Place {
+fn unified(path: &str) -> CgroupPlace {
     parse_cgroup(format!("0::{path}\n").as_bytes())
 }
 
@@ -478,7 +478,7 @@ fn the_hierarchy_that_tells_is_taken() {
 #[test]
 fn a_namespace_that_hides_all_is_unknown() {
     for path in ["/", "/../..", "/..", ""] {
-        assert_eq!(unified(path), Place::default(), "{path}");
+        assert_eq!(unified(path), CgroupPlace::default(), "{path}");
     }
 }
 
@@ -503,7 +503,7 @@ fn what_is_hostile_is_bounded_and_valid() {
     ] {
         assert_eq!(
             parse_cgroup(bytes),
-            Place::default(),
+            CgroupPlace::default(),
             "{}",
             bytes.escape_ascii()
         );
@@ -511,7 +511,7 @@ fn what_is_hostile_is_bounded_and_valid() {
     // A line that was cut is no evidence.
     assert_eq!(
         parse_cgroup(filled("0::/docker/{A}").as_bytes()),
-        Place::default()
+        CgroupPlace::default()
     );
     // Other digits are no id.
     for path in [

@@ -78,7 +78,7 @@ impl Fake {
         let mut listing = Vec::new();
         proc.entries(|name, inode| {
             if let Ok(pid) = name.to_str().unwrap().parse() {
-                listing.push(Listed { pid, inode });
+                listing.push(ProcEntry { pid, inode });
             }
             true
         })
@@ -103,7 +103,7 @@ impl Fake {
             Some((stat.cpu_ticks, stat.waited_ticks))
         };
         let (tree, now_ns) = (&mut self.tree, self.now_ns);
-        tree.tell(Some(&proc), &mut processes, watched, now_ns);
+        tree.fill(Some(&proc), &mut processes, watched, now_ns);
         processes
             .into_iter()
             .map(|process| (*process.descendants.unwrap()).clone())
@@ -225,7 +225,7 @@ fn a_number_that_is_given_again_is_another_process() {
     };
     assert!(!fake.tree.knows(&other));
     let mut processes = [other];
-    fake.tree.tell(None, &mut processes, |_| None, fake.now_ns);
+    fake.tree.fill(None, &mut processes, |_| None, fake.now_ns);
     assert_eq!(
         processes[0].descendants.as_deref(),
         Some(&Descendants::default()),
@@ -264,7 +264,7 @@ fn a_real_child_that_works_is_seen() {
             ..Process::default()
         }];
         holders.look_at_parents(now_ns);
-        holders.tell_descendants(&mut processes, |_| Some((0, 0)), now_ns);
+        holders.fill_descendants(&mut processes, |_| Some((0, 0)), now_ns);
         (**processes[0].descendants.as_ref().unwrap()).clone()
     };
     // The process that looks is not listed; its parent is, and has it below itself.

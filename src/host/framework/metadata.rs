@@ -49,7 +49,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
 ];
 
 /// Whether a framework's version may be told by its metadata, where its paths tell this much of it.
-pub fn is_told_by_metadata(framework: &str, known: Option<&str>) -> bool {
+pub fn has_version_metadata(framework: &str, known: Option<&str>) -> bool {
     let has_minor = known.is_some_and(|version| version.contains('.'));
     !has_minor && PACKAGES.iter().any(|(name, _)| *name == framework)
 }
@@ -71,7 +71,7 @@ pub fn read_version(roots: &Roots, pid: u32, start_ticks: u64, framework: &str) 
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let folder = openat2(&root, path, flags, Mode::empty(), within).ok()?;
-    let mut found = Found::of(framework);
+    let mut found = FoundPackage::of(framework);
     let mut left = ENTRIES;
     let listed = Folder::from(folder).names(|name| {
         left -= 1;
@@ -126,14 +126,14 @@ fn packages_folder(maps: &[u8], framework: &str) -> Option<String> {
 }
 
 /// What the names seen so far tell.
-struct Found {
+struct FoundPackage {
     packages: &'static [&'static str],
     /// The place of the package that told it in the list.
     place: usize,
     version: Option<String>,
 }
 
-impl Found {
+impl FoundPackage {
     fn of(framework: &str) -> Self {
         let row = PACKAGES.iter().find(|(name, _)| *name == framework);
         Self {
@@ -241,15 +241,15 @@ mod tests {
                 None,
             ),
         ] {
-            let mut found = Found::of(framework);
+            let mut found = FoundPackage::of(framework);
             for name in names {
                 found.entry(name.as_bytes());
             }
             assert_eq!(found.version.as_deref(), expected, "{names:?}");
         }
-        assert!(is_told_by_metadata("tensorflow", Some("2")));
-        assert!(!is_told_by_metadata("tensorflow", Some("2.13.0")));
-        assert!(!is_told_by_metadata("cuda", None));
+        assert!(has_version_metadata("tensorflow", Some("2")));
+        assert!(!has_version_metadata("tensorflow", Some("2.13.0")));
+        assert!(!has_version_metadata("cuda", None));
     }
 
     #[test]

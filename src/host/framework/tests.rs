@@ -357,11 +357,11 @@ fn the_version_is_that_of_the_framework_that_is_named() {
 fn the_pieces_in_which_it_is_read_make_no_difference() {
     let maps = maps(&[TORCH, "/v/vllm/_C.abi3.so", DRIVER]);
     for length in 1..maps.len() {
-        let mut seen = Seen::default();
+        let mut seen = SeenMarks::default();
         maps.chunks(length).for_each(|piece| seen.piece(piece));
         assert_eq!(seen.loaded(&[]).framework, Some("vllm"), "{length}");
     }
-    let mut seen = Seen::default();
+    let mut seen = SeenMarks::default();
     for _ in 0..100 {
         seen.piece(&[b'/'; 4096]);
     }

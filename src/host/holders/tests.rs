@@ -159,9 +159,9 @@ fn proc_is_listed_every_five_seconds_and_whenever_everybody_is_looked_at() {
 
 #[test]
 fn looks_at_the_young_become_rarer_and_end() {
-    let mut known = Known {
-        listed: Listed { pid: 7, inode: 7 },
-        verdict: Verdict::Free,
+    let mut known = KnownHolder {
+        listed: ProcEntry { pid: 7, inode: 7 },
+        verdict: HolderState::Free,
         looks: 0,
         round: 0,
         due_ns: 0,
@@ -169,7 +169,7 @@ fn looks_at_the_young_become_rarer_and_end() {
     let mut looks = Vec::new();
     for second in 0..300 {
         if known.is_due(second * SECOND, 0) {
-            known.note(Verdict::Free, second * SECOND, 0);
+            known.note(HolderState::Free, second * SECOND, 0);
             looks.push(second);
         }
     }

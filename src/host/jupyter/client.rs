@@ -13,8 +13,8 @@ use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
 use ureq::tls::TlsConfig;
 use ureq::unversioned::transport::{Connector as _, RustlsConnector};
 
-use super::wire::ToServer;
-use super::{Error, Server, clip};
+use super::transport::ToServer;
+use super::{Server, ServerError, clip};
 use crate::host::Roots;
 use crate::host::notebook::is_uuid;
 use crate::model::Time;
@@ -58,7 +58,7 @@ impl<'a> Client<'a> {
     /// # Errors
     ///
     /// Where no address is seen to be the server's.
-    pub fn new(roots: &Roots, server: &'a Server) -> Result<Self, Error> {
+    pub fn new(roots: &Roots, server: &'a Server) -> Result<Self, ServerError> {
         let connector = ToServer::find(roots, server)?;
         let provider = rustls::crypto::ring::default_provider();
         let tls = TlsConfig::builder()
@@ -91,11 +91,11 @@ impl<'a> Client<'a> {
     /// # Errors
     ///
     /// Where the server does not answer within `time`, or not as Jupyter does.
-    pub fn sessions(&self, time: Duration) -> Result<Vec<KernelState>, Error> {
+    pub fn sessions(&self, time: Duration) -> Result<Vec<KernelState>, ServerError> {
         #[derive(Deserialize)]
         struct Session {
             path: Option<String>,
-            kernel: Option<Kernel>,
+            kernel: Option<ServerKernel>,
         }
         let sessions: Vec<Session> = self.get("GET api/sessions", "api/sessions", time)?;
         let states = sessions.into_iter().take(KERNELS).filter_map(|session| {
@@ -110,8 +110,8 @@ impl<'a> Client<'a> {
     /// # Errors
     ///
     /// As [`sessions`](Self::sessions).
-    pub fn kernels(&self, time: Duration) -> Result<Vec<KernelState>, Error> {
-        let kernels: Vec<Kernel> = self.get("GET api/kernels", "api/kernels", time)?;
+    pub fn kernels(&self, time: Duration) -> Result<Vec<KernelState>, ServerError> {
+        let kernels: Vec<ServerKernel> = self.get("GET api/kernels", "api/kernels", time)?;
         let states = kernels.into_iter().take(KERNELS);
         Ok(states.map(|kernel| kernel.state(None)).collect())
     }
@@ -121,12 +121,12 @@ impl<'a> Client<'a> {
     /// # Errors
     ///
     /// As [`sessions`](Self::sessions), and where it has none of this id.
-    pub fn kernel(&self, id: &str, time: Duration) -> Result<KernelState, Error> {
+    pub fn kernel(&self, id: &str, time: Duration) -> Result<KernelState, ServerError> {
         let request = "GET api/kernels/ID";
-        match self.get::<Kernel>(request, &kernel_path(id)?, time) {
+        match self.get::<ServerKernel>(request, &kernel_path(id)?, time) {
             Ok(kernel) if kernel.id == id => Ok(kernel.state(None)),
-            Ok(_) => Err(Error::NotJupyter { request }),
-            Err(Error::Status { status: 404, .. }) => Err(Error::UnknownKernel),
+            Ok(_) => Err(ServerError::NotJupyter { request }),
+            Err(ServerError::Status { status: 404, .. }) => Err(ServerError::UnknownKernel),
             Err(error) => Err(error),
         }
     }
@@ -140,7 +140,7 @@ impl<'a> Client<'a> {
     /// # Errors
     ///
     /// As [`kernel`](Self::kernel). Where it did not answer in time it may do it all the same.
-    pub fn shut_down(&self, id: &str, time: Duration) -> Result<(), Error> {
+    pub fn shut_down(&self, id: &str, time: Duration) -> Result<(), ServerError> {
         let request = "DELETE api/kernels/ID";
         let path = kernel_path(id)?;
         let mut proof = HeaderMap::new();
@@ -160,7 +160,7 @@ impl<'a> Client<'a> {
             .status
         {
             200 | 204 => Ok(()),
-            404 => Err(Error::UnknownKernel),
+            404 => Err(ServerError::UnknownKernel),
             status => Err(self.declined(request, status)),
         }
     }
@@ -170,24 +170,25 @@ impl<'a> Client<'a> {
         request: &'static str,
         path: &str,
         time: Duration,
-    ) -> Result<T, Error> {
+    ) -> Result<T, ServerError> {
         let answer = self.call(Method::GET, request, path, &HeaderMap::new(), time)?;
         match answer.status {
-            200 => serde_json::from_slice(&answer.body).map_err(|_| Error::NotJupyter { request }),
+            200 => serde_json::from_slice(&answer.body)
+                .map_err(|_| ServerError::NotJupyter { request }),
             status => Err(self.declined(request, status)),
         }
     }
 
     /// What a status means that is none of success.
-    fn declined(&self, request: &'static str, status: u16) -> Error {
+    fn declined(&self, request: &'static str, status: u16) -> ServerError {
         match status {
-            300..=399 => Error::Redirects { request },
+            300..=399 => ServerError::Redirects { request },
             // The file does not tell of every kind of password.
             401 | 403 if self.server.token.is_none() && request.starts_with("GET") => {
-                Error::Password
+                ServerError::Password
             }
-            401 | 403 => Error::Refused { request },
-            status => Error::Status { request, status },
+            401 | 403 => ServerError::Refused { request },
+            status => ServerError::Status { request, status },
         }
     }
 
@@ -199,13 +200,13 @@ impl<'a> Client<'a> {
         path: &str,
         headers: &HeaderMap,
         time: Duration,
-    ) -> Result<Answer, Error> {
-        let failed = |error| Error::of_request(request, error);
+    ) -> Result<HttpResponse, ServerError> {
+        let failed = |error| ServerError::of_request(request, error);
         let mut message = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.base));
         if let Some(token) = &self.server.token {
-            let value = token.header().ok_or(Error::Refused { request })?;
+            let value = token.header().ok_or(ServerError::Refused { request })?;
             message = message.header(header::AUTHORIZATION, value);
         }
         for (name, value) in headers {
@@ -221,7 +222,7 @@ impl<'a> Client<'a> {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = response.body_mut().with_config().limit(BODY_BYTES);
         let body = body.read_to_vec().map_err(failed)?;
-        Ok(Answer {
+        Ok(HttpResponse {
             status,
             headers,
             body,
@@ -230,7 +231,7 @@ impl<'a> Client<'a> {
 }
 
 /// What a server answered.
-struct Answer {
+struct HttpResponse {
     status: u16,
     headers: HeaderMap,
     body: Vec<u8>,
@@ -250,23 +251,23 @@ fn xsrf(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// Where a kernel is at its server; one whose id is none that Jupyter gives is known to nobody.
-fn kernel_path(id: &str) -> Result<String, Error> {
+fn kernel_path(id: &str) -> Result<String, ServerError> {
     match is_uuid(id) {
         true => Ok(format!("api/kernels/{id}")),
-        false => Err(Error::UnknownKernel),
+        false => Err(ServerError::UnknownKernel),
     }
 }
 
 /// A kernel's model in the server's answers; what it lacks is unknown.
 #[derive(Deserialize)]
-struct Kernel {
+struct ServerKernel {
     id: String,
     execution_state: Option<String>,
     last_activity: Option<String>,
     connections: Option<u32>,
 }
 
-impl Kernel {
+impl ServerKernel {
     fn state(self, path: Option<String>) -> KernelState {
         KernelState {
             id: self.id,
@@ -278,7 +279,7 @@ impl Kernel {
     }
 }
 
-impl Error {
+impl ServerError {
     fn of_request(request: &'static str, error: ureq::Error) -> Self {
         match error {
             ureq::Error::Timeout(_) => Self::Timeout { request },

@@ -9,7 +9,7 @@ use super::super::remedy;
 
 /// Why a kernel's server is not known, or did not tell.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Error {
+pub enum ServerError {
     /// A file could not be read.
     #[error("cannot read {path}: {errno}{}", remedy(*errno))]
     Read {

@@ -17,8 +17,8 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, opena
 use rustix::io::{self, Errno};
 use serde::Deserialize;
 
-use super::Error;
-use super::process::Opened;
+use super::ServerError;
+use super::process::OpenedProcess;
 use super::token::Token;
 use crate::host::folder::Folder;
 use crate::host::secrets;
@@ -64,12 +64,12 @@ pub struct ServerFile {
 }
 
 /// Reads a kernel's connection file.
-pub fn read_connection(process: &Opened, path: &str) -> Result<Connection, Error> {
+pub fn read_connection(process: &OpenedProcess, path: &str) -> Result<Connection, ServerError> {
     let content = read(process, path)?;
     let read = serde_json::from_slice(&content);
-    let mut read: Connection = read.map_err(|_| Error::Malformed { path: path.into() })?;
+    let mut read: Connection = read.map_err(|_| ServerError::Malformed { path: path.into() })?;
     // What is damaged may have the key there.
-    let tells = |name: &String| tells_a_secret(name, None);
+    let tells = |name: &String| contains_secret(name, None);
     if read.jupyter_session.as_ref().is_some_and(tells) {
         read.jupyter_session = None;
     }
@@ -78,16 +78,16 @@ pub fn read_connection(process: &Opened, path: &str) -> Result<Connection, Error
 
 /// Reads the file of the server that calls itself `number`; `None` where there is none.
 pub fn read_server_file(
-    process: &Opened,
+    process: &OpenedProcess,
     path: &str,
     number: u32,
-) -> Result<Option<ServerFile>, Error> {
+) -> Result<Option<ServerFile>, ServerError> {
     match read(process, path) {
         Ok(content) => parse_server_file(&content)
             .filter(|file| file.pid == number)
             .map(Some)
-            .ok_or_else(|| Error::Malformed { path: path.into() }),
-        Err(Error::Read {
+            .ok_or_else(|| ServerError::Malformed { path: path.into() }),
+        Err(ServerError::Read {
             errno: Errno::NOENT,
             ..
         }) => Ok(None),
@@ -96,21 +96,21 @@ pub fn read_server_file(
 }
 
 /// Reads a file that holds nothing but a token.
-pub fn read_token(process: &Opened, path: &str) -> Result<Option<Token>, Error> {
+pub fn read_token(process: &OpenedProcess, path: &str) -> Result<Option<Token>, ServerError> {
     let content = read(process, path)?;
     let text = std::str::from_utf8(&content);
-    let text = text.map_err(|_| Error::Malformed { path: path.into() })?;
+    let text = text.map_err(|_| ServerError::Malformed { path: path.into() })?;
     Ok(Token::new(text.trim_end()))
 }
 
 /// The numbers N of the files `jpserver-N.json` and `nbserver-N.json` in a folder, and their names; no
 /// more than `most` of them. Empty where there is no such folder.
 pub fn list_server_files(
-    process: &Opened,
+    process: &OpenedProcess,
     path: &str,
     most: usize,
-) -> Result<Vec<(u32, String)>, Error> {
-    let failed = |errno| Error::Read {
+) -> Result<Vec<(u32, String)>, ServerError> {
+    let failed = |errno| ServerError::Read {
         path: path.into(),
         errno,
     };
@@ -179,7 +179,7 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
     let root = raw.root_dir.or(raw.notebook_dir);
     // What is damaged may have the token where something else belongs, which is shown.
     let token = raw.token.as_deref();
-    let tells = |text: &str| tells_a_secret(text, token);
+    let tells = |text: &str| contains_secret(text, token);
     let is_sock = raw.sock.is_empty() || raw.sock.starts_with('/');
     if !is_sock
         || [&raw.hostname, &base_url, &raw.sock]
@@ -204,7 +204,7 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
 
 /// Whether a text holds a token, or what could be one: Jupyter makes them of 48 hexadecimal digits, and
 /// keys of kernels of as many as a UUID has.
-fn tells_a_secret(text: &str, token: Option<&str>) -> bool {
+fn contains_secret(text: &str, token: Option<&str>) -> bool {
     // A shorter one is a word that may stand anywhere.
     const SHORTEST_TOKEN: usize = 6;
     let token = token.filter(|token| token.len() >= SHORTEST_TOKEN);
@@ -219,8 +219,8 @@ fn tells_a_secret(text: &str, token: Option<&str>) -> bool {
 }
 
 /// Reads a file that belongs to a process's own user, following its path as the process would.
-fn read(process: &Opened, path: &str) -> Result<Vec<u8>, Error> {
-    let failed = |errno| Error::Read {
+fn read(process: &OpenedProcess, path: &str) -> Result<Vec<u8>, ServerError> {
+    let failed = |errno| ServerError::Read {
         path: path.into(),
         errno,
     };
@@ -229,7 +229,7 @@ fn read(process: &Opened, path: &str) -> Result<Vec<u8>, Error> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
         || process.uid != Some(stat.st_uid)
     {
-        return Err(Error::Foreign { path: path.into() });
+        return Err(ServerError::Foreign { path: path.into() });
     }
     let file = reopen(&found).map_err(failed)?;
     let mut content = Vec::with_capacity(FILE_BYTES);
@@ -239,11 +239,11 @@ fn read(process: &Opened, path: &str) -> Result<Vec<u8>, Error> {
             return Ok(content);
         }
     }
-    Err(Error::Malformed { path: path.into() })
+    Err(ServerError::Malformed { path: path.into() })
 }
 
 /// Finds a file without opening it, so that nothing happens to what is no file.
-fn find(process: &Opened, path: &str) -> io::Result<OwnedFd> {
+fn find(process: &OpenedProcess, path: &str) -> io::Result<OwnedFd> {
     let root = process.folder.folder(c"root")?;
     // A relative path is of where the process was when it was given it, which may have changed.
     if !path.starts_with('/') {
@@ -280,11 +280,11 @@ mod tests {
     use super::*;
 
     /// What is read of a path within the root of a process that this user owns.
-    fn read_within(set_up: impl FnOnce(&Path), path: &str) -> Result<Vec<u8>, Error> {
+    fn read_within(set_up: impl FnOnce(&Path), path: &str) -> Result<Vec<u8>, ServerError> {
         let proc = Proc::new();
         let root = proc.root_of(90);
         set_up(&root);
-        let process = Opened::open(&proc.roots(), 90).unwrap().unwrap();
+        let process = OpenedProcess::open(&proc.roots(), 90).unwrap().unwrap();
         read(&process, path)
     }
 
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn only_a_regular_file_of_the_processs_own_is_read() {
-        let foreign = Err(Error::Foreign {
+        let foreign = Err(ServerError::Foreign {
             path: "/a.json".to_owned(),
         });
         let link = |root: &Path| {
@@ -336,7 +336,7 @@ mod tests {
         };
         assert!(matches!(
             read_within(long, "/a.json"),
-            Err(Error::Malformed { .. })
+            Err(ServerError::Malformed { .. })
         ));
     }
 

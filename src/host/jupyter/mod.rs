@@ -24,24 +24,24 @@ use crate::model::snapshot::Jupyter;
 mod client;
 mod error;
 mod files;
+mod parent_server;
 mod process;
+mod same_kernel;
 mod servers;
-mod starter;
 #[cfg(test)]
 pub(crate) mod testing;
 mod token;
-mod twins;
-mod wire;
+mod transport;
 
 pub use client::{Client, KernelState};
-pub use error::Error;
+pub use error::ServerError;
 pub use servers::{FoundServer, RuntimeFolder, ServerFiles, find_runtime_folders};
 pub use token::Token;
 
 use files::{ServerFile, read_connection, read_server_file, read_token};
-use process::{Environment, Opened};
-use starter::{Starter, find_starter};
-use twins::find_twin;
+use parent_server::{Starter, find_starter};
+use process::{Environment, OpenedProcess};
+use same_kernel::find_twin;
 
 /// The longest text that is kept of what files and servers say.
 const TEXT_BYTES: usize = 1024;
@@ -52,7 +52,7 @@ const BATCH_VARIABLES: [&str; 4] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "J
 
 /// A process that is a kernel by its argv, or may be one.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Candidate {
+pub struct KernelCandidate {
     /// The process id.
     pub pid: u32,
     /// Clock ticks from boot to its start.
@@ -61,11 +61,11 @@ pub struct Candidate {
     pub jupyter: Option<Arc<Jupyter>>,
 }
 
-impl Candidate {
+impl KernelCandidate {
     /// The process of this pid and start by its argv as it is now; `None` where it has ended or is no
     /// kernel by it. Only /proc is read.
     pub fn read(roots: &Roots, pid: u32, start_ticks: u64) -> Option<Self> {
-        let process = Opened::open(roots, pid).ok()??;
+        let process = OpenedProcess::open(roots, pid).ok()??;
         if process.start_ticks != start_ticks {
             return None;
         }
@@ -80,12 +80,12 @@ impl Candidate {
 
 /// A kernel, as the file system knows it.
 #[derive(Clone, Debug)]
-pub struct Kernel {
+pub struct LocalKernel {
     /// What is said of it.
     pub jupyter: Jupyter,
     /// Where to ask on; `None` where there is nobody, or nobody who would answer (`server_error`).
     pub server: Option<Server>,
-    candidate: Candidate,
+    candidate: KernelCandidate,
     /// Who started it, by the number in its environment.
     number: Option<u32>,
     /// That number is surely one of this machine.
@@ -111,10 +111,10 @@ pub struct Server {
 impl Server {
     /// How a server is asked, by its file and its environment.
     fn of(
-        process: &Opened,
+        process: &OpenedProcess,
         environment: Option<&Environment>,
         file: ServerFile,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, ServerError> {
         let variable = |name| environment.and_then(|own| own.get(name));
         let mut token = file
             .token
@@ -124,7 +124,7 @@ impl Server {
             token = read_token(process, path)?;
         }
         if token.is_none() && file.has_password {
-            return Err(Error::Password);
+            return Err(ServerError::Password);
         }
         Ok(Self {
             pid: process.pid,
@@ -158,15 +158,15 @@ pub fn may_be_kernel(arguments: &[Arc<str>]) -> bool {
 /// Reads what lies on this machine about a kernel. `None` where its process has ended, or is none.
 ///
 /// Reads users' files, and so may hang where they do.
-pub fn read_kernel(roots: &Roots, candidate: &Candidate) -> Option<Kernel> {
-    let process = Opened::open(roots, candidate.pid).ok()??;
+pub fn read_kernel(roots: &Roots, candidate: &KernelCandidate) -> Option<LocalKernel> {
+    let process = OpenedProcess::open(roots, candidate.pid).ok()??;
     if process.start_ticks != candidate.start_ticks {
         return None;
     }
     let Some(known) = &candidate.jupyter else {
         return read_child_of_marimo(roots, candidate, &process);
     };
-    let mut kernel = Kernel {
+    let mut kernel = LocalKernel {
         jupyter: (**known).clone(),
         server: None,
         candidate: candidate.clone(),
@@ -184,14 +184,18 @@ pub fn read_kernel(roots: &Roots, candidate: &Candidate) -> Option<Kernel> {
     Some(kernel)
 }
 
-fn read_child_of_marimo(roots: &Roots, candidate: &Candidate, process: &Opened) -> Option<Kernel> {
-    let parent = Opened::open(roots, process.ppid?).ok()??;
+fn read_child_of_marimo(
+    roots: &Roots,
+    candidate: &KernelCandidate,
+    process: &OpenedProcess,
+) -> Option<LocalKernel> {
+    let parent = OpenedProcess::open(roots, process.ppid?).ok()??;
     let mut jupyter = parse_child_of_marimo(&parent.command()?)?;
     jupyter.notebook_path = jupyter
         .notebook_path
         .map(|path| absolute(&parent, &path).into());
     jupyter.server_pid = Some(parent.pid);
-    Some(Kernel {
+    Some(LocalKernel {
         jupyter,
         server: None,
         candidate: candidate.clone(),
@@ -201,13 +205,13 @@ fn read_child_of_marimo(roots: &Roots, candidate: &Candidate, process: &Opened) 
     })
 }
 
-impl Kernel {
+impl LocalKernel {
     /// Looks again whether its process and who started it are there; only /proc is read. `false`
     /// where its own process is gone.
     ///
     /// That the starter is gone is believed the second time.
     pub fn look(&mut self, roots: &Roots) -> bool {
-        let Ok(Some(process)) = Opened::open(roots, self.candidate.pid) else {
+        let Ok(Some(process)) = OpenedProcess::open(roots, self.candidate.pid) else {
             return false;
         };
         if process.start_ticks != self.candidate.start_ticks {
@@ -219,7 +223,7 @@ impl Kernel {
         let starter = find_starter(roots, &process, number);
         self.note_starter(starter);
         if starter == Starter::Gone && self.server.take().is_some() {
-            self.fail(&Error::Gone { number, file: None });
+            self.fail(&ServerError::Gone { number, file: None });
         }
         true
     }
@@ -230,21 +234,21 @@ impl Kernel {
     /// # Errors
     ///
     /// Where it is gone, or it cannot be told from another process.
-    pub fn check(&self, roots: &Roots) -> Result<(), Error> {
-        let Candidate {
+    pub fn check(&self, roots: &Roots) -> Result<(), ServerError> {
+        let KernelCandidate {
             pid, start_ticks, ..
         } = self.candidate;
-        let now = Candidate::read(roots, pid, start_ticks);
+        let now = KernelCandidate::read(roots, pid, start_ticks);
         let is_same = now.as_ref() == Some(&self.candidate);
-        let process = Opened::open(roots, pid).ok().flatten();
+        let process = OpenedProcess::open(roots, pid).ok().flatten();
         let Some(process) = process.filter(|it| is_same && it.start_ticks == start_ticks) else {
-            return Err(Error::Replaced { pid });
+            return Err(ServerError::Replaced { pid });
         };
         let (Some(id), Some(server)) = (&self.jupyter.kernel_id, self.jupyter.server_pid) else {
-            return Err(Error::UnknownKernel);
+            return Err(ServerError::UnknownKernel);
         };
         match find_twin(roots, &process, id, server)? {
-            Some(pid) => Err(Error::Twin { pid }),
+            Some(pid) => Err(ServerError::Twin { pid }),
             None => Ok(()),
         }
     }
@@ -280,11 +284,11 @@ impl Kernel {
         self.note_looks();
     }
 
-    fn fail(&mut self, error: &Error) {
+    fn fail(&mut self, error: &ServerError) {
         self.jupyter.server_error = Some(clip(&error.to_string()).into());
     }
 
-    fn read(&mut self, roots: &Roots, process: &Opened) -> Result<(), Error> {
+    fn read(&mut self, roots: &Roots, process: &OpenedProcess) -> Result<(), ServerError> {
         let path = self.jupyter.connection_file.as_deref();
         let connection = path.map(|path| read_connection(process, path));
         let environment = process.environment();
@@ -292,7 +296,7 @@ impl Kernel {
             self.set_notebook(connection.jupyter_session.as_deref());
         }
         let Some(environment) = environment else {
-            return Err(Error::Environment { pid: process.pid });
+            return Err(ServerError::Environment { pid: process.pid });
         };
         self.set_notebook(environment.get("JPY_SESSION_NAME"));
         let is_local = matches!(&connection, Some(Ok(connection)) if connection.is_local());
@@ -319,13 +323,13 @@ impl Kernel {
         let is_batch = self.jupyter.application.as_deref() == Some("batch");
         match starter {
             Starter::Alive { pid, .. } => {
-                let Ok(Some(starter)) = Opened::open(roots, pid) else {
-                    return Err(Error::Ended { pid });
+                let Ok(Some(starter)) = OpenedProcess::open(roots, pid) else {
+                    return Err(ServerError::Ended { pid });
                 };
                 // The number is the kernel's own word: it must not lead to another's server, whose
                 // answers would be taken for the kernel's and whom its files would have asked.
                 if starter.uid != process.uid {
-                    return Err(Error::Stranger { pid });
+                    return Err(ServerError::Stranger { pid });
                 }
                 if is_batch {
                     self.read_batch(&starter);
@@ -337,12 +341,12 @@ impl Kernel {
             Starter::Gone => {
                 let folders = self.folders(&environment, None);
                 let found = find_server_file(process, &folders, number);
-                Err(Error::Gone {
+                Err(ServerError::Gone {
                     number,
                     file: found.ok().flatten().map(|(path, _)| path),
                 })
             }
-            Starter::Unknown => Err(Error::Unseen { number }),
+            Starter::Unknown => Err(ServerError::Unseen { number }),
         }
     }
 
@@ -355,7 +359,7 @@ impl Kernel {
     }
 
     /// What runs it, from its starter's argv.
-    fn read_batch(&mut self, starter: &Opened) {
+    fn read_batch(&mut self, starter: &OpenedProcess) {
         let Some(command) = starter.command() else {
             return;
         };
@@ -367,11 +371,11 @@ impl Kernel {
 
     fn read_server(
         &mut self,
-        process: &Opened,
+        process: &OpenedProcess,
         environment: &Environment,
-        server: &Opened,
+        server: &OpenedProcess,
         number: u32,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ServerError> {
         let own = server.environment();
         let folders = self.folders(environment, own.as_ref());
         let argv = server.command().unwrap_or_default();
@@ -391,12 +395,12 @@ impl Kernel {
             self.jupyter.server_pid = Some(server.pid);
             if let Some(application) = parse_fileless_server(&argv) {
                 self.jupyter.application = Some(application.into());
-                return Err(Error::Fileless {
+                return Err(ServerError::Fileless {
                     pid: server.pid,
                     application,
                 });
             }
-            return Err(Error::NoFile {
+            return Err(ServerError::NoFile {
                 pid: server.pid,
                 folder: folders.first().cloned().unwrap_or_default(),
             });
@@ -450,10 +454,10 @@ impl Kernel {
 
 /// The file of the server that calls itself `number`, and its path.
 fn find_server_file(
-    process: &Opened,
+    process: &OpenedProcess,
     folders: &[String],
     number: u32,
-) -> Result<Option<(String, ServerFile)>, Error> {
+) -> Result<Option<(String, ServerFile)>, ServerError> {
     for folder in folders {
         for name in ["jpserver", "nbserver"] {
             let path = format!("{folder}/{name}-{number}.json");
@@ -481,7 +485,7 @@ fn url(file: &ServerFile) -> String {
 }
 
 /// A path that a process was given, from where that process is.
-fn absolute(process: &Opened, path: &str) -> String {
+fn absolute(process: &OpenedProcess, path: &str) -> String {
     let folder = process.link(c"cwd").filter(|_| !path.starts_with('/'));
     clip(&match folder {
         Some(folder) => format!("{folder}/{path}"),

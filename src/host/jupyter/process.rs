@@ -24,7 +24,7 @@ const VALUE_BYTES: usize = 4096;
 
 /// A process whose folder is held open.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedProcess {
     pub pid: u32,
     pub start_ticks: u64,
     pub ppid: Option<u32>,
@@ -36,7 +36,7 @@ pub struct Opened {
     pub folder: Folder,
 }
 
-impl Opened {
+impl OpenedProcess {
     /// `None` where there is no such process.
     pub fn open(roots: &Roots, pid: u32) -> io::Result<Option<Self>> {
         match Self::try_open(roots, pid) {

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use super::files::{list_server_files, read_server_file};
-use super::process::Opened;
-use super::starter::list;
-use super::{Error, Server, clip, url};
+use super::parent_server::list;
+use super::process::OpenedProcess;
+use super::{Server, ServerError, clip, url};
 use crate::host::Roots;
 use crate::host::notebook::parse_kernel;
 
@@ -27,16 +27,16 @@ pub struct RuntimeFolder {
     /// Whose it is.
     pub uid: u32,
     /// One of those processes: the path is followed as it would follow it.
-    viewer: Opened,
+    viewer: OpenedProcess,
     /// The mounts that it is named under.
     mounts: Option<String>,
     /// That user's processes, by their numbers in their own pid namespaces.
-    processes: HashMap<u32, Vec<Named>>,
+    processes: HashMap<u32, Vec<NumberedServer>>,
 }
 
 /// A process under its number.
 #[derive(Clone, Debug)]
-struct Named {
+struct NumberedServer {
     pid: u32,
     mounts: Option<String>,
 }
@@ -58,7 +58,7 @@ pub struct FoundServer {
     /// Its address for people; without its token. `None` where its file does not tell.
     pub url: Option<String>,
     /// How it is asked, or why it is not.
-    pub server: Result<Server, Error>,
+    pub server: Result<Server, ServerError>,
 }
 
 /// The runtime folders that the environments of this user's processes name, and in which the
@@ -67,10 +67,10 @@ pub struct FoundServer {
 pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
     let own = rustix::process::geteuid();
     let is_asked_for = |uid: u32| own.is_root() || uid == own.as_raw();
-    let mut processes: HashMap<u32, HashMap<u32, Vec<Named>>> = HashMap::new();
+    let mut processes: HashMap<u32, HashMap<u32, Vec<NumberedServer>>> = HashMap::new();
     let mut folders = BTreeMap::new();
     for pid in list(&roots.proc).unwrap_or_default() {
-        let Ok(Some(process)) = Opened::open(roots, pid) else {
+        let Ok(Some(process)) = OpenedProcess::open(roots, pid) else {
             continue;
         };
         let Some(uid) = process.uid.filter(|&uid| is_asked_for(uid)) else {
@@ -80,7 +80,7 @@ pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
         let Some(number) = process.numbers.last() else {
             continue;
         };
-        let named = Named {
+        let named = NumberedServer {
             pid,
             mounts: mounts.clone(),
         };
@@ -89,7 +89,7 @@ pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
         for path in named_folders(&process) {
             let is_new = !folders.contains_key(&(uid, mounts.clone(), path.clone()));
             if is_new && folders.len() < FOLDERS {
-                let viewer = Opened::open(roots, pid);
+                let viewer = OpenedProcess::open(roots, pid);
                 let viewer = viewer.ok().flatten();
                 let same = viewer.filter(|viewer| viewer.start_ticks == process.start_ticks);
                 folders.extend(same.map(|viewer| ((uid, mounts.clone(), path), viewer)));
@@ -108,7 +108,7 @@ pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
 }
 
 /// The folders that a process's environment and argv name.
-fn named_folders(process: &Opened) -> Vec<String> {
+fn named_folders(process: &OpenedProcess) -> Vec<String> {
     let environment = process.environment();
     let named = environment.and_then(|own| own.runtime_folder());
     let kernel = process.command().and_then(|argv| parse_kernel(&argv));
@@ -129,7 +129,7 @@ impl RuntimeFolder {
     /// # Errors
     ///
     /// Where it cannot be listed; that there is no such folder is none.
-    pub fn read(&self, roots: &Roots) -> Result<ServerFiles, Error> {
+    pub fn read(&self, roots: &Roots) -> Result<ServerFiles, ServerError> {
         let mut files = ServerFiles::default();
         for (number, name) in list_server_files(&self.viewer, &self.path, SERVERS)? {
             let path = format!("{}/{name}", self.path);
@@ -154,9 +154,9 @@ fn read_server(roots: &Roots, pid: u32, path: &str, number: u32) -> FoundServer 
     let mut found = FoundServer {
         pid,
         url: None,
-        server: Err(Error::Ended { pid }),
+        server: Err(ServerError::Ended { pid }),
     };
-    let Ok(Some(process)) = Opened::open(roots, pid) else {
+    let Ok(Some(process)) = OpenedProcess::open(roots, pid) else {
         return found;
     };
     let file = match read_server_file(&process, path, number) {
@@ -230,11 +230,11 @@ mod tests {
             (
                 FILE.replace("s3cret", "")
                     .replace("\"port\"", "\"password\": true, \"port\""),
-                Error::Password,
+                ServerError::Password,
             ),
             (
                 FILE.replace("50", "51"),
-                Error::Malformed {
+                ServerError::Malformed {
                     path: "/rt/jpserver-50.json".to_owned(),
                 },
             ),
@@ -308,7 +308,7 @@ mod tests {
             assert!(all.len() >= 200, "{}", all.len());
             let proc = Proc::new();
             proc.process(50, 1, 500, &["JUPYTER_RUNTIME_DIR=/rt"]);
-            let process = Opened::open(&proc.roots(), 50).unwrap().unwrap();
+            let process = OpenedProcess::open(&proc.roots(), 50).unwrap().unwrap();
             for file in all {
                 proc.write(50, "/rt/jpserver-50.json", &file);
                 let found = read_server(&proc.roots(), 50, "/rt/jpserver-50.json", 50);

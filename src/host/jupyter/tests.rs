@@ -7,9 +7,9 @@ use crate::host::parse_kernel;
 const ID: &str = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
 const TOKEN: &str = "s3cret";
 
-fn candidate(connection_file: &str) -> Candidate {
+fn candidate(connection_file: &str) -> KernelCandidate {
     let argv = ["python", "-m", "ipykernel_launcher", "-f", connection_file];
-    Candidate {
+    KernelCandidate {
         pid: 90,
         start_ticks: 900,
         jupyter: parse_kernel(&argv).map(Arc::new),
@@ -17,7 +17,7 @@ fn candidate(connection_file: &str) -> Candidate {
 }
 
 /// A kernel 90 of the server 50, each with these variables besides; the server's file is in /rt.
-fn machine(kernel: &[&str], server: &[&str]) -> (Proc, Candidate) {
+fn machine(kernel: &[&str], server: &[&str]) -> (Proc, KernelCandidate) {
     let proc = Proc::new();
     proc.process(50, 1, 500, server);
     proc.process(90, 50, 900, &[kernel, &["JPY_PARENT_PID=50"]].concat());
@@ -36,7 +36,7 @@ fn server_file(more: &str) -> String {
     )
 }
 
-fn error(kernel: &Kernel) -> &str {
+fn error(kernel: &LocalKernel) -> &str {
     kernel.jupyter.server_error.as_deref().unwrap_or_default()
 }
 
@@ -163,7 +163,7 @@ fn whom_not_to_ask_is_said() {
 }
 
 /// A kernel whose server is gone, with these variables and this address of its client's.
-fn orphan(variables: &[&str], ip: &str) -> (Proc, Candidate) {
+fn orphan(variables: &[&str], ip: &str) -> (Proc, KernelCandidate) {
     let (proc, candidate) = machine(&[], &[]);
     std::fs::remove_dir_all(proc.folder(50)).unwrap();
     proc.process(90, 1, 900, &[variables, &["JPY_PARENT_PID=50"]].concat());
@@ -303,7 +303,7 @@ fn a_kernel_of_marimos_is_known_by_its_parent() {
     proc.command(50, "python /v/bin/marimo edit a.py");
     std::os::unix::fs::symlink("/home/ann", proc.folder(50).join("cwd")).unwrap();
     proc.process(90, 50, 900, &[]);
-    let spawned = Candidate {
+    let spawned = KernelCandidate {
         pid: 90,
         start_ticks: 900,
         jupyter: None,
@@ -329,29 +329,29 @@ fn long_text_is_cut_between_characters() {
 fn errors_say_what_to_do_and_end_without_a_full_stop() {
     let path = "/rt/kernel-1.json".to_owned();
     for error in [
-        Error::Environment { pid: 7 },
-        Error::Foreign { path: path.clone() },
-        Error::Gone {
+        ServerError::Environment { pid: 7 },
+        ServerError::Foreign { path: path.clone() },
+        ServerError::Gone {
             number: 7,
             file: Some(path),
         },
-        Error::NotListening {
+        ServerError::NotListening {
             pid: 7,
             port: 80,
             is_known: false,
         },
-        Error::Https {
+        ServerError::Https {
             why: "x".to_owned(),
         },
-        Error::Network {
+        ServerError::Network {
             pid: 7,
             errno: rustix::io::Errno::PERM,
         },
-        Error::Password,
-        Error::UnknownKernel,
-        Error::Replaced { pid: 7 },
-        Error::Twin { pid: 7 },
-        Error::Unsure {
+        ServerError::Password,
+        ServerError::UnknownKernel,
+        ServerError::Replaced { pid: 7 },
+        ServerError::Twin { pid: 7 },
+        ServerError::Unsure {
             why: "x".to_owned(),
         },
     ] {
@@ -369,19 +369,19 @@ fn a_kernel_is_checked_before_it_is_ended() {
     proc.command(90, &line);
     let kernel = read_kernel(&roots, &candidate).unwrap();
     assert_eq!(kernel.check(&roots), Ok(()));
-    assert_eq!(Candidate::read(&roots, 90, 900), Some(candidate));
-    assert_eq!(Candidate::read(&roots, 90, 901), None);
-    assert_eq!(Candidate::read(&roots, 91, 900), None);
+    assert_eq!(KernelCandidate::read(&roots, 90, 900), Some(candidate));
+    assert_eq!(KernelCandidate::read(&roots, 90, 901), None);
+    assert_eq!(KernelCandidate::read(&roots, 91, 900), None);
     // It has forked one that looks like it, and that one is not it.
     proc.process(95, 90, 950, &["JPY_PARENT_PID=50"]);
     proc.command(95, &line);
     assert_eq!(kernel.check(&roots), Ok(()));
-    let fork = Candidate::read(&roots, 95, 950).unwrap();
+    let fork = KernelCandidate::read(&roots, 95, 950).unwrap();
     proc.write(95, &format!("/rt/kernel-{ID}.json"), "{}");
     let fork = read_kernel(&roots, &fork).unwrap();
-    assert_eq!(fork.check(&roots), Err(Error::Twin { pid: 90 }));
+    assert_eq!(fork.check(&roots), Err(ServerError::Twin { pid: 90 }));
     // Its number is another's by now, or it runs something else.
-    let replaced = Err(Error::Replaced { pid: 90 });
+    let replaced = Err(ServerError::Replaced { pid: 90 });
     proc.command(90, "python train.py");
     assert_eq!(kernel.check(&roots), replaced);
     proc.command(90, &line);

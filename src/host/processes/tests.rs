@@ -120,7 +120,7 @@ const TRAIN: FakeStat = FakeStat {
 };
 
 /// The one process of a sample in which there is nothing else.
-fn only(sample: Sample) -> Process {
+fn only(sample: ProcessSample) -> Process {
     assert_eq!((sample.gone, sample.unreadable), (vec![], vec![]));
     let [process] = <[Process; 1]>::try_from(sample.processes).unwrap();
     process
@@ -561,10 +561,10 @@ fn what_is_no_stat_file_is_an_error_and_what_is_absent_is_not() {
         assert_eq!(
             sample.unreadable,
             [
-                (70, Error::Malformed { path: path("70") }),
+                (70, HostError::Malformed { path: path("70") }),
                 (
                     73,
-                    Error::Read {
+                    HostError::Read {
                         path: path("73"),
                         errno: rustix::io::Errno::NOTDIR,
                     }
@@ -583,7 +583,7 @@ fn what_is_hidden_is_not_said_to_be_gone() {
     assert_eq!(sample.processes[0].group_leader_alive, None);
     assert!(sample.gone.is_empty());
     let path = fake.0.proc.join("71");
-    assert_eq!(sample.unreadable, [(71, Error::Hidden { path })]);
+    assert_eq!(sample.unreadable, [(71, HostError::Hidden { path })]);
 }
 
 /// A child that is ended and waited for with the test.
@@ -821,7 +821,7 @@ fn the_files_kept_open_are_as_many_as_the_processes() {
     processes.sample(&pids, SECOND);
     let files = |processes: &Processes| -> Vec<i32> {
         use std::os::fd::AsRawFd;
-        let stat = |entry: &Entry| entry.stat.as_ref().map(AsRawFd::as_raw_fd);
+        let stat = |entry: &ProcessEntry| entry.stat.as_ref().map(AsRawFd::as_raw_fd);
         pids.iter()
             .filter_map(|pid| stat(&processes.entries[pid]))
             .collect()

@@ -61,7 +61,7 @@ impl Fake {
         self.holders.look_at_parents(self.now_ns);
         let mut processes = [process.clone()];
         self.around
-            .tell_relatives(&mut processes, self.holders.tree(), self.now_ns);
+            .fill_relatives(&mut processes, self.holders.tree(), self.now_ns);
         let relatives = processes[0].listening_relatives.clone().unwrap();
         relatives
             .iter()
@@ -124,7 +124,7 @@ fn those_of_its_line_and_of_its_session_are_looked_at() {
     };
     let mut processes = [unknown];
     fake.around
-        .tell_relatives(&mut processes, fake.holders.tree(), fake.now_ns);
+        .fill_relatives(&mut processes, fake.holders.tree(), fake.now_ns);
     assert_eq!(processes[0].listening_relatives, None);
 }
 

@@ -6,7 +6,7 @@
 
 /// What a name says of its value; the later outweighs the earlier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Verdict {
+pub(super) enum Secrecy {
     /// Nothing.
     Plain,
     /// It is a secret where it looks like one: an option that says where one is, or how it is treated,
@@ -258,11 +258,11 @@ const SWITCHES: [&str; 10] = [
 ];
 
 /// What a name says of its value.
-pub(super) fn judge(name: &str) -> Verdict {
+pub(super) fn judge(name: &str) -> Secrecy {
     if name.len() > 256 || !has_part(name) {
         return match name {
-            "u" | "-u" | "pat" | "--pat" | "PAT" => Verdict::IfPair,
-            _ => Verdict::Plain,
+            "u" | "-u" | "pat" | "--pat" | "PAT" => Secrecy::IfPair,
+            _ => Secrecy::Plain,
         };
     }
     let words = words(name);
@@ -273,46 +273,46 @@ pub(super) fn judge(name: &str) -> Verdict {
         words = rest;
     }
     let [.., last] = words else {
-        return Verdict::Plain;
+        return Secrecy::Plain;
     };
     let verdicts = (0..words.len()).map(|at| of_word(words, at));
-    let verdict = verdicts.max().unwrap_or(Verdict::Plain);
+    let verdict = verdicts.max().unwrap_or(Secrecy::Plain);
     let is_about = ABOUT.contains(&last.as_str())
         || (words.len() > 1 && SWITCHES.contains(&words[0].as_str()));
     match verdict {
-        Verdict::Secret if is_about => Verdict::IfOpaque,
+        Secrecy::Secret if is_about => Secrecy::IfOpaque,
         verdict => verdict,
     }
 }
 
 /// What one word says, among the others.
-fn of_word(words: &[String], at: usize) -> Verdict {
+fn of_word(words: &[String], at: usize) -> Secrecy {
     let word = words[at].as_str();
     let before = at.checked_sub(1).map_or("", |at| words[at].as_str());
     let after = words.get(at + 1).map_or("", String::as_str);
     let is_last = at + 1 == words.len();
-    let when = |so: bool, verdict| if so { verdict } else { Verdict::Plain };
+    let when = |so: bool, verdict| if so { verdict } else { Secrecy::Plain };
     match word {
-        "authorization" => Verdict::Line,
-        "cookie" if is_last && words.len() <= 2 => Verdict::Line,
-        "token" if KINDS_OF_TEXT_TOKEN.contains(&before) => Verdict::Plain,
-        "token" if OF_TEXT_TOKENS.contains(&after) => Verdict::Plain,
-        "token" => Verdict::Secret,
-        "tokens" => when(KINDS_OF_MANY.contains(&before), Verdict::Secret),
-        "key" | "keys" if KINDS_OF_KEY.contains(&before) => Verdict::Secret,
-        "key" => when(is_last, Verdict::IfOpaque),
-        "keys" => when(KINDS_OF_MANY.contains(&before), Verdict::Secret),
-        "pass" => when(is_last && !KINDS_OF_RUN.contains(&before), Verdict::Secret),
-        "signature" if before == "amz" || before == "goog" => Verdict::Secret,
-        "signature" => when(is_last, Verdict::IfOpaque),
-        "auth" if before.starts_with("redis") => Verdict::Secret,
-        "auth" | "user" | "userpwd" | "userpass" => when(is_last, Verdict::IfPair),
-        word if WORDS.contains(&word) => Verdict::Secret,
-        word if is_last && LAST_WORDS.contains(&word) => Verdict::Secret,
+        "authorization" => Secrecy::Line,
+        "cookie" if is_last && words.len() <= 2 => Secrecy::Line,
+        "token" if KINDS_OF_TEXT_TOKEN.contains(&before) => Secrecy::Plain,
+        "token" if OF_TEXT_TOKENS.contains(&after) => Secrecy::Plain,
+        "token" => Secrecy::Secret,
+        "tokens" => when(KINDS_OF_MANY.contains(&before), Secrecy::Secret),
+        "key" | "keys" if KINDS_OF_KEY.contains(&before) => Secrecy::Secret,
+        "key" => when(is_last, Secrecy::IfOpaque),
+        "keys" => when(KINDS_OF_MANY.contains(&before), Secrecy::Secret),
+        "pass" => when(is_last && !KINDS_OF_RUN.contains(&before), Secrecy::Secret),
+        "signature" if before == "amz" || before == "goog" => Secrecy::Secret,
+        "signature" => when(is_last, Secrecy::IfOpaque),
+        "auth" if before.starts_with("redis") => Secrecy::Secret,
+        "auth" | "user" | "userpwd" | "userpass" => when(is_last, Secrecy::IfPair),
+        word if WORDS.contains(&word) => Secrecy::Secret,
+        word if is_last && LAST_WORDS.contains(&word) => Secrecy::Secret,
         word => {
             let end = ENDS.iter().find_map(|end| word.strip_suffix(end));
             let is_secret = end.is_some_and(|kind| !KINDS_OF_TEXT_TOKEN.contains(&kind));
-            when(is_secret, Verdict::Secret)
+            when(is_secret, Secrecy::Secret)
         }
     }
 }

@@ -9,9 +9,9 @@ use tempfile::TempDir;
 
 use super::*;
 
-fn listens(line: Option<Line<'_>>) -> Option<Socket<'_>> {
+fn listens(line: Option<SocketLine<'_>>) -> Option<Socket<'_>> {
     match line {
-        Some(Line::Listens(socket)) => Some(socket),
+        Some(SocketLine::Listens(socket)) => Some(socket),
         _ => None,
     }
 }
@@ -38,7 +38,7 @@ fn those_who_listen_are_told_from_connections() {
     assert_eq!(
         socket,
         Socket {
-            place: Place::Tcp(Ipv4Addr::LOCALHOST.into(), 8888),
+            place: SocketKind::Tcp(Ipv4Addr::LOCALHOST.into(), 8888),
             inode: 77
         }
     );
@@ -48,7 +48,7 @@ fn those_who_listen_are_told_from_connections() {
     for (state, is_the_end) in [("01", true), ("06", true), ("03", false)] {
         let line = tcp(&loopback, 8888, state, 77);
         let parsed = parse_tcp(line.as_bytes());
-        assert_eq!(matches!(parsed, Some(Line::Connected)), is_the_end);
+        assert_eq!(matches!(parsed, Some(SocketLine::Connected)), is_the_end);
         assert!(listens(parsed).is_none());
     }
 
@@ -80,7 +80,7 @@ fn those_who_listen_are_told_from_connections() {
     }
 
     let line = format!("{UNIX} 20531 /run/a b");
-    let bound = Place::Unix(b"/run/a b");
+    let bound = SocketKind::Unix(b"/run/a b");
     let socket = listens(parse_unix(line.as_bytes())).unwrap();
     assert_eq!((socket.place, socket.inode), (bound, 20531));
     let line = format!("{UNIX} 20531");

@@ -1,6 +1,6 @@
 //! What is asked before each step: whether what the rule said is still so, and whether they may be touched.
 
-use super::{Act, Next, PATIENCE_SECONDS, Recheck, StepInput};
+use super::{Act, NextMove, PATIENCE_SECONDS, Recheck, StepInput};
 use crate::model::{GpuProcess, Kind, Snapshot};
 use crate::reclaim::guard::{Call, Protection};
 use crate::reclaim::process_control::{Handle, ProcessControl};
@@ -9,7 +9,7 @@ use crate::reclaim::verify::Outcome;
 
 impl Act {
     /// What a person named stands; a rule has to hold.
-    pub(super) fn still_due(&mut self, moment: StepInput<'_>) -> Option<Next> {
+    pub(super) fn still_due(&mut self, moment: StepInput<'_>) -> Option<NextMove> {
         if self.target.call() == Call::Named {
             return None;
         }
@@ -20,14 +20,14 @@ impl Act {
             }
             // They were made to go on, and go on: that is no activity of theirs.
             Recheck::NoLonger if self.was_stopped() && !self.is_at_work(moment.snapshot) => None,
-            Recheck::NoLonger => Some(Next::End(Outcome::RuleNoLongerTrue)),
+            Recheck::NoLonger => Some(NextMove::End(Outcome::RuleNoLongerTrue)),
             Recheck::Unknown => {
                 let since = *self.unknown_since.get_or_insert(moment.now);
                 let until = since.plus_seconds(PATIENCE_SECONDS);
                 Some(if moment.now >= until {
-                    Next::End(Outcome::RuleNoLongerTrue)
+                    NextMove::End(Outcome::RuleNoLongerTrue)
                 } else {
-                    Next::Wait(until)
+                    NextMove::Wait(until)
                 })
             }
         }

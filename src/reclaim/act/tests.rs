@@ -78,11 +78,11 @@ impl Play {
         self.seen = snapshot(at(self.now), &processes, gpus);
     }
 
-    fn advance(&mut self) -> Progress {
+    fn advance(&mut self) -> ActProgress {
         self.try_advance().unwrap()
     }
 
-    fn try_advance(&mut self) -> Result<Progress, ledger::Error> {
+    fn try_advance(&mut self) -> Result<ActProgress, ledger::LedgerError> {
         let moment = StepInput {
             now: at(self.now),
             snapshot: &self.seen,
@@ -92,7 +92,7 @@ impl Play {
     }
 
     /// At a time, with a snapshot of then.
-    fn at(&mut self, seconds: f64) -> Progress {
+    fn at(&mut self, seconds: f64) -> ActProgress {
         self.now = seconds;
         self.show(0);
         self.advance()
@@ -102,8 +102,8 @@ impl Play {
     fn play_on(&mut self) -> Outcome {
         for second in 0..200 {
             match self.at(self.now + f64::from(second > 0)) {
-                Progress::Ended(outcome) => return outcome,
-                Progress::Waiting { until } => assert!(until >= at(self.now)),
+                ActProgress::Ended(outcome) => return outcome,
+                ActProgress::Waiting { until } => assert!(until >= at(self.now)),
             }
         }
         panic!("no end: {:?}", self.control.sent);
@@ -129,25 +129,25 @@ const KILL: Signal = Signal::Kill;
 fn who_obeys_is_asked_once_and_its_memory_seen_back() {
     let mut play = Play::found(Kind::Idle, &[python()]);
     ends_on(&mut play, 70, &[TERM]);
-    assert_eq!(play.advance(), Progress::Waiting { until: at(10.0) });
+    assert_eq!(play.advance(), ActProgress::Waiting { until: at(10.0) });
     assert_eq!(play.sent(), [(70, TERM)]);
     assert!(play.act.outcome().is_none());
     // It has exited; what was seen before proves nothing.
     play.shows(Vec::new(), vec![gpu(0, &[], 0)]);
     play.now = 0.4;
-    assert_eq!(play.advance(), Progress::Waiting { until: at(10.0) });
+    assert_eq!(play.advance(), ActProgress::Waiting { until: at(10.0) });
     assert!(play.act.alive().is_empty());
     let freed = Outcome::Freed {
         bytes: GIB,
         ms: 1500,
     };
     // It is back; whether something takes it again is watched for.
-    assert_eq!(play.at(1.5), Progress::Waiting { until: at(5.0) });
-    assert_eq!(play.at(5.4), Progress::Ended(freed.clone()));
+    assert_eq!(play.at(1.5), ActProgress::Waiting { until: at(5.0) });
+    assert_eq!(play.at(5.4), ActProgress::Ended(freed.clone()));
     assert_eq!(play.act.outcome(), Some(&freed));
     assert_eq!(play.sent().len(), 1, "no SIGKILL");
     // Whoever goes on asking is told the same, and nothing is done.
-    assert_eq!(play.at(99.0), Progress::Ended(freed));
+    assert_eq!(play.at(99.0), ActProgress::Ended(freed));
     assert_eq!(play.sent().len(), 1);
 }
 
@@ -156,7 +156,7 @@ fn who_ignores_it_is_killed_after_the_grace() {
     let mut play = Play::found(Kind::Idle, &[python()]);
     ends_on(&mut play, 70, &[KILL]);
     play.advance();
-    assert_eq!(play.at(9.9), Progress::Waiting { until: at(10.0) });
+    assert_eq!(play.at(9.9), ActProgress::Waiting { until: at(10.0) });
     assert_eq!(play.sent(), [(70, TERM)]);
     play.at(10.0);
     assert_eq!(play.sent(), [(70, TERM), (70, KILL)]);
@@ -183,7 +183,7 @@ fn that_a_stopped_one_goes_on_as_it_was_told_is_no_activity() {
     play.advance();
     play.control.world.get_mut(&70).unwrap().state = Some('S');
     play.recheck = Recheck::NoLonger;
-    assert_eq!(play.at(5.0), Progress::Waiting { until: at(10.0) });
+    assert_eq!(play.at(5.0), ActProgress::Waiting { until: at(10.0) });
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
 
     // But that it uses the GPU is.
@@ -193,7 +193,10 @@ fn that_a_stopped_one_goes_on_as_it_was_told_is_no_activity() {
     play.now = 5.0;
     play.show(0);
     play.seen.gpus[0].processes.as_mut().unwrap()[0].sm_percent = Some(40);
-    assert_eq!(play.advance(), Progress::Ended(Outcome::RuleNoLongerTrue));
+    assert_eq!(
+        play.advance(),
+        ActProgress::Ended(Outcome::RuleNoLongerTrue)
+    );
     assert_eq!(play.sent().len(), 2);
 }
 
@@ -202,13 +205,16 @@ fn activity_cancels() {
     // Before anything is sent.
     let mut play = Play::found(Kind::Idle, &[python()]);
     play.recheck = Recheck::NoLonger;
-    assert_eq!(play.advance(), Progress::Ended(Outcome::RuleNoLongerTrue));
+    assert_eq!(
+        play.advance(),
+        ActProgress::Ended(Outcome::RuleNoLongerTrue)
+    );
     assert!(play.sent().is_empty());
     // In the grace: what was sent was sent, and no more is.
     let mut play = Play::found(Kind::Idle, &[python()]);
     play.advance();
     play.recheck = Recheck::NoLonger;
-    assert_eq!(play.at(3.0), Progress::Ended(Outcome::RuleNoLongerTrue));
+    assert_eq!(play.at(3.0), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert_eq!(play.sent(), [(70, TERM)]);
     // What a person named, no rule takes back.
     let mut play = Play::named(&[python()], guard());
@@ -221,15 +227,15 @@ fn activity_cancels() {
 fn what_is_not_known_waits_and_is_then_given_up() {
     let mut play = Play::found(Kind::Idle, &[python()]);
     play.recheck = Recheck::Unknown;
-    assert_eq!(play.advance(), Progress::Waiting { until: at(30.0) });
-    assert_eq!(play.at(29.0), Progress::Waiting { until: at(30.0) });
+    assert_eq!(play.advance(), ActProgress::Waiting { until: at(30.0) });
+    assert_eq!(play.at(29.0), ActProgress::Waiting { until: at(30.0) });
     play.recheck = Recheck::StillTrue;
     play.at(29.5);
     assert_eq!(play.sent(), [(70, TERM)]);
     // No escalation in doubt.
     play.recheck = Recheck::Unknown;
-    assert_eq!(play.at(45.0), Progress::Waiting { until: at(75.0) });
-    assert_eq!(play.at(75.0), Progress::Ended(Outcome::RuleNoLongerTrue));
+    assert_eq!(play.at(45.0), ActProgress::Waiting { until: at(75.0) });
+    assert_eq!(play.at(75.0), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert_eq!(play.sent(), [(70, TERM)]);
 }
 
@@ -237,14 +243,14 @@ fn what_is_not_known_waits_and_is_then_given_up() {
 fn who_is_gone_already_needs_nothing() {
     let mut play = Play::found(Kind::Idle, &[python()]);
     play.control.end(70);
-    assert_eq!(play.advance(), Progress::Ended(Outcome::AlreadyGone));
+    assert_eq!(play.advance(), ActProgress::Ended(Outcome::AlreadyGone));
     assert!(play.sent().is_empty());
     // Or has let go of what it held.
     let mut play = Play::named(&[python()], guard());
     let mut free = python();
     free.gpu_files = Some(Arc::default());
     play.shows(vec![free], vec![gpu(0, &[], 0)]);
-    assert_eq!(play.advance(), Progress::Ended(Outcome::AlreadyGone));
+    assert_eq!(play.advance(), ActProgress::Ended(Outcome::AlreadyGone));
     assert!(play.sent().is_empty());
 }
 
@@ -252,7 +258,7 @@ fn who_is_gone_already_needs_nothing() {
 fn another_process_of_that_number_is_never_sent_anything() {
     let mut play = Play::found(Kind::Idle, &[python()]);
     play.control.world.get_mut(&70).unwrap().start_ticks = 7777;
-    assert_eq!(play.advance(), Progress::Ended(Outcome::IdentityChanged));
+    assert_eq!(play.advance(), ActProgress::Ended(Outcome::IdentityChanged));
     // Nor is it where the number changes hands on the way.
     let mut play = Play::found(Kind::Idle, &[python()]);
     play.advance();
@@ -265,12 +271,15 @@ fn another_process_of_that_number_is_never_sent_anything() {
     stranger.start_ticks = Some(7777);
     play.now = 20.0;
     play.shows(vec![stranger], vec![gpu(0, &[(70, GIB)], 0)]);
-    assert_eq!(play.advance(), Progress::Waiting { until: at(25.0) });
+    assert_eq!(play.advance(), ActProgress::Waiting { until: at(25.0) });
     play.now = 25.0;
     let outcome = play.advance();
     assert_eq!(play.sent(), [(70, TERM)]);
     assert!(
-        matches!(outcome, Progress::Ended(Outcome::Freed { bytes: GIB, .. })),
+        matches!(
+            outcome,
+            ActProgress::Ended(Outcome::Freed { bytes: GIB, .. })
+        ),
         "{outcome:?}"
     );
 }
@@ -296,7 +305,7 @@ fn one_who_is_another_fails_the_whole_family() {
     ] {
         let mut play = Play::found(Kind::Idle, &[python(), child.clone()]);
         play.control.refuses.insert(71, error);
-        assert_eq!(play.advance(), Progress::Ended(outcome));
+        assert_eq!(play.advance(), ActProgress::Ended(outcome));
         assert!(play.sent().is_empty());
     }
     // Who is gone is no obstacle.
@@ -312,7 +321,7 @@ fn what_protects_is_asked_again_at_the_deed() {
     let protected = |change: fn(&mut Guarded)| {
         let mut play = Play::found(Kind::Idle, &[python()]);
         change(play.control.world.get_mut(&70).unwrap());
-        let Progress::Ended(Outcome::Protected { why }) = play.advance() else {
+        let ActProgress::Ended(Outcome::Protected { why }) = play.advance() else {
             panic!("not protected");
         };
         assert!(play.sent().is_empty());
@@ -336,7 +345,7 @@ fn what_protects_is_asked_again_at_the_deed() {
     let keep = BTreeMap::from([("GPUMEM_KEEP".into(), "yes".into())]);
     play.control.world.get_mut(&70).unwrap().environment = Some(Arc::new(keep));
     let kept = Outcome::of(Protection::KeptByOwner { until: None });
-    assert_eq!(play.advance(), Progress::Ended(kept));
+    assert_eq!(play.advance(), ActProgress::Ended(kept));
     assert_eq!(play.sent(), [(70, TERM)]);
 }
 
@@ -344,7 +353,7 @@ fn what_protects_is_asked_again_at_the_deed() {
 fn in_another_namespace_no_rule_acts() {
     let mut play = Play::found(Kind::Idle, &[python()]);
     play.seen.host.pid_namespace = Some(PidNamespace::Container);
-    assert_eq!(play.advance(), Progress::Ended(Outcome::OtherNamespace));
+    assert_eq!(play.advance(), ActProgress::Ended(Outcome::OtherNamespace));
     assert!(play.sent().is_empty());
 }
 
@@ -352,9 +361,9 @@ fn in_another_namespace_no_rule_acts() {
 fn what_the_kernel_refuses_is_tried_once() {
     let mut play = Play::found(Kind::Idle, &[python()]);
     play.control.rejects.insert(70, NotSent::NotPermitted);
-    assert_eq!(play.advance(), Progress::Ended(Outcome::NotPermitted));
+    assert_eq!(play.advance(), ActProgress::Ended(Outcome::NotPermitted));
     let failures = play.pages.lines.iter().find_map(|line| match &line.event {
-        Event::Done { failures, .. } => Some(failures.len()),
+        LedgerEvent::Done { failures, .. } => Some(failures.len()),
         _ => None,
     });
     assert_eq!(failures, Some(1));
@@ -384,7 +393,7 @@ fn to_exit_is_not_to_free() {
         play.now = f64::from(second);
         play.shows(vec![worker.clone()], vec![gpu(0, &[], GIB)]);
         assert!(
-            matches!(play.advance(), Progress::Waiting { .. }),
+            matches!(play.advance(), ActProgress::Waiting { .. }),
             "{second}"
         );
     }
@@ -392,7 +401,7 @@ fn to_exit_is_not_to_free() {
     let holders = vec![71];
     assert_eq!(
         play.advance(),
-        Progress::Ended(Outcome::ExitedNotFreed { holders })
+        ActProgress::Ended(Outcome::ExitedNotFreed { holders })
     );
 }
 
@@ -403,13 +412,13 @@ fn memory_that_comes_late_comes() {
     play.advance();
     play.now = 1.0;
     play.shows(Vec::new(), vec![gpu(0, &[(70, GIB)], 0)]);
-    assert_eq!(play.advance(), Progress::Waiting { until: at(10.0) });
+    assert_eq!(play.advance(), ActProgress::Waiting { until: at(10.0) });
     let outcome = play.at(6.0);
     let freed = Outcome::Freed {
         bytes: GIB,
         ms: 6000,
     };
-    assert_eq!(outcome, Progress::Ended(freed));
+    assert_eq!(outcome, ActProgress::Ended(freed));
 }
 
 #[test]
@@ -426,7 +435,7 @@ fn who_lets_go_and_lives_on_is_left_alone() {
     play.now = 7.0;
     let outcome = play.advance();
     assert!(
-        matches!(outcome, Progress::Ended(Outcome::Freed { .. })),
+        matches!(outcome, ActProgress::Ended(Outcome::Freed { .. })),
         "{outcome:?}"
     );
     assert_eq!(play.sent(), [(70, TERM)]);
@@ -455,7 +464,7 @@ fn who_ends_by_itself_in_the_last_grace_is_not_alive() {
     play.now = 15.0;
     play.control.end(70);
     play.show(0);
-    assert!(matches!(play.advance(), Progress::Waiting { .. }));
+    assert!(matches!(play.advance(), ActProgress::Waiting { .. }));
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
 }
 
@@ -463,10 +472,10 @@ fn who_ends_by_itself_in_the_last_grace_is_not_alive() {
 fn who_ends_before_anything_is_sent_was_gone_already() {
     let mut play = Play::found(Kind::Idle, &[python()]);
     play.recheck = Recheck::Unknown;
-    assert!(matches!(play.advance(), Progress::Waiting { .. }));
+    assert!(matches!(play.advance(), ActProgress::Waiting { .. }));
     play.control.end(70);
     play.recheck = Recheck::StillTrue;
-    assert_eq!(play.at(1.0), Progress::Ended(Outcome::AlreadyGone));
+    assert_eq!(play.at(1.0), ActProgress::Ended(Outcome::AlreadyGone));
     // It is held by then, and the rule not known to hold.
     let mut play = Play::found(Kind::Idle, &[python()]);
     play.control.rejects.insert(70, NotSent::Gone);
@@ -488,7 +497,7 @@ fn what_is_only_advised_is_not_done() {
     play.act = Act::new(target, Arc::new(guard()), Actor::default());
     let command = "scancel 12".into();
     let owned = Outcome::of(Protection::Owned { command });
-    assert_eq!(play.advance(), Progress::Ended(owned));
+    assert_eq!(play.advance(), ActProgress::Ended(owned));
     assert!(play.sent().is_empty());
 }
 
@@ -532,13 +541,13 @@ fn the_ledger_tells_the_whole_of_it() {
         .lines
         .iter()
         .map(|line| match &line.event {
-            Event::Begun { target, .. } => {
+            LedgerEvent::Begun { target, .. } => {
                 assert!(matches!(target.reason, Reason::Found { .. }));
                 "begun"
             }
-            Event::Intended(_) => "intended",
-            Event::Done { .. } => "done",
-            Event::Ended(_) => "ended",
+            LedgerEvent::Intended(_) => "intended",
+            LedgerEvent::Done { .. } => "done",
+            LedgerEvent::Ended(_) => "ended",
         })
         .collect();
     assert_eq!(kinds, ["begun", "intended", "done", "ended"]);

@@ -130,7 +130,7 @@ fn targets_are_carried_out_one_after_another_and_each_end_is_told() {
     // What is told is what the ledger has.
     let pages = world.pages.get();
     let intended = pages.lines.iter();
-    let intended = intended.filter(|it| matches!(it.event, Event::Intended(_)));
+    let intended = intended.filter(|it| matches!(it.event, LedgerEvent::Intended(_)));
     assert_eq!(intended.count(), 2);
 }
 

@@ -19,8 +19,8 @@ fn target() -> Box<Target> {
     Box::new(plan.targets.remove(0))
 }
 
-fn entry(act: &str, seconds: f64, event: Event) -> Entry {
-    Entry {
+fn entry(act: &str, seconds: f64, event: LedgerEvent) -> LedgerEntry {
+    LedgerEntry {
         time: at(seconds),
         act: act.into(),
         event,
@@ -30,7 +30,7 @@ fn entry(act: &str, seconds: f64, event: Event) -> Entry {
 fn term() -> Deed {
     Deed::Signal {
         signals: vec![Signal::Term, Signal::Cont],
-        processes: vec![Process {
+        processes: vec![LedgerProcess {
             pid: 70,
             start_ticks: u64::MAX,
         }],
@@ -47,7 +47,7 @@ fn actor() -> Actor {
     }
 }
 
-fn all() -> Vec<Entry> {
+fn all() -> Vec<LedgerEntry> {
     let outcome = Outcome::Freed {
         bytes: GIB,
         ms: 900,
@@ -56,16 +56,16 @@ fn all() -> Vec<Entry> {
         entry(
             "a",
             0.0,
-            Event::Begun {
+            LedgerEvent::Begun {
                 actor: actor(),
                 target: target(),
             },
         ),
-        entry("a", 0.0, Event::Intended(term())),
+        entry("a", 0.0, LedgerEvent::Intended(term())),
         entry(
             "a",
             0.1,
-            Event::Done {
+            LedgerEvent::Done {
                 deed: term(),
                 failures: vec![Failure {
                     pid: Some(70),
@@ -73,7 +73,7 @@ fn all() -> Vec<Entry> {
                 }],
             },
         ),
-        entry("a", 1.0, Event::Ended(outcome)),
+        entry("a", 1.0, LedgerEvent::Ended(outcome)),
     ]
 }
 
@@ -92,7 +92,7 @@ fn what_is_written_is_read_again() {
         kernel_id: "k".into(),
     };
     ledger
-        .write(&entry("b", 2.0, Event::Intended(asked.clone())))
+        .write(&entry("b", 2.0, LedgerEvent::Intended(asked.clone())))
         .unwrap();
     let past = read(&path, 1 << 20).unwrap();
     assert_eq!((past.unread_lines, past.is_cut), (0, false));
@@ -133,10 +133,10 @@ fn a_torn_line_costs_itself_only() {
         fs::write(&path, &whole[..cut]).unwrap();
         let mut ledger = Ledger::open(&path).unwrap();
         ledger
-            .write(&entry("b", 3.0, Event::Intended(term())))
+            .write(&entry("b", 3.0, LedgerEvent::Intended(term())))
             .unwrap();
         ledger
-            .write(&entry("b", 4.0, Event::Ended(Outcome::AlreadyGone)))
+            .write(&entry("b", 4.0, LedgerEvent::Ended(Outcome::AlreadyGone)))
             .unwrap();
         let past = read(&path, 1 << 20).unwrap();
         let is_whole = cut == whole.len() - 1;
@@ -156,12 +156,16 @@ fn a_torn_line_costs_itself_only() {
 fn the_end_of_a_long_one_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.jsonl");
-    assert_eq!(read(&path, 100).unwrap(), Past::default(), "there is none");
+    assert_eq!(
+        read(&path, 100).unwrap(),
+        LedgerSummary::default(),
+        "there is none"
+    );
     let mut ledger = Ledger::open(&path).unwrap();
     for number in 0..100 {
         let act = number.to_string();
         ledger
-            .write(&entry(&act, 1.0, Event::Ended(Outcome::StillAlive)))
+            .write(&entry(&act, 1.0, LedgerEvent::Ended(Outcome::StillAlive)))
             .unwrap();
     }
     let past = read(&path, 1000).unwrap();
@@ -185,7 +189,7 @@ fn what_cannot_be_written_is_an_error() {
         is_torn: false,
     };
     let error = ledger.write(&all()[0]).unwrap_err();
-    assert!(matches!(error, Error::Write { .. }), "{error}");
+    assert!(matches!(error, LedgerError::Write { .. }), "{error}");
     assert!(ledger.is_torn);
     let folder = tempfile::tempdir().unwrap();
     let link = folder.path().join("link");
@@ -224,14 +228,14 @@ fn only_what_nobody_was_asked_about_counts_for_the_pace() {
     };
     let mut idle = act(4.0, Some(true));
     idle.deeds.clear();
-    let past = Past {
+    let past = LedgerSummary {
         acts: vec![
             act(1.0, Some(false)),
             act(2.0, Some(true)),
             act(3.0, None),
             idle,
         ],
-        ..Past::default()
+        ..LedgerSummary::default()
     };
     assert_eq!(past.unattended_times(), [at(2.0), at(3.0)]);
 }

@@ -10,9 +10,9 @@ use crate::model::row::{Me, ProcessRow, places};
 use crate::model::selector::{Selected, Selector};
 use crate::model::snapshot::{Jupyter, Parent};
 use crate::reclaim::policy::{
-    Exempt, FindingSelector, Limits, NamedProcesses, ProcessNames, Signal,
+    Exempt, FindingSelector, NamedProcesses, ProcessNames, Signal, TargetLimits,
 };
-use crate::reclaim::target::{Step, Whom};
+use crate::reclaim::target::{Recipients, Step};
 use crate::reclaim::testing::{
     OWNER, at, facts, finding, gpu, guard, naming, plan_of, plan_with, process, snapshot,
 };
@@ -151,7 +151,7 @@ fn a_target_says_who_why_and_how() {
         .map(|step| match step {
             Step::Signal {
                 signal,
-                whom,
+                recipients: whom,
                 grace_seconds,
             } => (*signal, *whom, *grace_seconds),
             other => panic!("{other:?}"),
@@ -160,8 +160,8 @@ fn a_target_says_who_why_and_how() {
     assert_eq!(
         signals,
         [
-            (Signal::Term, Whom::Family, 10.0),
-            (Signal::Kill, Whom::Family, 5.0)
+            (Signal::Term, Recipients::Family, 10.0),
+            (Signal::Kill, Recipients::Family, 5.0)
         ]
     );
     let json = serde_json::to_string(&plan).unwrap();
@@ -246,27 +246,27 @@ fn what_is_asked_for_narrows_it() {
     on_other.gpus[0].index = 1;
     on_other.duration_seconds = 60.0;
     let findings = [finding(Kind::Orphan, &first), on_other];
-    let leaders = |targets: &FindingSelector, limits: &Limits| {
+    let leaders = |targets: &FindingSelector, limits: &TargetLimits| {
         let mut guard = with(targets.clone());
         guard.policy.limits = limits.clone();
         let plan = plan_of(&findings, &seen, &guard);
         plan.targets.iter().map(|it| it.leader).collect::<Vec<_>>()
     };
-    let (any, all) = (FindingSelector::default(), Limits::default());
+    let (any, all) = (FindingSelector::default(), TargetLimits::default());
     assert_eq!(leaders(&any, &all), [80, 70], "most memory first");
-    let of = |terms: &str| Limits {
+    let of = |terms: &str| TargetLimits {
         selected: selected(&seen, &findings, terms),
-        ..Limits::default()
+        ..TargetLimits::default()
     };
-    let old = Limits {
+    let old = TargetLimits {
         older_than: Some(Duration::from_secs(3600)),
-        ..Limits::default()
+        ..TargetLimits::default()
     };
-    let large = Limits {
+    let large = TargetLimits {
         min_bytes: Some(2 * GIB),
-        ..Limits::default()
+        ..TargetLimits::default()
     };
-    let limited: [(Limits, &[u32]); 6] = [
+    let limited: [(TargetLimits, &[u32]); 6] = [
         (of("gpu:1"), &[80]),
         (of("gpu:0,1"), &[80, 70]),
         (of("user=ann"), &[70]),

@@ -7,8 +7,8 @@ use crate::model::{Gpu, Process, Severity, Start, Time};
 use crate::reclaim::target::MemberGpu;
 use crate::rules::stopped::StoppedEvidence;
 
-fn member(pid: u32) -> Member {
-    Member {
+fn member(pid: u32) -> TargetProcess {
+    TargetProcess {
         pid,
         start_ticks: 100,
         uid: 1000,
@@ -129,7 +129,7 @@ fn of_several_none_may_have_ceased() {
     let here = snapshot(&[7, 8]);
     let (seven, eight) = (member(7), member(8));
     let said = [because(7), because(8)];
-    let of = |alive: &[&Member], found: &[&Finding]| of_members(alive, &said, found, &here);
+    let of = |alive: &[&TargetProcess], found: &[&Finding]| of_members(alive, &said, found, &here);
     let (of_7, of_8) = (finding("idle", 7, 100), finding("idle", 8, 100));
     assert_eq!(of(&[&seven, &eight], &[&of_7, &of_8]), Recheck::StillTrue);
     assert_eq!(of(&[&seven, &eight], &[&of_7]), Recheck::NoLonger);

@@ -60,7 +60,11 @@ impl ReclaimWay for Advise<'_> {
         Vec::new()
     }
 
-    fn execute(&self, _: &mut StepContext<'_>, _: &[Handle]) -> Result<Started, ledger::Error> {
+    fn execute(
+        &self,
+        _: &mut StepContext<'_>,
+        _: &[Handle],
+    ) -> Result<Started, ledger::LedgerError> {
         Ok(Started::Done)
     }
 

@@ -21,14 +21,14 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::shut_kernel::{AskServer, Kernel, ask_servers};
-pub use self::signal::Whom;
+pub use self::shut_kernel::{AskServer, KernelAtServer, ask_servers};
+pub use self::signal::Recipients;
 use super::guard::Guard;
 use super::handles::Handles;
-use super::ledger::{self, Entry, Event, Record};
+use super::ledger::{self, LedgerEntry, LedgerEvent, LedgerSink};
 use super::policy::{Policy, Signal};
-use super::process_control::{Answer, Handle, ProcessControl};
-use super::target::{Member, Target};
+use super::process_control::{Handle, ProcessControl, RequestResult};
+use super::target::{Target, TargetProcess};
 use super::verify::Outcome;
 use crate::advice;
 use crate::model::{Process, Snapshot, Time};
@@ -44,7 +44,7 @@ pub enum Step {
     /// Ask the notebook server to shut the kernel down.
     ShutKernel {
         /// Which, and where.
-        kernel: Kernel,
+        kernel: KernelAtServer,
         /// How long to wait.
         grace_seconds: f64,
     },
@@ -62,7 +62,7 @@ pub enum Step {
         /// Which.
         signal: Signal,
         /// To whom.
-        whom: Whom,
+        recipients: Recipients,
         /// How long to wait.
         grace_seconds: f64,
     },
@@ -107,11 +107,11 @@ impl Step {
             }),
             Self::Signal {
                 signal,
-                whom,
+                recipients: whom,
                 grace_seconds,
             } => Box::new(signal::SendSignal {
                 signal: *signal,
-                whom: *whom,
+                recipients: *whom,
                 grace_seconds: *grace_seconds,
             }),
             Self::Advise { command } => Box::new(advise::Advise { command }),
@@ -128,7 +128,7 @@ pub enum Deed {
         /// Which.
         signals: Vec<Signal>,
         /// To whom.
-        processes: Vec<ledger::Process>,
+        processes: Vec<ledger::LedgerProcess>,
     },
     /// A notebook server is asked to shut a kernel down.
     ShutKernel {
@@ -159,7 +159,7 @@ pub enum Request {
     /// Of a notebook server: to shut a kernel down.
     ShutKernel {
         /// Which.
-        kernel: Kernel,
+        kernel: KernelAtServer,
         /// Also where it is at work now.
         even_at_work: bool,
     },
@@ -192,7 +192,7 @@ impl Default for Services {
 
 impl Request {
     /// Asks, and waits for the answer; may take seconds.
-    pub(super) fn perform(&self, services: &Services) -> Answer {
+    pub(super) fn perform(&self, services: &Services) -> RequestResult {
         match self {
             Self::ShutKernel {
                 kernel,
@@ -220,7 +220,7 @@ pub(super) trait ReclaimWay {
         &self,
         context: &mut StepContext<'_>,
         whom: &[Handle],
-    ) -> Result<Started, ledger::Error>;
+    ) -> Result<Started, ledger::LedgerError>;
 
     /// How long it has, in seconds.
     fn grace_seconds(&self) -> f64;
@@ -272,7 +272,7 @@ pub(super) struct PendingRequest {
 /// What NVML and Linux show of a target after something was done.
 pub(super) struct Measured {
     /// No member is alive.
-    pub is_nobody_left: bool,
+    pub are_all_gone: bool,
     /// NVML shows that all of the memory is back.
     pub is_back: bool,
 }
@@ -280,7 +280,7 @@ pub(super) struct Measured {
 impl Measured {
     /// Whether nothing is left to wait for.
     pub fn is_all(&self) -> bool {
-        self.is_nobody_left || self.is_back
+        self.are_all_gone || self.is_back
     }
 }
 
@@ -292,21 +292,21 @@ pub(super) struct StepState<'a> {
     pub snapshot: &'a Snapshot,
     pub control: &'a mut dyn ProcessControl,
     /// What was answered to what was asked last.
-    pub answer: &'a Answer,
+    pub answer: &'a RequestResult,
 }
 
 impl StepState<'_> {
     /// Those of whom it is meant that are alive; of those that were not in the plan, only those that
     /// hold a GPU.
-    pub fn alive(&mut self, whom: Whom) -> Vec<Handle> {
+    pub fn alive(&mut self, whom: Recipients) -> Vec<Handle> {
         let leader = self.target.leader;
         self.held
             .concerned(self.snapshot, self.control)
             .into_iter()
             .filter(|one| match whom {
-                Whom::Launcher => !one.is_member,
-                Whom::Leader => one.is_member && one.pid == leader,
-                Whom::Family => one.is_member,
+                Recipients::Launcher => !one.is_member,
+                Recipients::Leader => one.is_member && one.pid == leader,
+                Recipients::Family => one.is_member,
             })
             .map(|one| one.handle)
             .collect()
@@ -320,7 +320,7 @@ pub(super) struct StepContext<'a> {
     pub now: Time,
     pub held: &'a Handles,
     pub control: &'a mut dyn ProcessControl,
-    pub record: &'a mut dyn Record,
+    pub record: &'a mut dyn LedgerSink,
     /// A person named the target.
     pub is_named: bool,
     /// Somebody who was stopped was made to go on.
@@ -328,8 +328,8 @@ pub(super) struct StepContext<'a> {
 }
 
 impl StepContext<'_> {
-    pub fn note(&mut self, event: Event) -> Result<(), ledger::Error> {
-        self.record.write(&Entry {
+    pub fn note(&mut self, event: LedgerEvent) -> Result<(), ledger::LedgerError> {
+        self.record.write(&LedgerEntry {
             time: self.now,
             act: Arc::clone(self.act),
             event,
@@ -337,8 +337,8 @@ impl StepContext<'_> {
     }
 
     /// Writes down what somebody is asked, and begins to ask.
-    pub fn ask(&mut self, deed: &Deed, request: Request) -> Result<(), ledger::Error> {
-        self.note(Event::Intended(deed.clone()))?;
+    pub fn ask(&mut self, deed: &Deed, request: Request) -> Result<(), ledger::LedgerError> {
+        self.note(LedgerEvent::Intended(deed.clone()))?;
         self.control.ask(request);
         Ok(())
     }
@@ -348,7 +348,7 @@ impl StepContext<'_> {
 pub(super) struct FamilyInput<'a> {
     pub guard: &'a Guard,
     pub processes: &'a [&'a Process],
-    pub launcher: Option<&'a Member>,
+    pub launcher: Option<&'a TargetProcess>,
     pub leader: u32,
     pub snapshot: &'a Snapshot,
     /// All of the family.

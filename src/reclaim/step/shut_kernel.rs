@@ -2,7 +2,7 @@
 //!
 //! Everything is looked at anew: the process that the plan means, by its start; that it is still that
 //! kernel, by its argv; who started it, where that one serves, and what it says of the kernel at this
-//! moment. Only then is it told, once. What does not fit is an [`Error`]. Where the server is
+//! moment. Only then is it told, once. What does not fit is an [`ShutKernelError`]. Where the server is
 //! there still it would start again what is merely ended, so that the kernel is left alone; where it is gone,
 //! the act goes on to signals.
 //!
@@ -28,7 +28,7 @@ use crate::model::snapshot::Jupyter;
 use crate::model::{Process, Time};
 use crate::reclaim::guard::Protection;
 use crate::reclaim::ledger;
-use crate::reclaim::process_control::{Answer, Handle};
+use crate::reclaim::process_control::{Handle, RequestResult};
 use crate::reclaim::target::Target;
 use crate::reclaim::verify::Outcome;
 use crate::units::Span;
@@ -48,7 +48,7 @@ const SHUT_TIME: Duration = Duration::from_secs(6);
 
 /// A notebook kernel at its server.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
-pub struct Kernel {
+pub struct KernelAtServer {
     /// The kernel's id.
     pub id: Arc<str>,
     /// Its process.
@@ -67,11 +67,11 @@ pub struct Kernel {
 
 /// Asks a notebook server to shut a kernel down, having looked at its state: one that is at work is left
 /// alone, unless the second argument says otherwise. May take seconds.
-pub type AskServer = Arc<dyn Fn(&Kernel, bool) -> Answer + Send + Sync>;
+pub type AskServer = Arc<dyn Fn(&KernelAtServer, bool) -> RequestResult + Send + Sync>;
 
 /// To have a kernel shut down.
 pub(super) struct ShutKernel<'a> {
-    pub kernel: &'a Kernel,
+    pub kernel: &'a KernelAtServer,
     pub grace_seconds: f64,
 }
 
@@ -101,12 +101,12 @@ pub(super) fn restarted(process: &Process) -> Option<Arc<str>> {
 }
 
 /// The kernel at its server, where that can be asked.
-fn kernel(process: &Process) -> Option<Kernel> {
+fn kernel(process: &Process) -> Option<KernelAtServer> {
     let jupyter = process.jupyter.as_deref()?;
     if jupyter.server_error.is_some() || process.has_lost_server() || !is_notebook(process) {
         return None;
     }
-    Some(Kernel {
+    Some(KernelAtServer {
         id: jupyter.kernel_id.clone()?,
         pid: process.pid,
         start_ticks: process.start_ticks?,
@@ -149,16 +149,20 @@ pub(super) fn write_deed(f: &mut fmt::Formatter<'_>, kernel_id: &str) -> fmt::Re
 }
 
 /// Asks, by whatever asks servers here.
-pub(super) fn perform(services: &Services, kernel: &Kernel, even_at_work: bool) -> Answer {
+pub(super) fn perform(
+    services: &Services,
+    kernel: &KernelAtServer,
+    even_at_work: bool,
+) -> RequestResult {
     match &services.server {
         Some(ask) => ask(kernel, even_at_work),
-        None => Answer::Failed("no notebook server is asked here".to_owned()),
+        None => RequestResult::Failed("no notebook server is asked here".to_owned()),
     }
 }
 
 impl ReclaimWay for ShutKernel<'_> {
     fn describe(&self, _: &Target) -> String {
-        let Kernel {
+        let KernelAtServer {
             id,
             server_url,
             server_pid,
@@ -177,7 +181,7 @@ impl ReclaimWay for ShutKernel<'_> {
         &self,
         context: &mut StepContext<'_>,
         _: &[Handle],
-    ) -> Result<Started, ledger::Error> {
+    ) -> Result<Started, ledger::LedgerError> {
         let deed = Deed::ShutKernel {
             kernel_id: Arc::clone(&self.kernel.id),
         };
@@ -198,17 +202,17 @@ impl ReclaimWay for ShutKernel<'_> {
 
     fn effect(&self, scene: &mut StepState<'_>) -> StepEffect {
         match scene.answer {
-            Answer::Waiting | Answer::Done => StepEffect::Pending,
-            Answer::AtWork => StepEffect::Ends(Outcome::RuleNoLongerTrue),
-            Answer::Failed(_) => StepEffect::Over,
-            Answer::Restarts(_) if scene.policy.direct => StepEffect::Over,
-            Answer::Restarts(why) => StepEffect::Ends(left_to_server(why)),
+            RequestResult::Waiting | RequestResult::Done => StepEffect::Pending,
+            RequestResult::AtWork => StepEffect::Ends(Outcome::RuleNoLongerTrue),
+            RequestResult::Failed(_) => StepEffect::Over,
+            RequestResult::Restarts(_) if scene.policy.direct => StepEffect::Over,
+            RequestResult::Restarts(why) => StepEffect::Ends(left_to_server(why)),
         }
     }
 
     /// A server that has said nothing may start again what is ended without it.
     fn expired(&self, scene: &StepState<'_>) -> Option<Outcome> {
-        let is_silent = *scene.answer == Answer::Waiting && !scene.policy.direct;
+        let is_silent = *scene.answer == RequestResult::Waiting && !scene.policy.direct;
         is_silent.then(|| left_to_server("its server has not answered"))
     }
 }
@@ -222,7 +226,7 @@ fn left_to_server(why: &str) -> Outcome {
 
 /// Why a kernel was not shut down.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Error {
+pub enum ShutKernelError {
     /// It is doing something, or has since the plan was made.
     #[error("kernel {id} is at work; leave it, or name it to end it all the same")]
     AtWork {
@@ -267,11 +271,11 @@ pub enum Error {
         /// The kernel.
         id: Arc<str>,
         /// What went wrong.
-        cause: jupyter::Error,
+        cause: jupyter::ServerError,
     },
 }
 
-impl Error {
+impl ShutKernelError {
     /// Whether a server is there, or may be, that would start the kernel again. One that does not know
     /// the kernel starts nothing.
     fn is_of_living_server(&self) -> bool {
@@ -279,10 +283,10 @@ impl Error {
             Self::NoServer { is_gone, .. } => !is_gone,
             Self::Server { cause, .. } => !matches!(
                 cause,
-                jupyter::Error::UnknownKernel
-                    | jupyter::Error::Replaced { .. }
-                    | jupyter::Error::Ended { .. }
-                    | jupyter::Error::Gone { .. }
+                jupyter::ServerError::UnknownKernel
+                    | jupyter::ServerError::Replaced { .. }
+                    | jupyter::ServerError::Ended { .. }
+                    | jupyter::ServerError::Gone { .. }
             ),
             Self::AnotherServer { .. } | Self::FilesHang { .. } => true,
             Self::AtWork { .. } | Self::NotThisKernel { .. } => false,
@@ -294,10 +298,10 @@ impl Error {
 pub fn ask_servers(roots: Roots) -> AskServer {
     Arc::new(
         move |kernel, even_at_work| match shut(&roots, kernel, even_at_work) {
-            Ok(()) => Answer::Done,
-            Err(Error::AtWork { .. }) => Answer::AtWork,
-            Err(error) if error.is_of_living_server() => Answer::Restarts(error.to_string()),
-            Err(error) => Answer::Failed(error.to_string()),
+            Ok(()) => RequestResult::Done,
+            Err(ShutKernelError::AtWork { .. }) => RequestResult::AtWork,
+            Err(error) if error.is_of_living_server() => RequestResult::Restarts(error.to_string()),
+            Err(error) => RequestResult::Failed(error.to_string()),
         },
     )
 }
@@ -308,16 +312,20 @@ pub fn ask_servers(roots: Roots) -> AskServer {
 /// # Errors
 ///
 /// Where it was not shut down, or the server did not say so in time.
-pub fn shut(roots: &Roots, kernel: &Kernel, even_at_work: bool) -> Result<(), Error> {
+pub fn shut(
+    roots: &Roots,
+    kernel: &KernelAtServer,
+    even_at_work: bool,
+) -> Result<(), ShutKernelError> {
     let id = || Arc::clone(&kernel.id);
-    let failed = |cause| Error::Server { id: id(), cause };
+    let failed = |cause| ShutKernelError::Server { id: id(), cause };
     let found = find(roots, kernel)?;
     let Some(server) = &found.server else {
         let why = found.jupyter.server_error.clone();
         let why = why.unwrap_or_else(|| "it has none".into());
         // Twice would be proof; with the plan, which has seen it before, once is.
         let is_gone = found.has_no_starter();
-        return Err(Error::NoServer {
+        return Err(ShutKernelError::NoServer {
             id: id(),
             why,
             is_gone,
@@ -327,27 +335,27 @@ pub fn shut(roots: &Roots, kernel: &Kernel, even_at_work: bool) -> Result<(), Er
         && found.jupyter.server_url.as_ref() == Some(&kernel.server_url);
     if !is_planned {
         let url = Arc::clone(&kernel.server_url);
-        return Err(Error::AnotherServer { id: id(), url });
+        return Err(ShutKernelError::AnotherServer { id: id(), url });
     }
     let client = Client::new(roots, server).map_err(failed)?;
     let state = client.kernel(&kernel.id, LOOK_TIME).map_err(failed)?;
     if !even_at_work && is_at_work(&state, kernel) {
-        return Err(Error::AtWork { id: id() });
+        return Err(ShutKernelError::AtWork { id: id() });
     }
     found.check(roots).map_err(failed)?;
     client.shut_down(&kernel.id, SHUT_TIME).map_err(failed)
 }
 
 /// The kernel as it lies on this machine now.
-fn find(roots: &Roots, kernel: &Kernel) -> Result<jupyter::Kernel, Error> {
+fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, ShutKernelError> {
     let (id, pid) = (Arc::clone(&kernel.id), kernel.pid);
-    let candidate = jupyter::Candidate::read(roots, pid, kernel.start_ticks);
+    let candidate = jupyter::KernelCandidate::read(roots, pid, kernel.start_ticks);
     let candidate = candidate.filter(|it| {
         let jupyter = it.jupyter.as_deref();
         jupyter.and_then(|it| it.kernel_id.as_ref()) == Some(&id)
     });
     let Some(candidate) = candidate else {
-        return Err(Error::NotThisKernel { pid, id });
+        return Err(ShutKernelError::NotThisKernel { pid, id });
     };
     let (sender, receiver) = sync_channel(1);
     let roots = roots.clone();
@@ -358,7 +366,7 @@ fn find(roots: &Roots, kernel: &Kernel) -> Result<jupyter::Kernel, Error> {
     let builder = thread::Builder::new().name("notebook-files".to_owned());
     if let Err(error) = builder.spawn(reading) {
         let why = error.to_string().into();
-        return Err(Error::NoServer {
+        return Err(ShutKernelError::NoServer {
             id,
             why,
             is_gone: false,
@@ -366,15 +374,15 @@ fn find(roots: &Roots, kernel: &Kernel) -> Result<jupyter::Kernel, Error> {
     }
     match receiver.recv_timeout(READ_TIME) {
         Ok(Some(found)) => Ok(found),
-        Ok(None) => Err(Error::NotThisKernel { pid, id }),
-        Err(_) => Err(Error::FilesHang { id }),
+        Ok(None) => Err(ShutKernelError::NotThisKernel { pid, id }),
+        Err(_) => Err(ShutKernelError::FilesHang { id }),
     }
 }
 
 /// Whether a kernel does something, or has since the plan was made. A state that is not known to be one
 /// of rest is none; `starting` is that of a kernel that nobody has talked to (`jupyter_server`:
 /// `MappingKernelManager._async_start_kernel`).
-fn is_at_work(state: &KernelState, kernel: &Kernel) -> bool {
+fn is_at_work(state: &KernelState, kernel: &KernelAtServer) -> bool {
     let rests = matches!(state.execution_state.as_deref(), Some("idle" | "starting"));
     let is_later = match (state.last_activity, kernel.last_activity) {
         (Some(now), Some(then)) => now > then,
@@ -387,8 +395,8 @@ fn is_at_work(state: &KernelState, kernel: &Kernel) -> bool {
 mod tests {
     use super::*;
 
-    fn kernel(last_activity: Option<i64>) -> Kernel {
-        Kernel {
+    fn kernel(last_activity: Option<i64>) -> KernelAtServer {
+        KernelAtServer {
             id: "0a1b2c3d-0123-4567-89ab-00aa11bb22cc".into(),
             pid: std::process::id(),
             start_ticks: 1,
@@ -429,13 +437,13 @@ mod tests {
     #[test]
     fn who_is_no_kernel_has_no_server_asked() {
         let kernel = kernel(None);
-        let expected = Error::NotThisKernel {
+        let expected = ShutKernelError::NotThisKernel {
             pid: kernel.pid,
             id: Arc::clone(&kernel.id),
         };
         // This process, under a start that is not its own.
         assert_eq!(shut(&Roots::default(), &kernel, true), Err(expected));
         let asked = ask_servers(Roots::default())(&kernel, true);
-        assert!(matches!(asked, Answer::Failed(_)), "{asked:?}");
+        assert!(matches!(asked, RequestResult::Failed(_)), "{asked:?}");
     }
 }

@@ -12,7 +12,7 @@ use crate::model::{self, Kind};
 use crate::reclaim::guard::Protection;
 use crate::reclaim::handles::HeldProcess;
 use crate::reclaim::launcher::launches;
-use crate::reclaim::ledger::{self, Event, Failure, Process};
+use crate::reclaim::ledger::{self, Failure, LedgerEvent, LedgerProcess};
 use crate::reclaim::policy::Signal;
 use crate::reclaim::process_control::{Handle, NotSent};
 use crate::reclaim::target::{Reason, Target};
@@ -30,7 +30,7 @@ const KILL_SECONDS: f64 = 5.0;
 /// To whom a signal goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Whom {
+pub enum Recipients {
     /// What started the members.
     Launcher,
     /// The member that the others depend on.
@@ -42,7 +42,7 @@ pub enum Whom {
 /// To send a signal.
 pub(super) struct SendSignal {
     pub signal: Signal,
-    pub whom: Whom,
+    pub recipients: Recipients,
     pub grace_seconds: f64,
 }
 
@@ -53,12 +53,12 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
     let own = policy.grace.map(|grace| grace.as_secs_f64());
     let ask = |whom, usual: f64| Step::Signal {
         signal: first,
-        whom,
+        recipients: whom,
         grace_seconds: own.unwrap_or(usual),
     };
     let kill = |whom| Step::Signal {
         signal: Signal::Kill,
-        whom,
+        recipients: whom,
         grace_seconds: KILL_SECONDS,
     };
     let mut steps = Vec::new();
@@ -66,10 +66,10 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
     let processes = candidate.processes.iter();
     if candidate.launcher.is_some() {
         if is_asked {
-            steps.push(ask(Whom::Launcher, LAUNCHER_SECONDS));
-            steps.push(ask(Whom::Family, GRACE_SECONDS));
+            steps.push(ask(Recipients::Launcher, LAUNCHER_SECONDS));
+            steps.push(ask(Recipients::Family, GRACE_SECONDS));
         }
-        steps.push(kill(Whom::Launcher));
+        steps.push(kill(Recipients::Launcher));
     } else if is_asked {
         let is_child = |process: &&model::Process| process.ppid == Some(candidate.leader);
         if processes.clone().any(is_child) {
@@ -82,11 +82,11 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
             } else {
                 GRACE_SECONDS
             };
-            steps.push(ask(Whom::Leader, usual));
+            steps.push(ask(Recipients::Leader, usual));
         }
-        steps.push(ask(Whom::Family, GRACE_SECONDS));
+        steps.push(ask(Recipients::Family, GRACE_SECONDS));
     }
-    steps.push(kill(Whom::Family));
+    steps.push(kill(Recipients::Family));
     steps
 }
 
@@ -94,7 +94,7 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
 pub(super) fn write_deed(
     f: &mut fmt::Formatter<'_>,
     signals: &[Signal],
-    processes: &[Process],
+    processes: &[LedgerProcess],
 ) -> fmt::Result {
     let signals: Vec<&str> = signals.iter().map(|signal| signal.name()).collect();
     let pids = numbers(processes.iter().map(|process| process.pid));
@@ -103,13 +103,13 @@ pub(super) fn write_deed(
 
 impl ReclaimWay for SendSignal {
     fn describe(&self, target: &Target) -> String {
-        let whom = match self.whom {
-            Whom::Launcher => target.launcher.as_ref().map_or_else(
+        let whom = match self.recipients {
+            Recipients::Launcher => target.launcher.as_ref().map_or_else(
                 || "its launcher".to_owned(),
                 |launcher| format!("{}, its launcher", launcher.pid),
             ),
-            Whom::Leader => target.leader.to_string(),
-            Whom::Family => numbers(target.members.iter().map(|it| it.pid)),
+            Recipients::Leader => target.leader.to_string(),
+            Recipients::Family => numbers(target.members.iter().map(|it| it.pid)),
         };
         // Who is stopped hears nothing else before it goes on.
         let is_stopped = match &target.reason {
@@ -125,7 +125,7 @@ impl ReclaimWay for SendSignal {
     }
 
     fn recipients(&self, scene: &mut StepState<'_>) -> Vec<Handle> {
-        scene.alive(self.whom)
+        scene.alive(self.recipients)
     }
 
     /// Sends a signal, and to those that are stopped one to go on; the youngest first, so that none of a
@@ -138,7 +138,7 @@ impl ReclaimWay for SendSignal {
         &self,
         context: &mut StepContext<'_>,
         whom: &[Handle],
-    ) -> Result<Started, ledger::Error> {
+    ) -> Result<Started, ledger::LedgerError> {
         let signal = self.signal;
         let resumes = !matches!(signal, Signal::Kill | Signal::Stop | Signal::Cont);
         let (mut moving, mut stopped) = (Vec::new(), Vec::new());
@@ -167,9 +167,9 @@ impl ReclaimWay for SendSignal {
                 signals: signals.to_vec(),
                 processes: batch.iter().map(|(_, process)| *process).collect(),
             };
-            context.note(Event::Intended(deed.clone()))?;
+            context.note(LedgerEvent::Intended(deed.clone()))?;
             let failures = deliver(context, signals, &batch, &mut ends);
-            context.note(Event::Done { deed, failures })?;
+            context.note(LedgerEvent::Done { deed, failures })?;
         }
         Ok(ends.map_or(Started::Done, Started::Ends))
     }
@@ -179,7 +179,7 @@ impl ReclaimWay for SendSignal {
     }
 
     fn effect(&self, scene: &mut StepState<'_>) -> StepEffect {
-        match scene.alive(self.whom).is_empty() {
+        match scene.alive(self.recipients).is_empty() {
             true => StepEffect::Over,
             false => StepEffect::Pending,
         }
@@ -190,7 +190,7 @@ impl ReclaimWay for SendSignal {
 fn deliver(
     context: &mut StepContext<'_>,
     signals: &[Signal],
-    batch: &[(Handle, Process)],
+    batch: &[(Handle, LedgerProcess)],
     ends: &mut Option<Outcome>,
 ) -> Vec<Failure> {
     let mut failures = Vec::new();

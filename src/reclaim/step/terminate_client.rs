@@ -20,7 +20,7 @@ use super::{
 use crate::model::snapshot::ProcessType;
 use crate::model::{Process, Snapshot};
 use crate::reclaim::ledger;
-use crate::reclaim::process_control::{Answer, Handle};
+use crate::reclaim::process_control::{Handle, RequestResult};
 use crate::reclaim::target::Target;
 use crate::reclaim::verify::Outcome;
 use crate::units::Span;
@@ -76,10 +76,14 @@ pub(super) fn write_deed(f: &mut fmt::Formatter<'_>, pids: &[u32]) -> fmt::Resul
 }
 
 /// Asks, by the control program.
-pub(super) fn perform(services: &Services, pids: &[u32], pipe_directory: Option<&str>) -> Answer {
+pub(super) fn perform(
+    services: &Services,
+    pids: &[u32],
+    pipe_directory: Option<&str>,
+) -> RequestResult {
     match terminate(&services.mps_control, pids, pipe_directory) {
-        Ok(()) => Answer::Done,
-        Err(error) => Answer::Failed(error.to_string()),
+        Ok(()) => RequestResult::Done,
+        Err(error) => RequestResult::Failed(error.to_string()),
     }
 }
 
@@ -98,7 +102,7 @@ impl ReclaimWay for TerminateClient<'_> {
         &self,
         context: &mut StepContext<'_>,
         _: &[Handle],
-    ) -> Result<Started, ledger::Error> {
+    ) -> Result<Started, ledger::LedgerError> {
         let deed = Deed::TerminateClient {
             pids: self.pids.to_vec(),
         };
@@ -119,16 +123,16 @@ impl ReclaimWay for TerminateClient<'_> {
 
     fn effect(&self, scene: &mut StepState<'_>) -> StepEffect {
         match scene.answer {
-            Answer::Waiting | Answer::Done => StepEffect::Pending,
-            Answer::AtWork => StepEffect::Ends(Outcome::RuleNoLongerTrue),
-            Answer::Failed(_) | Answer::Restarts(_) => StepEffect::Over,
+            RequestResult::Waiting | RequestResult::Done => StepEffect::Pending,
+            RequestResult::AtWork => StepEffect::Ends(Outcome::RuleNoLongerTrue),
+            RequestResult::Failed(_) | RequestResult::Restarts(_) => StepEffect::Over,
         }
     }
 }
 
 /// Why clients were not parted with.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum TerminateClientError {
     /// The program did not run to its end.
     #[error("cannot run {}: {cause}", program.display())]
     Run {
@@ -160,7 +164,11 @@ pub enum Error {
 /// # Errors
 ///
 /// Where one was not parted with; others may have been.
-pub fn terminate(program: &Path, pids: &[u32], pipe_directory: Option<&str>) -> Result<(), Error> {
+pub fn terminate(
+    program: &Path,
+    pids: &[u32],
+    pipe_directory: Option<&str>,
+) -> Result<(), TerminateClientError> {
     let ask = |command: &str| run(program, command, pipe_directory);
     let mut left: Vec<u32> = pids.to_vec();
     let servers = numbers(&ask("get_server_list")?);
@@ -168,7 +176,7 @@ pub fn terminate(program: &Path, pids: &[u32], pipe_directory: Option<&str>) -> 
         let clients = match ask(&format!("get_client_list {server}")) {
             Ok(clients) => clients,
             // One that ends meanwhile has no clients; those of the others are still to be found.
-            Err(Error::Failed { .. }) => continue,
+            Err(TerminateClientError::Failed { .. }) => continue,
             Err(error) => return Err(error),
         };
         for client in numbers(&clients) {
@@ -180,7 +188,7 @@ pub fn terminate(program: &Path, pids: &[u32], pipe_directory: Option<&str>) -> 
     }
     match left.is_empty() {
         true => Ok(()),
-        false => Err(Error::Unknown(left)),
+        false => Err(TerminateClientError::Unknown(left)),
     }
 }
 
@@ -191,8 +199,12 @@ fn numbers(text: &str) -> Vec<u32> {
         .collect()
 }
 
-fn run(program: &Path, command: &str, pipe_directory: Option<&str>) -> Result<String, Error> {
-    let failed = |cause| Error::Run {
+fn run(
+    program: &Path,
+    command: &str,
+    pipe_directory: Option<&str>,
+) -> Result<String, TerminateClientError> {
+    let failed = |cause| TerminateClientError::Run {
         program: program.to_owned(),
         cause,
     };
@@ -222,14 +234,14 @@ fn run(program: &Path, command: &str, pipe_directory: Option<&str>) -> Result<St
     let Ok(text) = receiver.recv_timeout(DEADLINE) else {
         let _ = child.kill();
         let _ = child.wait();
-        return Err(Error::Silent {
+        return Err(TerminateClientError::Silent {
             program: program.to_owned(),
         });
     };
     let status = child.wait().map_err(failed)?;
     match status.success() {
         true => Ok(text),
-        false => Err(Error::Failed {
+        false => Err(TerminateClientError::Failed {
             program: program.to_owned(),
         }),
     }
@@ -285,9 +297,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let program = daemon(folder.path(), "*) exit 1;;");
         let error = terminate(&program, &[4], None).unwrap_err();
-        assert!(matches!(error, Error::Failed { .. }), "{error}");
+        assert!(
+            matches!(error, TerminateClientError::Failed { .. }),
+            "{error}"
+        );
         let error = terminate(Path::new("/nonexistent"), &[4], None).unwrap_err();
-        assert!(matches!(error, Error::Run { .. }), "{error}");
+        assert!(matches!(error, TerminateClientError::Run { .. }), "{error}");
         assert_eq!(numbers("10\nx\n\n 20 \n-3\n99999999999\n"), [10, 20]);
     }
 }

@@ -293,17 +293,22 @@ fn the_parent_of_the_others_goes_first() {
     let [target] = &plan.targets[..] else {
         panic!("{plan:?}");
     };
-    let whom: Vec<Whom> = target
+    let whom: Vec<Recipients> = target
         .steps
         .iter()
         .map(|step| match step {
-            Step::Signal { whom, .. } => *whom,
+            Step::Signal {
+                recipients: whom, ..
+            } => *whom,
             other => panic!("{other:?}"),
         })
         .collect();
     assert_eq!(
         (target.leader, &whom[..]),
-        (70, &[Whom::Leader, Whom::Family, Whom::Family][..])
+        (
+            70,
+            &[Recipients::Leader, Recipients::Family, Recipients::Family][..]
+        )
     );
 }
 

@@ -41,12 +41,12 @@ fn lines(snapshots: &[Snapshot]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-fn reader(bytes: impl Into<Vec<u8>>) -> Reader {
-    Reader::from_read(Cursor::new(bytes.into()), "r.jsonl").unwrap()
+fn reader(bytes: impl Into<Vec<u8>>) -> RecordingReader {
+    RecordingReader::from_read(Cursor::new(bytes.into()), "r.jsonl").unwrap()
 }
 
 /// All that is read, the damage, and the error that ended it.
-fn read(bytes: impl Into<Vec<u8>>) -> (Vec<Snapshot>, Vec<Damage>, Option<Error>) {
+fn read(bytes: impl Into<Vec<u8>>) -> (Vec<Snapshot>, Vec<Damage>, Option<RecordingError>) {
     let mut reader = reader(bytes);
     let (mut snapshots, mut error) = (Vec::new(), None);
     for item in &mut reader {
@@ -117,7 +117,7 @@ fn a_slow_pipe_is_a_recording_too() {
     let expected = snapshots(2);
     let plain = lines(&expected).concat();
     for bytes in [zstd::encode_all(&plain[..], 3).unwrap(), plain] {
-        let reader = Reader::from_read(Trickle(Cursor::new(bytes)), "-").unwrap();
+        let reader = RecordingReader::from_read(Trickle(Cursor::new(bytes)), "-").unwrap();
         let snapshots: Result<Vec<_>, _> = reader.collect();
         assert_eq!(snapshots.unwrap(), expected);
     }
@@ -189,7 +189,7 @@ fn a_line_too_long_is_not_held() {
     let input = Cursor::new(lines[0].clone())
         .chain(io::repeat(b'x').take(LINE_LIMIT + 10))
         .chain(Cursor::new([b"\n", &lines[1][..]].concat()));
-    let mut reader = Reader::from_read(input, "r.jsonl").unwrap();
+    let mut reader = RecordingReader::from_read(input, "r.jsonl").unwrap();
     assert_eq!(reader.next().unwrap().unwrap(), expected[0]);
     assert_eq!(reader.next().unwrap().unwrap(), expected[1]);
     assert!(reader.next().is_none());
@@ -199,7 +199,7 @@ fn a_line_too_long_is_not_held() {
 
 /// How a recording without an end is read: the error, and how much was taken of it.
 fn endless(input: impl Read + Send + 'static) -> String {
-    let mut reader = Reader::from_read(input, "r.jsonl").unwrap();
+    let mut reader = RecordingReader::from_read(input, "r.jsonl").unwrap();
     let error = reader.by_ref().find_map(Result::err).unwrap().to_string();
     assert!(reader.next().is_none(), "an error ends it");
     assert!(reader.bytes <= BARREN_LIMIT + LINE_LIMIT + 2);
@@ -362,10 +362,12 @@ fn a_file_without_a_snapshot_says_what_it_should_be() {
 #[test]
 fn what_cannot_be_opened_is_a_plain_error() {
     let folder = tempfile::tempdir().unwrap();
-    let error = Reader::open(folder.path()).unwrap_err().to_string();
+    let error = RecordingReader::open(folder.path())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("is a directory"), "{error}");
 
-    let error = Reader::open(&folder.path().join("none")).unwrap_err();
+    let error = RecordingReader::open(&folder.path().join("none")).unwrap_err();
     let error = error.to_string();
     assert!(
         error.contains("none: no such file or directory;"),
@@ -375,7 +377,7 @@ fn what_cannot_be_opened_is_a_plain_error() {
     let locked = folder.path().join("locked");
     fs::write(&locked, lines(&snapshots(1)).concat()).unwrap();
     fs::set_permissions(&locked, fs::Permissions::from_mode(0o000)).unwrap();
-    match Reader::open(&locked) {
+    match RecordingReader::open(&locked) {
         Err(error) => assert!(error.to_string().contains("permission denied")),
         // root reads everything.
         Ok(reader) => assert_eq!(reader.count(), 1),
@@ -398,7 +400,7 @@ impl Read for Failing {
 fn a_disk_that_fails_is_no_end_of_file() {
     let plain = lines(&snapshots(2)).concat();
     for bytes in [zstd::encode_all(&plain[..], 3).unwrap(), plain] {
-        let reader = Reader::from_read(Failing(Cursor::new(bytes)), "r.jsonl").unwrap();
+        let reader = RecordingReader::from_read(Failing(Cursor::new(bytes)), "r.jsonl").unwrap();
         let items: Vec<_> = reader.collect();
         assert_eq!(items.len(), 3);
         let error = items[2].as_ref().unwrap_err().to_string();
@@ -463,7 +465,7 @@ fn no_flipped_byte_loses_another_line() {
             .unwrap();
         let (snapshots, _, error) = read(bytes);
         let told = format!("byte {at}, line {hit}, made {byte:#x}: {error:?}");
-        if let Some(Error::Schema { line, .. }) = error {
+        if let Some(RecordingError::Schema { line, .. }) = error {
             assert_eq!(
                 (line, byte.is_ascii_digit()),
                 (hit as u64 + 1, true),

@@ -15,7 +15,7 @@ use zstd::zstd_safe::CParameter;
 use super::{Segment, list, name_of};
 use crate::model::json;
 use crate::model::{Snapshot, Time};
-use crate::recording::Error;
+use crate::recording::RecordingError;
 use crate::units::MIB;
 
 /// Whoever writes holds the lock of this file, and its pid stands in it.
@@ -37,14 +37,14 @@ const LEVEL: i32 = 3;
 
 /// How much a store keeps. The segment that is being written stays, whatever they say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub struct StoreLimits {
     /// A segment is removed when all of it is older than this, by the time of the latest snapshot.
     pub max_age: Duration,
     /// The oldest segment is removed when all together would be larger than this.
     pub max_bytes: u64,
 }
 
-impl Limits {
+impl StoreLimits {
     fn segment_milliseconds(self) -> i64 {
         let share = (self.max_age / SEGMENTS).as_millis();
         i64::try_from(share).map_or(SEGMENT_MILLISECONDS, |share| {
@@ -85,7 +85,7 @@ impl Access {
 /// next snapshot.
 pub struct StoreWriter {
     folder: PathBuf,
-    limits: Limits,
+    limits: StoreLimits,
     access: Access,
     /// Held, never used.
     _lock: File,
@@ -93,7 +93,7 @@ pub struct StoreWriter {
     /// All that there are, oldest first; the last one is `current`, where that is there.
     segments: VecDeque<Segment>,
     current: Option<Current>,
-    pending: Pending,
+    pending: PendingSegment,
     last: Option<Time>,
     interval: i64,
     lost: u64,
@@ -108,7 +108,7 @@ struct Current {
 
 /// Lines that wait to become a frame.
 #[derive(Default)]
-struct Pending {
+struct PendingSegment {
     text: Vec<u8>,
     snapshots: u64,
     first: Option<Time>,
@@ -120,10 +120,14 @@ impl StoreWriter {
     ///
     /// # Errors
     ///
-    /// What is no directory or not ours to write, and [`Error::StoreBusy`] where another writer has
+    /// What is no directory or not ours to write, and [`RecordingError::StoreBusy`] where another writer has
     /// it.
-    pub fn open(folder: &Path, limits: Limits, access: Access) -> Result<Self, Error> {
-        let failed = |cause| Error::StoreUnwritable {
+    pub fn open(
+        folder: &Path,
+        limits: StoreLimits,
+        access: Access,
+    ) -> Result<Self, RecordingError> {
+        let failed = |cause| RecordingError::StoreUnwritable {
             folder: folder.to_owned(),
             cause,
         };
@@ -145,7 +149,7 @@ impl StoreWriter {
             compressor,
             segments: list(folder).map_err(failed)?.into(),
             current: None,
-            pending: Pending::default(),
+            pending: PendingSegment::default(),
             last: None,
             interval: 0,
             lost: 0,
@@ -174,7 +178,7 @@ impl StoreWriter {
     ///
     /// Where a frame was due and could not be written, though old segments were removed where the
     /// disk was full. It waits for the next call.
-    pub fn write(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+    pub fn write(&mut self, snapshot: &Snapshot) -> Result<(), RecordingError> {
         if let Err(error) = json::append(&mut self.pending.text, snapshot) {
             return Err(self.failed(error.into()));
         }
@@ -197,7 +201,7 @@ impl StoreWriter {
     /// # Errors
     ///
     /// As [`StoreWriter::write`].
-    pub fn flush(&mut self) -> Result<(), Error> {
+    pub fn flush(&mut self) -> Result<(), RecordingError> {
         let Some(first) = self.pending.first else {
             return Ok(());
         };
@@ -208,16 +212,16 @@ impl StoreWriter {
         if let Err(cause) = result {
             if self.pending.text.len() > MOST_PENDING {
                 self.lost += self.pending.snapshots;
-                self.pending = Pending::default();
+                self.pending = PendingSegment::default();
             }
             return Err(self.failed(cause));
         }
-        self.pending = Pending::default();
+        self.pending = PendingSegment::default();
         Ok(())
     }
 
-    fn failed(&self, cause: io::Error) -> Error {
-        Error::StoreWrite {
+    fn failed(&self, cause: io::Error) -> RecordingError {
+        RecordingError::StoreWrite {
             folder: self.folder.clone(),
             cause,
         }
@@ -354,8 +358,8 @@ impl std::fmt::Debug for StoreWriter {
 }
 
 /// Takes the lock of a store, and says in its file who has it.
-fn lock(folder: &Path) -> Result<File, Error> {
-    let failed = |cause| Error::StoreUnwritable {
+fn lock(folder: &Path) -> Result<File, RecordingError> {
+    let failed = |cause| RecordingError::StoreUnwritable {
         folder: folder.to_owned(),
         cause,
     };
@@ -375,7 +379,7 @@ fn lock(folder: &Path) -> Result<File, Error> {
     {
         let mut text = String::new();
         let read = (&mut file).take(16).read_to_string(&mut text);
-        return Err(Error::StoreBusy {
+        return Err(RecordingError::StoreBusy {
             folder: folder.to_owned(),
             pid: read.ok().and_then(|_| text.trim().parse().ok()),
         });

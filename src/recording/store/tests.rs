@@ -9,7 +9,7 @@ use super::*;
 use crate::recording::Damage;
 
 const BEGIN: i64 = 1_763_719_445_000;
-const DAY: Limits = Limits {
+const DAY: StoreLimits = StoreLimits {
     max_age: Duration::from_secs(86_400),
     max_bytes: 256 * MIB,
 };
@@ -33,12 +33,12 @@ fn at(seconds: i64) -> Snapshot {
     snapshot
 }
 
-fn writer(folder: &Path, limits: Limits) -> StoreWriter {
+fn writer(folder: &Path, limits: StoreLimits) -> StoreWriter {
     StoreWriter::open(folder, limits, Access::Owner).unwrap()
 }
 
 /// Writes one snapshot per time.
-fn fill(folder: &Path, limits: Limits, seconds: impl IntoIterator<Item = i64>) {
+fn fill(folder: &Path, limits: StoreLimits, seconds: impl IntoIterator<Item = i64>) {
     let mut writer = writer(folder, limits);
     for second in seconds {
         writer.write(&at(second)).unwrap();
@@ -47,7 +47,7 @@ fn fill(folder: &Path, limits: Limits, seconds: impl IntoIterator<Item = i64>) {
 }
 
 /// What a store holds since a time: whole seconds, and what is complained of.
-fn read_since(folder: &Path, since: i64) -> (Vec<i64>, Vec<Error>) {
+fn read_since(folder: &Path, since: i64) -> (Vec<i64>, Vec<RecordingError>) {
     let (mut seconds, mut errors) = (Vec::new(), Vec::new());
     for item in Store::open(folder).unwrap().since(time(since)) {
         match item {
@@ -116,7 +116,7 @@ fn what_is_written_reads_back_and_each_segment_is_a_recording() {
     assert_eq!(segments.len(), 4, "one for ten minutes: {segments:?}");
     let mut count = 0;
     for segment in &segments {
-        let mut reader = Reader::open(segment).unwrap();
+        let mut reader = RecordingReader::open(segment).unwrap();
         count += reader.by_ref().map(Result::unwrap).count();
         assert_eq!(reader.damage_count(), 0);
     }
@@ -141,7 +141,7 @@ fn the_first_snapshot_is_there_at_once_and_the_others_ten_seconds_later_at_most(
 #[test]
 fn it_is_bounded_by_age_also_after_a_rest() {
     let folder = tempfile::tempdir().unwrap();
-    let limits = Limits {
+    let limits = StoreLimits {
         max_age: Duration::from_secs(3600),
         ..DAY
     };
@@ -162,7 +162,7 @@ fn it_is_bounded_by_age_also_after_a_rest() {
 #[test]
 fn it_is_bounded_by_size_and_what_is_being_written_stays() {
     let folder = tempfile::tempdir().unwrap();
-    let limits = Limits {
+    let limits = StoreLimits {
         max_bytes: 20_000,
         ..DAY
     };
@@ -177,7 +177,7 @@ fn it_is_bounded_by_size_and_what_is_being_written_stays() {
     drop(writer);
 
     // A frame that is larger than all that is allowed stands alone.
-    let tiny = Limits {
+    let tiny = StoreLimits {
         max_bytes: 1,
         ..DAY
     };
@@ -227,7 +227,7 @@ fn a_torn_segment_costs_its_end_and_stays_as_it_is() {
     assert!(
         matches!(
             error,
-            Error::Damaged {
+            RecordingError::Damaged {
                 damage: Damage { line: 2, .. },
                 more: 0,
                 ..
@@ -305,7 +305,7 @@ fn what_is_not_ours_in_the_directory_is_left_alone() {
     // To be opened all the same, as when it took a segment's place since.
     assert!(open(&fifo).is_err());
     assert!(open(&path("20200101T000001.000Z.jsonl.zst")).is_err());
-    let limits = Limits {
+    let limits = StoreLimits {
         max_bytes: 1,
         ..DAY
     };

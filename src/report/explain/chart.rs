@@ -3,7 +3,7 @@
 //! Each column is the most that was held in its share of the time, so that no peak is lost; a time that
 //! nobody saw is blank. What is to come, where somebody can tell, is a dotted line up to what there is.
 
-use super::Point;
+use super::MemoryPoint;
 
 /// A space, and eighths of a cell from the bottom.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -34,7 +34,7 @@ pub struct Size {
 
 /// Growth that goes on as it is, to the end.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Forecast {
+pub struct ForecastLine {
     /// From the last point until nothing is left.
     pub seconds: f64,
     /// What will be held then.
@@ -56,7 +56,7 @@ pub struct Chart {
 
 /// Draws the points, and what is to come where there is room for it; `None` where there are fewer than
 /// two, or nothing to draw on.
-pub fn draw(points: &[Point], forecast: Option<Forecast>, size: Size) -> Option<Chart> {
+pub fn draw(points: &[MemoryPoint], forecast: Option<ForecastLine>, size: Size) -> Option<Chart> {
     let (first, last) = (points.first()?, points.last()?);
     let length = last.until - first.since;
     if points.len() < 2 || length <= 0 || size.columns == 0 || size.rows == 0 {
@@ -121,7 +121,7 @@ pub fn draw(points: &[Point], forecast: Option<Forecast>, size: Size) -> Option<
 }
 
 /// The most that was held in each column's share of the time; `None` where nobody saw it.
-fn fill(points: &[Point], columns: usize) -> Vec<Option<u64>> {
+fn fill(points: &[MemoryPoint], columns: usize) -> Vec<Option<u64>> {
     let begin = points[0].since;
     let length = points[points.len() - 1].until - begin;
     let column = |time| {
@@ -146,7 +146,7 @@ fn fill(points: &[Point], columns: usize) -> Vec<Option<u64>> {
     filled
 }
 
-fn allowed_gap(points: &[Point]) -> i64 {
+fn allowed_gap(points: &[MemoryPoint]) -> i64 {
     let mut distances: Vec<i64> = points
         .windows(2)
         .map(|two| two[1].since - two[0].until)
@@ -162,10 +162,10 @@ mod tests {
     use crate::model::Time;
     use crate::units::GIB;
 
-    fn points(values: &[(i64, u64)]) -> Vec<Point> {
+    fn points(values: &[(i64, u64)]) -> Vec<MemoryPoint> {
         let point = |&(seconds, bytes): &(i64, u64)| {
             let time = Time::from_unix_milliseconds(seconds * 1000);
-            Point {
+            MemoryPoint {
                 since: time,
                 until: time,
                 low_bytes: bytes,
@@ -249,7 +249,7 @@ mod tests {
         let values: Vec<_> = (0..=8)
             .map(|second| (second, (second as u64 + 1) * GIB))
             .collect();
-        let full = |seconds| Forecast {
+        let full = |seconds| ForecastLine {
             seconds,
             full_bytes: 17 * GIB,
         };
@@ -274,7 +274,7 @@ mod tests {
         }
         let narrow = draw(&points(&values), Some(full(8.0)), size(15, 4)).unwrap();
         assert!(!narrow.has_forecast);
-        let extreme = Forecast {
+        let extreme = ForecastLine {
             seconds: 1e-9,
             full_bytes: u64::MAX,
         };

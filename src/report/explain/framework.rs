@@ -1,12 +1,12 @@
 //! A framework's page: how it takes memory, what returns it, and what does not.
 
-use super::page::Sheet;
+use super::page::PageText;
 use super::text::at_start;
-use super::{FrameworkPage, Line};
+use super::{AdviceLine, FrameworkPage};
 use crate::report::escape::escape;
 use crate::report::table::{Align, Table};
 
-pub(super) fn write(sheet: &mut Sheet, page: &FrameworkPage) {
+pub(super) fn write(sheet: &mut PageText, page: &FrameworkPage) {
     sheet.title(&format!("{} ({})", page.title, page.name));
     section(
         sheet,
@@ -23,7 +23,7 @@ pub(super) fn write(sheet: &mut Sheet, page: &FrameworkPage) {
     section(sheet, "How to end it", &page.at_end);
 }
 
-fn section(sheet: &mut Sheet, heading: &str, lines: &[Line]) {
+fn section(sheet: &mut PageText, heading: &str, lines: &[AdviceLine]) {
     if lines.is_empty() {
         return;
     }
@@ -38,7 +38,7 @@ fn section(sheet: &mut Sheet, heading: &str, lines: &[Line]) {
     }
 }
 
-pub(super) fn list(sheet: &mut Sheet, pages: &[FrameworkPage]) {
+pub(super) fn list(sheet: &mut PageText, pages: &[FrameworkPage]) {
     sheet.title("Frameworks; gpumem explain --framework NAME tells more of one");
     let mut table = Table::new(&[("NAME", Align::Left), ("FRAMEWORK", Align::Left)]);
     for page in pages {

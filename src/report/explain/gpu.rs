@@ -1,9 +1,9 @@
 //! A GPU's page: where its memory is, who holds it, what the rules say, what to do.
 
-use super::page::{Sheet, wrap};
+use super::page::{PageText, wrap};
 use super::process::course;
 use super::text::{steps, verdict};
-use super::{Balance, GpuPage, Holder, Report};
+use super::{ExplainReport, GpuBalance, GpuHolder, GpuPage};
 use crate::model::Gpu;
 use crate::model::finding::Finding;
 use crate::report::escape::escape;
@@ -17,7 +17,7 @@ const REASON_LINES: usize = 4;
 /// Lines of the chart.
 const CHART_LINES: usize = 3;
 
-pub(super) fn write(sheet: &mut Sheet, page: &GpuPage, report: &Report) {
+pub(super) fn write(sheet: &mut PageText, page: &GpuPage, report: &ExplainReport) {
     let gpu = &page.device;
     let name = gpu.name.as_deref().unwrap_or("of an unknown name");
     sheet.title(&format!("GPU {}: {name}", gpu.index));
@@ -32,7 +32,7 @@ pub(super) fn write(sheet: &mut Sheet, page: &GpuPage, report: &Report) {
     steps(sheet, &page.steps, "What to do, gentlest first");
 }
 
-fn what(sheet: &mut Sheet, page: &GpuPage) {
+fn what(sheet: &mut PageText, page: &GpuPage) {
     let gpu = &page.device;
     let mut known = Vec::new();
     known.extend(gpu.uuid.as_deref().map(str::to_owned));
@@ -79,7 +79,7 @@ fn what(sheet: &mut Sheet, page: &GpuPage) {
     }
 }
 
-fn memory(sheet: &mut Sheet, page: &GpuPage) {
+fn memory(sheet: &mut PageText, page: &GpuPage) {
     let Some(balance) = &page.balance else {
         let why = page.device.memory_unavailable.as_deref();
         let why = why.unwrap_or("it could not be read");
@@ -99,7 +99,7 @@ fn memory(sheet: &mut Sheet, page: &GpuPage) {
 }
 
 /// The balance: the first is the sum of the others, where all are known.
-fn parts(balance: &Balance) -> Vec<(Option<u64>, String)> {
+fn parts(balance: &GpuBalance) -> Vec<(Option<u64>, String)> {
     let unattributed = match &balance.unattributed_unknown {
         Some(why) => format!("in use by nobody that NVML lists: {why}"),
         None => "in use by nobody that NVML lists".to_owned(),
@@ -120,7 +120,7 @@ fn parts(balance: &Balance) -> Vec<(Option<u64>, String)> {
     ]
 }
 
-fn mig(sheet: &mut Sheet, page: &GpuPage) {
+fn mig(sheet: &mut PageText, page: &GpuPage) {
     if page.device.mig_devices.is_empty() {
         return;
     }
@@ -152,7 +152,7 @@ fn mig(sheet: &mut Sheet, page: &GpuPage) {
     write_table(sheet, &table);
 }
 
-fn holders(sheet: &mut Sheet, page: &GpuPage) {
+fn holders(sheet: &mut PageText, page: &GpuPage) {
     sheet.section("Who holds it");
     let Gpu {
         processes,
@@ -185,7 +185,7 @@ fn holders(sheet: &mut Sheet, page: &GpuPage) {
     }
 }
 
-fn table(sheet: &mut Sheet, holders: &[&Holder], findings: &[Finding]) {
+fn table(sheet: &mut PageText, holders: &[&GpuHolder], findings: &[Finding]) {
     if holders.is_empty() {
         return;
     }
@@ -235,7 +235,7 @@ fn table(sheet: &mut Sheet, holders: &[&Holder], findings: &[Finding]) {
     }
 }
 
-fn write_table(sheet: &mut Sheet, table: &Table) {
+fn write_table(sheet: &mut PageText, table: &Table) {
     let (width, style) = (sheet.look.width, sheet.look.style);
     sheet.table(&table.render(Some(width), |text| style.heading(text)));
 }

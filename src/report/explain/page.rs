@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use super::text::Look;
+use super::text::PageStyle;
 use crate::model::Time;
 use crate::report::escape::escape;
 
@@ -17,13 +17,13 @@ const MOST_LINES: usize = 8;
 
 /// The page as far as it is written.
 #[derive(Debug)]
-pub(super) struct Sheet {
+pub(super) struct PageText {
     out: String,
-    pub(super) look: Look,
+    pub(super) look: PageStyle,
 }
 
-impl Sheet {
-    pub(super) fn new(look: Look) -> Self {
+impl PageText {
+    pub(super) fn new(look: PageStyle) -> Self {
         Self {
             out: String::new(),
             look,
@@ -78,7 +78,7 @@ impl Sheet {
         self.marked(mark, mark.width(), text);
     }
 
-    /// As [`Sheet::item`], where the mark is coloured and so many columns wide.
+    /// As [`PageText::item`], where the mark is coloured and so many columns wide.
     pub(super) fn marked(&mut self, mark: &str, columns: usize, text: &str) {
         const INDENT: usize = 2;
         let hang = INDENT + columns.min(8);

@@ -1,9 +1,9 @@
 //! A process's page: what it is, whose, since when, how its memory moved, what holds it, what to do.
 
-use super::chart::{self, Forecast, Size};
-use super::page::{Sheet, instant};
+use super::chart::{self, ForecastLine, Size};
+use super::page::{PageText, instant};
 use super::text::{ago, steps, verdict};
-use super::{Course, Holder, OnGpu, ProcessPage, Report};
+use super::{ExplainReport, GpuHolder, MemoryCurve, OnGpu, ProcessPage};
 use crate::model::evidence::Exhaustion;
 use crate::model::snapshot::{Jupyter, LastKnown, Process};
 use crate::report::escape::{command_line, fit};
@@ -21,7 +21,7 @@ const MOST_DEPTH: usize = 8;
 /// Less than this between the least and the most is standing still, as for the rule of leaks.
 const STILL_BYTES: u64 = 16 << 20;
 
-pub(super) fn write(sheet: &mut Sheet, page: &ProcessPage, report: &Report) {
+pub(super) fn write(sheet: &mut PageText, page: &ProcessPage, report: &ExplainReport) {
     let process = &page.process;
     if let Some(reason) = &process.unresolved {
         sheet.title(&format!("pid {}: not resolved", process.pid));
@@ -46,7 +46,7 @@ pub(super) fn write(sheet: &mut Sheet, page: &ProcessPage, report: &Report) {
     } else {
         sheet.title(&format!("{} (pid {})", page.name, process.pid));
         what(sheet, page);
-        whose(sheet, process, report);
+        owner_lines(sheet, process, report);
         since(sheet, page, report);
     }
     if report.time.is_some() {
@@ -58,7 +58,7 @@ pub(super) fn write(sheet: &mut Sheet, page: &ProcessPage, report: &Report) {
 }
 
 /// What a process was that has ended.
-fn was(sheet: &mut Sheet, ended: &LastKnown) {
+fn was(sheet: &mut PageText, ended: &LastKnown) {
     let command = match (&ended.command, &ended.comm) {
         (Some(command), _) => command_line(command),
         (None, Some(comm)) => format!("[{comm}]"),
@@ -76,7 +76,7 @@ fn was(sheet: &mut Sheet, ended: &LastKnown) {
     }
 }
 
-fn what(sheet: &mut Sheet, page: &ProcessPage) {
+fn what(sheet: &mut PageText, page: &ProcessPage) {
     let process = &page.process;
     let title = page.framework_title.as_deref();
     let framework = title.or(process.framework.as_deref());
@@ -118,7 +118,7 @@ fn what(sheet: &mut Sheet, page: &ProcessPage) {
     }
 }
 
-fn whose(sheet: &mut Sheet, process: &Process, report: &Report) {
+fn owner_lines(sheet: &mut PageText, process: &Process, report: &ExplainReport) {
     let owner = match (&process.user, process.uid) {
         (Some(user), Some(uid)) => format!("{user} (uid {uid})"),
         (Some(user), None) => user.to_string(),
@@ -170,7 +170,7 @@ fn whose(sheet: &mut Sheet, process: &Process, report: &Report) {
     }
 }
 
-fn notebook(sheet: &mut Sheet, process: &Process, jupyter: &Jupyter, report: &Report) {
+fn notebook(sheet: &mut PageText, process: &Process, jupyter: &Jupyter, report: &ExplainReport) {
     if let Some(kernel) = process.kernel_forked_from() {
         sheet.entry("", &format!("a worker that kernel {kernel} has forked, of"));
     }
@@ -185,37 +185,37 @@ fn notebook(sheet: &mut Sheet, process: &Process, jupyter: &Jupyter, report: &Re
     if let Some(id) = &jupyter.kernel_id {
         sheet.entry("", &format!("kernel {id}"));
     }
-    let mut told = Vec::new();
-    told.extend(
+    let mut named = Vec::new();
+    named.extend(
         jupyter
             .server_url
             .as_ref()
             .map(|url| format!("server {url}")),
     );
-    told.extend(jupyter.server_pid.map(|pid| format!("pid {pid}")));
-    told.extend(
+    named.extend(jupyter.server_pid.map(|pid| format!("pid {pid}")));
+    named.extend(
         jupyter
             .server_root
             .as_ref()
             .map(|root| format!("serves {root}")),
     );
     let state = jupyter.execution_state.as_ref();
-    told.extend(state.map(|state| format!("says it is {state}")));
+    named.extend(state.map(|state| format!("says it is {state}")));
     let last = jupyter.last_activity;
-    told.extend(last.map(|time| format!("last active {}", ago(time, report))));
-    told.extend(jupyter.connections.map(|count| match count {
+    named.extend(last.map(|time| format!("last active {}", ago(time, report))));
+    named.extend(jupyter.connections.map(|count| match count {
         1 => "1 connection".to_owned(),
         count => format!("{count} connections"),
     }));
-    if !told.is_empty() {
-        sheet.entry("", &told.join(", "));
+    if !named.is_empty() {
+        sheet.entry("", &named.join(", "));
     }
     if let Some(error) = &jupyter.server_error {
         sheet.entry("", &format!("its server tells nothing: {error}"));
     }
 }
 
-fn since(sheet: &mut Sheet, page: &ProcessPage, report: &Report) {
+fn since(sheet: &mut PageText, page: &ProcessPage, report: &ExplainReport) {
     let started = match page.process.start_time {
         Some(time) => format!("started {}", ago(time, report)),
         None => "when it started is not known".to_owned(),
@@ -232,7 +232,7 @@ fn since(sheet: &mut Sheet, page: &ProcessPage, report: &Report) {
     }
 }
 
-fn gpus(sheet: &mut Sheet, page: &ProcessPage, report: &Report) {
+fn gpus(sheet: &mut PageText, page: &ProcessPage, report: &ExplainReport) {
     let rows = if page.gpus.len() <= TALL_CHARTS {
         TALL
     } else {
@@ -258,7 +258,13 @@ fn gpus(sheet: &mut Sheet, page: &ProcessPage, report: &Report) {
     sheet.entry("CPU", &cpu);
 }
 
-fn on_gpu(sheet: &mut Sheet, on: &OnGpu, page: &ProcessPage, rows: usize, report: &Report) {
+fn on_gpu(
+    sheet: &mut PageText,
+    on: &OnGpu,
+    page: &ProcessPage,
+    rows: usize,
+    report: &ExplainReport,
+) {
     let label = match on.gpu_instance_id {
         Some(instance) => format!("GPU {}/{instance}", on.gpu),
         None => format!("GPU {}", on.gpu),
@@ -324,15 +330,15 @@ fn exhaustion(on: &OnGpu, page: &ProcessPage) -> Option<Exhaustion> {
     })
 }
 
-fn forecast(on: &OnGpu, will: Exhaustion) -> Option<Forecast> {
-    Some(Forecast {
+fn forecast(on: &OnGpu, will: Exhaustion) -> Option<ForecastLine> {
+    Some(ForecastLine {
         seconds: will.seconds,
         full_bytes: on.used_bytes?.saturating_add(will.free_bytes),
     })
 }
 
 /// When the GPU will be full: `full at about …, in 25m (24m to 26m), if it goes on`.
-fn full_when(will: Exhaustion, report: &Report) -> Option<String> {
+fn full_when(will: Exhaustion, report: &ExplainReport) -> Option<String> {
     let (seconds, now) = (will.seconds, report.time?);
     let span = Span::from_seconds;
     let between = match will.between {
@@ -349,7 +355,12 @@ fn full_when(will: Exhaustion, report: &Report) -> Option<String> {
 
 /// How memory moved: a chart where it did, with what is to come where that is told; a line where it did
 /// not.
-pub(super) fn course(sheet: &mut Sheet, course: &Course, forecast: Option<Forecast>, rows: usize) {
+pub(super) fn course(
+    sheet: &mut PageText,
+    course: &MemoryCurve,
+    forecast: Option<ForecastLine>,
+    rows: usize,
+) {
     let points = &course.points;
     let (Some(first), Some(last)) = (points.first(), points.last()) else {
         return;
@@ -401,7 +412,7 @@ pub(super) fn course(sheet: &mut Sheet, course: &Course, forecast: Option<Foreca
     sheet.entry("", &text);
 }
 
-fn held_by(sheet: &mut Sheet, page: &ProcessPage) {
+fn held_by(sheet: &mut PageText, page: &ProcessPage) {
     let (process, kin) = (&page.process, &page.kin);
     let files = process.gpu_files.as_deref();
     let is_certain = process.identity().is_certain();
@@ -468,7 +479,7 @@ fn held_by(sheet: &mut Sheet, page: &ProcessPage) {
 }
 
 /// `4242 python train.py, ann, 20.0 GiB`.
-fn relative(holder: &Holder) -> String {
+fn relative(holder: &GpuHolder) -> String {
     let mut words = format!("{} {}", holder.pid, holder.name);
     words.extend(holder.user.as_ref().map(|user| format!(", {user}")));
     match holder.used_bytes {

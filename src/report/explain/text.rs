@@ -1,8 +1,8 @@
 //! The page for people: plain text of a given width; colour carries no meaning of its own.
 
 use super::framework;
-use super::page::{Sheet, instant};
-use super::{Moment, Report, Step, Verdict, gpu, process};
+use super::page::{PageText, instant};
+use super::{ExplainReport, ExplainStep, RuleVerdict, WhenPossible, gpu, process};
 use crate::model::Time;
 use crate::model::finding::Finding;
 use crate::report::escape::escape;
@@ -18,7 +18,7 @@ const MOST_UNDECIDED: usize = 3;
 
 /// How a page looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Look {
+pub struct PageStyle {
     /// Columns.
     pub width: usize,
     /// Colour.
@@ -28,8 +28,8 @@ pub struct Look {
 }
 
 /// The page, each line no wider than the look's width (but for 40 to 120 columns).
-pub fn page(report: &Report, look: Look) -> String {
-    let mut sheet = Sheet::new(Look {
+pub fn page(report: &ExplainReport, look: PageStyle) -> String {
+    let mut sheet = PageText::new(PageStyle {
         width: look.width.clamp(LEAST_WIDTH, MOST_WIDTH),
         ..look
     });
@@ -61,9 +61,9 @@ pub fn page(report: &Report, look: Look) -> String {
 
 /// What the rules say; `is_mine` tells the findings that are shown in full.
 pub(super) fn verdict(
-    sheet: &mut Sheet,
-    verdict: &Verdict,
-    report: &Report,
+    sheet: &mut PageText,
+    verdict: &RuleVerdict,
+    report: &ExplainReport,
     is_mine: impl Fn(&Finding) -> bool,
 ) {
     sheet.section("What the rules say");
@@ -124,7 +124,7 @@ pub(super) fn verdict(
     }
 }
 
-fn write_finding(sheet: &mut Sheet, finding: &Finding) {
+fn write_finding(sheet: &mut PageText, finding: &Finding) {
     let style = sheet.look.style;
     let severity = finding.severity;
     let kind = finding.kind.to_string();
@@ -154,9 +154,9 @@ fn write_finding(sheet: &mut Sheet, finding: &Finding) {
 }
 
 /// What to do, gentlest first.
-pub(super) fn steps(sheet: &mut Sheet, steps: &[Step], heading: &str) {
-    let now: Vec<&Step> = of(steps, Moment::Now)
-        .chain(of(steps, Moment::End))
+pub(super) fn steps(sheet: &mut PageText, steps: &[ExplainStep], heading: &str) {
+    let now: Vec<&ExplainStep> = of(steps, WhenPossible::Now)
+        .chain(of(steps, WhenPossible::End))
         .collect();
     if !now.is_empty() {
         sheet.section(heading);
@@ -164,7 +164,7 @@ pub(super) fn steps(sheet: &mut Sheet, steps: &[Step], heading: &str) {
     for (at, step) in now.iter().enumerate() {
         write_step(sheet, &format!("{}. ", at + 1), step);
     }
-    let next: Vec<&Step> = of(steps, Moment::NextStart).collect();
+    let next: Vec<&ExplainStep> = of(steps, WhenPossible::NextStart).collect();
     if !next.is_empty() {
         sheet.section("At its next start");
     }
@@ -173,18 +173,18 @@ pub(super) fn steps(sheet: &mut Sheet, steps: &[Step], heading: &str) {
     }
 }
 
-fn of(steps: &[Step], moment: Moment) -> impl Iterator<Item = &Step> {
+fn of(steps: &[ExplainStep], moment: WhenPossible) -> impl Iterator<Item = &ExplainStep> {
     steps.iter().filter(move |step| step.moment == moment)
 }
 
-fn write_step(sheet: &mut Sheet, mark: &str, step: &Step) {
+fn write_step(sheet: &mut PageText, mark: &str, step: &ExplainStep) {
     let measured = step
         .measured
         .as_ref()
         .map_or_else(String::new, |by| format!(" (measured: {by})"));
     let text = match step.moment {
-        Moment::NextStart => at_start(&step.text),
-        Moment::Now | Moment::End => &step.text,
+        WhenPossible::NextStart => at_start(&step.text),
+        WhenPossible::Now | WhenPossible::End => &step.text,
     };
     sheet.item(mark, &format!("{text}{measured}"));
 }
@@ -197,7 +197,7 @@ pub(super) fn at_start(text: &str) -> &str {
 }
 
 /// Since when, and how long that is before the page's time.
-pub(super) fn ago(time: Time, report: &Report) -> String {
+pub(super) fn ago(time: Time, report: &ExplainReport) -> String {
     match report.time {
         Some(now) => {
             let span = Span::from_seconds(now.seconds_since(time));

@@ -55,8 +55,8 @@ fn snapshot(gpus: Vec<Gpu>, processes: Vec<Process>) -> Snapshot {
 }
 
 fn text(snapshot: &Snapshot, width: Option<usize>) -> String {
-    let options = Options {
-        sort: Sort::Gpu,
+    let options = ProcessesOptions {
+        sort: ProcessOrder::Gpu,
         width,
         style: Style::default(),
         everyone: true,
@@ -98,8 +98,8 @@ GPU 0: 15.0 GiB are in use by no process that NVML lists.
 "
     );
     // Of some people's processes it does not follow what nobody holds.
-    let options = Options {
-        sort: Sort::Pid,
+    let options = ProcessesOptions {
+        sort: ProcessOrder::Pid,
         width: None,
         style: Style::default(),
         everyone: false,

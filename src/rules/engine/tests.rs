@@ -69,7 +69,7 @@ fn a_restart_finds_the_same_under_the_same_id() {
     let mut recorded = Vec::new();
     scene.play(1_200.0, |snapshot| recorded.push(snapshot.clone()));
     let judge = |snapshots: &[Snapshot]| {
-        let mut engine = Engine::new(Settings::default());
+        let mut engine = Engine::new(RuleSet::default());
         snapshots.iter().for_each(|it| engine.observe(it));
         engine
             .findings()
@@ -108,11 +108,11 @@ fn several_of_one_process_are_one_accusation_and_the_others_come_forward_when_it
 fn the_gravest_is_the_accusation_whatever_its_kind() {
     let mut scene = Scene::new(1, 10.0);
     scene.orphan(PID, &[0], 20 * GIB);
-    let mut settings = Settings::default();
+    let mut settings = RuleSet::default();
     let orphan = settings.rule_mut("orphan").unwrap();
     assert!(orphan.set(
         "severity",
-        crate::rules::setting::Value::Severity(crate::model::Severity::Info)
+        crate::rules::setting::TomlValue::Severity(crate::model::Severity::Info)
     ));
     let mut engine = Engine::new(settings);
     scene.play(700.0, |snapshot| engine.observe(snapshot));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::history::testing::Scene;
-use crate::rules::{Engine, Settings as AllSettings};
+use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::{GIB, MIB};
 
 const PID: u32 = 4242;
@@ -190,10 +190,10 @@ fn shares_above_all_contradict() {
         (49.0, 20.0, true),
         (70.0, 200.0, true),
     ] {
-        let settings = Settings {
+        let settings = HoardSettings {
             min_memory_share: share,
             max_use_percent: use_percent,
-            ..Settings::default()
+            ..HoardSettings::default()
         };
         assert_eq!(settings.contradiction().is_some(), is_wrong, "{settings:?}");
     }

@@ -1,11 +1,11 @@
 //! Each clause of the rule, on scenes made by hand.
 
 use super::*;
-use crate::history::testing::{Random, Scene, disorder};
+use crate::history::testing::{Scene, TestRandom, disorder};
 use crate::model::GpuProcess;
 use crate::model::snapshot::ProcessType;
-use crate::rules::setting::Value;
-use crate::rules::{Engine, Settings as AllSettings};
+use crate::rules::setting::TomlValue;
+use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;
 
 const PID: u32 = 4242;
@@ -404,16 +404,16 @@ fn settings_outside_of_what_is_watched_contradict() {
         (101.0, 40.0, true),
         (95.0, 51.0, true),
     ] {
-        let settings = Settings {
+        let settings = HungSettings {
             min_utilization: utilization,
             max_power_share: share,
-            ..Settings::default()
+            ..HungSettings::default()
         };
         assert_eq!(settings.contradiction().is_some(), is_wrong, "{settings:?}");
     }
     let mut settings = only_hung();
     let rule = settings.rule_mut("hung").unwrap();
-    rule.set("max_power_share", Value::Percent(20.0));
+    rule.set("max_power_share", TomlValue::Percent(20.0));
     let (mut scene, mut engine) = (scene(), Engine::new(settings));
     play(&mut scene, &mut engine, 600.0);
     hang(&mut scene, 0);
@@ -442,7 +442,7 @@ fn no_disorder_of_snapshots_panics() {
 fn found_with_losses(
     (scene, engine): (&mut Scene, &mut Engine),
     (seconds, lost): (f64, u64),
-    random: &mut Random,
+    random: &mut TestRandom,
     mut change: impl FnMut(&mut Scene, f64),
 ) -> Vec<f64> {
     let start = scene.now.time;
@@ -469,7 +469,7 @@ fn found_with_losses(
 fn a_third_of_the_samples_may_be_lost_at_any_seed() {
     let mut late = 0;
     for seed in 1..=60 {
-        let mut random = Random::new(seed);
+        let mut random = TestRandom::new(seed);
         let (mut scene, mut engine) = worked(60.0);
         let losses = (2_400.0, 30);
         let found = found_with_losses((&mut scene, &mut engine), losses, &mut random, |_, _| {});
@@ -498,7 +498,7 @@ fn a_third_of_the_samples_may_be_lost_at_any_seed() {
 fn work_between_lulls_is_no_hang_however_many_samples_are_lost() {
     for lost in [0, 30, 60] {
         for seed in 1..=40 {
-            let mut random = Random::new(seed);
+            let mut random = TestRandom::new(seed);
             let (mut scene, mut engine) = worked(1200.0);
             let length = 120.0 + random.below(300) as f64;
             let light = 0.3 + random.below(50) as f64 / 100.0;

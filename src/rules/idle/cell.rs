@@ -2,15 +2,15 @@
 //!
 //! While its server calls a kernel busy, a cell runs, and what it waits for nobody else can tell: that
 //! protects the notebook. But a cell that only sleeps protects it all night, against every policy. So it
-//! protects for [`Settings::max_busy`] without a sign of work: no output (the server's last activity), no
+//! protects for [`IdleSettings::max_busy`] without a sign of work: no output (the server's last activity), no
 //! use of any GPU, no CPU, be it of the kernel or of what descends from it. Where one of these is not
 //! known, nothing is decided; where the server does not say since when the kernel is busy, it protects.
 
-use super::Settings;
+use super::IdleSettings;
 use crate::history::{History, ProcessHistory, Use};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Process, Time};
-use crate::rules::doubt::Doubt;
+use crate::rules::undecided_reason::UndecidedReason;
 
 /// A kernel that waits uses no more of a core than this, in percent: its heartbeat, a thread that saves.
 const TRACE_OF_CPU_PERCENT: f64 = 2.0;
@@ -27,7 +27,7 @@ pub(super) enum Cell {
     /// It works, or has not been without a sign of work for long enough.
     Runs,
     /// It may do nothing, and that cannot be told.
-    Unknown(Doubt),
+    Unknown(UndecidedReason),
     /// It has run without a sign of work since then.
     Sleeps {
         /// The last output, use of a GPU or of the CPU.
@@ -46,8 +46,8 @@ pub(super) fn of(
     (history, now): (&History, Time),
     process: &Process,
     known: &ProcessHistory,
-    settings: &Settings,
-    stands: bool,
+    settings: &IdleSettings,
+    holds: bool,
 ) -> Cell {
     if !is_busy(process) {
         return Cell::None;
@@ -67,13 +67,13 @@ pub(super) fn of(
             (_, Some(run), _) => since = since.max(run.since),
             (_, None, Use::Used) => return Cell::Runs,
             (_, None, _) => {
-                doubt = Some(Doubt::NoUtilization {
+                doubt = Some(UndecidedReason::NoUtilization {
                     gpu: history.gpu_index(row),
                 });
             }
         }
     }
-    let trace = if stands {
+    let trace = if holds {
         TRACE_TO_STAY_PERCENT
     } else {
         TRACE_OF_CPU_PERCENT
@@ -82,7 +82,7 @@ pub(super) fn of(
     match cpu.quiet_since(trace) {
         Some(quiet) if is_recent(cpu.known_at(), now) => since = since.max(quiet),
         _ => {
-            doubt = Some(Doubt::NoCpu { pid: process.pid });
+            doubt = Some(UndecidedReason::NoCpu { pid: process.pid });
         }
     }
     // What is known to have worked has worked, whatever else is not known.

@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Idleness, Settings, Whose};
+use super::{IdleSettings, Idleness, Whose};
 use crate::advice;
-use crate::history::{ProcessHistory, Row};
+use crate::history::{ProcessHistory, RowHistory};
 use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu};
 use crate::model::{Process, Time};
-use crate::rules::rule::Tuned;
+use crate::rules::rule::ConfiguredRule;
 use crate::rules::subject;
 use crate::units::{Bytes, Span};
 
@@ -70,9 +70,9 @@ const SLEEPING_CELL: &str = "ask its owner: a cell that only sleeps or waits kee
 
 /// A GPU on which a process is idle.
 pub(super) struct IdleOn<'a> {
-    pub(super) row: &'a Row,
+    pub(super) row: &'a RowHistory,
     pub(super) gpu: FindingGpu,
-    pub(super) settings: Settings,
+    pub(super) settings: IdleSettings,
     /// How long without use it took, in seconds.
     pub(super) needed: f64,
     pub(super) evidence: IdleEvidence,
@@ -82,7 +82,7 @@ pub(super) struct IdleOn<'a> {
 
 /// Makes one finding of the GPUs on which a process is idle.
 pub(super) fn finding<S: Idleness>(
-    rule: &Tuned<S>,
+    rule: &ConfiguredRule<S>,
     process: &Process,
     known: &ProcessHistory,
     idle: Vec<IdleOn<'_>>,

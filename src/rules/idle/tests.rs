@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::history::testing::{Random, Scene, disorder};
+use crate::history::testing::{Scene, TestRandom, disorder};
 use crate::model::evidence::Evidence;
 use crate::model::finding::Action;
 use crate::model::process::{Descendants, Parent};
 use crate::model::snapshot::Jupyter;
 use crate::rules::rule::Rule;
 use crate::rules::scope::{GpuName, Scope};
-use crate::rules::setting::Value;
+use crate::rules::setting::TomlValue;
 use crate::rules::testing::only;
-use crate::rules::{Engine, Settings as AllSettings};
+use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::MIB;
 
 const PID: u32 = 4242;
@@ -765,7 +765,7 @@ fn findings_are_sorted_worst_first_and_end_with_their_process() {
     };
     idle.add_override(
         third,
-        vec![("severity", Value::Severity(Severity::Critical))],
+        vec![("severity", TomlValue::Severity(Severity::Critical))],
     );
     scene.process(3).command = Some([Arc::from("third")].into());
     let mut engine = judge_with(settings, &mut scene, 700.0);
@@ -808,8 +808,8 @@ fn what_has_ceased_is_kept_in_bounded_number_latest_first() {
 
 #[test]
 fn overrides_apply_where_they_fit_and_the_later_wins() {
-    let with = |overrides: &[(Scope, &'static str, Value)]| {
-        let mut rule = Tuned::<Settings>::default();
+    let with = |overrides: &[(Scope, &'static str, TomlValue)]| {
+        let mut rule = ConfiguredRule::<IdleSettings>::default();
         for (scope, name, value) in overrides {
             rule.add_override(scope.clone(), vec![(name, *value)]);
         }
@@ -817,7 +817,7 @@ fn overrides_apply_where_they_fit_and_the_later_wins() {
             user: Some("ann".into()),
             ..Process::default()
         };
-        let whom = Whom {
+        let whom = ScopeInput {
             process: Some(&process),
             index: 1,
             uuid: None,
@@ -826,7 +826,7 @@ fn overrides_apply_where_they_fit_and_the_later_wins() {
         };
         *rule.settings_for(&whom).unwrap()
     };
-    let span = |seconds| Value::Span(Span::from_seconds(seconds));
+    let span = |seconds| TomlValue::Span(Span::from_seconds(seconds));
     let ann = Scope {
         user: Some("ann".into()),
         ..Scope::default()
@@ -837,7 +837,7 @@ fn overrides_apply_where_they_fit_and_the_later_wins() {
     };
     let settings = with(&[
         (ann.clone(), "duration", span(7_200.0)),
-        (ann, "min_memory", Value::Bytes(Bytes(MIB))),
+        (ann, "min_memory", TomlValue::Bytes(Bytes(MIB))),
         (gpu(0), "duration", span(60.0)),
         (gpu(1), "duration", span(3_600.0)),
     ]);
@@ -855,12 +855,12 @@ fn an_override_switches_the_rule_off_for_one_and_on_for_another() {
             gpu: Some(GpuName::Index(gpu)),
             ..Scope::default()
         };
-        (scope, vec![("enabled", Value::Flag(enabled))])
+        (scope, vec![("enabled", TomlValue::Flag(enabled))])
     };
     for (base, override_, found) in [(true, on(0, false), 2), (false, on(0, true), 1)] {
         let mut settings = only_idle();
         let idle = settings.rule_mut("idle").unwrap();
-        idle.set("enabled", Value::Flag(base));
+        idle.set("enabled", TomlValue::Flag(base));
         idle.add_override(override_.0, override_.1);
         let engine = judge_with(settings, &mut scene.clone(), 700.0);
         let pids: Vec<u32> = engine
@@ -874,7 +874,7 @@ fn an_override_switches_the_rule_off_for_one_and_on_for_another() {
     settings
         .rule_mut("idle")
         .unwrap()
-        .set("enabled", Value::Flag(false));
+        .set("enabled", TomlValue::Flag(false));
     assert_clean(&judge_with(settings, &mut scene, 30.0));
 }
 
@@ -987,7 +987,7 @@ fn a_sample_that_came_a_moment_later_than_the_gpus_figure_makes_nothing_unknown(
 /// Two hours of a process that keeps a GPU warm by a burst every minute or so, in snapshots of which each
 /// saw the driver's last ten seconds of a minute; when it was accused, and what was undecided at the end.
 fn kept_warm(seed: u64, sampled_seconds: Option<f64>) -> (Vec<f64>, Vec<String>) {
-    let mut random = Random::new(seed);
+    let mut random = TestRandom::new(seed);
     let period = 45.0 + random.below(300) as f64 / 10.0;
     let burst = 0.5 + random.below(25) as f64 / 10.0;
     let mut phase = random.below(600) as f64 / 10.0;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::history::testing::{Scene, disorder};
 use crate::model::snapshot::Memory;
-use crate::rules::{Engine, Settings as AllSettings};
+use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;
 
 const PID: u32 = 4242;
@@ -138,7 +138,7 @@ fn the_thresholds_are_the_settings() {
     let leak = settings.rule_mut("leak").unwrap();
     assert!(leak.set(
         "min_growth",
-        crate::rules::setting::Value::Bytes(Bytes(2 * GIB))
+        crate::rules::setting::TomlValue::Bytes(Bytes(2 * GIB))
     ));
     let (mut scene, mut engine) = (scene(), Engine::new(settings));
     grow(&mut scene, &mut engine, 0, 30, 60 * MIB);
@@ -240,7 +240,7 @@ fn what_becomes_slower_and_fills_no_gpu_within_a_day_is_not_told() {
 fn one_window_is_needed_however_short_it_is_set() {
     let mut settings = AllSettings::default();
     settings.select(&["leak"]).unwrap();
-    let window = crate::rules::setting::Value::Span(Span::from_seconds(60.0));
+    let window = crate::rules::setting::TomlValue::Span(Span::from_seconds(60.0));
     assert!(settings.rule_mut("leak").unwrap().set("window", window));
     let (mut scene, mut engine) = (scene(), Engine::new(settings));
     for _ in 0..10 {

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::history::testing::Scene;
-use crate::rules::setting::Value;
-use crate::rules::{Engine, Settings as AllSettings};
+use crate::rules::setting::TomlValue;
+use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;
 
 const PID: u32 = 4242;
@@ -82,7 +82,7 @@ fn even_the_fullest_gpu_is_no_warning_unless_somebody_says_so() {
     let warns = |free| {
         let mut settings = only_pressure();
         let rule = settings.rule_mut("pressure").unwrap();
-        rule.set("min_free_warning", Value::Bytes(Bytes(128 * MIB)));
+        rule.set("min_free_warning", TomlValue::Bytes(Bytes(128 * MIB)));
         judge_with(settings, &mut scene(free), 600.0).findings()[0].severity
     };
     assert_eq!(warns(127 * MIB), Severity::Warning);
@@ -92,10 +92,10 @@ fn even_the_fullest_gpu_is_no_warning_unless_somebody_says_so() {
 #[test]
 fn a_warning_above_the_first_threshold_contradicts() {
     for (first, second, is_wrong) in [(512, 0, false), (512, 512, false), (512, 513, true)] {
-        let settings = Settings {
+        let settings = PressureSettings {
             min_free: Bytes(first * MIB),
             min_free_warning: Bytes(second * MIB),
-            ..Settings::default()
+            ..PressureSettings::default()
         };
         assert_eq!(settings.contradiction().is_some(), is_wrong, "{second}");
     }
@@ -105,7 +105,7 @@ fn a_warning_above_the_first_threshold_contradicts() {
 fn nothing_flickers_at_either_threshold() {
     let mut settings = only_pressure();
     let rule = settings.rule_mut("pressure").unwrap();
-    rule.set("min_free_warning", Value::Bytes(Bytes(100 * MIB)));
+    rule.set("min_free_warning", TomlValue::Bytes(Bytes(100 * MIB)));
     let mut scene = scene(99 * MIB);
     let mut engine = judge_with(settings, &mut scene, 60.0);
     let mut severity_at = |free: u64| {

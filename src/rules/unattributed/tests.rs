@@ -4,7 +4,7 @@ use super::*;
 use crate::history::testing::Scene;
 use crate::model::GpuProcess;
 use crate::model::snapshot::MigDevice;
-use crate::rules::{Engine, Settings as AllSettings};
+use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::MIB;
 
 const PID: u32 = 4242;
@@ -77,7 +77,7 @@ fn it_is_found_after_the_duration_and_says_what_it_rests_on() {
         "GPU 0 has had 11.0 GiB in use for 1m 00s that no listed process accounts for; \
          /dev/nvidia0 is open in python train.py (7)"
     );
-    let holder = Holder {
+    let holder = DeviceFileHolder {
         pid: 7,
         user: Some("ann".into()),
         name: "python train.py".to_owned(),

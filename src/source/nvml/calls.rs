@@ -15,9 +15,9 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// The NVML call that a GPU's thread is in, for whoever keeps its deadline.
 #[derive(Debug, Default)]
-pub(super) struct Progress(Mutex<Option<&'static str>>);
+pub(super) struct CallProgress(Mutex<Option<&'static str>>);
 
-impl Progress {
+impl CallProgress {
     fn enter(&self, call: &'static str) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(call);
     }
@@ -32,7 +32,7 @@ impl Progress {
 #[derive(Debug)]
 pub(super) struct Calls {
     index: u32,
-    progress: Arc<Progress>,
+    progress: Arc<CallProgress>,
     unsupported: Vec<(&'static str, Instant)>,
     /// What could not be read since the last sample.
     pub(super) errors: Vec<ReadError>,
@@ -43,7 +43,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    pub(super) fn new(index: u32, progress: Arc<Progress>) -> Self {
+    pub(super) fn new(index: u32, progress: Arc<CallProgress>) -> Self {
         Self {
             index,
             progress,
@@ -86,7 +86,7 @@ impl Calls {
         name: &'static str,
         call: impl FnOnce() -> Result<String, E>,
     ) -> Option<String> {
-        let text = self.told(name, call)?;
+        let text = self.record(name, call)?;
         if text.trim().is_empty() {
             self.report(name, "the driver's answer is empty".to_owned());
             return None;
@@ -95,7 +95,7 @@ impl Calls {
     }
 
     /// Makes a call for a value that has to be there: that it is not supported is said as well.
-    pub(super) fn told<T, E: Into<Code>>(
+    pub(super) fn record<T, E: Into<Code>>(
         &mut self,
         name: &'static str,
         call: impl FnOnce() -> Result<T, E>,

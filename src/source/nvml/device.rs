@@ -9,9 +9,11 @@ use std::time::{Duration, Instant, SystemTime};
 use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode, TemperatureSensor};
 use nvml_wrapper::{Device, Nvml};
 
-use super::calls::{Calls, Progress};
+use super::calls::{CallProgress, Calls};
 use super::error::Code;
-use super::ffi::{self, Layout, List, ProcessLists, Record, UtilizationSamples, Version};
+use super::ffi::{
+    self, List, ProcessLists, ProcessRecord, StructLayout, UtilizationSamples, Version,
+};
 use super::memory::Whole;
 use super::mig::{self, Mig};
 use super::rows;
@@ -79,7 +81,7 @@ struct Utilization {
 const KEPT_BY_DRIVER: Duration = Duration::from_secs(10);
 
 /// Reads one GPU.
-pub(super) struct Reader<'nvml> {
+pub(super) struct DeviceReader<'nvml> {
     nvml: &'nvml Nvml,
     device: Device<'nvml>,
     calls: Calls,
@@ -89,10 +91,10 @@ pub(super) struct Reader<'nvml> {
     /// error is in every snapshot.
     settings_failed: bool,
     /// Whether the MIG mode was ever told, or is known to be none.
-    mig_mode_told: bool,
+    mig_mode_reported: bool,
     /// The driver or the GPU has no list of one kind of process.
     lacks_list: bool,
-    layout: Layout,
+    layout: StructLayout,
     lists: ProcessLists,
     mig: Mig<'nvml>,
     /// Memory info v2 is unknown while v1 is not, as under WSL.
@@ -102,7 +104,7 @@ pub(super) struct Reader<'nvml> {
     utilization: Utilization,
 }
 
-impl<'nvml> Reader<'nvml> {
+impl<'nvml> DeviceReader<'nvml> {
     /// Looks the GPU up, which may have to wake it.
     ///
     /// # Errors
@@ -111,7 +113,7 @@ impl<'nvml> Reader<'nvml> {
     pub(super) fn open(
         nvml: &'nvml Nvml,
         index: u32,
-        progress: Arc<Progress>,
+        progress: Arc<CallProgress>,
     ) -> Result<Self, Box<Reading>> {
         let mig = Mig::new(index, Arc::clone(&progress));
         let mut calls = Calls::new(index, progress);
@@ -141,7 +143,7 @@ impl<'nvml> Reader<'nvml> {
             facts,
             settings_read: None,
             settings_failed: false,
-            mig_mode_told: false,
+            mig_mode_reported: false,
             lacks_list: false,
             layout: ffi::process_list_layout(nvml),
             lists: ProcessLists::default(),
@@ -196,7 +198,9 @@ impl<'nvml> Reader<'nvml> {
         if gone {
             mig_devices.clear();
         }
-        let untold = processes.as_deref().filter(|rows| self.is_untold(rows));
+        let untold = processes
+            .as_deref()
+            .filter(|rows| self.lacks_processes(rows));
         let sampled = std::mem::take(&mut self.utilization.sampled).as_secs_f64();
         let is_sampled = processes.is_some() && !gone && self.utilization.supported == Some(true);
         let gpu = Gpu {
@@ -300,7 +304,7 @@ impl<'nvml> Reader<'nvml> {
             .map(|mode| mode.current == 1);
         // A mode that cannot be read now is the one that it was.
         if calls.errors.len() == mig_errors_before && !calls.is_silent() {
-            self.mig_mode_told = true;
+            self.mig_mode_reported = true;
             if std::mem::replace(&mut facts.mig_mode, mig_mode) != mig_mode {
                 // What a divided GPU does not support, it supports undivided.
                 calls.ask_all_again();
@@ -317,7 +321,7 @@ impl<'nvml> Reader<'nvml> {
     }
 
     /// Whether nothing is told of who holds how much of the memory.
-    fn is_untold(&self, rows: &[GpuProcess]) -> bool {
+    fn lacks_processes(&self, rows: &[GpuProcess]) -> bool {
         (self.only_v1_answers || !rows.is_empty())
             && rows.iter().all(|row| row.used_bytes.is_none())
     }
@@ -339,14 +343,14 @@ impl<'nvml> Reader<'nvml> {
         let failure = match calls.raw(V2, || device.memory_info()) {
             Ok(memory) => {
                 *only_v1_answers = false;
-                let told = Memory {
+                let memory_read = Memory {
                     total_bytes: memory.total,
                     reserved_bytes: Some(memory.reserved),
                     used_bytes: memory.used,
                     free_bytes: memory.free,
                 };
                 let v1 = || calls.raw(V1, || ffi::memory_info_v1(nvml, device));
-                let memory = whole.of(told, v1);
+                let memory = whole.of(memory_read, v1);
                 return Ok(memory.map_err(|code| calls.failed(V1, code)).ok());
             }
             Err(Code::NO_PERMISSION) if facts.mig_mode == Some(true) => return Err(DIVIDED_MEMORY),
@@ -412,7 +416,7 @@ impl<'nvml> Reader<'nvml> {
         }
         self.gather_utilization();
         // With MIG no samples are supported (nvml.h): that there are none proves nothing.
-        let may_be_divided = !self.mig_mode_told || self.facts.mig_mode == Some(true);
+        let may_be_divided = !self.mig_mode_reported || self.facts.mig_mode == Some(true);
         let utilization = &mut self.utilization;
         if std::mem::replace(&mut utilization.known, true) {
             for row in &mut rows {
@@ -452,7 +456,7 @@ impl<'nvml> Reader<'nvml> {
 
     /// One list: empty where the GPU or the driver has no such list, absent where it failed. Compute
     /// processes are what gpumem is about: without that list nothing is known.
-    fn list(&mut self, list: List) -> Option<Vec<Record>> {
+    fn list(&mut self, list: List) -> Option<Vec<ProcessRecord>> {
         let name = self.list_name(list);
         let of_devices = if self.facts.mig_mode == Some(true) && !self.calls.is_silent() {
             let which = (name, list);

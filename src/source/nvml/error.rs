@@ -155,7 +155,7 @@ const MISMATCH: &str = "the driver was upgraded underneath: NVML's library and t
 
 /// Why there is no NVML to ask.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum NvmlFailure {
     /// The loader found no NVML library.
     #[error(
         "no NVIDIA driver found: {library} is not on this machine; install the driver (in a \
@@ -218,7 +218,7 @@ pub enum Error {
     Thread(#[from] std::io::Error),
 }
 
-impl Error {
+impl NvmlFailure {
     pub(super) fn opening(library: PathBuf, error: NvmlError) -> Self {
         let library = library.display().to_string();
         match error {

@@ -51,7 +51,7 @@ pub(super) enum Version {
 
 /// How a driver gives its process lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Layout {
+pub(super) struct StructLayout {
     pub(super) version: Version,
     /// What a record should take, in bytes; [`parse`] looks at what was really written.
     record_bytes: usize,
@@ -59,7 +59,7 @@ pub(super) struct Layout {
 
 /// One record of a process list, of whatever layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Record {
+pub(super) struct ProcessRecord {
     pub pid: u32,
     /// `None` where NVML says not available.
     pub used_bytes: Option<u64>,
@@ -84,24 +84,24 @@ pub(super) struct UtilizationSample {
 /// On 535.43.02 to 535.86 `_v3` writes 32-byte records behind the 24-byte header, so `_v2` is used
 /// there. Those drivers are told by their symbols: confidential-computing memory info is there, the
 /// call that replaced the extra field is not.
-pub(super) fn process_list_layout(nvml: &Nvml) -> Layout {
+pub(super) fn process_list_layout(nvml: &Nvml) -> StructLayout {
     let lib = nvml.lib();
     let has_v2 = lib.nvmlDeviceGetComputeRunningProcesses_v2.is_ok();
     let wide_v3 = lib.nvmlDeviceGetConfComputeMemSizeInfo.is_ok()
         && lib.nvmlDeviceGetRunningProcessDetailList.is_err();
     if lib.nvmlDeviceGetComputeRunningProcesses_v3.is_ok() && !(wide_v3 && has_v2) {
         let record_bytes = if wide_v3 { LARGEST_RECORD } else { 24 };
-        Layout {
+        StructLayout {
             version: Version::V3,
             record_bytes,
         }
     } else if has_v2 {
-        Layout {
+        StructLayout {
             version: Version::V2,
             record_bytes: 24,
         }
     } else {
-        Layout {
+        StructLayout {
             version: Version::V1,
             record_bytes: 16,
         }
@@ -165,8 +165,8 @@ impl ProcessLists {
         nvml: &Nvml,
         device: &Device<'_>,
         list: List,
-        layout: Layout,
-    ) -> Result<Vec<Record>, Code> {
+        layout: StructLayout,
+    ) -> Result<Vec<ProcessRecord>, Code> {
         self.capacity = self.capacity.max(32);
         for _ in 0..GROWTH_RETRIES {
             self.buffer.clear();
@@ -244,7 +244,12 @@ impl ProcessLists {
 /// exactly where records of 16 bytes end (a driver that nvitop met), or beyond where the expected
 /// ones end and not beyond those of 32 (R535). A driver that cleared the whole buffer first says
 /// nothing. `None` where what comes out cannot be processes: their pids are beyond Linux's limit.
-fn parse(buffer: &[u64], count: usize, capacity: usize, expected: usize) -> Option<Vec<Record>> {
+fn parse(
+    buffer: &[u64],
+    count: usize,
+    capacity: usize,
+    expected: usize,
+) -> Option<Vec<ProcessRecord>> {
     if count == 0 {
         return Some(Vec::new());
     }
@@ -278,9 +283,9 @@ fn parse(buffer: &[u64], count: usize, capacity: usize, expected: usize) -> Opti
     };
     // NVML's NVML_VALUE_NOT_AVAILABLE is (unsigned long long)-1, and 0xFFFFFFFF for instances.
     let instance = |at: usize| (size > 16).then(|| word(at)).filter(|&id| id != u32::MAX);
-    let records: Vec<Record> = (0..count)
+    let records: Vec<ProcessRecord> = (0..count)
         .map(|index| index * size)
-        .map(|at| Record {
+        .map(|at| ProcessRecord {
             pid: word(at),
             used_bytes: Some(buffer[at / 8 + 1]).filter(|&bytes| bytes != u64::MAX),
             gpu_instance_id: instance(at + 16),

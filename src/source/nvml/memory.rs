@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use crate::units::GIB;
 
-    fn told(total: u64) -> Memory {
+    fn of_total(total: u64) -> Memory {
         Memory {
             total_bytes: total,
             reserved_bytes: Some(0),
@@ -75,10 +75,16 @@ mod tests {
     fn a_limit_that_is_set_moved_and_taken_away_is_seen() {
         let v1 = || Ok((80 * GIB, 50 * GIB, 30 * GIB));
         let mut whole = Whole::default();
-        assert_eq!(whole.of(told(80 * GIB), v1).unwrap(), told(80 * GIB));
-        assert_eq!(whole.of(told(80 * GIB), never).unwrap(), told(80 * GIB));
+        assert_eq!(
+            whole.of(of_total(80 * GIB), v1).unwrap(),
+            of_total(80 * GIB)
+        );
+        assert_eq!(
+            whole.of(of_total(80 * GIB), never).unwrap(),
+            of_total(80 * GIB)
+        );
         for limit in [8 * GIB, 16 * GIB, 16 * GIB] {
-            let memory = whole.of(told(limit), v1).unwrap();
+            let memory = whole.of(of_total(limit), v1).unwrap();
             assert_eq!(
                 (memory.total_bytes, memory.used_bytes, memory.free_bytes),
                 (80 * GIB, 50 * GIB, 30 * GIB)
@@ -86,7 +92,10 @@ mod tests {
             assert_eq!(memory.reserved_bytes, None);
             assert_eq!(whole.limit_bytes, Some(limit));
         }
-        assert_eq!(whole.of(told(80 * GIB), v1).unwrap(), told(80 * GIB));
+        assert_eq!(
+            whole.of(of_total(80 * GIB), v1).unwrap(),
+            of_total(80 * GIB)
+        );
         assert_eq!(whole.limit_bytes, None);
     }
 
@@ -94,12 +103,18 @@ mod tests {
     fn what_cannot_be_compared_is_not_taken_for_the_gpus() {
         let mut whole = Whole::default();
         let failed = || Err(Code::UNKNOWN);
-        assert!(whole.of(told(8 * GIB), failed).is_err());
-        assert!(whole.of(told(8 * GIB), failed).is_err());
+        assert!(whole.of(of_total(8 * GIB), failed).is_err());
+        assert!(whole.of(of_total(8 * GIB), failed).is_err());
         // Rounding is no limit, and a driver without v1 has none.
         let rounded = || Ok((80 * GIB + 4096, GIB, GIB));
-        assert_eq!(whole.of(told(80 * GIB), rounded).unwrap(), told(80 * GIB));
+        assert_eq!(
+            whole.of(of_total(80 * GIB), rounded).unwrap(),
+            of_total(80 * GIB)
+        );
         let missing = || Err(Code::NOT_SUPPORTED);
-        assert_eq!(Whole::default().of(told(GIB), missing).unwrap(), told(GIB));
+        assert_eq!(
+            Whole::default().of(of_total(GIB), missing).unwrap(),
+            of_total(GIB)
+        );
     }
 }

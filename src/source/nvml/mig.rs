@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use nvml_wrapper::{Device, Nvml};
 
-use super::calls::{Calls, Progress};
+use super::calls::{CallProgress, Calls};
 use super::error::Code;
-use super::ffi::{self, Layout, List, ProcessLists, Record};
+use super::ffi::{self, List, ProcessLists, ProcessRecord, StructLayout};
 use super::rows;
 use crate::model::snapshot::{GpuProcess, Memory, MigDevice};
 
@@ -24,17 +24,17 @@ const MOST_DEVICES: u32 = 64;
 pub(super) struct Mig<'nvml> {
     /// Apart from the GPU's own: what a MIG device does not support, its GPU may.
     pub(super) calls: Calls,
-    devices: Vec<Handle<'nvml>>,
+    devices: Vec<MigHandle<'nvml>>,
     is_known: bool,
 }
 
-struct Handle<'nvml> {
+struct MigHandle<'nvml> {
     device: Device<'nvml>,
     facts: MigDevice,
 }
 
 impl<'nvml> Mig<'nvml> {
-    pub(super) fn new(gpu: u32, progress: Arc<Progress>) -> Self {
+    pub(super) fn new(gpu: u32, progress: Arc<CallProgress>) -> Self {
         Self {
             calls: Calls::new(gpu, progress),
             devices: Vec::new(),
@@ -90,7 +90,7 @@ impl<'nvml> Mig<'nvml> {
         self.devices.clear();
         let calls = &mut self.calls;
         // A GPU of which MIG is on has these: where they are not supported, its devices are not seen.
-        let Some(count) = calls.told(COUNT, || gpu.mig_device_count()) else {
+        let Some(count) = calls.record(COUNT, || gpu.mig_device_count()) else {
             self.is_known = false;
             return;
         };
@@ -100,7 +100,7 @@ impl<'nvml> Mig<'nvml> {
             match calls.raw(BY_INDEX, || gpu.mig_device_by_index(index)) {
                 Ok(device) => {
                     let facts = facts(calls, nvml, &device, index);
-                    self.devices.push(Handle { device, facts });
+                    self.devices.push(MigHandle { device, facts });
                 }
                 // A number that is not taken, or one that is somebody else's.
                 Err(Code::NOT_FOUND) => {}
@@ -121,7 +121,7 @@ impl<'nvml> Mig<'nvml> {
     /// By device.
     fn memories(&self, nvml: &Nvml) -> Vec<Result<Memory, Code>> {
         // Every MIG device has memory.
-        let read = |handle: &Handle<'_>| memory(&self.calls, nvml, &handle.device);
+        let read = |handle: &MigHandle<'_>| memory(&self.calls, nvml, &handle.device);
         self.devices.iter().map(read).collect()
     }
 
@@ -133,8 +133,8 @@ impl<'nvml> Mig<'nvml> {
         gpu: &Device<'nvml>,
         lists: &mut ProcessLists,
         (name, list): (&'static str, List),
-        layout: Layout,
-    ) -> Option<Vec<Record>> {
+        layout: StructLayout,
+    ) -> Option<Vec<ProcessRecord>> {
         let mut read = self.records(nvml, lists, (name, list), layout);
         if read.is_err() && self.is_known {
             self.forget();
@@ -157,13 +157,13 @@ impl<'nvml> Mig<'nvml> {
         nvml: &Nvml,
         lists: &mut ProcessLists,
         (name, list): (&'static str, List),
-        layout: Layout,
-    ) -> Result<Option<Vec<Record>>, Code> {
+        layout: StructLayout,
+    ) -> Result<Option<Vec<ProcessRecord>>, Code> {
         let mut all = Vec::new();
-        for Handle { device, facts } in &self.devices {
+        for MigHandle { device, facts } in &self.devices {
             let calls = &mut self.calls;
             match calls.raw(name, || lists.read(nvml, device, list, layout)) {
-                Ok(records) => all.extend(records.into_iter().map(|record| Record {
+                Ok(records) => all.extend(records.into_iter().map(|record| ProcessRecord {
                     gpu_instance_id: record.gpu_instance_id.or(facts.gpu_instance_id),
                     compute_instance_id: record.compute_instance_id.or(facts.compute_instance_id),
                     ..record
@@ -210,7 +210,7 @@ fn facts(calls: &mut Calls, nvml: &Nvml, device: &Device<'_>, index: u32) -> Mig
     let name = calls.value("nvmlDeviceGetName", || device.name());
     let profile = name.as_deref().and_then(profile_in).map(str::to_owned);
     let profile = profile.or_else(|| {
-        let slices = calls.told("nvmlDeviceGetAttributes_v2", || device.attributes())?;
+        let slices = calls.record("nvmlDeviceGetAttributes_v2", || device.attributes())?;
         Some(profile_of(
             slices.compute_instance_slice_count,
             slices.gpu_instance_slice_count,
@@ -218,10 +218,10 @@ fn facts(calls: &mut Calls, nvml: &Nvml, device: &Device<'_>, index: u32) -> Mig
     });
     MigDevice {
         index: Some(index),
-        gpu_instance_id: calls.told("nvmlDeviceGetGpuInstanceId", || {
+        gpu_instance_id: calls.record("nvmlDeviceGetGpuInstanceId", || {
             ffi::gpu_instance_id(nvml, device)
         }),
-        compute_instance_id: calls.told("nvmlDeviceGetComputeInstanceId", || {
+        compute_instance_id: calls.record("nvmlDeviceGetComputeInstanceId", || {
             ffi::compute_instance_id(nvml, device)
         }),
         uuid: calls
@@ -250,17 +250,21 @@ fn profile_of(compute_slices: u32, gpu_slices: u32) -> String {
 /// The rows of a GPU's own list and of its MIG devices' as one, each (process, instance) once with the
 /// larger value. A row of the GPU's that names no instance says nothing more of a process that a MIG
 /// device lists.
-pub(super) fn join(whole: Vec<Record>, of_devices: Vec<Record>) -> Vec<Record> {
-    let mut joined: Vec<Record> = Vec::with_capacity(whole.len().max(of_devices.len()));
-    let key = |record: &Record| {
+pub(super) fn join(
+    whole: Vec<ProcessRecord>,
+    of_devices: Vec<ProcessRecord>,
+) -> Vec<ProcessRecord> {
+    let mut joined: Vec<ProcessRecord> = Vec::with_capacity(whole.len().max(of_devices.len()));
+    let key = |record: &ProcessRecord| {
         (
             record.pid,
             record.gpu_instance_id,
             record.compute_instance_id,
         )
     };
-    let names_none =
-        |record: &Record| record.gpu_instance_id.is_none() && record.compute_instance_id.is_none();
+    let names_none = |record: &ProcessRecord| {
+        record.gpu_instance_id.is_none() && record.compute_instance_id.is_none()
+    };
     for record in of_devices.into_iter().chain(whole) {
         if let Some(same) = joined.iter_mut().find(|other| key(other) == key(&record)) {
             same.used_bytes = same.used_bytes.max(record.used_bytes);
@@ -289,8 +293,8 @@ pub(super) fn unseen_instance(rows: &[GpuProcess], devices: &[MigDevice]) -> Opt
 mod tests {
     use super::*;
 
-    fn record(pid: u32, used_bytes: u64, instance: Option<(u32, u32)>) -> Record {
-        Record {
+    fn record(pid: u32, used_bytes: u64, instance: Option<(u32, u32)>) -> ProcessRecord {
+        ProcessRecord {
             pid,
             used_bytes: Some(used_bytes),
             gpu_instance_id: instance.map(|(gpu, _)| gpu),

@@ -13,7 +13,7 @@ mod calls;
 mod device;
 mod error;
 mod ffi;
-mod lane;
+mod gpu_worker;
 mod memory;
 mod mig;
 mod rows;
@@ -25,8 +25,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use error::Code;
-pub use error::Error;
-use lane::{Lane, Reply};
+pub use error::NvmlFailure;
+use gpu_worker::{GpuWorker, Reply};
 
 use crate::model::snapshot::{Driver, Gpu, ReadError};
 
@@ -42,14 +42,14 @@ const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// How NVML is opened and how long it is waited for.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct NvmlOptions {
     /// The library; `None` for the loader's search path.
     pub library: Option<PathBuf>,
     /// How long one GPU may take for one sample.
     pub timeout: Duration,
 }
 
-impl Default for Options {
+impl Default for NvmlOptions {
     fn default() -> Self {
         Self {
             library: None,
@@ -58,7 +58,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl NvmlOptions {
     /// The first call for a GPU may have to wake it: 1 to 3 s without persistence mode
     /// (NVIDIA's driver persistence documentation).
     fn first_answer(&self) -> Duration {
@@ -73,7 +73,7 @@ impl Options {
 
 /// What one sample saw.
 #[derive(Debug)]
-pub struct Sample {
+pub struct NvmlSample {
     /// The GPUs, in NVML's index order.
     pub gpus: Vec<SampledGpu>,
     /// What could not be read.
@@ -95,11 +95,11 @@ pub struct SampledGpu {
 /// NVML, started.
 #[derive(Debug)]
 pub struct Nvml {
-    options: Options,
+    options: NvmlOptions,
     driver: Driver,
     /// What of the driver could not be read when it was opened.
     errors: Vec<ReadError>,
-    lanes: Vec<Lane>,
+    lanes: Vec<GpuWorker>,
     replies: Receiver<Reply>,
     /// Set while the driver is away.
     away: Option<Away>,
@@ -109,18 +109,18 @@ pub struct Nvml {
 struct Away {
     why: String,
     last_try: Instant,
-    attempt: Option<Receiver<Result<Opened, Error>>>,
+    attempt: Option<Receiver<Result<OpenedNvml, NvmlFailure>>>,
 }
 
 /// What the opening thread brings back.
-struct Opened {
+struct OpenedNvml {
     nvml: Arc<nvml_wrapper::Nvml>,
     driver: Driver,
     errors: Vec<ReadError>,
     gpus: u32,
 }
 
-impl std::fmt::Debug for Opened {
+impl std::fmt::Debug for OpenedNvml {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Opened")
             .field("gpus", &self.gpus)
@@ -134,12 +134,12 @@ impl Nvml {
     /// # Errors
     ///
     /// No library, no driver, no permission, another version, no answer: each says what to do.
-    pub fn open(options: Options) -> Result<Self, Error> {
+    pub fn open(options: NvmlOptions) -> Result<Self, NvmlFailure> {
         let waited = options.start();
         let opened = match open_on_a_thread(&options)?.recv_timeout(waited) {
             Ok(opened) => opened?,
             Err(_) => {
-                return Err(Error::NoAnswer {
+                return Err(NvmlFailure::NoAnswer {
                     call: "nvmlInit_v2",
                     waited,
                 });
@@ -162,7 +162,7 @@ impl Nvml {
     }
 
     /// Reads every GPU, for at most the deadline.
-    pub fn sample(&mut self) -> Sample {
+    pub fn sample(&mut self) -> NvmlSample {
         if let Some(sample) = self.sample_away() {
             return sample;
         }
@@ -173,7 +173,7 @@ impl Nvml {
         self.wait_for_answers();
 
         let now = Instant::now();
-        let mut sample = Sample {
+        let mut sample = NvmlSample {
             gpus: Vec::with_capacity(self.lanes.len()),
             // What is lacking since then is lacking in every snapshot.
             errors: self.errors.clone(),
@@ -217,12 +217,12 @@ impl Nvml {
 
     /// If every GPU says that the driver has gone, NVML has to be started again.
     fn notice_departure(&mut self) {
-        let mut gone = self.lanes.iter().map(Lane::driver_gone);
+        let mut gone = self.lanes.iter().map(GpuWorker::driver_gone);
         let Some(Some(code)) = gone.next() else {
             return;
         };
         if gone.all(|other| other.is_some()) {
-            let why = Error::answer("nvmlInit_v2", code).to_string();
+            let why = NvmlFailure::answer("nvmlInit_v2", code).to_string();
             self.away = Some(Away {
                 why,
                 last_try: Instant::now(),
@@ -233,7 +233,7 @@ impl Nvml {
 
     /// While the driver is away: the GPUs' identities, why, and now and then a new attempt, on a
     /// thread of its own. `None` once it is back.
-    fn sample_away(&mut self) -> Option<Sample> {
+    fn sample_away(&mut self) -> Option<NvmlSample> {
         let away = self.away.as_mut()?;
         match away.attempt.as_ref().map(Receiver::try_recv) {
             Some(Ok(Ok(opened))) => match start_lanes(&opened) {
@@ -269,7 +269,7 @@ impl Nvml {
             call: "nvmlInit_v2".into(),
             error: away.why.as_str().into(),
         };
-        Some(Sample {
+        Some(NvmlSample {
             gpus: self
                 .lanes
                 .iter()
@@ -290,26 +290,28 @@ impl Nvml {
 /// # Errors
 ///
 /// As [`Nvml::open`].
-pub fn versions(options: &Options) -> Result<Driver, Error> {
+pub fn versions(options: &NvmlOptions) -> Result<Driver, NvmlFailure> {
     match open_on_a_thread(options)?.recv_timeout(options.timeout) {
         Ok(opened) => Ok(opened?.driver),
-        Err(_) => Err(Error::NoAnswer {
+        Err(_) => Err(NvmlFailure::NoAnswer {
             call: "nvmlInit_v2",
             waited: options.timeout,
         }),
     }
 }
 
-fn start_lanes(opened: &Opened) -> Result<(Vec<Lane>, Receiver<Reply>), Error> {
+fn start_lanes(opened: &OpenedNvml) -> Result<(Vec<GpuWorker>, Receiver<Reply>), NvmlFailure> {
     let (sender, replies) = channel();
     let lanes = (0..opened.gpus)
-        .map(|index| Lane::start(Arc::clone(&opened.nvml), index, Sender::clone(&sender)))
+        .map(|index| GpuWorker::start(Arc::clone(&opened.nvml), index, Sender::clone(&sender)))
         .collect::<Result<_, _>>()?;
     Ok((lanes, replies))
 }
 
 /// Loads the library and starts NVML on a thread, because both can hang.
-fn open_on_a_thread(options: &Options) -> Result<Receiver<Result<Opened, Error>>, Error> {
+fn open_on_a_thread(
+    options: &NvmlOptions,
+) -> Result<Receiver<Result<OpenedNvml, NvmlFailure>>, NvmlFailure> {
     let (sender, receiver) = channel();
     let library = options.library.clone();
     thread::Builder::new()
@@ -321,7 +323,7 @@ fn open_on_a_thread(options: &Options) -> Result<Receiver<Result<Opened, Error>>
     Ok(receiver)
 }
 
-fn open_now(library: Option<PathBuf>) -> Result<Opened, Error> {
+fn open_now(library: Option<PathBuf>) -> Result<OpenedNvml, NvmlFailure> {
     let places = match library {
         Some(path) => vec![path],
         None => std::iter::once(LIBRARY)
@@ -337,8 +339,8 @@ fn open_now(library: Option<PathBuf>) -> Result<Opened, Error> {
         {
             Ok(nvml) => return facts(nvml),
             Err(error) => {
-                let error = Error::opening(place, error);
-                let missing = matches!(error, Error::LibraryNotFound { .. });
+                let error = NvmlFailure::opening(place, error);
+                let missing = matches!(error, NvmlFailure::LibraryNotFound { .. });
                 first_failure.get_or_insert(error);
                 if !missing {
                     break;
@@ -346,31 +348,34 @@ fn open_now(library: Option<PathBuf>) -> Result<Opened, Error> {
             }
         }
     }
-    Err(first_failure.unwrap_or_else(|| Error::LibraryNotFound {
-        library: LIBRARY.to_owned(),
-    }))
+    Err(
+        first_failure.unwrap_or_else(|| NvmlFailure::LibraryNotFound {
+            library: LIBRARY.to_owned(),
+        }),
+    )
 }
 
-fn facts(nvml: nvml_wrapper::Nvml) -> Result<Opened, Error> {
+fn facts(nvml: nvml_wrapper::Nvml) -> Result<OpenedNvml, NvmlFailure> {
     let gpus = nvml
         .device_count()
-        .map_err(|error| Error::answer("nvmlDeviceGetCount_v2", Code::from(error)))?;
+        .map_err(|error| NvmlFailure::answer("nvmlDeviceGetCount_v2", Code::from(error)))?;
     let mut errors = Vec::new();
     let version = nvml.sys_driver_version();
     let nvml_version = nvml.sys_nvml_version();
     let cuda_version = nvml.sys_cuda_driver_version();
     let driver = Driver {
-        version: told(&mut errors, "nvmlSystemGetDriverVersion", version).map(Into::into),
-        nvml_version: told(&mut errors, "nvmlSystemGetNVMLVersion", nvml_version).map(Into::into),
+        version: reported(&mut errors, "nvmlSystemGetDriverVersion", version).map(Into::into),
+        nvml_version: reported(&mut errors, "nvmlSystemGetNVMLVersion", nvml_version)
+            .map(Into::into),
         // 13010 is CUDA 13.1 (nvml.h, NVML_CUDA_DRIVER_VERSION_MAJOR and _MINOR).
-        cuda_version: told(
+        cuda_version: reported(
             &mut errors,
             "nvmlSystemGetCudaDriverVersion_v2",
             cuda_version,
         )
         .map(|version| format!("{}.{}", version / 1000, version % 1000 / 10).into()),
     };
-    Ok(Opened {
+    Ok(OpenedNvml {
         nvml: Arc::new(nvml),
         driver,
         errors,
@@ -379,7 +384,7 @@ fn facts(nvml: nvml_wrapper::Nvml) -> Result<Opened, Error> {
 }
 
 /// A value of the driver as a whole; that it is lacking is an error of every snapshot.
-fn told<T>(
+fn reported<T>(
     errors: &mut Vec<ReadError>,
     call: &str,
     answer: Result<T, nvml_wrapper::error::NvmlError>,

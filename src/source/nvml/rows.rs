@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::ffi::Record;
+use super::ffi::ProcessRecord;
 use crate::model::snapshot::{GpuProcess, Memory, ProcessType};
 use crate::units::Bytes;
 
@@ -14,9 +14,9 @@ const MOST_BYTES: u64 = 1 << 50;
 
 /// One row per (process, GPU instance): a process on several lists has the larger value.
 pub(super) fn merge(
-    compute: &[Record],
-    graphics: &[Record],
-    mps: &[Record],
+    compute: &[ProcessRecord],
+    graphics: &[ProcessRecord],
+    mps: &[ProcessRecord],
 ) -> (Vec<GpuProcess>, Vec<String>) {
     let mut rows: Vec<GpuProcess> = Vec::with_capacity(compute.len() + graphics.len());
     let mut places = HashMap::with_capacity(compute.len() + graphics.len());
@@ -117,8 +117,8 @@ pub(super) fn contradiction(memory: Memory) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn record(pid: u32, used_bytes: Option<u64>) -> Record {
-        Record {
+    fn record(pid: u32, used_bytes: Option<u64>) -> ProcessRecord {
+        ProcessRecord {
             pid,
             used_bytes,
             gpu_instance_id: None,

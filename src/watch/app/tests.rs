@@ -9,7 +9,7 @@ use signal_hook::consts::SIGTERM;
 
 use super::*;
 use crate::model::finding::Finding;
-use crate::rules::Settings;
+use crate::rules::RuleSet;
 use crate::watch::column::Column;
 use crate::watch::sample;
 
@@ -23,7 +23,7 @@ fn app() -> App {
     };
     App::new(
         setup,
-        Engine::new(Settings::default()),
+        Engine::new(RuleSet::default()),
         Duration::from_secs(2),
         80,
         24,

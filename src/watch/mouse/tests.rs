@@ -4,7 +4,7 @@ use crossterm::event::KeyModifiers;
 
 use super::*;
 use crate::model::Snapshot;
-use crate::rules::{Engine, Settings};
+use crate::rules::{Engine, RuleSet};
 use crate::watch::app::{Me, Setup};
 use crate::watch::keys::{Context, table};
 use crate::watch::picture::Picture;
@@ -19,7 +19,7 @@ fn showing(snapshot: Snapshot) -> App {
         depth: Depth::Ansi16,
         ascii: false,
     };
-    let engine = Engine::new(Settings::default());
+    let engine = Engine::new(RuleSet::default());
     let mut app = App::new(setup, engine, Duration::from_secs(2), 120, 40);
     app.show(Picture::new(snapshot, Vec::new(), Vec::new(), |_, _| None));
     app

@@ -7,7 +7,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::*;
-use crate::rules::{Engine, Settings};
+use crate::rules::{Engine, RuleSet};
 use crate::watch::app::Me;
 use crate::watch::hand::News;
 use crate::watch::sample;
@@ -27,7 +27,7 @@ fn options(theme: Theme, depth: Depth) -> Options {
 }
 
 fn still(theme: Theme, depth: Depth, size: (u16, u16)) -> Still {
-    let engine = Engine::new(Settings::default());
+    let engine = Engine::new(RuleSet::default());
     let mut still = Still::new(options(theme, depth), None, Past::new(engine), size);
     let mut snapshot = sample::snapshot(2, 4);
     snapshot.processes[1].command = Some(vec!["日本語".into(), "<b>&\u{1b}[2J".into()].into());
@@ -330,7 +330,7 @@ fn a_description_says_what_is_shown() {
 #[test]
 fn what_was_seen_before_is_in_the_charts_of_the_first_frame() {
     let first_frame = |hours_before: u32| {
-        let mut past = Past::new(Engine::new(Settings::default()));
+        let mut past = Past::new(Engine::new(RuleSet::default()));
         let mut snapshot = sample::snapshot(1, 1);
         let now = snapshot.time;
         for before in (1..=hours_before * 60).rev() {

@@ -9,7 +9,7 @@ use crate::history::testing::Scene;
 use crate::model::Start;
 use crate::model::finding::Severity;
 use crate::model::snapshot::PidNamespace;
-use crate::rules::{Engine, Settings};
+use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
 use crate::watch::app::{Event, Me, Setup, update};
 use crate::watch::keys::{self, Context, Key};
@@ -25,7 +25,7 @@ fn app() -> App {
         depth: Depth::Ansi16,
         ascii: false,
     };
-    let engine = Engine::new(Settings::default());
+    let engine = Engine::new(RuleSet::default());
     App::new(setup, engine, Duration::from_secs(10), 80, 24)
 }
 
@@ -261,14 +261,14 @@ fn the_page_is_the_text_that_the_command_prints() {
     let mut app = watching(&mut scene);
     type_in(&mut app, "j");
     press(&mut app, KeyCode::Enter);
-    let known = Known {
+    let known = KnownSoFar {
         engine: &app.engine,
         courses: &app.courses,
         last: &app.picture.as_ref().unwrap().snapshot,
         needed: app.engine.settings().longest(),
         more: More::ByWaiting,
     };
-    let look = Look {
+    let look = PageStyle {
         width: usize::from(view::text(app.area).width),
         style: Style::default(),
         ascii: false,

@@ -3,7 +3,7 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::*;
-use crate::rules::{Engine, Settings};
+use crate::rules::{Engine, RuleSet};
 use crate::watch::app::{End, Event, Me, Setup, update};
 use crate::watch::sample;
 use crate::watch::view::look::Depth;
@@ -18,7 +18,7 @@ fn app(replay: Option<&str>) -> App {
         depth: Depth::Ansi16,
         ascii: false,
     };
-    let engine = Engine::new(Settings::default());
+    let engine = Engine::new(RuleSet::default());
     App::new(setup, engine, Duration::from_secs(1), 80, 24)
 }
 

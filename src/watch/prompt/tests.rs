@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::rules::{Engine, Settings};
+use crate::rules::{Engine, RuleSet};
 use crate::watch::app::{Event, Me, Setup, update};
 use crate::watch::picture::Picture;
 use crate::watch::sample;
@@ -17,7 +17,7 @@ fn app() -> App {
         depth: Depth::Ansi16,
         ascii: false,
     };
-    let engine = Engine::new(Settings::default());
+    let engine = Engine::new(RuleSet::default());
     let mut app = App::new(setup, engine, Duration::from_secs(2), 80, 24);
     let snapshot = sample::snapshot(1, 4);
     app.show(Picture::new(snapshot, Vec::new(), Vec::new(), |_, _| None));

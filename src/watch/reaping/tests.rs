@@ -7,7 +7,7 @@ use crate::model::Time;
 use crate::reclaim::plan::Why;
 use crate::reclaim::target::Step;
 use crate::reclaim::{Outcome, Plan, Refused};
-use crate::rules::{Engine, Settings};
+use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
 use crate::watch::app::{Event, Me, Setup, update};
 use crate::watch::hand::Stage;
@@ -27,7 +27,7 @@ fn showing(replay: Option<&str>) -> App {
         depth: Depth::Mono,
         ascii: false,
     };
-    let engine = Engine::new(Settings::default());
+    let engine = Engine::new(RuleSet::default());
     let mut app = App::new(setup, engine, Duration::from_secs(2), 80, 24);
     see(&mut app, 1, sample::snapshot(1, 2));
     app

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::rules::{Engine, Settings};
+use crate::rules::{Engine, RuleSet};
 use crate::watch::app::{Me, Setup};
 use crate::watch::view::look::Depth;
 
@@ -15,7 +15,7 @@ fn app() -> App {
         depth: Depth::Ansi16,
         ascii: false,
     };
-    let engine = Engine::new(Settings::default());
+    let engine = Engine::new(RuleSet::default());
     App::new(setup, engine, Duration::from_secs(1), 80, 24)
 }
 

@@ -15,7 +15,7 @@ use super::gpus::{
 use super::look::Look;
 use super::pen::{Pen, columns};
 use super::{NOT_AVAILABLE, UNKNOWN, whole};
-use crate::history::course::Course;
+use crate::history::memory_series::MemorySeries;
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::Bytes;
 use crate::watch::picture::percent;
@@ -32,7 +32,7 @@ pub(super) struct Card<'a> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) gpu: &'a Gpu,
     /// How its memory and utilization moved; `None` where nothing was seen.
-    pub(super) course: Option<&'a Course>,
+    pub(super) course: Option<&'a MemorySeries>,
     /// The time that the charts show.
     pub(super) window: Window,
     pub(super) look: Look,

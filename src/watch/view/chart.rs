@@ -4,13 +4,13 @@
 //! Each column is the most that was seen in its share of the time, so that no peak is lost. What was
 //! seen to be nothing is a line on the ground, and anything more stands above it; a time that nobody saw
 //! is blank. `ascii` has likenesses of blocks and dots. The numbers come from
-//! [`history::course`](crate::history::course).
+//! [`history::memory_series`](crate::history::memory_series).
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::history::course::{Bucket, Load};
+use crate::history::memory_series::{Load, MemoryBucket};
 use crate::model::Time;
 use crate::watch::trend::vouched_milliseconds;
 
@@ -75,8 +75,8 @@ pub struct Seen {
     last: f64,
 }
 
-impl From<&Bucket> for Seen {
-    fn from(bucket: &Bucket) -> Self {
+impl From<&MemoryBucket> for Seen {
+    fn from(bucket: &MemoryBucket) -> Self {
         Self {
             since: bucket.since,
             until: bucket.until,
@@ -196,8 +196,8 @@ mod tests {
     }
 
     /// What was held at so many seconds, sample by sample.
-    fn held(values: &[(i64, u64)]) -> Vec<Bucket> {
-        let bucket = |&(second, bytes): &(i64, u64)| Bucket {
+    fn held(values: &[(i64, u64)]) -> Vec<MemoryBucket> {
+        let bucket = |&(second, bytes): &(i64, u64)| MemoryBucket {
             since: at(second),
             until: at(second),
             low_bytes: bytes,

@@ -16,7 +16,7 @@ use super::chart::{self, Window};
 use super::look::Look;
 use super::pen::{Pen, clean, columns};
 use super::{NOT_AVAILABLE, UNKNOWN, whole};
-use crate::history::course::{Course, Courses};
+use crate::history::memory_series::{Courses, MemorySeries};
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::{Bytes, Span};
 use crate::watch::app::App;
@@ -370,7 +370,7 @@ impl Columns {
     /// How memory and utilization moved, where there is room for it.
     fn history(
         &self,
-        course: &Course,
+        course: &MemorySeries,
         gpu: &Gpu,
         window: Window,
         look: Look,

@@ -11,7 +11,7 @@ use super::hints;
 use super::look::Look;
 use super::pen::{Pen, wrap};
 use crate::model::Time;
-use crate::report::style::{Mark, pieces};
+use crate::report::style::{Emphasis, pieces};
 use crate::watch::app::App;
 use crate::watch::page::notices;
 
@@ -98,11 +98,11 @@ pub fn place(app: &App) -> String {
     }
 }
 
-fn style(mark: Mark, look: Look) -> Style {
+fn style(mark: Emphasis, look: Look) -> Style {
     match mark {
-        Mark::Plain => look.plain(),
-        Mark::Heading => look.heading(),
-        Mark::Severity(severity) => look.badge(severity),
+        Emphasis::Plain => look.plain(),
+        Emphasis::Heading => look.heading(),
+        Emphasis::Severity(severity) => look.badge(severity),
     }
 }
 

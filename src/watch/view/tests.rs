@@ -13,7 +13,7 @@ use ratatui::{Terminal, TerminalOptions, Viewport};
 use super::*;
 use crate::model::finding::{Severity, Undecided};
 use crate::model::snapshot::{Jupyter, ProcessType, ReadError, Snapshot};
-use crate::rules::{Engine, Settings};
+use crate::rules::{Engine, RuleSet};
 use crate::watch::app::{Event, Me, Setup, update};
 use crate::watch::column::Column;
 use crate::watch::picture::{Picture, Sort};
@@ -37,7 +37,7 @@ fn app(columns: u16, rows: u16) -> App {
     };
     App::new(
         setup,
-        Engine::new(Settings::default()),
+        Engine::new(RuleSet::default()),
         Duration::from_secs(2),
         columns,
         rows,

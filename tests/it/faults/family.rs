@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 
 use gpumem::model::Snapshot;
-use gpumem::recording::store::{Access, Limits, StoreWriter};
+use gpumem::recording::store::{Access, StoreLimits, StoreWriter};
 use mock_nvml::scene::{Fault, Gpu, Process, Scene};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process};
 use serde_json::{Value, json};
@@ -109,7 +109,7 @@ impl Stage {
         let now: Snapshot = serde_json::from_str(&seen.stdout).unwrap();
         let folder = self.machine.path("state/store");
         let _ = std::fs::remove_dir_all(&folder);
-        let limits = Limits {
+        let limits = StoreLimits {
             max_age: std::time::Duration::from_secs(7200),
             max_bytes: 1 << 24,
         };

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use gpumem::model::{Snapshot, Time};
-use gpumem::rules::{Engine, Settings};
+use gpumem::rules::{Engine, RuleSet};
 use gpumem::source::live::Live;
 use gpumem::source::nvml;
 use mock_nvml::Counts;
@@ -146,17 +146,17 @@ struct Run {
     findings: BTreeSet<(String, Vec<u32>, Option<u32>)>,
 }
 
-fn observe(library: &Path) -> Result<Run, nvml::Error> {
-    let options = nvml::Options {
+fn observe(library: &Path) -> Result<Run, nvml::NvmlFailure> {
+    let options = nvml::NvmlOptions {
         library: Some(library.to_owned()),
-        ..nvml::Options::default()
+        ..nvml::NvmlOptions::default()
     };
     let mut live = match Live::open(options, Duration::from_secs(1)) {
         Ok(live) => live,
-        Err(gpumem::source::Error::Nvml(error)) => return Err(error),
+        Err(gpumem::source::SourceError::Nvml(error)) => return Err(error),
         Err(error) => panic!("{error}"),
     };
-    let mut engine = Engine::new(Settings::default());
+    let mut engine = Engine::new(RuleSet::default());
     let mut snapshots = Vec::new();
     let start = Time::from_unix_milliseconds(1_763_706_000_000);
     let mut findings = BTreeSet::new();

@@ -26,7 +26,7 @@ use gpumem::model::{Kind, Process, Snapshot, Time};
 use gpumem::reclaim::ledger::{Actor, Deed, read};
 use gpumem::reclaim::plan::{PlanInput, pids};
 use gpumem::reclaim::{
-    Act, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, Policy, Progress, Recheck,
+    Act, ActProgress, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, Policy, Recheck,
     StepInput, Target, Targets, plan,
 };
 
@@ -434,8 +434,8 @@ impl Machine {
             }
             events.extend(called);
             match progress {
-                Progress::Ended(outcome) => break outcome,
-                Progress::Waiting { until } => {
+                ActProgress::Ended(outcome) => break outcome,
+                ActProgress::Waiting { until } => {
                     let until = until.unix_milliseconds();
                     let jump = self.clock + random.pick(&[700, 2500, 9000, 60_000, 60_000]);
                     self.clock = until.min(jump).max(self.clock);

@@ -4,9 +4,9 @@ use std::fs;
 
 use super::*;
 use crate::support::wait_until;
-use gpumem::host::{Guarded as Facts, Listed};
+use gpumem::host::{Guarded as Facts, ListedProcess};
 use gpumem::reclaim::ProcessControl;
-use gpumem::reclaim::process_control::{Answer, Approved, Handle, NotOpened, NotSent};
+use gpumem::reclaim::process_control::{Approved, Handle, NotOpened, NotSent, RequestResult};
 use gpumem::reclaim::step::Request;
 
 /// Ends within a second of SIGTERM, or only when it is killed.
@@ -332,7 +332,7 @@ impl ProcessControl for TooLate {
         has_exited
     }
 
-    fn list(&mut self) -> Vec<Listed> {
+    fn list(&mut self) -> Vec<ListedProcess> {
         self.inner.list()
     }
 
@@ -344,7 +344,7 @@ impl ProcessControl for TooLate {
         self.inner.ask(request);
     }
 
-    fn answer(&mut self) -> Answer {
+    fn answer(&mut self) -> RequestResult {
         self.inner.answer()
     }
 
@@ -380,8 +380,8 @@ fn ends_by_itself(dies_in: usize, recheck: [Recheck; 2]) -> Outcome {
             recheck: recheck[usize::from(call > 1)],
         };
         match act.advance(moment, &mut control, &mut ledger).unwrap() {
-            Progress::Ended(outcome) => return outcome,
-            Progress::Waiting { until } => now = until.plus_seconds(0.001),
+            ActProgress::Ended(outcome) => return outcome,
+            ActProgress::Waiting { until } => now = until.plus_seconds(0.001),
         }
     }
     unreachable!()

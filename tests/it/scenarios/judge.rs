@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use gpumem::model::{Snapshot, Time};
-use gpumem::rules::{Engine, Settings};
+use gpumem::rules::{Engine, RuleSet};
 use serde_json::Value;
 
 use super::SCORED;
@@ -44,7 +44,7 @@ impl Found {
 
 /// What the engine finds after the last snapshot, all severities.
 pub fn in_process(snapshots: &[Snapshot]) -> Vec<Found> {
-    let mut engine = Engine::new(Settings::default());
+    let mut engine = Engine::new(RuleSet::default());
     for snapshot in snapshots {
         engine.observe(snapshot);
     }
@@ -55,7 +55,7 @@ pub fn in_process(snapshots: &[Snapshot]) -> Vec<Found> {
 /// What ended and began again within `seconds`, also behind another accusation; and what stood under
 /// two names.
 pub fn flickers(snapshots: &[Snapshot], seconds: f64) -> Vec<String> {
-    let mut engine = Engine::new(Settings::default());
+    let mut engine = Engine::new(RuleSet::default());
     // By rule and subject: since when it stood, its id, and when it was last seen to stand.
     let mut known: BTreeMap<String, (String, Time)> = BTreeMap::new();
     let mut flickers = Vec::new();
@@ -70,7 +70,7 @@ pub fn flickers(snapshots: &[Snapshot], seconds: f64) -> Vec<String> {
             // The clock was set back: what stands again stands anew.
             known.clear();
         }
-        for finding in engine.standing() {
+        for finding in engine.active_findings() {
             let pid = finding.process.as_ref().map(|process| process.identity);
             let gpu = finding.gpus.first().map(|gpu| gpu.index);
             let key = match pid {

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::{env, fs};
 
-use gpumem::rules::{Engine, Settings};
+use gpumem::rules::{Engine, RuleSet};
 use scenario::{Labels, Scenario};
 
 use crate::support::run;
@@ -159,7 +159,7 @@ fn the_manual_quotes_a_finding_of_each_kind() {
     for (kind, name, seed) in QUOTED {
         let family = families.iter().find(|family| family.name == *name).unwrap();
         let scenario = family.play(*seed);
-        let mut engine = Engine::new(Settings::default());
+        let mut engine = Engine::new(RuleSet::default());
         scenario.snapshots.iter().for_each(|it| engine.observe(it));
         let of_kind = engine.findings().iter().find(|it| it.kind.name() == *kind);
         let finding = of_kind.unwrap_or_else(|| panic!("{name} has no {kind}"));

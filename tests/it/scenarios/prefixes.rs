@@ -12,7 +12,7 @@ use std::path::Path;
 use gpumem::model::finding::{Action, Severity};
 use gpumem::model::{Snapshot, Time};
 use gpumem::rules::leak::LeakEvidence;
-use gpumem::rules::{Engine, Settings};
+use gpumem::rules::{Engine, RuleSet};
 use serde_json::Value;
 
 use super::scenario::{Labels, Subject, Verdict};
@@ -48,7 +48,7 @@ impl Score {
 
     fn take_in(&mut self, name: &str, snapshots: &[Snapshot], labels: &Labels) {
         let first = snapshots[0].time;
-        let mut engine = Engine::new(Settings::default());
+        let mut engine = Engine::new(RuleSet::default());
         let mut standing: BTreeMap<Verdict, bool> = BTreeMap::new();
         let mut found_at: BTreeMap<Verdict, f64> = BTreeMap::new();
         let mut minute = f64::NEG_INFINITY;
@@ -191,7 +191,7 @@ fn slowing_growth_is_told_where_it_fills_the_gpu_and_nowhere_else() {
         for seed in seeds() {
             let scenario = family.play(seed);
             let first = scenario.snapshots[0].time;
-            let mut engine = Engine::new(Settings::default());
+            let mut engine = Engine::new(RuleSet::default());
             for snapshot in &scenario.snapshots {
                 engine.observe(snapshot);
                 let t = snapshot.time.seconds_since(first);

@@ -10,8 +10,8 @@ use gpumem::model::finding::{
 use gpumem::model::process::{Descendants, Relation, Relative};
 use gpumem::model::snapshot::*;
 use gpumem::model::{Identity, Kind, Severity, Start, Time};
-use gpumem::report::check::{Counts, Limit, LimitVerdict, Report, Status, WaitVerdict};
-use gpumem::report::doctor::{self, Group, Topic, Verdict};
+use gpumem::report::check::{CheckOutcome, CheckReport, Counts, Limit, LimitVerdict, WaitVerdict};
+use gpumem::report::doctor::{self, CheckGroup, CheckStatus, Topic};
 use gpumem::rules::dead::DeadEvidence;
 use gpumem::rules::hoard::HoardEvidence;
 use gpumem::rules::hung::HungEvidence;
@@ -24,7 +24,7 @@ use gpumem::rules::reserved::ReservedEvidence;
 use gpumem::rules::stopped::StoppedEvidence;
 use gpumem::rules::stray_context::StrayContextEvidence;
 use gpumem::rules::stuck::StuckEvidence;
-use gpumem::rules::unattributed::{Holder, UnattributedEvidence};
+use gpumem::rules::unattributed::{DeviceFileHolder, UnattributedEvidence};
 use serde_json::Value;
 
 use crate::machine::GIB;
@@ -323,7 +323,7 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
             unattributed_bytes: 11 * GIB,
             listed: 0,
             samples,
-            holders: vec![Holder {
+            holders: vec![DeviceFileHolder {
                 pid: 9,
                 user: text("ben"),
                 name: "python".to_owned(),
@@ -381,11 +381,11 @@ pub(super) fn finding(kind: Kind) -> Finding {
 /// A report with a finding of every kind, in which nothing is unknown.
 pub(super) fn report() -> Value {
     let findings: Vec<Finding> = Kind::ALL.iter().copied().map(finding).collect();
-    let report = Report {
+    let report = CheckReport {
         schema: gpumem::report::check::SCHEMA,
         time: Some(Time::default()),
         window_seconds: 600.0,
-        status: Status::Findings,
+        status: CheckOutcome::Findings,
         counts: Counts::of(&findings),
         findings,
         pending: vec![Pending {
@@ -435,17 +435,17 @@ pub(super) fn report() -> Value {
 
 /// A diagnosis in which nothing is left out.
 pub(super) fn diagnosis() -> Value {
-    let check = doctor::Check {
+    let check = doctor::DoctorCheck {
         id: Topic::Persistence,
-        group: Group::Gpus,
+        group: CheckGroup::Gpus,
         title: "persistence mode",
         gpus: vec![0, 1],
-        verdict: Verdict::Limited,
+        verdict: CheckStatus::Limited,
         seen: "off".to_owned(),
         means: Some("each look takes longer".to_owned()),
         next: vec!["nvidia-smi -pm 1".to_owned()],
     };
-    let report = doctor::Report {
+    let report = doctor::DoctorReport {
         schema: doctor::SCHEMA,
         version: "1.0.0",
         works: true,

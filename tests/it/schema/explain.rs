@@ -3,8 +3,8 @@
 use gpumem::model::Time;
 use gpumem::model::snapshot::{Gpu, Process};
 use gpumem::report::explain::{
-    Balance, Course, FrameworkPage, GpuPage, Holder, Kin, Line, Member, Moment, OnGpu, Point,
-    ProcessPage, Report, SCHEMA, Step, Verdict,
+    AdviceLine, ExplainReport, ExplainStep, FamilyLine, FrameworkPage, GpuBalance, GpuHolder,
+    GpuPage, Kin, MemoryCurve, MemoryPoint, OnGpu, ProcessPage, RuleVerdict, SCHEMA, WhenPossible,
 };
 use gpumem::report::schema;
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ fn every_page_is_valid_and_so_is_what_it_takes_from_other_formats() {
 /// A page on which nothing is unknown; what it takes from the other formats is proved by theirs, and is
 /// empty here.
 pub(super) fn page() -> Value {
-    let holder = Holder {
+    let holder = GpuHolder {
         pid: 8,
         name: "python".into(),
         user: text("ann"),
@@ -78,9 +78,9 @@ pub(super) fn page() -> Value {
         used_bytes: Some(GIB),
         sm_percent: Some(1),
     };
-    let course = Course {
+    let course = MemoryCurve {
         samples: 1,
-        points: vec![Point {
+        points: vec![MemoryPoint {
             since: Time::default(),
             until: Time::default(),
             low_bytes: 1,
@@ -88,18 +88,18 @@ pub(super) fn page() -> Value {
             last_bytes: 2,
         }],
     };
-    let step = Step {
-        moment: Moment::Now,
+    let step = ExplainStep {
+        moment: WhenPossible::Now,
         text: "do".into(),
         source: Some("a page".into()),
         measured: Some("a script".into()),
     };
-    let line = Line {
+    let line = AdviceLine {
         text: "do".into(),
         source: "a page".into(),
         measured: Some("a script".into()),
     };
-    let page = Report {
+    let page = ExplainReport {
         schema: SCHEMA,
         time: Some(Time::default()),
         window_seconds: 1.0,
@@ -128,17 +128,17 @@ pub(super) fn page() -> Value {
             kin: Kin {
                 ties: vec!["one session".into()],
                 launcher: None,
-                members: vec![Member {
+                members: vec![FamilyLine {
                     depth: 1,
                     holder: holder.clone(),
                 }],
             },
-            verdict: Verdict::default(),
+            verdict: RuleVerdict::default(),
             steps: vec![step.clone()],
         }),
         gpu: Some(GpuPage {
             device: Gpu::default(),
-            balance: Some(Balance {
+            balance: Some(GpuBalance {
                 total_bytes: GIB,
                 free_bytes: GIB,
                 reserved_bytes: Some(0),
@@ -150,7 +150,7 @@ pub(super) fn page() -> Value {
             unread_processes: Some(1),
             gpu_percent_mean: Some(1.0),
             course,
-            verdict: Verdict::default(),
+            verdict: RuleVerdict::default(),
             steps: vec![step],
         }),
         frameworks: vec![FrameworkPage {

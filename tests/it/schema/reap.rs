@@ -1,13 +1,17 @@
 //! `gpumem.reap/1` and `gpumem.history/1`: documents in which every field stands, and those that are
 //! printed.
 
-use gpumem::cli::reap::json::{History, Planned, Report, SCHEMA, Status};
+use gpumem::cli::reap::json::{Planned, ReapHistory, ReapReport, ReapStatus, SCHEMA};
 use gpumem::model::finding::Undecided;
 use gpumem::model::snapshot::ReadError;
 use gpumem::model::{Kind, Time};
-use gpumem::reclaim::ledger::{Actor, Deed, Failure, Past, PastAct, PastDeed, Process};
+use gpumem::reclaim::ledger::{
+    Actor, Deed, Failure, LedgerProcess, LedgerSummary, PastAct, PastDeed,
+};
 use gpumem::reclaim::plan::Why;
-use gpumem::reclaim::target::{Because, Kernel, Member, MemberGpu, Reason, Step, Whom};
+use gpumem::reclaim::target::{
+    Because, KernelAtServer, MemberGpu, Reason, Recipients, Step, TargetProcess,
+};
 use gpumem::reclaim::{Outcome, Protection, Refused, Signal, Target};
 use gpumem::report::schema;
 use serde_json::{Value, json};
@@ -16,8 +20,8 @@ use super::documents::text;
 use super::{valid, validator};
 use crate::support::run;
 
-fn member() -> Member {
-    Member {
+fn member() -> TargetProcess {
+    TargetProcess {
         pid: 7,
         start_ticks: 1,
         uid: 0,
@@ -56,7 +60,7 @@ fn target() -> Target {
         bytes: Some(1),
         steps: vec![
             Step::ShutKernel {
-                kernel: Kernel {
+                kernel: KernelAtServer {
                     id: "k".into(),
                     pid: 7,
                     start_ticks: 1,
@@ -74,7 +78,7 @@ fn target() -> Target {
             },
             Step::Signal {
                 signal: Signal::Term,
-                whom: Whom::Leader,
+                recipients: Recipients::Leader,
                 grace_seconds: 10.0,
             },
             Step::Advise {
@@ -160,11 +164,11 @@ pub fn report() -> Value {
         Why::NoProcess,
         Why::NotFound { name: "k".into() },
     ];
-    let report = Report {
+    let report = ReapReport {
         schema: SCHEMA,
         time: Some(Time::default()),
         is_replay: true,
-        status: Status::Incomplete,
+        status: ReapStatus::Incomplete,
         expected_bytes: Some(1),
         freed_bytes: Some(1),
         targets: outcomes()
@@ -207,7 +211,7 @@ pub fn history() -> Value {
     let deeds = [
         Deed::Signal {
             signals: vec![Signal::Term, Signal::Cont],
-            processes: vec![Process { pid, start_ticks }],
+            processes: vec![LedgerProcess { pid, start_ticks }],
         },
         Deed::ShutKernel {
             kernel_id: "k".into(),
@@ -238,12 +242,12 @@ pub fn history() -> Value {
         deeds: deeds.clone(),
         outcome: Some(outcome),
     });
-    let past = Past {
+    let past = LedgerSummary {
         acts: acts.collect(),
         unread_lines: 0,
         is_cut: false,
     };
-    serde_json::to_value(History::new("/var/lib/gpumem/reap.jsonl".into(), past)).unwrap()
+    serde_json::to_value(ReapHistory::new("/var/lib/gpumem/reap.jsonl".into(), past)).unwrap()
 }
 
 #[test]

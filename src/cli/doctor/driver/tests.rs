@@ -31,8 +31,8 @@ fn on_bus(driver: Option<&str>) -> Option<Vec<PciGpu>> {
 }
 
 /// A machine whose driver does not start, with everything in place.
-fn broken(error: &Error) -> Facts<'_> {
-    Facts {
+fn broken(error: &NvmlFailure) -> DriverFacts<'_> {
+    DriverFacts {
         named: None,
         opened: Err(error),
         mapped: None,
@@ -40,14 +40,14 @@ fn broken(error: &Error) -> Facts<'_> {
         bus: on_bus(Some("nvidia")),
         devices: Some(files()),
         gpus: Vec::new(),
-        place: Place::Machine,
+        place: Environment::Machine,
     }
 }
 
-fn well(driver: &Driver) -> Facts<'_> {
-    Facts {
+fn well(driver: &Driver) -> DriverFacts<'_> {
+    DriverFacts {
         opened: Ok(driver),
-        ..broken(&Error::DriverNotLoaded)
+        ..broken(&NvmlFailure::DriverNotLoaded)
     }
 }
 
@@ -58,14 +58,14 @@ fn driver() -> Driver {
     }
 }
 
-fn missing() -> Error {
-    Error::LibraryNotFound {
+fn missing() -> NvmlFailure {
+    NvmlFailure::LibraryNotFound {
         library: "libnvidia-ml.so.1".to_owned(),
     }
 }
 
 /// The verdict, and everything that is said.
-fn judged(check: &Check) -> (Verdict, String) {
+fn judged(check: &DoctorCheck) -> (CheckStatus, String) {
     let means = check.means.clone().unwrap_or_default();
     (
         check.verdict,
@@ -74,7 +74,7 @@ fn judged(check: &Check) -> (Verdict, String) {
 }
 
 #[track_caller]
-fn says(check: &Check, verdict: Verdict, words: &[&str]) {
+fn says(check: &DoctorCheck, verdict: CheckStatus, words: &[&str]) {
     let (is, text) = judged(check);
     assert_eq!(is, verdict, "{text}");
     for word in words {
@@ -85,13 +85,13 @@ fn says(check: &Check, verdict: Verdict, words: &[&str]) {
 #[test]
 fn a_healthy_machine_is_well() {
     let driver = driver();
-    let facts = Facts {
+    let facts = DriverFacts {
         mapped: Some("/usr/lib/libnvidia-ml.so.580.159.03".into()),
         ..well(&driver)
     };
     let checks = facts.checks();
     assert!(
-        checks.iter().all(|it| it.verdict == Verdict::Ok),
+        checks.iter().all(|it| it.verdict == CheckStatus::Ok),
         "{checks:?}"
     );
     assert_eq!(checks[0].seen, "/usr/lib/libnvidia-ml.so.580.159.03");
@@ -102,12 +102,12 @@ fn a_healthy_machine_is_well() {
 #[test]
 fn a_missing_library_is_cured_where_it_is_missing() {
     let error = missing();
-    let with = |change: fn(&mut Facts<'_>)| {
+    let with = |change: fn(&mut DriverFacts<'_>)| {
         let mut facts = broken(&error);
         change(&mut facts);
         facts.library()
     };
-    let is = Verdict::Broken;
+    let is = CheckStatus::Broken;
     says(&with(|_| {}), is, &["libnvidia-compute-580", "580.159.03"]);
     says(
         &with(|it| it.module = KernelModule::Loaded { version: None }),
@@ -119,7 +119,7 @@ fn a_missing_library_is_cured_where_it_is_missing() {
         is,
         &["--nvml-library"],
     );
-    let no_module = |it: &mut Facts<'_>| it.module = KernelModule::Absent;
+    let no_module = |it: &mut DriverFacts<'_>| it.module = KernelModule::Absent;
     says(&with(no_module), is, &["ubuntu-drivers install"]);
     says(
         &with(|it| (it.module, it.bus) = (KernelModule::Absent, Some(Vec::new()))),
@@ -137,30 +137,30 @@ fn a_missing_library_is_cured_where_it_is_missing() {
         &["lspci"],
     );
     says(
-        &with(|it| it.place = Place::Wsl),
+        &with(|it| it.place = Environment::Wsl),
         is,
         &["Windows", "wsl --update"],
     );
     says(
-        &with(|it| it.place = Place::Container(None)),
+        &with(|it| it.place = Environment::Container(None)),
         is,
         &["NVIDIA_DRIVER_CAPABILITIES=compute,utility"],
     );
-    let without = |it: &mut Facts<'_>| {
-        (it.place, it.devices) = (Place::Container(Some("docker")), Some(Vec::new()));
+    let without = |it: &mut DriverFacts<'_>| {
+        (it.place, it.devices) = (Environment::Container(Some("docker")), Some(Vec::new()));
     };
     let docker = with(without);
     says(&docker, is, &["--gpus all"]);
     assert!(!judged(&docker).1.contains("podman"));
     // Nothing was there to ask, which is not the driver's fault.
-    assert_eq!(broken(&error).driver().verdict, Verdict::Unknown);
+    assert_eq!(broken(&error).driver().verdict, CheckStatus::Unknown);
 }
 
 #[test]
 fn a_driver_that_is_not_loaded_is_loaded_or_given_its_files() {
-    let error = Error::DriverNotLoaded;
+    let error = NvmlFailure::DriverNotLoaded;
     let with = |module: KernelModule, bus, place| {
-        let facts = Facts {
+        let facts = DriverFacts {
             module,
             bus,
             place,
@@ -168,63 +168,63 @@ fn a_driver_that_is_not_loaded_is_loaded_or_given_its_files() {
         };
         [facts.driver(), facts.kernel_module()]
     };
-    let [driver, module] = with(KernelModule::Absent, on_bus(None), Place::Machine);
+    let [driver, module] = with(KernelModule::Absent, on_bus(None), Environment::Machine);
     says(
         &driver,
-        Verdict::Broken,
+        CheckStatus::Broken,
         &["DRIVER_NOT_LOADED", "modprobe nvidia", "dkms status"],
     );
-    says(&module, Verdict::Broken, &["not loaded"]);
+    says(&module, CheckStatus::Broken, &["not loaded"]);
     let [driver, _] = with(
         KernelModule::Absent,
         on_bus(Some("nouveau")),
-        Place::Machine,
+        Environment::Machine,
     );
-    says(&driver, Verdict::Broken, &["nouveau"]);
-    let [driver, module] = with(loaded("1.2"), None, Place::Machine);
-    says(&driver, Verdict::Broken, &["nvidia-modprobe"]);
-    assert_eq!(module.verdict, Verdict::Ok);
-    let [driver, _] = with(loaded("1.2"), None, Place::Container(None));
+    says(&driver, CheckStatus::Broken, &["nouveau"]);
+    let [driver, module] = with(loaded("1.2"), None, Environment::Machine);
+    says(&driver, CheckStatus::Broken, &["nvidia-modprobe"]);
+    assert_eq!(module.verdict, CheckStatus::Ok);
+    let [driver, _] = with(loaded("1.2"), None, Environment::Container(None));
     says(
         &driver,
-        Verdict::Broken,
+        CheckStatus::Broken,
         &["--gpus all", "--device nvidia.com/gpu=all", "Kubernetes"],
     );
-    let [driver, _] = with(KernelModule::Absent, None, Place::Container(None));
-    says(&driver, Verdict::Broken, &["on the host"]);
-    let [driver, module] = with(KernelModule::Absent, None, Place::Wsl);
-    says(&driver, Verdict::Broken, &["Windows"]);
-    assert_eq!(module.verdict, Verdict::NotApplicable);
+    let [driver, _] = with(KernelModule::Absent, None, Environment::Container(None));
+    says(&driver, CheckStatus::Broken, &["on the host"]);
+    let [driver, module] = with(KernelModule::Absent, None, Environment::Wsl);
+    says(&driver, CheckStatus::Broken, &["Windows"]);
+    assert_eq!(module.verdict, CheckStatus::NotApplicable);
 }
 
 #[test]
 fn two_versions_need_a_reboot_and_a_container_a_restart() {
-    let error = Error::VersionMismatch;
+    let error = NvmlFailure::VersionMismatch;
     let facts = broken(&error);
     let words = [
         "LIB_RM_VERSION_MISMATCH",
         "reboot",
         "rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia",
     ];
-    says(&facts.driver(), Verdict::Broken, &words);
-    let inside = Facts {
-        place: Place::Container(None),
+    says(&facts.driver(), CheckStatus::Broken, &words);
+    let inside = DriverFacts {
+        place: Environment::Container(None),
         ..broken(&error)
     };
     says(
         &inside.driver(),
-        Verdict::Broken,
+        CheckStatus::Broken,
         &["restart the container"],
     );
     // NVML may answer all the same.
     let driver = driver();
-    let answers = Facts {
+    let answers = DriverFacts {
         module: loaded("570.1"),
         ..well(&driver)
     };
     says(
         &answers.kernel_module(),
-        Verdict::Limited,
+        CheckStatus::Limited,
         &["570.1", "580.159.03", "reboot"],
     );
 }
@@ -235,15 +235,15 @@ fn other_answers_say_where_to_look() {
     let call = "nvmlInit_v2";
     for (error, words) in [
         (
-            Error::NoPermission,
+            NvmlFailure::NoPermission,
             &["NO_PERMISSION", "ls -l /dev/nvidia*"][..],
         ),
         (
-            Error::NoAnswer { call, waited },
+            NvmlFailure::NoAnswer { call, waited },
             &["10s", "xid", "--nvml-timeout 30s"],
         ),
         (
-            Error::Call {
+            NvmlFailure::Call {
                 call,
                 code: "NVML_ERROR_UNKNOWN".to_owned(),
             },
@@ -251,58 +251,62 @@ fn other_answers_say_where_to_look() {
         ),
     ] {
         let facts = broken(&error);
-        says(&facts.driver(), Verdict::Broken, words);
-        assert_eq!(facts.library().verdict, Verdict::Ok, "it was loaded");
+        says(&facts.driver(), CheckStatus::Broken, words);
+        assert_eq!(facts.library().verdict, CheckStatus::Ok, "it was loaded");
     }
-    let unusable = Error::LibraryUnusable {
+    let unusable = NvmlFailure::LibraryUnusable {
         library: "/l".to_owned(),
         reason: "file too short".to_owned(),
     };
-    let inside = Facts {
-        place: Place::Container(None),
+    let inside = DriverFacts {
+        place: Environment::Container(None),
         ..broken(&unusable)
     };
     says(
         &inside.library(),
-        Verdict::Broken,
+        CheckStatus::Broken,
         &["/l: file too short", "--gpus all"],
     );
-    says(&broken(&unusable).library(), Verdict::Broken, &["ldconfig"]);
+    says(
+        &broken(&unusable).library(),
+        CheckStatus::Broken,
+        &["ldconfig"],
+    );
 }
 
 #[test]
 fn device_files_have_to_be_there_and_open() {
-    let (driver, error) = (driver(), Error::NoPermission);
+    let (driver, error) = (driver(), NvmlFailure::NoPermission);
     let gpu = |index, minor| Gpu {
         index,
         minor_number: Some(minor),
         ..Gpu::default()
     };
     let (zero, third) = (gpu(0, 0), gpu(1, 3));
-    let with = |files: Vec<DeviceFile>| Facts {
+    let with = |files: Vec<DeviceFile>| DriverFacts {
         devices: Some(files),
         gpus: vec![&zero],
         ..well(&driver)
     };
-    assert_eq!(with(files()).device_files().verdict, Verdict::Ok);
+    assert_eq!(with(files()).device_files().verdict, CheckStatus::Ok);
     let no_uvm = ["nvidia0", "nvidiactl"].map(file).to_vec();
     says(
         &with(no_uvm).device_files(),
-        Verdict::Limited,
+        CheckStatus::Limited,
         &["no nvidia-uvm", "nvidia-modprobe -u"],
     );
-    let lacking = Facts {
+    let lacking = DriverFacts {
         gpus: vec![&zero, &third],
         ..with(files())
     };
     says(
         &lacking.device_files(),
-        Verdict::Limited,
+        CheckStatus::Limited,
         &["none of GPU 1"],
     );
     says(
         &with(Vec::new()).device_files(),
-        Verdict::Limited,
+        CheckStatus::Limited,
         &["none, though NVML answers"],
     );
 
@@ -313,29 +317,36 @@ fn device_files_have_to_be_there_and_open() {
     };
     says(
         &with(closed(44, 0o660)).device_files(),
-        Verdict::Limited,
+        CheckStatus::Limited,
         &["nvidia0", "the group 44"],
     );
-    let refused = |files| Facts {
+    let refused = |files| DriverFacts {
         devices: files,
         ..broken(&error)
     };
     says(
         &refused(Some(closed(0, 0o600))).device_files(),
-        Verdict::Broken,
+        CheckStatus::Broken,
         &["NVreg_DeviceFileMode"],
     );
     says(
         &refused(Some(Vec::new())).device_files(),
-        Verdict::Broken,
+        CheckStatus::Broken,
         &["nvidia-modprobe"],
     );
-    let inside = Facts {
-        place: Place::Container(None),
+    let inside = DriverFacts {
+        place: Environment::Container(None),
         ..refused(Some(Vec::new()))
     };
-    says(&inside.device_files(), Verdict::Broken, &["given no GPU"]);
-    assert_eq!(refused(None).device_files().verdict, Verdict::Unknown);
+    says(
+        &inside.device_files(),
+        CheckStatus::Broken,
+        &["given no GPU"],
+    );
+    assert_eq!(refused(None).device_files().verdict, CheckStatus::Unknown);
     // WSL's only file.
-    assert_eq!(with(vec![file("dxg")]).device_files().verdict, Verdict::Ok);
+    assert_eq!(
+        with(vec![file("dxg")]).device_files().verdict,
+        CheckStatus::Ok
+    );
 }

@@ -1,17 +1,17 @@
 //! The words of a plan, on plans made by hand.
 
 use super::*;
-use crate::cli::reap::refusal::Place;
+use crate::cli::reap::refusal::RefusalPlace;
 use crate::model::{Kind, Time};
 use crate::reclaim::Refused;
 use crate::reclaim::guard::Protection;
 use crate::reclaim::plan::{Plan, Why};
 use crate::reclaim::policy::Signal;
-use crate::reclaim::target::Whom;
+use crate::reclaim::target::Recipients;
 use crate::reclaim::target::{Because, MemberGpu};
 
-const READER: Reader = Reader {
-    place: Place::Reap,
+const READER: RefusalReader = RefusalReader {
+    place: RefusalPlace::Reap,
     is_root: true,
 };
 
@@ -20,7 +20,7 @@ fn target(pid: u32, bytes: Option<u64>) -> Target {
         id: format!("{pid}:1").into(),
         boot_id: None,
         reason: Reason::Named,
-        members: vec![Member {
+        members: vec![TargetProcess {
             pid,
             start_ticks: 1,
             uid: 1000,
@@ -41,20 +41,20 @@ fn target(pid: u32, bytes: Option<u64>) -> Target {
         bytes,
         steps: vec![Step::Signal {
             signal: Signal::Term,
-            whom: Whom::Family,
+            recipients: Recipients::Family,
             grace_seconds: 10.0,
         }],
         respawn_seconds: 0.0,
     }
 }
 
-fn report(targets: Vec<Target>, refused: Vec<Refused>) -> Report {
+fn report(targets: Vec<Target>, refused: Vec<Refused>) -> ReapReport {
     let plan = Plan {
         time: Time::default(),
         targets,
         refused,
     };
-    Report::new(plan, Vec::new(), Vec::new())
+    ReapReport::new(plan, Vec::new(), Vec::new())
 }
 
 fn because(kind: Kind) -> Reason {
@@ -82,7 +82,7 @@ fn who_is_stopped_is_made_to_go_on_to_hear_it() {
     );
     let kill = Step::Signal {
         signal: Signal::Kill,
-        whom: Whom::Family,
+        recipients: Recipients::Family,
         grace_seconds: 5.0,
     };
     assert_eq!(in_words(&kill, &stopped, READER), "SIGKILL to 7; wait 5s");

@@ -25,7 +25,7 @@ const LONGEST_MESSAGE: usize = 300;
 /// What is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
+pub(super) enum NoticeKind {
     /// It was found, and nothing will be done about it.
     Found,
     /// It was found, and will be ended.
@@ -37,7 +37,7 @@ pub(super) enum Kind {
 /// What is told of a finding, and to whom.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Notice {
-    pub(super) kind: Kind,
+    pub(super) kind: NoticeKind,
     pub(super) time: Time,
     /// When it will be ended, if nothing changes.
     pub(super) acts_at: Option<Time>,
@@ -73,7 +73,7 @@ pub(super) struct Delivery {
 pub(super) enum Undelivered {
     /// The notify command did not tell it.
     #[error(transparent)]
-    Command(#[from] notify_command::Error),
+    Command(#[from] notify_command::NotifyError),
     /// There is no command, and the owner has no terminal that could be written to.
     #[error("no terminal of {0} took it, and [reap] has no notify command")]
     NoTerminal(String),
@@ -86,16 +86,16 @@ impl Notice {
     /// For the command.
     fn json(&self) -> Vec<u8> {
         #[derive(Serialize)]
-        struct Document<'a> {
+        struct NoticeDocument<'a> {
             schema: &'static str,
-            notice: Kind,
+            notice: NoticeKind,
             time: Time,
             host: Option<&'a str>,
             uid: Option<u32>,
             acts_at: Option<Time>,
             finding: &'a Finding,
         }
-        let document = Document {
+        let document = NoticeDocument {
             schema: SCHEMA,
             notice: self.kind,
             time: self.time,
@@ -117,8 +117,8 @@ impl Notice {
         let message = escape(&self.finding.message).into_owned();
         let message: String = message.chars().take(LONGEST_MESSAGE).collect();
         let what = match (self.kind, self.acts_at) {
-            (Kind::Found, _) | (_, None) => "Please end it if it is not needed.".to_owned(),
-            (Kind::Warning | Kind::LastWarning, Some(at)) => {
+            (NoticeKind::Found, _) | (_, None) => "Please end it if it is not needed.".to_owned(),
+            (NoticeKind::Warning | NoticeKind::LastWarning, Some(at)) => {
                 format!("It will be ended at {at} unless it is used before.")
             }
         };
@@ -126,9 +126,9 @@ impl Notice {
         format!("\r\n\u{7}gpumem on {host}: {message}\r\n{what}\r\n")
     }
 
-    /// Tells, and says what came of it.
-    fn tell(self, dev: &Path, deadline: Duration) -> NoticeResult {
-        let result = self.deliver(dev, deadline);
+    /// Delivers it, and gives what came of it.
+    fn deliver(self, dev: &Path, deadline: Duration) -> NoticeResult {
+        let result = self.try_deliver(dev, deadline);
         NoticeResult {
             notice: self,
             result,
@@ -145,7 +145,7 @@ impl Notice {
         }
     }
 
-    fn deliver(&self, dev: &Path, deadline: Duration) -> Result<Delivery, Undelivered> {
+    fn try_deliver(&self, dev: &Path, deadline: Duration) -> Result<Delivery, Undelivered> {
         notify_command::run(&self.command, &self.json(), deadline)?;
         let delivery = Delivery {
             command: !self.command.is_empty(),
@@ -171,7 +171,7 @@ impl Notice {
 /// Tells what comes, one after another, until nobody asks any more.
 pub(super) fn run(notices: &Receiver<Notice>, events: &SyncSender<Event>) {
     for notice in notices {
-        let told = notice.tell(Path::new("/dev"), notify_command::DEADLINE);
+        let told = notice.deliver(Path::new("/dev"), notify_command::DEADLINE);
         if events.send(Event::Told(Box::new(told))).is_err() {
             return;
         }
@@ -191,7 +191,7 @@ mod tests {
         let mut finding = finding(Finds::Idle, &process(70, "python train.py"));
         finding.message = "\u{1b}]0;x\u{7}train.py has been idle\nfor 2h".to_owned();
         Notice {
-            kind: Kind::Warning,
+            kind: NoticeKind::Warning,
             time: at(0.0),
             acts_at: Some(at(960.0)),
             finding,
@@ -207,7 +207,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("told");
         let notice = notice(&["/bin/sh", "-c", "cat > \"$0\"", path.to_str().unwrap()]);
-        let told = notice.clone().tell(folder.path(), notify_command::DEADLINE);
+        let told = notice
+            .clone()
+            .deliver(folder.path(), notify_command::DEADLINE);
         let by_command = Delivery {
             command: true,
             terminals: 0,
@@ -227,7 +229,7 @@ mod tests {
     #[test]
     fn a_command_that_fails_has_told_nobody() {
         let told =
-            notice(&["/bin/false"]).tell(Path::new("/nonexistent"), notify_command::DEADLINE);
+            notice(&["/bin/false"]).deliver(Path::new("/nonexistent"), notify_command::DEADLINE);
         assert!(told.result.is_err());
     }
 
@@ -236,10 +238,12 @@ mod tests {
         let terminal = Pty::open();
         let mut notice = notice(&["/bin/sleep", "600"]);
         notice.uid = Some(geteuid().as_raw());
-        let told = notice.tell(Path::new("/dev"), Duration::from_millis(200));
+        let told = notice.deliver(Path::new("/dev"), Duration::from_millis(200));
         let hangs = matches!(
             told.result,
-            Err(Undelivered::Command(notify_command::Error::Hangs { .. }))
+            Err(Undelivered::Command(
+                notify_command::NotifyError::Hangs { .. }
+            ))
         );
         assert!(hangs, "{:?}", told.result);
         assert_eq!(terminal.shown(), "");
@@ -252,7 +256,7 @@ mod tests {
         let tell = |notice: &Notice| {
             let told = notice
                 .clone()
-                .tell(nowhere.path(), notify_command::DEADLINE);
+                .deliver(nowhere.path(), notify_command::DEADLINE);
             told.result.unwrap_err().to_string()
         };
         let without = "took it, and [reap] has no notify command";
@@ -283,7 +287,7 @@ mod tests {
             )
         );
         notice.finding.message = "\u{202e}".repeat(100_000);
-        notice.kind = Kind::Found;
+        notice.kind = NoticeKind::Found;
         let text = notice.text();
         assert!(
             text.len() < 500 && text.contains("if it is not needed"),

@@ -20,9 +20,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
 
 use super::service;
-use crate::cli::complain;
 use crate::cli::config::prove_command;
-use crate::host::{Listed, NotOurs, Roots, carries_variable, read_all, read_start_ticks};
+use crate::cli::warn;
+use crate::host::{ListedProcess, NotOurs, Roots, carries_variable, read_all, read_start_ticks};
 
 /// How long it may take.
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ const DYING: Duration = Duration::from_secs(2);
 
 /// Why it told nobody.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Error {
+pub(super) enum NotifyError {
     /// Others may change it.
     #[error("the notify command is not run: {}: {why}", path.display())]
     NotOurs {
@@ -83,29 +83,33 @@ pub(super) enum Error {
 /// # Errors
 ///
 /// Where it cannot be run, fails or takes too long, and then it is killed.
-pub(super) fn run(command: &[Arc<str>], input: &[u8], deadline: Duration) -> Result<(), Error> {
-    let mut said = Said::default();
-    let done = run_and_hear(command, input, deadline, &mut said);
+pub(super) fn run(
+    command: &[Arc<str>],
+    input: &[u8],
+    deadline: Duration,
+) -> Result<(), NotifyError> {
+    let mut output = CommandOutput::default();
+    let done = run_and_read(command, input, deadline, &mut output);
     let program = command.first().map_or("", |program| program);
-    for line in said.lines() {
-        complain(&format!("{program}: {line}"));
+    for line in output.lines() {
+        warn(&format!("{program}: {line}"));
     }
     done
 }
 
-fn run_and_hear(
+fn run_and_read(
     command: &[Arc<str>],
     input: &[u8],
     deadline: Duration,
-    said: &mut Said,
-) -> Result<(), Error> {
+    said: &mut CommandOutput,
+) -> Result<(), NotifyError> {
     let Some((program, arguments)) = command.split_first() else {
         return Ok(());
     };
     // It may have become another's since the configuration was read.
-    prove_command(command).map_err(|(path, why)| Error::NotOurs { path, why })?;
+    prove_command(command).map_err(|(path, why)| NotifyError::NotOurs { path, why })?;
     let program = Arc::clone(program);
-    let failed = |cause| Error::Run {
+    let failed = |cause| NotifyError::Run {
         program: Arc::clone(&program),
         cause,
     };
@@ -136,14 +140,14 @@ fn run_and_hear(
                 pipes.read();
                 return match status.success() {
                     true => Ok(()),
-                    false => Err(Error::Failed { program, status }),
+                    false => Err(NotifyError::Failed { program, status }),
                 };
             }
             Ok(None) if begun.elapsed() < deadline => {}
             Ok(None) => {
                 end(&mut child, &mark);
                 pipes.read();
-                return Err(Error::Hangs { program, deadline });
+                return Err(NotifyError::Hangs { program, deadline });
             }
             Err(cause) => {
                 end(&mut child, &mark);
@@ -168,13 +172,13 @@ fn does_not_wait(pipe: &impl AsFd) -> bool {
 
 /// What a command has complained of.
 #[derive(Debug, Default)]
-struct Said {
+struct CommandOutput {
     kept: Vec<u8>,
     /// How much there was, as far as it was read.
     bytes: usize,
 }
 
-impl Said {
+impl CommandOutput {
     fn take(&mut self, bytes: &[u8]) {
         let room = MOST_KEPT_BYTES - self.kept.len();
         self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
@@ -204,7 +208,7 @@ struct Pipes<'a> {
     /// What is still to be written.
     input: &'a [u8],
     stderr: Option<ChildStderr>,
-    said: &'a mut Said,
+    said: &'a mut CommandOutput,
 }
 
 impl Pipes<'_> {
@@ -270,7 +274,7 @@ fn would_wait(error: &io::Error) -> bool {
 ///
 /// First they are stopped, because one that is stopped starts nothing any more, then killed.
 fn end(child: &mut Child, mark: &str) {
-    let mut held: Vec<(Listed, OwnedFd)> = Vec::new();
+    let mut held: Vec<(ListedProcess, OwnedFd)> = Vec::new();
     for _ in 0..MOST_LOOKS {
         let found = started_by(child.id(), mark, &held);
         if found.is_empty() {
@@ -294,7 +298,11 @@ fn end(child: &mut Child, mark: &str) {
 }
 
 /// The command and all that it has started, as far as it is not `held`.
-fn started_by(command: u32, mark: &str, held: &[(Listed, OwnedFd)]) -> Vec<(Listed, OwnedFd)> {
+fn started_by(
+    command: u32,
+    mark: &str,
+    held: &[(ListedProcess, OwnedFd)],
+) -> Vec<(ListedProcess, OwnedFd)> {
     let roots = Roots::default();
     let all = read_all(&roots).unwrap_or_default();
     let Some(root) = all.iter().find(|it| it.pid == command) else {
@@ -303,7 +311,7 @@ fn started_by(command: u32, mark: &str, held: &[(Listed, OwnedFd)]) -> Vec<(List
     let variable = format!("{MARK}={mark}");
     // Nothing older was started by it, and of nothing older the environment is read.
     let younger = all.iter().filter(|it| it.start_ticks >= root.start_ticks);
-    let mut ours: Vec<Listed> = younger
+    let mut ours: Vec<ListedProcess> = younger
         .clone()
         .filter(|it| it.pid == command || carries_variable(&roots, it, &variable))
         .copied()
@@ -311,12 +319,12 @@ fn started_by(command: u32, mark: &str, held: &[(Listed, OwnedFd)]) -> Vec<(List
     let mut at = 0;
     while let Some(parent) = ours.get(at).map(|it| it.pid) {
         at += 1;
-        let is_new = |it: &&Listed| !ours.iter().any(|known| known.pid == it.pid);
+        let is_new = |it: &&ListedProcess| !ours.iter().any(|known| known.pid == it.pid);
         let children = younger.clone().filter(|it| it.ppid == Some(parent));
-        let children: Vec<Listed> = children.filter(is_new).copied().collect();
+        let children: Vec<ListedProcess> = children.filter(is_new).copied().collect();
         ours.extend(children);
     }
-    let is_held = |it: &Listed| held.iter().any(|(known, _)| known == it);
+    let is_held = |it: &ListedProcess| held.iter().any(|(known, _)| known == it);
     ours.into_iter()
         .filter(|it| !is_held(it))
         .filter_map(|it| {
@@ -362,7 +370,7 @@ mod tests {
         run(&words(&["/bin/true"]), &vec![b'x'; 1 << 20], DEADLINE).unwrap();
         run(&[], b"{}", DEADLINE).unwrap();
         let error = run(&words(&["/nonexistent/tell"]), b"{}", DEADLINE).unwrap_err();
-        assert!(matches!(error, Error::Run { .. }), "{error}");
+        assert!(matches!(error, NotifyError::Run { .. }), "{error}");
         let error = run(&words(&["/bin/sh", "-c", "exit 3"]), b"{}", DEADLINE).unwrap_err();
         assert!(error.to_string().contains("exit status: 3"), "{error}");
     }
@@ -374,7 +382,7 @@ mod tests {
         let script = "echo $$ > \"$1\"; exec sleep 600";
         let command = words(&["/bin/sh", "-c", script, "x", path.to_str().unwrap()]);
         let error = run(&command, b"{}", Duration::from_millis(300)).unwrap_err();
-        assert!(matches!(error, Error::Hangs { .. }), "{error}");
+        assert!(matches!(error, NotifyError::Hangs { .. }), "{error}");
         let pid = fs::read_to_string(&path).unwrap();
         let proc = std::path::Path::new("/proc").join(pid.trim());
         assert!(!proc.exists(), "{pid} lives on");
@@ -405,9 +413,9 @@ mod tests {
             "x",
             folder.path().to_str().unwrap(),
         ]);
-        let mut said = Said::default();
-        let error = run_and_hear(&command, b"{}", Duration::from_secs(2), &mut said).unwrap_err();
-        assert!(matches!(error, Error::Hangs { .. }), "{error}");
+        let mut said = CommandOutput::default();
+        let error = run_and_read(&command, b"{}", Duration::from_secs(2), &mut said).unwrap_err();
+        assert!(matches!(error, NotifyError::Hangs { .. }), "{error}");
         for name in ["child", "session", "daemon", "bare"] {
             let pid = fs::read_to_string(folder.path().join(name)).unwrap();
             let begun = Instant::now();
@@ -428,8 +436,8 @@ mod tests {
         let script = "setsid sleep 1000 & echo $! > \"$1\"; echo it went >&2";
         let path = folder.path().join("pid");
         let command = words(&["/bin/sh", "-c", script, "x", path.to_str().unwrap()]);
-        let mut said = Said::default();
-        run_and_hear(&command, b"{}", DEADLINE, &mut said).unwrap();
+        let mut said = CommandOutput::default();
+        run_and_read(&command, b"{}", DEADLINE, &mut said).unwrap();
         assert_eq!(said.lines(), ["it went"]);
         let pid = fs::read_to_string(&path).unwrap();
         assert!(runs(pid.trim()), "{pid} was ended");

@@ -10,33 +10,33 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::notifier::Notice;
-use crate::cli::reap::refusal::{self, Place, Reader};
+use crate::cli::reap::refusal::{self, RefusalPlace, RefusalReader};
 use crate::cli::reap::text;
-use crate::config::reap::{Reap, Response};
+use crate::config::reap::{ReapConfig, Response};
 use crate::host::Guarded;
 use crate::model::family::families;
 use crate::model::finding::{Finding, Severity};
 use crate::model::{Identity, Snapshot, Time};
 use crate::reclaim::ledger::{self, Actor, Deed, Failure};
 use crate::reclaim::plan::{PlanInput, pids};
-use crate::reclaim::policy::Pace;
-use crate::reclaim::target::{Member, Reason, Step};
-use crate::reclaim::warnings::Due;
+use crate::reclaim::policy::ReapPace;
+use crate::reclaim::target::{Reason, Step, TargetProcess};
+use crate::reclaim::warnings::WarningDue;
 use crate::reclaim::{
-    Executor, FindingSelector, Guard, JudgedSample, Observer, Outcome, Plan, Progress, Target,
+    ActProgress, Executor, FindingSelector, Guard, JudgedSample, Observer, Outcome, Plan, Target,
     Targets, Tools, Warnings, plan,
 };
 use crate::report::escape::escape;
-use crate::rules::keep::exempt_processes;
-use crate::rules::{Engine, Settings};
+use crate::rules::exemption::exempt_processes;
+use crate::rules::{Engine, RuleSet};
 use crate::units::Bytes;
 
 /// After it was in vain, it is tried again so much later, in seconds.
 const RETRY_SECONDS: f64 = 60.0;
 
 /// The service's log is not only read by who may do something about it.
-const READER: Reader = Reader {
-    place: Place::Service,
+const READER: RefusalReader = RefusalReader {
+    place: RefusalPlace::Service,
     is_root: true,
 };
 
@@ -45,8 +45,8 @@ pub(super) trait System {
     /// Who may be touched at this moment, but for the rules that are asked.
     fn guard(
         &mut self,
-        rules: &Settings,
-        reap: &Reap,
+        rules: &RuleSet,
+        reap: &ReapConfig,
         snapshot: &Snapshot,
     ) -> Result<Guard, String>;
 
@@ -57,7 +57,7 @@ pub(super) trait System {
     fn actor(&mut self, snapshot: &Snapshot) -> Actor;
 
     /// Has a notice told; `false` where there are too many at once.
-    fn tell(&mut self, notice: Notice) -> bool;
+    fn notify(&mut self, notice: Notice) -> bool;
 
     /// Says what goes on.
     fn log(&mut self, text: &str);
@@ -88,7 +88,7 @@ impl Observer for LogObserver<'_> {
 
 /// What is being ended.
 #[derive(Debug)]
-struct Acting {
+struct RunningReap {
     executor: Executor,
     /// Of which findings.
     findings: Vec<Arc<str>>,
@@ -112,11 +112,11 @@ struct PendingRetry {
 #[derive(Debug)]
 pub(super) struct ReapScheduler {
     engine: Engine,
-    rules: Settings,
-    reap: Reap,
+    rules: RuleSet,
+    reap: ReapConfig,
     warnings: Warnings,
     snapshot: Snapshot,
-    acting: Option<Acting>,
+    acting: Option<RunningReap>,
     /// No act begins before then.
     not_before: Option<Time>,
     /// Findings of which somebody is being told.
@@ -131,7 +131,11 @@ pub(super) struct ReapScheduler {
 
 impl ReapScheduler {
     /// A scheduler with what is known so far.
-    pub(super) fn new(engine: Engine, (rules, reap): (Settings, Reap), warnings: Warnings) -> Self {
+    pub(super) fn new(
+        engine: Engine,
+        (rules, reap): (RuleSet, ReapConfig),
+        warnings: Warnings,
+    ) -> Self {
         Self {
             engine,
             rules,
@@ -149,14 +153,14 @@ impl ReapScheduler {
 
     /// Goes by another configuration from now on. What is being ended goes on only where the new one
     /// would have it ended, too.
-    pub(super) fn reconfigure(&mut self, rules: Settings, reap: Reap) {
+    pub(super) fn reconfigure(&mut self, rules: RuleSet, reap: ReapConfig) {
         self.engine.set_settings(rules.clone());
         (self.rules, self.reap) = (rules, reap);
         if let Some(acting) = &mut self.acting
             && let Some(target) = acting.executor.target()
         {
             let exempt = exempt_processes(self.rules.keeps(), &self.snapshot);
-            let is_kept = |it: &Member| exempt.iter().any(|kept| kept.0 == it.identity());
+            let is_kept = |it: &TargetProcess| exempt.iter().any(|kept| kept.0 == it.identity());
             let is_ended = match &target.reason {
                 Reason::Found { findings } => findings
                     .iter()
@@ -337,7 +341,7 @@ impl ReapScheduler {
             if of_target.iter().all(|finding| self.is_due(finding, now)) {
                 due.push(target);
             } else {
-                self.spare_untold(&target, &of_target, now, system);
+                self.spare_unwarned(&target, &of_target, now, system);
             }
         }
         if let Some(target) = due.into_iter().next() {
@@ -348,7 +352,7 @@ impl ReapScheduler {
     /// Whether everybody was warned who was to be, and nothing was tried yet.
     fn is_due(&self, finding: &Finding, now: Time) -> bool {
         let known = self.warnings.of(finding, true).filter(|it| !it.is_over);
-        known.is_some_and(|it| it.due(now, self.terms()) == Due::Act)
+        known.is_some_and(|it| it.due(now, self.terms()) == WarningDue::Act)
             && is_seen(finding, &self.snapshot)
     }
 
@@ -382,15 +386,15 @@ impl ReapScheduler {
         system.log(&format!("killing {}", named(&target)));
         let findings = because(&target);
         let actor = system.actor(&self.snapshot);
-        self.acting = Some(Acting {
+        self.acting = Some(RunningReap {
             executor: Executor::new(vec![target], guard, actor, tools),
             findings,
             is_revoked: false,
         });
     }
 
-    fn pace(&self) -> Pace {
-        Pace {
+    fn pace(&self) -> ReapPace {
+        ReapPace {
             settle: self.reap.settle.0,
             most: self.reap.most,
             within: self.reap.within.0,
@@ -413,12 +417,12 @@ impl ReapScheduler {
             .executor
             .advance(&sample, &mut LogObserver(&mut *system))
         {
-            Ok(Some(Progress::Waiting { .. })) => return,
-            Ok(Some(Progress::Ended(outcome))) => outcome,
+            Ok(Some(ActProgress::Waiting { .. })) => return,
+            Ok(Some(ActProgress::Ended(outcome))) => outcome,
             Ok(None) => return self.acting = None,
             Err(error) => return self.stop(&error, now, system),
         };
-        let Some(Acting { findings, .. }) = self.acting.take() else {
+        let Some(RunningReap { findings, .. }) = self.acting.take() else {
             return;
         };
         // Whoever is at work again is warned again, should it cease; the others were tried.
@@ -430,7 +434,7 @@ impl ReapScheduler {
     }
 
     /// Without a ledger nothing is done: a full disk stops the reaper.
-    fn stop(&mut self, error: &ledger::Error, now: Time, system: &mut dyn System) {
+    fn stop(&mut self, error: &ledger::LedgerError, now: Time, system: &mut dyn System) {
         self.acting = None;
         self.note(Err(error.to_string()), system);
         self.not_before = Some(now.plus_seconds(RETRY_SECONDS));

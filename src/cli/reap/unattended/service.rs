@@ -64,33 +64,33 @@ impl Service {
 
     /// Start-up, or reading the configuration again, is over.
     pub(super) fn ready(&self) {
-        self.tell("READY=1");
+        self.report("READY=1");
     }
 
     /// All is well.
     pub(super) fn alive(&self) {
-        self.tell("WATCHDOG=1");
+        self.report("WATCHDOG=1");
     }
 
     /// The configuration is read again.
     pub(super) fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let usec = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
-        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={usec}"));
+        self.report(&format!("RELOADING=1\nMONOTONIC_USEC={usec}"));
     }
 
     /// The end.
     pub(super) fn stopping(&self) {
-        self.tell("STOPPING=1");
+        self.report("STOPPING=1");
     }
 
     /// What is going on, in a line.
     pub(super) fn status(&self, text: &str) {
         let text: String = escape(text).chars().take(LONGEST_STATUS).collect();
-        self.tell(&format!("STATUS={text}"));
+        self.report(&format!("STATUS={text}"));
     }
 
-    fn tell(&self, state: &str) {
+    fn report(&self, state: &str) {
         if let Some((socket, manager)) = &self.socket {
             let _ = socket.send_to_addr(state.as_bytes(), manager);
         }

@@ -38,7 +38,7 @@ fn serve(answer: Vec<u8>) -> (Server, JoinHandle<String>) {
     (server, thread)
 }
 
-fn sessions(answer: &str) -> (Result<Vec<KernelState>, Error>, String) {
+fn sessions(answer: &str) -> (Result<Vec<KernelState>, ServerError>, String) {
     let (server, thread) = serve(answer.as_bytes().to_vec());
     let client = Client::new(&Roots::default(), &server).unwrap();
     let shown = format!("{client:?}");
@@ -86,22 +86,22 @@ fn a_bad_answer_is_an_error_that_names_the_request() {
     for (answer, expected) in [
         (
             "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",
-            Error::Refused { request },
+            ServerError::Refused { request },
         ),
         (
             "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
-            Error::Redirects { request },
+            ServerError::Redirects { request },
         ),
         (
             "HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n",
-            Error::Status {
+            ServerError::Status {
                 request,
                 status: 500,
             },
         ),
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
-            Error::NotJupyter { request },
+            ServerError::NotJupyter { request },
         ),
     ] {
         assert_eq!(sessions(answer).0, Err(expected), "{answer}");
@@ -113,7 +113,7 @@ fn a_bad_answer_is_an_error_that_names_the_request() {
     ] {
         let (states, _) = sessions(answer);
         assert!(
-            matches!(states, Err(Error::Request { .. })),
+            matches!(states, Err(ServerError::Request { .. })),
             "{answer} {states:?}"
         );
     }
@@ -128,7 +128,7 @@ fn who_does_not_hold_the_port_is_not_connected_to() {
     };
     assert_eq!(
         Client::new(&Roots::default(), &other).unwrap_err(),
-        Error::Ended { pid: server.pid }
+        ServerError::Ended { pid: server.pid }
     );
     let closed = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = closed.local_addr().unwrap().port();
@@ -142,7 +142,7 @@ fn who_does_not_hold_the_port_is_not_connected_to() {
     };
     assert!(matches!(
         Client::new(&Roots::default(), &other).unwrap_err(),
-        Error::NotListening { is_known: true, .. }
+        ServerError::NotListening { is_known: true, .. }
     ));
 }
 
@@ -167,13 +167,13 @@ fn one_kernel_is_asked_for_by_its_id() {
     assert_eq!(state.execution_state.as_deref(), Some("idle"));
     let request = "GET api/kernels/ID";
     for (status, body, expected) in [
-        ("404 Not Found", "", Error::UnknownKernel),
+        ("404 Not Found", "", ServerError::UnknownKernel),
         (
             "200 OK",
             r#"{"id": "another"}"#,
-            Error::NotJupyter { request },
+            ServerError::NotJupyter { request },
         ),
-        ("403 Forbidden", "", Error::Refused { request }),
+        ("403 Forbidden", "", ServerError::Refused { request }),
     ] {
         assert_eq!(answered(status, body), Err(expected), "{status}");
     }
@@ -184,15 +184,15 @@ fn a_kernel_is_shut_down_where_the_server_says_so() {
     let request = "DELETE api/kernels/ID";
     for (status, expected) in [
         ("204 No Content", Ok(())),
-        ("404 Not Found", Err(Error::UnknownKernel)),
-        ("403 Forbidden", Err(Error::Refused { request })),
+        ("404 Not Found", Err(ServerError::UnknownKernel)),
+        ("403 Forbidden", Err(ServerError::Refused { request })),
         (
             "302 Found\r\nLocation: http://127.0.0.1:1/",
-            Err(Error::Redirects { request }),
+            Err(ServerError::Redirects { request }),
         ),
         (
             "500 Oops",
-            Err(Error::Status {
+            Err(ServerError::Status {
                 request,
                 status: 500,
             }),
@@ -218,7 +218,7 @@ fn an_id_that_leads_elsewhere_is_sent_to_nobody() {
     let (server, _thread) = serve(Vec::new());
     let client = Client::new(&Roots::default(), &server).unwrap();
     for id in ["", "../sessions/1", "a?b", &format!("{ID}/restart")] {
-        assert_eq!(client.shut_down(id, TIME), Err(Error::UnknownKernel));
-        assert_eq!(client.kernel(id, TIME), Err(Error::UnknownKernel));
+        assert_eq!(client.shut_down(id, TIME), Err(ServerError::UnknownKernel));
+        assert_eq!(client.kernel(id, TIME), Err(ServerError::UnknownKernel));
     }
 }

@@ -19,8 +19,10 @@ fn a_child_that_is_born_while_its_parent_is_killed_is_killed_too() {
     assert_eq!(killed(&play), [91, 70], "and no other; its leader last");
     let to_others = |it: &&(u32, Signal)| it.0 > 91;
     assert_eq!(play.sent().iter().find(to_others), None);
-    let named = |line: &Entry| match &line.event {
-        Event::Intended(Deed::Signal { processes, .. }) => processes.iter().any(|it| it.pid == 91),
+    let named = |line: &LedgerEntry| match &line.event {
+        LedgerEvent::Intended(Deed::Signal { processes, .. }) => {
+            processes.iter().any(|it| it.pid == 91)
+        }
         _ => false,
     };
     assert!(play.pages.lines.iter().any(named), "the ledger names it");
@@ -61,7 +63,7 @@ fn what_executes_another_program_is_asked_for_its_own_environment() {
         vec![gpu(0, &[(70, GIB), (91, GIB)], 0)],
     );
     let kept = Outcome::of(Protection::KeptByOwner { until: None });
-    assert_eq!(play.advance(), Progress::Ended(kept));
+    assert_eq!(play.advance(), ActProgress::Ended(kept));
     assert!(killed(&play).is_empty());
 }
 

@@ -18,12 +18,12 @@ fn kernel() -> Process {
 #[test]
 fn a_kernel_is_shut_by_its_server_and_nothing_is_sent() {
     let mut play = Play::found(Kind::Idle, &[kernel()]);
-    assert_eq!(play.advance(), Progress::Waiting { until: at(10.0) });
+    assert_eq!(play.advance(), ActProgress::Waiting { until: at(10.0) });
     assert!(matches!(
         &play.control.asked[..],
         [Request::ShutKernel { kernel, even_at_work: false }] if &*kernel.id == "7a1b"
     ));
-    play.control.answer = Some(Answer::Done);
+    play.control.answer = Some(RequestResult::Done);
     play.at(0.1);
     play.control.end(70);
     let outcome = play.at(0.2);
@@ -32,26 +32,25 @@ fn a_kernel_is_shut_by_its_server_and_nothing_is_sent() {
         bytes: GIB,
         ms: 200,
     };
-    assert_eq!(outcome, Progress::Ended(freed));
+    assert_eq!(outcome, ActProgress::Ended(freed));
     assert!(play.sent().is_empty());
     let deed = Deed::ShutKernel {
         kernel_id: "7a1b".into(),
     };
     let failures = Vec::new();
-    let events: Vec<&Event> = play.pages.lines.iter().map(|line| &line.event).collect();
-    assert_eq!(*events[1], Event::Intended(deed.clone()));
-    assert_eq!(*events[2], Event::Done { deed, failures });
+    let events: Vec<&LedgerEvent> = play.pages.lines.iter().map(|line| &line.event).collect();
+    assert_eq!(*events[1], LedgerEvent::Intended(deed.clone()));
+    assert_eq!(*events[2], LedgerEvent::Done { deed, failures });
 }
 
 #[test]
 fn a_kernel_that_is_at_work_after_all_is_left_alone() {
     let mut play = Play::found(Kind::Idle, &[kernel()]);
     play.advance();
-    play.control.answer = Some(Answer::AtWork);
-    assert_eq!(play.at(0.1), Progress::Ended(Outcome::RuleNoLongerTrue));
+    play.control.answer = Some(RequestResult::AtWork);
+    assert_eq!(play.at(0.1), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert!(play.sent().is_empty());
-    let is_told =
-        |event: &Event| matches!(event, Event::Done { failures, .. } if failures.len() == 1);
+    let is_told = |event: &LedgerEvent| matches!(event, LedgerEvent::Done { failures, .. } if failures.len() == 1);
     assert!(play.pages.lines.iter().any(|line| is_told(&line.event)));
     let mut play = Play::named(&[kernel()], guard());
     play.advance();
@@ -66,12 +65,16 @@ fn a_kernel_that_is_at_work_after_all_is_left_alone() {
 
 #[test]
 fn a_kernel_that_its_server_would_start_again_is_left_alone() {
-    let restarts = || Some(Answer::Restarts("it takes a password only".to_owned()));
+    let restarts = || {
+        Some(RequestResult::Restarts(
+            "it takes a password only".to_owned(),
+        ))
+    };
     for (answer, until) in [(restarts(), 0.1), (None, 10.0)] {
         let mut play = Play::found(Kind::Idle, &[kernel()]);
         play.advance();
         play.control.answer = answer;
-        let Progress::Ended(Outcome::Protected { why }) = play.at(until) else {
+        let ActProgress::Ended(Outcome::Protected { why }) = play.at(until) else {
             panic!("{:?}", play.sent());
         };
         assert!(matches!(why, Protection::Owned { .. }), "{why:?}");
@@ -92,15 +95,15 @@ fn a_kernel_that_its_server_would_start_again_is_left_alone() {
 fn a_kernel_that_outlives_its_servers_word_is_looked_after() {
     let mut play = Play::found(Kind::Idle, &[kernel()]);
     ends_on(&mut play, 70, &[TERM]);
-    play.control.answer = Some(Answer::Done);
+    play.control.answer = Some(RequestResult::Done);
     play.advance();
     play.at(10.0);
     assert_eq!(play.sent(), [(70, TERM)]);
     // Whoever says so and has not done it may start it again.
-    assert_eq!(play.at(11.0), Progress::Waiting { until: at(16.0) });
+    assert_eq!(play.at(11.0), ActProgress::Waiting { until: at(16.0) });
     assert!(matches!(
         play.at(16.0),
-        Progress::Ended(Outcome::Freed { bytes: GIB, .. })
+        ActProgress::Ended(Outcome::Freed { bytes: GIB, .. })
     ));
 }
 
@@ -120,13 +123,13 @@ fn a_kernel_that_is_started_again_through_a_wrapper_is_respawned_too() {
         };
         let mut play = Play::found(Kind::Idle, std::slice::from_ref(&process));
         ends_on(&mut play, 70, &[TERM]);
-        play.control.answer = Some(Answer::Failed("refused".to_owned()));
+        play.control.answer = Some(RequestResult::Failed("refused".to_owned()));
         play.advance();
         play.at(0.1);
         let mut again = facts(&snapshot(at(0.0), &[process], Vec::new()))[&70].clone();
         (again.start_ticks, again.ppid) = (9000, Some(94));
         play.control.world.insert(95, again);
-        let respawned = Progress::Ended(Outcome::Respawned {
+        let respawned = ActProgress::Ended(Outcome::Respawned {
             pid: 95,
             bytes: GIB,
         });
@@ -138,19 +141,19 @@ fn a_kernel_that_is_started_again_through_a_wrapper_is_respawned_too() {
 fn a_kernel_that_its_server_starts_again_is_respawned() {
     let mut play = Play::found(Kind::Idle, &[kernel()]);
     ends_on(&mut play, 70, &[TERM]);
-    play.control.answer = Some(Answer::Failed("refused".to_owned()));
+    play.control.answer = Some(RequestResult::Failed("refused".to_owned()));
     play.advance();
     play.at(0.1);
     assert_eq!(play.sent(), [(70, TERM)]);
     // Its memory is back, but that is not the end of it.
-    assert_eq!(play.at(1.0), Progress::Waiting { until: at(6.1) });
+    assert_eq!(play.at(1.0), ActProgress::Waiting { until: at(6.1) });
     let mut again = facts(&snapshot(at(0.0), &[kernel()], Vec::new()))[&70].clone();
     again.start_ticks = 9000;
     play.control.world.insert(95, again);
     let outcome = play.at(3.0);
     assert_eq!(
         outcome,
-        Progress::Ended(Outcome::Respawned {
+        ActProgress::Ended(Outcome::Respawned {
             pid: 95,
             bytes: GIB
         })
@@ -158,7 +161,7 @@ fn a_kernel_that_its_server_starts_again_is_respawned() {
 
     let mut play = Play::found(Kind::Idle, &[kernel()]);
     ends_on(&mut play, 70, &[TERM]);
-    play.control.answer = Some(Answer::Failed("refused".to_owned()));
+    play.control.answer = Some(RequestResult::Failed("refused".to_owned()));
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
     assert!(play.now >= 6.0, "it was looked out for");
 }

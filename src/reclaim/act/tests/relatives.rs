@@ -27,12 +27,12 @@ fn a_supervisor_that_takes_the_memory_again_is_told() {
     again.start_ticks = Some(9095);
     play.shows(vec![again.clone()], vec![gpu(0, &[], 0)]);
     // It has the GPU open, and holds nothing by NVML's list yet.
-    assert!(matches!(play.advance(), Progress::Waiting { .. }));
+    assert!(matches!(play.advance(), ActProgress::Waiting { .. }));
     play.now = 3.0;
     play.shows(vec![again], vec![gpu(0, &[(95, GIB / 2)], 0)]);
     let bytes = GIB / 2;
     let outcome = Outcome::Respawned { pid: 95, bytes };
-    assert_eq!(play.advance(), Progress::Ended(outcome));
+    assert_eq!(play.advance(), ActProgress::Ended(outcome));
     assert!(play.sent().iter().all(|it| it.0 == 70));
 }
 
@@ -54,7 +54,7 @@ fn what_comes_back_is_told_less_what_the_next_one_took() {
     play.shows(vec![again], vec![gpu(0, &[(95, GIB / 4)], 0)]);
     let bytes = GIB - GIB / 4;
     let outcome = Outcome::Respawned { pid: 95, bytes };
-    assert_eq!(play.advance(), Progress::Ended(outcome.clone()));
+    assert_eq!(play.advance(), ActProgress::Ended(outcome.clone()));
     assert_eq!(outcome.freed_bytes(), bytes);
     assert!(!outcome.is_success());
 }
@@ -72,7 +72,7 @@ fn a_rule_ends_none_whose_children_hold_a_gpu_and_are_not_in_the_plan() {
     play.control.world.insert(72, grandchild);
     let why = Protection::Descendants { pids: vec![72] };
     let outcome = Outcome::Protected { why };
-    assert_eq!(play.advance(), Progress::Ended(outcome));
+    assert_eq!(play.advance(), ActProgress::Ended(outcome));
     assert!(play.sent().is_empty());
 }
 
@@ -119,7 +119,7 @@ fn the_launcher_goes_first_and_the_ranks_are_swept() {
     (torchrun.process_group, torchrun.session) = (Some(60), Some(60));
     let mut target = play.act.target().clone();
     let member = target.members[0].clone();
-    target.launcher = Some(Member {
+    target.launcher = Some(TargetProcess {
         pid: 60,
         start_ticks: 600,
         gpus: Vec::new(),
@@ -130,19 +130,19 @@ fn the_launcher_goes_first_and_the_ranks_are_swept() {
     });
     let signal = |signal, whom, grace_seconds| Step::Signal {
         signal,
-        whom,
+        recipients: whom,
         grace_seconds,
     };
     target.steps = vec![
-        signal(TERM, Whom::Launcher, 35.0),
-        signal(TERM, Whom::Family, 10.0),
-        signal(KILL, Whom::Launcher, 5.0),
-        signal(KILL, Whom::Family, 5.0),
+        signal(TERM, Recipients::Launcher, 35.0),
+        signal(TERM, Recipients::Family, 10.0),
+        signal(KILL, Recipients::Launcher, 5.0),
+        signal(KILL, Recipients::Family, 5.0),
     ];
     play.act = Act::new(target.clone(), Arc::new(guard()), Actor::default());
     play.control.world.insert(60, torchrun.clone());
     ends_on(&mut play, 70, &[TERM]);
-    assert_eq!(play.advance(), Progress::Waiting { until: at(35.0) });
+    assert_eq!(play.advance(), ActProgress::Waiting { until: at(35.0) });
     assert_eq!(play.sent(), [(60, TERM)]);
     play.control.end(60);
     // It has ended without its rank, which is asked at once.

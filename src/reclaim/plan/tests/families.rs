@@ -79,7 +79,7 @@ fn a_run_is_ended_by_its_launcher_and_whole() {
         .iter()
         .map(|step| match step {
             Step::Signal {
-                whom,
+                recipients: whom,
                 grace_seconds,
                 ..
             } => (*whom, *grace_seconds),
@@ -89,10 +89,10 @@ fn a_run_is_ended_by_its_launcher_and_whole() {
     assert_eq!(
         whom,
         [
-            (Whom::Launcher, 35.0),
-            (Whom::Family, 10.0),
-            (Whom::Launcher, 5.0),
-            (Whom::Family, 5.0)
+            (Recipients::Launcher, 35.0),
+            (Recipients::Family, 10.0),
+            (Recipients::Launcher, 5.0),
+            (Recipients::Family, 5.0)
         ]
     );
     assert_eq!(target.bytes, Some(2 * GIB));

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::history::testing::{Random, Scene};
+use crate::history::testing::{Scene, TestRandom};
 use crate::model::finding::{Action, Kind};
 use crate::model::process::Descendants;
 use crate::model::snapshot::Jupyter;
 use crate::rules::idle::IdleEvidence;
-use crate::rules::setting::Value;
+use crate::rules::setting::TomlValue;
 use crate::rules::testing::reasons;
-use crate::rules::{Engine, Settings as AllSettings};
+use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::{GIB, Span};
 
 const PID: u32 = 4242;
@@ -258,7 +258,7 @@ fn a_cell_that_begins_after_a_night_of_rest_is_protected() {
 fn the_setting_says_for_how_long() {
     let mut settings = AllSettings::default();
     settings.select(&["idle"]).unwrap();
-    let half = Value::Span(Span::from_seconds(1_800.0));
+    let half = TomlValue::Span(Span::from_seconds(1_800.0));
     assert!(settings.rule_mut("idle").unwrap().set("max_busy", half));
     let mut engine = Engine::new(settings);
     let mut scene = scene();
@@ -271,7 +271,7 @@ fn the_setting_says_for_how_long() {
 #[test]
 fn samples_that_are_lost_and_a_heartbeat_change_nothing() {
     for seed in 1..=20 {
-        let mut random = Random::new(seed);
+        let mut random = TestRandom::new(seed);
         let mut scene = scene();
         let mut engine = engine();
         accused(&mut engine, &mut scene, 600.0, |scene, _| busy(scene));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::process::Descendants;
 use crate::rules::testing::reasons;
-use crate::rules::{Engine, Settings as AllSettings};
+use crate::rules::{Engine, RuleSet as AllSettings};
 
 /// What a process does in a scene: `change` is given the scene, the step and whether the clock says that
 /// it uses the GPU now.

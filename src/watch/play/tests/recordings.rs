@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::*;
-use crate::recording::Reader;
-use crate::source::replay::{Pace, Replay};
-use crate::source::{Due, Source as _};
+use crate::recording::RecordingReader;
+use crate::source::replay::{PlaybackPace, Replay};
+use crate::source::{NextSnapshot, Source as _};
 use crate::watch::tape::Tape;
 
 /// A recording as the screen plays it: what the app asks of the source is done at once.
@@ -20,8 +20,8 @@ struct Reel {
 }
 
 impl Reel {
-    fn new(reader: Reader, tape: Tape) -> Self {
-        let source = Replay::new(reader, Pace::Speed(1.0));
+    fn new(reader: RecordingReader, tape: Tape) -> Self {
+        let source = Replay::new(reader, PlaybackPace::Speed(1.0));
         let mut reel = Self {
             app: app(Some("r.jsonl")),
             source,
@@ -46,7 +46,7 @@ impl Reel {
 
     fn on(tape: Tape, name: &str) -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/corpus");
-        Self::new(Reader::open(&folder.join(name)).unwrap(), tape)
+        Self::new(RecordingReader::open(&folder.join(name)).unwrap(), tape)
     }
 
     fn send(&mut self, event: Event) {
@@ -68,7 +68,7 @@ impl Reel {
     fn deliver_one(&mut self) -> bool {
         let now = self.start + self.now;
         match self.source.due(now).unwrap() {
-            Due::In(Duration::ZERO) => {
+            NextSnapshot::In(Duration::ZERO) => {
                 let taken = self.source.take(now).unwrap().unwrap();
                 self.send(Event::Snapshot {
                     now: self.now,
@@ -77,7 +77,7 @@ impl Reel {
                 });
                 true
             }
-            Due::Ended if !self.has_ended => {
+            NextSnapshot::Ended if !self.has_ended => {
                 self.has_ended = true;
                 self.send(Event::SourceEnded);
                 true
@@ -183,7 +183,7 @@ fn crooked() -> Vec<u8> {
 fn where_the_clock_was_set_back_every_sample_is_reached_and_a_leap_is_none_over_it() {
     let reel = |tape| {
         let bytes = std::io::Cursor::new(crooked());
-        let mut reel = Reel::new(Reader::from_read(bytes, "r.jsonl").unwrap(), tape);
+        let mut reel = Reel::new(RecordingReader::from_read(bytes, "r.jsonl").unwrap(), tape);
         reel.press('p');
         reel
     };
@@ -361,7 +361,7 @@ fn samples_on_their_way_when_it_begins_again_are_not_taken_for_its_own() {
 fn what_cannot_be_read_again_says_so() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/corpus");
     let bytes = std::fs::read(folder.join(LEAK)).unwrap();
-    let reader = Reader::from_read(std::io::Cursor::new(bytes), "standard input").unwrap();
+    let reader = RecordingReader::from_read(std::io::Cursor::new(bytes), "standard input").unwrap();
     let mut reel = Reel::new(reader, Tape::of(40 << 10));
     reel.app.setup.replay = Some("standard input".to_owned());
     reel.app.play.can_rewind = false;

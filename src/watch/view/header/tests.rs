@@ -5,7 +5,7 @@ use std::time::Duration;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::*;
-use crate::rules::{Engine, Settings};
+use crate::rules::{Engine, RuleSet};
 use crate::watch::app::{Event, Me, Setup, update};
 use crate::watch::sample;
 use crate::watch::view::look::{Depth, Theme};
@@ -18,7 +18,7 @@ fn app(replay: Option<&str>, samples: u64) -> App {
         depth: Depth::Mono,
         ascii: false,
     };
-    let engine = Engine::new(Settings::default());
+    let engine = Engine::new(RuleSet::default());
     let mut app = App::new(setup, engine, Duration::from_secs(1), 80, 24);
     for second in 0..samples {
         see(&mut app, second);

@@ -6,7 +6,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::*;
 use crate::reclaim::Outcome;
-use crate::rules::{Engine, Settings};
+use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
 use crate::watch::app::{Event, Me, Setup, update};
 use crate::watch::hand::{News, Proposal, Stage};
@@ -42,7 +42,7 @@ fn app(columns: u16, rows: u16, replay: Option<&str>) -> App {
         depth: Depth::Ansi16,
         ascii: false,
     };
-    let engine = Engine::new(Settings::default());
+    let engine = Engine::new(RuleSet::default());
     let mut app = App::new(setup, engine, Duration::from_secs(2), columns, rows);
     let news = Event::Snapshot {
         now: Duration::from_secs(1),

@@ -1,9 +1,7 @@
 //! Days at the scheduler: what is told, when it is acted, and what keeps it from being.
 
 use super::*;
-use crate::cli::reap::unattended::notifier::{
-    Delivery, Kind as NoticeKind, NoticeResult, Undelivered,
-};
+use crate::cli::reap::unattended::notifier::{Delivery, NoticeKind, NoticeResult, Undelivered};
 use crate::cli::reap::unattended::notify_command;
 use crate::config::{self, Config};
 use crate::model::Process;
@@ -40,7 +38,7 @@ struct Stage {
 }
 
 impl System for Stage {
-    fn guard(&mut self, _: &Settings, reap: &Reap, _: &Snapshot) -> Result<Guard, String> {
+    fn guard(&mut self, _: &RuleSet, reap: &ReapConfig, _: &Snapshot) -> Result<Guard, String> {
         let mut guard = guard();
         guard.policy.never.clone_from(&reap.never);
         Ok(guard)
@@ -57,7 +55,7 @@ impl System for Stage {
         Actor::default()
     }
 
-    fn tell(&mut self, notice: Notice) -> bool {
+    fn notify(&mut self, notice: Notice) -> bool {
         self.notices.push(notice);
         true
     }
@@ -180,7 +178,7 @@ impl Day {
                 };
                 let told = NoticeResult { notice, result };
                 self.scheduler
-                    .told(told, at(self.stage.now), &mut self.stage);
+                    .delivered(told, at(self.stage.now), &mut self.stage);
             }
         }
     }

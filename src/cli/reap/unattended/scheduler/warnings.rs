@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{PendingRetry, RETRY_SECONDS, ReapScheduler, System, because, is_seen, named};
-use crate::cli::reap::unattended::notifier::{Delivery, Kind as NoticeKind, Notice, NoticeResult};
+use crate::cli::reap::unattended::notifier::{Delivery, Notice, NoticeKind, NoticeResult};
 use crate::model::Time;
 use crate::model::finding::Finding;
 use crate::reclaim::Target;
-use crate::reclaim::warnings::{Due, Terms};
+use crate::reclaim::warnings::{Terms, WarningDue};
 
 impl ReapScheduler {
     pub(super) fn terms(&self) -> Terms {
@@ -35,16 +35,16 @@ impl ReapScheduler {
         }
         let terms = self.terms();
         let known = self.warnings.of(finding, is_of_end);
-        let due = known.map_or(Due::First, |it| it.due(now, terms));
+        let due = known.map_or(WarningDue::First, |it| it.due(now, terms));
         let grace = terms.grace.as_secs_f64();
         let warn = terms.warn.as_secs_f64();
         let (kind, acts_at) = match (due, is_of_end) {
-            (Due::First, false) => (NoticeKind::Found, None),
-            (Due::First, true) => (
+            (WarningDue::First, false) => (NoticeKind::Found, None),
+            (WarningDue::First, true) => (
                 NoticeKind::Warning,
                 Some(now.plus_seconds(warn).plus_seconds(grace)),
             ),
-            (Due::Last, true) if known.is_some_and(|it| !it.is_over) => {
+            (WarningDue::Last, true) if known.is_some_and(|it| !it.is_over) => {
                 (NoticeKind::LastWarning, Some(now.plus_seconds(grace)))
             }
             _ => return,
@@ -61,13 +61,13 @@ impl ReapScheduler {
             command: self.reap.notify.clone(),
             to_terminals: self.reap.warn_terminal,
         };
-        if system.tell(notice) {
+        if system.notify(notice) {
             self.pending_notices.insert(Arc::clone(&finding.id));
         }
     }
 
     /// Somebody was told, or nobody was.
-    pub(in crate::cli::reap::unattended) fn told(
+    pub(in crate::cli::reap::unattended) fn delivered(
         &mut self,
         told: NoticeResult,
         now: Time,
@@ -119,7 +119,7 @@ impl ReapScheduler {
 
     /// Says once that nothing is done because nobody could be told, when it would have been done had
     /// somebody been told when it was tried first.
-    pub(super) fn spare_untold(
+    pub(super) fn spare_unwarned(
         &mut self,
         target: &Target,
         found: &[&Finding],

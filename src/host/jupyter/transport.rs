@@ -28,8 +28,8 @@ use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport,
 };
 
-use super::process::Opened;
-use super::{Endpoint, Error, Server};
+use super::process::OpenedProcess;
+use super::{Endpoint, Server, ServerError};
 use crate::host::Roots;
 use crate::host::sockets::{holds_listener, shares_network};
 
@@ -43,12 +43,12 @@ fn find_address(
     server: &Server,
     host: &str,
     port: u16,
-) -> Result<(SocketAddr, bool), Error> {
+) -> Result<(SocketAddr, bool), ServerError> {
     let process = open_server(roots, (server.pid, server.start_ticks))?;
     let is_elsewhere = match shares_network(roots, &process.folder) {
         Some(shares) => !shares,
         None => {
-            return Err(Error::NotListening {
+            return Err(ServerError::NotListening {
                 pid: server.pid,
                 port,
                 is_known: false,
@@ -69,22 +69,25 @@ fn find_address(
             None => is_known = false,
         }
     }
-    Err(Error::NotListening {
+    Err(ServerError::NotListening {
         pid: server.pid,
         port,
         is_known,
     })
 }
 
-fn open_server(roots: &Roots, (pid, start_ticks): (u32, u64)) -> Result<Opened, Error> {
-    match Opened::open(roots, pid) {
+fn open_server(
+    roots: &Roots,
+    (pid, start_ticks): (u32, u64),
+) -> Result<OpenedProcess, ServerError> {
+    match OpenedProcess::open(roots, pid) {
         Ok(Some(process)) if process.start_ticks == start_ticks => Ok(process),
-        _ => Err(Error::Ended { pid }),
+        _ => Err(ServerError::Ended { pid }),
     }
 }
 
 #[derive(Clone, Debug)]
-enum Target {
+enum RequestTarget {
     Tcp {
         address: SocketAddr,
         /// On the loopback of the server's own network, which is not this one's.
@@ -99,21 +102,21 @@ pub struct ToServer {
     roots: Roots,
     /// The server's pid and start.
     server: (u32, u64),
-    target: Target,
+    target: RequestTarget,
 }
 
 impl ToServer {
     /// Finds the address at which a server itself listens. Nothing is sent.
-    pub fn find(roots: &Roots, server: &Server) -> Result<Self, Error> {
+    pub fn find(roots: &Roots, server: &Server) -> Result<Self, ServerError> {
         let target = match &server.endpoint {
             Endpoint::Tcp { host, port } => {
                 let (address, is_elsewhere) = find_address(roots, server, host, *port)?;
-                Target::Tcp {
+                RequestTarget::Tcp {
                     address,
                     is_elsewhere,
                 }
             }
-            Endpoint::Unix(path) => Target::Unix(path.clone()),
+            Endpoint::Unix(path) => RequestTarget::Unix(path.clone()),
         };
         Ok(Self {
             roots: roots.clone(),
@@ -125,8 +128,8 @@ impl ToServer {
     /// What requests call the server: a name of this machine's, which Jupyter insists on.
     pub fn host(&self) -> String {
         match &self.target {
-            Target::Tcp { address, .. } => address.to_string(),
-            Target::Unix(_) => "localhost".to_owned(),
+            RequestTarget::Tcp { address, .. } => address.to_string(),
+            RequestTarget::Unix(_) => "localhost".to_owned(),
         }
     }
 
@@ -143,9 +146,9 @@ impl ToServer {
     }
 
     fn open(&self, time: Option<Duration>) -> Result<Stream, ureq::Error> {
-        let foreign = |error: Error| ureq::Error::Other(Box::new(error));
+        let foreign = |error: ServerError| ureq::Error::Other(Box::new(error));
         match &self.target {
-            Target::Tcp {
+            RequestTarget::Tcp {
                 address,
                 is_elsewhere,
             } => {
@@ -162,7 +165,7 @@ impl ToServer {
                 let held = holds_listener(&self.roots, &process.folder, *address)
                     .map(|holds| holds && is_still);
                 if held != Some(true) {
-                    return Err(foreign(Error::NotListening {
+                    return Err(foreign(ServerError::NotListening {
                         pid: self.server.0,
                         port: address.port(),
                         is_known: held.is_some(),
@@ -170,7 +173,7 @@ impl ToServer {
                 }
                 Ok(Stream::Tcp(stream))
             }
-            Target::Unix(path) => {
+            RequestTarget::Unix(path) => {
                 let within = self.within_root(path);
                 let stream = connect_unix(&within, time).map_err(io::Error::from)?;
                 // The process that listens, as the kernel noted it (unix(7), SO_PEERCRED); 0 where
@@ -178,7 +181,7 @@ impl ToServer {
                 let peer = getsockopt(&stream, PeerCredentials).map_err(io::Error::from)?;
                 let process = open_server(&self.roots, self.server).map_err(foreign)?;
                 if u32::try_from(peer.pid()) != Ok(process.pid) {
-                    return Err(foreign(Error::ForeignSocket { path: path.clone() }));
+                    return Err(foreign(ServerError::ForeignSocket { path: path.clone() }));
                 }
                 Ok(Stream::Unix(stream))
             }
@@ -195,11 +198,11 @@ fn connect_tcp(address: SocketAddr, time: Option<Duration>) -> io::Result<TcpStr
 
 /// Connects from within the network namespace that a process is in (setns(2)), on a thread of its own.
 fn connect_within(
-    process: &Opened,
+    process: &OpenedProcess,
     address: SocketAddr,
     time: Option<Duration>,
-) -> Result<TcpStream, Error> {
-    let network = |errno| Error::Network {
+) -> Result<TcpStream, ServerError> {
+    let network = |errno| ServerError::Network {
         pid: process.pid,
         errno,
     };
@@ -209,7 +212,7 @@ fn connect_within(
         move_into_link_name_space(namespace.as_fd(), Some(kind))
             .map(|()| connect_tcp(address, time))
     };
-    let failed = |why: String| Error::Request {
+    let failed = |why: String| ServerError::Request {
         request: "the connection",
         why,
     };
@@ -266,9 +269,9 @@ impl Resolver for ToServer {
     ) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let mut addresses = self.empty();
         addresses.push(match &self.target {
-            Target::Tcp { address, .. } => *address,
+            RequestTarget::Tcp { address, .. } => *address,
             // It has none, and something is asked for.
-            Target::Unix(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            RequestTarget::Unix(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         });
         Ok(addresses)
     }

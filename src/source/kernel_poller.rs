@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 use crate::host::Roots;
 use crate::host::jupyter::{
-    Candidate, Client, Error, Kernel, KernelState, Server, may_be_kernel, read_kernel,
+    Client, KernelCandidate, KernelState, LocalKernel, Server, ServerError, may_be_kernel,
+    read_kernel,
 };
 use crate::model::Process;
 use crate::model::snapshot::Jupyter;
@@ -52,12 +53,12 @@ const AT_ONCE: usize = 16;
 const ANSWERS: usize = 16;
 
 /// Who a process is: pid and start ticks.
-type Key = (u32, u64);
+type KernelKey = (u32, u64);
 
 /// What the thread has found out about one process.
 #[derive(Clone, Debug)]
-struct Answer {
-    key: Key,
+struct KernelAnswer {
+    key: KernelKey,
     /// `None` where it is no kernel after all.
     jupyter: Option<Arc<Jupyter>>,
     /// When this was so.
@@ -71,21 +72,21 @@ struct Answer {
 pub(super) struct Notebooks {
     roots: Roots,
     /// Absent before the first kernel.
-    thread: Option<Thread>,
-    known: HashMap<Key, Known>,
+    thread: Option<KernelWorker>,
+    known: HashMap<KernelKey, KnownKernel>,
 }
 
 #[derive(Debug)]
-struct Thread {
-    lists: SyncSender<Vec<Candidate>>,
-    answers: Receiver<Vec<Answer>>,
+struct KernelWorker {
+    lists: SyncSender<Vec<KernelCandidate>>,
+    answers: Receiver<Vec<KernelAnswer>>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownKernel {
     /// What its argv tells; another program was executed where it differs.
-    told: Option<Arc<Jupyter>>,
-    answer: Option<Answer>,
+    found: Option<Arc<Jupyter>>,
+    answer: Option<KernelAnswer>,
     /// The answer without what has grown old.
     faded: Option<Arc<Jupyter>>,
     /// It was waited for.
@@ -103,7 +104,7 @@ impl Notebooks {
 
     /// Puts into each kernel what is known of it now.
     pub(super) fn join(&mut self, processes: &mut [Process]) {
-        let candidates: Vec<Candidate> = processes.iter().filter_map(candidate).collect();
+        let candidates: Vec<KernelCandidate> = processes.iter().filter_map(candidate).collect();
         if candidates.is_empty() {
             self.known.clear();
             return;
@@ -142,15 +143,15 @@ impl Notebooks {
     }
 
     /// Forgets who is gone, and notes who is new.
-    fn note(&mut self, candidates: &[Candidate]) {
+    fn note(&mut self, candidates: &[KernelCandidate]) {
         let mut before = std::mem::take(&mut self.known);
         for candidate in candidates {
             let key = (candidate.pid, candidate.start_ticks);
             let same = before
                 .remove(&key)
-                .filter(|known| known.told == candidate.jupyter);
-            let known = same.unwrap_or_else(|| Known {
-                told: candidate.jupyter.clone(),
+                .filter(|known| known.found == candidate.jupyter);
+            let known = same.unwrap_or_else(|| KnownKernel {
+                found: candidate.jupyter.clone(),
                 answer: None,
                 faded: None,
                 was_waited_for: false,
@@ -173,7 +174,7 @@ impl Notebooks {
     /// Waits for those of whom nothing was heard yet, and for those whose server answered before and
     /// was not asked for long, as with an interval of a minute.
     fn wait(&mut self, now: Instant) {
-        let is_awaited = |known: &Known| match &known.answer {
+        let is_awaited = |known: &KnownKernel| match &known.answer {
             None => !known.was_waited_for,
             Some(answer) if !answer.is_settled => !known.was_waited_for,
             Some(answer) => {
@@ -206,21 +207,21 @@ impl Notebooks {
 }
 
 /// Takes in an answer; one about a process that is no longer there is dropped.
-fn take(known: &mut HashMap<Key, Known>, answer: Answer) {
+fn take(known: &mut HashMap<KernelKey, KnownKernel>, answer: KernelAnswer) {
     if let Some(known) = known.get_mut(&answer.key) {
         known.faded = None;
         known.answer = Some(answer);
     }
 }
 
-fn key(process: &Process) -> Option<Key> {
+fn key(process: &Process) -> Option<KernelKey> {
     Some((process.pid, process.start_ticks?))
 }
 
-fn candidate(process: &Process) -> Option<Candidate> {
+fn candidate(process: &Process) -> Option<KernelCandidate> {
     let (pid, start_ticks) = key(process)?;
     let may_be = || may_be_kernel(process.command.as_deref().unwrap_or_default());
-    (process.jupyter.is_some() || may_be()).then(|| Candidate {
+    (process.jupyter.is_some() || may_be()).then(|| KernelCandidate {
         pid,
         start_ticks,
         jupyter: process.jupyter.clone(),
@@ -239,13 +240,13 @@ fn fade(jupyter: &Jupyter) -> Jupyter {
 }
 
 /// Starts the thread; without one, kernels are known by their argv only.
-fn start(roots: Roots) -> Option<Thread> {
-    let (lists, inbox) = sync_channel::<Vec<Candidate>>(1);
+fn start(roots: Roots) -> Option<KernelWorker> {
+    let (lists, inbox) = sync_channel::<Vec<KernelCandidate>>(1);
     let (outbox, answers) = sync_channel(ANSWERS);
     thread::Builder::new()
         .name("notebooks".to_owned())
         .spawn(move || {
-            let mut desk = Desk::new(roots, outbox);
+            let mut desk = KernelPoller::new(roots, outbox);
             while let Ok(list) = inbox.recv() {
                 if desk.work(&list).is_none() {
                     return;
@@ -253,42 +254,42 @@ fn start(roots: Roots) -> Option<Thread> {
             }
         })
         .ok()?;
-    Some(Thread { lists, answers })
+    Some(KernelWorker { lists, answers })
 }
 
 /// What the thread knows.
 #[derive(Debug)]
-struct Desk {
+struct KernelPoller {
     roots: Roots,
-    kernels: HashMap<Key, Watched>,
-    servers: HashMap<Key, Asked>,
+    kernels: HashMap<KernelKey, Watched>,
+    servers: HashMap<KernelKey, ServerAnswer>,
     /// Those whose files are being read, and since when.
-    reading: HashMap<Key, Instant>,
+    reading: HashMap<KernelKey, Instant>,
     read: (SyncSender<Read>, Receiver<Read>),
-    outbox: SyncSender<Vec<Answer>>,
+    outbox: SyncSender<Vec<KernelAnswer>>,
 }
 
 /// A kernel, and when its files were read.
 #[derive(Debug)]
 struct Watched {
-    told: Option<Arc<Jupyter>>,
+    found: Option<Arc<Jupyter>>,
     /// `None` where it is no kernel after all.
-    kernel: Option<Kernel>,
+    kernel: Option<LocalKernel>,
     read_at: Instant,
     looked_at: Instant,
 }
 
 /// What was read for a candidate.
-type Read = (Candidate, Option<Kernel>);
+type Read = (KernelCandidate, Option<LocalKernel>);
 
 /// A server's last answer.
 #[derive(Debug)]
-struct Asked {
+struct ServerAnswer {
     at: Instant,
-    result: Result<HashMap<String, KernelState>, Error>,
+    result: Result<HashMap<String, KernelState>, ServerError>,
 }
 
-impl Asked {
+impl ServerAnswer {
     /// Whether it knows nothing of a kernel because that one is younger than it.
     fn is_before(&self, watched: &Watched) -> bool {
         let id = watched
@@ -303,8 +304,8 @@ impl Asked {
     }
 }
 
-impl Desk {
-    fn new(roots: Roots, outbox: SyncSender<Vec<Answer>>) -> Self {
+impl KernelPoller {
+    fn new(roots: Roots, outbox: SyncSender<Vec<KernelAnswer>>) -> Self {
         Self {
             roots,
             kernels: HashMap::new(),
@@ -316,7 +317,7 @@ impl Desk {
     }
 
     /// Does what is due about these kernels. `None` where nobody wants to know any more.
-    fn work(&mut self, list: &[Candidate]) -> Option<()> {
+    fn work(&mut self, list: &[KernelCandidate]) -> Option<()> {
         self.kernels
             .retain(|key, _| list.iter().any(|it| (it.pid, it.start_ticks) == *key));
         // What needs no server first: one that hangs does not keep the others' names back.
@@ -333,13 +334,14 @@ impl Desk {
         self.wait_for_files()?;
         let servers = self.servers();
         self.servers.retain(|key, _| servers.contains_key(key));
-        let is_due = |key: &Key| {
+        let is_due = |key: &KernelKey| {
             let asked = self.servers.get(key);
             asked.is_none_or(|asked| {
                 asked.at.elapsed() >= ASK_AGAIN_AFTER || self.is_before_a_kernel(*key, asked)
             })
         };
-        let due: Vec<(Key, Server)> = servers.into_iter().filter(|(key, _)| is_due(key)).collect();
+        let due: Vec<(KernelKey, Server)> =
+            servers.into_iter().filter(|(key, _)| is_due(key)).collect();
         for due in due.chunks(AT_ONCE) {
             self.ask_all(due)?;
         }
@@ -348,7 +350,7 @@ impl Desk {
 
     /// Asks several servers at once: one that hangs does not hold up the others. Each answer is sent
     /// on as it comes.
-    fn ask_all(&mut self, servers: &[(Key, Server)]) -> Option<()> {
+    fn ask_all(&mut self, servers: &[(KernelKey, Server)]) -> Option<()> {
         let (outbox, inbox) = sync_channel(servers.len());
         thread::scope(|scope| {
             for (key, server) in servers {
@@ -366,7 +368,7 @@ impl Desk {
             drop(outbox);
             for (key, result) in inbox {
                 let at = Instant::now();
-                self.servers.insert(key, Asked { at, result });
+                self.servers.insert(key, ServerAnswer { at, result });
                 let of_server = self.kernels_of(key);
                 let answers = of_server.into_iter().filter_map(|key| self.answer(key));
                 self.send(answers.collect())?;
@@ -375,7 +377,7 @@ impl Desk {
         })
     }
 
-    fn send(&self, answers: Vec<Answer>) -> Option<()> {
+    fn send(&self, answers: Vec<KernelAnswer>) -> Option<()> {
         if answers.is_empty() {
             return Some(());
         }
@@ -383,12 +385,12 @@ impl Desk {
     }
 
     /// Does what is due about one process; whether there is something to say of it at once.
-    fn see(&mut self, candidate: &Candidate, now: Instant) -> bool {
+    fn see(&mut self, candidate: &KernelCandidate, now: Instant) -> bool {
         let key = (candidate.pid, candidate.start_ticks);
         let due = |since: Instant, period| now.saturating_duration_since(since) >= period;
         let watched = self.kernels.get_mut(&key);
         let is_to_be_read = watched.as_ref().is_none_or(|watched| {
-            watched.told != candidate.jupyter || due(watched.read_at, READ_AGAIN_AFTER)
+            watched.found != candidate.jupyter || due(watched.read_at, READ_AGAIN_AFTER)
         });
         let may_read = self.reading.len() < READ_AT_ONCE && !self.reading.contains_key(&key);
         if is_to_be_read && may_read {
@@ -429,7 +431,7 @@ impl Desk {
         }
     }
 
-    fn take_in(&mut self, (candidate, mut kernel): Read) -> Key {
+    fn take_in(&mut self, (candidate, mut kernel): Read) -> KernelKey {
         let key = (candidate.pid, candidate.start_ticks);
         self.reading.remove(&key);
         let before = self.kernels.remove(&key).and_then(|watched| watched.kernel);
@@ -438,7 +440,7 @@ impl Desk {
         }
         let now = Instant::now();
         let watched = Watched {
-            told: candidate.jupyter,
+            found: candidate.jupyter,
             kernel,
             read_at: now,
             looked_at: now,
@@ -448,7 +450,7 @@ impl Desk {
     }
 
     /// The servers of all kernels.
-    fn servers(&self) -> HashMap<Key, Server> {
+    fn servers(&self) -> HashMap<KernelKey, Server> {
         let kernels = self.kernels.values().filter_map(|it| it.kernel.as_ref());
         kernels
             .filter_map(|kernel| kernel.server.as_ref())
@@ -456,8 +458,8 @@ impl Desk {
             .collect()
     }
 
-    fn kernels_of(&self, server: Key) -> Vec<Key> {
-        let is_of = |kernel: &Kernel| server_key(kernel) == Some(server);
+    fn kernels_of(&self, server: KernelKey) -> Vec<KernelKey> {
+        let is_of = |kernel: &LocalKernel| server_key(kernel) == Some(server);
         let kernels = self.kernels.iter();
         kernels
             .filter(|(_, watched)| watched.kernel.as_ref().is_some_and(is_of))
@@ -466,14 +468,14 @@ impl Desk {
     }
 
     /// Whether a server was asked before one of its kernels was there.
-    fn is_before_a_kernel(&self, server: Key, asked: &Asked) -> bool {
+    fn is_before_a_kernel(&self, server: KernelKey, asked: &ServerAnswer) -> bool {
         let kernels = self.kernels_of(server);
         let mut kernels = kernels.iter().filter_map(|key| self.kernels.get(key));
         kernels.any(|watched| asked.is_before(watched))
     }
 
     /// The ids of a server's kernels that are on a GPU.
-    fn wanted(&self, server: Key) -> Vec<Arc<str>> {
+    fn wanted(&self, server: KernelKey) -> Vec<Arc<str>> {
         let kernels = self.kernels_of(server);
         let kernels = kernels.iter().filter_map(|key| self.kernels.get(key));
         kernels
@@ -482,9 +484,9 @@ impl Desk {
     }
 
     /// What is known of one process.
-    fn answer(&self, key: Key) -> Option<Answer> {
+    fn answer(&self, key: KernelKey) -> Option<KernelAnswer> {
         let watched = self.kernels.get(&key)?;
-        let mut answer = Answer {
+        let mut answer = KernelAnswer {
             key,
             jupyter: None,
             at: watched.looked_at,
@@ -508,7 +510,7 @@ impl Desk {
     }
 }
 
-fn server_key(kernel: &Kernel) -> Option<Key> {
+fn server_key(kernel: &LocalKernel) -> Option<KernelKey> {
     let server = kernel.server.as_ref()?;
     Some((server.pid, server.start_ticks))
 }
@@ -518,7 +520,7 @@ fn ask(
     roots: &Roots,
     server: &Server,
     wanted: &[Arc<str>],
-) -> Result<HashMap<String, KernelState>, Error> {
+) -> Result<HashMap<String, KernelState>, ServerError> {
     let begun = Instant::now();
     let client = Client::new(roots, server)?;
     let left = || {
@@ -536,7 +538,7 @@ fn ask(
 }
 
 /// Puts a server's answer into what is known of a kernel.
-fn apply(jupyter: &mut Jupyter, result: &Result<HashMap<String, KernelState>, Error>) {
+fn apply(jupyter: &mut Jupyter, result: &Result<HashMap<String, KernelState>, ServerError>) {
     let states = match result {
         Ok(states) => states,
         Err(error) => {
@@ -545,7 +547,7 @@ fn apply(jupyter: &mut Jupyter, result: &Result<HashMap<String, KernelState>, Er
         }
     };
     let Some(state) = jupyter.kernel_id.as_deref().and_then(|id| states.get(id)) else {
-        jupyter.server_error = Some(Error::UnknownKernel.to_string().into());
+        jupyter.server_error = Some(ServerError::UnknownKernel.to_string().into());
         return;
     };
     if let Some(path) = &state.path {

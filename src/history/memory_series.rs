@@ -24,7 +24,7 @@ const FIRST_WIDTH_MILLISECONDS: i64 = 1000;
 
 /// What was held in a stretch of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bucket {
+pub struct MemoryBucket {
     /// The first sample in it.
     pub since: Time,
     /// The last one.
@@ -49,7 +49,7 @@ pub struct Load {
 }
 
 /// What an outline is made of.
-trait Stretch {
+trait SeriesBucket {
     fn since(&self) -> Time;
     fn until(&self) -> Time;
     /// Takes in the stretch that follows.
@@ -58,12 +58,12 @@ trait Stretch {
 
 /// Stretches of time, oldest first, and what each may span.
 #[derive(Clone, Debug)]
-struct Outline<S> {
+struct Downsampled<S> {
     stretches: Vec<S>,
     width: i64,
 }
 
-impl<S> Default for Outline<S> {
+impl<S> Default for Downsampled<S> {
     fn default() -> Self {
         Self {
             stretches: Vec::new(),
@@ -72,7 +72,7 @@ impl<S> Default for Outline<S> {
     }
 }
 
-impl<S: Stretch> Outline<S> {
+impl<S: SeriesBucket> Downsampled<S> {
     /// Adds what follows, and keeps at most so many stretches.
     fn push(&mut self, next: S, most: usize) {
         if let Some(last) = self.stretches.last_mut()
@@ -103,7 +103,7 @@ impl<S: Stretch> Outline<S> {
     }
 }
 
-impl Stretch for Bucket {
+impl SeriesBucket for MemoryBucket {
     fn since(&self) -> Time {
         self.since
     }
@@ -120,7 +120,7 @@ impl Stretch for Bucket {
     }
 }
 
-impl Stretch for Load {
+impl SeriesBucket for Load {
     fn since(&self) -> Time {
         self.since
     }
@@ -137,16 +137,16 @@ impl Stretch for Load {
 
 /// The outline of one row, or of one GPU.
 #[derive(Clone, Debug, Default)]
-pub struct Course {
-    held: Outline<Bucket>,
+pub struct MemorySeries {
+    held: Downsampled<MemoryBucket>,
     // Only of GPUs: a row's would double what thousands of rows take, and no chart shows it.
-    used: Outline<Load>,
+    used: Downsampled<Load>,
     samples: u64,
     percent: Average,
     last_seen: Option<Time>,
 }
 
-impl Course {
+impl MemorySeries {
     fn observe(&mut self, time: Time, bytes: Option<u64>, percent: Option<u32>, most: usize) {
         self.last_seen = Some(time);
         self.percent.push(percent.map(f64::from));
@@ -154,7 +154,7 @@ impl Course {
             return;
         };
         self.samples += 1;
-        let bucket = Bucket {
+        let bucket = MemoryBucket {
             since: time,
             until: time,
             low_bytes: bytes,
@@ -176,7 +176,7 @@ impl Course {
     }
 
     /// The outline, oldest first; empty where it was never told what is held.
-    pub fn buckets(&self) -> &[Bucket] {
+    pub fn buckets(&self) -> &[MemoryBucket] {
         &self.held.stretches
     }
 
@@ -203,14 +203,14 @@ impl Course {
 
 /// Which row of which process: under MIG a process may have several on one GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Key {
+struct SeriesKey {
     who: Identity,
     gpu: u32,
     gpu_instance: Option<u32>,
     compute_instance: Option<u32>,
 }
 
-impl Key {
+impl SeriesKey {
     fn of(who: Identity, gpu: &Gpu, row: &GpuProcess) -> Self {
         Self {
             who,
@@ -224,8 +224,8 @@ impl Key {
 /// The outlines of every row and every GPU of one machine, in one boot.
 #[derive(Clone, Debug, Default)]
 pub struct Courses {
-    rows: HashMap<Key, Course>,
-    gpus: HashMap<u32, Course>,
+    rows: HashMap<SeriesKey, MemorySeries>,
+    gpus: HashMap<u32, MemorySeries>,
     // When the history that they follow began.
     begun: Option<Time>,
 }
@@ -265,7 +265,7 @@ impl Courses {
                 }
             }
             for row in gpu.processes.iter().flatten() {
-                let key = Key::of(identity_of(&who, row.pid), gpu, row);
+                let key = SeriesKey::of(identity_of(&who, row.pid), gpu, row);
                 if self.rows.len() >= MOST_COURSES && !self.rows.contains_key(&key) {
                     // Of those that are gone, only that they were there is missed.
                     self.rows.retain(|_, course| course.last_seen == Some(time));
@@ -284,12 +284,12 @@ impl Courses {
     }
 
     /// What a process held by one row; `None` where it was never seen.
-    pub fn row(&self, who: Identity, gpu: &Gpu, row: &GpuProcess) -> Option<&Course> {
-        self.rows.get(&Key::of(who, gpu, row))
+    pub fn row(&self, who: Identity, gpu: &Gpu, row: &GpuProcess) -> Option<&MemorySeries> {
+        self.rows.get(&SeriesKey::of(who, gpu, row))
     }
 
     /// What a GPU had in use.
-    pub fn gpu(&self, gpu: &Gpu) -> Option<&Course> {
+    pub fn gpu(&self, gpu: &Gpu) -> Option<&MemorySeries> {
         self.gpus.get(&gpu.index)
     }
 
@@ -316,8 +316,8 @@ mod tests {
     use crate::history::testing::Scene;
     use crate::units::GIB;
 
-    fn outline(values: impl IntoIterator<Item = (i64, u64)>) -> Course {
-        let mut course = Course::default();
+    fn outline(values: impl IntoIterator<Item = (i64, u64)>) -> MemorySeries {
+        let mut course = MemorySeries::default();
         for (seconds, bytes) in values {
             let time = Time::from_unix_milliseconds(seconds * 1000);
             course.observe(time, Some(bytes), None, MOST_BUCKETS);
@@ -363,7 +363,7 @@ mod tests {
         let many = outlines(600);
         assert!(total(&many) <= SHARED_BUCKETS && total(&many) >= 600 * LEAST_BUCKETS / 4);
         let highest = |courses: &Courses| {
-            let buckets = courses.rows.values().flat_map(Course::buckets);
+            let buckets = courses.rows.values().flat_map(MemorySeries::buckets);
             buckets.map(|bucket| bucket.high_bytes).max()
         };
         assert_eq!([highest(&few), highest(&many)], [Some(3 * GIB); 2]);
@@ -440,7 +440,7 @@ mod tests {
             history.observe(snapshot);
             courses.follow(&history, snapshot);
             let course = courses.gpu(&snapshot.gpus[0]);
-            course.map(Course::samples)
+            course.map(MemorySeries::samples)
         };
         let early = scene.step().clone();
         see(&early);

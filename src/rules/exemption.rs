@@ -7,13 +7,13 @@
 
 use std::sync::Arc;
 
-use super::scope::{Fit, Scope, Whom};
+use super::scope::{Fit, Scope, ScopeInput};
 use crate::model::finding::{Finding, FindingGpu, Kept, Kind};
 use crate::model::{Identity, Process, Snapshot, Time};
 
 /// An exemption.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Keep {
+pub struct Exemption {
     /// Whom it is for; never empty.
     pub scope: Scope,
     /// Why, for those who read the report.
@@ -26,7 +26,7 @@ pub struct Keep {
     pub rules: Vec<Arc<str>>,
 }
 
-impl Keep {
+impl Exemption {
     /// Whether it has ended by this time.
     pub fn is_expired(&self, time: Time) -> bool {
         self.until.is_some_and(|until| time >= until)
@@ -39,7 +39,7 @@ impl Keep {
     }
 
     /// Whether it is for a process or a GPU, `None` where its scope does not fit; whether it is known.
-    fn protects(&self, whom: &Whom<'_>) -> Option<bool> {
+    fn protects(&self, whom: &ScopeInput<'_>) -> Option<bool> {
         let could_be_ended = |process: &Process| process.identity().is_certain();
         match self.scope.answer(whom) {
             Fit::Yes => Some(true),
@@ -51,12 +51,12 @@ impl Keep {
 
 /// An exemption that is for a finding.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Exemption<'a> {
-    keep: &'a Keep,
+pub(super) struct AppliedExemption<'a> {
+    keep: &'a Exemption,
     certain: bool,
 }
 
-impl Exemption<'_> {
+impl AppliedExemption<'_> {
     /// The finding as it is listed.
     pub(super) fn of(self, finding: Finding) -> Kept {
         Kept {
@@ -76,14 +76,14 @@ pub(super) enum Exempts<'a> {
     /// It is, but its process is exempt on another GPU, or on some of those that it is about.
     InPart,
     /// It is not.
-    Wholly(Exemption<'a>),
+    Wholly(AppliedExemption<'a>),
     /// The snapshot does not show the process: what was said of it before still holds.
     Unseen,
 }
 
 /// Whether one of the exemptions is for a finding; of several the first, and rather a certain one.
 pub(super) fn exempts<'a>(
-    keeps: &'a [Keep],
+    keeps: &'a [Exemption],
     finding: &Finding,
     snapshot: &Snapshot,
 ) -> Exempts<'a> {
@@ -115,13 +115,13 @@ pub(super) fn exempts<'a>(
         let certain = accused.try_fold(true, |all, answer| Some(all && answer?));
         match certain {
             Some(true) => {
-                return Exempts::Wholly(Exemption {
+                return Exempts::Wholly(AppliedExemption {
                     keep,
                     certain: true,
                 });
             }
             Some(false) if whole.is_none() => {
-                whole = Some(Exemption {
+                whole = Some(AppliedExemption {
                     keep,
                     certain: false,
                 });
@@ -138,11 +138,14 @@ pub(super) fn exempts<'a>(
 
 /// The processes that exemptions are for on any of their GPUs, each with those that are: whoever ends
 /// processes leaves them alone.
-pub fn exempt_processes<'a>(keeps: &'a [Keep], snapshot: &Snapshot) -> Vec<(Identity, &'a Keep)> {
+pub fn exempt_processes<'a>(
+    keeps: &'a [Exemption],
+    snapshot: &Snapshot,
+) -> Vec<(Identity, &'a Exemption)> {
     let mut exempt = Vec::new();
     for process in &snapshot.processes {
         let places = places_of(process, &[], snapshot);
-        let is_for = |keep: &&Keep| {
+        let is_for = |keep: &&Exemption| {
             let mut answers = places.iter().filter_map(|(_, whom)| keep.protects(whom));
             !keep.is_expired(snapshot.time) && answers.next().is_some()
         };
@@ -153,10 +156,10 @@ pub fn exempt_processes<'a>(keeps: &'a [Keep], snapshot: &Snapshot) -> Vec<(Iden
 }
 
 /// Whether any exemption may be for a process, wherever it is: of one that was just born not all is known.
-pub fn may_exempt(keeps: &[Keep], process: &Process, snapshot: &Snapshot) -> bool {
-    let is_for = |keep: &Keep| {
+pub fn may_exempt(keeps: &[Exemption], process: &Process, snapshot: &Snapshot) -> bool {
+    let is_for = |keep: &Exemption| {
         snapshot.gpus.iter().any(|gpu| {
-            let place = Whom {
+            let place = ScopeInput {
                 process: Some(process),
                 index: gpu.index,
                 uuid: gpu.uuid.as_deref(),
@@ -176,12 +179,12 @@ fn places<'a>(
     finding: &'a Finding,
     process: Option<&'a Process>,
     snapshot: &'a Snapshot,
-) -> Vec<(bool, Whom<'a>)> {
-    let mut places: Vec<(bool, Whom<'_>)> = finding
+) -> Vec<(bool, ScopeInput<'a>)> {
+    let mut places: Vec<(bool, ScopeInput<'_>)> = finding
         .gpus
         .iter()
         .map(|gpu| {
-            let whom = Whom {
+            let whom = ScopeInput {
                 process,
                 index: gpu.index,
                 uuid: gpu.uuid.as_deref(),
@@ -202,13 +205,13 @@ fn places_of<'a>(
     process: &'a Process,
     accused: &[FindingGpu],
     snapshot: &'a Snapshot,
-) -> Vec<(bool, Whom<'a>)> {
+) -> Vec<(bool, ScopeInput<'a>)> {
     let mut places = Vec::new();
     for gpu in &snapshot.gpus {
         let is_accused = accused.iter().any(|on| on.index == gpu.index);
         let rows = gpu.processes.iter().flatten();
         for row in rows.filter(|row| row.pid == process.pid && !is_accused) {
-            let whom = Whom {
+            let whom = ScopeInput {
                 process: Some(process),
                 index: gpu.index,
                 uuid: gpu.uuid.as_deref(),
@@ -220,7 +223,7 @@ fn places_of<'a>(
         }
     }
     if places.is_empty() && accused.is_empty() {
-        let nowhere = Whom {
+        let nowhere = ScopeInput {
             process: Some(process),
             index: u32::MAX,
             uuid: None,

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use super::super::Roots;
 use super::super::guarded::read_all;
 use super::super::notebook::parse_kernel;
-use super::Error;
-use super::process::Opened;
+use super::ServerError;
+use super::process::OpenedProcess;
 
 /// How far up ancestors are followed.
 const ANCESTORS: usize = 32;
@@ -21,11 +21,11 @@ const ANCESTORS: usize = 32;
 /// One whose argv may not be read is another user's, and so no kernel of this server's.
 pub fn find_twin(
     roots: &Roots,
-    process: &Opened,
+    process: &OpenedProcess,
     kernel_id: &str,
     server: u32,
-) -> Result<Option<u32>, Error> {
-    let all = read_all(roots).map_err(|error| Error::Unsure {
+) -> Result<Option<u32>, ServerError> {
+    let all = read_all(roots).map_err(|error| ServerError::Unsure {
         why: error.to_string(),
     })?;
     let parents: HashMap<u32, u32> = all
@@ -40,7 +40,7 @@ pub fn find_twin(
     let own = process.command();
     let is_servers = is_below(process.pid, server);
     for it in all.iter().filter(|it| it.pid != process.pid) {
-        let Ok(Some(other)) = Opened::open(roots, it.pid) else {
+        let Ok(Some(other)) = OpenedProcess::open(roots, it.pid) else {
             continue;
         };
         let command = other.command();
@@ -79,7 +79,7 @@ mod tests {
                 proc.command(pid, &line);
             }
         }
-        let process = Opened::open(&proc.roots(), 90).unwrap().unwrap();
+        let process = OpenedProcess::open(&proc.roots(), 90).unwrap().unwrap();
         find_twin(&proc.roots(), &process, ID, 50).unwrap()
     }
 

@@ -10,7 +10,7 @@
 
 use super::average::Average;
 use super::row::Use;
-use super::{BRIDGED_GAP_MILLISECONDS, Moment};
+use super::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
@@ -140,24 +140,24 @@ pub(super) struct Draw {
     /// Who was alone on it at the last sample.
     alone: Option<Identity>,
     /// When its power was last told.
-    told_at: Option<Time>,
+    read_at: Option<Time>,
     /// Whether it was told now, or a few samples ago.
-    is_told: bool,
+    is_read: bool,
 }
 
 impl Draw {
     /// Takes in a sample of the GPU, whose process list was read where `alone` is given.
-    pub(super) fn observe(&mut self, gpu: &Gpu, alone: Option<Alone>, moment: Moment) {
+    pub(super) fn observe(&mut self, gpu: &Gpu, alone: Option<Alone>, moment: SampleTime) {
         self.alone = alone.map(|alone| alone.who);
         self.lull
             .take_if(|lull| moment.time - lull.until >= BRIDGED_GAP_MILLISECONDS);
         let is_watts = |watts: &f64| watts.is_finite() && *watts >= 0.0;
         let power = gpu.power_watts.filter(is_watts);
         if power.is_some() {
-            self.told_at = Some(moment.time);
+            self.read_at = Some(moment.time);
         }
-        self.is_told = self
-            .told_at
+        self.is_read = self
+            .read_at
             .is_some_and(|at| moment.time - at <= moment.allowed_gap);
         let (Some(percent), Some(power)) = (gpu.gpu_percent, power) else {
             return;
@@ -191,7 +191,7 @@ impl Draw {
                 .is_some_and(|before| power < before * LOW_SHARE)
     }
 
-    fn remember_work(&mut self, gpu: &Gpu, who: Identity, power: f64, moment: Moment) {
+    fn remember_work(&mut self, gpu: &Gpu, who: Identity, power: f64, moment: SampleTime) {
         let known = self.works.iter().position(|work| work.who == who);
         let mut work = match known {
             Some(at) => self.works.remove(at),
@@ -226,7 +226,13 @@ impl Draw {
         }
     }
 
-    fn extend_lull(&mut self, gpu: &Gpu, who: Identity, (percent, power): (u32, f64), now: Moment) {
+    fn extend_lull(
+        &mut self,
+        gpu: &Gpu,
+        who: Identity,
+        (percent, power): (u32, f64),
+        now: SampleTime,
+    ) {
         let lull = self.lull.take().filter(|lull| lull.who == who);
         let mut lull = lull.unwrap_or_else(|| Lull {
             who,
@@ -270,8 +276,8 @@ impl Draw {
         self.lull.as_ref()
     }
 
-    pub(super) fn is_told(&self) -> bool {
-        self.is_told
+    pub(super) fn is_read(&self) -> bool {
+        self.is_read
     }
 
     pub(super) fn alone(&self) -> Option<Identity> {

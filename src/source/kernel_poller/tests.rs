@@ -3,11 +3,15 @@
 use super::*;
 
 /// Notebooks whose thread is the test.
-fn notebooks() -> (Notebooks, Receiver<Vec<Candidate>>, SyncSender<Vec<Answer>>) {
+fn notebooks() -> (
+    Notebooks,
+    Receiver<Vec<KernelCandidate>>,
+    SyncSender<Vec<KernelAnswer>>,
+) {
     let (lists, inbox) = sync_channel(1);
     let (outbox, answers) = sync_channel(ANSWERS);
     let notebooks = Notebooks {
-        thread: Some(Thread { lists, answers }),
+        thread: Some(KernelWorker { lists, answers }),
         ..Notebooks::new(Roots::default())
     };
     (notebooks, inbox, outbox)
@@ -25,8 +29,8 @@ fn kernel(start_ticks: u64) -> Process {
     }
 }
 
-fn busy(key: Key, at: Instant) -> Answer {
-    Answer {
+fn busy(key: KernelKey, at: Instant) -> KernelAnswer {
+    KernelAnswer {
         key,
         jupyter: Some(Arc::new(Jupyter {
             kernel_id: Some("k".into()),
@@ -99,7 +103,7 @@ fn it_waits_for_what_is_under_way_and_takes_what_comes() {
     let thread = thread::spawn(move || {
         let list = inbox.recv().unwrap();
         let key = (list[0].pid, list[0].start_ticks);
-        let first = Answer {
+        let first = KernelAnswer {
             is_settled: false,
             jupyter: None,
             ..busy(key, Instant::now())
@@ -151,7 +155,7 @@ fn a_servers_answer_is_put_into_the_kernel_of_that_id() {
     apply(&mut jupyter, &Ok(HashMap::new()));
     assert!(jupyter.server_error.unwrap().contains("does not know"));
     let mut jupyter = told;
-    apply(&mut jupyter, &Err(Error::Password));
+    apply(&mut jupyter, &Err(ServerError::Password));
     assert!(jupyter.server_error.unwrap().contains("password"));
     assert_eq!(jupyter.notebook_path.as_deref(), Some("early.ipynb"));
 }
@@ -175,9 +179,9 @@ fn a_kernel_whose_files_hang_holds_up_no_other() {
     .unwrap();
 
     let (outbox, answers) = sync_channel(ANSWERS);
-    let mut desk = Desk::new(proc.roots(), outbox);
-    let list: Vec<Candidate> = [(90, 900), (91, 910)]
-        .map(|(pid, start_ticks)| Candidate {
+    let mut desk = KernelPoller::new(proc.roots(), outbox);
+    let list: Vec<KernelCandidate> = [(90, 900), (91, 910)]
+        .map(|(pid, start_ticks)| KernelCandidate {
             pid,
             start_ticks,
             jupyter: Some(Arc::default()),
@@ -210,7 +214,7 @@ fn a_server_that_was_asked_before_a_kernel_was_there_does_not_deny_it() {
     proc.write(90, "/rt/kernel-1.json", "{}");
     let file = r#"{"pid": 50, "base_url": "/", "port": 8888}"#;
     proc.write(50, "/rt/jpserver-50.json", file);
-    let candidate = Candidate {
+    let candidate = KernelCandidate {
         pid: 90,
         start_ticks: 900,
         jupyter: Some(Arc::new(Jupyter {
@@ -220,8 +224,8 @@ fn a_server_that_was_asked_before_a_kernel_was_there_does_not_deny_it() {
         })),
     };
     let (outbox, _answers) = sync_channel(ANSWERS);
-    let mut desk = Desk::new(proc.roots(), outbox);
-    let asked = |at| Asked {
+    let mut desk = KernelPoller::new(proc.roots(), outbox);
+    let asked = |at| ServerAnswer {
         at,
         result: Ok(HashMap::new()),
     };

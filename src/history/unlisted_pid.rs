@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::Moment;
+use super::SampleTime;
 use super::row::Began;
 use super::streak::Streak;
 use crate::model::Process;
@@ -33,7 +33,7 @@ impl Ghosts {
         device: usize,
         pid: u32,
         process: Option<&Process>,
-        moment: Moment,
+        moment: SampleTime,
         was_listed: bool,
     ) {
         let Some(state) = process.and_then(ghostly) else {
@@ -56,7 +56,7 @@ impl Ghosts {
 
     /// Forgets those whose pid is somebody (`is_somebody`), and those that were not listed for longer
     /// than a gap may be.
-    pub(super) fn forget(&mut self, moment: Moment, is_somebody: impl Fn(u32) -> bool) {
+    pub(super) fn forget(&mut self, moment: SampleTime, is_somebody: impl Fn(u32) -> bool) {
         self.0.retain(|(_, pid), ghost| {
             moment.time - ghost.streak.until <= moment.allowed_gap && !is_somebody(*pid)
         });

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml;
 
-use super::calls::Progress;
-use super::device::{Reader, Reading};
+use super::calls::CallProgress;
+use super::device::{DeviceReader, Reading};
 use crate::model::snapshot::{Gpu, ReadError};
 use crate::units::Span;
 
@@ -32,10 +32,10 @@ pub(super) struct Reply {
 
 /// The asking side of one GPU's thread.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct GpuWorker {
     index: u32,
     requests: SyncSender<()>,
-    progress: Arc<Progress>,
+    progress: Arc<CallProgress>,
     /// When the outstanding request was made.
     asked: Option<Instant>,
     /// It has answered before; the first answer may take longer, because it wakes the GPU.
@@ -49,7 +49,7 @@ pub(super) struct Lane {
     identity: Gpu,
 }
 
-impl Lane {
+impl GpuWorker {
     /// Starts the thread of GPU `index`.
     pub(super) fn start(
         nvml: Arc<Nvml>,
@@ -58,7 +58,7 @@ impl Lane {
     ) -> std::io::Result<Self> {
         // One request at most is outstanding, so sending never blocks.
         let (requests, inbox) = sync_channel(1);
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(CallProgress::default());
         let seen = Arc::clone(&progress);
         thread::Builder::new()
             .name(format!("nvml-gpu{index}"))
@@ -190,11 +190,11 @@ fn mark_stale(gpu: &mut Gpu, age: Duration) {
 fn answer(
     nvml: &Nvml,
     index: u32,
-    progress: &Arc<Progress>,
+    progress: &Arc<CallProgress>,
     inbox: &Receiver<()>,
     replies: &Sender<Reply>,
 ) {
-    let mut reader: Option<Reader<'_>> = None;
+    let mut reader: Option<DeviceReader<'_>> = None;
     let mut opened = Instant::now();
     loop {
         match inbox.recv_timeout(GATHER_EVERY) {
@@ -212,7 +212,7 @@ fn answer(
         }
         let reading = match &mut reader {
             Some(reader) => reader.sample(),
-            none => match Reader::open(nvml, index, Arc::clone(progress)) {
+            none => match DeviceReader::open(nvml, index, Arc::clone(progress)) {
                 Ok(opened) => none.insert(opened).sample(),
                 Err(failure) => *failure,
             },

@@ -14,7 +14,7 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 
 use super::super::Roots;
-use super::process::Opened;
+use super::process::OpenedProcess;
 
 /// How far up a kernel's ancestors are followed.
 const ANCESTORS: usize = 32;
@@ -36,13 +36,13 @@ pub enum Starter {
 }
 
 /// Looks for the process that calls itself `number` and started `kernel`.
-pub fn find_starter(roots: &Roots, kernel: &Opened, number: u32) -> Starter {
+pub fn find_starter(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
     let mut parent = kernel.ppid;
     for _ in 0..ANCESTORS {
         let Some(pid) = parent else {
             return find_elsewhere(roots, kernel, number);
         };
-        let Ok(Some(ancestor)) = Opened::open(roots, pid) else {
+        let Ok(Some(ancestor)) = OpenedProcess::open(roots, pid) else {
             return Starter::Unknown;
         };
         if ancestor.numbers.is_empty() {
@@ -56,11 +56,11 @@ pub fn find_starter(roots: &Roots, kernel: &Opened, number: u32) -> Starter {
     Starter::Unknown
 }
 
-fn is_it(process: &Opened, kernel: &Opened, number: u32) -> bool {
+fn is_it(process: &OpenedProcess, kernel: &OpenedProcess, number: u32) -> bool {
     process.numbers.last() == Some(&number) && process.start_ticks <= kernel.start_ticks
 }
 
-fn alive(process: &Opened) -> Starter {
+fn alive(process: &OpenedProcess) -> Starter {
     Starter::Alive {
         pid: process.pid,
         start_ticks: process.start_ticks,
@@ -69,14 +69,14 @@ fn alive(process: &Opened) -> Starter {
 
 /// Looks among all processes: one that is no ancestor may have started it all the same, through a
 /// daemon.
-fn find_elsewhere(roots: &Roots, kernel: &Opened, number: u32) -> Starter {
+fn find_elsewhere(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
     // The first of a namespace cannot be gone while others are there, so it is another's number.
     let is_whole = access(roots.proc.join("1"), Access::EXISTS).is_ok();
     if !is_whole || number <= 1 || kernel.numbers.is_empty() {
         return Starter::Unknown;
     }
     if let [_] = *kernel.numbers {
-        return match Opened::open(roots, number) {
+        return match OpenedProcess::open(roots, number) {
             Ok(None) => Starter::Gone,
             Ok(Some(process)) if process.start_ticks > kernel.start_ticks => Starter::Gone,
             // What has ended and was not taken notice of by its parent is neither.
@@ -88,7 +88,7 @@ fn find_elsewhere(roots: &Roots, kernel: &Opened, number: u32) -> Starter {
 }
 
 /// Looks among all processes for one of the kernel's own namespace.
-fn find_in_namespace(roots: &Roots, kernel: &Opened, number: u32) -> Starter {
+fn find_in_namespace(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
     let Some(namespace) = kernel.link(c"ns/pid") else {
         return Starter::Unknown;
     };
@@ -96,7 +96,7 @@ fn find_in_namespace(roots: &Roots, kernel: &Opened, number: u32) -> Starter {
         return Starter::Unknown;
     };
     for pid in pids {
-        let process = match Opened::open(roots, pid) {
+        let process = match OpenedProcess::open(roots, pid) {
             Ok(Some(process)) => process,
             Ok(None) => continue,
             Err(_) => return Starter::Unknown,
@@ -162,7 +162,7 @@ mod tests {
 
     fn find(processes: &[(u32, u32, u64, char, &str, &str)], number: u32) -> Starter {
         let (_folder, roots) = proc(processes);
-        let kernel = Opened::open(&roots, 90).unwrap().unwrap();
+        let kernel = OpenedProcess::open(&roots, 90).unwrap().unwrap();
         find_starter(&roots, &kernel, number)
     }
 

@@ -11,7 +11,7 @@ const MOST_DOUBTS: usize = 32;
 
 /// Why a rule could not be decided.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Doubt {
+pub enum UndecidedReason {
     /// The history is shorter than what the rule asks for; seconds.
     ShortHistory {
         /// What it asks for.
@@ -111,7 +111,7 @@ pub enum Doubt {
     },
 }
 
-impl Doubt {
+impl UndecidedReason {
     /// Of a GPU that does not answer, or whose process list could not be read; `None` of any other.
     pub fn of_silent(gpu: &Gpu) -> Option<Self> {
         match (gpu.stale_seconds, &gpu.processes) {
@@ -230,14 +230,14 @@ impl Doubt {
 
 /// The reasons why a rule is undecided, each once.
 #[derive(Debug, Default)]
-pub(super) struct Doubts(Vec<Doubt>);
+pub(super) struct Doubts(Vec<UndecidedReason>);
 
 impl Doubts {
-    pub(super) fn add(&mut self, doubt: Doubt) {
-        if let Doubt::ShortHistory { needed, seen } = doubt {
+    pub(super) fn add(&mut self, doubt: UndecidedReason) {
+        if let UndecidedReason::ShortHistory { needed, seen } = doubt {
             // Of several that are too young, the youngest says how long it takes.
             let same = self.0.iter_mut().find_map(|known| match known {
-                Doubt::ShortHistory {
+                UndecidedReason::ShortHistory {
                     needed: for_one,
                     seen,
                 } if *for_one == needed => Some(seen),
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn one_sample_is_not_several() {
         let of = |samples| {
-            let gaps = Doubt::Gaps {
+            let gaps = UndecidedReason::Gaps {
                 gpu: 0,
                 covered: 0.25,
                 samples,

@@ -7,7 +7,7 @@ const HURRIED: Duration = Duration::from_millis(250);
 
 /// An even beat, which can be changed at any time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Beat {
+pub(super) struct SampleTimer {
     interval: Duration,
     is_hurried: bool,
     /// When the last sample was due; `None` before the first.
@@ -16,7 +16,7 @@ pub(super) struct Beat {
     due: Instant,
 }
 
-impl Beat {
+impl SampleTimer {
     /// A beat whose first sample is due at once.
     pub(super) fn new(interval: Duration, now: Instant) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl Beat {
     }
 
     /// Hurries from `now` on, beginning with a sample at once, or no longer.
-    pub(super) fn hurry(&mut self, is_hurried: bool, now: Instant) {
+    pub(super) fn set_fast(&mut self, is_hurried: bool, now: Instant) {
         if self.is_hurried == is_hurried {
             return;
         }
@@ -83,9 +83,9 @@ mod tests {
     }
 
     /// A beat of 2 s that took its first sample at once, and when that was.
-    fn begun() -> (Beat, Instant) {
+    fn begun() -> (SampleTimer, Instant) {
         let start = Instant::now();
-        let mut beat = Beat::new(milliseconds(2000), start);
+        let mut beat = SampleTimer::new(milliseconds(2000), start);
         assert_eq!(beat.wait(start), Duration::ZERO);
         beat.taken(start);
         (beat, start)
@@ -121,17 +121,17 @@ mod tests {
     fn it_hurries_at_once_and_goes_back_to_its_interval() {
         let (mut beat, start) = begun();
         let now = start + milliseconds(700);
-        beat.hurry(true, now);
+        beat.set_fast(true, now);
         assert_eq!(beat.wait(now), Duration::ZERO);
         beat.taken(now);
         assert_eq!(beat.wait(now), milliseconds(250));
         // Told again, it does not sample for that alone.
-        beat.hurry(true, now);
+        beat.set_fast(true, now);
         assert_eq!(beat.wait(now), milliseconds(250));
         beat.set_interval(milliseconds(100));
         assert_eq!(beat.wait(now), milliseconds(100));
         beat.set_interval(milliseconds(2000));
-        beat.hurry(false, now);
+        beat.set_fast(false, now);
         assert_eq!(beat.wait(now), milliseconds(2000));
     }
 }

@@ -7,14 +7,14 @@ use crate::model::finding::{Action, FindingGpu, FindingProcess, Severity};
 use crate::model::{Gpu, GpuProcess};
 use crate::rules::scope::GpuName;
 use crate::rules::stopped::StoppedEvidence;
-use crate::rules::{Engine, Settings};
+use crate::rules::{Engine, RuleSet};
 
 fn at(text: &str) -> Time {
     text.parse().unwrap()
 }
 
-fn keep(scope: Scope) -> Keep {
-    Keep {
+fn keep(scope: Scope) -> Exemption {
+    Exemption {
         scope,
         reason: "nightly benchmark".into(),
         until: None,
@@ -111,7 +111,7 @@ fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
 }
 
 /// What becomes of a finding: `kept`, `kept?` where it is not certain, `part`, `unseen` or `no`.
-fn outcome(keeps: &[Keep], process: Process, gpus: &[u32]) -> &'static str {
+fn outcome(keeps: &[Exemption], process: Process, gpus: &[u32]) -> &'static str {
     let snapshot = snapshot(process);
     name(exempts(keeps, &finding(&snapshot, gpus), &snapshot))
 }
@@ -212,7 +212,7 @@ fn a_finding_about_a_gpu_is_exempt_by_its_gpu_and_never_by_a_process() {
 
 #[test]
 fn it_ends_by_the_clock_of_the_snapshot() {
-    let until = |text: &str| Keep {
+    let until = |text: &str| Exemption {
         until: Some(at(text)),
         ..keep(user("ann"))
     };
@@ -227,7 +227,7 @@ fn it_ends_by_the_clock_of_the_snapshot() {
 
 #[test]
 fn it_may_be_from_some_kinds_and_rules_only() {
-    let from = |kinds: &[Kind], rules: &[&str]| Keep {
+    let from = |kinds: &[Kind], rules: &[&str]| Exemption {
         kinds: kinds.to_vec(),
         rules: rules.iter().map(|rule| Arc::from(*rule)).collect(),
         ..keep(user("ann"))
@@ -258,7 +258,7 @@ fn judged(scope: Scope) -> (Engine, Scene) {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(7, &[0, 1], 20 << 30);
     scene.process(7).user = Some("ann".into());
-    let mut settings = Settings::default();
+    let mut settings = RuleSet::default();
     settings.select(&["idle"]).unwrap();
     settings.add_keep(keep(scope));
     let mut engine = Engine::new(settings);
@@ -275,7 +275,7 @@ fn what_is_kept_is_listed_with_its_reason_and_accused_by_nobody() {
     };
     assert_eq!((&*kept.reason, kept.certain), ("nightly benchmark", true));
     assert_eq!(kept.finding.process.as_ref().map(|it| it.pid), Some(7));
-    assert_eq!(engine.standing().count(), 1);
+    assert_eq!(engine.active_findings().count(), 1);
     // It ends as quietly.
     for gpu in [0, 1] {
         scene.row(gpu, 7).sm_percent = Some(90);
@@ -311,7 +311,7 @@ fn what_is_kept_stays_so_while_its_gpus_do_not_answer() {
 #[test]
 fn who_is_kept_on_one_gpu_is_not_to_be_ended() {
     let seen = snapshot(process());
-    let kept = |keep: Keep| exempt_processes(&[keep], &seen).len();
+    let kept = |keep: Exemption| exempt_processes(&[keep], &seen).len();
     assert_eq!(kept(keep(user("ann"))), 1);
     assert_eq!(kept(keep(user("bob"))), 0);
     assert_eq!((kept(keep(gpu(1))), kept(keep(gpu(2)))), (1, 0));
