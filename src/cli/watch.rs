@@ -23,7 +23,7 @@ use crate::source::Source;
 use crate::source::live::Live;
 use crate::source::replay::{DEMO_HISTORY_SECONDS, PlaybackPace, Replay};
 use crate::watch::once::Still;
-use crate::watch::view::look::{Depth, Theme};
+use crate::watch::theme::{Depth, Theme};
 use crate::watch::{self, Options, Outcome, Past, terminal};
 
 /// Columns and rows of a picture where nobody says otherwise.

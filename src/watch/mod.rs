@@ -4,41 +4,40 @@
 //! signals, and one makes plans and carries them out. The main thread owns state and terminal, and draws
 //! when something has changed; so a driver that hangs freezes its own numbers and nothing else.
 //!
-//! - [`app`]: the state, and `update`, which is pure;
-//! - [`keys`]: the table of keys; [`mouse`]; [`mod@column`]: the table of columns;
+//! - [`state`]: the state, in parts; [`mod@update`]: what each event does to it, which is pure;
+//! - [`layout`]: where everything stands, read by the mouse and by the view alike;
+//! - [`view`]: state and layout to cells, a file per panel, in the styles of [`theme`];
+//! - [`keys`]: the table of keys; [`mod@column`]: the table of columns; [`command`] and [`text`]: what stands in
+//!   them;
 //! - [`picture`]: one snapshot with its verdicts, as rows; [`listing`]: which of them are shown, in which
-//!   order, by the selector that is typed in the [`prompt`]; [`trend`]: how a row's memory moved;
-//! - [`play`]: pause, steps and speed; [`tape`]: the samples that one can go back to;
-//! - [`page`]: the findings and what explains them; [`reaping`]: ending processes, by the [`hand`];
+//!   order, by the selector that is typed; [`trend`]: how a row's memory moved;
+//! - [`reaping`]: ending processes, by the [`hand`];
 //! - [`remember`]: what is kept from one run to the next;
-//! - [`layout`]: which panel gets which part of the screen;
-//! - [`view`]: a file per panel;
-//! - [`canvas`]: a frame, and what of it has changed;
+//! - [`double_buffer`]: a frame, and what of it has changed;
 //! - [`terminal`]: the terminal, taken and given back; `output`: what waits to be written to it; `signals`: those sent to gpumem; [`once`]: a
 //!   picture instead.
 
-pub mod app;
-pub mod canvas;
 pub mod column;
+pub mod command;
+pub mod double_buffer;
 pub mod hand;
 pub mod keys;
 pub mod layout;
 pub mod listing;
-pub mod mouse;
 pub mod once;
 mod output;
-pub mod page;
 pub mod picture;
-pub mod play;
-pub mod prompt;
 pub mod reaping;
 pub mod remember;
 #[cfg(test)]
 pub(crate) mod sample;
 mod signals;
-pub mod tape;
+pub mod state;
 pub mod terminal;
+pub mod text;
+pub mod theme;
 pub mod trend;
+pub mod update;
 pub mod view;
 
 use std::io;
@@ -52,16 +51,18 @@ use signal_hook::consts::SIGHUP;
 
 use crate::history::memory_series::Courses;
 use crate::model::Selector;
+use crate::model::row::Me;
 use crate::rules::Engine;
 pub use crate::source::Control;
 use crate::source::{NextSnapshot, Origin, Source};
-use app::{App, Effect, Event, Me, Setup, update};
 use hand::post::{Inbox, Letter, Outbox, post};
 use hand::{Ask, Hand};
 use remember::Remembered;
 use signals::{SignalWatch, stop, stop_in_background, suspend};
+use state::{App, Effect, Event, Setup};
 use terminal::Screen;
-use view::look::{Depth, Theme};
+use theme::{Depth, Theme};
+use update::update;
 
 /// How the screen is shown.
 #[derive(Clone, PartialEq, Debug)]
@@ -100,7 +101,7 @@ impl Options {
         app.courses = past.courses;
         app.choice.filter = self.filter;
         app.theme = self.theme;
-        app.play.speed = self.speed;
+        app.playback.speed = self.speed;
         app
     }
 }
@@ -211,7 +212,7 @@ pub fn run(
     let (columns, rows) = terminal::size();
     let mouse = options.mouse;
     let mut app = options.start(replay, past, columns, rows);
-    app.play.can_rewind = can_rewind;
+    app.playback.can_rewind = can_rewind;
     app.arrange(remembered);
     let arranged = app.remembered();
     let start = Instant::now();

@@ -12,13 +12,16 @@ use std::time::Duration;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::buffer::{Buffer, Cell};
 
-use super::app::{App, Effect, Event, update};
+use super::Control;
 use super::hand::{Ask, Hand};
-use super::play::Control;
-use super::view::{self, gpus, pen};
+use super::text::{columns, head};
+use super::view;
+use super::view::gpus::figures::sum;
 use super::{Options, Past};
 use crate::model::Snapshot;
 use crate::report::escape::escape;
+use crate::watch::state::{App, Effect, Event};
+use crate::watch::update::update;
 
 /// Characters of the worst finding that a description tells.
 const MESSAGE_CHARS: usize = 400;
@@ -214,13 +217,13 @@ impl Still {
         let mut text = format!(
             "the screen of gpumem watch at {}: {}, {rows} row{} of processes, {findings} finding{}",
             snapshot.time,
-            gpus::sum(snapshot),
+            sum(snapshot),
             s(rows),
             s(findings)
         );
         if let Some(worst) = picture.findings.first() {
             text.push_str(": ");
-            text.push_str(pen::head(&worst.message, MESSAGE_CHARS));
+            text.push_str(head(&worst.message, MESSAGE_CHARS));
         }
         escape(&text).into_owned()
     }
@@ -234,7 +237,7 @@ fn visible(line: &[Cell]) -> impl Iterator<Item = (usize, &Cell, usize)> {
         if at < next {
             return None;
         }
-        let width = usize::from(pen::columns(cell.symbol())).max(1);
+        let width = usize::from(columns(cell.symbol())).max(1);
         next = at + width;
         Some((at, cell, width))
     })

@@ -12,115 +12,24 @@ pub mod batch;
 mod countdown;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crossterm::event::{KeyCode, KeyEvent};
 
-use super::app::{App, Effect, Mode, NOTHING_SEEN};
-use super::hand::{Ask, News, Proposal, Question, Scope, Sight, Wish};
+use super::Control;
+use super::hand::{Ask, News, Question, Scope, Sight, Wish};
 use super::keys::Action;
-use super::page::NOTHING_FOUND;
+use super::layout::dialog::arrange;
 use super::picture::RowKey;
-use super::play::Control;
-use super::view::plan as view;
+use super::state::dialog::{Answer, Button, Dialog};
+use super::state::{App, Effect, Mode, NOTHING_FOUND, NOTHING_SEEN};
+use crate::model::Snapshot;
 use crate::model::finding::{Finding, Undecided};
-use crate::model::{Snapshot, Time};
-use crate::reclaim::{Signal, Target};
+use crate::reclaim::Signal;
 use batch::Batch;
-pub use countdown::{Countdown, UNDO, seconds_left, suspended, turned};
+pub use countdown::{UNDO, suspended, turned};
 
 /// A plan that is so many seconds old is made anew before it takes a yes.
 pub const OLD: f64 = 300.0;
-
-/// What is to be ended, and what is being ended.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Reaping {
-    /// The plan, while it is open.
-    pub dialog: Option<Dialog>,
-    /// What is being carried out, or was and has not been looked at since.
-    pub batch: Option<Batch>,
-    /// The last question's.
-    number: u64,
-}
-
-/// A plan that is asked for and shown.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Dialog {
-    /// Whom, and how.
-    pub wish: Wish,
-    /// Who was marked or selected when it was opened.
-    pub selected: Vec<RowKey>,
-    /// The plan, or what keeps it.
-    pub answer: Answer,
-    /// Lines that are scrolled away.
-    pub offset: usize,
-    /// What Enter does.
-    pub button: Button,
-    /// The list of signals, and which of them is selected there: 0 for the gentlest way.
-    pub signals: Option<usize>,
-    /// A yes that can still be taken back.
-    pub countdown: Option<Countdown>,
-    /// What came of the last key, in words.
-    pub note: Option<String>,
-    /// When the plan was asked for, by the clock of the samples.
-    asked: Option<Time>,
-    /// All that is shown has been on the screen.
-    is_drawn: bool,
-    is_hurried: bool,
-}
-
-/// What has come of the question.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Answer {
-    /// The sample on the screen is of the past; the next one is waited for.
-    Waiting,
-    /// The plan is being made.
-    Asked,
-    /// The plan.
-    Plan(Proposal),
-    /// There is none, and why.
-    Failed(String),
-}
-
-/// What Enter does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Button {
-    /// Leave, with nothing sent.
-    Cancel,
-    /// Carry the plan out.
-    Begin,
-}
-
-impl Dialog {
-    /// The plan, where there is one.
-    pub fn proposal(&self) -> Option<&Proposal> {
-        match &self.answer {
-            Answer::Plan(proposal) => Some(proposal),
-            _ => None,
-        }
-    }
-
-    /// How many targets gpumem itself would end.
-    pub fn ends(&self) -> usize {
-        let targets = self.proposal().map(|it| &it.plan.targets).into_iter();
-        targets.flatten().filter(|it| !it.is_advice()).count()
-    }
-
-    /// How many processes would be sent something.
-    pub fn receivers(&self) -> usize {
-        let targets = self.proposal().map(|it| &it.plan.targets).into_iter();
-        let ended = targets.flatten().filter(|it| !it.is_advice());
-        ended
-            .map(|it| it.members.len() + usize::from(it.launcher.is_some()))
-            .sum()
-    }
-
-    /// Whether there is anything that `direct` would change.
-    pub fn offers_direct(&self) -> bool {
-        let targets = self.proposal().map(|it| &it.plan.targets).into_iter();
-        self.wish.direct || targets.flatten().any(Target::is_advice)
-    }
-}
 
 /// Shows how the marked processes, or the selected one, would be ended.
 pub fn open_selected(app: &mut App) -> Option<Effect> {
@@ -325,38 +234,13 @@ fn is_in_sight(app: &App) -> bool {
     app.mode == Mode::Plan && app.layout().is_some()
 }
 
-/// How old the plan is that is shown; `None` of a recording, where nothing is sent.
-pub fn age_seconds(app: &App) -> Option<f64> {
-    let asked = app.reaping.dialog.as_ref()?.asked?;
-    let is_live = app.setup.replay.is_none();
-    Some(app.clock()?.seconds_since(asked)).filter(|_| is_live)
-}
-
 /// Time has passed.
 pub fn tick(app: &mut App) -> Option<Effect> {
-    countdown::tick(app).or_else(|| is_running(app).then_some(Effect::Draw))
-}
-
-/// When something here will read differently, as time since the start of the screen.
-pub fn next_tick(app: &App) -> Option<Duration> {
-    let running = || Duration::from_secs(app.now().as_secs() + 1);
-    countdown::next_tick(app).or_else(|| is_running(app).then(running))
+    countdown::tick(app).or_else(|| app.reaping.is_running().then_some(Effect::Draw))
 }
 
 /// What is said to who would quit while a plan is being carried out, and so leave it half done.
 pub const STILL_ENDING: &str = "still killing; q again leaves, and nothing more is sent";
-
-/// Whether a plan is being carried out.
-pub fn is_running(app: &App) -> bool {
-    let batch = app.reaping.batch.as_ref();
-    batch.is_some_and(|batch| batch.over.is_none())
-}
-
-/// How far what goes on behind the screen is, in a few words; `None` where nothing does.
-pub fn hint(app: &App) -> Option<String> {
-    let batch = app.reaping.batch.as_ref()?;
-    (app.mode != Mode::Plan).then(|| batch.hint(app.clock()))
-}
 
 /// Carries out the plan that is shown.
 fn begin(app: &mut App) -> Option<Effect> {
@@ -474,7 +358,7 @@ fn on_batch(app: &mut App, action: Action) -> Option<Effect> {
     if scroll(app, action) {
         return Some(Effect::Draw);
     }
-    let is_running = is_running(app);
+    let is_running = app.reaping.is_running();
     match action {
         Action::Undo if is_running => {
             let batch = app.reaping.batch.as_mut()?;
@@ -490,7 +374,7 @@ fn on_batch(app: &mut App, action: Action) -> Option<Effect> {
 /// Leaves the plan, or what is carried out, which goes on all the same.
 fn close(app: &mut App) -> Option<Effect> {
     app.mode = Mode::Main;
-    if !is_running(app) {
+    if !app.reaping.is_running() {
         app.reaping.batch = None;
     }
     let was_hurried = app.reaping.dialog.take().is_some_and(|it| it.is_hurried);
@@ -502,7 +386,13 @@ fn close(app: &mut App) -> Option<Effect> {
 
 /// Scrolls, if the action does that.
 fn scroll(app: &mut App, action: Action) -> bool {
-    let (last, page) = (view::last_offset(app), view::body_rows(app).max(1));
+    let Some(dialog) = arrange(app, app.area) else {
+        return false;
+    };
+    let (last, page) = (
+        dialog.last_offset(),
+        usize::from(dialog.places.body.height).max(1),
+    );
     let offset = match (&mut app.reaping.dialog, &mut app.reaping.batch) {
         (Some(dialog), _) => &mut dialog.offset,
         (None, Some(batch)) => &mut batch.offset,

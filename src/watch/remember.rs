@@ -8,11 +8,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::app::App;
 use super::column::Column;
 use super::layout::Form;
 use super::picture::Sort;
-use super::view::look::Theme;
+use super::theme::Theme;
+use crate::watch::state::App;
 
 /// What stands for the GPUs in the form that has room.
 const BY_ROOM: &str = "auto";

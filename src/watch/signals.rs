@@ -11,8 +11,8 @@ use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SI
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::{SigId, flag, low_level};
 
-use super::app::Event;
 use super::{Error, Message, spawn, terminal};
+use crate::watch::state::Event;
 
 /// Signals as events, as long as this lives.
 pub(super) struct SignalWatch {

@@ -21,7 +21,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use rustix::io::Errno;
 
-use super::canvas::Canvas;
+use super::double_buffer::Canvas;
 use super::output::Output;
 pub(super) use super::output::is_foreground;
 

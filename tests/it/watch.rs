@@ -11,7 +11,7 @@ use gpumem::source::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
 use gpumem::watch::Past;
 use gpumem::watch::hand::{Ask, Hand, News};
 use gpumem::watch::remember::Remembered;
-use gpumem::watch::view::look::{Depth, Theme};
+use gpumem::watch::theme::{Depth, Theme};
 use mock_nvml::scene::{Fault, Gpu, Process, Scene};
 use rustix::process::{Signal, kill_process};
 
@@ -364,7 +364,7 @@ fn a_bug_in_any_thread_ends_it_on_a_restored_terminal() {
         // This test, run again as the program on the terminal.
         let options = gpumem::watch::Options {
             filter: None,
-            me: gpumem::watch::app::Me::default(),
+            me: gpumem::model::row::Me::default(),
             interval: Duration::from_secs(1),
             theme: Theme::Dark,
             speed: 1.0,

@@ -14,7 +14,7 @@ use ratatui::style::Modifier;
 
 use self::shape::shape;
 use super::visible;
-use crate::watch::view::look::{Theme, shown};
+use crate::watch::theme::{Theme, shown};
 
 /// Width and height of a cell. Most monospaced fonts are 0.6 as wide as they are large.
 const CELL: (usize, usize) = (8, 16);

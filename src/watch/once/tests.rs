@@ -7,11 +7,11 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::*;
+use crate::model::row::Me;
 use crate::rules::{Engine, RuleSet};
-use crate::watch::app::Me;
 use crate::watch::hand::News;
 use crate::watch::sample;
-use crate::watch::view::look::{Depth, Theme};
+use crate::watch::theme::{Depth, Theme};
 
 fn options(theme: Theme, depth: Depth) -> Options {
     Options {
@@ -128,7 +128,7 @@ fn without_styles_there_are_lines_and_nothing_else() {
         assert!(!text.contains('\x1b'));
         for line in text.lines() {
             assert_eq!(line, line.trim_end());
-            assert!(pen::columns(line) <= columns, "{line}");
+            assert!(super::columns(line) <= columns, "{line}");
         }
     }
 }
@@ -138,7 +138,7 @@ fn buffer(parts: &[(&str, Style)], columns: u16) -> Buffer {
     let mut x = 0;
     for &(text, style) in parts {
         buffer.set_string(x, 0, text, style);
-        x += pen::columns(text);
+        x += super::columns(text);
     }
     buffer
 }

@@ -4,10 +4,11 @@
 
 use std::time::Duration;
 
-use super::{Button, OLD, age_seconds, ask, begin, is_in_sight};
+use super::{OLD, ask, begin, is_in_sight};
 use crate::units::Span;
-use crate::watch::app::{App, Effect};
 use crate::watch::keys::Action;
+use crate::watch::state::dialog::{Button, Countdown};
+use crate::watch::state::{App, Effect};
 
 /// How long a yes can be taken back.
 pub const UNDO: Duration = Duration::from_secs(3);
@@ -17,18 +18,6 @@ const HELD_DOWN: Duration = Duration::from_secs(1);
 /// A countdown that is late by so much was not seen to its end: gpumem was stopped, or the terminal stood
 /// still.
 const LATE: Duration = Duration::from_secs(3);
-
-/// A yes that can be taken back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Countdown {
-    /// Until then, as time since the screen started; `None` before the first tick tells the time, since
-    /// keys do not.
-    pub ends: Option<Duration>,
-    /// Whether another yes came since the last tick.
-    has_yes: bool,
-    /// No yes came later than this, but for that one.
-    quiet_since: Duration,
-}
 
 /// Takes a yes back where it can still be taken back; says why, if only to who looks later.
 fn undo(app: &mut App, why: &str) -> Option<Effect> {
@@ -71,26 +60,11 @@ pub(super) fn tick(app: &mut App) -> Option<Effect> {
     }
 }
 
-/// When it will read differently, as time since the start of the screen; `None` where nothing counts.
-pub(super) fn next_tick(app: &App) -> Option<Duration> {
-    let Some(ends) = app.reaping.dialog.as_ref()?.countdown?.ends else {
-        return Some(Duration::ZERO);
-    };
-    let next = seconds_left(ends, app.now()).saturating_sub(1);
-    Some(ends.saturating_sub(Duration::from_secs(next)))
-}
-
-/// Whole seconds until then, the last one to its end.
-pub fn seconds_left(ends: Duration, now: Duration) -> u64 {
-    let left = ends.saturating_sub(now);
-    left.as_secs() + u64::from(left.subsec_nanos() > 0)
-}
-
 /// A yes. It counts where there is a plan, and it has been seen.
 pub(super) fn confirm(app: &mut App) -> Option<Effect> {
     let is_recording = app.setup.replay.is_some();
     let has_ended = app.end.is_some();
-    let old = age_seconds(app).filter(|age| *age >= OLD);
+    let old = app.plan_age_seconds().filter(|age| *age >= OLD);
     let dialog = app.reaping.dialog.as_mut()?;
     if dialog.proposal().is_none() || !dialog.is_drawn {
         return None;

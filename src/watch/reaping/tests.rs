@@ -1,19 +1,23 @@
 //! Ending processes, key by key, with made-up news.
 
+use std::time::Duration;
+
 use crossterm::event::KeyModifiers;
 
 use super::*;
 use crate::model::Time;
+use crate::model::row::Me;
 use crate::reclaim::plan::Why;
 use crate::reclaim::target::Step;
-use crate::reclaim::{Outcome, Plan, Refused};
+use crate::reclaim::{Outcome, Plan, Refused, Target};
 use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
-use crate::watch::app::{Event, Me, Setup, update};
-use crate::watch::hand::Stage;
+use crate::watch::hand::{Proposal, Stage};
 use crate::watch::keys::{self, Context, Key};
 use crate::watch::sample::{self, proposal, target};
-use crate::watch::view::look::Depth;
+use crate::watch::state::{Event, Setup};
+use crate::watch::theme::Depth;
+use crate::watch::update::update;
 
 mod batch;
 mod countdown;

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::*;
+use crate::model::row::Me;
 use crate::rules::{Engine, RuleSet};
-use crate::watch::app::{Me, Setup};
-use crate::watch::view::look::Depth;
+use crate::watch::state::Setup;
+use crate::watch::theme::Depth;
 
 fn app() -> App {
     let setup = Setup {

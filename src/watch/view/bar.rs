@@ -1,21 +1,10 @@
 //! The memory bar: what processes hold, what nobody visible holds, what the driver reserves and what is
 //! free, told apart by glyph as well as by colour.
 
-use super::UNKNOWN;
-use super::look::Look;
-use super::pen::Pen;
+use super::line_writer::Pen;
 use crate::model::snapshot::{Gpu, Memory, MigDevice};
-
-/// Held by processes.
-pub const HELD: &str = "█";
-/// Used, and no visible process holds it.
-pub const UNATTRIBUTED: &str = "▒";
-/// Used, and by whom is not known.
-pub const UNTOLD: &str = "▚";
-/// Reserved by the driver.
-pub const RESERVED: &str = "░";
-/// Free.
-pub const FREE: &str = "·";
+use crate::watch::text::{FREE, HELD, RESERVED, UNATTRIBUTED, UNKNOWN, UNTOLD};
+use crate::watch::theme::Look;
 
 /// What the glyphs mean, as a heading.
 pub fn legend() -> String {
@@ -106,7 +95,7 @@ pub fn bar(shares: Option<Shares>, width: u16, look: Look, pen: &mut Pen<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use crate::watch::view::look::{Depth, Theme};
+    use crate::watch::theme::{Depth, Theme};
     use ratatui::buffer::Buffer;
     use ratatui::layout::Rect;
 

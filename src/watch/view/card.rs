@@ -7,18 +7,20 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::bar::{FREE, HELD, RESERVED, Shares, UNATTRIBUTED, bar};
+use super::bar::{Shares, bar};
 use super::chart::{self, Window};
-use super::gpus::{
+use super::gpus::figures::{
     is_lost, lost_text, memory_text, name, part_name, power_text, reason, stale_text,
 };
-use super::look::Look;
-use super::pen::{Pen, columns};
-use super::{NOT_AVAILABLE, UNKNOWN, whole};
+use super::line_writer::Pen;
 use crate::history::memory_series::MemorySeries;
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::Bytes;
 use crate::watch::picture::percent;
+use crate::watch::text::{
+    FREE, HELD, NOT_AVAILABLE, RESERVED, UNATTRIBUTED, UNKNOWN, columns, whole,
+};
+use crate::watch::theme::Look;
 
 /// Columns that the name keeps beside the figures.
 const NAME_MIN: u16 = 12;

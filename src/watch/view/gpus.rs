@@ -5,23 +5,28 @@
 //! the error. The memory bar is in `bar`, a card in `card`, how things moved in `chart`.
 
 mod cells;
+pub mod figures;
 
 use ratatui::buffer::Buffer;
-use ratatui::layout::{Position, Rect};
+use ratatui::layout::Rect;
 
-use self::cells::{cells, cells_heading, dense_cell, dense_indent, grid_cell};
+use self::cells::{cells, cells_heading, dense_cell, grid_cell};
+use self::figures::{
+    is_lost, lost_text, memory_text, name, part_name, power_text, reason, stale_text, sum,
+};
 use super::bar::{Shares, bar, legend};
 use super::card::Card;
 use super::chart::{self, Window};
-use super::look::Look;
-use super::pen::{Pen, clean, columns};
-use super::{NOT_AVAILABLE, UNKNOWN, whole};
+use super::line_writer::Pen;
 use crate::history::memory_series::{Courses, MemorySeries};
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
-use crate::units::{Bytes, Span};
-use crate::watch::app::App;
+use crate::units::Bytes;
+use crate::watch::layout::gpus::{card_width, dense_indent, has_room_for_parts};
 use crate::watch::layout::{CARD_GAP, DENSE_CELL, GRID_CELL, Gpus};
 use crate::watch::picture::percent;
+use crate::watch::state::App;
+use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, columns, whole};
+use crate::watch::theme::Look;
 
 /// Draws the heading and the GPUs.
 pub fn draw(app: &App, look: Look, form: Gpus, heading: Rect, area: Rect, buffer: &mut Buffer) {
@@ -96,56 +101,6 @@ pub fn draw(app: &App, look: Look, form: Gpus, heading: Rect, area: Rect, buffer
     }
 }
 
-/// The GPU at a place on the screen, by its position in the snapshot.
-pub fn hit(app: &App, x: u16, y: u16) -> Option<usize> {
-    let layout = app.layout()?;
-    let snapshot = &app.picture.as_ref()?.snapshot;
-    let area = layout.gpus;
-    if !area.contains(Position { x, y }) {
-        return None;
-    }
-    let (x, y) = (x - area.x, y - area.y);
-    // A blank at the end of the line belongs to the last cell on it.
-    let at = |x: u16, width: u16, across: u16| usize::from((x / width.max(1)).min(across - 1));
-    let cell = |x: u16, width: u16| {
-        let across = (area.width / width).max(1);
-        usize::from(y) * usize::from(across) + at(x, width, across)
-    };
-    let found = match layout.gpu_form {
-        Gpus::Cards { across, height } => {
-            let down = usize::from(y / height.max(1));
-            down * usize::from(across) + at(x, card_width(area, across) + CARD_GAP, across)
-        }
-        Gpus::Lines => {
-            let has_parts = has_room_for_parts(snapshot, area);
-            let lines = |gpu: &Gpu| 1 + if has_parts { gpu.mig_devices.len() } else { 0 };
-            let mut end = 0;
-            snapshot.gpus.iter().position(|gpu| {
-                end += lines(gpu);
-                usize::from(y) < end
-            })?
-        }
-        Gpus::Grid => cell(x, GRID_CELL),
-        Gpus::Dense => {
-            let indent = dense_indent(snapshot, layout.gpu_heading);
-            cell(x.saturating_sub(indent), DENSE_CELL)
-        }
-        Gpus::Sum => return None,
-    };
-    (found < snapshot.gpus.len()).then_some(found)
-}
-
-/// Columns of each of the cards that share a line.
-fn card_width(area: Rect, across: u16) -> u16 {
-    ((area.width + CARD_GAP) / across.max(1)).saturating_sub(CARD_GAP)
-}
-
-/// Whether MIG devices have lines: all of them or none, for some would look like all.
-fn has_room_for_parts(snapshot: &Snapshot, area: Rect) -> bool {
-    let parts: usize = snapshot.gpus.iter().map(|gpu| gpu.mig_devices.len()).sum();
-    snapshot.gpus.len() + parts <= usize::from(area.height)
-}
-
 /// The time that the charts of all GPUs show, so that they can be compared: all that was seen, up to
 /// the sample that is shown.
 fn window(courses: &Courses, snapshot: &Snapshot) -> Window {
@@ -157,35 +112,6 @@ fn window(courses: &Courses, snapshot: &Snapshot) -> Window {
         held.into_iter().chain(used).min()
     });
     Window::new(firsts.min(), snapshot.time)
-}
-
-/// All GPUs in a few words: `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
-pub fn sum(snapshot: &Snapshot) -> String {
-    let count = snapshot.gpus.len();
-    let mut text = format!("{count} GPU{}", if count == 1 { "" } else { "s" });
-    let known = || snapshot.gpus.iter().filter_map(|gpu| gpu.memory);
-    let used = known().fold(0u64, |sum, memory| sum.saturating_add(memory.used_bytes));
-    let total = known().fold(0u64, |sum, memory| sum.saturating_add(memory.total_bytes));
-    if total > 0 {
-        text.push_str(&format!(
-            "  {} ({:.0}%)",
-            of(used, total),
-            percent(used, total)
-        ));
-    }
-    let mut tell = |count: usize, word: &str| {
-        if count > 0 {
-            text.push_str(&format!("  {count} {word}"));
-        }
-    };
-    let (mut lost_count, mut stale_count) = (0, 0);
-    for gpu in &snapshot.gpus {
-        lost_count += usize::from(is_lost(gpu));
-        stale_count += usize::from(gpu.stale_seconds.is_some());
-    }
-    tell(lost_count, "lost");
-    tell(stale_count, "stale");
-    text
 }
 
 /// Which values a line has room for, and how wide they are.
@@ -454,88 +380,5 @@ fn balance(gpu: &Gpu, look: Look, pen: &mut Pen<'_>) {
     for ((_, width), bytes) in BALANCE.into_iter().zip(parts.unwrap_or_default()) {
         let text = bytes.map_or_else(|| UNKNOWN.to_owned(), |bytes| Bytes(bytes).to_string());
         pen.right(&text, width, look.plain()).skip(1);
-    }
-}
-
-/// Why a GPU gives no figures of its memory, made harmless.
-pub(super) fn reason(gpu: &Gpu) -> Option<String> {
-    let reason = gpu.memory_unavailable.as_deref()?;
-    gpu.memory
-        .is_none()
-        .then(|| clean(reason, 200).into_owned())
-}
-
-/// `8.1/45.0 GiB`; both units where they differ.
-fn of(used: u64, total: u64) -> String {
-    let (used, total) = (Bytes(used).to_string(), Bytes(total).to_string());
-    match (used.split_once(' '), total.split_once(' ')) {
-        (Some((number, unit)), Some((_, whole))) if unit == whole => format!("{number}/{total}"),
-        _ => format!("{used}/{total}"),
-    }
-}
-
-pub(super) fn memory_text(memory: Option<Memory>) -> String {
-    memory.map_or_else(
-        || UNKNOWN.to_owned(),
-        |memory| of(memory.used_bytes, memory.total_bytes),
-    )
-}
-
-fn used_percent(gpu: &Gpu) -> String {
-    let missing = reason(gpu).map_or(UNKNOWN, |_| NOT_AVAILABLE);
-    gpu.memory
-        .filter(|memory| memory.total_bytes > 0)
-        .map_or_else(
-            || missing.to_owned(),
-            |memory| format!("{:.0}%", percent(memory.used_bytes, memory.total_bytes)),
-        )
-}
-
-pub(super) fn power_text(gpu: &Gpu) -> String {
-    match (gpu.power_watts, gpu.power_limit_watts) {
-        (Some(power), Some(limit)) => format!("{power:.0}/{limit:.0} W"),
-        (Some(power), None) => format!("{power:.0} W"),
-        (None, _) => UNKNOWN.to_owned(),
-    }
-}
-
-pub(super) fn name(gpu: &Gpu) -> String {
-    let name = gpu.name.as_deref().unwrap_or(UNKNOWN);
-    // Every GPU here is NVIDIA's; what follows tells them apart.
-    clean(name.strip_prefix("NVIDIA ").unwrap_or(name), 64).into_owned()
-}
-
-pub(super) fn part_name(device: &MigDevice) -> String {
-    let profile = device.profile.as_deref().unwrap_or(UNKNOWN);
-    format!("  MIG {}", clean(profile, 40))
-}
-
-pub(super) fn is_lost(gpu: &Gpu) -> bool {
-    gpu.memory.is_none() && gpu.memory_unavailable.is_none() && gpu.processes.is_none()
-}
-
-pub(super) fn lost_text(snapshot: &Snapshot, gpu: &Gpu, width: u16) -> String {
-    let error = snapshot
-        .errors
-        .iter()
-        .find(|error| error.gpu == Some(gpu.index));
-    match error {
-        Some(error) => format!("lost: {}", clean(&error.error, width)),
-        None => "lost: nothing of it could be read".to_owned(),
-    }
-}
-
-pub(super) fn stale_text(seconds: f64) -> String {
-    format!("stale {}", Span::from_seconds(seconds))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn units_are_shown_once_where_they_agree() {
-        assert_eq!(of(8 << 30, 45 << 30), "8.0/45.0 GiB");
-        assert_eq!(of(512 << 20, 45 << 30), "512.0 MiB/45.0 GiB");
     }
 }

@@ -7,12 +7,13 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
-use super::look::Look;
-use super::pen::{Pen, clean, columns};
-use crate::model::{Snapshot, Time};
+use super::line_writer::Pen;
+use crate::model::Snapshot;
 use crate::units::Span;
-use crate::watch::app::{App, End};
-use crate::watch::play;
+use crate::watch::state::playback::speed_text;
+use crate::watch::state::{App, End};
+use crate::watch::text::{clean, columns, date_and_time};
+use crate::watch::theme::Look;
 
 /// Draws the line.
 pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
@@ -77,7 +78,11 @@ fn clock(app: &App, look: Look, width: u16) -> (String, Style) {
 /// What is to be said of this machine's time, longest first.
 fn live(app: &App, look: Look) -> (Vec<String>, Style) {
     let span = |seconds: u64| Span::from_seconds(seconds as f64);
-    let paused = if app.play.is_paused { "PAUSED, " } else { "" };
+    let paused = if app.playback.is_paused {
+        "PAUSED, "
+    } else {
+        ""
+    };
     if let Some(age) = app.age_seconds().filter(|_| app.is_overdue()) {
         let text = format!("no answer for {}", span(age));
         return (vec![format!("{paused}{text}"), text], look.alarm());
@@ -86,15 +91,15 @@ fn live(app: &App, look: Look) -> (Vec<String>, Style) {
         let texts = ["waiting for the first sample", "waiting"];
         return (texts.map(str::to_owned).to_vec(), look.plain());
     };
-    let silent = silent_seconds(&picture.snapshot).filter(|_| !app.play.is_paused);
+    let silent = silent_seconds(&picture.snapshot).filter(|_| !app.playback.is_paused);
     if let Some(seconds) = silent {
         let text = format!("no GPU answers for {}", Span::from_seconds(seconds.floor()));
         return (vec![text, "no GPU answers".to_owned()], look.alarm());
     }
     let (date, time) = date_and_time(picture.snapshot.time);
     let (long, short) = (format!("{date} {time} UTC"), format!("{time} UTC"));
-    if app.play.is_paused {
-        let texts = match play::behind_seconds(app) {
+    if app.playback.is_paused {
+        let texts = match app.behind_seconds() {
             None => vec![
                 format!("PAUSED {short}, L goes on"),
                 format!("PAUSED {time}"),
@@ -118,7 +123,7 @@ fn live(app: &App, look: Look) -> (Vec<String>, Style) {
     }
     let state = match app.told_age_seconds() {
         Some(age) => format!("{} ago", span(age)),
-        None => format!("every {}", Span(app.play.interval)),
+        None => format!("every {}", Span(app.playback.interval)),
     };
     let texts = vec![
         format!("{long}, {state}"),
@@ -138,10 +143,10 @@ fn silent_seconds(snapshot: &Snapshot) -> Option<f64> {
 
 /// What is to be said of a recording's time, longest first.
 fn replay(app: &App, look: Look) -> (Vec<String>, Style) {
-    let read = app.play.percent.map(|percent| format!(" {percent}%"));
+    let read = app.playback.percent.map(|percent| format!(" {percent}%"));
     let read = read.unwrap_or_default();
-    if app.play.is_seeking() {
-        let reached = app.tape.newest().map(|mark| date_and_time(mark.time));
+    if app.playback.is_seeking() {
+        let reached = app.timeline.newest().map(|mark| date_and_time(mark.time));
         let (date, time) = reached.unwrap_or_default();
         let texts = vec![
             format!("seeking, {date} {time} UTC{read}, Esc stops"),
@@ -156,18 +161,16 @@ fn replay(app: &App, look: Look) -> (Vec<String>, Style) {
     let (date, time) = date_and_time(picture.snapshot.time);
     let (long, short) = (format!("{date} {time} UTC"), format!("{time} UTC"));
     let (state, style) = match &app.end {
-        Some(End::Failed(_)) if play::is_at_end(app) => {
-            ("no more samples".to_owned(), look.alarm())
-        }
-        Some(End::Complete) if play::is_at_end(app) => ("the end".to_owned(), look.strong()),
-        _ if app.play.is_paused => (
+        Some(End::Failed(_)) if app.is_at_end() => ("no more samples".to_owned(), look.alarm()),
+        Some(End::Complete) if app.is_at_end() => ("the end".to_owned(), look.strong()),
+        _ if app.playback.is_paused => (
             "PAUSED".to_owned(),
             look.caution().add_modifier(Modifier::BOLD),
         ),
-        _ => (play::speed_text(app.play.speed), look.plain()),
+        _ => (speed_text(app.playback.speed), look.plain()),
     };
-    let told = match (app.play.is_paused, &app.end) {
-        (true, _) if !play::is_at_end(app) => format!("{state}, p plays"),
+    let told = match (app.playback.is_paused, &app.end) {
+        (true, _) if !app.is_at_end() => format!("{state}, p plays"),
         (false, None) => format!("playing {state}"),
         _ => state.clone(),
     };
@@ -178,18 +181,6 @@ fn replay(app: &App, look: Look) -> (Vec<String>, Style) {
         format!("{time} {state}"),
     ];
     (texts, style)
-}
-
-/// `2026-11-21` and `10:04:05`; a time that no calendar has stays as it is.
-pub fn date_and_time(time: Time) -> (String, String) {
-    let text = time.to_string();
-    match text.split_once('T') {
-        Some((date, rest)) => (
-            date.to_owned(),
-            rest.split('.').next().unwrap_or(rest).to_owned(),
-        ),
-        None => (String::new(), text),
-    }
 }
 
 #[cfg(test)]

@@ -6,198 +6,14 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::bar::{FREE, HELD, RESERVED, UNATTRIBUTED, UNTOLD};
-use super::look::Look;
-use super::pen::{Pen, wrap};
-use crate::model::field::FIELDS;
-use crate::watch::column::Column;
-use crate::watch::keys::{Context, GROUPS, Group};
-use crate::watch::layout::FOLDS;
-
-/// How what can be typed after `/` is put together; the terms follow, from their own table.
-const FILTER: [(&str, &str); 5] = [
-    ("train.py", "a word: pid, user, command, notebook, finding"),
-    ("user:ann gpu:0", "all of them have to fit"),
-    ("user:ann,bob", "one of them has to fit"),
-    (
-        "idle>10m mem>4GiB",
-        "figures; what is not known fits nothing",
-    ),
-    ("!gpu:0", "whatever does not fit"),
-];
-
-/// What the mouse does.
-const MOUSE: [(&str, &str); 6] = [
-    ("heading", "sort by it; again turns the order around"),
-    ("row", "select; twice explains"),
-    ("GPU", "filter by it; again lifts that"),
-    ("key below", "does what the key does"),
-    ("wheel", "scrolls what lies under it"),
-    ("Shift", "held, the terminal selects text"),
-];
-
-/// What the marks mean.
-const MARKS: [(&str, &str); 12] = [
-    (HELD, "memory that processes hold"),
-    (UNATTRIBUTED, "used, but by no process that can be seen"),
-    (UNTOLD, "used; by whom is not known"),
-    (RESERVED, "reserved by the driver"),
-    (FREE, "free"),
-    ("—", "not known; 0 is an observed zero"),
-    ("n/a", "this GPU or driver does not tell it"),
-    ("0:3", "device 3 of GPU 0, under MIG"),
-    (
-        "unlisted",
-        "holds a GPU's device file; NVML does not list it",
-    ),
-    ("stale 7s", "the GPU has not answered for so long"),
-    ("~", "the last known value of such a GPU"),
-    ("unresolved", "who is behind this pid could not be told"),
-];
-
-/// Terminal columns that keys and marks take.
-const LABEL: u16 = 17;
-/// Terminal columns of text that a column of the help is worth having for.
-const TEXT: u16 = 34;
-/// Blanks before each column of the help, and after it.
-const GAP: u16 = 1;
-/// More columns than this are harder to read than to scroll.
-const MOST_COLUMNS: u16 = 3;
-
-/// A line of the help.
-struct Line {
-    /// A heading where there is no text, a key, a mark.
-    label: String,
-    text: Option<String>,
-}
-
-/// The help as it stands on a screen of one width.
-struct Sheet {
-    columns: Vec<Vec<Line>>,
-    /// Of each column.
-    width: u16,
-}
-
-impl Sheet {
-    fn new(context: Context, width: u16) -> Self {
-        let count = (width / (GAP + LABEL + 1 + TEXT)).clamp(1, MOST_COLUMNS);
-        let width = width / count;
-        let blocks = blocks(context, width.saturating_sub(2 * GAP + LABEL + 1));
-        Self {
-            columns: flow(blocks, usize::from(count)),
-            width,
-        }
-    }
-
-    fn height(&self) -> usize {
-        self.columns.iter().map(Vec::len).max().unwrap_or_default()
-    }
-}
-
-/// The help's parts, each with its heading and a blank after it, in lines of so much text. What was
-/// open comes first.
-fn blocks(context: Context, width: u16) -> Vec<Vec<Line>> {
-    let mut blocks = Vec::new();
-    let mut block = |title: &str, lines: &mut dyn Iterator<Item = (String, &str)>| {
-        let mut block = vec![Line {
-            label: title.to_owned(),
-            text: None,
-        }];
-        for (mut label, text) in lines {
-            for text in wrap(text, width, usize::MAX) {
-                let text = Some(text.into_owned());
-                let label = std::mem::take(&mut label);
-                block.push(Line { label, text });
-            }
-        }
-        block.push(Line {
-            label: String::new(),
-            text: None,
-        });
-        blocks.push(block);
-    };
-    let (own, others): (Vec<&Group>, Vec<&Group>) =
-        GROUPS.iter().partition(|it| it.context == context);
-    for group in own.into_iter().chain(others) {
-        let bindings = group.bindings.iter();
-        let mut lines = bindings.map(|it| (it.label.to_owned(), it.does));
-        block(group.title, &mut lines);
-    }
-    let mut letters = Column::ALL.into_iter().map(|column| {
-        let spec = column.spec();
-        (spec.letter.to_string(), spec.title)
-    });
-    block("After o: sort by (capitals: reversed)", &mut letters);
-    let terms = FIELDS.map(|field| (field.example, field.meaning));
-    let filter = [&FILTER[..], &terms].concat();
-    for (title, table) in [
-        ("After /: show only", &filter[..]),
-        ("The mouse", &MOUSE),
-        ("When the screen is small", &FOLDS),
-        ("Marks", &MARKS),
-    ] {
-        let mut lines = table.iter().map(|(mark, text)| ((*mark).to_owned(), *text));
-        block(title, &mut lines);
-    }
-    blocks
-}
-
-/// Puts the parts below each other into at most `count` columns, as low as that can be; each part
-/// stays whole, and in its order.
-fn flow(mut blocks: Vec<Vec<Line>>, count: usize) -> Vec<Vec<Line>> {
-    let columns_at = |height: usize| {
-        let mut columns = 1;
-        let mut used = 0;
-        for block in &blocks {
-            if used > 0 && used + block.len() > height {
-                columns += 1;
-                used = 0;
-            }
-            used += block.len();
-        }
-        columns
-    };
-    let least = blocks.iter().map(Vec::len).max().unwrap_or_default();
-    let all: usize = blocks.iter().map(Vec::len).sum();
-    let height = (least..all)
-        .find(|&height| columns_at(height) <= count)
-        .unwrap_or(all);
-    let mut columns: Vec<Vec<Line>> = vec![Vec::new()];
-    for block in blocks.drain(..) {
-        let last = columns.last().map_or(0, Vec::len);
-        if last > 0 && last + block.len() > height {
-            columns.push(Vec::new());
-        }
-        if let Some(column) = columns.last_mut() {
-            column.extend(block);
-        }
-    }
-    // No blank follows the last part of a column.
-    for column in &mut columns {
-        column.pop();
-    }
-    columns
-}
-
-/// The part of the screen that is not the line of how to leave.
-fn body(area: Rect) -> Rect {
-    let foot = u16::from(area.height > 1);
-    Rect {
-        height: area.height - foot,
-        ..area
-    }
-}
-
-/// The line that the help of `context` starts with when it is scrolled down to its end.
-pub fn last_line(context: Context, area: Rect) -> u16 {
-    let height = Sheet::new(context, area.width).height();
-    let last = height.saturating_sub(usize::from(body(area).height));
-    u16::try_from(last).unwrap_or(u16::MAX)
-}
+use super::line_writer::Pen;
+use crate::watch::keys::Context;
+use crate::watch::layout::help::{GAP, HelpPage, LABEL, body};
+use crate::watch::theme::Look;
 
 /// Draws the help of `context` from line `first` on.
 pub fn draw(context: Context, look: Look, first: u16, area: Rect, buffer: &mut Buffer) {
-    let sheet = Sheet::new(context, area.width);
+    let sheet = HelpPage::new(context, area.width);
     let body = body(area);
     let last = sheet.height().saturating_sub(usize::from(body.height));
     let first = usize::from(first).min(last);
@@ -239,7 +55,11 @@ mod tests {
     use ratatui::buffer::Cell;
 
     use super::*;
-    use crate::watch::view::look::{Depth, Theme};
+    use crate::model::field::FIELDS;
+    use crate::watch::keys::GROUPS;
+    use crate::watch::layout::FOLDS;
+    use crate::watch::layout::help::{FILTER, MARKS, MOUSE, last_line};
+    use crate::watch::theme::{Depth, Theme};
 
     fn text(context: Context, first: u16, area: Rect) -> Vec<String> {
         let look = Look {
@@ -297,9 +117,9 @@ mod tests {
 
     #[test]
     fn it_has_as_many_columns_as_the_width_has_room_for() {
-        let heights = [40, 80, 120, 200].map(|width| Sheet::new(Context::Main, width).height());
+        let heights = [40, 80, 120, 200].map(|width| HelpPage::new(Context::Main, width).height());
         assert!(heights.is_sorted_by(|a, b| a > b), "{heights:?}");
-        let count = |width| Sheet::new(Context::Main, width).columns.len();
+        let count = |width| HelpPage::new(Context::Main, width).columns.len();
         assert_eq!([40, 80, 120, 200, 1000].map(count), [1, 1, 2, 3, 3]);
         assert!(last_line(Context::Main, Rect::new(0, 0, 200, 60)) == 0);
     }

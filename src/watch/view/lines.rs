@@ -4,13 +4,11 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::look::Look;
-use super::pen::{Pen, clean, columns, wrap};
+use super::line_writer::Pen;
 use crate::model::finding::Finding;
 use crate::watch::picture::badge;
-
-/// The text of one finding is cut here, whatever a rule or a recording put into it.
-pub const MESSAGE_CHARS: u16 = 1000;
+use crate::watch::text::{MESSAGE_CHARS, clean, columns, wrap};
+use crate::watch::theme::Look;
 
 /// What is written from the top, as long as there is room.
 pub struct Lines<'a> {

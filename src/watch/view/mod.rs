@@ -4,8 +4,8 @@
 //! (the selected process, or the [`findings`]), [`hints`] (the keys in the bottom line), [`mod@prompt`] (in
 //! their place while one types); over all the others [`page`] (of explanation), [`plan`] (how something
 //! would be ended) and [`help`]; [`small`] (a screen too small for panels). Where they go is in
-//! `layout.rs`; [`pen`] writes a line, [`lines`] those of the lower panel, [`look`] has the styles, [`ascii`]
-//! translates for terminals without Unicode.
+//! `layout.rs`; [`line_writer`] writes a line, [`lines`] those of the lower panel, [`ascii`] translates
+//! for terminals without Unicode.
 
 pub mod ascii;
 pub mod bar;
@@ -16,10 +16,9 @@ pub mod gpus;
 pub mod header;
 pub mod help;
 pub mod hints;
+pub mod line_writer;
 pub mod lines;
-pub mod look;
 pub mod page;
-pub mod pen;
 pub mod plan;
 pub mod prompt;
 pub mod small;
@@ -29,18 +28,8 @@ pub mod table;
 use ratatui::buffer::Buffer;
 use ratatui::style::Style;
 
-use super::app::{App, Mode};
-use look::Look;
-
-/// What stands for a value that is not known.
-pub const UNKNOWN: &str = "—";
-/// What stands for a value that this GPU or driver does not have.
-pub const NOT_AVAILABLE: &str = "n/a";
-
-/// A whole number with its unit.
-fn whole(number: Option<u32>, unit: &str) -> String {
-    number.map_or_else(|| UNKNOWN.to_owned(), |number| format!("{number}{unit}"))
-}
+use super::state::{App, Mode};
+use super::theme::Look;
 
 /// Draws the whole screen.
 pub fn draw(app: &App, buffer: &mut Buffer) {

@@ -5,12 +5,13 @@ use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 use unicode_width::UnicodeWidthChar;
 
-use super::look::Look;
-use super::pen::{Pen, columns};
+use super::line_writer::Pen;
 use super::table;
 use crate::report::escape::escape;
-use crate::watch::app::App;
-use crate::watch::prompt::{Prompt, Purpose};
+use crate::watch::state::App;
+use crate::watch::state::prompt::{Prompt, Purpose};
+use crate::watch::text::columns;
+use crate::watch::theme::Look;
 
 /// Columns that what is typed keeps beside an error.
 const TYPED_MIN: u16 = 16;

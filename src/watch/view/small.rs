@@ -4,13 +4,14 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::gpus;
-use super::look::Look;
-use super::pen::{Pen, clean, columns};
+use super::gpus::figures::sum;
+use super::line_writer::Pen;
 use crate::units::Span;
-use crate::watch::app::App;
 use crate::watch::layout::{COLUMNS_MIN, ROWS_MIN};
 use crate::watch::picture::badge;
+use crate::watch::state::App;
+use crate::watch::text::{clean, columns};
+use crate::watch::theme::Look;
 
 /// Draws what matters most first; a part that does not fit goes to the next line, if there is one.
 /// The last line is kept for why there are no panels.
@@ -39,7 +40,7 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
                 let text = format!("{}{pid}{more}", badge(worst));
                 parts.push((text, look.badge(worst.severity)));
             }
-            for part in gpus::sum(&picture.snapshot).split("  ") {
+            for part in sum(&picture.snapshot).split("  ") {
                 parts.push((part.to_owned(), look.plain()));
             }
             let count = picture.rows.len();

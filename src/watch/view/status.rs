@@ -5,20 +5,21 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use super::findings;
-use super::header::date_and_time;
-use super::lines::{Lines, MESSAGE_CHARS};
-use super::look::Look;
-use super::pen::clean;
-use super::table::{self, command};
+use super::lines::Lines;
+use super::table;
 use crate::model::snapshot::Process;
 use crate::report::escape::escape;
-use crate::watch::app::{App, End, Focus};
+use crate::watch::command;
+use crate::watch::layout::findings::{alarms, are_shown};
 use crate::watch::picture::Subject;
+use crate::watch::state::{App, Focus};
+use crate::watch::text::{MESSAGE_CHARS, clean};
+use crate::watch::theme::Look;
 
 /// Draws the panel.
 pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
     let mut lines = Lines::new(look, area, buffer);
-    let are_findings = findings::are_shown(app);
+    let are_findings = are_shown(app);
     if area.height >= 4 {
         let style = match app.focus {
             Focus::Findings => look.focused(),
@@ -42,23 +43,8 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// What is wrong with the samples themselves, each with the lines that it may take.
-pub fn alarms(app: &App) -> Vec<(String, u16)> {
-    let mut alarms = Vec::new();
-    if let Some(End::Failed(error)) = &app.end {
-        let text = format!("no more samples: {}", clean(error, MESSAGE_CHARS));
-        alarms.push((text, 2));
-    }
-    if let (Some(picture), true) = (&app.picture, app.is_overdue()) {
-        let (_, time) = date_and_time(picture.snapshot.time);
-        let text = format!("the driver does not answer; all of this is from {time} UTC");
-        alarms.push((text, 1));
-    }
-    alarms
-}
-
 fn title(app: &App) -> String {
-    let Some(subject) = app.subject().filter(|_| !findings::are_shown(app)) else {
+    let Some(subject) = app.subject().filter(|_| !are_shown(app)) else {
         return findings::title(app);
     };
     let pid = subject.row.key.identity.pid;

@@ -12,15 +12,17 @@ use ratatui::{Terminal, TerminalOptions, Viewport};
 
 use super::*;
 use crate::model::finding::{Severity, Undecided};
+use crate::model::row::Me;
 use crate::model::snapshot::{Jupyter, ProcessType, ReadError, Snapshot};
 use crate::rules::{Engine, RuleSet};
-use crate::watch::app::{Event, Me, Setup, update};
 use crate::watch::column::Column;
 use crate::watch::picture::{Picture, Sort};
 use crate::watch::reaping::STILL_ENDING;
 use crate::watch::sample;
 use crate::watch::sample::dice::Dice;
-use crate::watch::view::look::Depth;
+use crate::watch::state::{Event, Setup};
+use crate::watch::theme::Depth;
+use crate::watch::update::update;
 
 mod gpus;
 mod styles;
@@ -82,7 +84,7 @@ pub(super) fn text(buffer: &Buffer) -> String {
         for cell in line {
             if skip == 0 {
                 shown.push_str(cell.symbol());
-                skip = usize::from(pen::columns(cell.symbol())).max(1);
+                skip = usize::from(crate::watch::text::columns(cell.symbol())).max(1);
             }
             skip -= 1;
         }

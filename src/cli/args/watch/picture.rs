@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 
-use crate::watch::view::look::Theme;
+use crate::watch::theme::Theme;
 
 /// How the screen of watch looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! A plan that is carried out, and how one leaves it.
 
 use super::*;
-use crate::watch::view::hints;
+use crate::watch::layout::hints;
 
 #[test]
 fn what_is_carried_out_is_told_of_now_whatever_time_is_shown() {
@@ -32,7 +32,7 @@ fn what_is_carried_out_is_told_of_now_whatever_time_is_shown() {
             stage,
         },
     );
-    assert_eq!(hint(&app).unwrap(), "killing 1 of 2, 6s");
+    assert_eq!(app.batch_hint().unwrap(), "killing 1 of 2, 6s");
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn what_is_carried_out_can_be_undone_and_stopped() {
     assert_eq!(char(&mut app, 'u'), stop);
     let batch = app.reaping.batch.as_ref().unwrap();
     assert_eq!(batch.summary(), "freed 0 B; 0 of 2 done; stopping");
-    assert!(is_running(&app), "not before the hand says so");
+    assert!(app.reaping.is_running(), "not before the hand says so");
     let error = Some("undone: nothing was sent".to_owned());
     let effect = hear(&mut app, News::Over { number, error });
     assert_eq!(effect, Some(Effect::Control(Control::Hurry(false))));
@@ -112,7 +112,10 @@ fn what_is_carried_out_is_looked_at_with_every_sample_and_told() {
     // It goes on behind the table, and x comes back to it.
     assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Draw));
     assert_eq!(app.mode, Mode::Main);
-    assert_eq!(hint(&app).unwrap(), "killing 1 of 2: SIGTERM to 4001, 7s");
+    assert_eq!(
+        app.batch_hint().unwrap(),
+        "killing 1 of 2: SIGTERM to 4001, 7s"
+    );
     assert_eq!(char(&mut app, 'x'), Some(Effect::Draw));
     assert_eq!((&app.mode, &app.reaping.dialog), (&Mode::Plan, &None));
     press(&mut app, KeyCode::Esc);
@@ -145,14 +148,14 @@ fn what_is_carried_out_is_looked_at_with_every_sample_and_told() {
     );
     assert_eq!(effect, Some(Effect::Control(Control::Hurry(false))));
     assert_eq!(
-        hint(&app).unwrap(),
+        app.batch_hint().unwrap(),
         "done: freed 6.0 GiB; 1 of 2 succeeded (x)"
     );
     assert_eq!(see(&mut app, 9, later(8.0)), Some(Effect::Draw));
     char(&mut app, 'x');
     assert_eq!(app.mode, Mode::Plan);
     press(&mut app, KeyCode::Esc);
-    assert_eq!((hint(&app), &app.reaping.batch), (None, &None));
+    assert_eq!((app.batch_hint(), &app.reaping.batch), (None, &None));
     asked(char(&mut app, 'x'));
 }
 
@@ -167,7 +170,7 @@ fn one_that_does_not_begin_says_why_and_leaves_the_rest() {
     };
     assert_eq!(hear(&mut app, stranger), None);
     hear(&mut app, News::Over { number, error });
-    assert!(!is_running(&app));
+    assert!(!app.reaping.is_running());
     let batch = app.reaping.batch.as_ref().unwrap();
     assert!(batch.summary().ends_with("another reaper is at work"));
     assert_eq!(batch.lines(None)[1], "    left as it is");
@@ -218,7 +221,7 @@ fn behind() -> (App, u64) {
 fn is_warned(app: &mut App, key: KeyCode) {
     assert_eq!(press(app, key), Some(Effect::Draw), "{key}");
     assert_eq!(app.note.as_deref(), Some(STILL_ENDING), "{key}");
-    assert!(is_running(app), "it goes on");
+    assert!(app.reaping.is_running(), "it goes on");
 }
 
 const QUIT: [KeyCode; 3] = [KeyCode::Char('q'), KeyCode::Char('Q'), KeyCode::F(10)];

@@ -12,7 +12,10 @@ fn a_yes_begins_the_very_plan_that_is_shown_after_the_time_to_undo() {
     assert_eq!(app.next_tick(), Some(Duration::ZERO));
     assert_eq!(tick(&mut app, 5_500), Some(Effect::Draw));
     for (next, until) in [(6_500, 6_400), (7_500, 7_499), (8_500, 8_499)] {
-        assert_eq!(next_tick(&app), Some(Duration::from_millis(next)));
+        assert_eq!(
+            app.reaping.next_tick(app.now()),
+            Some(Duration::from_millis(next))
+        );
         assert_eq!(tick(&mut app, until), Some(Effect::Draw), "{until}");
         tick(&mut app, next.min(8_499));
     }
@@ -21,7 +24,7 @@ fn a_yes_begins_the_very_plan_that_is_shown_after_the_time_to_undo() {
         other => panic!("{other:?}"),
     };
     assert!(Arc::ptr_eq(&plan, &shown));
-    assert!(app.reaping.dialog.is_none() && is_running(&app));
+    assert!(app.reaping.dialog.is_none() && app.reaping.is_running());
 }
 
 #[test]

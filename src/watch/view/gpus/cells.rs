@@ -3,16 +3,14 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::{is_lost, lost_text, sum, used_percent};
+use super::super::bar::{Shares, bar};
+use super::super::line_writer::Pen;
+use super::figures::{is_lost, lost_text, sum, used_percent};
 use crate::model::snapshot::{Gpu, Snapshot};
 use crate::watch::layout::GRID_CELL;
-use crate::watch::view::bar::{Shares, bar};
-use crate::watch::view::look::Look;
-use crate::watch::view::pen::Pen;
-use crate::watch::view::whole;
-
-/// Blank columns at the end of a cell.
-pub(super) const CELL_GAP: u16 = 2;
+use crate::watch::layout::gpus::CELL_GAP;
+use crate::watch::text::whole;
+use crate::watch::theme::Look;
 
 /// What the numbers of a grid are, above it.
 pub(super) fn cells_heading(
@@ -24,18 +22,6 @@ pub(super) fn cells_heading(
 ) {
     let text = format!("{}: {what}", sum(snapshot));
     Pen::new(buffer, area, 0).text(&text, look.heading());
-}
-
-/// Columns that the dense grid stands further right, which is as many as its last gap has: where there
-/// is no heading, the word of what the numbers are has room before the first index then, if that has one
-/// digit.
-pub(super) fn dense_indent(snapshot: &Snapshot, heading: Rect) -> u16 {
-    let is_short = snapshot.gpus.first().is_some_and(|gpu| gpu.index < 10);
-    if heading.is_empty() && is_short {
-        CELL_GAP
-    } else {
-        0
-    }
 }
 
 /// Lays GPUs out in cells, row by row, all of them `indent` further right.

@@ -5,10 +5,12 @@ use std::time::Duration;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::*;
+use crate::model::row::Me;
 use crate::rules::{Engine, RuleSet};
-use crate::watch::app::{Event, Me, Setup, update};
 use crate::watch::sample;
-use crate::watch::view::look::{Depth, Theme};
+use crate::watch::state::{Event, Setup};
+use crate::watch::theme::{Depth, Theme};
+use crate::watch::update::update;
 
 fn app(replay: Option<&str>, samples: u64) -> App {
     let setup = Setup {

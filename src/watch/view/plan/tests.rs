@@ -5,13 +5,16 @@ use std::time::Duration;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::*;
+use crate::model::row::Me;
 use crate::reclaim::Outcome;
 use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
-use crate::watch::app::{Event, Me, Setup, update};
 use crate::watch::hand::{News, Proposal, Stage};
+use crate::watch::layout::dialog::{of_plan, whom};
 use crate::watch::sample;
-use crate::watch::view::look::Depth;
+use crate::watch::state::{Event, Setup};
+use crate::watch::theme::Depth;
+use crate::watch::update::update;
 use crate::watch::view::tests::check;
 
 const SIZES: [(u16, u16); 3] = [(40, 10), (80, 24), (120, 40)];
@@ -155,23 +158,6 @@ fn what_is_carried_out_and_what_came_of_it() {
         update(&mut app, Event::Hand(News::Over { number, error }));
         press(&mut app, KeyCode::Char('x'));
         check(&format!("plan-over-{at}"), &app);
-    }
-}
-
-#[test]
-fn a_line_is_folded_where_it_began_and_cut_in_the_end() {
-    let line = format!("    {}", "word ".repeat(20));
-    let folded = fold(&line, 40);
-    assert!(folded[0].starts_with("    word") && folded[1].starts_with("      word"));
-    let long = fold(&"x".repeat(100_000), 40);
-    assert_eq!(long.len(), MOST_LINES + 1);
-    assert_eq!(fold("", 10), [""]);
-    for width in 0..20 {
-        for line in ["    日本語日本語", "        deep", "x"] {
-            for folded in fold(line, width) {
-                assert!(columns(&folded) <= width.max(1) + 1, "{width}: {folded:?}");
-            }
-        }
     }
 }
 

@@ -4,17 +4,13 @@ use std::borrow::Cow;
 
 use ratatui::style::Style;
 
-use super::command;
 use crate::model::snapshot::Process;
 use crate::units::{Bytes, Span};
 use crate::watch::column::Column;
+use crate::watch::command;
 use crate::watch::picture::{Subject, badge};
-use crate::watch::view::look::Look;
-use crate::watch::view::pen::{clean, columns};
-use crate::watch::view::{NOT_AVAILABLE, UNKNOWN};
-
-/// Columns of the command that stay beside the evidence of an unlisted process.
-const COMMAND_BESIDE: u16 = 16;
+use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, clean};
+use crate::watch::theme::Look;
 
 /// What a cell says, and how it looks.
 pub(super) fn cell<'a>(
@@ -95,35 +91,14 @@ pub(super) fn cell<'a>(
             Some(finding) => (Cow::Owned(badge(finding)), look.badge(finding.severity)),
             None => (Cow::Borrowed(""), look.plain()),
         },
-        Column::Command => match subject.process {
-            Ok(process) => {
-                let text = format!("{}{}", role(subject, width), command::brief(process, width));
-                (Cow::Owned(text), look.plain())
-            }
-            Err(reason) => {
-                let text = match subject.ended {
-                    Some(ended) => format!("ended: {}", command::brief(&ended.as_named(), width)),
-                    None => format!("unresolved: {}", clean(reason, width)),
-                };
-                (Cow::Owned(text), look.caution())
-            }
-        },
+        Column::Command => {
+            let style = match subject.process {
+                Ok(_) => look.plain(),
+                Err(_) => look.caution(),
+            };
+            (Cow::Owned(command::of_row(subject, width)), style)
+        }
     }
-}
-
-/// What a process is to the GPU where that is not what a row says by itself: unlisted, with the evidence
-/// where it leaves room for the command, or a part of the Multi-Process Service.
-fn role(subject: &Subject<'_>, width: u16) -> String {
-    if let Some(holding) = subject.holding() {
-        let evidence = format!("[{}] ", clean(&holding, width));
-        return if columns(&evidence) + COMMAND_BESIDE <= width {
-            evidence
-        } else {
-            "[unlisted] ".to_owned()
-        };
-    }
-    let role = subject.mps_role();
-    role.map_or_else(String::new, |role| format!("[{role}] "))
 }
 
 /// The command, behind the state of a process that has halted: where the column of states is folded

@@ -7,10 +7,14 @@ use crossterm::event::KeyCode;
 use super::super::tests::{check, hostile, render, showing, text};
 use super::*;
 use crate::model::process::Parent;
+use crate::model::row::Me;
 use crate::model::snapshot::Process;
 use crate::units::MIB;
-use crate::watch::app::{Event, Me, update};
+use crate::watch::layout::columns::{beyond, hit_column};
+use crate::watch::picture::Widths;
 use crate::watch::sample;
+use crate::watch::state::Event;
+use crate::watch::update::update;
 
 const SIZES: [(u16, u16); 5] = [(40, 10), (60, 15), (80, 24), (120, 40), (200, 60)];
 

@@ -7,7 +7,7 @@ use crate::history::testing::Scene;
 use crate::model::finding::{Finding, Kind};
 use crate::model::snapshot::PidNamespace;
 use crate::units::GIB;
-use crate::watch::page::About;
+use crate::watch::state::page::About;
 
 const PAGES: [(u16, u16); 3] = [(40, 10), (80, 24), (120, 40)];
 
@@ -96,8 +96,8 @@ fn the_marked_line_is_the_selected_finding() {
     press(&mut app, KeyCode::Tab);
     for key in [KeyCode::Down, KeyCode::End, KeyCode::Up, KeyCode::Home] {
         press(&mut app, key);
-        let (at, finding) = crate::watch::page::selected_finding(&app).unwrap();
-        let window = findings::window(&app).unwrap();
+        let (at, finding) = app.selected_finding().unwrap();
+        let window = crate::watch::layout::findings::window(&app).unwrap();
         let row = window.top + (at - window.first) as u16 * window.lines_each;
         let buffer = render(&app);
         let line: String = (0..120).map(|x| buffer[(x, row)].symbol()).collect();

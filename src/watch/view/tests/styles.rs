@@ -4,7 +4,7 @@
 use ratatui::style::Style;
 
 use super::*;
-use crate::watch::view::look::Theme;
+use crate::watch::theme::Theme;
 
 const DEPTHS: [(Depth, &str); 4] = [
     (Depth::Mono, "mono"),
@@ -31,7 +31,7 @@ fn everything() -> App {
     let mut app = app(80, 24);
     app.setup.replay = Some("old.jsonl".to_owned());
     app.courses = courses;
-    app.play.is_paused = true;
+    app.playback.is_paused = true;
     app.show(Picture::new(snapshot, findings, Vec::new(), |_, _| None));
     for key in ['j', ' ', 'j'] {
         update(

@@ -1,0 +1,136 @@
+//! The process table's columns: which have room, which lies under the mouse, and what of the rows and of
+//! their commands is out of sight.
+
+use crate::watch::column::Column;
+use crate::watch::command;
+use crate::watch::picture::Widths;
+use crate::watch::state::App;
+use crate::watch::text::columns;
+
+/// The column before the first, for the marks of rows.
+pub const GUTTER: u16 = 1;
+/// How far commands can be scrolled, whatever a process calls itself.
+const FARTHEST: u16 = 4096;
+
+/// The columns that have room, left to right, with their widths.
+pub fn chosen(widths: Widths, width: u16) -> Vec<(Column, u16)> {
+    let command_min = (width / 4).clamp(8, 40);
+    let mut room = width.saturating_sub(GUTTER);
+    let mut kept = Vec::with_capacity(Column::ALL.len());
+    for column in Column::BY_NEED {
+        let wanted = match column {
+            Column::Command => command_min,
+            column => column_width(column, widths),
+        };
+        // A column without anything to say takes no room.
+        if wanted == 0 {
+            continue;
+        }
+        if wanted + 1 > room {
+            break;
+        }
+        room -= wanted + 1;
+        kept.push((column, wanted));
+    }
+    let mut columns: Vec<(Column, u16)> = Vec::with_capacity(kept.len());
+    for column in Column::ALL {
+        columns.extend(kept.iter().filter(|(kept, _)| *kept == column));
+    }
+    if let Some((Column::Command, width)) = columns.last_mut() {
+        // No blank follows the last column.
+        *width += room + 1;
+    }
+    columns
+}
+
+/// The width of a column, where it has room.
+pub fn column_width(column: Column, widths: Widths) -> u16 {
+    match column {
+        Column::Gpu => widths.gpu,
+        Column::Pid => widths.pid,
+        Column::User => widths.user,
+        Column::Framework => widths.framework,
+        Column::Place => widths.place,
+        Column::Finding => widths.finding,
+        column => column.spec().width,
+    }
+}
+
+/// The column whose heading, or whose cells, lie at this column of the screen.
+pub fn hit_column(app: &App, x: u16) -> Option<Column> {
+    let area = app.layout()?.table_heading;
+    let widths = app.picture.as_ref()?.widths;
+    if x >= area.right() {
+        return None;
+    }
+    let mut left = x.checked_sub(area.x)?.checked_sub(GUTTER)?;
+    for (column, width) in chosen(widths, area.width) {
+        if left <= width {
+            return Some(column);
+        }
+        left -= width + 1;
+    }
+    None
+}
+
+/// How far the commands are scrolled away when they are scrolled on by `steps`: no further than the end
+/// of the longest one that is visible.
+pub fn scrolled_on(app: &App, steps: u16) -> u16 {
+    let (Some(picture), Some(layout)) = (&app.picture, app.layout()) else {
+        return app.scrolled;
+    };
+    let columns = chosen(picture.widths, layout.table.width);
+    let Some(&(Column::Command, width)) = columns.last() else {
+        return app.scrolled;
+    };
+    let height = usize::from(layout.table.height);
+    let visible = app.listing.lines.iter().skip(app.offset).take(height);
+    let longest = visible
+        .filter_map(|line| picture.subject(line.row))
+        .map(|subject| self::columns(&command::of_row(&subject, FARTHEST)))
+        .max();
+    let farthest = longest.unwrap_or(0).saturating_sub(width).min(FARTHEST);
+    app.scrolled
+        .saturating_add(steps)
+        .min(farthest.max(app.scrolled))
+}
+
+/// The column that the rows are sorted by, where it is folded away.
+pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
+    let widths = app.picture.as_ref()?.widths;
+    let column = app.choice.sort.column;
+    let shown = chosen(widths, width).iter().any(|(it, _)| *it == column);
+    (!shown).then(|| column.spec().title)
+}
+
+/// How many rows are marked, and which of the rows are visible where not all are: `2 marked  1-12 of 40`.
+pub fn beyond(app: &App, height: u16) -> String {
+    let mut parts = Vec::new();
+    if !app.tagged.is_empty() {
+        parts.push(marked(app));
+    }
+    let count = app.listing.lines.len();
+    if count > usize::from(height) {
+        let last = (app.offset + usize::from(height)).min(count);
+        parts.push(format!("{}-{last} of {count}", app.offset + 1));
+    }
+    parts.join("  ")
+}
+
+/// How many rows are marked; those that are hidden, or gone, are marked all the same.
+fn marked(app: &App) -> String {
+    let rows = app
+        .picture
+        .as_ref()
+        .map_or(&[][..], |picture| &picture.rows);
+    let lines = app.listing.lines.iter();
+    let seen = lines
+        .filter_map(|line| rows.get(line.row))
+        .filter(|row| app.tagged.contains(&row.key))
+        .count();
+    let count = app.tagged.len();
+    match count.saturating_sub(seen) {
+        0 => format!("{count} marked"),
+        unseen => format!("{count} marked, {unseen} not shown"),
+    }
+}

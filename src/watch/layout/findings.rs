@@ -1,0 +1,172 @@
+//! What the lower panel has to say, and which of the findings have room in it.
+//!
+//! A line each; where there is room for all of them twice, the sentence stands below the evidence.
+//! [`window`] says which of them are seen, and where.
+
+use crate::model::snapshot::Snapshot;
+use crate::watch::layout::Gpus;
+use crate::watch::picture::Picture;
+use crate::watch::state::{App, End, Focus};
+use crate::watch::text::{MESSAGE_CHARS, clean, date_and_time, wrap};
+
+/// From this width on, the sentence of each may stand below its evidence.
+const WIDE: u16 = 72;
+/// A panel that is lower has no title.
+const TITLED: u16 = 4;
+
+/// Which findings are seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    /// The first one, by its place.
+    pub first: usize,
+    /// How many.
+    pub shown: usize,
+    /// Lines that each takes.
+    pub lines_each: u16,
+    /// The row of the screen that the first one is on.
+    pub top: u16,
+}
+
+/// Whether the panel shows the list, and not the selected process.
+pub fn are_shown(app: &App) -> bool {
+    app.focus == Focus::Findings || app.subject().is_none()
+}
+
+/// Which findings are seen; `None` where the list is not on the screen.
+pub fn window(app: &App) -> Option<Window> {
+    let layout = app.layout()?;
+    let area = layout.status;
+    if !are_shown(app) {
+        return None;
+    }
+    let picture = app.picture.as_ref()?;
+    let mut used = u16::from(area.height >= TITLED);
+    for (text, limit) in alarms(app) {
+        let room = area.height.saturating_sub(used).min(limit);
+        used += wrap(&text, area.width, usize::from(room)).len() as u16;
+    }
+    let room = area.height.saturating_sub(used);
+    let has_notes = notes(picture, Some(layout.gpu_form)).next().is_some();
+    Some(fit(app, picture, area.width, room, has_notes).at(area.y + used))
+}
+
+/// The finding on a row of the screen, by its place.
+pub fn at_row(app: &App, row: u16) -> Option<usize> {
+    let window = window(app)?;
+    let line = row.checked_sub(window.top)?;
+    let at = usize::from(line / window.lines_each);
+    (at < window.shown).then_some(window.first + at)
+}
+
+impl Window {
+    fn at(self, top: u16) -> Self {
+        Self { top, ..self }
+    }
+}
+
+/// Chooses what has room on so many lines.
+pub fn fit(app: &App, picture: &Picture, width: u16, room: u16, has_notes: bool) -> Window {
+    let count = picture.findings.len();
+    let room = usize::from(room);
+    // A line is kept for the notes where there is more than one.
+    let kept = usize::from(has_notes && room > 1);
+    let twice = width >= WIDE && count * 2 + kept <= room;
+    let mut shown = count.min(room - kept);
+    if shown < count && room > 2 && !has_title(app) {
+        // And one for what does not fit, where no title says it.
+        shown -= 1;
+    }
+    let selected = match app.focus {
+        Focus::Findings => app.selected_finding().map(|(at, _)| at),
+        Focus::Table => None,
+    };
+    let first = selected.map_or(app.findings_offset, |at| {
+        app.findings_offset
+            .clamp((at + 1).saturating_sub(shown), at)
+    });
+    Window {
+        first: first.min(count - shown),
+        shown,
+        lines_each: if twice { 2 } else { 1 },
+        top: 0,
+    }
+}
+
+/// Whether the panel has a line for its title.
+pub fn has_title(app: &App) -> bool {
+    app.layout()
+        .is_some_and(|layout| layout.status.height >= TITLED)
+}
+
+/// What is wrong with the samples themselves, each with the lines that it may take.
+pub fn alarms(app: &App) -> Vec<(String, u16)> {
+    let mut alarms = Vec::new();
+    if let Some(End::Failed(error)) = &app.end {
+        let text = format!("no more samples: {}", clean(error, MESSAGE_CHARS));
+        alarms.push((text, 2));
+    }
+    if let (Some(picture), true) = (&app.picture, app.is_overdue()) {
+        let (_, time) = date_and_time(picture.snapshot.time);
+        let text = format!("the driver does not answer; all of this is from {time} UTC");
+        alarms.push((text, 1));
+    }
+    alarms
+}
+
+/// What could not be read, what is not available, and what could not be decided yet.
+pub fn notes(picture: &Picture, form: Option<Gpus>) -> impl Iterator<Item = String> {
+    let errors = &picture.snapshot.errors;
+    let unread = errors.first().map(|error| {
+        let call = clean(&error.call, 200);
+        // What happened comes before the name of the call, which few know and which is cut first.
+        let place = error
+            .gpu
+            .map_or_else(|| call.clone().into_owned(), |index| format!("GPU {index}"));
+        let call = error.gpu.map_or_else(String::new, |_| format!(" ({call})"));
+        let more = match errors.len() {
+            1 => String::new(),
+            count => format!(" (and {} more)", count - 1),
+        };
+        format!(
+            "could not read {place}: {}{call}{more}",
+            clean(&error.error, 400)
+        )
+    });
+    let undecided = picture.undecided.iter().map(|undecided| {
+        format!(
+            "not decided yet: {}: {}",
+            clean(&undecided.rule, 100),
+            clean(&undecided.reason, 400)
+        )
+    });
+    let unavailable = unavailable(&picture.snapshot, form);
+    unread.into_iter().chain(unavailable).chain(undecided)
+}
+
+/// Why figures are not to be had, each reason once; and that a hidden holder may not have been seen,
+/// where there is memory that nobody holds.
+fn unavailable(snapshot: &Snapshot, form: Option<Gpus>) -> Vec<String> {
+    let told = form.is_some_and(Gpus::has_words);
+    let mut notes: Vec<String> = Vec::new();
+    for gpu in &snapshot.gpus {
+        for (what, reason) in [
+            ("memory", &gpu.memory_unavailable),
+            ("memory of processes", &gpu.process_memory_unavailable),
+        ] {
+            // A GPU's own line tells it already.
+            let Some(reason) = reason.as_ref().filter(|_| !told || what != "memory") else {
+                continue;
+            };
+            let text = format!("{what} n/a: {}", clean(reason, 400));
+            if !notes.iter().any(|note| note.ends_with(&text)) {
+                notes.push(format!("GPU {}: {text}", gpu.index));
+            }
+        }
+    }
+    let gpus = snapshot.gpus.iter();
+    let mut balances = gpus.filter_map(|gpu| snapshot.balance(gpu));
+    if balances.any(|balance| balance.notable_bytes().is_some()) {
+        notes.extend(snapshot.host.unread_text());
+    }
+    notes
+}

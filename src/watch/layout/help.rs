@@ -1,0 +1,200 @@
+//! The help's lines, and where they stand: the keys from the very table that handles them, then what is
+//! typed, clicked and meant.
+//!
+//! It flows in as many columns as the width has room for, and nothing in it is cut: what is too long
+//! for its column goes on in the next line.
+
+use ratatui::layout::Rect;
+
+use super::FOLDS;
+use crate::model::field::FIELDS;
+use crate::watch::column::Column;
+use crate::watch::keys::{Context, GROUPS, Group};
+use crate::watch::text::{FREE, HELD, RESERVED, UNATTRIBUTED, UNTOLD, wrap};
+
+/// How what can be typed after `/` is put together; the terms follow, from their own table.
+pub const FILTER: [(&str, &str); 5] = [
+    ("train.py", "a word: pid, user, command, notebook, finding"),
+    ("user:ann gpu:0", "all of them have to fit"),
+    ("user:ann,bob", "one of them has to fit"),
+    (
+        "idle>10m mem>4GiB",
+        "figures; what is not known fits nothing",
+    ),
+    ("!gpu:0", "whatever does not fit"),
+];
+
+/// What the mouse does.
+pub const MOUSE: [(&str, &str); 6] = [
+    ("heading", "sort by it; again turns the order around"),
+    ("row", "select; twice explains"),
+    ("GPU", "filter by it; again lifts that"),
+    ("key below", "does what the key does"),
+    ("wheel", "scrolls what lies under it"),
+    ("Shift", "held, the terminal selects text"),
+];
+
+/// What the marks mean.
+pub const MARKS: [(&str, &str); 12] = [
+    (HELD, "memory that processes hold"),
+    (UNATTRIBUTED, "used, but by no process that can be seen"),
+    (UNTOLD, "used; by whom is not known"),
+    (RESERVED, "reserved by the driver"),
+    (FREE, "free"),
+    ("—", "not known; 0 is an observed zero"),
+    ("n/a", "this GPU or driver does not tell it"),
+    ("0:3", "device 3 of GPU 0, under MIG"),
+    (
+        "unlisted",
+        "holds a GPU's device file; NVML does not list it",
+    ),
+    ("stale 7s", "the GPU has not answered for so long"),
+    ("~", "the last known value of such a GPU"),
+    ("unresolved", "who is behind this pid could not be told"),
+];
+
+/// Terminal columns that keys and marks take.
+pub const LABEL: u16 = 17;
+/// Terminal columns of text that a column of the help is worth having for.
+const TEXT: u16 = 34;
+/// Blanks before each column of the help, and after it.
+pub const GAP: u16 = 1;
+/// More columns than this are harder to read than to scroll.
+const MOST_COLUMNS: u16 = 3;
+
+/// A line of the help.
+#[derive(Debug)]
+pub struct Line {
+    /// A heading where there is no text, a key, a mark.
+    pub label: String,
+    /// What it means; `None` of a heading.
+    pub text: Option<String>,
+}
+
+/// The help as it stands on a screen of one width.
+#[derive(Debug)]
+pub struct HelpPage {
+    /// Its columns, left to right.
+    pub columns: Vec<Vec<Line>>,
+    /// Of each column.
+    pub width: u16,
+}
+
+impl HelpPage {
+    /// The help of `context` on a screen of this width.
+    pub fn new(context: Context, width: u16) -> Self {
+        let count = (width / (GAP + LABEL + 1 + TEXT)).clamp(1, MOST_COLUMNS);
+        let width = width / count;
+        let blocks = blocks(context, width.saturating_sub(2 * GAP + LABEL + 1));
+        Self {
+            columns: flow(blocks, usize::from(count)),
+            width,
+        }
+    }
+
+    /// Lines of its longest column.
+    pub fn height(&self) -> usize {
+        self.columns.iter().map(Vec::len).max().unwrap_or_default()
+    }
+}
+
+/// The help's parts, each with its heading and a blank after it, in lines of so much text. What was
+/// open comes first.
+fn blocks(context: Context, width: u16) -> Vec<Vec<Line>> {
+    let mut blocks = Vec::new();
+    let mut block = |title: &str, lines: &mut dyn Iterator<Item = (String, &str)>| {
+        let mut block = vec![Line {
+            label: title.to_owned(),
+            text: None,
+        }];
+        for (mut label, text) in lines {
+            for text in wrap(text, width, usize::MAX) {
+                let text = Some(text.into_owned());
+                let label = std::mem::take(&mut label);
+                block.push(Line { label, text });
+            }
+        }
+        block.push(Line {
+            label: String::new(),
+            text: None,
+        });
+        blocks.push(block);
+    };
+    let (own, others): (Vec<&Group>, Vec<&Group>) =
+        GROUPS.iter().partition(|it| it.context == context);
+    for group in own.into_iter().chain(others) {
+        let bindings = group.bindings.iter();
+        let mut lines = bindings.map(|it| (it.label.to_owned(), it.does));
+        block(group.title, &mut lines);
+    }
+    let mut letters = Column::ALL.into_iter().map(|column| {
+        let spec = column.spec();
+        (spec.letter.to_string(), spec.title)
+    });
+    block("After o: sort by (capitals: reversed)", &mut letters);
+    let terms = FIELDS.map(|field| (field.example, field.meaning));
+    let filter = [&FILTER[..], &terms].concat();
+    for (title, table) in [
+        ("After /: show only", &filter[..]),
+        ("The mouse", &MOUSE),
+        ("When the screen is small", &FOLDS),
+        ("Marks", &MARKS),
+    ] {
+        let mut lines = table.iter().map(|(mark, text)| ((*mark).to_owned(), *text));
+        block(title, &mut lines);
+    }
+    blocks
+}
+
+/// Puts the parts below each other into at most `count` columns, as low as that can be; each part
+/// stays whole, and in its order.
+fn flow(mut blocks: Vec<Vec<Line>>, count: usize) -> Vec<Vec<Line>> {
+    let columns_at = |height: usize| {
+        let mut columns = 1;
+        let mut used = 0;
+        for block in &blocks {
+            if used > 0 && used + block.len() > height {
+                columns += 1;
+                used = 0;
+            }
+            used += block.len();
+        }
+        columns
+    };
+    let least = blocks.iter().map(Vec::len).max().unwrap_or_default();
+    let all: usize = blocks.iter().map(Vec::len).sum();
+    let height = (least..all)
+        .find(|&height| columns_at(height) <= count)
+        .unwrap_or(all);
+    let mut columns: Vec<Vec<Line>> = vec![Vec::new()];
+    for block in blocks.drain(..) {
+        let last = columns.last().map_or(0, Vec::len);
+        if last > 0 && last + block.len() > height {
+            columns.push(Vec::new());
+        }
+        if let Some(column) = columns.last_mut() {
+            column.extend(block);
+        }
+    }
+    // No blank follows the last part of a column.
+    for column in &mut columns {
+        column.pop();
+    }
+    columns
+}
+
+/// The part of the screen that is not the line of how to leave.
+pub fn body(area: Rect) -> Rect {
+    let foot = u16::from(area.height > 1);
+    Rect {
+        height: area.height - foot,
+        ..area
+    }
+}
+
+/// The line that the help of `context` starts with when it is scrolled down to its end.
+pub fn last_line(context: Context, area: Rect) -> u16 {
+    let height = HelpPage::new(context, area.width).height();
+    let last = height.saturating_sub(usize::from(body(area).height));
+    u16::try_from(last).unwrap_or(u16::MAX)
+}

@@ -1,0 +1,518 @@
+//! Which panel gets which part of the screen, and what folds first when it is small.
+//!
+//! A pure function of the size, of what there is to show and of what was asked for, so that the state can
+//! know the height of the table that `view` draws. Where things stand inside a panel is in the files here, one
+//! for each; the mouse and the view read it from there. What folds, from what goes first to what goes last:
+//!
+//! | where | what |
+//! |---|---|
+//! | below 45, 30, 20 and 14 rows | the findings: 9 lines, then 7, 4, 2 and 1 |
+//! | where the GPUs take more than their half | lines of the charts in their cards, down to [`CHART_ROWS_MIN`] |
+//! | | the cards: a line for each GPU, and one for each MIG device |
+//! | | the MIG devices' lines, all of them |
+//! | | the GPUs' lines: a grid, then a dense grid, then one line for all |
+//! | below 20 rows | the GPUs' heading, and the blank line above the table |
+//! | below [`ROWS_MIN`] rows or [`COLUMNS_MIN`] columns | all panels: the essentials in words |
+//!
+//! The header, [`TABLE_ROWS_MIN`] rows of the table with its heading, a line of findings and the keys
+//! stand as long as there are panels. The GPUs' half is of what header, heading, findings and keys leave;
+//! it is more where a person asked for a form that needs more.
+//!
+//! The help says it in fewer words: [`FOLDS`].
+//!
+//! Rows that the table leaves blank go to the findings; a few of them change hands at a time, so that
+//! the panels do not move with every process that comes or goes.
+
+pub mod columns;
+pub mod dialog;
+pub mod findings;
+mod form;
+pub mod gpus;
+pub mod help;
+pub mod hints;
+pub mod page;
+
+use ratatui::layout::Rect;
+
+pub use form::{
+    CARD_GAP, CARD_LINES, CHART_ROWS_MAX, CHART_ROWS_MIN, DENSE_CELL, Form, GRID_CELL, Gpus,
+};
+
+/// What gives way on a small screen, and how, as the help says it.
+pub const FOLDS: [(&str, &str); 4] = [
+    ("findings", "from 9 lines to one"),
+    ("GPUs", "cards, a line each, a grid, numbers, one line"),
+    ("columns", "from the framework to the user"),
+    ("below 40x10", "the essentials in words"),
+];
+
+/// Below this many columns only the essentials are shown.
+pub const COLUMNS_MIN: u16 = 40;
+/// Below this many rows only the essentials are shown.
+pub const ROWS_MIN: u16 = 10;
+/// The rows that the table keeps whatever the number of GPUs.
+pub const TABLE_ROWS_MIN: u16 = 5;
+/// The rows that it keeps while the keys move in the findings.
+const TABLE_ROWS_ASIDE: u16 = 3;
+/// Lines that say of a selected process what is to be said, in most cases.
+const DETAILS: usize = 9;
+/// Rows of the table that change hands at once.
+const STEP: usize = 4;
+
+/// What there is to show, and what was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Needs {
+    /// How many GPUs there are.
+    pub gpus: usize,
+    /// MIG devices of all of them.
+    pub parts: usize,
+    /// MIG devices of the GPU that has the most.
+    pub parts_most: usize,
+    /// Lines of the table; `None` where nothing is known yet.
+    pub table: Option<usize>,
+    /// Lines that findings and notes have to say.
+    pub findings: usize,
+    /// Whether the keys move in the findings.
+    pub is_in_findings: bool,
+    /// How the GPUs are to be shown; `None` leaves it to the room that there is.
+    pub form: Option<Form>,
+}
+
+/// The panels' places.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// Host, versions, clock, age.
+    pub header: Rect,
+    /// What the GPUs' numbers mean; empty on a low screen and above cards.
+    pub gpu_heading: Rect,
+    /// The GPUs.
+    pub gpus: Rect,
+    /// How they are shown there.
+    pub gpu_form: Gpus,
+    /// What limits the process table, and blank where nothing does; empty on a low screen.
+    pub table_limits: Rect,
+    /// The process table's heading.
+    pub table_heading: Rect,
+    /// Its rows.
+    pub table: Rect,
+    /// The findings, or what is known of the selected process.
+    pub status: Rect,
+    /// The keys.
+    pub hints: Rect,
+}
+
+impl Layout {
+    /// Divides `area`; `None` where it is too small for panels.
+    pub fn new(area: Rect, needs: &Needs) -> Option<Self> {
+        if area.width < COLUMNS_MIN || area.height < ROWS_MIN {
+            return None;
+        }
+        let roomy = area.height >= 20;
+        let status = status_rows(area.height);
+        // Header, table heading and hints stand always.
+        let rest = area.height - 3 - status;
+        let extra = if roomy { 2 } else { 0 };
+        let most = rest.saturating_sub(TABLE_ROWS_MIN + extra).max(1);
+        let (gpu_form, gpu_rows) = form::gpu_form(area, most, most.min(rest / 2).max(1), needs);
+        let heading = match gpu_form {
+            // Cards say what their numbers are.
+            Gpus::Cards { .. } => false,
+            // Numbers in a grid have no units beside them; they need their heading more.
+            Gpus::Grid | Gpus::Dense => roomy || rest - gpu_rows > TABLE_ROWS_MIN,
+            Gpus::Lines | Gpus::Sum => roomy,
+        };
+        let (heading, blank) = (u16::from(heading), u16::from(roomy));
+        // What the findings do not take is the table's.
+        let rest = area.height - 3 - heading - gpu_rows - blank;
+        let status = shared(rest, status, needs);
+
+        let mut top = area.y;
+        let mut take = |height: u16| {
+            let rect = Rect::new(area.x, top, area.width, height);
+            top += height;
+            rect
+        };
+        let header = take(1);
+        let gpu_heading = take(heading);
+        let gpus = take(gpu_rows);
+        let table_limits = take(blank);
+        let table_heading = take(1);
+        let table = take(rest - status);
+        let status = take(status);
+        let hints = take(1);
+        Some(Self {
+            header,
+            gpu_heading,
+            gpus,
+            gpu_form,
+            table_limits,
+            table_heading,
+            table,
+            status,
+            hints,
+        })
+    }
+}
+
+/// The rows of the findings where neither they nor the table are short of any.
+fn status_rows(height: u16) -> u16 {
+    match height {
+        0..14 => 1,
+        14..20 => 2,
+        20..30 => 4,
+        30..45 => 7,
+        _ => 9,
+    }
+}
+
+/// How many of the `rest` rows of table and findings are the findings', where `usual` are theirs.
+fn shared(rest: u16, usual: u16, needs: &Needs) -> u16 {
+    // A title comes before them.
+    let said = needs.findings.saturating_add(1);
+    let table = usize::from(rest - usual);
+    let lines = needs.table.unwrap_or(table);
+    let rows = if lines > table {
+        match needs.findings {
+            // What is said of a selected process fits in half of them.
+            0 => usual.min(usual / 2 + 1),
+            _ => usual,
+        }
+    } else {
+        let used = lines.div_ceil(STEP).saturating_mul(STEP);
+        let used = used.clamp(usize::from(TABLE_ROWS_MIN), table) as u16;
+        at_most(said.max(DETAILS), rest - used).max(usual)
+    };
+    if needs.is_in_findings {
+        rows.max(at_most(said, rest.saturating_sub(TABLE_ROWS_ASIDE)))
+    } else {
+        rows
+    }
+}
+
+fn at_most(wanted: usize, most: u16) -> u16 {
+    wanted.min(usize::from(most)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::column::Column;
+
+    const FORMS: [Option<Form>; 4] = [
+        None,
+        Some(Form::Cards),
+        Some(Form::Lines),
+        Some(Form::Compact),
+    ];
+
+    fn layout(width: u16, height: u16, needs: Needs) -> Option<Layout> {
+        Layout::new(Rect::new(0, 0, width, height), &needs)
+    }
+
+    fn gpus(gpus: usize) -> Needs {
+        Needs {
+            gpus,
+            ..Needs::default()
+        }
+    }
+
+    /// Whether the panels fill the screen without overlap, and the table keeps its rows.
+    fn check(width: u16, height: u16, needs: Needs) {
+        let Some(layout) = layout(width, height, needs) else {
+            assert!(width < COLUMNS_MIN || height < ROWS_MIN);
+            return;
+        };
+        let mut top = 0;
+        for panel in [
+            layout.header,
+            layout.gpu_heading,
+            layout.gpus,
+            layout.table_heading,
+            layout.table,
+            layout.status,
+            layout.hints,
+        ] {
+            assert!(panel.y >= top && panel.width == width, "{layout:?}");
+            top = panel.bottom();
+        }
+        assert_eq!(top, height, "{layout:?}");
+        let least = match needs.is_in_findings {
+            true => TABLE_ROWS_ASIDE,
+            false => TABLE_ROWS_MIN,
+        };
+        assert!(layout.table.height >= least, "{layout:?} {needs:?}");
+        assert!(layout.status.height >= 1 && layout.gpus.height >= 1);
+        if let Gpus::Cards { across, height } = layout.gpu_form {
+            let down = needs.gpus.div_ceil(usize::from(across));
+            assert_eq!(usize::from(layout.gpus.height), down * usize::from(height));
+            assert!(height >= CARD_LINES + CHART_ROWS_MIN + needs.parts_most as u16);
+        }
+    }
+
+    #[test]
+    fn panels_fill_the_screen_without_overlap_at_every_size() {
+        for width in 0..=220 {
+            for height in 0..=70 {
+                for (at, (gpus, parts)) in [(0, 0), (1, 7), (2, 3), (8, 56), (64, 3), (1000, 0)]
+                    .into_iter()
+                    .enumerate()
+                {
+                    let seed = usize::from(width) + usize::from(height) + at;
+                    let needs = Needs {
+                        gpus,
+                        parts,
+                        parts_most: parts.min(7),
+                        table: [None, Some(0), Some(9), Some(1000)][seed % 4],
+                        findings: [0, 1, 40, usize::MAX][seed / 4 % 4],
+                        is_in_findings: seed % 3 == 0,
+                        form: FORMS[seed % 4],
+                    };
+                    check(width, height, needs);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn panels_fill_some_screens_without_overlap_whatever_is_needed() {
+        for (width, height) in [(40, 10), (60, 15), (80, 24), (120, 40), (200, 60)] {
+            for form in FORMS {
+                for gpus in [0, 1, 2, 4, 8, 64] {
+                    for table in [None, Some(0), Some(7), Some(1000)] {
+                        for findings in [0, 1, 8, 40] {
+                            for is_in_findings in [false, true] {
+                                let needs = Needs {
+                                    gpus,
+                                    parts: gpus / 2,
+                                    parts_most: gpus.min(1),
+                                    table,
+                                    findings,
+                                    is_in_findings,
+                                    form,
+                                };
+                                check(width, height, needs);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_help_says_what_folds() {
+        let [findings, gpus, columns, below] = FOLDS;
+        let most = status_rows(u16::MAX);
+        assert_eq!(findings.1, format!("from {most} lines to one"));
+        assert_eq!(status_rows(ROWS_MIN), 1);
+        assert_eq!(below.0, format!("below {COLUMNS_MIN}x{ROWS_MIN}"));
+
+        let forms: Vec<&str> = gpus.1.split(", ").collect();
+        let mut seen = vec![false; forms.len()];
+        for count in 1..300 {
+            let needs = self::gpus(count);
+            let mut last = 0;
+            for height in (ROWS_MIN..80).rev() {
+                if height == 19 || status_rows(height) < status_rows(height + 1) {
+                    // What others have given up is theirs.
+                    last = 0;
+                }
+                let word = match layout(120, height, needs).unwrap().gpu_form {
+                    Gpus::Cards { .. } => "cards",
+                    Gpus::Lines => "a line each",
+                    Gpus::Grid => "a grid",
+                    Gpus::Dense => "numbers",
+                    Gpus::Sum => "one line",
+                };
+                let at = forms.iter().position(|form| *form == word).unwrap();
+                assert!(at >= last, "{count} GPUs, {height} rows: {word}");
+                (seen[at], last) = (true, at);
+            }
+        }
+        assert_eq!(seen, [true; 5]);
+
+        let is_named = |column: &Column| columns.1.contains(&column.spec().title.to_lowercase());
+        let in_turn = || Column::BY_NEED.into_iter().rev();
+        let named: Vec<Column> = in_turn().filter(is_named).collect();
+        assert_eq!(named, [Column::Framework, Column::User]);
+        assert_eq!(in_turn().next(), Some(Column::Framework));
+    }
+
+    #[test]
+    fn gpus_compact_before_the_table_suffers() {
+        let form = |width, height, count| Some(layout(width, height, gpus(count))?.gpu_form);
+        assert_eq!(form(80, 24, 8), Some(Gpus::Lines));
+        assert_eq!(form(60, 15, 8), Some(Gpus::Grid));
+        assert_eq!(form(80, 24, 64), Some(Gpus::Dense));
+        assert_eq!(form(200, 60, 64), Some(Gpus::Grid));
+        assert_eq!(form(40, 10, 64), Some(Gpus::Sum));
+        assert_eq!(form(39, 60, 1), None);
+        let lines = |height, parts| {
+            let needs = Needs {
+                parts,
+                parts_most: parts,
+                form: Some(Form::Lines),
+                ..gpus(1)
+            };
+            let layout = layout(80, height, needs)?;
+            Some((layout.gpu_form, layout.gpus.height))
+        };
+        assert_eq!(lines(24, 2), Some((Gpus::Lines, 3)));
+        assert_eq!(
+            lines(15, 7),
+            Some((Gpus::Lines, 1)),
+            "parts go before the table"
+        );
+    }
+
+    /// How far the GPUs are folded, in the order of the table above.
+    fn folded(layout: &Layout, needs: &Needs) -> usize {
+        match layout.gpu_form {
+            Gpus::Cards { height, .. } => usize::from(CHART_ROWS_MAX + 9 - height.min(17)),
+            Gpus::Lines if usize::from(layout.gpus.height) > needs.gpus => 20,
+            Gpus::Lines => 21,
+            Gpus::Grid => 22,
+            Gpus::Dense => 23,
+            Gpus::Sum => 24,
+        }
+    }
+
+    #[test]
+    fn panels_fold_in_the_order_that_is_stated() {
+        let needs = Needs {
+            parts: 4,
+            parts_most: 1,
+            table: Some(1000),
+            findings: 1000,
+            form: Some(Form::Cards),
+            ..gpus(16)
+        };
+        // Where the findings fold, the GPUs have a few rows more again.
+        let mut met = Vec::new();
+        for rows in [45..=500, 30..=44, 20..=29, 14..=19, ROWS_MIN..=13] {
+            let layouts = rows.rev().filter_map(|rows| layout(60, rows, needs));
+            let stages: Vec<usize> = layouts.map(|it| folded(&it, &needs)).collect();
+            assert!(stages.is_sorted(), "what was folded came back: {stages:?}");
+            met.extend(stages);
+        }
+        met.sort_unstable();
+        met.dedup();
+        let charts = usize::from(CHART_ROWS_MAX - CHART_ROWS_MIN) + 1;
+        assert_eq!(met.len(), charts + 5, "each stage is met: {met:?}");
+
+        for (rows, findings, heading) in [
+            (46, 9, 1),
+            (45, 9, 1),
+            (44, 7, 1),
+            (30, 7, 1),
+            (29, 4, 1),
+            (20, 4, 1),
+            (19, 2, 0),
+            (14, 2, 0),
+            (13, 1, 0),
+            (ROWS_MIN, 1, 0),
+        ] {
+            let lines = Needs {
+                form: Some(Form::Lines),
+                gpus: 1,
+                ..needs
+            };
+            let layout = layout(COLUMNS_MIN, rows, lines).unwrap();
+            let blank = layout.table_heading.y - layout.gpus.bottom();
+            assert_eq!(
+                (layout.status.height, layout.gpu_heading.height, blank),
+                (findings, heading, heading),
+                "{rows}"
+            );
+        }
+        assert_eq!(layout(COLUMNS_MIN, ROWS_MIN - 1, needs), None);
+        assert_eq!(layout(COLUMNS_MIN - 1, ROWS_MIN, needs), None);
+    }
+
+    #[test]
+    fn a_few_gpus_have_cards_where_there_is_room_and_more_where_one_asks() {
+        let form = |width, height, count, form| {
+            let needs = Needs {
+                form,
+                ..gpus(count)
+            };
+            Some(layout(width, height, needs)?.gpu_form)
+        };
+        let cards = |across, height| Some(Gpus::Cards { across, height });
+        assert_eq!(form(80, 24, 1, None), cards(1, 8));
+        assert_eq!(form(120, 40, 2, None), cards(2, 12));
+        assert_eq!(
+            form(80, 24, 2, None),
+            Some(Gpus::Lines),
+            "one below the other"
+        );
+        assert_eq!(form(80, 15, 1, None), Some(Gpus::Lines));
+        assert_eq!(form(200, 60, 0, None), Some(Gpus::Lines));
+        assert_eq!(form(200, 60, 8, None), Some(Gpus::Lines));
+        assert_eq!(form(200, 60, 8, Some(Form::Cards)), cards(3, 8));
+        assert_eq!(
+            form(200, 60, 4, Some(Form::Cards)),
+            cards(2, 12),
+            "none stands alone"
+        );
+        assert_eq!(form(80, 24, 8, Some(Form::Cards)), Some(Gpus::Lines));
+        assert_eq!(form(120, 40, 1, Some(Form::Lines)), Some(Gpus::Lines));
+        let compact = |count| form(80, 24, count, Some(Form::Compact));
+        assert_eq!(compact(1), Some(Gpus::Lines));
+        assert_eq!(compact(3), Some(Gpus::Grid));
+        assert_eq!(compact(8), Some(Gpus::Dense));
+        assert_eq!(compact(9), Some(Gpus::Sum));
+    }
+
+    #[test]
+    fn findings_grow_into_blank_rows_and_shrink_where_they_have_nothing_to_say() {
+        let rows = |height, lines, findings, is_in_findings| {
+            let needs = Needs {
+                table: Some(lines),
+                findings,
+                is_in_findings,
+                ..gpus(8)
+            };
+            layout(80, height, needs).map(|layout| layout.status.height)
+        };
+        assert_eq!(rows(24, 100, 3, false), Some(4));
+        assert_eq!(rows(24, 100, 0, false), Some(3));
+        assert_eq!(rows(30, 3, 3, false), Some(9));
+        assert_eq!(rows(40, 3, 20, false), Some(21));
+        assert_eq!(
+            rows(10, 100, 8, true),
+            Some(3),
+            "while the keys move in them"
+        );
+        for height in ROWS_MIN..70 {
+            for lines in [0, 5, 17, 100] {
+                for asked in [false, true] {
+                    let grown = (0..60).map(|findings| rows(height, lines, findings, asked));
+                    assert!(grown.is_sorted(), "more to say, more room");
+                }
+                let free = |lines| rows(height, lines, 9, false);
+                assert!(free(lines + 1) <= free(lines), "less blank, less room");
+                assert!(rows(height, lines, 9, false) <= rows(height, lines, 9, true));
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_more_or_less_moves_no_panel() {
+        let at = |lines| {
+            let needs = Needs {
+                table: Some(lines),
+                findings: 20,
+                ..gpus(4)
+            };
+            layout(120, 40, needs)
+        };
+        for lines in 1..40 {
+            let same = at(lines) == at(lines + 1);
+            assert!(
+                same || lines % STEP == 0 || lines < usize::from(TABLE_ROWS_MIN),
+                "{lines}"
+            );
+        }
+    }
+}

@@ -1,0 +1,582 @@
+//! The state of the screen, and its parts.
+//!
+//! Pure data: it draws nothing, reads no clock and starts nothing; time comes with the [`Event`]s, and what
+//! must be done comes back as an [`Effect`]. What an event does to it is in `update/`; where it stands on
+//! the screen in `layout/`; what it looks like in `view/`.
+
+pub mod dialog;
+pub mod page;
+pub mod playback;
+pub mod prompt;
+pub mod timeline;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossterm::event::{KeyEvent, MouseEvent};
+use ratatui::layout::Rect;
+
+use self::dialog::Reaping;
+use self::page::Page;
+use self::playback::Playback;
+use self::prompt::{Former, Prompt};
+use self::timeline::Timeline;
+use super::Control;
+use super::hand::{Ask, News};
+use super::keys::Context;
+use super::layout::{Form, Layout, Needs};
+use super::listing::{Choice, Listing};
+use super::picture::{Picture, RowKey, Sort, Subject};
+use super::theme::{Depth, Theme};
+use crate::history::memory_series::Courses;
+use crate::model::finding::Finding;
+use crate::model::row::Me;
+use crate::model::{Identity, Snapshot, Time};
+use crate::rules::Engine;
+
+/// Why a key does nothing before the first sample.
+pub(super) const NOTHING_SEEN: &str = "there is no sample so far";
+/// Why a key about the findings does nothing.
+pub(super) const NOTHING_FOUND: &str = "nothing was found";
+/// Why a key about the selected finding does nothing.
+pub(super) const NO_FINDING: &str = "no finding is selected; j or k selects one";
+/// Why x does nothing about a process that is no more.
+pub(super) const GONE: &str = "the process is gone; there is nobody to end";
+/// And about one that the table does not show.
+pub(super) const HIDDEN: &str = "the table does not show the process; show all, then press x again";
+
+/// Everything that can happen.
+#[derive(Debug)]
+pub enum Event {
+    /// A key.
+    Key(KeyEvent),
+    /// The mouse.
+    Mouse {
+        /// Time since the screen started.
+        now: Duration,
+        /// What it did, and where.
+        event: MouseEvent,
+    },
+    /// The terminal has this many columns and rows now.
+    Resize(u16, u16),
+    /// The next sample came, `now` after the start of the screen.
+    Snapshot {
+        /// Time since the screen started.
+        now: Duration,
+        /// What was observed.
+        snapshot: Box<Snapshot>,
+        /// Whether more follow at once, so that this one need not be shown.
+        is_passing: bool,
+    },
+    /// The recording begins again: what was seen of it is forgotten.
+    SourceRewound,
+    /// So many percent of the recording have been read.
+    SourceRead(u8),
+    /// The recording is over.
+    SourceEnded,
+    /// Nothing more can come, and why.
+    SourceFailed(String),
+    /// Time passed: the sample's age may read differently.
+    Tick {
+        /// Time since the screen started.
+        now: Duration,
+    },
+    /// A signal was sent to gpumem.
+    Signal(i32),
+    /// Something came of what was asked of the hand.
+    Hand(News),
+    /// What is so now has been drawn.
+    Drawn,
+}
+
+/// What the loop has to do.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Effect {
+    /// Draw what changed.
+    Draw,
+    /// Draw everything again.
+    Repaint,
+    /// Have the terminal's whole job stopped, as it does itself where Ctrl-Z is not taken.
+    Suspend,
+    /// Give the terminal back and stop.
+    Stop,
+    /// Take the terminal again and draw everything.
+    Resume,
+    /// End.
+    Quit,
+    /// Give the terminal back and end as by this signal.
+    Die(i32),
+    /// End: nothing was ever seen, and why.
+    Fail(String),
+    /// Have the source do this, and draw what changed.
+    Control(Control),
+    /// Have the hand do this, and draw what changed.
+    Hand(Ask),
+}
+
+/// What the keys act on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// The table and the findings.
+    Main,
+    /// The help, scrolled down by so many lines; [`App::help_over`] is below it.
+    Help(u16),
+    /// The next letter names a column to sort by.
+    ChooseSort,
+    /// What is being typed.
+    Prompt(Prompt),
+    /// The page of explanation, [`App::page`].
+    Page,
+    /// The plan, or what is being done by it, [`App::reaping`].
+    Plan,
+}
+
+/// Which of the panels the keys move in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Focus {
+    /// The process table.
+    Table,
+    /// The findings.
+    Findings,
+}
+
+/// Why no more samples come.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The recording is over.
+    Complete,
+    /// The source failed, and how.
+    Failed(String),
+}
+
+/// What does not change while the screen is up.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Setup {
+    /// The recording's name; `None` for this machine, now.
+    pub replay: Option<String>,
+    /// gpumem's own version.
+    pub version: &'static str,
+    /// The user that gpumem runs as, by number and name.
+    pub me: Me,
+    /// How many colours may be used.
+    pub depth: Depth,
+    /// Whether only ASCII may be written.
+    pub ascii: bool,
+}
+
+/// The state of the screen.
+#[derive(Debug)]
+pub struct App {
+    /// What does not change.
+    pub setup: Setup,
+    /// The sample that is shown, judged; `None` before the first.
+    pub picture: Option<Picture>,
+    /// Which rows the table is to have, and in which order.
+    pub choice: Choice,
+    /// The rows that it has.
+    pub listing: Listing,
+    /// What was typed before.
+    pub former: Former,
+    /// The table's first visible row.
+    pub offset: usize,
+    /// The columns of the commands that are scrolled away to the left.
+    pub scrolled: u16,
+    /// The marked rows.
+    pub tagged: HashSet<RowKey>,
+    /// Which panel the keys move in.
+    pub focus: Focus,
+    /// The selected finding's id.
+    pub finding: Option<Arc<str>>,
+    /// The first finding that is visible.
+    pub findings_offset: usize,
+    /// What the keys act on.
+    pub mode: Mode,
+    /// What the help was opened from.
+    pub help_over: Context,
+    /// The row that was clicked last, and when.
+    pub clicked: Option<(RowKey, Duration)>,
+    /// What is explained.
+    pub page: Option<Page>,
+    /// What is to be ended, or being ended.
+    pub reaping: Reaping,
+    /// Whether the screen stands still, and how fast time goes.
+    pub playback: Playback,
+    /// Why the last key did nothing, or what it did where the screen does not show that; until the next.
+    pub note: Option<String>,
+    /// The samples that one can go back to.
+    pub timeline: Timeline,
+    /// How memory moved, as far as the engine has judged.
+    pub courses: Courses,
+    /// What the rules have judged.
+    pub engine: Engine,
+    /// How things look.
+    pub theme: Theme,
+    /// How the GPUs are shown; `None` leaves it to the room that there is.
+    pub form: Option<Form>,
+    /// Why no more samples come.
+    pub end: Option<End>,
+    /// The screen.
+    pub area: Rect,
+    selected: Option<RowKey>,
+    // Where the selected row is, or was when its process went away.
+    cursor: usize,
+    sampled_at: Duration,
+    now: Duration,
+}
+
+impl App {
+    /// A screen of `columns` by `rows` that waits for its first sample.
+    pub fn new(setup: Setup, engine: Engine, interval: Duration, columns: u16, rows: u16) -> Self {
+        Self {
+            setup,
+            picture: None,
+            choice: Choice::default(),
+            listing: Listing::default(),
+            former: Former::default(),
+            offset: 0,
+            scrolled: 0,
+            tagged: HashSet::new(),
+            focus: Focus::Table,
+            finding: None,
+            findings_offset: 0,
+            mode: Mode::Main,
+            help_over: Context::Main,
+            clicked: None,
+            page: None,
+            reaping: Reaping::default(),
+            playback: Playback::new(interval),
+            note: None,
+            timeline: Timeline::default(),
+            courses: Courses::default(),
+            engine,
+            theme: Theme::default(),
+            form: None,
+            end: None,
+            area: Rect::new(0, 0, columns, rows),
+            selected: None,
+            cursor: 0,
+            sampled_at: Duration::ZERO,
+            now: Duration::ZERO,
+        }
+    }
+
+    /// Which keys hold now, or are explained by the help.
+    pub fn context(&self) -> Context {
+        match self.mode {
+            Mode::Page => Context::Page,
+            Mode::Plan => Context::Plan,
+            Mode::Help(_) => self.help_over,
+            Mode::Main | Mode::ChooseSort | Mode::Prompt(_) => Context::Main,
+        }
+    }
+
+    /// The position of the selected row; `None` where none is selected.
+    pub fn selected(&self) -> Option<usize> {
+        self.selected.is_some().then_some(self.cursor)
+    }
+
+    /// What makes the selected row the same in another snapshot.
+    pub fn selected_key(&self) -> Option<RowKey> {
+        self.selected
+    }
+
+    /// The selected row.
+    pub fn subject(&self) -> Option<Subject<'_>> {
+        self.subject_at(self.selected()?)
+    }
+
+    /// The row on a line of the table, counted from its first, visible or not.
+    pub fn subject_at(&self, line: usize) -> Option<Subject<'_>> {
+        let line = self.listing.lines.get(line)?;
+        self.picture.as_ref()?.subject(line.row)
+    }
+
+    /// Whole seconds since the last sample (or since the start, before the first); `None` where no
+    /// answer is due: in a recording, and after the end.
+    pub fn age_seconds(&self) -> Option<u64> {
+        let live = self.setup.replay.is_none() && self.end.is_none();
+        live.then(|| self.now.saturating_sub(self.sampled_at).as_secs())
+    }
+
+    /// The age, where another sample should have come by now.
+    pub fn told_age_seconds(&self) -> Option<u64> {
+        self.age_seconds()
+            .filter(|age| *age >= self.playback.told_age_seconds())
+    }
+
+    /// Whether the sample is older than three intervals, shown or not.
+    pub fn is_overdue(&self) -> bool {
+        self.age_seconds()
+            .is_some_and(|age| Duration::from_secs(age) > self.playback.patience())
+    }
+
+    /// When something will read differently, as time since the start of the screen.
+    pub fn next_tick(&self) -> Option<Duration> {
+        let told = self.age_seconds().map(|age| {
+            let age = (age + 1).max(self.playback.told_age_seconds());
+            self.sampled_at + Duration::from_secs(age)
+        });
+        let played = self
+            .plays_timeline()
+            .then(|| self.playback.next_due.unwrap_or_default());
+        let ticks = [told, played, self.reaping.next_tick(self.now)];
+        ticks.into_iter().flatten().min()
+    }
+
+    /// Whether this machine is what is shown, and no recording.
+    pub fn is_live(&self) -> bool {
+        self.setup.replay.is_none()
+    }
+
+    /// When what is shown was so.
+    pub fn shown_time(&self) -> Option<Time> {
+        Some(self.picture.as_ref()?.snapshot.time)
+    }
+
+    /// Whether a newer sample than the one that is shown is there.
+    pub fn is_behind(&self) -> bool {
+        match (self.playback.shown, self.timeline.newest()) {
+            (Some(shown), Some(newest)) => shown < newest.number,
+            _ => false,
+        }
+    }
+
+    /// Seconds from the sample that is shown to the newest one; `None` where it is the newest.
+    pub fn behind_seconds(&self) -> Option<f64> {
+        let newest = self.timeline.newest()?;
+        let shown = self.shown_time()?;
+        self.is_behind()
+            .then(|| newest.time.seconds_since(shown).max(0.0))
+    }
+
+    /// Whether the end of a recording is what is shown.
+    pub fn is_at_end(&self) -> bool {
+        self.end.is_some() && !self.is_behind()
+    }
+
+    /// Whether what plays is the timeline, on the way from where a person went back to to where the source
+    /// is.
+    pub fn plays_timeline(&self) -> bool {
+        let playback = &self.playback;
+        !self.is_live() && !playback.is_paused && !playback.is_seeking() && self.is_behind()
+    }
+
+    /// How old the plan is that is shown; `None` of a recording, where nothing is sent.
+    pub fn plan_age_seconds(&self) -> Option<f64> {
+        let asked = self.reaping.dialog.as_ref()?.asked?;
+        Some(self.clock()?.seconds_since(asked)).filter(|_| self.is_live())
+    }
+
+    /// How far what goes on behind the screen is, in a few words; `None` where nothing does.
+    pub fn batch_hint(&self) -> Option<String> {
+        let batch = self.reaping.batch.as_ref()?;
+        (self.mode != Mode::Plan).then(|| batch.hint(self.clock()))
+    }
+
+    /// Whether the open page is about a process that is still there.
+    pub fn has_page_subject(&self) -> bool {
+        self.page.as_ref().is_some_and(Page::has_subject)
+    }
+
+    /// The selected finding and its place; `None` where it is no more.
+    pub fn selected_finding(&self) -> Option<(usize, &Finding)> {
+        let id = self.finding.as_ref()?;
+        let findings = self.picture.as_ref()?.findings.iter().enumerate();
+        let mut findings = findings.filter(|(_, finding)| finding.id == *id);
+        findings.next()
+    }
+
+    /// The first row of the process that the selected finding is about, shown rows before hidden ones;
+    /// `None` where it is about a GPU, or its process is not in the sample.
+    pub fn subject_of_finding(&self) -> Option<RowKey> {
+        let (_, finding) = self.selected_finding()?;
+        self.row_of(finding.process.as_ref()?.identity)
+    }
+
+    /// The first row of a process, shown rows before hidden ones.
+    pub fn row_of(&self, who: Identity) -> Option<RowKey> {
+        let rows = &self.picture.as_ref()?.rows;
+        let shown = self.listing.lines.iter();
+        let shown = shown.filter_map(|line| rows.get(line.row));
+        let mut rows = shown.chain(rows);
+        rows.find(|row| row.key.identity == who).map(|row| row.key)
+    }
+
+    /// Time has passed.
+    pub(super) fn advance(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+    }
+
+    /// A sample came.
+    pub(super) fn sampled(&mut self, now: Duration, snapshot: &Snapshot) {
+        self.advance(now);
+        self.sampled_at = now;
+        self.observe(snapshot);
+    }
+
+    /// Nothing is selected any more; whether something was.
+    pub(super) fn unselect(&mut self) -> bool {
+        self.selected.take().is_some()
+    }
+
+    /// Time since the screen started, by the last event that told it.
+    pub(super) fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// Now, by the clock of the samples; `None` before the first.
+    pub(super) fn clock(&self) -> Option<Time> {
+        let since = self.now.saturating_sub(self.sampled_at);
+        let last = self.engine.history().last_time()?;
+        Some(last.plus_seconds(since.as_secs_f64()))
+    }
+
+    /// The panels' places; `None` where the screen is too small for panels.
+    pub fn layout(&self) -> Option<Layout> {
+        self.layout_of(self.area)
+    }
+
+    /// The panels' places on a screen of this size.
+    pub fn layout_of(&self, area: Rect) -> Option<Layout> {
+        let mut needs = Needs {
+            is_in_findings: self.focus == Focus::Findings,
+            form: self.form,
+            ..Needs::default()
+        };
+        if let Some(picture) = &self.picture {
+            needs.gpus = picture.snapshot.gpus.len();
+            for gpu in &picture.snapshot.gpus {
+                needs.parts += gpu.mig_devices.len();
+                needs.parts_most = needs.parts_most.max(gpu.mig_devices.len());
+            }
+            needs.table = Some(self.listing.lines.len());
+            let errors = usize::from(!picture.snapshot.errors.is_empty());
+            needs.findings = picture.findings.len() + picture.undecided.len() + errors;
+        }
+        Layout::new(area, &needs)
+    }
+
+    /// Says in the bottom line why a key does nothing.
+    pub(super) fn refuse(&mut self, why: &str) -> Option<Effect> {
+        self.note = Some(why.to_owned());
+        Some(Effect::Draw)
+    }
+
+    /// Puts a judged snapshot on show; the selection follows its process.
+    pub(super) fn show(&mut self, picture: Picture) {
+        self.picture = Some(picture);
+        self.list();
+    }
+
+    /// Makes the table's rows anew, after the sample or the choice has changed.
+    pub(super) fn list(&mut self) {
+        if let Some(picture) = &self.picture {
+            self.listing = Listing::new(picture, &self.courses, &self.choice, &self.setup.me);
+        }
+        self.follow();
+    }
+
+    /// Finds the selected process again. Where it is gone, nothing is selected: a key must not act on
+    /// whoever moved into its row.
+    fn follow(&mut self) {
+        let Some(picture) = &self.picture else {
+            return;
+        };
+        match self
+            .selected
+            .and_then(|key| self.listing.position(picture, &key))
+        {
+            Some(at) => self.cursor = at,
+            None => {
+                self.selected = None;
+                self.cursor = self.cursor.min(self.listing.lines.len().saturating_sub(1));
+            }
+        }
+        self.scroll();
+    }
+
+    /// Keeps the selected row in view, and the table full.
+    pub(super) fn scroll(&mut self) {
+        let height = self.page_rows();
+        let count = self.listing.lines.len();
+        if self.selected.is_some() {
+            self.offset = self
+                .offset
+                .clamp((self.cursor + 1).saturating_sub(height), self.cursor);
+        }
+        self.offset = self.offset.min(count.saturating_sub(height));
+    }
+
+    /// Rows of the table that are visible at once.
+    pub(super) fn page_rows(&self) -> usize {
+        self.layout()
+            .map_or(1, |layout| usize::from(layout.table.height))
+    }
+
+    /// Selects the row on this line of the table, or the last one.
+    pub(super) fn select(&mut self, at: usize) {
+        let Some(picture) = &self.picture else {
+            return;
+        };
+        let at = at.min(self.listing.lines.len().saturating_sub(1));
+        self.cursor = at;
+        let line = self.listing.lines.get(at);
+        self.selected = line.and_then(|line| Some(picture.rows.get(line.row)?.key));
+        self.scroll();
+    }
+
+    /// Selects the row of this key; nothing where the table has no such row. Says whether it has.
+    pub(super) fn select_row(&mut self, key: Option<RowKey>) -> bool {
+        let picture = self.picture.as_ref();
+        let at = picture.and_then(|picture| self.listing.position(picture, &key?));
+        match at {
+            Some(at) => self.select(at),
+            None => self.selected = None,
+        }
+        at.is_some()
+    }
+
+    /// Selects `steps` rows on. The first step selects the row where the cursor is, or was.
+    pub(super) fn move_by(&mut self, steps: isize) {
+        match self.selected() {
+            Some(at) => self.select(at.saturating_add_signed(steps)),
+            None => self.select(self.cursor),
+        }
+    }
+
+    pub(super) fn sort_by(&mut self, sort: Sort) {
+        self.choice.sort = sort;
+        self.list();
+    }
+
+    /// Changes which rows the table has.
+    pub(super) fn choose(&mut self, change: impl FnOnce(&mut Choice)) {
+        change(&mut self.choice);
+        self.list();
+    }
+
+    /// Marks the selected row, or takes its mark away, and selects the next.
+    pub(super) fn tag(&mut self) {
+        if let Some(key) = self.selected {
+            if !self.tagged.remove(&key) {
+                self.tagged.insert(key);
+            }
+            self.select(self.cursor + 1);
+        } else {
+            self.select(self.cursor);
+        }
+    }
+
+    /// Forgets what was judged, and what is remembered of it.
+    pub(super) fn forget(&mut self) {
+        self.engine.forget();
+        self.courses.forget();
+    }
+
+    /// Judges a snapshot, and remembers it.
+    fn observe(&mut self, snapshot: &Snapshot) {
+        self.engine.observe(snapshot);
+        self.courses.follow(self.engine.history(), snapshot);
+    }
+}

@@ -1,0 +1,260 @@
+//! The samples that one can go back to, as they were judged; bounded in bytes.
+//!
+//! What did not change from one sample to the next is kept once, for both: a machine at rest costs next to
+//! nothing. Where room is short, of what is live the older samples are thinned, and then the oldest
+//! forgotten; a recording is not thinned, for it can be read again. A sample has the number that it came as,
+//! which stays the same when a recording is begun again.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::model::finding::{Finding, Undecided};
+use crate::model::{Identity, Snapshot, Start, Time};
+use crate::units::MIB;
+use crate::watch::picture::Picture;
+
+mod packed;
+
+use packed::{DeltaFrame, Idle};
+
+/// What the samples may take in memory, unless told otherwise.
+const MOST_BYTES: usize = 6 * MIB as usize;
+/// Of the older half each so many-th is kept, and those in which a finding began.
+const THINNED: u64 = 10;
+/// Beginnings that are remembered beyond the samples.
+const MOST_BEGINNINGS: usize = 4096;
+
+/// Samples, oldest first.
+#[derive(Debug)]
+pub struct Timeline {
+    most_bytes: usize,
+    entries: VecDeque<Entry>,
+    /// The number of the next sample.
+    count: u64,
+    bytes: usize,
+    /// How many entries at the front have been thinned.
+    thinned: usize,
+    /// The samples in which findings began.
+    beginnings: VecDeque<u64>,
+}
+
+/// A sample on the tape.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameRef {
+    /// How many came before it.
+    pub number: u64,
+    /// When it was taken.
+    pub time: Time,
+    /// Whether there is a finding in it that was not in the one before.
+    pub has_beginning: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    mark: FrameRef,
+    packed: DeltaFrame,
+}
+
+impl Default for Timeline {
+    fn default() -> Self {
+        Self::of(MOST_BYTES)
+    }
+}
+
+impl Timeline {
+    /// An empty tape that takes at most so many bytes, or one sample.
+    pub fn of(most_bytes: usize) -> Self {
+        Self {
+            most_bytes,
+            entries: VecDeque::new(),
+            count: 0,
+            bytes: 0,
+            thinned: 0,
+            beginnings: VecDeque::new(),
+        }
+    }
+
+    /// Adds a judged sample. `idle_since` tells since when a process has not used a GPU;
+    /// `is_live` says that this sample cannot be had again, so that reach counts for more than detail.
+    pub fn push(
+        &mut self,
+        snapshot: &Snapshot,
+        findings: &[Finding],
+        undecided: Vec<Undecided>,
+        idle_since: impl Fn(Identity, u32) -> Option<Time>,
+        is_live: bool,
+    ) -> FrameRef {
+        let before = self.entries.back().map(|entry| &entry.packed);
+        let idle = idle_times(snapshot, idle_since);
+        let (packed, has_beginning) = DeltaFrame::new(snapshot, findings, undecided, idle, before);
+        let mark = FrameRef {
+            number: self.count,
+            time: snapshot.time,
+            has_beginning,
+        };
+        self.count += 1;
+        if has_beginning {
+            self.beginnings.push_back(mark.number);
+            if self.beginnings.len() > MOST_BEGINNINGS {
+                self.beginnings.pop_front();
+            }
+        }
+        self.bytes += packed.bytes();
+        self.entries.push_back(Entry { mark, packed });
+        self.make_room(is_live);
+        mark
+    }
+
+    fn make_room(&mut self, is_live: bool) {
+        while self.bytes > self.most_bytes && self.entries.len() > 1 {
+            let dense = self.entries.len() - self.thinned;
+            let is_thinning = is_live && dense > self.thinned;
+            let oldest_dense = self.entries.get(self.thinned).map(|entry| entry.mark);
+            match oldest_dense.filter(|_| is_thinning) {
+                Some(mark) if mark.number.is_multiple_of(THINNED) || mark.has_beginning => {
+                    self.thinned += 1;
+                }
+                Some(_) => self.remove(self.thinned),
+                None => self.remove(0),
+            }
+        }
+    }
+
+    fn remove(&mut self, at: usize) {
+        let Some(entry) = self.entries.remove(at) else {
+            return;
+        };
+        self.bytes = self.bytes.saturating_sub(entry.packed.bytes());
+        if at < self.thinned {
+            self.thinned -= 1;
+        }
+    }
+
+    /// Forgets everything: the recording begins again.
+    pub fn clear(&mut self) {
+        *self = Self::of(self.most_bytes);
+    }
+
+    /// The first sample that is kept.
+    pub fn oldest(&self) -> Option<FrameRef> {
+        self.entries.front().map(|entry| entry.mark)
+    }
+
+    /// The last sample that came.
+    pub fn newest(&self) -> Option<FrameRef> {
+        self.entries.back().map(|entry| entry.mark)
+    }
+
+    /// The sample before the one with this number.
+    pub fn before(&self, number: u64) -> Option<FrameRef> {
+        let at = self.place(number).checked_sub(1)?;
+        Some(self.entries[at].mark)
+    }
+
+    /// The sample after the one with this number.
+    pub fn after(&self, number: u64) -> Option<FrameRef> {
+        let entry = self.entries.get(self.place(number.saturating_add(1)))?;
+        Some(entry.mark)
+    }
+
+    /// The first sample that is not before this time.
+    pub fn at(&self, time: Time) -> Option<FrameRef> {
+        let mut marks = self.entries.iter().map(|entry| entry.mark);
+        marks.find(|mark| mark.time >= time)
+    }
+
+    /// The first sample after this one that is not before `time`, or is before `from`: the clock was set
+    /// back, and `time` may not come for long.
+    pub fn leap_on(&self, number: u64, from: Time, time: Time) -> Option<FrameRef> {
+        let after = self.place(number.saturating_add(1));
+        let mut marks = self.entries.range(after..).map(|entry| entry.mark);
+        marks.find(|mark| mark.time >= time || mark.time < from)
+    }
+
+    /// The first of the samples before this one that are not before `time`, as far as the clock was not set
+    /// back in between; and whether the tape reaches beyond it.
+    pub fn leap_back(&self, number: u64, from: Time, time: Time) -> (Option<FrameRef>, bool) {
+        let marks = self.entries.range(..self.place(number)).rev();
+        let (mut last, mut then): (Option<FrameRef>, Time) = (None, from);
+        for mark in marks.map(|entry| entry.mark) {
+            if mark.time > then {
+                return (last.or(Some(mark)), true);
+            }
+            if mark.time < time {
+                return (last.or(Some(mark)), true);
+            }
+            (last, then) = (Some(mark), mark.time);
+        }
+        (last, last.is_some_and(|mark| mark.time <= time))
+    }
+
+    /// The first sample after this one in which a finding began.
+    pub fn beginning_after(&self, number: u64) -> Option<FrameRef> {
+        let from = self.place(number.saturating_add(1));
+        let mut marks = self.entries.range(from..).map(|entry| entry.mark);
+        marks.find(|mark| mark.has_beginning)
+    }
+
+    /// The number of the last sample before this one in which a finding began, kept or not.
+    pub fn beginning_before(&self, number: u64) -> Option<u64> {
+        let at = self.beginnings.partition_point(|&it| it < number);
+        self.beginnings.get(at.checked_sub(1)?).copied()
+    }
+
+    /// The sample with this number, where it is kept.
+    pub fn mark(&self, number: u64) -> Option<FrameRef> {
+        let entry = self.entries.get(self.place(number))?;
+        Some(entry.mark).filter(|mark| mark.number == number)
+    }
+
+    /// The sample with this number as it was shown, or would have been.
+    pub fn picture(&self, number: u64) -> Option<Picture> {
+        let entry = self.entries.get(self.place(number))?;
+        if entry.mark.number != number {
+            return None;
+        }
+        let (snapshot, findings, undecided, idle) = entry.packed.unpack();
+        let idle: HashMap<(Identity, u32), Time> = keys(&snapshot)
+            .zip(idle)
+            .filter_map(|(key, since)| Some((key, since?)))
+            .collect();
+        Some(Picture::new(
+            snapshot,
+            findings,
+            undecided,
+            |identity, gpu| idle.get(&(identity, gpu)).copied(),
+        ))
+    }
+
+    /// Where the first sample of this number or a later one is.
+    fn place(&self, number: u64) -> usize {
+        self.entries
+            .partition_point(|entry| entry.mark.number < number)
+    }
+}
+
+fn idle_times(snapshot: &Snapshot, since: impl Fn(Identity, u32) -> Option<Time>) -> Idle {
+    keys(snapshot).map(|(who, gpu)| since(who, gpu)).collect()
+}
+
+/// Who is on which GPU, row by row.
+fn keys(snapshot: &Snapshot) -> impl Iterator<Item = (Identity, u32)> {
+    let processes = snapshot.processes.iter();
+    let who: HashMap<u32, Identity> = processes.map(|it| (it.pid, it.identity())).collect();
+    let keys: Vec<(Identity, u32)> = snapshot
+        .gpus
+        .iter()
+        .flat_map(|gpu| {
+            let rows = gpu.processes.iter().flatten();
+            rows.map(|row| (row.pid, gpu.index))
+        })
+        .map(|(pid, gpu)| {
+            let start = Start::Unknown;
+            let identity = who.get(&pid).copied().unwrap_or(Identity { pid, start });
+            (identity, gpu)
+        })
+        .collect();
+    keys.into_iter()
+}
+
+#[cfg(test)]
+mod tests;

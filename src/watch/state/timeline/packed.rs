@@ -1,0 +1,484 @@
+//! One judged sample, which keeps what it has in common with the one before only once.
+//!
+//! What changes from sample to sample (CPU time, memory, how long a finding has lasted) is kept apart from
+//! what does not, which is most: who a process is, what runs it, what helps. A field that is new to the model
+//! is among what does not change, and is right there, if larger than need be.
+
+use std::io;
+use std::mem::size_of;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::model::Time;
+use crate::model::evidence::Evidence;
+use crate::model::finding::{Also, Finding, Undecided};
+use crate::model::process::Descendants;
+use crate::model::snapshot::{Gpu, GpuProcess, MigDevice, Process, ReadError, Snapshot};
+
+/// Since when each row's process has not used its GPU, row by row.
+pub(super) type Idle = Vec<Option<Time>>;
+
+/// So far a sample is searched for what the next one has in common with it.
+const REACH: usize = 1024;
+/// What a GPU's names take, about.
+const NAMES_BYTES: usize = 256;
+
+/// A judged sample.
+#[derive(Debug)]
+pub(super) struct DeltaFrame {
+    /// The snapshot without processes, and its GPUs without rows.
+    frame: Snapshot,
+    /// By GPU.
+    rows: Vec<Option<Vec<Shared<GpuProcess>>>>,
+    processes: Vec<Shared<Moment>>,
+    findings: Vec<Shared<Verdict>>,
+    undecided: Shared<Vec<Undecided>>,
+    idle: Shared<Idle>,
+    own_bytes: usize,
+}
+
+/// A process in one sample.
+#[derive(PartialEq, Debug)]
+struct Moment {
+    lasting: Shared<Process>,
+    state: Option<char>,
+    cpu_percent: Option<f64>,
+    cpu_seconds: Option<f64>,
+    rss_bytes: Option<u64>,
+    threads: Option<u32>,
+    descendants: Option<Arc<Descendants>>,
+}
+
+/// A finding in one sample.
+#[derive(PartialEq, Debug)]
+struct Verdict {
+    lasting: Shared<Finding>,
+    duration_seconds: f64,
+    memory_bytes: Option<u64>,
+    evidence: Evidence,
+    message: String,
+    also: Vec<Also>,
+}
+
+impl DeltaFrame {
+    /// Packs a sample; also says whether there is a finding in it that was not in the one `before`.
+    pub(super) fn new(
+        snapshot: &Snapshot,
+        findings: &[Finding],
+        undecided: Vec<Undecided>,
+        idle: Idle,
+        before: Option<&Self>,
+    ) -> (Self, bool) {
+        let rows = snapshot.gpus.iter().enumerate().map(|(at, gpu)| {
+            let before = before.and_then(|it| it.rows.get(at)?.as_deref());
+            let mut before = Before::new(before.unwrap_or_default());
+            let rows = gpu.processes.as_ref()?.iter();
+            let share = |row: &GpuProcess| {
+                let known = before.find(|it| it.pid == row.pid);
+                Shared::new(*row, known, |_| 0)
+            };
+            Some(rows.map(share).collect())
+        });
+        let rows = rows.collect();
+        let mut processes_before = Before::new(before.map_or(&[], |it| &it.processes));
+        let processes = snapshot.processes.iter();
+        let processes = processes
+            .map(|process| Moment::pack(process, &mut processes_before))
+            .collect();
+        let mut has_beginning = false;
+        let mut findings_before = Before::new(before.map_or(&[], |it| &it.findings));
+        let findings = findings
+            .iter()
+            .map(|finding| {
+                let known = findings_before.find(|it| it.lasting.get().id == finding.id);
+                has_beginning |= known.is_none();
+                Verdict::pack(finding, known)
+            })
+            .collect();
+        let frame = Snapshot {
+            schema: snapshot.schema,
+            time: snapshot.time,
+            host: snapshot.host.clone(),
+            driver: snapshot.driver.clone(),
+            gpus: snapshot.gpus.iter().map(without_rows).collect(),
+            processes: Vec::new(),
+            reservations: snapshot.reservations.clone(),
+            errors: snapshot.errors.clone(),
+        };
+        let mut packed = Self {
+            frame,
+            rows,
+            processes,
+            findings,
+            undecided: Shared::new(undecided, before.map(|it| &it.undecided), |it| {
+                let each = it.iter().map(|it| size_of::<Undecided>() + it.reason.len());
+                each.sum()
+            }),
+            idle: Shared::new(idle, before.map(|it| &it.idle), |it| {
+                it.len() * size_of::<Option<Time>>()
+            }),
+            own_bytes: 0,
+        };
+        packed.own_bytes = packed.count_own();
+        (packed, has_beginning)
+    }
+
+    /// What it takes beside what is shared.
+    fn count_own(&self) -> usize {
+        let gpus = self.frame.gpus.iter().map(|gpu| {
+            let parts = gpu.mig_devices.len() * (size_of::<MigDevice>() + NAMES_BYTES);
+            size_of::<Gpu>() + NAMES_BYTES + parts
+        });
+        let errors = self.frame.errors.iter();
+        let errors = errors.map(|it| size_of::<ReadError>() + it.call.len() + it.error.len());
+        let rows: usize = self.rows.iter().flatten().map(Vec::len).sum();
+        let shared = rows + self.processes.len() + self.findings.len();
+        let pointers = shared * size_of::<Arc<()>>();
+        size_of::<Self>() + NAMES_BYTES + gpus.sum::<usize>() + errors.sum::<usize>() + pointers
+    }
+
+    /// What would be free if it were dropped now.
+    pub(super) fn bytes(&self) -> usize {
+        let rows = self.rows.iter().flatten().flatten();
+        let processes = self.processes.iter();
+        let findings = self.findings.iter();
+        self.own_bytes
+            + rows.map(Shared::bytes).sum::<usize>()
+            + processes
+                .map(|it| it.bytes_with(|it| it.lasting.bytes()))
+                .sum::<usize>()
+            + findings
+                .map(|it| it.bytes_with(|it| it.lasting.bytes()))
+                .sum::<usize>()
+            + self.undecided.bytes()
+            + self.idle.bytes()
+    }
+
+    /// What was packed.
+    pub(super) fn unpack(&self) -> (Snapshot, Vec<Finding>, Vec<Undecided>, Idle) {
+        let mut snapshot = self.frame.clone();
+        for (gpu, rows) in snapshot.gpus.iter_mut().zip(&self.rows) {
+            let rows = rows.as_ref();
+            gpu.processes = rows.map(|rows| rows.iter().map(|row| *row.get()).collect());
+        }
+        let processes = self.processes.iter();
+        snapshot.processes = processes.map(|it| it.get().unpack()).collect();
+        let findings = self.findings.iter().map(|it| it.get().unpack()).collect();
+        let undecided = self.undecided.get().clone();
+        (snapshot, findings, undecided, self.idle.get().clone())
+    }
+}
+
+fn without_rows(gpu: &Gpu) -> Gpu {
+    // Field by field would be cheaper, and forget the next one.
+    let mut bare = gpu.clone();
+    bare.processes = None;
+    bare
+}
+
+impl Moment {
+    fn pack(process: &Process, before: &mut Before<'_, Self>) -> Shared<Self> {
+        let known = before.find(|it| it.lasting.get().pid == process.pid);
+        let lasting = match known.map(|it| &it.get().lasting) {
+            Some(known) if is_same(known.get(), process) => known.clone(),
+            _ => Shared::new(unmoved(process), None, written_bytes),
+        };
+        let moment = Self {
+            lasting,
+            state: process.state,
+            cpu_percent: process.cpu_percent,
+            cpu_seconds: process.cpu_seconds,
+            rss_bytes: process.rss_bytes,
+            threads: process.threads,
+            descendants: process.descendants.clone(),
+        };
+        Shared::new(moment, known, |it| {
+            let descendants = it.descendants.as_ref();
+            descendants.map_or(0, |it| size_of::<Descendants>() + size_of_val(&*it.listed))
+        })
+    }
+
+    fn unpack(&self) -> Process {
+        Process {
+            state: self.state,
+            cpu_percent: self.cpu_percent,
+            cpu_seconds: self.cpu_seconds,
+            rss_bytes: self.rss_bytes,
+            threads: self.threads,
+            descendants: self.descendants.clone(),
+            ..self.lasting.get().clone()
+        }
+    }
+}
+
+impl Verdict {
+    fn pack(finding: &Finding, known: Option<&Shared<Self>>) -> Shared<Self> {
+        let lasting = match known.map(|it| &it.get().lasting) {
+            Some(known) if lasts(known.get(), finding) => known.clone(),
+            _ => Shared::new(lasting(finding), None, written_bytes),
+        };
+        let verdict = Self {
+            lasting,
+            duration_seconds: finding.duration_seconds,
+            memory_bytes: finding.memory_bytes,
+            evidence: finding.evidence.clone(),
+            message: finding.message.clone(),
+            also: finding.also.clone(),
+        };
+        Shared::new(verdict, known, |it| {
+            let also = it
+                .also
+                .iter()
+                .map(|it| size_of::<Also>() + it.message.len());
+            it.message.len() + also.sum::<usize>()
+        })
+    }
+
+    fn unpack(&self) -> Finding {
+        Finding {
+            duration_seconds: self.duration_seconds,
+            memory_bytes: self.memory_bytes,
+            evidence: self.evidence.clone(),
+            message: self.message.clone(),
+            also: self.also.clone(),
+            ..self.lasting.get().clone()
+        }
+    }
+}
+
+/// A process without what changes.
+fn unmoved(process: &Process) -> Process {
+    Process {
+        state: None,
+        cpu_percent: None,
+        cpu_seconds: None,
+        rss_bytes: None,
+        // For rules, and on no panel: it is not kept.
+        io_bytes: None,
+        threads: None,
+        descendants: None,
+        ..process.clone()
+    }
+}
+
+/// Whether a process is the lasting one, but for what changes. Without a copy of it: this is asked of
+/// every process in every sample, and nearly always so.
+fn is_same(known: &Process, process: &Process) -> bool {
+    // Named one by one, so that a new field is thought of here.
+    let Process {
+        pid,
+        start_ticks,
+        start_time,
+        unresolved,
+        last_known,
+        ppid,
+        process_group,
+        session,
+        parent_is_reaper,
+        group_leader_alive,
+        session_leader_alive,
+        state: _,
+        namespace_pid,
+        parent,
+        uid,
+        user,
+        comm,
+        command,
+        environment,
+        executable,
+        cpu_percent: _,
+        cpu_seconds: _,
+        rss_bytes: _,
+        io_bytes: _,
+        threads: _,
+        terminal,
+        listening,
+        sockets,
+        listening_on,
+        listening_relatives,
+        descendants: _,
+        gpu_files,
+        framework,
+        framework_version,
+        libraries,
+        cgroup,
+        container,
+        kubernetes,
+        slurm,
+        systemd_unit,
+        jupyter,
+    } = process;
+    known.pid == *pid
+        && known.start_ticks == *start_ticks
+        && known.start_time == *start_time
+        && known.unresolved == *unresolved
+        && known.last_known == *last_known
+        && known.ppid == *ppid
+        && known.process_group == *process_group
+        && known.session == *session
+        && known.parent_is_reaper == *parent_is_reaper
+        && known.group_leader_alive == *group_leader_alive
+        && known.session_leader_alive == *session_leader_alive
+        && known.namespace_pid == *namespace_pid
+        && known.parent == *parent
+        && known.uid == *uid
+        && known.user == *user
+        && known.comm == *comm
+        && known.command == *command
+        && known.environment == *environment
+        && known.executable == *executable
+        && known.terminal == *terminal
+        && known.listening == *listening
+        && known.sockets == *sockets
+        && known.listening_on == *listening_on
+        && known.listening_relatives == *listening_relatives
+        && known.gpu_files == *gpu_files
+        && known.framework == *framework
+        && known.framework_version == *framework_version
+        && known.libraries == *libraries
+        && known.cgroup == *cgroup
+        && known.container == *container
+        && known.kubernetes == *kubernetes
+        && known.slurm == *slurm
+        && known.systemd_unit == *systemd_unit
+        && known.jupyter == *jupyter
+}
+
+/// A finding without what changes.
+fn lasting(finding: &Finding) -> Finding {
+    Finding {
+        duration_seconds: 0.0,
+        memory_bytes: None,
+        message: String::new(),
+        also: Vec::new(),
+        ..finding.clone()
+    }
+}
+
+/// Whether a finding is the lasting one, but for what changes.
+fn lasts(known: &Finding, finding: &Finding) -> bool {
+    // Named one by one, so that a new field is thought of here.
+    let Finding {
+        id,
+        rule,
+        kind,
+        severity,
+        since,
+        duration_seconds: _,
+        resolved_at,
+        gpus,
+        process,
+        memory_bytes: _,
+        evidence: _,
+        message: _,
+        advice,
+        actions,
+        also: _,
+    } = finding;
+    known.id == *id
+        && known.rule == *rule
+        && known.kind == *kind
+        && known.severity == *severity
+        && known.since == *since
+        && known.resolved_at == *resolved_at
+        && known.gpus == *gpus
+        && known.process == *process
+        && known.advice == *advice
+        && known.actions == *actions
+}
+
+/// A value that several samples have in common.
+#[derive(Debug)]
+struct Shared<T>(Arc<Kept<T>>);
+
+#[derive(Debug)]
+struct Kept<T> {
+    value: T,
+    /// What it takes.
+    bytes: usize,
+}
+
+impl<T: PartialEq> Shared<T> {
+    /// The value, or the known one where it is equal. `more` is what it takes beside itself.
+    fn new(value: T, known: Option<&Self>, more: impl FnOnce(&T) -> usize) -> Self {
+        match known {
+            Some(known) if known.0.value == value => known.clone(),
+            _ => {
+                let bytes = size_of::<Kept<T>>() + 2 * size_of::<usize>() + more(&value);
+                Self(Arc::new(Kept { value, bytes }))
+            }
+        }
+    }
+}
+
+impl<T> Shared<T> {
+    fn get(&self) -> &T {
+        &self.0.value
+    }
+
+    /// What would be free if this were dropped: nothing where another one has it, too.
+    fn bytes(&self) -> usize {
+        self.bytes_with(|_| 0)
+    }
+
+    /// The same, with what else would be free.
+    fn bytes_with(&self, more: impl FnOnce(&T) -> usize) -> usize {
+        match Arc::strong_count(&self.0) {
+            1 => self.0.bytes + more(self.get()),
+            _ => 0,
+        }
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> PartialEq for Shared<T> {
+    /// Whether it is the very same one.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// Finds in the sample before what there is in the next, mostly in the same order.
+struct Before<'a, T> {
+    list: &'a [Shared<T>],
+    at: usize,
+}
+
+impl<'a, T> Before<'a, T> {
+    fn new(list: &'a [Shared<T>]) -> Self {
+        Self { list, at: 0 }
+    }
+
+    fn find(&mut self, is_it: impl Fn(&T) -> bool) -> Option<&'a Shared<T>> {
+        let (passed, ahead) = self.list.split_at(self.at);
+        let mut places = (self.at..).zip(ahead).chain((0..).zip(passed)).take(REACH);
+        let (at, found) = places.find(|(_, it)| is_it(it.get()))?;
+        self.at = at + 1;
+        Some(found)
+    }
+}
+
+/// What a value takes in memory, about: as much as when it is written.
+fn written_bytes<T: Serialize>(value: &T) -> usize {
+    struct Count(usize);
+    impl io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    // What cannot be written is counted as far as it was.
+    let _ = serde_json::to_writer(&mut count, value);
+    count.0
+}

@@ -1,0 +1,198 @@
+//! Samples go onto the tape and come back as they were, in bounded room.
+
+use super::*;
+use crate::watch::sample;
+
+const KIBIBYTES: usize = 1024;
+
+/// The machine of the samples, `second` seconds later: some work, most rest, somebody is accused from
+/// the tenth second on.
+fn scene(second: u32, gpus: u32, processes: u32) -> (Snapshot, Vec<Finding>, Vec<Undecided>) {
+    let mut snapshot = sample::snapshot(gpus, processes);
+    snapshot.time = snapshot.time.plus_seconds(f64::from(second));
+    for (at, process) in snapshot.processes.iter_mut().enumerate() {
+        if at % 4 == 0 {
+            process.cpu_seconds = Some(f64::from(second) * 1.5);
+            process.rss_bytes = Some(u64::from(second) << 20);
+        }
+    }
+    sample::entry(&mut snapshot, 0, 0).sm_percent = Some(second % 100);
+    let mut findings = Vec::new();
+    if second >= 10 {
+        let mut finding = sample::finding(&snapshot, 0, 1);
+        finding.since = sample::snapshot(1, 1).time;
+        finding.duration_seconds = f64::from(second);
+        finding.message = format!("has held it for {second}s");
+        findings.push(finding);
+    }
+    let undecided = Undecided {
+        rule: "leak".into(),
+        pid: None,
+        gpu: None,
+        reason: format!("{} s are too few", second / 60 * 60),
+    };
+    (snapshot, findings, vec![undecided])
+}
+
+fn idle_since(identity: Identity, gpu: u32) -> Option<Time> {
+    let since = i64::from(identity.pid) * 1000 + i64::from(gpu);
+    (!identity.pid.is_multiple_of(3)).then(|| Time::from_unix_milliseconds(since))
+}
+
+fn push(tape: &mut Timeline, second: u32, processes: u32, is_live: bool) -> FrameRef {
+    let (snapshot, findings, undecided) = scene(second, 2, processes);
+    tape.push(&snapshot, &findings, undecided, idle_since, is_live)
+}
+
+fn marks(tape: &Timeline) -> Vec<u64> {
+    tape.entries.iter().map(|entry| entry.mark.number).collect()
+}
+
+/// What everything on the tape takes, counted anew.
+fn counted(tape: &mut Timeline) -> usize {
+    let mut bytes = 0;
+    while let Some(entry) = tape.entries.pop_front() {
+        bytes += entry.packed.bytes();
+    }
+    bytes
+}
+
+#[test]
+fn what_comes_back_is_what_was_shown() {
+    let mut tape = Timeline::default();
+    let mut shown = Vec::new();
+    for second in 0..30 {
+        // Processes come and go, a GPU falls silent.
+        let (mut snapshot, findings, undecided) = scene(second, 2, 6 + second % 3);
+        if second == 20 {
+            snapshot.processes.reverse();
+            sample::lose(&mut snapshot, 1);
+        }
+        if second == 21 {
+            snapshot.gpus.pop();
+        }
+        tape.push(&snapshot, &findings, undecided.clone(), idle_since, false);
+        let picture = Picture::new(snapshot, findings, undecided, idle_since);
+        shown.push(format!("{picture:?}"));
+    }
+    for (number, shown) in (0..).zip(&shown) {
+        let back = tape.picture(number).unwrap();
+        assert_eq!(&format!("{back:?}"), shown, "{number}");
+    }
+    assert!(tape.picture(30).is_none());
+}
+
+#[test]
+fn a_finding_begins_where_it_was_not_before() {
+    let mut tape = Timeline::default();
+    let began: Vec<u64> = (0..20)
+        .map(|second| push(&mut tape, second, 4, false))
+        .filter(|mark| mark.has_beginning)
+        .map(|mark| mark.number)
+        .collect();
+    assert_eq!(began, [10]);
+    assert_eq!(tape.beginning_after(3).map(|mark| mark.number), Some(10));
+    assert_eq!(tape.beginning_after(10), None);
+    assert_eq!(tape.beginning_before(19), Some(10));
+    assert_eq!(tape.beginning_before(10), None);
+}
+
+#[test]
+fn it_is_asked_by_number_and_by_time() {
+    let mut tape = Timeline::default();
+    for second in 0..5 {
+        push(&mut tape, second * 10, 2, true);
+    }
+    let number = |mark: Option<FrameRef>| mark.map(|mark| mark.number);
+    let first = tape.oldest().unwrap().time;
+    assert_eq!(number(tape.before(0)), None);
+    assert_eq!(number(tape.before(3)), Some(2));
+    assert_eq!(number(tape.after(3)), Some(4));
+    assert_eq!(number(tape.after(4)), None);
+    assert_eq!(number(tape.at(first.plus_seconds(-9.0))), Some(0));
+    assert_eq!(number(tape.at(first.plus_seconds(10.0))), Some(1));
+    assert_eq!(number(tape.at(first.plus_seconds(10.5))), Some(2));
+    assert_eq!(number(tape.at(first.plus_seconds(40.5))), None);
+    assert_eq!(number(tape.after(u64::MAX)), None);
+}
+
+#[test]
+fn a_recording_loses_the_oldest_first_and_keeps_the_rest_whole() {
+    let mut tape = Timeline::of(64 * KIBIBYTES);
+    for second in 0..400 {
+        let mark = push(&mut tape, second, 8, false);
+        assert_eq!(mark.number, u64::from(second));
+        assert!(tape.bytes <= 64 * KIBIBYTES);
+    }
+    let marks = marks(&tape);
+    assert!(marks.len() > 5 && marks[0] > 0, "{}", marks.len());
+    assert!(marks.windows(2).all(|two| two[1] == two[0] + 1));
+    assert_eq!(marks.last(), Some(&399));
+    assert_eq!(tape.beginning_before(399), Some(10), "it is remembered");
+    tape.clear();
+    assert_eq!((tape.oldest(), tape.bytes), (None, 0));
+    assert_eq!(push(&mut tape, 0, 8, false).number, 0);
+}
+
+#[test]
+fn of_this_machine_old_samples_are_thinned_before_the_oldest_go() {
+    let mut tape = Timeline::of(64 * KIBIBYTES);
+    for second in 0..1000 {
+        push(&mut tape, second, 8, true);
+        assert!(tape.bytes <= 64 * KIBIBYTES);
+    }
+    let marks = marks(&tape);
+    let dense = marks.windows(2).filter(|two| two[1] == two[0] + 1).count();
+    let thin = marks.windows(2).filter(|two| two[1] == two[0] + 10).count();
+    assert_eq!(dense + thin + 1, marks.len(), "{marks:?}");
+    assert!(dense.abs_diff(thin) < 5, "{dense} and {thin}");
+    assert_eq!(marks.last(), Some(&999));
+}
+
+#[test]
+fn its_bytes_are_counted_right_however_things_are_shared_and_dropped() {
+    let mut tape = Timeline::of(100 * KIBIBYTES);
+    for second in 0..300 {
+        push(&mut tape, second, 6 + second % 3, second % 50 > 25);
+    }
+    let bytes = tape.bytes;
+    assert_eq!(bytes, counted(&mut tape));
+}
+
+#[test]
+fn what_does_not_change_costs_next_to_nothing() {
+    let mut tape = Timeline::default();
+    let (snapshot, ..) = scene(0, 8, 16);
+    tape.push(&snapshot, &[], Vec::new(), idle_since, true);
+    let first = tape.bytes;
+    tape.push(&snapshot, &[], Vec::new(), idle_since, true);
+    let second = tape.bytes - first;
+    assert!(second * 10 < first, "{first} and {second}");
+}
+
+#[test]
+fn it_is_bounded_whatever_comes() {
+    // A thousand processes at work, for minutes; then small samples for more than a day.
+    let mut tape = Timeline::default();
+    for second in 0..120 {
+        let (mut snapshot, ..) = scene(second, 8, 125);
+        for process in &mut snapshot.processes {
+            process.cpu_seconds = Some(f64::from(second));
+        }
+        tape.push(&snapshot, &[], Vec::new(), idle_since, true);
+        assert!(tape.bytes <= MOST_BYTES);
+    }
+    assert!(tape.entries.len() > 40, "{}", tape.entries.len());
+    let small = sample::snapshot(1, 1);
+    for second in 0..100_000 {
+        let mut snapshot = small.clone();
+        snapshot.time = small.time.plus_seconds(f64::from(second));
+        tape.push(&snapshot, &[], Vec::new(), idle_since, true);
+    }
+    assert!(tape.bytes <= MOST_BYTES);
+    // One sample alone is kept, whatever it takes.
+    let mut tiny = Timeline::of(1);
+    push(&mut tiny, 0, 30, true);
+    push(&mut tiny, 1, 30, true);
+    assert_eq!(marks(&tiny), [1]);
+}

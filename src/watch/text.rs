@@ -1,0 +1,169 @@
+//! Text on the screen: what stands for what is not known, how many columns it takes, where it is cut and
+//! broken.
+//!
+//! Knows no terminal and no style; writing is done in `view/line_writer.rs`.
+
+use std::borrow::Cow;
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use crate::model::Time;
+use crate::report::escape::{escape, fit};
+
+/// What stands for a value that is not known.
+pub const UNKNOWN: &str = "—";
+/// What stands for a value that this GPU or driver does not have.
+pub const NOT_AVAILABLE: &str = "n/a";
+
+/// In a bar: memory held by processes.
+pub const HELD: &str = "█";
+/// In a bar: used, and no visible process holds it.
+pub const UNATTRIBUTED: &str = "▒";
+/// In a bar: used, and by whom is not known.
+pub const UNTOLD: &str = "▚";
+/// In a bar: reserved by the driver.
+pub const RESERVED: &str = "░";
+/// In a bar: free.
+pub const FREE: &str = "·";
+/// The text of one finding is cut here, whatever a rule or a recording put into it.
+pub const MESSAGE_CHARS: u16 = 1000;
+
+/// A whole number with its unit.
+pub fn whole(number: Option<u32>, unit: &str) -> String {
+    number.map_or_else(|| UNKNOWN.to_owned(), |number| format!("{number}{unit}"))
+}
+
+/// `2026-11-21` and `10:04:05`; a time that no calendar has stays as it is.
+pub fn date_and_time(time: Time) -> (String, String) {
+    let text = time.to_string();
+    match text.split_once('T') {
+        Some((date, rest)) => (
+            date.to_owned(),
+            rest.split('.').next().unwrap_or(rest).to_owned(),
+        ),
+        None => (String::new(), text),
+    }
+}
+
+/// `10:04:05 UTC`.
+pub fn clock(time: Time) -> String {
+    format!("{} UTC", date_and_time(time).1)
+}
+
+/// Terminal columns that `text` takes.
+pub fn columns(text: &str) -> u16 {
+    let columns = if is_plain(text) {
+        text.len()
+    } else {
+        text.width()
+    };
+    u16::try_from(columns).unwrap_or(u16::MAX)
+}
+
+/// Whether every byte is a character of one column, as of nearly all text. Asking that costs a small part
+/// of dividing text into what stands in one cell.
+pub(super) fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+}
+
+/// Text that a process chose, made harmless; no more of it than `width` columns could show.
+pub fn clean(text: &str, width: u16) -> Cow<'_, str> {
+    escape(head(text, usize::from(width) + 1))
+}
+
+/// The first `count` characters. An escape is never shorter than what it stands for, so these are
+/// enough for as many columns, but for marks that take none.
+pub fn head(text: &str, count: usize) -> &str {
+    text.char_indices()
+        .nth(count)
+        .map_or(text, |(at, _)| &text[..at])
+}
+
+/// What is left of escaped text that is scrolled `count` columns to the left; a character that is cut in
+/// half is a blank.
+pub fn scrolled(text: &str, count: u16) -> Cow<'_, str> {
+    let mut gone = 0;
+    for (at, c) in text.char_indices() {
+        let width = c.width().unwrap_or(0);
+        if gone >= usize::from(count) && width > 0 {
+            let rest = &text[at..];
+            return match gone - usize::from(count) {
+                0 => Cow::Borrowed(rest),
+                half => Cow::Owned(format!("{}{rest}", " ".repeat(half))),
+            };
+        }
+        gone += width;
+    }
+    Cow::Borrowed("")
+}
+
+/// Breaks `text` into at most `lines` lines of `width` columns, at spaces where there are any; what
+/// is left over is cut with `…`.
+pub fn wrap(text: &str, width: u16, lines: usize) -> Vec<Cow<'_, str>> {
+    let width = usize::from(width);
+    let mut out = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() && out.len() < lines {
+        if out.len() + 1 == lines || rest.width() <= width {
+            out.push(fit(rest, width));
+            break;
+        }
+        let cut = break_at(rest, width);
+        if cut == 0 {
+            // Not even one character has room.
+            break;
+        }
+        out.push(Cow::Borrowed(rest[..cut].trim_end()));
+        rest = rest[cut..].trim_start();
+    }
+    out
+}
+
+/// The byte at which a line of `width` columns ends: after its last space, or where it is full.
+fn break_at(text: &str, width: usize) -> usize {
+    let mut used = 0;
+    let mut space = None;
+    for (at, c) in text.char_indices() {
+        used += c.width().unwrap_or(0);
+        if c == ' ' {
+            space = Some(at + 1);
+        }
+        if used > width {
+            return space.unwrap_or(at);
+        }
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_wrapped_at_spaces_and_the_rest_is_cut() {
+        assert_eq!(wrap("one two three", 8, 5), ["one two", "three"]);
+        assert_eq!(wrap("one two three", 8, 1), ["one two…"]);
+        assert_eq!(wrap("abcdefghij", 4, 3), ["abcd", "efgh", "ij"]);
+        assert_eq!(wrap("日本語", 1, 9), [""; 0]);
+        assert_eq!(wrap("  ", 8, 2), [""; 0]);
+    }
+
+    #[test]
+    fn text_is_scrolled_by_columns() {
+        for (count, rest) in [
+            (0, "a日e\u{301}b"),
+            (1, "日e\u{301}b"),
+            (2, " e\u{301}b"),
+            (4, "b"),
+            (9, ""),
+        ] {
+            assert_eq!(scrolled("a日e\u{301}b", count), rest, "{count}");
+        }
+    }
+
+    #[test]
+    fn hostile_text_is_escaped_and_bounded() {
+        assert_eq!(clean("a\x1b[2Jb", 80), "a\\e[2Jb");
+        assert_eq!(clean(&"x".repeat(1 << 20), 10).len(), 11);
+    }
+}

@@ -1,0 +1,83 @@
+//! The list of findings: which one is selected, and what a key does there.
+
+use std::sync::Arc;
+
+use super::page;
+use crate::watch::keys::Action;
+use crate::watch::layout::findings;
+use crate::watch::reaping;
+use crate::watch::state::{
+    App, Effect, Focus, GONE, HIDDEN, NO_FINDING, NOTHING_FOUND, NOTHING_SEEN,
+};
+
+/// From the table to the findings, where there are any.
+pub fn enter(app: &mut App) -> Option<Effect> {
+    let Some(picture) = &app.picture else {
+        return app.refuse(NOTHING_SEEN);
+    };
+    let findings = &picture.findings;
+    let own = app.subject().and_then(|subject| subject.finding);
+    let at = own.and_then(|own| findings.iter().position(|it| it.id == own.id));
+    let at = at.or_else(|| app.selected_finding().map(|(at, _)| at));
+    if findings.is_empty() {
+        return app.refuse(NOTHING_FOUND);
+    }
+    app.focus = Focus::Findings;
+    select(app, at.unwrap_or(0));
+    Some(Effect::Draw)
+}
+
+/// Moves in the findings, where that is what the action does there.
+pub fn act(app: &mut App, action: Action) -> Option<Effect> {
+    let step = findings::window(app).map_or(1, |window| window.shown.max(1));
+    match action {
+        Action::Down => move_by(app, 1),
+        Action::Up => move_by(app, -1),
+        Action::PageDown => move_by(app, step as isize),
+        Action::PageUp => move_by(app, -(step as isize)),
+        Action::First => select(app, 0),
+        Action::Last => select(app, usize::MAX),
+        Action::Open => return page::open(app),
+        Action::SwitchFocus | Action::Back => app.focus = Focus::Table,
+        Action::Reap => {
+            // Where there is nobody to end, least of all is it who was selected.
+            let key = app.subject_of_finding();
+            let is_listed = app.select_row(key);
+            let is_about_gpu = app.selected_finding().map(|(_, it)| it.process.is_none());
+            return match (key, is_about_gpu) {
+                (Some(key), _) if is_listed => reaping::open_row(app, key),
+                (Some(_), _) => app.refuse(HIDDEN),
+                (None, None) => app.refuse(NO_FINDING),
+                (None, Some(true)) => app.refuse("it is about a GPU; there is no process to end"),
+                (None, Some(false)) => app.refuse(GONE),
+            };
+        }
+        _ => return None,
+    }
+    Some(Effect::Draw)
+}
+
+/// Selects a finding by its place, or the last one, and its process's row with it.
+pub fn select(app: &mut App, at: usize) {
+    let Some(picture) = &app.picture else {
+        return;
+    };
+    let at = at.min(picture.findings.len().saturating_sub(1));
+    app.finding = picture
+        .findings
+        .get(at)
+        .map(|finding| Arc::clone(&finding.id));
+    if let Some(window) = findings::window(app) {
+        app.findings_offset = window.first;
+    }
+    app.select_row(app.subject_of_finding());
+}
+
+/// Selects `steps` findings on. The first step after a finding has ceased selects the first that is seen.
+fn move_by(app: &mut App, steps: isize) {
+    let at = match app.selected_finding() {
+        Some((at, _)) => at.saturating_add_signed(steps),
+        None => findings::window(app).map_or(0, |window| window.first),
+    };
+    select(app, at);
+}

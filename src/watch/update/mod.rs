@@ -1,0 +1,98 @@
+//! What each event does to the state.
+//!
+//! [`update`] is a pure function of state and event: it draws nothing, reads no clock and starts
+//! nothing; time comes with the events and what must be done comes back as an [`Effect`]. What a key
+//! does is in [`key`], and which keys there are in `keys.rs`; the mouse in [`mouse`]; the list of findings in
+//! [`findings`]; what is typed in [`mod@prompt`]; time in [`playback`]; a page of explanation in [`page`];
+//! ending processes in `reaping.rs`. The panels are in `view/`, the loop that carries effects out in
+//! `watch/mod.rs`.
+
+pub mod findings;
+pub mod key;
+pub mod mouse;
+pub mod page;
+pub mod playback;
+pub mod prompt;
+
+use ratatui::layout::Rect;
+use signal_hook::consts::{SIGCONT, SIGTSTP};
+
+use super::reaping;
+use super::state::{App, Effect, End, Event};
+
+/// Takes in an event; says what has to be done about it, if anything.
+pub fn update(app: &mut App, event: Event) -> Option<Effect> {
+    match event {
+        Event::Key(key) => key::on_key(app, &key),
+        Event::Mouse { now, event } => mouse::on_mouse(app, event, now),
+        Event::Hand(news) => reaping::hear(app, news),
+        Event::Resize(columns, rows) => {
+            app.area = Rect::new(0, 0, columns, rows);
+            app.scroll();
+            page::lay_out(app);
+            reaping::turned(app);
+            Some(Effect::Repaint)
+        }
+        Event::Snapshot { now, snapshot, .. } => {
+            app.sampled(now, &snapshot);
+            let renewed = match app.playback.is_seeking() {
+                true => None,
+                false => page::renew(app, &snapshot),
+            };
+            let asked = reaping::see(app, &snapshot);
+            let shown = playback::take(app, *snapshot);
+            both(both(asked, shown), renewed)
+        }
+        Event::SourceRewound => playback::rewound(app),
+        Event::SourceRead(percent) => {
+            app.playback.percent = Some(percent);
+            None
+        }
+        Event::SourceEnded => {
+            app.end = Some(End::Complete);
+            playback::ended(app);
+            Some(Effect::Draw)
+        }
+        Event::SourceFailed(error) if app.picture.is_none() => Some(Effect::Fail(error)),
+        Event::SourceFailed(error) => {
+            app.end = Some(End::Failed(error));
+            playback::failed(app);
+            reaping::failed(app);
+            Some(Effect::Draw)
+        }
+        Event::Tick { now } => {
+            let before = app.told_age_seconds();
+            app.advance(now);
+            let aged = (app.told_age_seconds() != before).then_some(Effect::Draw);
+            let (reaped, played) = (reaping::tick(app), playback::tick(app));
+            both(both(reaped, played), aged)
+        }
+        Event::Drawn => {
+            reaping::drawn(app);
+            None
+        }
+        Event::Signal(SIGTSTP) => {
+            reaping::suspended(app);
+            Some(Effect::Stop)
+        }
+        Event::Signal(SIGCONT) => Some(Effect::Resume),
+        Event::Signal(signal) => Some(Effect::Die(signal)),
+    }
+}
+
+/// One effect of two things that one event did: of two that only draw, one does. More is never asked
+/// for at once: what time in a recording asks of the source, and what an ending asks of the hand, which
+/// there is only on this machine.
+fn both(one: Option<Effect>, other: Option<Effect>) -> Option<Effect> {
+    match (one, other) {
+        (None | Some(Effect::Draw), Some(more)) => Some(more),
+        (one, None | Some(Effect::Draw)) => one,
+        (Some(one), Some(other)) => {
+            debug_assert!(false, "two effects at once: {one:?} and {other:?}");
+            Some(one)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! The mouse: what lies under it, and what a button or the wheel does there.
+//!
+//! A click does what a key does, by that key where there is one; so nothing can be done by mouse alone.
+//! Pure: the time of a click comes with it.
+
+use std::time::Duration;
+
+use crossterm::event::{KeyCode, MouseButton, MouseEvent, MouseEventKind};
+use ratatui::layout::{Position, Rect};
+
+use super::{findings as list, key};
+use crate::model::Selector;
+use crate::watch::column::Column;
+use crate::watch::layout::{columns, findings, gpus, hints};
+use crate::watch::picture::{RowKey, Sort};
+use crate::watch::state::{App, Effect, Focus, Mode};
+
+/// Two clicks on a row within this time open it.
+const DOUBLE: Duration = Duration::from_millis(400);
+/// Lines that a notch of the wheel goes.
+const NOTCH: usize = 3;
+
+/// Takes in what the mouse did, `now` after the start of the screen.
+pub fn on_mouse(app: &mut App, event: MouseEvent, now: Duration) -> Option<Effect> {
+    let at = Position::new(event.column, event.row);
+    match event.kind {
+        MouseEventKind::Down(MouseButton::Left) => {
+            // What a note stands over is not to be clicked.
+            let noted = app.note.take().map(|_| Effect::Draw);
+            match noted {
+                Some(_) if at.y + 1 == app.area.bottom() => noted,
+                _ => on_click(app, at, now).or(noted),
+            }
+        }
+        MouseEventKind::ScrollDown => on_wheel(app, at, KeyCode::Down),
+        MouseEventKind::ScrollUp => on_wheel(app, at, KeyCode::Up),
+        _ => None,
+    }
+}
+
+/// What scrolls is what lies under the mouse; what is typed goes on undisturbed.
+fn on_wheel(app: &mut App, at: Position, key: KeyCode) -> Option<Effect> {
+    match app.mode {
+        Mode::Main => {
+            let layout = app.layout()?;
+            if layout.table.contains(at) || layout.table_heading.contains(at) {
+                app.focus = Focus::Table;
+            } else if layout.status.contains(at) && findings::are_shown(app) {
+                app.focus = Focus::Findings;
+            } else {
+                return None;
+            }
+        }
+        Mode::Help(_) | Mode::Page | Mode::Plan => {}
+        Mode::ChooseSort | Mode::Prompt(_) => return None,
+    }
+    let mut effect = None;
+    for _ in 0..NOTCH {
+        effect = press(app, key).or(effect);
+    }
+    effect
+}
+
+fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
+    let last = app.clicked.take();
+    match app.mode {
+        // Whoever ends a process says so with a key.
+        Mode::Prompt(_) | Mode::Plan => return None,
+        Mode::Help(_) => return press(app, KeyCode::Esc),
+        Mode::Page => return on_hint(app, at),
+        Mode::Main | Mode::ChooseSort => {}
+    }
+    let layout = app.layout()?;
+    let was_asked = app.mode == Mode::ChooseSort;
+    app.mode = Mode::Main;
+    let effect = if was_asked && !layout.table_heading.contains(at) {
+        None
+    } else if layout.hints.contains(at) {
+        on_hint(app, at)
+    } else if layout.table_heading.contains(at) {
+        columns::hit_column(app, at.x).map(|column| on_heading(app, column))
+    } else if layout.gpus.contains(at) {
+        on_gpu(app, at)
+    } else if layout.table.contains(at) {
+        on_row(app, usize::from(at.y - layout.table.y), last, now)
+    } else if layout.status.contains(at) && findings::are_shown(app) {
+        let finding = findings::at_row(app, at.y);
+        app.focus = Focus::Findings;
+        if let Some(finding) = finding {
+            list::select(app, finding);
+        }
+        Some(Effect::Draw)
+    } else {
+        None
+    };
+    // The question for a column is gone from the screen, whatever was clicked.
+    effect.or_else(|| was_asked.then_some(Effect::Draw))
+}
+
+/// A column's heading sorts by it, and turns the order around where it is so already.
+fn on_heading(app: &mut App, column: Column) -> Effect {
+    let sort = app.choice.sort;
+    app.sort_by(Sort {
+        column,
+        reversed: sort.column == column && !sort.reversed,
+    });
+    Effect::Draw
+}
+
+/// A GPU filters the table to its rows, as if that had been typed; again lifts this filter.
+fn on_gpu(app: &mut App, at: Position) -> Option<Effect> {
+    let gpu = gpus::hit(app, at.x, at.y)?;
+    let index = app.picture.as_ref()?.snapshot.gpus.get(gpu)?.index;
+    let filter = Selector::parse(&format!("gpu:{index}")).ok()?;
+    app.choose(|choice| {
+        choice.filter = if choice.filter == filter {
+            None
+        } else {
+            filter
+        };
+    });
+    Some(Effect::Draw)
+}
+
+/// A row is selected, and opened by a second click. The row is known by its process: where another
+/// one has moved under the mouse between the clicks, that one is selected only.
+fn on_row(
+    app: &mut App,
+    line: usize,
+    last: Option<(RowKey, Duration)>,
+    now: Duration,
+) -> Option<Effect> {
+    let at = app.offset + line;
+    let key = app.subject_at(at)?.row.key;
+    app.focus = Focus::Table;
+    app.select(at);
+    if last.is_some_and(|(row, then)| row == key && now.saturating_sub(then) <= DOUBLE) {
+        return press(app, KeyCode::Enter).or(Some(Effect::Draw));
+    }
+    app.clicked = Some((key, now));
+    Some(Effect::Draw)
+}
+
+/// A hint in the bottom line does what its key does.
+fn on_hint(app: &mut App, at: Position) -> Option<Effect> {
+    let bottom = Rect {
+        y: app.area.bottom().saturating_sub(1),
+        height: 1.min(app.area.height),
+        ..app.area
+    };
+    if !bottom.contains(at) {
+        return None;
+    }
+    let spots = hints::shown(app, bottom.width);
+    let binding = spots
+        .iter()
+        .find(|spot| (spot.from..spot.to).contains(&at.x))?
+        .binding;
+    let pressed = binding.keys.first()?;
+    key::on_key(app, &pressed.event())
+}
+
+fn press(app: &mut App, code: KeyCode) -> Option<Effect> {
+    key::on_key(app, &code.into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! Clicks and the wheel, place by place.
+
+use crossterm::event::KeyModifiers;
+
+use super::*;
+use crate::model::Snapshot;
+use crate::model::row::Me;
+use crate::rules::{Engine, RuleSet};
+use crate::watch::keys::{Context, table};
+use crate::watch::picture::Picture;
+use crate::watch::sample;
+use crate::watch::state::{Event, Setup};
+use crate::watch::theme::Depth;
+use crate::watch::update::update;
+
+fn showing(snapshot: Snapshot) -> App {
+    let setup = Setup {
+        replay: None,
+        version: "0.1.0",
+        me: Me::default(),
+        depth: Depth::Ansi16,
+        ascii: false,
+    };
+    let engine = Engine::new(RuleSet::default());
+    let mut app = App::new(setup, engine, Duration::from_secs(2), 120, 40);
+    app.show(Picture::new(snapshot, Vec::new(), Vec::new(), |_, _| None));
+    app
+}
+
+fn send(app: &mut App, kind: MouseEventKind, (x, y): (u16, u16), now: u64) -> Option<Effect> {
+    let event = MouseEvent {
+        kind,
+        column: x,
+        row: y,
+        modifiers: KeyModifiers::NONE,
+    };
+    let now = Duration::from_millis(now);
+    update(app, Event::Mouse { now, event })
+}
+
+fn click(app: &mut App, at: (u16, u16), now: u64) -> Option<Effect> {
+    send(app, MouseEventKind::Down(MouseButton::Left), at, now)
+}
+
+fn wheel(app: &mut App, at: (u16, u16)) -> Option<Effect> {
+    send(app, MouseEventKind::ScrollDown, at, 0)
+}
+
+fn row(app: &App, line: u16) -> (u16, u16) {
+    (5, app.layout().unwrap().table.y + line)
+}
+
+/// The x of the heading of a column, if it is shown.
+fn heading(app: &App, column: Column) -> Option<(u16, u16)> {
+    let y = app.layout().unwrap().table_heading.y;
+    let x = (0..120).find(|&x| columns::hit_column(app, x) == Some(column));
+    x.map(|x| (x, y))
+}
+
+/// The middle of a hint.
+fn hint(context: Context, word: &str) -> (u16, u16) {
+    let spots = hints::spots(table(context), 120);
+    let spot = spots.iter().find(|spot| spot.hint.1 == word).unwrap();
+    (spot.from + 1, 39)
+}
+
+#[test]
+fn a_heading_sorts_and_again_turns_around() {
+    let mut app = showing(sample::snapshot(2, 4));
+    let mut shown = 0;
+    for column in Column::ALL {
+        let Some(at) = heading(&app, column) else {
+            continue;
+        };
+        shown += 1;
+        app.choice.sort.reversed = false;
+        let mut reversed = app.choice.sort.column == column;
+        for _ in 0..3 {
+            assert_eq!(click(&mut app, at, 0), Some(Effect::Draw));
+            assert_eq!(app.choice.sort, Sort { column, reversed });
+            reversed ^= true;
+        }
+    }
+    assert!(shown > 8, "{shown}");
+    let y = app.layout().unwrap().table_heading.y;
+    assert_eq!(click(&mut app, (0, y), 0), None, "the gutter is no column");
+}
+
+#[test]
+fn a_heading_answers_the_question_for_a_column() {
+    let mut app = showing(sample::snapshot(1, 2));
+    press(&mut app, KeyCode::Char('o'));
+    let at = heading(&app, Column::Pid).unwrap();
+    click(&mut app, at, 0);
+    assert_eq!(
+        (&app.mode, app.choice.sort.column),
+        (&Mode::Main, Column::Pid)
+    );
+}
+
+#[test]
+fn a_row_is_selected_where_it_is_and_nothing_below_the_last() {
+    let mut app = showing(sample::snapshot(1, 60));
+    press(&mut app, KeyCode::Char('G'));
+    let offset = app.offset;
+    assert!(offset > 0);
+    let at = row(&app, 2);
+    assert_eq!(click(&mut app, at, 0), Some(Effect::Draw));
+    assert_eq!(app.selected(), Some(offset + 2));
+    assert_eq!(app.offset, offset, "nothing moves under the finger");
+
+    let mut app = showing(sample::snapshot(1, 2));
+    let below = row(&app, 2);
+    assert_eq!(click(&mut app, below, 0), None);
+    assert_eq!(app.selected(), None);
+    app.focus = Focus::Findings;
+    let first = row(&app, 0);
+    click(&mut app, first, 0);
+    assert_eq!((app.focus, app.selected()), (Focus::Table, Some(0)));
+}
+
+#[test]
+fn only_two_clicks_on_one_process_in_time_open_it() {
+    // What is remembered says whether the next click would open it.
+    let waits = |app: &App| app.clicked.is_some();
+    let mut app = showing(sample::snapshot(1, 4));
+    let (first, second) = (row(&app, 0), row(&app, 1));
+    click(&mut app, first, 1_000);
+    assert!(waits(&app));
+    click(&mut app, first, 1_400);
+    assert_eq!(app.mode, Mode::Page);
+    press(&mut app, KeyCode::Esc);
+    click(&mut app, first, 2_000);
+    click(&mut app, first, 2_401);
+    assert!(waits(&app), "too late");
+    click(&mut app, second, 2_402);
+    assert!(waits(&app), "another row");
+    // Another process comes under the mouse.
+    press(&mut app, KeyCode::Char('r'));
+    click(&mut app, second, 2_403);
+    assert!(waits(&app), "another process");
+    let pid = heading(&app, Column::Pid).unwrap();
+    click(&mut app, pid, 2_404);
+    assert!(!waits(&app), "something else was clicked");
+}
+
+#[test]
+fn a_gpu_filters_the_table_and_again_lifts_that() {
+    let mut snapshot = sample::snapshot(3, 4);
+    // What is typed is the index, not the place.
+    snapshot.gpus[2].index = 7;
+    let mut app = showing(snapshot);
+    let y = app.layout().unwrap().gpus.y;
+    let filter = |app: &App| app.choice.filter.as_ref().map(ToString::to_string);
+    assert_eq!(click(&mut app, (3, y), 0), Some(Effect::Draw));
+    assert_eq!(filter(&app).as_deref(), Some("gpu:0"));
+    assert_eq!((app.listing.lines.len(), app.listing.hidden), (4, 8));
+    click(&mut app, (3, y + 2), 0);
+    assert_eq!(filter(&app).as_deref(), Some("gpu:7"), "another GPU");
+    click(&mut app, (3, y + 2), 0);
+    assert_eq!((filter(&app), app.listing.hidden), (None, 0));
+
+    // As if it had been typed: one that was lifts, another one gives way, and what else limits stays.
+    for key in "u/gpu:1".chars() {
+        press(&mut app, KeyCode::Char(key));
+    }
+    press(&mut app, KeyCode::Enter);
+    assert_eq!(filter(&app).as_deref(), Some("gpu:1"));
+    click(&mut app, (3, y + 1), 0);
+    assert_eq!((filter(&app), app.choice.mine), (None, true));
+
+    assert_eq!(
+        click(&mut app, (3, y - 1), 0),
+        None,
+        "the heading is no GPU"
+    );
+    let mut app = showing(sample::snapshot(64, 1));
+    update(&mut app, Event::Resize(40, 10));
+    assert_eq!(click(&mut app, (3, 1), 0), None, "all of them are no GPU");
+}
+
+#[test]
+fn hints_do_what_their_keys_do() {
+    let mut app = showing(sample::snapshot(1, 2));
+    click(&mut app, hint(Context::Main, "select"), 0);
+    assert_eq!(app.selected(), Some(0));
+    click(&mut app, hint(Context::Main, "tree"), 0);
+    assert!(app.choice.tree);
+    click(&mut app, hint(Context::Main, "sort"), 0);
+    assert_eq!(app.mode, Mode::ChooseSort);
+    // The letters of the columns stand there now.
+    let help = hint(Context::Main, "help");
+    assert_eq!(click(&mut app, help, 0), Some(Effect::Draw));
+    assert_eq!(app.mode, Mode::Main);
+    click(&mut app, help, 0);
+    assert_eq!(app.mode, Mode::Help(0));
+    click(&mut app, help, 0);
+    assert_eq!(app.mode, Mode::Main);
+    assert_eq!(
+        click(&mut app, hint(Context::Main, "quit"), 0),
+        Some(Effect::Quit)
+    );
+    let gap = (hint(Context::Main, "quit").0 + 10, 39);
+    assert_eq!(click(&mut app, gap, 0), None);
+}
+
+#[test]
+fn the_wheel_scrolls_what_lies_under_it() {
+    let mut app = showing(sample::snapshot(1, 60));
+    let over = row(&app, 3);
+    wheel(&mut app, over);
+    wheel(&mut app, over);
+    assert_eq!(app.selected(), Some(5), "the first step selects");
+    send(&mut app, MouseEventKind::ScrollUp, over, 0);
+    assert_eq!(app.selected(), Some(2));
+    assert_eq!(wheel(&mut app, (3, 0)), None, "the header does not scroll");
+    assert_eq!(app.selected(), Some(2));
+    app.mode = Mode::Help(0);
+    app.area.height = 12;
+    wheel(&mut app, (3, 0));
+    assert_eq!(app.mode, Mode::Help(3));
+}
+
+#[test]
+fn what_is_typed_is_not_disturbed_and_other_buttons_do_nothing() {
+    let mut app = showing(sample::snapshot(1, 2));
+    let at = row(&app, 1);
+    for kind in [
+        MouseEventKind::Up(MouseButton::Left),
+        MouseEventKind::Down(MouseButton::Right),
+        MouseEventKind::Down(MouseButton::Middle),
+        MouseEventKind::Drag(MouseButton::Left),
+        MouseEventKind::Moved,
+    ] {
+        assert_eq!(send(&mut app, kind, at, 0), None, "{kind:?}");
+    }
+    for key in "/us".chars() {
+        press(&mut app, KeyCode::Char(key));
+    }
+    let before = app.mode.clone();
+    let (typed_over, heading) = (row(&app, 0), heading(&app, Column::Pid).unwrap());
+    for at in [typed_over, heading, hint(Context::Main, "quit")] {
+        assert_eq!(click(&mut app, at, 0), None);
+        assert_eq!(wheel(&mut app, at), None);
+    }
+    assert_eq!((&app.mode, app.selected()), (&before, None));
+}
+
+#[test]
+fn no_place_on_no_screen_panics() {
+    for (columns, rows) in [(0, 0), (1, 1), (39, 9), (40, 10), (120, 40)] {
+        let mut app = showing(sample::snapshot(3, 9));
+        update(&mut app, Event::Resize(columns, rows));
+        for x in [0, 1, 39, 40, 119, 120, u16::MAX] {
+            for y in [0, 1, 5, 9, 10, 39, 40, u16::MAX] {
+                for kind in [
+                    MouseEventKind::Down(MouseButton::Left),
+                    MouseEventKind::ScrollDown,
+                    MouseEventKind::ScrollUp,
+                ] {
+                    send(&mut app, kind, (x, y), 0);
+                    app.mode = Mode::Main;
+                }
+            }
+        }
+    }
+}

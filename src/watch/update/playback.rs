@@ -1,0 +1,422 @@
+//! Time on the screen: standing still, going back and forth, and how fast samples come.
+//!
+//! Every sample is judged and put on the [`tape`](super::tape) when it comes, shown or not. What is shown is
+//! the newest one, or one that a person went back to. Where the tape does not reach, a recording is begun
+//! again and passed over at full speed until the goal.
+//!
+//! Pure: what the source has to do comes back as a [`Control`]. How a time is typed is in [`moment`],
+//! how fast samples come in `pace.rs`.
+
+use std::time::Duration;
+
+use crate::model::{Snapshot, Time};
+use crate::watch::Control;
+use crate::watch::keys::Action;
+use crate::watch::picture::Picture;
+use crate::watch::state::playback::SeekTarget;
+use crate::watch::state::timeline::FrameRef;
+use crate::watch::state::{App, Effect, NOTHING_SEEN};
+
+pub mod moment;
+mod pace;
+
+use moment::Moment;
+use pace::faster;
+
+/// A leap, in seconds.
+const LEAP: f64 = 60.0;
+/// While samples are passed over, how far that is is drawn so often.
+const PROGRESS: Duration = Duration::from_millis(100);
+/// A gap in a recording is not waited for longer than this.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// Takes in a sample that the engine has judged.
+pub fn take(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
+    if app.playback.rewinds > 0 {
+        // It was on its way when the recording was told to begin again.
+        return None;
+    }
+    app.playback.awaited = app.playback.interval;
+    let was_behind = app.is_behind();
+    let history = app.engine.history();
+    let mark = app.timeline.push(
+        &snapshot,
+        app.engine.findings(),
+        app.engine.undecided(),
+        |identity, gpu| history.idle_since(identity, gpu),
+        app.setup.replay.is_none(),
+    );
+    match app.playback.goal {
+        Some(goal) if goal.is_reached(mark) => {
+            app.playback.goal = None;
+            show_newest(app, snapshot, mark);
+            // A sample that was let through while a screen stands still does not set it going.
+            Some(Effect::Control(Control::Playing(!app.playback.is_paused)))
+        }
+        Some(_) => progress(app),
+        // Of this machine it is told how far behind the screen is, and that grows.
+        None if app.playback.is_paused || was_behind => app.is_live().then_some(Effect::Draw),
+        None => {
+            show_newest(app, snapshot, mark);
+            Some(Effect::Draw)
+        }
+    }
+}
+
+/// Has it drawn from time to time how far the passing is.
+fn progress(app: &mut App) -> Option<Effect> {
+    let now = app.now();
+    if now < app.playback.drawn + PROGRESS {
+        return None;
+    }
+    app.playback.drawn = now;
+    Some(Effect::Draw)
+}
+
+fn show_newest(app: &mut App, snapshot: Snapshot, mark: FrameRef) {
+    let history = app.engine.history();
+    let picture = Picture::new(
+        snapshot,
+        app.engine.findings().to_vec(),
+        app.engine.undecided(),
+        |identity, gpu| history.idle_since(identity, gpu),
+    );
+    app.playback.shown = Some(mark.number);
+    app.show(picture);
+}
+
+/// Shows a sample of the tape.
+fn show(app: &mut App, mark: FrameRef) {
+    if let Some(picture) = app.timeline.picture(mark.number) {
+        app.playback.shown = Some(mark.number);
+        app.show(picture);
+    }
+}
+
+/// Forgets what was seen: the recording begins again.
+pub fn rewound(app: &mut App) -> Option<Effect> {
+    app.playback.rewinds = app.playback.rewinds.saturating_sub(1);
+    app.end = None;
+    app.playback.percent = None;
+    app.forget();
+    app.timeline.clear();
+    if app.playback.rewinds > 0 {
+        return None;
+    }
+    // Who gave the goal up on the way sees the beginning.
+    let goal = *app.playback.goal.get_or_insert(SeekTarget::Next);
+    Some(Effect::Control(goal.control()))
+}
+
+/// No more samples come.
+pub fn ended(app: &mut App) {
+    if app.playback.rewinds > 0 {
+        return;
+    }
+    match app.playback.goal.take() {
+        None => return,
+        Some(SeekTarget::Beginning) => note(app, "no other finding begins before the end"),
+        Some(_) => {}
+    }
+    if let Some(newest) = app.timeline.newest() {
+        show(app, newest);
+    }
+}
+
+/// Nothing can come any more.
+pub fn failed(app: &mut App) {
+    app.playback.rewinds = 0;
+    ended(app);
+}
+
+/// Plays the tape on, where that is what plays and its next sample is due.
+pub fn tick(app: &mut App) -> Option<Effect> {
+    if !app.plays_timeline() {
+        return None;
+    }
+    let now = app.now();
+    let shown = app.playback.shown?;
+    let mut next = app.timeline.after(shown)?;
+    let Some(mut next_due) = app.playback.next_due else {
+        let time = app.shown_time().unwrap_or(next.time);
+        app.playback.next_due = Some(now + gap(time, next.time, app.playback.speed));
+        return None;
+    };
+    if now < next_due {
+        return None;
+    }
+    // All that are due by now; only the last of them is seen.
+    while let Some(after) = app.timeline.after(next.number) {
+        next_due += gap(next.time, after.time, app.playback.speed);
+        if now < next_due {
+            break;
+        }
+        next = after;
+    }
+    app.playback.next_due = Some(next_due);
+    show(app, next);
+    if app.is_behind() {
+        Some(Effect::Draw)
+    } else {
+        // The source takes over.
+        stand(app)
+    }
+}
+
+/// How long to wait between two samples of a recording.
+fn gap(from: Time, to: Time, speed: f64) -> Duration {
+    let seconds = to.seconds_since(from).max(0.0) / speed;
+    Duration::try_from_secs_f64(seconds).map_or(LONGEST_WAIT, |it| it.min(LONGEST_WAIT))
+}
+
+/// Does what a key asks for.
+pub fn act(app: &mut App, action: Action) -> Option<Effect> {
+    if app.playback.is_seeking() {
+        return interrupt(app);
+    }
+    let shown = app.playback.shown;
+    match (action, shown) {
+        (Action::Faster, _) => faster(app, true),
+        (Action::Slower, _) => faster(app, false),
+        (Action::Pause, _) => pause(app),
+        (_, None) => app.refuse(NOTHING_SEEN),
+        (Action::StepBack, Some(shown)) => {
+            app.playback.is_paused = true;
+            match app.timeline.before(shown) {
+                Some(mark) => go(app, mark),
+                None => older(app, SeekTarget::Number(shown.saturating_sub(1))),
+            }
+        }
+        (Action::StepOn, Some(shown)) => {
+            app.playback.is_paused = true;
+            match app.timeline.after(shown) {
+                Some(mark) => go(app, mark),
+                None => newer(app, SeekTarget::Next),
+            }
+        }
+        (Action::LeapBack, Some(shown)) => {
+            let from = app.shown_time()?;
+            let time = from.plus_seconds(-LEAP);
+            let oldest = app.timeline.oldest()?;
+            match app.timeline.leap_back(shown, from, time) {
+                (Some(mark), is_it) if is_it || !can_rewind_before(app, oldest) => go(app, mark),
+                _ => older(app, SeekTarget::Time(time)),
+            }
+        }
+        (Action::LeapOn, Some(shown)) => {
+            let from = app.shown_time()?;
+            let time = from.plus_seconds(LEAP);
+            match app.timeline.leap_on(shown, from, time) {
+                Some(mark) => go(app, mark),
+                None => newer(app, SeekTarget::Leap(time, from)),
+            }
+        }
+        (Action::NextFinding, Some(shown)) => {
+            app.playback.is_paused = true;
+            match app.timeline.beginning_after(shown) {
+                Some(mark) => go(app, mark),
+                None => newer(app, SeekTarget::Beginning),
+            }
+        }
+        (Action::PreviousFinding, Some(shown)) => {
+            app.playback.is_paused = true;
+            match app.timeline.beginning_before(shown) {
+                None => {
+                    note(app, "no other finding began before");
+                    stand(app)
+                }
+                Some(number) => match app.timeline.mark(number) {
+                    Some(mark) => go(app, mark),
+                    None => older(app, SeekTarget::Number(number)),
+                },
+            }
+        }
+        (Action::Now, Some(_)) => now(app),
+        _ => None,
+    }
+}
+
+/// Goes to a time that was typed.
+///
+/// # Errors
+///
+/// Where the text is no time, or nothing of that time can be shown: why, in words.
+pub fn seek(app: &mut App, text: &str) -> Result<Option<Effect>, String> {
+    let shown = app.shown_time().ok_or(NOTHING_SEEN)?;
+    let newest = app.timeline.newest().map_or(shown, |mark| mark.time);
+    let oldest = app.timeline.oldest();
+    let moment = moment::parse(text, shown, app.is_live().then_some(newest))?;
+    app.note = None;
+    let to = match moment {
+        Moment::End if app.is_live() => return Ok(now(app)),
+        Moment::End if app.end.is_some() => {
+            return Ok(app.timeline.newest().and_then(|mark| go(app, mark)));
+        }
+        Moment::End => return Ok(set_out(app, SeekTarget::End)),
+        Moment::Start => match oldest {
+            Some(oldest) if !can_rewind_before(app, oldest) => {
+                if oldest.number > 0 {
+                    note(app, &oldest_why(app, oldest));
+                }
+                return Ok(go(app, oldest));
+            }
+            _ => return Ok(rewind(app, SeekTarget::Number(0))),
+        },
+        Moment::At(time) => time,
+    };
+    if to > newest {
+        if app.is_live() {
+            return Err("that is yet to come; L goes to the newest sample".to_owned());
+        }
+        if app.end.is_some() {
+            return Err(format!("the recording ends at {}", said(newest)));
+        }
+        return Ok(set_out(app, SeekTarget::Time(to)));
+    }
+    match oldest.filter(|oldest| oldest.time > to) {
+        None => Ok(app.timeline.at(to).and_then(|mark| go(app, mark))),
+        Some(oldest) if can_rewind_before(app, oldest) => Ok(rewind(app, SeekTarget::Time(to))),
+        Some(oldest) if oldest.number == 0 && !app.is_live() => Err(format!(
+            "the recording begins at {}; type start to go there",
+            said(oldest.time)
+        )),
+        Some(oldest) => Err(format!(
+            "nothing before {} is kept; type start to go there",
+            said(oldest.time)
+        )),
+    }
+}
+
+/// Stops the passing where it is.
+pub fn interrupt(app: &mut App) -> Option<Effect> {
+    app.playback.goal = None;
+    app.playback.is_paused = true;
+    if app.playback.rewinds == 0
+        && let Some(newest) = app.timeline.newest()
+    {
+        show(app, newest);
+    }
+    Some(Effect::Control(Control::Playing(false)))
+}
+
+/// Holds the screen still, or goes on: on this machine with what is now, in a recording from where it is.
+fn pause(app: &mut App) -> Option<Effect> {
+    if app.playback.is_paused && app.is_live() {
+        return now(app);
+    }
+    if !app.is_live() && app.is_at_end() {
+        return app.refuse("the recording has ended; [ goes back");
+    }
+    app.playback.is_paused = !app.playback.is_paused;
+    stand(app)
+}
+
+/// Shows the newest sample; on this machine, goes on from there.
+fn now(app: &mut App) -> Option<Effect> {
+    if app.is_live() {
+        app.playback.is_paused = false;
+    }
+    let newest = app.timeline.newest()?;
+    show(app, newest);
+    stand(app)
+}
+
+/// Goes to a sample of the tape; there the screen of this machine stands still.
+fn go(app: &mut App, mark: FrameRef) -> Option<Effect> {
+    app.playback.is_paused |= app.is_live();
+    show(app, mark);
+    stand(app)
+}
+
+/// Has the source do what fits with what is shown now.
+fn stand(app: &mut App) -> Option<Effect> {
+    app.playback.next_due = None;
+    if app.is_live() || app.end.is_some() {
+        return Some(Effect::Draw);
+    }
+    // A step that is under way is not waited for any more.
+    app.playback.goal = None;
+    let plays = !app.playback.is_paused && !app.is_behind();
+    Some(Effect::Control(Control::Playing(plays)))
+}
+
+/// Goes beyond the tape's end, where there is something.
+fn newer(app: &mut App, goal: SeekTarget) -> Option<Effect> {
+    if !app.is_live() && app.end.is_none() {
+        if app.playback.goal.is_some() {
+            // One step at a time; that the screen stands still now is seen at once.
+            return Some(Effect::Draw);
+        }
+        return set_out(app, goal);
+    }
+    let newest = app.timeline.newest()?;
+    match goal {
+        SeekTarget::Beginning => note(app, "no other finding has begun since"),
+        _ if app.is_live() => show(app, newest),
+        _ => {
+            note(app, "this is the end of the recording");
+            show(app, newest);
+        }
+    }
+    stand(app)
+}
+
+/// Goes beyond the tape's beginning, where there is something and it can be had again.
+fn older(app: &mut App, goal: SeekTarget) -> Option<Effect> {
+    let oldest = app.timeline.oldest()?;
+    if can_rewind_before(app, oldest) {
+        return rewind(app, goal);
+    }
+    note(app, &oldest_why(app, oldest));
+    stand(app)
+}
+
+/// Why nothing before the oldest sample on the tape can be shown.
+fn oldest_why(app: &App, oldest: FrameRef) -> String {
+    match &app.setup.replay {
+        Some(_) if oldest.number == 0 => "this is the beginning of the recording".to_owned(),
+        Some(name) => format!("nothing older is kept, and {name} cannot be read again"),
+        None => "nothing older is kept".to_owned(),
+    }
+}
+
+/// Whether something lies before this sample, the oldest on the tape, and can be read again.
+fn can_rewind_before(app: &App, oldest: FrameRef) -> bool {
+    !app.is_live() && app.playback.can_rewind && oldest.number > 0
+}
+
+/// Has the recording begin again, and go on to `goal`.
+fn rewind(app: &mut App, goal: SeekTarget) -> Option<Effect> {
+    app.playback.next_due = None;
+    app.playback.goal = Some(goal);
+    if app.playback.rewinds > 0 {
+        return Some(Effect::Draw);
+    }
+    app.playback.rewinds += 1;
+    Some(Effect::Control(Control::Rewind))
+}
+
+/// Passes over samples from where the source is to `goal`.
+fn set_out(app: &mut App, goal: SeekTarget) -> Option<Effect> {
+    app.playback.next_due = None;
+    app.playback.goal = Some(goal);
+    app.playback.drawn = app.now();
+    if app.playback.rewinds > 0 {
+        return Some(Effect::Draw);
+    }
+    Some(Effect::Control(goal.control()))
+}
+
+/// Says something in the bottom line, until the next key.
+pub fn note(app: &mut App, text: &str) {
+    app.note = Some(text.to_owned());
+}
+
+/// `2026-11-21 10:04:05`.
+fn said(time: Time) -> String {
+    let text = time.to_string();
+    let text = text.split('.').next().unwrap_or(&text);
+    text.replacen('T', " ", 1)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,514 @@
+//! Whatever comes and whatever is pressed, in any order: the screen stays whole.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::rc::Rc;
+
+use crossterm::event::{KeyEvent, MouseButton, MouseEvent, MouseEventKind};
+use ratatui::buffer::Buffer;
+use unicode_width::UnicodeWidthStr;
+
+use super::*;
+use crate::model::Time;
+use crate::reclaim::target::Step;
+use crate::reclaim::{Outcome, Target};
+use crate::watch::double_buffer::Canvas;
+use crate::watch::hand::Stage;
+use crate::watch::keys::{Context, Key, table};
+use crate::watch::layout::Form;
+use crate::watch::reaping::batch::Batch;
+use crate::watch::sample::dice::Dice;
+use crate::watch::state::dialog::Answer;
+use crate::watch::state::prompt::Purpose;
+use crate::watch::view::draw;
+
+/// Where the dice have to come to; each is a place where a key or a sample may do harm.
+const PLACES: [&str; 29] = [
+    "findings",
+    "focus on findings",
+    "help",
+    "help on a page",
+    "help on a plan",
+    "choice of a column",
+    "filter",
+    "prompt of a time",
+    "page",
+    "page of one who is gone",
+    "plan that is asked for",
+    "plan that waits for a sample",
+    "plan",
+    "plan that failed",
+    "list of signals",
+    "yes",
+    "batch",
+    "batch that is over",
+    "batch behind the table",
+    "marks",
+    "marks and a page",
+    "tree",
+    "only findings",
+    "hidden",
+    "past",
+    "seeking",
+    "end",
+    "recording",
+    "cards",
+];
+
+/// Runs, at least and at most.
+const ROUNDS: usize = 48;
+const ROUNDS_MOST: usize = 480;
+
+#[test]
+fn nothing_that_happens_breaks_the_screen() {
+    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+    let mut places = BTreeSet::new();
+    let mut themes = BTreeSet::new();
+    let mut missed = PLACES.to_vec();
+    // Some places are reached by few ways; the dice are thrown until they have come to each.
+    for round in 0..ROUNDS_MOST {
+        if round >= ROUNDS && missed.is_empty() {
+            break;
+        }
+        let mut run = Run::new(&mut dice);
+        // Most of them hurry to where a person would have to press several keys in a row.
+        const BEGINNINGS: [&str; 12] = [
+            "", "j\n", "jx", "j  \n", " jx", "/", "t", "[[[", "[jx", "\t", "v", "n",
+        ];
+        let keys = BEGINNINGS[round % BEGINNINGS.len()];
+        for key in keys.chars() {
+            let code = match key {
+                '\n' => KeyCode::Enter,
+                '\t' => KeyCode::Tab,
+                key => KeyCode::Char(key),
+            };
+            run.happen(Event::Key(code.into()), &mut dice);
+        }
+        for _ in 0..24 {
+            let purposeful = run.on_purpose(&mut dice);
+            let event = purposeful.unwrap_or_else(|| run.event(&mut dice));
+            run.happen(event, &mut dice);
+            places.extend(run.places());
+            themes.insert(run.app.theme.name());
+        }
+        missed.retain(|place| !places.contains(place));
+    }
+    assert!(missed.is_empty(), "the dice never came to {missed:?}");
+    assert_eq!(themes.len(), Theme::ALL.len());
+}
+
+/// A screen, what is written to it, and what it shows.
+struct Run {
+    app: App,
+    canvas: Canvas<Sink>,
+    written: Sink,
+    snapshot: Snapshot,
+    now: Duration,
+    /// The plan that was asked for last, and the one that is carried out.
+    asked: u64,
+    begun: Option<(u64, usize)>,
+}
+
+impl Run {
+    fn new(dice: &mut Dice) -> Self {
+        let mut app = app();
+        app.setup.ascii = dice.chance();
+        app.setup.replay = (dice.roll(2) == 0).then(|| dice.name().to_string());
+        app.setup.depth =
+            [Depth::Mono, Depth::Ansi16, Depth::Ansi256, Depth::True][dice.roll(4) as usize];
+        app.theme = Theme::ALL[dice.roll(5) as usize];
+        app.area = size(dice);
+        let mut snapshot = dice.snapshot();
+        snapshot.host.boot_id = Some("a".into());
+        let written = Sink::default();
+        let mut run = Self {
+            canvas: Canvas::new(written.clone(), app.area),
+            written,
+            app,
+            snapshot,
+            now: Duration::ZERO,
+            asked: 0,
+            begun: None,
+        };
+        run.draw();
+        for _ in 0..3 {
+            run.live_on(dice);
+            let event = run.sample();
+            run.happen(event, dice);
+        }
+        run
+    }
+
+    /// Something happens; all that has to hold afterwards is looked at.
+    fn happen(&mut self, event: Event, dice: &mut Dice) {
+        let what = match &event {
+            // It would fill screens.
+            Event::Snapshot { now, .. } => format!("a snapshot at {now:?}"),
+            event => format!("{event:?}"),
+        };
+        let what = format!("{what} in {:?}", self.app.mode);
+        let is_sample = matches!(event, Event::Snapshot { .. });
+        let selected = self.app.selected_key();
+        let shown = self.app.reaping.dialog.clone();
+        let effect = update(&mut self.app, event);
+
+        self.look_at_selection(&what);
+        if is_sample {
+            let is_same = self.app.selected_key().is_none() || self.app.selected_key() == selected;
+            assert!(is_same, "a sample selected somebody: {what}");
+            if let (Some(before), Some(now)) = (shown, &self.app.reaping.dialog)
+                && before.proposal().is_some()
+            {
+                assert_eq!(now.answer, before.answer, "a sample changed the plan");
+            }
+        }
+        match &effect {
+            Some(Effect::Repaint) => self.canvas.resize(self.app.area),
+            Some(Effect::Hand(Ask::Plan(question))) => self.asked = question.number,
+            Some(Effect::Hand(Ask::Begin { number, plan })) => {
+                self.begun = Some((*number, plan.targets.len()));
+            }
+            _ => {}
+        }
+        let written = self.draw();
+        // Samples that are passed over are shown from time to time.
+        let is_passing = is_sample && self.app.playback.is_seeking();
+        assert!(
+            effect.is_some() || is_passing || written == 0,
+            "not drawn, though it shows: {what}"
+        );
+        if dice.chance() {
+            assert_eq!(self.draw(), 0, "another frame of the same: {what}");
+        }
+        assert_eq!(update(&mut self.app, Event::Drawn), None);
+    }
+
+    /// What somebody would do who is about to end something; by chance alone it comes to nothing.
+    fn on_purpose(&mut self, dice: &mut Dice) -> Option<Event> {
+        if self.app.mode != Mode::Plan || dice.roll(6) == 0 {
+            return None;
+        }
+        let press = |key| Some(Event::Key(KeyCode::Char(key).into()));
+        match &self.app.reaping.dialog {
+            None if dice.roll(3) == 0 => press('q'),
+            None => Some(Event::Hand(self.news(dice))),
+            Some(dialog) if dialog.countdown.is_some() => {
+                self.now += Duration::from_secs(2);
+                Some(Event::Tick { now: self.now })
+            }
+            Some(dialog) => match dialog.answer {
+                Answer::Plan(_) if dialog.ends() > 0 => {
+                    press(['y', 'y', 'y', 's', '?'][dice.roll(5) as usize])
+                }
+                Answer::Asked => Some(Event::Hand(News::Planned {
+                    number: self.asked,
+                    plan: Ok(proposal(dice)),
+                })),
+                _ => None,
+            },
+        }
+    }
+
+    /// Where the screen is.
+    fn places(&self) -> Vec<&'static str> {
+        let app = &self.app;
+        let (dialog, batch) = (&app.reaping.dialog, &app.reaping.batch);
+        let answer = dialog.as_ref().map(|it| &it.answer);
+        let is_on = |mode: &Mode| app.mode == *mode;
+        let is_prompt = |wanted| matches!(&app.mode, Mode::Prompt(it) if it.purpose == wanted);
+        let is_help = |over| matches!(app.mode, Mode::Help(_)) && app.help_over == over;
+        let has_marks = !app.tagged.is_empty();
+        let is_over = |it: &Batch| it.over.is_some();
+        let past = app.playback.is_paused && app.behind_seconds().is_some();
+        let all = [
+            ("findings", !app.engine.findings().is_empty()),
+            ("focus on findings", app.focus == Focus::Findings),
+            ("help", is_help(Context::Main)),
+            ("help on a page", is_help(Context::Page)),
+            ("help on a plan", is_help(Context::Plan)),
+            ("choice of a column", is_on(&Mode::ChooseSort)),
+            ("filter", is_prompt(Purpose::Filter)),
+            ("prompt of a time", is_prompt(Purpose::Seek)),
+            ("page", is_on(&Mode::Page)),
+            (
+                "page of one who is gone",
+                app.page.as_ref().is_some_and(|it| it.gone.is_some()),
+            ),
+            ("plan that is asked for", answer == Some(&Answer::Asked)),
+            (
+                "plan that waits for a sample",
+                answer == Some(&Answer::Waiting),
+            ),
+            ("plan", matches!(answer, Some(Answer::Plan(_)))),
+            (
+                "plan that failed",
+                matches!(answer, Some(Answer::Failed(_))),
+            ),
+            (
+                "list of signals",
+                dialog.as_ref().is_some_and(|it| it.signals.is_some()),
+            ),
+            (
+                "yes",
+                dialog.as_ref().is_some_and(|it| it.countdown.is_some()),
+            ),
+            (
+                "batch",
+                is_on(&Mode::Plan) && batch.as_ref().is_some_and(|it| !is_over(it)),
+            ),
+            ("batch that is over", batch.as_ref().is_some_and(is_over)),
+            (
+                "batch behind the table",
+                is_on(&Mode::Main) && batch.is_some(),
+            ),
+            ("marks", has_marks),
+            ("marks and a page", has_marks && is_on(&Mode::Page)),
+            ("tree", app.choice.tree),
+            ("only findings", app.choice.only_findings),
+            ("hidden", app.choice.is_limited() && app.picture.is_some()),
+            ("past", past),
+            ("seeking", app.playback.is_seeking()),
+            ("end", app.end.is_some()),
+            ("recording", app.setup.replay.is_some()),
+            ("cards", app.form == Some(Form::Cards)),
+        ];
+        assert_eq!(all.map(|(place, _)| place), PLACES);
+        let here = all.into_iter().filter(|(_, is_so)| *is_so);
+        here.map(|(place, _)| place).collect()
+    }
+
+    /// What the hand may say, of what it was asked or of anything else.
+    fn news(&self, dice: &mut Dice) -> News {
+        let (begun, count) = self.begun.unwrap_or((dice.roll(3), 3));
+        let number = if dice.chance() { dice.roll(5) } else { begun };
+        let place = dice.roll(count as u64 + 1) as usize;
+        match dice.roll(9) {
+            0..4 => News::Planned {
+                number: if dice.chance() {
+                    dice.roll(3)
+                } else {
+                    self.asked
+                },
+                plan: if dice.chance() {
+                    Err(dice.name().to_string())
+                } else {
+                    Ok(proposal(dice))
+                },
+            },
+            4 => News::Begun { number },
+            5 => News::Target {
+                number,
+                place,
+                stage: match dice.roll(2) {
+                    0 => Stage::Waiting {
+                        until: dice_time(dice),
+                    },
+                    _ => Stage::Ended {
+                        outcome: Outcome::AlreadyGone,
+                        words: dice.name().to_string(),
+                    },
+                },
+            },
+            6 => News::Sent {
+                number,
+                place,
+                words: dice.name().to_string(),
+            },
+            _ => News::Over {
+                number,
+                error: dice.chance().then(|| dice.name().to_string()),
+            },
+        }
+    }
+
+    fn event(&mut self, dice: &mut Dice) -> Event {
+        match dice.roll(28) {
+            // Whose source has ended has no more of them.
+            0..6 if self.app.end.is_none() => {
+                self.live_on(dice);
+                self.sample()
+            }
+            0..17 => Event::Key(key(dice)),
+            17..20 => Event::Mouse {
+                now: self.now,
+                event: MouseEvent {
+                    kind: match dice.roll(5) {
+                        0 => MouseEventKind::ScrollDown,
+                        1 => MouseEventKind::ScrollUp,
+                        2 => MouseEventKind::Drag(MouseButton::Left),
+                        3 => MouseEventKind::Down(MouseButton::Right),
+                        _ => MouseEventKind::Down(MouseButton::Left),
+                    },
+                    column: dice.roll(140) as u16,
+                    row: dice.roll(50) as u16,
+                    modifiers: KeyModifiers::NONE,
+                },
+            },
+            20 => {
+                let area = size(dice);
+                Event::Resize(area.width, area.height)
+            }
+            21 | 23 => {
+                self.now += Duration::from_millis(dice.roll(9_000));
+                Event::Tick { now: self.now }
+            }
+            22 if dice.chance() => Event::SourceFailed(dice.name().to_string()),
+            22 if dice.chance() => Event::SourceEnded,
+            22 if dice.chance() => Event::SourceRewound,
+            _ => Event::Hand(self.news(dice)),
+        }
+    }
+
+    /// What is so on the machine now.
+    fn sample(&self) -> Event {
+        Event::Snapshot {
+            now: self.now,
+            snapshot: Box::new(self.snapshot.clone()),
+            is_passing: false,
+        }
+    }
+
+    /// Time passes on the machine, or another one comes in its place.
+    fn live_on(&mut self, dice: &mut Dice) {
+        let seconds = dice.roll(120);
+        self.now += Duration::from_secs(seconds);
+        let time = self.snapshot.time.plus_seconds(seconds as f64);
+        if dice.roll(12) == 0 {
+            self.snapshot = dice.snapshot();
+        }
+        self.snapshot.time = time;
+        for gpu in &mut self.snapshot.gpus {
+            for entry in gpu.processes.iter_mut().flatten() {
+                match dice.roll(6) {
+                    0 => entry.used_bytes = dice.bytes(),
+                    1 => entry.sm_percent = None,
+                    _ => entry.sm_percent = Some(0),
+                }
+            }
+            if dice.chance() && dice.chance() {
+                gpu.processes.iter_mut().for_each(Vec::clear);
+            }
+        }
+        for process in &mut self.snapshot.processes {
+            process.cpu_percent = Some(0.0);
+            process.cpu_seconds = process.cpu_seconds.or(Some(100.0));
+        }
+    }
+
+    /// What is selected is there, once, and in sight.
+    fn look_at_selection(&self, what: &str) {
+        let app = &self.app;
+        let rows = app.picture.as_ref().map_or(0, |it| it.rows.len());
+        let mut shown: Vec<usize> = app.listing.lines.iter().map(|line| line.row).collect();
+        let count = shown.len();
+        shown.sort_unstable();
+        shown.dedup();
+        assert_eq!(shown.len(), count, "a row is listed twice: {what}");
+        assert!(shown.iter().all(|&row| row < rows), "{what}");
+        assert!(app.offset <= count, "{what}");
+        let Some(at) = app.selected() else {
+            return;
+        };
+        let subject = app.subject().expect(what);
+        assert_eq!(Some(subject.row.key), app.selected_key(), "{what}");
+        if app.layout().is_some() {
+            let visible = app.offset..app.offset + app.page_rows();
+            assert!(visible.contains(&at), "{at} is not in {visible:?}: {what}");
+        }
+    }
+
+    /// Draws a frame; says how much of it was new.
+    fn draw(&mut self) -> usize {
+        let (app, before) = (&self.app, self.written.0.get());
+        self.canvas
+            .draw(|buffer| {
+                draw(app, buffer);
+                whole(buffer);
+            })
+            .unwrap();
+        self.written.0.get() - before
+    }
+}
+
+/// A plan of hostile names.
+fn proposal(dice: &mut Dice) -> crate::watch::hand::Proposal {
+    let mut targets: Vec<Target> = Vec::new();
+    for at in 0..dice.roll(8) {
+        targets.push(sample::target(4000 + at as u32));
+        if dice.chance() {
+            targets[at as usize].steps = vec![Step::Advise {
+                command: dice.name(),
+            }];
+        }
+        targets[at as usize].bytes = dice.bytes();
+    }
+    let mut proposal = sample::proposal(targets);
+    for line in proposal.lines.iter_mut().chain(&mut proposal.titles) {
+        // Escaped, as it comes from the hand.
+        *line = crate::report::escape::escape(&dice.name()).into_owned();
+    }
+    proposal
+}
+
+fn dice_time(dice: &mut Dice) -> Time {
+    Time::from_unix_milliseconds(dice.roll(u64::MAX) as i64)
+}
+
+/// Counts what is written.
+#[derive(Clone, Debug, Default)]
+struct Sink(Rc<Cell<usize>>);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.set(self.0.get() + bytes.len());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// No cell holds what a terminal would obey, and none reaches beyond its line.
+fn whole(buffer: &Buffer) {
+    let width = usize::from(buffer.area.width).max(1);
+    for line in buffer.content.chunks(width) {
+        for (at, cell) in line.iter().enumerate() {
+            let symbol = cell.symbol();
+            assert!(!symbol.contains(char::is_control), "{cell:?}");
+            assert!(at + symbol.width() <= width, "{cell:?} at {at} of {width}");
+        }
+    }
+}
+
+/// From no screen at all to a large one; most are of a middle size.
+fn size(dice: &mut Dice) -> Rect {
+    let (columns, rows) = match dice.roll(6) {
+        0 => (dice.roll(221), dice.roll(71)),
+        1 => (dice.roll(45), dice.roll(12)),
+        _ => (40 + dice.roll(80), 10 + dice.roll(30)),
+    };
+    Rect::new(0, 0, columns as u16, rows as u16)
+}
+
+/// One that does something, or any character.
+fn key(dice: &mut Dice) -> KeyEvent {
+    let bindings: Vec<Key> = [Context::Main, Context::Page, Context::Plan]
+        .into_iter()
+        .flat_map(table)
+        .flat_map(|binding| binding.keys)
+        .copied()
+        .collect();
+    match dice.roll(5) {
+        0 => KeyEvent::new(
+            KeyCode::Char(char::from(dice.roll(128) as u8)),
+            KeyModifiers::NONE,
+        ),
+        1 => KeyCode::Enter.into(),
+        _ => match bindings[dice.roll(bindings.len() as u64) as usize] {
+            Key::Plain(code) => code.into(),
+            Key::Ctrl(letter) => KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL),
+        },
+    }
+}

@@ -1,0 +1,128 @@
+//! Writing a line of the screen from left to right.
+//!
+//! A pen cannot leave its line: what does not fit is cut by terminal columns, and cells that lie
+//! outside the screen are not written. Text that a process chose goes
+//! through [`clean`](crate::watch::text::clean) first.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+use crate::report::escape::fit;
+use crate::watch::text::{columns, is_plain};
+
+/// Writes on one line.
+pub struct Pen<'a> {
+    buffer: &'a mut Buffer,
+    x: u16,
+    y: u16,
+    end: u16,
+}
+
+impl<'a> Pen<'a> {
+    /// A pen at the left end of line `line` of `area`.
+    pub fn new(buffer: &'a mut Buffer, area: Rect, line: u16) -> Self {
+        let area = area.intersection(buffer.area);
+        Self {
+            buffer,
+            x: area.x,
+            y: area.y.saturating_add(line),
+            end: if line < area.height {
+                area.right()
+            } else {
+                area.x
+            },
+        }
+    }
+
+    /// Columns left on the line.
+    pub fn room(&self) -> u16 {
+        self.end.saturating_sub(self.x)
+    }
+
+    /// Leaves `columns` blank.
+    pub fn skip(&mut self, columns: u16) -> &mut Self {
+        self.x = self.x.saturating_add(columns).min(self.end);
+        self
+    }
+
+    /// Writes `text`, cut with `…` at the end of the line.
+    pub fn text(&mut self, text: &str, style: Style) -> &mut Self {
+        let room = self.room();
+        if text.len() <= usize::from(room) && is_plain(text) {
+            for at in 0..text.len() {
+                self.buffer[(self.x, self.y)]
+                    .set_symbol(&text[at..=at])
+                    .set_style(style);
+                self.x += 1;
+            }
+        } else if room > 0 {
+            let text = fit(text, usize::from(room));
+            let end = self
+                .buffer
+                .set_stringn(self.x, self.y, text, usize::from(room), style);
+            self.x = end.0;
+        }
+        self
+    }
+
+    /// Writes `text` at the left of the next `width` columns.
+    pub fn left(&mut self, text: &str, width: u16, style: Style) -> &mut Self {
+        let after = self.x.saturating_add(width).min(self.end);
+        self.within(after, |pen| pen.text(text, style));
+        self.x = after;
+        self
+    }
+
+    /// Writes `text` at the right of the next `width` columns.
+    pub fn right(&mut self, text: &str, width: u16, style: Style) -> &mut Self {
+        let blank = width.saturating_sub(columns(text));
+        self.skip(blank).left(text, width - blank, style)
+    }
+
+    /// Writes `text` at the end of the line, if it has room beside what is there.
+    pub fn at_end(&mut self, text: &str, style: Style) -> &mut Self {
+        let width = columns(text);
+        if width < self.room() {
+            self.x = self.end - width;
+            self.text(text, style);
+        }
+        self
+    }
+
+    /// Writes `symbol` so many times.
+    pub fn fill(&mut self, symbol: &str, times: u16, style: Style) -> &mut Self {
+        for _ in 0..times.min(self.room()) {
+            self.buffer[(self.x, self.y)]
+                .set_symbol(symbol)
+                .set_style(style);
+            self.x += 1;
+        }
+        self
+    }
+
+    fn within(&mut self, end: u16, write: impl FnOnce(&mut Self) -> &mut Self) {
+        let line_end = std::mem::replace(&mut self.end, end);
+        write(self);
+        self.end = line_end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pen_stays_on_its_line_and_wide_characters_in_their_column() {
+        let mut buffer = Buffer::empty(Rect::new(0, 0, 10, 2));
+        Pen::new(&mut buffer, Rect::new(2, 0, 6, 1), 0)
+            .left("日本語", 4, Style::new())
+            .right("1234", 3, Style::new());
+        Pen::new(&mut buffer, Rect::new(2, 0, 6, 1), 1).text("below", Style::new());
+        Pen::new(&mut buffer, Rect::new(50, 50, 6, 1), 0).text("beyond", Style::new());
+        let mut expected = Buffer::empty(Rect::new(0, 0, 10, 2));
+        expected.set_string(2, 0, "日…", Style::new());
+        expected.set_string(6, 0, "1…", Style::new());
+        assert_eq!(buffer, expected);
+    }
+}
