@@ -11,6 +11,7 @@ mod wait;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,13 +21,13 @@ use self::gate::{Gate, GateProgress};
 use super::args::{CheckArgs, Cli, Global};
 use super::exit::Exit;
 use super::reap::json;
+use super::session::{self, SampleWindow};
 use super::{
     UsageError, config, live, print, recorded, style, terminal_width, warn, warn_of_damage,
 };
 use crate::model::Kind;
 use crate::report::check::{CheckOutcome, CheckReport};
 use crate::rules::RuleSet;
-use crate::source::Source as _;
 use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 
@@ -134,12 +135,13 @@ fn observe(
     gate: &Mutex<Gate>,
 ) -> anyhow::Result<()> {
     if let Some(mut replay) = recorded(&args.recorded, PlaybackPace::AsFast)? {
-        while let Some(snapshot) = replay.next()? {
+        session::play(&mut replay, |snapshot| {
             let mut gate = lock(gate);
             if gate.is_too_late(snapshot.time) || gate.observe(snapshot) == GateProgress::Answered {
-                break;
+                return ControlFlow::Break(());
             }
-        }
+            ControlFlow::Continue(())
+        })?;
         if !args.quiet {
             warn_of_damage(&replay);
         }
@@ -162,22 +164,20 @@ fn observe(
     if !args.quiet && !args.json && io::stderr().is_terminal() {
         warn(&lock(gate).purpose(patience));
     }
-    let mut first = None;
-    while let Some(snapshot) = live.next()? {
-        let time = snapshot.time;
-        // The window begins when the machine has answered: what a slow GPU takes of it is added.
-        first.get_or_insert_with(|| live.now());
+    let window = SampleWindow {
+        interval,
+        length: patience,
+        begins_answered: true,
+    };
+    session::sample(&mut live, window, |snapshot| {
         let mut gate = lock(gate);
         let progress = gate.observe(snapshot);
         gate.prove_gpus()?;
-        let seconds = first.map_or(0.0, |first| time.seconds_since(first));
-        // Half an interval: the last sample is due at the end of the window, or a little after it.
-        let is_last = seconds + interval.as_secs_f64() / 2.0 >= patience.seconds();
-        if progress == GateProgress::Answered || is_last {
-            break;
-        }
-    }
-    Ok(())
+        Ok(match progress {
+            GateProgress::Answered => ControlFlow::Break(()),
+            GateProgress::Open => ControlFlow::Continue(()),
+        })
+    })
 }
 
 /// What a panic left is still true.

@@ -5,6 +5,11 @@ use std::process::ExitCode;
 use crate::reclaim::{executor, ledger};
 use crate::{config, recording, rules, source, watch};
 
+/// What a person typed makes no sense together.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub(super) String);
+
 /// How gpumem ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
@@ -33,7 +38,7 @@ impl Exit {
     /// What a failure ends with: what a person typed is usage, what could not be read is blindness.
     pub fn of(error: &anyhow::Error) -> Self {
         for cause in error.chain() {
-            if cause.is::<super::UsageError>()
+            if cause.is::<UsageError>()
                 || cause.is::<config::ConfigError>()
                 || cause.is::<rules::UnknownRule>()
                 || matches!(cause.downcast_ref(), Some(watch::Error::NotATerminal))

@@ -6,6 +6,7 @@
 mod target;
 
 use std::io::{self, IsTerminal as _};
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -13,10 +14,9 @@ use anyhow::Context as _;
 use self::target::{ExplainSubject, TypedTarget};
 use super::args::{Explain, Global};
 use super::exit::Exit;
+use super::session::{self, SampleWindow};
 use super::watch::locale_is_utf8;
-use super::{
-    UsageError, config, live, print, recorded, store, style, terminal_width, warn, warn_of_damage,
-};
+use super::{UsageError, config, live, print, recorded, store, style, terminal_width, warn};
 use crate::advice;
 use crate::explain::{self, KnownSoFar, More};
 use crate::history::memory_series::Courses;
@@ -25,7 +25,6 @@ use crate::model::finding::Finding;
 use crate::report::explain::ExplainReport;
 use crate::report::explain::text::{self, PageStyle};
 use crate::rules::{Engine, RuleSet};
-use crate::source::Source as _;
 use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 
@@ -159,12 +158,8 @@ impl SampledHistory {
 }
 
 fn observe(seen: &mut SampledHistory, args: &Explain, global: &Global) -> anyhow::Result<()> {
-    if let Some(mut replay) = recorded(&args.recorded, PlaybackPace::AsFast)? {
-        while let Some(snapshot) = replay.next()? {
-            seen.observe(snapshot);
-        }
-        warn_of_damage(&replay);
-        return Ok(());
+    if let Some(replay) = recorded(&args.recorded, PlaybackPace::AsFast)? {
+        return session::play_all(replay, |snapshot| seen.observe(snapshot));
     }
     seen.is_live = true;
     let window = args.window.unwrap_or(LOOK);
@@ -186,17 +181,15 @@ fn observe(seen: &mut SampledHistory, args: &Explain, global: &Global) -> anyhow
     if args.window.is_some() && io::stderr().is_terminal() {
         warn(&format!("sampling for {window} (--window)"));
     }
-    let mut begun = None;
-    while let Some(snapshot) = live.next()? {
-        let time = snapshot.time;
+    let window = SampleWindow {
+        interval,
+        length: window,
+        begins_answered: false,
+    };
+    session::sample(&mut live, window, |snapshot| {
         seen.observe(snapshot);
-        let seconds = time.seconds_since(*begun.get_or_insert(time));
-        // Half an interval: the last sample is due at the end of the window, or a little after it.
-        if seconds + interval.as_secs_f64() / 2.0 >= window.seconds() {
-            break;
-        }
-    }
-    Ok(())
+        Ok(ControlFlow::Continue(()))
+    })
 }
 
 #[cfg(test)]

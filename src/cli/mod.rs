@@ -1,7 +1,7 @@
 //! Arguments, subcommands, exit codes: the only place that prints, and the only one with anyhow.
 //!
-//! [`args`] is what a person may type; each subcommand is a file; [`exit`] says what a failure ends
-//! with. Data goes to standard output and talk to standard error; a closed pipe ends quietly.
+//! [`args`] is what a person may type; each subcommand is a file; `session` opens what is sampled and goes
+//! through it; `signals` catches what ends it; [`exit`] says what a failure ends with. Data goes to standard output and talk to standard error; a closed pipe ends quietly.
 
 pub mod args;
 mod check;
@@ -10,36 +10,30 @@ mod doctor;
 pub mod exit;
 mod explain;
 pub mod generate;
+mod output;
 mod ps;
 pub mod reap;
 mod record;
 mod rules;
 pub mod schema;
 mod selection;
+mod session;
+mod signals;
 mod store;
 mod trial;
 mod version;
 mod watch;
 
-use std::io::{self, IsTerminal, Write as _};
-use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
 
-use self::args::{Cli, Color, Command, Global, Recorded};
-use self::exit::Exit;
+use self::args::{Cli, Command, Global};
+use self::exit::{Exit, UsageError};
+use self::output::{print, style, terminal_width, warn};
+use self::session::{live, nvml_options, recorded, unreadable, warn_of_damage};
 use crate::host;
-use crate::report::escape::escape;
-use crate::report::style::{Style, broken};
-use crate::source::replay::{PlaybackPace, Replay};
-use crate::source::{live, nvml};
-
-/// What a person typed makes no sense together.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct UsageError(String);
 
 /// Runs the program: arguments in, exit code out.
 pub fn main() -> ExitCode {
@@ -112,100 +106,4 @@ fn mind_rights(global: &Global) -> anyhow::Result<()> {
         .into());
     }
     host::give_up_reading().context("capabilities cannot be given up; nothing is done with them")
-}
-
-/// Data, to standard output. A reader that has seen enough and closed the pipe is no error.
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot write to standard output"),
-    }
-}
-
-/// Talk, to standard error. There is nowhere to say that standard error is closed.
-fn warn(text: &str) {
-    let text = format!("gpumem: {}\n", escape(text));
-    let text = match width_of(&io::stderr()) {
-        Some(width) => broken(&text, width),
-        None => text,
-    };
-    let _ = io::stderr().write_all(text.as_bytes());
-}
-
-fn style(color: Color) -> Style {
-    let color = match color {
-        Color::Always => true,
-        Color::Never => false,
-        Color::Auto => {
-            io::stdout().is_terminal()
-                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-                && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
-        }
-    };
-    Style { color }
-}
-
-/// The terminal's width, where standard output is one.
-fn terminal_width() -> Option<usize> {
-    width_of(&io::stdout())
-}
-
-fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
-    if !stream.is_terminal() {
-        return None;
-    }
-    let size = rustix::termios::tcgetwinsize(stream).ok()?;
-    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
-}
-
-fn nvml_options(global: &Global) -> anyhow::Result<nvml::NvmlOptions> {
-    if global.nvml_timeout.0.is_zero() {
-        return Err(UsageError("--nvml-timeout must be longer than 0; write 2s".to_owned()).into());
-    }
-    Ok(nvml::NvmlOptions {
-        library: global.nvml_library.clone(),
-        timeout: global.nvml_timeout.0,
-    })
-}
-
-/// A recording, if one was named.
-fn recorded(recorded: &Recorded, pace: PlaybackPace) -> anyhow::Result<Option<Replay>> {
-    Ok(match (&recorded.replay, recorded.demo) {
-        (Some(path), _) => Some(Replay::open(path, pace)?),
-        (None, true) => Some(Replay::demo(pace)?),
-        (None, false) => None,
-    })
-}
-
-/// This machine, sampled at an interval.
-fn live(global: &Global, interval: std::time::Duration) -> anyhow::Result<live::Live> {
-    if interval.is_zero() {
-        return Err(UsageError("--interval must be longer than 0; write 1s".to_owned()).into());
-    }
-    live::Live::open(nvml_options(global)?, interval).map_err(Into::into)
-}
-
-/// Whether the machine's snapshot lacks a GPU's memory or its processes.
-fn unreadable(snapshot: &crate::model::Snapshot) -> bool {
-    let driver = snapshot.errors.iter().any(|error| error.gpu.is_none());
-    let gpu = |gpu: &crate::model::Gpu| gpu.processes.is_none() || gpu.stale_seconds.is_some();
-    snapshot.gpus.is_empty()
-        || (driver && snapshot.gpus.iter().all(gpu))
-        || snapshot.gpus.iter().any(gpu)
-}
-
-/// Says what was skipped of a recording, once it has been read to its end.
-fn warn_of_damage(replay: &Replay) {
-    const SHOWN: usize = 3;
-    for damage in replay.damage().iter().take(SHOWN) {
-        warn(&format!("{}: {damage}", replay.name()));
-    }
-    let more = replay.damage_count().saturating_sub(SHOWN as u64);
-    if more > 0 {
-        warn(&format!(
-            "{}: {more} more damaged lines were skipped",
-            replay.name()
-        ));
-    }
 }

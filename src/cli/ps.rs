@@ -8,7 +8,7 @@ use super::args::{Global, Ps, Stored};
 use super::exit::Exit;
 use super::selection::Selection;
 use super::{
-    config, live, print, recorded, store, style, terminal_width, unreadable, warn, warn_of_damage,
+    config, live, print, recorded, session, store, style, terminal_width, unreadable, warn,
 };
 use crate::model::Snapshot;
 use crate::model::json;
@@ -24,15 +24,9 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
         false => None,
     };
     let mut snapshot = match recorded(&args.recorded, PlaybackPace::AsFast)? {
-        Some(mut replay) => {
-            let mut last = None;
-            while let Some(snapshot) = replay.next()? {
-                engine.iter_mut().for_each(|it| it.observe(&snapshot));
-                last = Some(snapshot);
-            }
-            warn_of_damage(&replay);
-            last.context("the recording has no snapshot")?
-        }
+        Some(replay) => session::last(replay, |snapshot| {
+            engine.iter_mut().for_each(|it| it.observe(snapshot));
+        })?,
         None => now(global, engine.as_mut())?,
     };
     let unreadable = unreadable(&snapshot);

@@ -1,7 +1,7 @@
 //! `gpumem reap` and `gpumem kill`: a plan, a yes to it, that very plan carried out, and what came back.
 //!
 //! What was typed is understood in `policy_from_args`, the machine or a recording looked at in `observe`, a person
-//! asked in `confirm`; `execute` carries targets out and hears of signals by `interrupt`. [`json`] is the
+//! asked in `confirm`; `execute` carries targets out and hears of signals by `cli::signals`. [`json`] is the
 //! JSON, `text` and `history` are for people; `unattended` goes on doing all of it where nobody looks, and
 //! `watch` where somebody does.
 //! Whom to end and how is decided in [`crate::reclaim`], which alone touches anybody.
@@ -9,7 +9,6 @@
 mod confirm;
 pub(super) mod execute;
 mod history;
-mod interrupt;
 pub mod json;
 pub(super) mod observe;
 mod policy_from_args;
@@ -20,15 +19,13 @@ mod unattended;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use signal_hook::low_level::emulate_default_handler;
-
 use self::execute::{LiveSamples, TerminalObserver, actor, tools_here};
 use self::json::{ReapReport, ReapStatus};
 use self::observe::Observation;
 use self::refusal::{RefusalPlace, RefusalReader};
 use super::args::{Global, Kill, ReapArgs};
 use super::exit::Exit;
-use super::{print, style, unreadable, warn};
+use super::{print, signals, style, unreadable, warn};
 use crate::model::Snapshot;
 use crate::reclaim::{Executor, Guard, Target};
 
@@ -116,7 +113,7 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
     }
     if let Carried::Interrupted(signal) = carried {
         // A script that was interrupted here has to end here, too.
-        emulate_default_handler(signal)?;
+        signals::end_as_by(signal)?;
     }
     Ok(match report.status {
         // Who types kill wants it done.
@@ -213,7 +210,7 @@ fn carry_out(
             [] => String::new(),
             sent => format!("; it was sent: {}", sent.join(", ")),
         };
-        let (leader, name) = (target.leader, interrupt::name(signal));
+        let (leader, name) = (target.leader, signals::name(signal));
         warn(&format!(
             "interrupted by {name} at {leader}: nothing more is sent{sent}"
         ));

@@ -1,19 +1,15 @@
 //! `gpumem record`: what is observed, a JSON snapshot a line; or, with --store, a ring of recordings.
 
-use std::io;
 use std::num::NonZeroU32;
 use std::process;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
-use signal_hook::iterator::Signals;
 
 use super::args::{Global, RecordArgs};
 use super::exit::Exit;
-use super::{UsageError, config, live, store, warn};
+use super::{UsageError, config, live, signals, store, warn};
 use crate::model::{Snapshot, Time};
 use crate::recording::store::{StoreLimits, StoreWriter};
 use crate::recording::{self, Rotation, Writer};
@@ -170,25 +166,19 @@ fn open_store(args: &RecordArgs, global: &Global) -> anyhow::Result<Sink> {
 fn end_between_snapshots(recording: &Arc<Mutex<Recording>>) -> anyhow::Result<()> {
     // Caught, a limit on file sizes is an error of the write, which the writer reports and survives.
     let caught = [SIGINT, SIGTERM, SIGHUP, SIGXFSZ];
-    let mut signals = Signals::new(caught).context("cannot catch signals")?;
     let recording = Arc::clone(recording);
-    let spawned = thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(move || {
-            if signals.forever().any(|signal| signal != SIGXFSZ) {
-                let mut recording = recording.lock().unwrap_or_else(PoisonError::into_inner);
-                let exit = match recording.end() {
-                    Ok(()) => Exit::Clean,
-                    Err(error) => {
-                        warn(&error.to_string());
-                        Exit::CannotMeasure
-                    }
-                };
-                process::exit(i32::from(exit.code()));
+    signals::on_thread(&caught, move |signal| {
+        if signal == SIGXFSZ {
+            return true;
+        }
+        let mut recording = recording.lock().unwrap_or_else(PoisonError::into_inner);
+        let exit = match recording.end() {
+            Ok(()) => Exit::Clean,
+            Err(error) => {
+                warn(&error.to_string());
+                Exit::CannotMeasure
             }
-        });
-    spawned
-        .map(drop)
-        .map_err(|error: io::Error| error)
-        .context("cannot start a thread for signals")
+        };
+        process::exit(i32::from(exit.code()));
+    })
 }

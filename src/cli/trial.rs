@@ -7,13 +7,12 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::args::{Global, Recorded};
-use super::{UsageError, config, print, recorded, warn_of_damage};
+use super::{UsageError, config, print, recorded, session};
 use crate::model::finding::{Finding, Kept, Kind};
 use crate::model::json;
 use crate::model::{Severity, Snapshot, Time};
 use crate::report::escape::escape;
 use crate::rules::{Engine, RuleSet};
-use crate::source::Source as _;
 use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 
@@ -22,15 +21,12 @@ const SCHEMA: &str = "gpumem.test/1";
 
 pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Result<()> {
     let config = config::load(global)?;
-    let Some(mut replay) = recorded(from, PlaybackPace::AsFast)? else {
+    let Some(replay) = recorded(from, PlaybackPace::AsFast)? else {
         let message = "config test needs a recording: add --replay FILE, or --demo";
         return Err(UsageError(message.to_owned()).into());
     };
     let mut trial = Trial::new(config.rules);
-    while let Some(snapshot) = replay.next()? {
-        trial.observe(&snapshot);
-    }
-    warn_of_damage(&replay);
+    session::play_all(replay, |snapshot| trial.observe(&snapshot))?;
     let outcome = trial.conclude();
     if json {
         print(&(json::to_string_pretty(&outcome)? + "\n"))

@@ -8,13 +8,13 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use signal_hook::low_level::emulate_default_handler;
 
 use super::args::{Color, Global, Once, ThemeChoice, WatchArgs, cells};
 use super::exit::Exit;
 use super::selection::me;
 use super::{
-    UsageError, config, live, print, recorded, store, style, unreadable, warn, warn_of_damage,
+    UsageError, config, live, print, recorded, signals, store, style, unreadable, warn,
+    warn_of_damage,
 };
 use crate::config::Config;
 use crate::model::{Selector, Snapshot};
@@ -65,7 +65,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
         Outcome::Quit => Ok(Exit::Clean),
         Outcome::Signal(signal) => {
             // Ends the program as by that signal, unless the signal has no such default.
-            emulate_default_handler(signal)?;
+            signals::end_as_by(signal)?;
             Ok(Exit::Clean)
         }
     }

@@ -3,6 +3,7 @@
 //! A [`Still`] is the screen itself, fed with events by hand: samples, then [`Keys`]. It sends nothing
 //! and moves no recording. What is drawn is written by `text` and `svg`.
 
+mod cells;
 mod svg;
 mod text;
 
@@ -10,11 +11,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use ratatui::buffer::{Buffer, Cell};
+use ratatui::buffer::Buffer;
 
 use super::Control;
 use super::hand::{Ask, Hand};
-use super::text::{columns, head};
+use super::text::head;
 use super::view;
 use super::view::gpus::figures::sum;
 use super::{Options, Past};
@@ -227,20 +228,6 @@ impl Still {
         }
         escape(&text).into_owned()
     }
-}
-
-/// The cells of a line that show something themselves, with their columns and how many each takes; the
-/// right half of a wide character does not.
-fn visible(line: &[Cell]) -> impl Iterator<Item = (usize, &Cell, usize)> {
-    let mut next = 0;
-    line.iter().enumerate().filter_map(move |(at, cell)| {
-        if at < next {
-            return None;
-        }
-        let width = usize::from(columns(cell.symbol())).max(1);
-        next = at + width;
-        Some((at, cell, width))
-    })
 }
 
 #[cfg(test)]

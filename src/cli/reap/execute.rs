@@ -12,8 +12,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use rustix::process::geteuid;
 
-use super::interrupt::Interrupt;
 use super::text;
+use crate::cli::signals::Interrupt;
 use crate::cli::{config, store, warn};
 use crate::host::Roots;
 use crate::model::{Snapshot, Time};

@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
-use signal_hook::iterator::Signals;
 
 use self::notifier::{Notice, NoticeResult};
 use self::scheduler::{ReapScheduler, System};
@@ -32,7 +31,7 @@ use super::observe::Spared;
 use super::policy_from_args;
 use crate::cli::args::{Global, ReapArgs as Args};
 use crate::cli::exit::Exit;
-use crate::cli::{config, live, store, unreadable, warn};
+use crate::cli::{config, live, signals, store, unreadable, warn};
 use crate::config::{Config, ReapConfig};
 use crate::host::{Guarded, Roots, read_guarded, read_ourselves};
 use crate::model::{Snapshot, Time};
@@ -183,14 +182,9 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()>
 
 fn listen_for_signals(events: SyncSender<Event>) -> anyhow::Result<()> {
     // Caught, a limit on file sizes is an error of the write.
-    let mut signals =
-        Signals::new([SIGINT, SIGTERM, SIGHUP, SIGXFSZ]).context("cannot catch signals")?;
-    spawn("signals", move || {
-        for signal in signals.forever().filter(|&signal| signal != SIGXFSZ) {
-            if events.send(Event::Signal(signal)).is_err() {
-                return;
-            }
-        }
+    let caught = [SIGINT, SIGTERM, SIGHUP, SIGXFSZ];
+    signals::on_thread(&caught, move |signal| {
+        signal == SIGXFSZ || events.send(Event::Signal(signal)).is_ok()
     })
 }
 

@@ -13,7 +13,7 @@ use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::Modifier;
 
 use self::shape::shape;
-use super::visible;
+use super::cells::visible;
 use crate::watch::theme::{Theme, shown};
 
 /// Width and height of a cell. Most monospaced fonts are 0.6 as wide as they are large.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
+use super::cells::visible;
 use super::*;
 use crate::model::row::Me;
 use crate::rules::{Engine, RuleSet};
@@ -128,7 +129,7 @@ fn without_styles_there_are_lines_and_nothing_else() {
         assert!(!text.contains('\x1b'));
         for line in text.lines() {
             assert_eq!(line, line.trim_end());
-            assert!(super::columns(line) <= columns, "{line}");
+            assert!(crate::watch::text::columns(line) <= columns, "{line}");
         }
     }
 }
@@ -138,7 +139,7 @@ fn buffer(parts: &[(&str, Style)], columns: u16) -> Buffer {
     let mut x = 0;
     for &(text, style) in parts {
         buffer.set_string(x, 0, text, style);
-        x += super::columns(text);
+        x += crate::watch::text::columns(text);
     }
     buffer
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier};
 
-use super::visible;
+use super::cells::visible;
 
 /// Writes a frame, without the blanks at the ends of lines that nobody could see.
 pub fn write(buffer: &Buffer, has_styles: bool) -> String {

@@ -1,0 +1,56 @@
+//! Standard output is data, standard error is talk.
+
+use std::io::{self, IsTerminal, Write as _};
+use std::os::fd::AsFd;
+
+use anyhow::Context as _;
+
+use super::args::Color;
+use crate::report::escape::escape;
+use crate::report::style::{Style, broken};
+
+/// Data, to standard output. A reader that has seen enough and closed the pipe is no error.
+pub(super) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write to standard output"),
+    }
+}
+
+/// Talk, to standard error. There is nowhere to say that standard error is closed.
+pub(super) fn warn(text: &str) {
+    let text = format!("gpumem: {}\n", escape(text));
+    let text = match width_of(&io::stderr()) {
+        Some(width) => broken(&text, width),
+        None => text,
+    };
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// Whether standard output takes colour.
+pub(super) fn style(color: Color) -> Style {
+    let color = match color {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => {
+            io::stdout().is_terminal()
+                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+                && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+        }
+    };
+    Style { color }
+}
+
+/// The terminal's width, where standard output is one.
+pub(super) fn terminal_width() -> Option<usize> {
+    width_of(&io::stdout())
+}
+
+fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
+    if !stream.is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(stream).ok()?;
+    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+}

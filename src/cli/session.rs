@@ -1,0 +1,138 @@
+//! A session: what is sampled is opened, what is stored of it taken in, and it is sampled until enough is
+//! known.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::args::{Global, Recorded};
+use super::exit::UsageError;
+use super::output::warn;
+use crate::model::{Gpu, Snapshot, Time};
+use crate::source::Source as _;
+use crate::source::live::Live;
+use crate::source::nvml;
+use crate::source::replay::{PlaybackPace, Replay};
+use crate::units::Span;
+
+/// How the driver is opened.
+pub(super) fn nvml_options(global: &Global) -> anyhow::Result<nvml::NvmlOptions> {
+    if global.nvml_timeout.0.is_zero() {
+        return Err(UsageError("--nvml-timeout must be longer than 0; write 2s".to_owned()).into());
+    }
+    Ok(nvml::NvmlOptions {
+        library: global.nvml_library.clone(),
+        timeout: global.nvml_timeout.0,
+    })
+}
+
+/// A recording, if one was named.
+pub(super) fn recorded(recorded: &Recorded, pace: PlaybackPace) -> anyhow::Result<Option<Replay>> {
+    Ok(match (&recorded.replay, recorded.demo) {
+        (Some(path), _) => Some(Replay::open(path, pace)?),
+        (None, true) => Some(Replay::demo(pace)?),
+        (None, false) => None,
+    })
+}
+
+/// This machine, sampled at an interval.
+pub(super) fn live(global: &Global, interval: Duration) -> anyhow::Result<Live> {
+    if interval.is_zero() {
+        return Err(UsageError("--interval must be longer than 0; write 1s".to_owned()).into());
+    }
+    Live::open(nvml_options(global)?, interval).map_err(Into::into)
+}
+
+/// Whether the machine's snapshot lacks a GPU's memory or its processes.
+pub(super) fn unreadable(snapshot: &Snapshot) -> bool {
+    let driver = snapshot.errors.iter().any(|error| error.gpu.is_none());
+    let gpu = |gpu: &Gpu| gpu.processes.is_none() || gpu.stale_seconds.is_some();
+    snapshot.gpus.is_empty()
+        || (driver && snapshot.gpus.iter().all(gpu))
+        || snapshot.gpus.iter().any(gpu)
+}
+
+/// Says what was skipped of a recording, once it has been read to its end.
+pub(super) fn warn_of_damage(replay: &Replay) {
+    const SHOWN: usize = 3;
+    for damage in replay.damage().iter().take(SHOWN) {
+        warn(&format!("{}: {damage}", replay.name()));
+    }
+    let more = replay.damage_count().saturating_sub(SHOWN as u64);
+    if more > 0 {
+        warn(&format!(
+            "{}: {more} more damaged lines were skipped",
+            replay.name()
+        ));
+    }
+}
+
+/// Goes through a recording until `seen` has enough, or to its end.
+pub(super) fn play(
+    replay: &mut Replay,
+    mut seen: impl FnMut(Snapshot) -> ControlFlow<()>,
+) -> anyhow::Result<()> {
+    while let Some(snapshot) = replay.next()? {
+        if seen(snapshot).is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Goes through a recording to its end, and says what was skipped of it.
+pub(super) fn play_all(mut replay: Replay, mut seen: impl FnMut(Snapshot)) -> anyhow::Result<()> {
+    play(&mut replay, |snapshot| {
+        seen(snapshot);
+        ControlFlow::Continue(())
+    })?;
+    warn_of_damage(&replay);
+    Ok(())
+}
+
+/// The last snapshot of a recording; `seen` is shown each of them.
+pub(super) fn last(replay: Replay, mut seen: impl FnMut(&Snapshot)) -> anyhow::Result<Snapshot> {
+    let mut last = None;
+    play_all(replay, |snapshot| {
+        seen(&snapshot);
+        last = Some(snapshot);
+    })?;
+    last.context("the recording has no snapshot")
+}
+
+/// For how long this machine is sampled, and when that begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SampleWindow {
+    /// The time between two samples.
+    pub(super) interval: Duration,
+    /// From the first sample to the last.
+    pub(super) length: Span,
+    /// It begins when the machine has answered, so that what a slow GPU takes of it is added; else with
+    /// the time of the first sample.
+    pub(super) begins_answered: bool,
+}
+
+/// Samples this machine until `seen` has enough, or the window is over.
+pub(super) fn sample(
+    live: &mut Live,
+    window: SampleWindow,
+    mut seen: impl FnMut(Snapshot) -> anyhow::Result<ControlFlow<()>>,
+) -> anyhow::Result<()> {
+    let mut begun: Option<Time> = None;
+    while let Some(snapshot) = live.next()? {
+        let time = snapshot.time;
+        let begun = *begun.get_or_insert_with(|| match window.begins_answered {
+            true => live.now(),
+            false => time,
+        });
+        let has_enough = seen(snapshot)?.is_break();
+        let seconds = time.seconds_since(begun);
+        // Half an interval: the last sample is due at the end of the window, or a little after it.
+        let is_last = seconds + window.interval.as_secs_f64() / 2.0 >= window.length.seconds();
+        if has_enough || is_last {
+            break;
+        }
+    }
+    Ok(())
+}
