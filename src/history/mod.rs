@@ -53,8 +53,6 @@ use unlisted_pid::Ghosts;
 
 /// A minute or three intervals, whichever is longer, may pass without evidence and change nothing.
 const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;
-/// Up to here, evidence that spans a longer gap (CPU seconds that did not advance) bridges it.
-const BRIDGED_GAP_MILLISECONDS: i64 = 600_000;
 /// After this long without a snapshot, nothing that was known before says anything of now.
 const LONGEST_GAP_MILLISECONDS: i64 = 3_600_000;
 /// So many snapshots in a row that are older than the last one are strays; one more, and the clock was

@@ -6,6 +6,9 @@ use crate::model::Time;
 const KEPT_BY_DRIVER_MILLISECONDS: i64 = 10_000;
 /// Of snapshots that are further apart, those samples cover less than a quarter.
 const FAR_APART_MILLISECONDS: i64 = 45_000;
+/// Up to here, evidence that spans a longer gap (CPU seconds that did not advance) bridges it.
+pub(super) const BRIDGED_GAP_MILLISECONDS: i64 = 600_000;
+
 /// What a row needs to know of the moment it is observed in.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleTime {

@@ -3,9 +3,9 @@
 
 use super::cpu::Cpu;
 use super::hidden::{self, Hidden};
+use super::moment::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use super::row::{Began, RowHistory, Shown, Use};
 use super::streak::{Clause, Streak};
-use super::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Time};
 
 /// A row per GPU, and under MIG per instance: no process has more.

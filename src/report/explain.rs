@@ -7,7 +7,8 @@
 pub mod chart;
 mod framework;
 mod gpu;
-pub(super) mod page;
+mod page;
+mod parts;
 mod process;
 pub mod text;
 

@@ -15,3 +15,4 @@ pub mod processes;
 pub mod schema;
 pub mod style;
 pub mod table;
+mod wrap;

@@ -3,7 +3,7 @@
 use unicode_width::UnicodeWidthStr as _;
 
 use super::doctor::CheckStatus;
-use super::explain::page::wrap_with;
+use super::wrap::wrap_with;
 use crate::model::Severity;
 
 /// Whether and how text is coloured.

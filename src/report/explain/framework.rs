@@ -1,7 +1,7 @@
 //! A framework's page: how it takes memory, what returns it, and what does not.
 
 use super::page::PageText;
-use super::text::at_start;
+use super::parts::at_start;
 use super::{AdviceLine, FrameworkPage};
 use crate::report::escape::escape;
 use crate::report::table::{Align, Table};

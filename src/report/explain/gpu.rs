@@ -1,13 +1,14 @@
 //! A GPU's page: where its memory is, who holds it, what the rules say, what to do.
 
-use super::page::{PageText, wrap};
+use super::page::PageText;
+use super::parts::{steps, verdict};
 use super::process::course;
-use super::text::{steps, verdict};
 use super::{ExplainReport, GpuBalance, GpuHolder, GpuPage};
 use crate::model::Gpu;
 use crate::model::finding::Finding;
 use crate::report::escape::escape;
 use crate::report::table::{Align, Table};
+use crate::report::wrap::wrap;
 use crate::units::{Bytes, Span};
 
 /// More holders than this are counted.

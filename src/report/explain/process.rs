@@ -2,7 +2,7 @@
 
 use super::chart::{self, ForecastLine, Size};
 use super::page::{PageText, instant};
-use super::text::{ago, steps, verdict};
+use super::parts::{ago, steps, verdict};
 use super::{ExplainReport, GpuHolder, MemoryCurve, OnGpu, ProcessPage};
 use crate::model::evidence::Exhaustion;
 use crate::model::snapshot::{Jupyter, LastKnown, Process};

@@ -1,0 +1,159 @@
+//! Parts that several pages have: what the rules say, and what to do.
+
+use super::page::{PageText, instant};
+use super::{ExplainReport, ExplainStep, RuleVerdict, WhenPossible};
+use crate::model::Time;
+use crate::model::finding::Finding;
+use crate::report::escape::escape;
+use crate::units::Span;
+
+/// Undecided rules that are listed.
+const MOST_UNDECIDED: usize = 3;
+
+/// What the rules say; `is_mine` tells the findings that are shown in full.
+pub(super) fn verdict(
+    sheet: &mut PageText,
+    verdict: &RuleVerdict,
+    report: &ExplainReport,
+    is_mine: impl Fn(&Finding) -> bool,
+) {
+    sheet.section("What the rules say");
+    let findings = || verdict.findings.iter().filter(|it| is_mine(it));
+    if findings().next().is_none() && verdict.kept.is_empty() {
+        let span = Span::from_seconds(report.window_seconds);
+        let what = if verdict.findings.is_empty() {
+            "nothing is found against it"
+        } else {
+            "nothing is found against the GPU itself"
+        };
+        sheet.item("- ", &format!("{what}, as far as {span} of history tells"));
+    }
+    for finding in findings() {
+        write_finding(sheet, finding);
+    }
+    for kept in &verdict.kept {
+        let until = kept
+            .until
+            .map_or_else(String::new, |until| format!(", until {}", instant(until)));
+        let doubt = if kept.certain {
+            ""
+        } else {
+            "; whether the exemption is for this one is not known"
+        };
+        let finding = &kept.finding;
+        sheet.item(
+            "kept: ",
+            &format!(
+                "{}: {} (the configuration says: {}{until}{doubt})",
+                finding.rule, finding.message, kept.reason
+            ),
+        );
+    }
+    for pending in &verdict.pending {
+        let where_ = match pending.pid {
+            Some(_) => format!(" on GPU {}", pending.gpu),
+            None => String::new(),
+        };
+        let text = format!(
+            "{}{where_}, so since {}; a finding from {} on, if nothing changes",
+            pending.rule,
+            instant(pending.since),
+            instant(pending.due)
+        );
+        sheet.item("pending: ", &text);
+    }
+    for undecided in verdict.undecided.iter().take(MOST_UNDECIDED) {
+        let text = format!("{}: {}", undecided.rule, undecided.reason);
+        sheet.item("undecided: ", &text);
+    }
+    let more = verdict.undecided.len().saturating_sub(MOST_UNDECIDED);
+    if more > 0 {
+        sheet.item(
+            "undecided: ",
+            &format!("and {more} more (gpumem check lists them)"),
+        );
+    }
+}
+
+fn write_finding(sheet: &mut PageText, finding: &Finding) {
+    let style = sheet.look.style;
+    let severity = finding.severity;
+    let kind = finding.kind.to_string();
+    let rule = if *finding.rule == *kind {
+        String::new()
+    } else {
+        format!(" (rule {})", finding.rule)
+    };
+    let ceased = finding
+        .resolved_at
+        .map_or_else(String::new, |at| format!("ceased at {}: ", instant(at)));
+    let mark = format!("{}: ", style.severity(severity));
+    let columns = severity.to_string().len() + 2;
+    sheet.marked(
+        &mark,
+        columns,
+        &format!("{kind}{rule}: {ceased}{}", finding.message),
+    );
+    sheet.item("    since ", &instant(finding.since));
+    sheet.item("    because ", &escape(&finding.evidence.words()));
+    for also in &finding.also {
+        sheet.item(
+            "    also ",
+            &format!("{}: {}", also.kind, escape(&also.evidence.words())),
+        );
+    }
+}
+
+/// What to do, gentlest first.
+pub(super) fn steps(sheet: &mut PageText, steps: &[ExplainStep], heading: &str) {
+    let now: Vec<&ExplainStep> = of(steps, WhenPossible::Now)
+        .chain(of(steps, WhenPossible::End))
+        .collect();
+    if !now.is_empty() {
+        sheet.section(heading);
+    }
+    for (at, step) in now.iter().enumerate() {
+        write_step(sheet, &format!("{}. ", at + 1), step);
+    }
+    let next: Vec<&ExplainStep> = of(steps, WhenPossible::NextStart).collect();
+    if !next.is_empty() {
+        sheet.section("At its next start");
+    }
+    for step in next {
+        write_step(sheet, "- ", step);
+    }
+}
+
+fn of(steps: &[ExplainStep], moment: WhenPossible) -> impl Iterator<Item = &ExplainStep> {
+    steps.iter().filter(move |step| step.moment == moment)
+}
+
+fn write_step(sheet: &mut PageText, mark: &str, step: &ExplainStep) {
+    let measured = step
+        .measured
+        .as_ref()
+        .map_or_else(String::new, |by| format!(" (measured: {by})"));
+    let text = match step.moment {
+        WhenPossible::NextStart => at_start(&step.text),
+        WhenPossible::Now | WhenPossible::End => &step.text,
+    };
+    sheet.item(mark, &format!("{text}{measured}"));
+}
+
+/// A line of advice below a heading that says already when it is meant for.
+pub(super) fn at_start(text: &str) -> &str {
+    const SAID: [&str; 2] = ["at its next start: ", "at its next start, "];
+    let rest = SAID.iter().find_map(|said| text.strip_prefix(said));
+    rest.unwrap_or(text)
+}
+
+/// Since when, and how long that is before the page's time.
+pub(super) fn ago(time: Time, report: &ExplainReport) -> String {
+    match report.time {
+        Some(now) => {
+            let span = Span::from_seconds(now.seconds_since(time));
+            format!("{}, {span} ago", instant(time))
+        }
+        None => instant(time),
+    }
+}
