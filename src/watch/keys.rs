@@ -2,7 +2,7 @@
 //! the bottom line.
 //!
 //! Keys of nvitop, nvtop, htop and vi where they agree; where they do not, none of them ends a process
-//! at once. What an action does is in `app/act.rs`; what a page and a plan make of it in `page.rs` and
+//! at once. What an action does is in `update/key.rs`; what a page and a plan make of it in `page.rs` and
 //! `reaping.rs`.
 
 mod bindings;

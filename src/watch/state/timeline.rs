@@ -37,7 +37,7 @@ pub struct Timeline {
     beginnings: VecDeque<u64>,
 }
 
-/// A sample on the tape.
+/// A sample on the timeline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameRef {
     /// How many came before it.
@@ -61,7 +61,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// An empty tape that takes at most so many bytes, or one sample.
+    /// An empty timeline that takes at most so many bytes, or one sample.
     pub fn of(most_bytes: usize) -> Self {
         Self {
             most_bytes,
@@ -171,7 +171,7 @@ impl Timeline {
     }
 
     /// The first of the samples before this one that are not before `time`, as far as the clock was not set
-    /// back in between; and whether the tape reaches beyond it.
+    /// back in between; and whether the timeline reaches beyond it.
     pub fn leap_back(&self, number: u64, from: Time, time: Time) -> (Option<FrameRef>, bool) {
         let marks = self.entries.range(..self.place(number)).rev();
         let (mut last, mut then): (Option<FrameRef>, Time) = (None, from);

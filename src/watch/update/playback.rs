@@ -1,7 +1,7 @@
 //! Time on the screen: standing still, going back and forth, and how fast samples come.
 //!
-//! Every sample is judged and put on the [`tape`](super::tape) when it comes, shown or not. What is shown is
-//! the newest one, or one that a person went back to. Where the tape does not reach, a recording is begun
+//! Every sample is judged and put on the timeline when it comes, shown or not. What is shown is
+//! the newest one, or one that a person went back to. Where the timeline does not reach, a recording is begun
 //! again and passed over at full speed until the goal.
 //!
 //! Pure: what the source has to do comes back as a [`Control`]. How a time is typed is in [`moment`],
@@ -84,7 +84,7 @@ fn show_newest(app: &mut App, snapshot: Snapshot, mark: FrameRef) {
     app.show(picture);
 }
 
-/// Shows a sample of the tape.
+/// Shows a sample of the timeline.
 fn show(app: &mut App, mark: FrameRef) {
     if let Some(picture) = app.timeline.picture(mark.number) {
         app.playback.shown = Some(mark.number);
@@ -128,7 +128,7 @@ pub fn failed(app: &mut App) {
     ended(app);
 }
 
-/// Plays the tape on, where that is what plays and its next sample is due.
+/// Plays the timeline on, where that is what plays and its next sample is due.
 pub fn tick(app: &mut App) -> Option<Effect> {
     if !app.plays_timeline() {
         return None;
@@ -320,7 +320,7 @@ fn now(app: &mut App) -> Option<Effect> {
     stand(app)
 }
 
-/// Goes to a sample of the tape; there the screen of this machine stands still.
+/// Goes to a sample of the timeline; there the screen of this machine stands still.
 fn go(app: &mut App, mark: FrameRef) -> Option<Effect> {
     app.playback.is_paused |= app.is_live();
     show(app, mark);
@@ -339,7 +339,7 @@ fn stand(app: &mut App) -> Option<Effect> {
     Some(Effect::Control(Control::Playing(plays)))
 }
 
-/// Goes beyond the tape's end, where there is something.
+/// Goes beyond the timeline's end, where there is something.
 fn newer(app: &mut App, goal: SeekTarget) -> Option<Effect> {
     if !app.is_live() && app.end.is_none() {
         if app.playback.goal.is_some() {
@@ -360,7 +360,7 @@ fn newer(app: &mut App, goal: SeekTarget) -> Option<Effect> {
     stand(app)
 }
 
-/// Goes beyond the tape's beginning, where there is something and it can be had again.
+/// Goes beyond the timeline's beginning, where there is something and it can be had again.
 fn older(app: &mut App, goal: SeekTarget) -> Option<Effect> {
     let oldest = app.timeline.oldest()?;
     if can_rewind_before(app, oldest) {
@@ -370,7 +370,7 @@ fn older(app: &mut App, goal: SeekTarget) -> Option<Effect> {
     stand(app)
 }
 
-/// Why nothing before the oldest sample on the tape can be shown.
+/// Why nothing before the oldest sample on the timeline can be shown.
 fn oldest_why(app: &App, oldest: FrameRef) -> String {
     match &app.setup.replay {
         Some(_) if oldest.number == 0 => "this is the beginning of the recording".to_owned(),
@@ -379,7 +379,7 @@ fn oldest_why(app: &App, oldest: FrameRef) -> String {
     }
 }
 
-/// Whether something lies before this sample, the oldest on the tape, and can be read again.
+/// Whether something lies before this sample, the oldest on the timeline, and can be read again.
 fn can_rewind_before(app: &App, oldest: FrameRef) -> bool {
     !app.is_live() && app.playback.can_rewind && oldest.number > 0
 }

@@ -1,4 +1,4 @@
-//! Samples go onto the tape and come back as they were, in bounded room.
+//! Samples go onto the timeline and come back as they were, in bounded room.
 
 use super::*;
 use crate::watch::sample;
@@ -48,7 +48,7 @@ fn marks(tape: &Timeline) -> Vec<u64> {
     tape.entries.iter().map(|entry| entry.mark.number).collect()
 }
 
-/// What everything on the tape takes, counted anew.
+/// What everything on the timeline takes, counted anew.
 fn counted(tape: &mut Timeline) -> usize {
     let mut bytes = 0;
     while let Some(entry) = tape.entries.pop_front() {

@@ -52,7 +52,7 @@ pub(super) fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
         return app.refuse(&text);
     }
     play.speed = next;
-    // Where the tape plays, its next sample is due by the new speed.
+    // Where the timeline plays, its next sample is due by the new speed.
     play.next_due = None;
     Some(Effect::Control(Control::Speed(next)))
 }

@@ -40,7 +40,7 @@ impl Reel {
         Self::on(Timeline::default(), name)
     }
 
-    /// The same, on a tape that holds a few samples.
+    /// The same, on a timeline that holds a few samples.
     fn short(name: &str) -> Self {
         Self::on(Timeline::of(40 << 10), name)
     }
@@ -217,7 +217,7 @@ fn where_the_clock_was_set_back_every_sample_is_reached_and_a_leap_is_none_over_
         back[..],
         [53, 47, 41, 40, 39, 33, 27, 21, 20, 19, 13, 7, 1, 0]
     );
-    // The same where all of it is on the tape.
+    // The same where all of it is on the timeline.
     on.remove(0);
     for number in on {
         leaps.press('}');
@@ -298,7 +298,7 @@ fn it_plays_on_from_where_one_went_back_to() {
             break;
         }
     }
-    // From the tape, then from the source, none left out.
+    // From the timeline, then from the source, none left out.
     let all: Vec<u64> = (back..=16).collect();
     assert_eq!(seen, all);
 }
@@ -412,7 +412,7 @@ fn a_screen_that_stands_still_has_nothing_to_wait_for() {
     assert_eq!(reel.app.next_tick(), None);
     reel.press('[');
     assert_eq!(reel.app.next_tick(), None);
-    // The tape plays: something is to come.
+    // The timeline plays: something is to come.
     reel.press('p');
     assert!(reel.app.next_tick().is_some());
 }
