@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
 
+use crate::model::field::{Field, SORTED};
 use crate::model::{Kind, Severity};
-use crate::report::processes::ProcessOrder;
 use crate::units::{Amount, Bytes, Span};
 
 pub use reap::{Kill, ReapArgs};
@@ -162,40 +162,20 @@ pub struct Ps {
 
     /// Order of the processes
     #[arg(long, value_name = "KEY", default_value = "gpu")]
-    pub sort: ProcessOrder,
+    pub sort: Field,
 
     /// Where snapshots come from.
     #[command(flatten)]
     pub recorded: Recorded,
 }
 
-impl ValueEnum for ProcessOrder {
+impl ValueEnum for Field {
     fn value_variants<'a>() -> &'a [Self] {
-        &[
-            Self::Gpu,
-            Self::Memory,
-            Self::Pid,
-            Self::User,
-            Self::Sm,
-            Self::CpuTime,
-            Self::HostMemory,
-            Self::Runtime,
-            Self::Command,
-        ]
+        &SORTED
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
-        let (name, help) = match self {
-            Self::Gpu => ("gpu", "GPU, then GPU memory"),
-            Self::Memory => ("memory", "GPU memory, the largest first"),
-            Self::Pid => ("pid", "Process id"),
-            Self::User => ("user", "Owner"),
-            Self::Sm => ("sm", "SM utilization, the highest first"),
-            Self::CpuTime => ("cpu-time", "Total CPU time, the longest first"),
-            Self::HostMemory => ("host-memory", "Resident host memory, the largest first"),
-            Self::Runtime => ("runtime", "Time since start, the longest first"),
-            Self::Command => ("command", "Command line"),
-        };
+        let (name, help) = self.spec().sort;
         Some(PossibleValue::new(name).help(help))
     }
 }

@@ -4,32 +4,64 @@
 //! nothing: what is not known is no evidence either way. A process that is resolved and in no container,
 //! though, is known to be in none.
 
-use super::finding::Kind;
+use super::finding::{Finding, Kind};
+use super::row::ProcessRow;
+use super::snapshot::Process;
+use crate::units::Span;
 
 mod needle;
+mod order;
 mod read;
+mod spec;
 
 pub use needle::Needle;
+pub use order::SortValue;
 pub(super) use read::any_has;
 pub use read::is_called;
+use spec::field;
+pub use spec::{FieldSpec, Notation, STAYS};
 
-/// What can be asked of a row.
+/// What can be known of a row, in the order in which tables show it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Field {
-    /// The owner.
-    User,
-    /// The GPU, or the part of it.
+    /// The GPU, or the part of it, by NVML's index.
     Gpu,
     /// The process id.
     Pid,
-    /// The program.
-    Name,
-    /// The command line.
-    Command,
-    /// The notebook that it is the kernel of.
-    Notebook,
+    /// The owner.
+    User,
+    /// Memory held on this GPU, in bytes.
+    Memory,
+    /// The same as a share of the GPU's memory.
+    MemoryPercent,
+    /// How that memory moved; sorted by how much it grew.
+    History,
+    /// Use of the GPU's multiprocessors, in percent.
+    SmPercent,
+    /// Use of the CPU, in percent; one core is 100.
+    CpuPercent,
+    /// CPU time since it started, in seconds.
+    CpuTime,
+    /// Resident host memory, in bytes.
+    HostMemory,
+    /// What the scheduler says.
+    State,
+    /// How long it has not used this GPU, in seconds.
+    Idle,
+    /// How long it has run, in seconds.
+    Runtime,
     /// What it computes with.
     Framework,
+    /// The container, pod, job or unit that it runs in.
+    Place,
+    /// What the rules found.
+    Finding,
+    /// The notebook, or the command line.
+    Command,
+    /// The program.
+    Name,
+    /// The notebook that it is the kernel of.
+    Notebook,
     /// The container that it runs in.
     Container,
     /// The Kubernetes pod.
@@ -38,126 +70,197 @@ pub enum Field {
     Job,
     /// The systemd unit.
     Unit,
-    /// What the scheduler says.
-    State,
-    /// What the rules found.
-    Finding,
     /// Which of NVML's lists it is on.
     Kind,
     /// What else it can be.
     Is,
-    /// Memory held on this GPU, in bytes.
-    Memory,
-    /// Use of the GPU's multiprocessors, in percent.
-    Sm,
-    /// Use of the CPU, in percent; one core is 100.
-    Cpu,
-    /// Resident host memory, in bytes.
-    HostMemory,
-    /// How long it has not used this GPU, in seconds.
-    Idle,
-    /// How long it has run, in seconds.
-    Runtime,
 }
 
-/// How what is typed for a field is read and compared.
-#[derive(Clone, Copy, Debug)]
-pub enum Notation {
-    /// A text, or a part of one.
-    Text,
-    /// One of some words, or the beginning of one.
-    OneOf(fn() -> Vec<&'static str>),
-    /// An index, a UUID, a part or a name.
-    Gpu,
-    /// A whole number.
-    Number,
-    /// A number, with or without `%`.
-    Percent,
-    /// A size with its unit.
-    Bytes,
-    /// A size, or a share of the GPU's memory.
-    BytesOrShare,
-    /// A duration with its unit.
-    Seconds,
-}
+/// What stands for a value that is not known, in every table.
+pub const UNKNOWN: &str = "-";
+/// What stands for a value that this GPU or driver does not have; `ps` says why below its tables.
+pub const NOT_AVAILABLE: &str = "n/a";
 
-/// A field's line in the table.
-#[derive(Clone, Copy, Debug)]
-pub struct FieldSpec {
-    /// What it may be called; the first is its name.
-    pub names: &'static [&'static str],
-    /// A term of it as it may be typed.
-    pub example: &'static str,
-    /// What it is.
-    pub meaning: &'static str,
-    /// How a value is typed.
-    pub notation: Notation,
-    /// Which it is.
-    pub field: Field,
-}
-
-const fn field(
-    field: Field,
-    names: &'static [&'static str],
-    notation: Notation,
-    example: &'static str,
-    meaning: &'static str,
-) -> FieldSpec {
-    FieldSpec {
-        names,
-        example,
-        meaning,
-        notation,
-        field,
-    }
-}
-
-/// Every field that can be asked for.
-pub const FIELDS: [FieldSpec; 21] = {
+/// Every field, in the order of the columns. Widths leave room for the sort mark behind the heading.
+pub const FIELDS: [FieldSpec; 25] = {
     use Notation::{Bytes, BytesOrShare, Number, OneOf, Percent, Seconds, Text};
     [
-        field(
-            Field::User,
-            &["user"],
-            Text,
-            "user:ann,bob",
-            "the owner, by name or uid",
-        ),
         field(
             Field::Gpu,
             &["gpu"],
             Notation::Gpu,
             "gpu:0",
             "the GPU's index, UUID (or its beginning), part (0:3) or name",
-        ),
+        )
+        .number("GPU", false)
+        .on_screen('g', 4, 0)
+        .in_ps(STAYS)
+        .sorts("gpu", "GPU, then GPU memory"),
         field(
             Field::Pid,
             &["pid"],
             Number,
             "pid:4242",
             "the process id, here or in its container",
-        ),
-        field(Field::Name, &["name"], Text, "name:python", "the program"),
+        )
+        .number("PID", false)
+        .on_screen('p', 1, 0)
+        .in_ps(STAYS)
+        .sorts("pid", "Process id"),
         field(
-            Field::Command,
-            &["command", "cmd"],
+            Field::User,
+            &["user"],
             Text,
-            "command:train.py",
-            "the command line",
-        ),
+            "user:ann,bob",
+            "the owner, by name or uid",
+        )
+        .text("USER")
+        .on_screen('u', 5, 0)
+        .in_ps(STAYS)
+        .sorts("user", "Owner"),
         field(
-            Field::Notebook,
-            &["notebook"],
-            Text,
-            "notebook:a.ipynb",
-            "the notebook",
-        ),
+            Field::Memory,
+            &["mem", "memory"],
+            BytesOrShare,
+            "mem>4GiB",
+            "memory on the GPU, or its share (50%)",
+        )
+        .number("MEMORY", true)
+        .on_screen('m', 2, 10)
+        .in_ps(STAYS)
+        .sorts("memory", "GPU memory, the largest first"),
+        field(
+            Field::MemoryPercent,
+            &[],
+            Percent,
+            "",
+            "its share of the GPU's memory",
+        )
+        .number("MEM%", true)
+        .on_screen('n', 11, 5),
+        field(Field::History, &[], Bytes, "", "how its memory moved")
+            .text("HISTORY")
+            .most_first()
+            .on_screen('y', 9, 10),
+        field(
+            Field::SmPercent,
+            &["sm"],
+            Percent,
+            "sm<5",
+            "use of the GPU, in percent",
+        )
+        .number("SM%", true)
+        .on_screen('s', 6, 4)
+        .in_ps(6)
+        .sorts("sm", "SM utilization, the highest first"),
+        field(
+            Field::CpuPercent,
+            &["cpu"],
+            Percent,
+            "cpu>100",
+            "use of the CPU, in percent",
+        )
+        .number("CPU%", true)
+        .on_screen('c', 10, 6),
+        field(
+            Field::CpuTime,
+            &["cputime"],
+            Seconds,
+            "cputime>1h",
+            "CPU time since it started",
+        )
+        .number("CPU TIME", true)
+        .in_ps(2)
+        .sorts("cpu-time", "Total CPU time, the longest first"),
+        field(
+            Field::HostMemory,
+            &["rss", "host"],
+            Bytes,
+            "rss>1GiB",
+            "host memory",
+        )
+        .number("HOST MEM", true)
+        .on_screen('h', 14, 10)
+        .in_ps(1)
+        .sorts("host-memory", "Resident host memory, the largest first"),
+        field(
+            Field::State,
+            &["state"],
+            OneOf(state_names),
+            "state:stopped",
+            "what the scheduler says",
+        )
+        .text("STATE")
+        .on_screen('t', 12, 8)
+        .in_ps(7),
+        field(
+            Field::Idle,
+            &["idle"],
+            Seconds,
+            "idle>10m",
+            "how long it is idle",
+        )
+        .number("IDLE", true)
+        .on_screen('i', 7, 8),
+        field(
+            Field::Runtime,
+            &["runtime", "time"],
+            Seconds,
+            "runtime>2h",
+            "how long it has run",
+        )
+        .number("RUNTIME", true)
+        .on_screen('r', 13, 8)
+        .in_ps(4)
+        .sorts("runtime", "Time since start, the longest first"),
         field(
             Field::Framework,
             &["framework"],
             Text,
             "framework:pytorch",
             "what it computes with",
+        )
+        .text("FRAMEWORK")
+        .on_screen('f', 15, 0)
+        .in_ps(3),
+        field(
+            Field::Place,
+            &["where"],
+            Text,
+            "where:vllm",
+            "the container, pod, job or unit, as shown",
+        )
+        .text("WHERE")
+        .on_screen('w', 8, 0)
+        .in_ps(5),
+        field(
+            Field::Finding,
+            &["finding"],
+            OneOf(finding_names),
+            "finding:idle",
+            "what the rules found; any: anything",
+        )
+        .text("FINDING")
+        .most_first()
+        .on_screen('x', 3, 0),
+        field(
+            Field::Command,
+            &["command", "cmd"],
+            Text,
+            "command:train.py",
+            "the command line",
+        )
+        .text("COMMAND")
+        .on_screen('d', 0, 0)
+        .in_ps(STAYS)
+        .sorts("command", "Command line"),
+        field(Field::Name, &["name"], Text, "name:python", "the program"),
+        field(
+            Field::Notebook,
+            &["notebook"],
+            Text,
+            "notebook:a.ipynb",
+            "the notebook",
         ),
         field(
             Field::Container,
@@ -182,20 +285,6 @@ pub const FIELDS: [FieldSpec; 21] = {
             "the systemd unit",
         ),
         field(
-            Field::State,
-            &["state"],
-            OneOf(state_names),
-            "state:stopped",
-            "what the scheduler says",
-        ),
-        field(
-            Field::Finding,
-            &["finding"],
-            OneOf(finding_names),
-            "finding:idle",
-            "what the rules found; any: anything",
-        ),
-        field(
             Field::Kind,
             &["kind", "type"],
             OneOf(|| KINDS.to_vec()),
@@ -209,50 +298,68 @@ pub const FIELDS: [FieldSpec; 21] = {
             "is:mine",
             "mine, unlisted",
         ),
-        field(
-            Field::Memory,
-            &["mem", "memory"],
-            BytesOrShare,
-            "mem>4GiB",
-            "memory on the GPU, or its share (50%)",
-        ),
-        field(
-            Field::Sm,
-            &["sm"],
-            Percent,
-            "sm<5",
-            "use of the GPU, in percent",
-        ),
-        field(
-            Field::Cpu,
-            &["cpu"],
-            Percent,
-            "cpu>100",
-            "use of the CPU, in percent",
-        ),
-        field(
-            Field::HostMemory,
-            &["rss", "host"],
-            Bytes,
-            "rss>1GiB",
-            "host memory",
-        ),
-        field(
-            Field::Idle,
-            &["idle"],
-            Seconds,
-            "idle>10m",
-            "how long it is idle",
-        ),
-        field(
-            Field::Runtime,
-            &["runtime", "time"],
-            Seconds,
-            "runtime>2h",
-            "how long it has run",
-        ),
     ]
 };
+
+/// The fields that a selector can ask for.
+pub fn selectable() -> impl Iterator<Item = &'static FieldSpec> {
+    FIELDS.iter().filter(|spec| !spec.names.is_empty())
+}
+
+/// The columns of the screen, in order.
+pub const ON_SCREEN: [Field; count(&FIELDS, true)] = {
+    let mut columns = [Field::Gpu; count(&FIELDS, true)];
+    let (mut at, mut next) = (0, 0);
+    while at < FIELDS.len() {
+        if FIELDS[at].letter != ' ' {
+            columns[next] = FIELDS[at].field;
+            next += 1;
+        }
+        at += 1;
+    }
+    columns
+};
+
+/// The columns of the screen, from the one that stays longest to the one that goes first.
+pub const BY_NEED: [Field; ON_SCREEN.len()] = {
+    let mut columns = ON_SCREEN;
+    let mut at = 0;
+    while at < FIELDS.len() {
+        if FIELDS[at].letter != ' ' {
+            columns[FIELDS[at].need] = FIELDS[at].field;
+        }
+        at += 1;
+    }
+    columns
+};
+
+/// The fields that `ps` sorts by, in order.
+pub const SORTED: [Field; count(&FIELDS, false)] = {
+    let mut fields = [Field::Gpu; count(&FIELDS, false)];
+    let (mut at, mut next) = (0, 0);
+    while at < FIELDS.len() {
+        if !FIELDS[at].sort.0.is_empty() {
+            fields[next] = FIELDS[at].field;
+            next += 1;
+        }
+        at += 1;
+    }
+    fields
+};
+
+/// How many columns the screen has, or how many fields `ps` sorts by.
+const fn count(fields: &[FieldSpec], on_screen: bool) -> usize {
+    let (mut at, mut count) = (0, 0);
+    while at < fields.len() {
+        let is_one = match on_screen {
+            true => fields[at].letter != ' ',
+            false => !fields[at].sort.0.is_empty(),
+        };
+        count += is_one as usize;
+        at += 1;
+    }
+    count
+}
 
 /// The states by the word that is typed and shown, and the kernel's letter.
 const STATES: [(&str, char); 10] = [
@@ -321,5 +428,92 @@ impl Field {
         let at = FIELDS.iter().position(|spec| spec.field == self);
         // A test holds that every field has one.
         &FIELDS[at.unwrap_or_default()]
+    }
+
+    /// Its value as a number, in the unit of its notation; `None` of what is none, or is not known.
+    pub fn number(self, row: &ProcessRow<'_>) -> Option<f64> {
+        let process = row.process.ok();
+        match self {
+            Self::Gpu => row.gpu.map(|gpu| f64::from(gpu.index)),
+            Self::Pid => row.pid().map(f64::from),
+            Self::Memory => row.used_bytes().map(|bytes| bytes as f64),
+            Self::MemoryPercent => row.memory_percent(),
+            Self::History => row.growth_bytes.map(|bytes| bytes as f64),
+            Self::SmPercent => row.entry?.sm_percent.map(f64::from),
+            Self::CpuPercent => process?.cpu_percent,
+            Self::CpuTime => process?.cpu_seconds,
+            Self::HostMemory => process?.rss_bytes.map(|bytes| bytes as f64),
+            Self::State => process?.state.map(|state| f64::from(u32::from(state))),
+            Self::Idle => row.idle_seconds,
+            Self::Runtime => row.runtime_seconds(),
+            _ => None,
+        }
+    }
+
+    /// What a table's cell says, as it is: to be escaped and cut. `None` where that is not known, or is
+    /// more than a word.
+    pub fn text(self, row: &ProcessRow<'_>) -> Option<String> {
+        let process = row.process.ok();
+        match self {
+            Self::Gpu => row.place_on_gpus(),
+            Self::Pid => Some(process.map_or_else(
+                || row.pid().unwrap_or_default().to_string(),
+                Process::pid_text,
+            )),
+            Self::User => match row.user() {
+                Some(user) => Some(user.to_string()),
+                None => process?.uid.map(|uid| uid.to_string()),
+            },
+            // It is drawn, not written.
+            Self::History => None,
+            Self::SmPercent => self.number(row).map(|percent| percent.to_string()),
+            Self::State => process?.state.map(|letter| match state_name(letter) {
+                Some(name) => name.to_owned(),
+                None => letter.to_string(),
+            }),
+            Self::Framework => process?.framework_text(),
+            Self::Place => process?.place(),
+            Self::Finding => row.finding.map(badge),
+            _ => self.number(row).map(|number| match self.spec().notation {
+                Notation::Bytes | Notation::BytesOrShare => {
+                    crate::units::Bytes(number as u64).to_string()
+                }
+                Notation::Seconds => Span::from_seconds(number).to_string(),
+                Notation::Percent if number < 1000.0 => format!("{number:.1}"),
+                _ => format!("{number:.0}"),
+            }),
+        }
+    }
+}
+
+/// The finding in a word or two: `IDLE 29m`, `ORPHAN 29m +1` where something else is so as well.
+pub fn badge(finding: &Finding) -> String {
+    let mut text = finding.kind.to_string().to_uppercase();
+    let span = Span::from_seconds(finding.duration_seconds).to_string();
+    text.push(' ');
+    // The largest unit says enough here; the exact span is in the message.
+    text.push_str(span.split(' ').next().unwrap_or_default());
+    if !finding.also.is_empty() {
+        text.push_str(&format!(" +{}", finding.also.len()));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_has_one_line_and_every_column_a_place_of_its_own() {
+        for spec in FIELDS {
+            assert_eq!(spec.field.spec().example, spec.example, "{:?}", spec.field);
+            assert_eq!(
+                spec.title.is_empty(),
+                spec.letter == ' ' && spec.gives_way == 0
+            );
+        }
+        let mut needs: Vec<usize> = ON_SCREEN.map(|field| field.spec().need).to_vec();
+        needs.sort_unstable();
+        assert_eq!(needs, (0..ON_SCREEN.len()).collect::<Vec<_>>());
     }
 }

@@ -5,6 +5,7 @@
 //! [`field`](super::field), the language in which it is asked in [`selector`](super::selector).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::finding::Finding;
 use super::snapshot::{Gpu, GpuProcess, LastKnown, Process, Snapshot};
@@ -152,6 +153,14 @@ impl<'a> ProcessRow<'a> {
     /// Its number, as NVML gives it; `None` of a GPU as a whole.
     pub fn pid(&self) -> Option<u32> {
         Some(self.identity?.pid)
+    }
+
+    /// Its owner's name; of one that has ended, the one that it had.
+    pub fn user(&self) -> Option<&'a Arc<str>> {
+        match (self.process, self.ended) {
+            (Ok(process), _) => process.user.as_ref(),
+            (Err(_), ended) => ended?.user.as_ref(),
+        }
     }
 
     /// Whether NVML lists it.

@@ -13,7 +13,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::field::{FIELDS, Field, Needle, any_has, is_called};
+use super::field::{Field, Needle, any_has, is_called, selectable};
 use super::row::{Me, ProcessRow};
 use super::snapshot::{Gpu, Snapshot};
 use super::{Finding, Identity};
@@ -95,12 +95,13 @@ pub enum SelectorError {
 
 /// The terms' names.
 fn names() -> String {
-    FIELDS.map(|spec| spec.names[0]).join(" ")
+    let names: Vec<&str> = selectable().map(|spec| spec.names[0]).collect();
+    names.join(" ")
 }
 
 /// `; did you mean user?`, where there is a name like it.
 fn suggestion(name: &str) -> String {
-    let known = FIELDS.iter().flat_map(|spec| spec.names);
+    let known = selectable().flat_map(|spec| spec.names);
     let alike = known.map(|known| (strsim::jaro_winkler(name, known), known));
     let nearest = alike.max_by(|(one, _), (other, _)| one.total_cmp(other));
     match nearest {
@@ -407,7 +408,11 @@ impl Test {
                 if order == Order::Equal && *field == Field::Pid {
                     return field.is_number(row, quantity.number as u32);
                 }
-                let value = field.number(row, quantity.is_share)?;
+                let field = match quantity.is_share {
+                    true => Field::MemoryPercent,
+                    false => *field,
+                };
+                let value = field.number(row)?;
                 Some(order.holds(value, quantity.number))
             })),
         }

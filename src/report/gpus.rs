@@ -12,10 +12,7 @@ use crate::model::snapshot::{Memory, MigDevice};
 use crate::model::{Gpu, Snapshot};
 use crate::units::{Bytes, Span};
 
-/// What stands for a value that is not known.
-pub(super) const UNKNOWN: &str = "-";
-/// What stands for a value that this GPU or driver does not have; the notes say why.
-pub(super) const NOT_AVAILABLE: &str = "n/a";
+pub(super) use crate::model::field::{NOT_AVAILABLE, UNKNOWN};
 
 /// The GPUs and their MIG devices.
 pub(super) fn table(snapshot: &Snapshot, width: Option<usize>, style: Style) -> String {

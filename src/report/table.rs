@@ -22,7 +22,7 @@ const LAST_COLUMN_MIN: usize = 16;
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<(&'static str, Align)>,
-    giving_way: &'static [&'static str],
+    giving_way: Vec<&'static str>,
     rows: Vec<Vec<String>>,
 }
 
@@ -31,15 +31,15 @@ impl Table {
     pub fn new(columns: &[(&'static str, Align)]) -> Self {
         Self {
             columns: columns.to_vec(),
-            giving_way: &[],
+            giving_way: Vec::new(),
             rows: Vec::new(),
         }
     }
 
     /// The columns that are left out, the first one first, where there is no room for all.
     #[must_use]
-    pub fn giving_way(mut self, columns: &'static [&'static str]) -> Self {
-        self.giving_way = columns;
+    pub fn giving_way(mut self, columns: &[&'static str]) -> Self {
+        self.giving_way = columns.to_vec();
         self
     }
 
@@ -88,7 +88,7 @@ impl Table {
 
     /// Leaves columns out until the last one has room.
     fn make_room(&self, widths: &mut [usize], width: usize) {
-        for name in self.giving_way {
+        for name in &self.giving_way {
             let Some(last) = widths.iter().rposition(|&width| width > 0) else {
                 return;
             };

@@ -5,7 +5,6 @@
 //! text is made in `view`, for the rows that are visible only. Sorting compares values, never text
 //! made of them, and what is unknown comes last whichever way the order is turned.
 
-use std::cmp::Ordering;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -14,10 +13,12 @@ use unicode_width::UnicodeWidthStr;
 use super::column::Column;
 use super::trend;
 use crate::history::memory_series::{Courses, MemorySeries};
+use crate::model::field::SortValue;
+pub use crate::model::field::badge;
 use crate::model::finding::{Finding, Undecided};
 pub use crate::model::row::percent;
-use crate::model::row::{ProcessRow, RowPlace, notebook, places};
-use crate::model::snapshot::{GpuProcess, LastKnown, Process, Snapshot};
+use crate::model::row::{ProcessRow, RowPlace, places};
+use crate::model::snapshot::{GpuProcess, Snapshot};
 use crate::model::{Identity, Time};
 
 /// What makes two rows of different snapshots the same row.
@@ -185,12 +186,21 @@ impl Picture {
     /// The rows' places in order; equal ones by GPU and pid, so that nothing moves without a reason.
     /// How memory moved is in `courses`.
     pub fn order(&self, sort: Sort, courses: &Courses) -> Vec<usize> {
-        let mut order: Vec<(Value<'_>, usize)> = self
-            .rows
-            .iter()
-            .enumerate()
-            .map(|(at, row)| (Value::of(&self.parts(row), sort.column, courses), at))
-            .collect();
+        let value = |row| {
+            let subject = self.parts(row);
+            let growth_bytes = match sort.column {
+                Column::History => subject.growth_bytes(courses),
+                _ => None,
+            };
+            let facts = ProcessRow {
+                growth_bytes,
+                ..*subject
+            };
+            SortValue::new(sort.column, &facts, row.finding)
+        };
+        let rows = self.rows.iter().enumerate();
+        let mut order: Vec<(SortValue<'_>, usize)> =
+            rows.map(|(at, row)| (value(row), at)).collect();
         order.sort_by(|(left, left_at), (right, right_at)| {
             let tie = |row: &Row| (row.key.gpu, row.key.identity, row.key.instance);
             left.compare(right, sort.descending())
@@ -250,19 +260,6 @@ impl Picture {
     }
 }
 
-/// The finding in a word or two: `IDLE 29m`, `ORPHAN 29m +1` where something else is so as well.
-pub fn badge(finding: &Finding) -> String {
-    let mut text = finding.kind.to_string().to_uppercase();
-    let span = crate::units::Span::from_seconds(finding.duration_seconds).to_string();
-    text.push(' ');
-    // The largest unit says enough here; the exact span is in the message.
-    text.push_str(span.split(' ').next().unwrap_or_default());
-    if !finding.also.is_empty() {
-        text.push_str(&format!(" +{}", finding.also.len()));
-    }
-    text
-}
-
 fn digits(number: u32) -> u16 {
     number.checked_ilog10().unwrap_or(0) as u16 + 1
 }
@@ -273,98 +270,6 @@ fn columns(text: Option<&Arc<str>>) -> u16 {
 
 fn wide(text: &str) -> u16 {
     u16::try_from(text.width()).unwrap_or(u16::MAX)
-}
-
-/// What a cell is sorted by.
-#[derive(Clone, Debug)]
-enum Value<'a> {
-    Number(f64),
-    Text(&'a str),
-    Made(String),
-    Words(&'a [Arc<str>]),
-    Unknown,
-}
-
-impl<'a> Value<'a> {
-    fn of(subject: &Subject<'a>, column: Column, courses: &Courses) -> Self {
-        let row = subject.row;
-        let entry = &row.entry;
-        let process = subject.process.ok();
-        let number = |value: Option<f64>| value.map_or(Self::Unknown, Self::Number);
-        let text = |value: Option<&'a Arc<str>>| value.map_or(Self::Unknown, |it| Self::Text(it));
-        match column {
-            Column::Gpu => number(row.key.gpu.map(f64::from)),
-            Column::Pid => Self::Number(f64::from(row.key.identity.pid)),
-            Column::User => text(match process {
-                Some(process) => process.user.as_ref(),
-                None => subject.ended.and_then(|it| it.user.as_ref()),
-            }),
-            Column::Memory => number(entry.used_bytes.map(|bytes| bytes as f64)),
-            Column::MemoryPercent => number(subject.memory_percent()),
-            Column::History => number(subject.growth_bytes(courses).map(|it| it as f64)),
-            Column::SmPercent => number(entry.sm_percent.map(f64::from)),
-            Column::CpuPercent => number(process.and_then(|it| it.cpu_percent)),
-            Column::HostMemory => number(
-                process
-                    .and_then(|it| it.rss_bytes)
-                    .map(|bytes| bytes as f64),
-            ),
-            Column::State => number(
-                process
-                    .and_then(|it| it.state)
-                    .map(|state| f64::from(u32::from(state))),
-            ),
-            Column::Idle => number(row.idle_seconds),
-            Column::Runtime => number(row.runtime_seconds),
-            Column::Framework => text(process.and_then(|it| it.framework.as_ref())),
-            Column::Place => process
-                .and_then(Process::place)
-                .map_or(Self::Unknown, Self::Made),
-            // Findings come worst first, so that the first one is the most.
-            Column::Finding => number(row.finding.map(|at| -(at as f64))),
-            Column::Command => match process {
-                None => match subject.ended {
-                    Some(LastKnown {
-                        command: Some(words),
-                        ..
-                    }) => Self::Words(words),
-                    ended => text(ended.and_then(|it| it.comm.as_ref())),
-                },
-                Some(process) => match (notebook(process), process.command.as_deref()) {
-                    (Some(path), _) => Self::Text(path),
-                    (None, Some(words)) if !words.is_empty() => Self::Words(words),
-                    (None, _) => text(process.comm.as_ref()),
-                },
-            },
-        }
-    }
-
-    fn compare(&self, other: &Self, descending: bool) -> Ordering {
-        let turn = |ordering: Ordering| {
-            if descending {
-                ordering.reverse()
-            } else {
-                ordering
-            }
-        };
-        match (self, other) {
-            (Self::Unknown, Self::Unknown) => Ordering::Equal,
-            (Self::Unknown, _) => Ordering::Greater,
-            (_, Self::Unknown) => Ordering::Less,
-            (Self::Number(left), Self::Number(right)) => turn(left.total_cmp(right)),
-            _ => turn(self.words().cmp(other.words())),
-        }
-    }
-
-    fn words(&self) -> impl Iterator<Item = &str> {
-        let (one, many): (Option<&str>, &[Arc<str>]) = match self {
-            Self::Text(text) => (Some(text), &[]),
-            Self::Made(text) => (Some(text), &[]),
-            Self::Words(words) => (None, words),
-            Self::Number(_) | Self::Unknown => (None, &[]),
-        };
-        one.into_iter().chain(many.iter().map(|word| &**word))
-    }
 }
 
 #[cfg(test)]

@@ -8,12 +8,8 @@ use std::borrow::Cow;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::model::Time;
+pub use crate::model::field::{NOT_AVAILABLE, UNKNOWN};
 use crate::report::escape::{escape, fit};
-
-/// What stands for a value that is not known.
-pub const UNKNOWN: &str = "—";
-/// What stands for a value that this GPU or driver does not have.
-pub const NOT_AVAILABLE: &str = "n/a";
 
 /// In a bar: memory held by processes.
 pub const HELD: &str = "█";

@@ -647,19 +647,19 @@ fn how_it_was_left_is_how_it_comes_back() {
         terminal
     };
     let start = |mark| show(&watch, mark);
-    let mut terminal = start("MEM▼");
+    let mut terminal = start("MEMORY▼");
     terminal.press("q");
     assert_eq!(terminal.end().code(), Some(0));
     let count = || std::fs::read_dir(state.path()).unwrap().count();
     assert_eq!(count(), 0, "nothing was changed, nothing is written");
-    let mut terminal = show(&demo, "MEM▼");
+    let mut terminal = show(&demo, "MEMORY▼");
     terminal.press("oU");
     terminal.wait_for("order by user", |text| text.contains("USER▼"));
     terminal.press("q");
     assert_eq!(terminal.end().code(), Some(0));
     assert_eq!(count(), 0, "how a recording is looked at is not remembered");
 
-    let mut terminal = start("MEM▼");
+    let mut terminal = start("MEMORY▼");
     terminal.press("oU");
     terminal.wait_for("order by user", |text| text.contains("USER▼"));
     terminal.press("q");
@@ -676,7 +676,7 @@ fn how_it_was_left_is_how_it_comes_back() {
     assert_eq!(count(), 1);
 
     std::fs::write(state.path().join("watch.json"), b"\xff{\0").unwrap();
-    let mut terminal = start("MEM▼");
+    let mut terminal = start("MEMORY▼");
     terminal.press("q");
     assert_eq!(terminal.end().code(), Some(0));
     terminal.assert_restored();

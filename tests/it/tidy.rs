@@ -200,6 +200,14 @@ fn a_way_to_reclaim_is_one_file_and_its_entry_in_the_list() {
     );
 }
 
+/// A column of `ps` and of the screen is its lines in the table of fields; what fills it, sorts by it and
+/// writes it reads that.
+#[test]
+fn a_column_stands_in_the_table_of_fields() {
+    let files = files_that_name(&["hostmemory"]);
+    assert_eq!(files, ["model/field.rs"]);
+}
+
 #[test]
 fn a_kind_of_finding_is_its_file_and_two_lines() {
     // In the table of names, and in the list of rules.

@@ -157,13 +157,13 @@ fn names_of_any_width_leave_the_columns_of_a_terminal_where_they_are() {
         let hostile = Running::start(Command::new("sleep").arg0(name).arg("600"));
         let machine = Machine::new(&two(hostile.pid(), plain.pid()));
         let watch = ["watch", "--no-store", "--interval", "250ms"];
-        let mut terminal = Terminal::start(&[], &machine.command(&watch), 24, 100);
+        let mut terminal = Terminal::start(&[], &machine.command(&watch), 24, 110);
         terminal.wait_for("both", |text| {
             text.contains("4.0 GiB") && text.contains("2.0 GiB") && text.contains("sleep 600")
         });
         let (hostile, plain) = (hostile.pid().to_string(), plain.pid().to_string());
-        let by_the_hostile = terminal.columns_of(&[&hostile, "4.0 GiB", "sleep "]);
-        let by_the_plain = terminal.columns_of(&[&plain, "2.0 GiB", "sleep "]);
+        let by_the_hostile = terminal.columns_of(&[&hostile, "4.0 GiB", "sleeping "]);
+        let by_the_plain = terminal.columns_of(&[&plain, "2.0 GiB", "sleeping "]);
         assert_eq!(by_the_hostile, by_the_plain, "{name}\n{}", terminal.text());
         // The chosen name is told below, and breaks no line there either.
         terminal.press("j");

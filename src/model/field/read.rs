@@ -8,23 +8,6 @@ use crate::model::row::{Me, ProcessRow, notebook};
 use crate::model::snapshot::{Gpu, Process, ProcessType};
 
 impl Field {
-    /// Its value as a number: bytes, percent, seconds. `is_share`: as a share of the whole, in percent.
-    pub(in crate::model) fn number(self, row: &ProcessRow<'_>, is_share: bool) -> Option<f64> {
-        let process = row.process.ok();
-        match self {
-            Self::Gpu => row.gpu.map(|gpu| f64::from(gpu.index)),
-            Self::Pid => row.pid().map(f64::from),
-            Self::Memory if is_share => row.memory_percent(),
-            Self::Memory => row.used_bytes().map(|bytes| bytes as f64),
-            Self::Sm => row.entry?.sm_percent.map(f64::from),
-            Self::Cpu => process?.cpu_percent,
-            Self::HostMemory => process?.rss_bytes.map(|bytes| bytes as f64),
-            Self::Idle => row.idle_seconds,
-            Self::Runtime => row.runtime_seconds(),
-            _ => None,
-        }
-    }
-
     /// Whether its value is this number, where it is one that names something.
     pub(in crate::model) fn is_number(self, row: &ProcessRow<'_>, number: u32) -> Option<bool> {
         match self {
@@ -74,6 +57,7 @@ impl Field {
                         .any(|&(name, letter)| letter == state && needle.begins(name)),
                 })
             }
+            Self::Place => Some(row.process.ok()?.place().as_deref().is_some_and(fits)),
             Self::Command => by_names(row, |process| {
                 process.command.as_ref()?;
                 Some(command_has(process, needle, whole))

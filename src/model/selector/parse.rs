@@ -1,7 +1,7 @@
 //! What was typed, as terms.
 
 use super::{Order, Quantity, SelectorError, Sign, Term, Test};
-use crate::model::field::{FIELDS, FieldSpec, Needle, Notation};
+use crate::model::field::{FieldSpec, Needle, Notation, selectable};
 use crate::units::{Amount, Bytes, Span};
 
 /// Whether the last word that was typed may be the beginning of a term.
@@ -16,8 +16,7 @@ pub fn is_begun(text: &str) -> bool {
     let typed: String = last.iter().map(|&(c, _)| c.to_ascii_lowercase()).collect();
     let begun = typed.trim_start_matches(['!', '-']);
     last.iter().all(|&(_, is_quoted)| !is_quoted)
-        && FIELDS
-            .iter()
+        && selectable()
             .flat_map(|spec| spec.names)
             .any(|name| name.starts_with(begun))
 }
@@ -93,9 +92,7 @@ impl Test {
             ('>', _) => (Sign::Compare(Order::More), 1),
             _ => (Sign::Compare(Order::Equal), 1),
         };
-        let known = FIELDS
-            .iter()
-            .find(|spec| spec.names.contains(&name.as_str()));
+        let known = selectable().find(|spec| spec.names.contains(&name.as_str()));
         let Some(spec) = known else {
             // `--lr=3` and `10:04` are text; `usr:ann` is a slip.
             let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase());

@@ -253,10 +253,10 @@ fn what_only_looks_like_a_term_is_text() {
 
 #[test]
 fn every_example_of_the_table_is_a_selector() {
-    for spec in FIELDS {
+    for spec in selectable() {
         let example = selector(spec.example);
         assert_eq!(example.to_string(), spec.example);
-        for name in spec.names {
+        for &name in spec.names {
             assert!(is_begun(name) && is_begun(&name[..1]), "{name}");
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::model::snapshot::{Container, Memory, MigDevice, Slurm};
+use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::{GIB, MIB};
 
 fn memory(total_gib: u64, used_bytes: u64) -> Memory {
@@ -56,7 +57,7 @@ fn snapshot(gpus: Vec<Gpu>, processes: Vec<Process>) -> Snapshot {
 
 fn text(snapshot: &Snapshot, width: Option<usize>) -> String {
     let options = ProcessesOptions {
-        sort: ProcessOrder::Gpu,
+        sort: Field::Gpu,
         width,
         style: Style::default(),
         everyone: true,
@@ -85,9 +86,9 @@ fn a_hidden_holder_is_a_row_with_its_evidence_and_the_memory_adds_up() {
     snapshot.host.unread_processes = Some(312);
     assert_eq!(
         below_gpus(&snapshot, None),
-        "GPU  PID  USER   MEMORY  SM  CPU TIME  HOST MEM  STATE     RUNTIME  COMMAND
-  0  800  ann   5.0 GiB   -         -         -  sleeping        -  python train.py
-0-1  900  ann         -   -         -         -  sleeping        -  [holds /dev/nvidia1, /dev/nvidia0, not listed by NVML] python worker.py
+        "GPU  PID  USER   MEMORY  SM%  CPU TIME  HOST MEM  STATE     RUNTIME  COMMAND
+  0  800  ann   5.0 GiB    -         -         -  sleeping        -  python train.py
+0-1  900  ann         -    -         -         -  sleeping        -  [holds /dev/nvidia1, /dev/nvidia0, not listed by NVML] python worker.py
 
 GPU   TOTAL =    FREE +  RESERVED +  PROCESSES +  UNATTRIBUTED
   0  80.0 GiB  59.5 GiB   512.0 MiB      5.0 GiB      15.0 GiB
@@ -99,7 +100,7 @@ GPU 0: 15.0 GiB are in use by no process that NVML lists.
     );
     // Of some people's processes it does not follow what nobody holds.
     let options = ProcessesOptions {
-        sort: ProcessOrder::Pid,
+        sort: Field::Pid,
         width: None,
         style: Style::default(),
         everyone: false,
@@ -186,10 +187,10 @@ fn a_mig_device_is_a_row_and_its_processes_name_it() {
 0:0  MIG 1g.10gb            1.0 GiB  10.0 GiB   10%
 0:2  MIG 1g.10gb            2.0 GiB  10.0 GiB   20%
 
-       GPU  PID  USER   MEMORY  SM  CPU TIME  STATE     RUNTIME  COMMAND
-       0:0    7  ann   1.0 GiB   -         -  sleeping        -  python train.py
-       0:2    8  ann   2.0 GiB   -         -  sleeping        -  python train.py
-0:gi13/ci0    9  ann   1.0 GiB   -         -  sleeping        -  python train.py
+       GPU  PID  USER   MEMORY  SM%  STATE     RUNTIME  COMMAND
+       0:0    7  ann   1.0 GiB    -  sleeping        -  python train.py
+       0:2    8  ann   2.0 GiB    -  sleeping        -  python train.py
+0:gi13/ci0    9  ann   1.0 GiB    -  sleeping        -  python train.py
 
 GPU   TOTAL =    FREE +  RESERVED +  PROCESSES +  UNATTRIBUTED
   0  80.0 GiB  74.5 GiB   512.0 MiB      4.0 GiB       unknown
@@ -232,9 +233,9 @@ fn places_frameworks_and_both_pids_are_told_and_escaped() {
     assert_eq!(
         narrow.lines().take(3).collect::<Vec<_>>(),
         [
-            "GPU        PID  USER   MEMORY  SM  STATE     WHERE          COMMAND",
-            "  0  4242 (17)  ann   2.0 GiB   -  sleeping  docker:be\\ert  python train.py",
-            "  0          7  ann   1.0 GiB   -  sleeping  job:812        python eval.py",
+            "GPU        PID  USER   MEMORY  SM%  STATE     WHERE          COMMAND",
+            "  0  4242 (17)  ann   2.0 GiB    -  sleeping  docker:be\\ert  python train.py",
+            "  0          7  ann   1.0 GiB    -  sleeping  job:812        python eval.py",
         ]
     );
 }

@@ -7,7 +7,7 @@
 use ratatui::layout::Rect;
 
 use super::FOLDS;
-use crate::model::field::FIELDS;
+use crate::model::field::selectable;
 use crate::watch::column::Column;
 use crate::watch::keys::{Context, GROUPS, Group};
 use crate::watch::text::{FREE, HELD, RESERVED, UNATTRIBUTED, UNTOLD, wrap};
@@ -41,7 +41,7 @@ pub const MARKS: [(&str, &str); 12] = [
     (UNTOLD, "used; by whom is not known"),
     (RESERVED, "reserved by the driver"),
     (FREE, "free"),
-    ("—", "not known; 0 is an observed zero"),
+    ("-", "not known; 0 is an observed zero"),
     ("n/a", "this GPU or driver does not tell it"),
     ("0:3", "device 3 of GPU 0, under MIG"),
     (
@@ -132,7 +132,7 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<Line>> {
         (spec.letter.to_string(), spec.title)
     });
     block("After o: sort by (capitals: reversed)", &mut letters);
-    let terms = FIELDS.map(|field| (field.example, field.meaning));
+    let terms: Vec<_> = selectable().map(|it| (it.example, it.meaning)).collect();
     let filter = [&FILTER[..], &terms].concat();
     for (title, table) in [
         ("After /: show only", &filter[..]),

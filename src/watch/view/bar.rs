@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(drawn(&gpu(60, Some(10), &[Some(40)])), "████▒▒░···");
         assert_eq!(drawn(&gpu(1, Some(0), &[Some(1)])), "█·········");
         assert_eq!(drawn(&gpu(0, Some(0), &[])), "··········");
-        assert_eq!(drawn(&Gpu::default()), "—         ");
+        assert_eq!(drawn(&Gpu::default()), "-         ");
     }
 
     #[test]

@@ -55,7 +55,7 @@ mod tests {
     use ratatui::buffer::Cell;
 
     use super::*;
-    use crate::model::field::FIELDS;
+    use crate::model::field::selectable;
     use crate::watch::keys::GROUPS;
     use crate::watch::layout::FOLDS;
     use crate::watch::layout::help::{FILTER, MARKS, MOUSE, last_line};
@@ -106,7 +106,9 @@ mod tests {
                 &FILTER,
                 &MOUSE,
                 &FOLDS,
-                &FIELDS.map(|field| (field.example, field.meaning)),
+                &selectable()
+                    .map(|it| (it.example, it.meaning))
+                    .collect::<Vec<_>>(),
             ]
             .concat()
             {

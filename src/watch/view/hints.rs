@@ -144,7 +144,7 @@ mod tests {
         }
         assert_eq!(
             line(Column::Gpu, 40),
-            "sort by g gpu  p pid  u user  m mem  …"
+            "sort by g gpu  p pid  u user  m memory"
         );
         assert!(line(Column::Command, 40).starts_with("sort by … "));
         assert!(!line(Column::Gpu, 200).contains('…'));

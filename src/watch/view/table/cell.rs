@@ -4,8 +4,7 @@ use std::borrow::Cow;
 
 use ratatui::style::Style;
 
-use crate::model::snapshot::Process;
-use crate::units::{Bytes, Span};
+use crate::model::field::state_name;
 use crate::watch::column::Column;
 use crate::watch::command;
 use crate::watch::picture::{Subject, badge};
@@ -19,74 +18,27 @@ pub(super) fn cell<'a>(
     subject: &Subject<'a>,
     look: Look,
 ) -> (Cow<'a, str>, Style) {
-    let row = subject.row;
-    let entry = &row.entry;
-    let process = subject.process.ok();
     let stale = subject.gpu.is_some_and(|gpu| gpu.stale_seconds.is_some());
     let never_told = subject
         .gpu
         .is_some_and(|gpu| gpu.process_memory_unavailable.is_some());
     let plain = |text: Option<String>| match text {
-        Some(text) => (Cow::Owned(text), look.plain()),
+        Some(text) => (Cow::Owned(clean(&text, width).into_owned()), look.plain()),
         None => (Cow::Borrowed(UNKNOWN), look.faint()),
     };
-    let span = |seconds: Option<f64>| seconds.map(|it| Span::from_seconds(it).to_string());
     match column {
-        Column::Gpu => plain(subject.place_on_gpus()),
-        Column::Pid => plain(Some(
-            process.map_or_else(|| row.key.identity.pid.to_string(), Process::pid_text),
-        )),
-        Column::User => match process.and_then(|it| it.user.as_deref()) {
-            Some(user) => (clean(user, width), look.plain()),
-            None => match subject.ended.and_then(|it| it.user.as_deref()) {
-                Some(user) => (clean(user, width), look.plain()),
-                None => plain(process.and_then(|it| it.uid).map(|uid| uid.to_string())),
-            },
-        },
-        Column::Memory if never_told && row.is_listed && entry.used_bytes.is_none() => {
+        Column::Memory if never_told && subject.is_listed() && subject.used_bytes().is_none() => {
             (Cow::Borrowed(NOT_AVAILABLE), look.faint())
         }
         Column::Memory => {
             // The last known value of a GPU that does not answer.
             let mark = if stale { "~" } else { "" };
-            plain(
-                entry
-                    .used_bytes
-                    .map(|bytes| format!("{mark}{}", Bytes(bytes))),
-            )
+            plain(column.text(subject).map(|text| format!("{mark}{text}")))
         }
-        Column::MemoryPercent => plain(subject.memory_percent().map(|it| format!("{it:.1}"))),
-        // It is drawn, not written.
-        Column::History => plain(None),
-        Column::SmPercent => plain(entry.sm_percent.map(|it| it.to_string())),
-        Column::CpuPercent => plain(process.and_then(|it| it.cpu_percent).map(|percent| {
-            if percent < 1000.0 {
-                format!("{percent:.1}")
-            } else {
-                format!("{percent:.0}")
-            }
-        })),
-        Column::HostMemory => plain(
-            process
-                .and_then(|it| it.rss_bytes)
-                .map(|bytes| Bytes(bytes).to_string()),
-        ),
-        Column::State => match process.and_then(|it| it.state) {
+        Column::State => match subject.process.ok().and_then(|it| it.state) {
             Some(state) => state_word(state, look),
             None => plain(None),
         },
-        Column::Idle => plain(span(row.idle_seconds)),
-        Column::Runtime => plain(span(row.runtime_seconds)),
-        Column::Framework => plain(
-            process
-                .and_then(Process::framework_text)
-                .map(|text| clean(&text, width).into_owned()),
-        ),
-        Column::Place => plain(
-            process
-                .and_then(Process::place)
-                .map(|text| clean(&text, width).into_owned()),
-        ),
         Column::Finding => match subject.finding {
             Some(finding) => (Cow::Owned(badge(finding)), look.badge(finding.severity)),
             None => (Cow::Borrowed(""), look.plain()),
@@ -98,6 +50,7 @@ pub(super) fn cell<'a>(
             };
             (Cow::Owned(command::of_row(subject, width)), style)
         }
+        column => plain(column.text(subject)),
     }
 }
 
@@ -125,21 +78,19 @@ pub fn is_halted(state: char) -> bool {
     matches!(state, 'T' | 't' | 'Z' | 'X')
 }
 
-/// The kernel's letter as its own word for it.
+/// The kernel's letter as a word.
 pub fn state_word(state: char, look: Look) -> (Cow<'static, str>, Style) {
-    let (word, style) = match state {
-        'R' => ("run", look.plain()),
-        'S' => ("sleep", look.faint()),
-        'D' => ("disk", look.caution()),
-        'T' => ("stop", look.caution()),
-        't' => ("traced", look.caution()),
-        'Z' => ("zombie", look.alarm()),
-        'X' => ("dead", look.alarm()),
-        'I' => ("kernel", look.faint()),
-        other => {
-            let text = clean(other.encode_utf8(&mut [0; 4]), 6).into_owned();
-            return (Cow::Owned(text), look.plain());
-        }
+    let style = match state {
+        'S' | 'I' => look.faint(),
+        'D' | 'T' | 't' => look.caution(),
+        'Z' | 'X' => look.alarm(),
+        _ => look.plain(),
     };
-    (Cow::Borrowed(word), style)
+    match state_name(state) {
+        Some(word) => (Cow::Borrowed(word), style),
+        None => (
+            Cow::Owned(clean(state.encode_utf8(&mut [0; 4]), 6).into_owned()),
+            style,
+        ),
+    }
 }

@@ -120,12 +120,15 @@ fn names_of_any_width_leave_the_columns_where_they_are() {
     let app = showing(hostile(), 120, 40);
     let screen = text(&render(&app));
     let lines: Vec<&str> = screen.lines().collect();
-    let heading = lines.iter().position(|line| line.contains("MEM▼")).unwrap();
+    let heading = lines
+        .iter()
+        .position(|line| line.contains("MEMORY▼"))
+        .unwrap();
     let end_of = |line: &str, mark: &str| {
         let at = line.find(mark).map(|at| at + mark.len());
         columns(&line[..at.unwrap()])
     };
-    let right = end_of(lines[heading], "MEM▼");
+    let right = end_of(lines[heading], "MEMORY▼");
     for line in &lines[heading + 1..heading + 8] {
         assert_eq!(end_of(line, " GiB"), right, "{line}");
     }
@@ -150,12 +153,15 @@ fn commands_scroll_to_their_end_and_back() {
 fn a_heading_is_hit_where_it_stands() {
     let app = job();
     let screen = text(&render(&app));
-    let line = screen.lines().find(|line| line.contains("MEM▼")).unwrap();
+    let line = screen
+        .lines()
+        .find(|line| line.contains("MEMORY▼"))
+        .unwrap();
     for (word, column) in [
         ("GPU", Column::Gpu),
         ("PID", Column::Pid),
         ("USER", Column::User),
-        ("MEM", Column::Memory),
+        ("MEMORY", Column::Memory),
         ("SM%", Column::SmPercent),
         ("IDLE", Column::Idle),
         ("COMMAND", Column::Command),

@@ -85,7 +85,7 @@ fn one_line_says_how_many_findings_it_stands_for() {
     press(&mut app, KeyCode::End);
     let shown = text(&render(&app));
     assert!(
-        shown.contains("▸PRESSURE 29m — GPU 0") && !shown.contains("… +39"),
+        shown.contains("▸PRESSURE 29m - GPU 0") && !shown.contains("… +39"),
         "{shown}"
     );
 }
