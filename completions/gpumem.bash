@@ -914,7 +914,7 @@ _gpumem() {
                     return 0
                     ;;
                 --sort)
-                    COMPREPLY=($(compgen -W "gpu memory pid user sm cpu-time host-memory runtime command" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "gpu pid user memory sm cpu-time host-memory runtime command" -- "${cur}"))
                     return 0
                     ;;
                 --replay)

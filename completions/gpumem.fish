@@ -50,9 +50,9 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l gpu -d 'Only these 
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l user -d 'Only processes of these users, by name or uid' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l sort -d 'Order of the processes' -r -f -a "gpu\t'GPU, then GPU memory'
-memory\t'GPU memory, the largest first'
 pid\t'Process id'
 user\t'Owner'
+memory\t'GPU memory, the largest first'
 sm\t'SM utilization, the highest first'
 cpu-time\t'Total CPU time, the longest first'
 host-memory\t'Resident host memory, the largest first'
