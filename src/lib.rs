@@ -19,6 +19,7 @@
 //! | room | what lives there |
 //! |---|---|
 //! | [`units`] | bytes, percentages, durations: how they are written and read |
+//! | `deadline` | work that may hang: on a thread of its own, waited for so long and no longer |
 //! | [`model`] | the nouns: snapshot, finding, identity, time |
 //! | [`source`] | where snapshots come from: the live machine, a recording, the demo |
 //! | [`host`] | what Linux knows of a process |
@@ -45,6 +46,7 @@
 pub mod advice;
 pub mod cli;
 pub mod config;
+mod deadline;
 pub mod explain;
 pub mod history;
 pub mod host;

@@ -12,15 +12,15 @@ mod processes;
 mod state;
 mod terminal;
 
+use std::io;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::args::{Doctor, Global};
 use super::config::now;
 use super::exit::Exit;
 use super::{nvml_options, print, style};
+use crate::deadline::Task;
 use crate::host::{self, Roots};
 use crate::report::doctor::{CheckStatus, DoctorCheck, DoctorReport, SCHEMA, Topic};
 use crate::source::nvml::{self, Nvml};
@@ -37,13 +37,13 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
 
     // These are read while the driver is waited for.
     let own = global.clone();
-    let configuration = Later::start(move || state::read_configuration(&own));
+    let configuration = Task::start("configuration", move || state::read_configuration(&own));
     let (own, here) = (global.clone(), machine.clone());
-    let history = Later::start(move || state::read_history(&own, &here, now));
+    let history = Task::start("store", move || state::read_history(&own, &here, now));
     let own = roots.clone();
-    let servers = Later::start(move || notebooks::read(&own));
+    let servers = Task::start("notebooks", move || notebooks::read(&own));
     let library = options.library.clone();
-    let named = Later::start(move || library?.canonicalize().ok());
+    let named = Task::start("library", move || library?.canonicalize().ok());
 
     let mut nvml = Nvml::open(options.clone());
     let sample = nvml.as_mut().ok().map(Nvml::sample);
@@ -52,7 +52,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
     let driver = driver::DriverFacts {
         named: options.library.as_deref(),
         opened: nvml.as_ref().map(Nvml::driver),
-        mapped: mapped(&roots, named.wait().flatten().as_deref()),
+        mapped: mapped(&roots, within(named, FILES_TIMEOUT).flatten().as_deref()),
         module: host::read_kernel_module(&roots.proc),
         bus: host::read_pci_gpus(Path::new("/sys")),
         devices: host::read_device_files(&roots.dev).ok(),
@@ -74,7 +74,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
         pidfd: host::try_pidfd(),
         kernel: machine.kernel.as_deref(),
     }));
-    checks.extend(notebooks::checks(servers.wait_for(notebooks::TIMEOUT)));
+    checks.extend(notebooks::checks(within(servers, notebooks::TIMEOUT)));
     checks.extend(machine::checks(&machine::MachineFacts {
         cgroups: mounts.map(|mounts| mounts.cgroups),
         is_initial_cgroup_namespace: host::read_is_initial_cgroup_namespace(&roots.proc),
@@ -90,8 +90,8 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
         CheckStatus::Ok,
         concat!("gpumem ", env!("CARGO_PKG_VERSION")),
     ));
-    checks.push(state::configuration(configuration.wait()));
-    checks.push(state::history(history.wait()));
+    checks.push(state::configuration(within(configuration, FILES_TIMEOUT)));
+    checks.push(state::history(within(history, FILES_TIMEOUT)));
     checks.extend(terminal::checks(&terminal::read(global.color)));
 
     let report = conclude(checks, sample.as_ref());
@@ -159,35 +159,9 @@ fn conclude(checks: Vec<DoctorCheck>, sample: Option<&nvml::NvmlSample>) -> Doct
     }
 }
 
-/// Work on a thread that may hang, in the system or on a server, and is then left behind.
-struct Later<T> {
-    answer: Receiver<T>,
-    started: Instant,
-}
-
-impl<T: Send + 'static> Later<T> {
-    fn start(work: impl FnOnce() -> T + Send + 'static) -> Self {
-        let (sender, answer) = channel();
-        // Where no thread can be had, nothing is answered, which is unknown.
-        let _ = thread::Builder::new().spawn(move || {
-            let _ = sender.send(work());
-        });
-        Self {
-            answer,
-            started: Instant::now(),
-        }
-    }
-
-    /// What came of it; `None` where it takes too long.
-    fn wait(self) -> Option<T> {
-        self.wait_for(FILES_TIMEOUT)
-    }
-
-    /// As [`Self::wait`], with this much time from its start on.
-    fn wait_for(self, time: Duration) -> Option<T> {
-        let left = time.saturating_sub(self.started.elapsed());
-        self.answer.recv_timeout(left).ok()
-    }
+/// What came of it; `None` where it takes longer from its start on, or there was no thread for it.
+fn within<T: Send + 'static>(task: io::Result<Task<T>>, time: Duration) -> Option<T> {
+    task.ok()?.within(time).ok()
 }
 
 #[cfg(test)]
@@ -228,12 +202,5 @@ mod tests {
                 "gpumem cannot do its work here: answers: gone"
             );
         }
-    }
-
-    #[test]
-    fn work_that_ends_is_answered_and_work_that_panics_is_unknown() {
-        assert_eq!(Later::start(|| 7).wait(), Some(7));
-        let never: Later<u8> = Later::start(|| std::panic::resume_unwind(Box::new(())));
-        assert_eq!(never.wait(), None);
     }
 }

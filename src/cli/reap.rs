@@ -16,7 +16,6 @@ pub(super) mod refusal;
 pub(super) mod text;
 mod unattended;
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use self::execute::{LiveSamples, TerminalObserver, actor, tools_here};
@@ -26,6 +25,7 @@ use self::refusal::{RefusalPlace, RefusalReader};
 use super::args::{Global, Kill, ReapArgs};
 use super::exit::Exit;
 use super::{print, signals, style, unreadable, warn};
+use crate::deadline::{NoAnswer, Task};
 use crate::model::Snapshot;
 use crate::reclaim::{Executor, Guard, Target};
 
@@ -227,12 +227,12 @@ fn carry_out(
 }
 
 /// Waits for an answer, and watches meanwhile.
-fn wait_for(answer: &Receiver<bool>, mut watch: impl FnMut()) -> bool {
+fn wait_for(answer: &Task<bool>, mut watch: impl FnMut()) -> bool {
     loop {
-        match answer.recv_timeout(INTERVAL) {
+        match answer.wait(INTERVAL) {
             Ok(answer) => return answer,
-            Err(RecvTimeoutError::Timeout) => watch(),
-            Err(RecvTimeoutError::Disconnected) => return false,
+            Err(NoAnswer::Late) => watch(),
+            Err(NoAnswer::Never) => return false,
         }
     }
 }

@@ -37,8 +37,9 @@ use super::Roots;
 use super::descendants::Tree;
 use super::folder::{Folder, is_gone, is_out_of_descriptors};
 use super::gpu_files::holds_gpu_file;
-use super::mapped_devices::{Mapped, MappedDevices, ProcEntry, ScanProgress, Search};
+use super::mapped_devices::{Mapped, MappedDevices, ProcEntry, begin_search};
 use super::stat::{STAT_BYTES, parse_stat};
+use crate::deadline::{NoAnswer, Task};
 use crate::model::Process;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -90,7 +91,7 @@ pub struct Holders {
     list_ns: u64,
     /// How many descriptors are looked at in one sample.
     at_once: usize,
-    search: Option<Search>,
+    search: Option<Task<MappedDevices>>,
     /// Sorted by pid.
     mapped: Vec<Mapped>,
     unread: Option<u32>,
@@ -403,22 +404,24 @@ impl Holders {
             self.mapped.iter().map(|it| it.listed).collect()
         };
         if !listed.is_empty() {
-            self.search = Search::begin(&self.roots, listed);
+            self.search = begin_search(&self.roots, listed);
         }
     }
 
     fn take_found(&mut self, patience: Duration) {
-        match self.search.take().map(|search| search.poll(patience)) {
-            Some(ScanProgress::Running(search)) => self.search = Some(search),
-            Some(ScanProgress::Over(MappedDevices { mut mapped, stuck })) => {
-                // Of whom could not be asked, what was known stands.
-                let is_stuck = |it: &Mapped| stuck.binary_search(&it.listed).is_ok();
-                mapped.extend(self.mapped.drain(..).filter(is_stuck));
-                mapped.sort_unstable_by_key(|it| it.listed.pid);
-                self.mapped = mapped;
-            }
-            None => {}
-        }
+        let Some(search) = &self.search else {
+            return;
+        };
+        let MappedDevices { mut mapped, stuck } = match search.wait(patience) {
+            Err(NoAnswer::Late) => return,
+            found => found.unwrap_or_default(),
+        };
+        self.search = None;
+        // Of whom could not be asked, what was known stands.
+        let is_stuck = |it: &Mapped| stuck.binary_search(&it.listed).is_ok();
+        mapped.extend(self.mapped.drain(..).filter(is_stuck));
+        mapped.sort_unstable_by_key(|it| it.listed.pid);
+        self.mapped = mapped;
     }
 }
 

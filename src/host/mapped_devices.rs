@@ -8,9 +8,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread;
-use std::time::Duration;
 
 use rustix::io;
 
@@ -18,6 +15,7 @@ use super::Roots;
 use super::folder::Folder;
 use super::gpu_files::Files;
 use super::stat::{STAT_BYTES, parse_stat};
+use crate::deadline::Task;
 
 /// How much of a process's maps is read; 4 MiB hold some 40 000 lines.
 const MAPS_BYTES: usize = 4 << 20;
@@ -49,41 +47,10 @@ pub(super) struct MappedDevices {
     pub stuck: Vec<ProcEntry>,
 }
 
-/// A search that is under way.
-#[derive(Debug)]
-pub(super) struct Search(Receiver<MappedDevices>);
-
-/// How a search stands.
-#[derive(Debug)]
-pub(super) enum ScanProgress {
-    /// It is not over.
-    Running(Search),
-    /// It is.
-    Over(MappedDevices),
-}
-
-impl Search {
-    /// Begins to look through the maps of these processes. `None` where the system gives no thread.
-    pub(super) fn begin(roots: &Roots, listed: Vec<ProcEntry>) -> Option<Self> {
-        let (sender, receiver) = channel();
-        let roots = roots.clone();
-        let thread = thread::Builder::new().name("maps".to_owned());
-        let search = move || {
-            // Nobody may be there any more to be told.
-            let _ = sender.send(search(&roots, &listed));
-        };
-        thread.spawn(search).ok().map(|_| Self(receiver))
-    }
-
-    /// What it found, waiting for it as long as is given.
-    pub(super) fn poll(self, patience: Duration) -> ScanProgress {
-        match self.0.recv_timeout(patience) {
-            Ok(found) => ScanProgress::Over(found),
-            Err(RecvTimeoutError::Timeout) => ScanProgress::Running(self),
-            // The thread has ended without a word.
-            Err(RecvTimeoutError::Disconnected) => ScanProgress::Over(MappedDevices::default()),
-        }
-    }
+/// Begins to look through the maps of these processes. `None` where the system gives no thread.
+pub(super) fn begin_search(roots: &Roots, listed: Vec<ProcEntry>) -> Option<Task<MappedDevices>> {
+    let roots = roots.clone();
+    Task::start("maps", move || search(&roots, &listed)).ok()
 }
 
 fn search(roots: &Roots, listed: &[ProcEntry]) -> MappedDevices {

@@ -7,11 +7,9 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, open};
@@ -19,6 +17,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::cgroup::CgroupPlace;
+use crate::deadline::{Answers, NotAsked, Worker};
 
 /// How long one sample waits for names.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -97,18 +96,12 @@ pub struct Names {
     known: HashMap<NameQuestion, Option<Arc<ContainerNames>>>,
     /// To be asked together.
     wanted: Vec<NameQuestion>,
-    thread: Option<NamesWorker>,
+    thread: Option<Worker<Vec<NameQuestion>, Vec<NameAnswer>>>,
     /// How many batches are not answered yet.
     pending: usize,
 }
 
-type Answers = Vec<(NameQuestion, ContainerNames)>;
-
-#[derive(Debug)]
-struct NamesWorker {
-    questions: SyncSender<Vec<NameQuestion>>,
-    answers: Receiver<Answers>,
-}
+type NameAnswer = (NameQuestion, ContainerNames);
 
 impl Names {
     /// Those under `root`.
@@ -143,28 +136,28 @@ impl Names {
     pub fn settle(&mut self) -> bool {
         let mut patience = Duration::ZERO;
         if !self.wanted.is_empty() {
-            let root = &self.root;
-            let thread = self
-                .thread
-                .get_or_insert_with(|| NamesWorker::start(root.clone()));
-            match thread.questions.try_send(std::mem::take(&mut self.wanted)) {
-                Ok(()) => {
+            let wanted = std::mem::take(&mut self.wanted);
+            if self.thread.is_none() {
+                self.thread = start(self.root.clone()).ok();
+            }
+            match self.thread.as_ref().map(|thread| thread.ask(wanted)) {
+                Some(Ok(())) => {
                     self.pending += 1;
                     patience = PATIENCE;
                 }
-                Err(TrySendError::Full(batch)) => {
+                Some(Err(NotAsked::Busy(batch))) => {
                     for question in &batch {
                         self.known.remove(question);
                     }
                 }
                 // There is no thread to ask: nothing has a name.
-                Err(TrySendError::Disconnected(_)) => {}
+                Some(Err(NotAsked::Ended)) | None => {}
             }
         }
         let mut has_news = false;
         while self.pending > 0
             && let Some(thread) = &self.thread
-            && let Ok(answers) = thread.answers.recv_timeout(patience)
+            && let Some(answers) = thread.take(patience)
         {
             for (question, answer) in answers {
                 self.known.insert(question, Some(Arc::new(answer)));
@@ -177,25 +170,17 @@ impl Names {
     }
 }
 
-impl NamesWorker {
-    /// It ends when nobody asks any more.
-    fn start(root: PathBuf) -> Self {
-        let (questions, asked) = sync_channel::<Vec<NameQuestion>>(BATCHES);
-        let (answer, answers) = sync_channel(BATCHES);
-        // Where no thread can be had, the channels are closed, and that is seen.
-        let _ = thread::Builder::new().name("names".into()).spawn(move || {
-            for batch in asked {
-                let names = |question: NameQuestion| {
-                    let found = read_names(&root, &question);
-                    (question, found)
-                };
-                if answer.send(batch.into_iter().map(names).collect()).is_err() {
-                    break;
-                }
-            }
-        });
-        Self { questions, answers }
-    }
+fn start(root: PathBuf) -> io::Result<Worker<Vec<NameQuestion>, Vec<NameAnswer>>> {
+    let read = move |answers: Answers<_>| {
+        move |batch: Vec<NameQuestion>| {
+            let names = |question: NameQuestion| {
+                let found = read_names(&root, &question);
+                (question, found)
+            };
+            answers.send(batch.into_iter().map(names).collect()).ok()
+        }
+    };
+    Worker::start("names", (BATCHES, BATCHES), read)
 }
 
 /// Looks through the files of the runtimes that a container may be of.

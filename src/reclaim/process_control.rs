@@ -7,8 +7,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
-use std::thread;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
@@ -18,6 +17,7 @@ use rustix::time::Timespec;
 
 use super::policy::Signal;
 use super::step::{AskServer, Request, Services};
+use crate::deadline::{NoAnswer, Task};
 use crate::host::{
     Guarded, ListedProcess, Roots, read_all, read_guarded, read_host, read_wait_channel,
 };
@@ -133,7 +133,7 @@ pub struct PidfdControl {
     roots: Roots,
     held: Vec<OwnedFd>,
     services: Services,
-    asked: Option<Receiver<RequestResult>>,
+    asked: Option<Task<RequestResult>>,
     answer: RequestResult,
 }
 
@@ -251,27 +251,20 @@ impl ProcessControl for PidfdControl {
     }
 
     fn ask(&mut self, request: Request) {
-        let (sender, receiver) = sync_channel(1);
         let services = self.services.clone();
-        let work = move || {
-            let answer = request.perform(&services);
-            // Nobody listens any more where the act is over.
-            let _ = sender.send(answer);
+        let asked = Task::start("asking", move || request.perform(&services));
+        (self.asked, self.answer) = match asked {
+            Ok(asked) => (Some(asked), RequestResult::Waiting),
+            Err(error) => (None, RequestResult::Failed(error.to_string())),
         };
-        self.answer = RequestResult::Waiting;
-        self.asked = None;
-        match thread::Builder::new().name("asking".to_owned()).spawn(work) {
-            Ok(_) => self.asked = Some(receiver),
-            Err(error) => self.answer = RequestResult::Failed(error.to_string()),
-        }
     }
 
     fn answer(&mut self) -> RequestResult {
         if let Some(asked) = &self.asked {
-            match asked.try_recv() {
+            match asked.wait(Duration::ZERO) {
                 Ok(answer) => self.answer = answer,
-                Err(TryRecvError::Empty) => return RequestResult::Waiting,
-                Err(TryRecvError::Disconnected) => {
+                Err(NoAnswer::Late) => return RequestResult::Waiting,
+                Err(NoAnswer::Never) => {
                     self.answer = RequestResult::Failed("whoever asked has failed".to_owned());
                 }
             }
@@ -299,6 +292,7 @@ impl std::fmt::Debug for PidfdControl {
 mod tests {
     use super::*;
     use crate::reclaim::step::KernelAtServer;
+    use std::thread;
 
     #[test]
     fn what_is_not_who_is_meant_is_not_held() {

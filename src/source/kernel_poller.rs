@@ -13,10 +13,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::deadline::{Answers, NotAsked, Worker};
 use crate::host::Roots;
 use crate::host::jupyter::{
     Client, KernelCandidate, KernelState, LocalKernel, Server, ServerError, may_be_kernel,
@@ -49,8 +50,8 @@ const READ_AT_ONCE: usize = 16;
 /// How many servers are asked at once.
 const AT_ONCE: usize = 16;
 
-/// How many lists of answers may lie before the thread waits for them to be taken.
-const ANSWERS: usize = 16;
+/// One list of kernels may wait for the thread, and so many lists of answers before it waits for them to be taken.
+const QUEUES: (usize, usize) = (1, 16);
 
 /// Who a process is: pid and start ticks.
 type KernelKey = (u32, u64);
@@ -67,6 +68,8 @@ struct KernelAnswer {
     is_settled: bool,
 }
 
+type KernelWorker = Worker<Vec<KernelCandidate>, Vec<KernelAnswer>>;
+
 /// The kernels of the last snapshot, and what was heard of them.
 #[derive(Debug)]
 pub(super) struct Notebooks {
@@ -74,12 +77,6 @@ pub(super) struct Notebooks {
     /// Absent before the first kernel.
     thread: Option<KernelWorker>,
     known: HashMap<KernelKey, KnownKernel>,
-}
-
-#[derive(Debug)]
-struct KernelWorker {
-    lists: SyncSender<Vec<KernelCandidate>>,
-    answers: Receiver<Vec<KernelAnswer>>,
 }
 
 #[derive(Debug)]
@@ -110,13 +107,19 @@ impl Notebooks {
             return;
         }
         if self.thread.is_none() {
-            self.thread = start(self.roots.clone());
+            let roots = self.roots.clone();
+            let poll = |answers| {
+                let mut poller = KernelPoller::new(roots, answers);
+                move |list: Vec<_>| poller.work(&list)
+            };
+            // Without a thread, kernels are known by their argv only.
+            self.thread = Worker::start("notebooks", QUEUES, poll).ok();
         }
         self.note(&candidates);
         self.take_answers();
         if let Some(thread) = &self.thread {
             // One that is busy is told at the next sample.
-            if let Err(TrySendError::Disconnected(_)) = thread.lists.try_send(candidates) {
+            if let Err(NotAsked::Ended) = thread.ask(candidates) {
                 self.thread = None;
             }
         }
@@ -164,10 +167,8 @@ impl Notebooks {
         let Some(thread) = &self.thread else {
             return;
         };
-        while let Ok(answers) = thread.answers.try_recv() {
-            for answer in answers {
-                take(&mut self.known, answer);
-            }
+        while let Some(answers) = thread.take(Duration::ZERO) {
+            take(&mut self.known, answers);
         }
     }
 
@@ -191,14 +192,10 @@ impl Notebooks {
         let deadline = now + PATIENCE;
         while self.known.values().any(is_awaited) {
             let left = deadline.saturating_duration_since(Instant::now());
-            match thread.answers.recv_timeout(left) {
-                Ok(answers) => {
-                    for answer in answers {
-                        take(&mut self.known, answer);
-                    }
-                }
-                Err(_) => break,
-            }
+            let Some(answers) = thread.take(left) else {
+                break;
+            };
+            take(&mut self.known, answers);
         }
         for known in self.known.values_mut() {
             known.was_waited_for = true;
@@ -206,11 +203,13 @@ impl Notebooks {
     }
 }
 
-/// Takes in an answer; one about a process that is no longer there is dropped.
-fn take(known: &mut HashMap<KernelKey, KnownKernel>, answer: KernelAnswer) {
-    if let Some(known) = known.get_mut(&answer.key) {
-        known.faded = None;
-        known.answer = Some(answer);
+/// Takes in answers; one about a process that is no longer there is dropped.
+fn take(known: &mut HashMap<KernelKey, KnownKernel>, answers: Vec<KernelAnswer>) {
+    for answer in answers {
+        if let Some(known) = known.get_mut(&answer.key) {
+            known.faded = None;
+            known.answer = Some(answer);
+        }
     }
 }
 
@@ -239,24 +238,6 @@ fn fade(jupyter: &Jupyter) -> Jupyter {
     }
 }
 
-/// Starts the thread; without one, kernels are known by their argv only.
-fn start(roots: Roots) -> Option<KernelWorker> {
-    let (lists, inbox) = sync_channel::<Vec<KernelCandidate>>(1);
-    let (outbox, answers) = sync_channel(ANSWERS);
-    thread::Builder::new()
-        .name("notebooks".to_owned())
-        .spawn(move || {
-            let mut desk = KernelPoller::new(roots, outbox);
-            while let Ok(list) = inbox.recv() {
-                if desk.work(&list).is_none() {
-                    return;
-                }
-            }
-        })
-        .ok()?;
-    Some(KernelWorker { lists, answers })
-}
-
 /// What the thread knows.
 #[derive(Debug)]
 struct KernelPoller {
@@ -266,7 +247,7 @@ struct KernelPoller {
     /// Those whose files are being read, and since when.
     reading: HashMap<KernelKey, Instant>,
     read: (SyncSender<Read>, Receiver<Read>),
-    outbox: SyncSender<Vec<KernelAnswer>>,
+    outbox: Answers<Vec<KernelAnswer>>,
 }
 
 /// A kernel, and when its files were read.
@@ -305,7 +286,7 @@ impl ServerAnswer {
 }
 
 impl KernelPoller {
-    fn new(roots: Roots, outbox: SyncSender<Vec<KernelAnswer>>) -> Self {
+    fn new(roots: Roots, outbox: Answers<Vec<KernelAnswer>>) -> Self {
         Self {
             roots,
             kernels: HashMap::new(),

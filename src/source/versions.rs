@@ -6,18 +6,17 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::deadline::{Answers, Worker};
 use crate::host::{Roots, has_version_metadata, read_version};
 use crate::model::Process;
 
 /// How long a sample waits for those that it has just asked for.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How many may be asked for before the thread has read one.
-const ASKED: usize = 64;
+/// How many may be asked for before the thread has read one, and room for all that may be and were not taken.
+const QUEUES: (usize, usize) = (64, 2 * 64);
 
 /// Who a process is, pid and start ticks, and its framework.
 type FrameworkKey = (u32, u64, Arc<str>);
@@ -27,15 +26,9 @@ type FrameworkKey = (u32, u64, Arc<str>);
 pub(super) struct Versions {
     roots: Roots,
     /// Absent before the first is asked for.
-    thread: Option<VersionsWorker>,
+    thread: Option<Worker<FrameworkKey, (FrameworkKey, Option<String>)>>,
     /// `None` where it was asked for and has not come, or there is none.
     known: HashMap<FrameworkKey, Option<Arc<str>>>,
-}
-
-#[derive(Debug)]
-struct VersionsWorker {
-    wanted: SyncSender<FrameworkKey>,
-    read: Receiver<(FrameworkKey, Option<String>)>,
 }
 
 impl Versions {
@@ -76,10 +69,18 @@ impl Versions {
     /// Whether it could be asked for; else it is at the next sample.
     fn ask(&mut self, key: &FrameworkKey) -> bool {
         if self.thread.is_none() {
-            self.thread = start(self.roots.clone());
+            let roots = self.roots.clone();
+            let read = move |answers: Answers<_>| {
+                move |key: FrameworkKey| {
+                    let version = read_version(&roots, key.0, key.1, &key.2);
+                    answers.send((key, version)).ok()
+                }
+            };
+            // Without a thread, versions are known by paths only.
+            self.thread = Worker::start("versions", QUEUES, read).ok();
         }
         let thread = self.thread.as_ref();
-        thread.is_some_and(|thread| thread.wanted.try_send(key.clone()).is_ok())
+        thread.is_some_and(|thread| thread.ask(key.clone()).is_ok())
     }
 
     /// Takes what has been read, and waits for as many as were asked for now.
@@ -94,7 +95,7 @@ impl Versions {
                 0 => Duration::ZERO,
                 _ => deadline.saturating_duration_since(Instant::now()),
             };
-            let Ok((key, version)) = thread.read.recv_timeout(left) else {
+            let Some((key, version)) = thread.take(left) else {
                 return;
             };
             awaited = awaited.saturating_sub(1);
@@ -110,23 +111,4 @@ fn key(process: &Process) -> Option<FrameworkKey> {
     let is_wanted = has_version_metadata(framework, process.framework_version.as_deref());
     let start_ticks = process.start_ticks.filter(|_| is_wanted)?;
     Some((process.pid, start_ticks, Arc::clone(framework)))
-}
-
-/// Starts the thread; without one, versions are known by paths only.
-fn start(roots: Roots) -> Option<VersionsWorker> {
-    let (wanted, inbox) = sync_channel::<FrameworkKey>(ASKED);
-    // Room for all that may be asked for and were not taken.
-    let (outbox, read) = sync_channel(2 * ASKED);
-    thread::Builder::new()
-        .name("versions".to_owned())
-        .spawn(move || {
-            while let Ok(key) = inbox.recv() {
-                let version = read_version(&roots, key.0, key.1, &key.2);
-                if outbox.send((key, version)).is_err() {
-                    return;
-                }
-            }
-        })
-        .ok()?;
-    Some(VersionsWorker { wanted, read })
 }

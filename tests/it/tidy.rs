@@ -8,15 +8,19 @@ use std::path::{Path, PathBuf};
 const ROOMS: &[(&str, &[&str])] = &[
     ("main", &["cli"]),
     ("units", &[]),
+    ("deadline", &[]),
     ("model", &["units"]),
-    ("source", &["host", "recording", "model", "units"]),
-    ("host", &["model", "units"]),
+    (
+        "source",
+        &["deadline", "host", "recording", "model", "units"],
+    ),
+    ("host", &["deadline", "model", "units"]),
     ("recording", &["model", "units"]),
     ("history", &["model", "units"]),
     ("rules", &["history", "model", "advice", "units"]),
     ("advice", &["model"]),
     ("config", &["rules", "model", "units"]),
-    ("reclaim", &["model", "host", "advice", "units"]),
+    ("reclaim", &["deadline", "model", "host", "advice", "units"]),
     ("report", &["model", "units"]),
     (
         "explain",
@@ -32,6 +36,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "cli",
         &[
             "units",
+            "deadline",
             "model",
             "source",
             "host",
@@ -61,7 +66,13 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("crate::report::table", &["cli/", "report/"]),
     (
         "Instant::now",
-        &["cli/", "source/", "watch/mod.rs", "watch/output.rs"],
+        &[
+            "cli/",
+            "deadline.rs",
+            "source/",
+            "watch/mod.rs",
+            "watch/output.rs",
+        ],
     ),
     ("SystemTime::now", &["source/"]),
     (

@@ -3,11 +3,11 @@
 //! This user's own; for root, everybody's. Each is asked as it is for `ps`, by a client that says nothing
 //! to anybody else; its token is in nothing that is shown.
 
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::FILES_TIMEOUT;
+use crate::deadline::{NoAnswer, Task};
 use crate::host::Roots;
 use crate::host::jupyter::{
     Client, FoundServer, RuntimeFolder, Server, ServerError, find_runtime_folders,
@@ -44,39 +44,26 @@ struct ProbedServer {
 
 /// Finds them and asks each. A folder that hangs holds up none of the others.
 pub(super) fn read(roots: &Roots) -> Servers {
-    let deadline = Instant::now() + FILES_TIMEOUT + SERVER_TIME;
-    let mut waited_for = Vec::new();
-    let (outbox, inbox) = channel();
-    for folder in find_runtime_folders(roots) {
-        let (roots, outbox, path) = (roots.clone(), outbox.clone(), folder.path.clone());
-        let reading = move || {
-            let read = read_folder(&roots, &folder);
-            let _ = outbox.send((folder.path, read));
-        };
-        if thread::Builder::new().spawn(reading).is_ok() {
-            waited_for.push(path);
-        }
-    }
-    drop(outbox);
+    let started = Instant::now();
+    let folders = find_runtime_folders(roots);
+    let begun: Vec<_> = folders
+        .into_iter()
+        .filter_map(|folder| {
+            let (roots, path) = (roots.clone(), folder.path.clone());
+            let reading = Task::start("notebook-folder", move || read_folder(&roots, &folder));
+            Some((path, reading.ok()?))
+        })
+        .collect();
     let mut servers = Servers::default();
-    loop {
-        match inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok((path, read)) => {
-                if let Some(at) = waited_for.iter().position(|it| *it == path) {
-                    waited_for.swap_remove(at);
-                }
-                match read {
-                    Ok(read) => servers.add(read),
-                    Err(error) => servers.unread.push(error.to_string()),
-                }
-            }
-            Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) => {
-                let silent = waited_for.drain(..);
-                let text = |path| format!("{path} does not answer; see whether its server hangs");
-                servers.unread.extend(silent.map(text));
-                break;
-            }
+    for (path, reading) in begun {
+        let left = (FILES_TIMEOUT + SERVER_TIME).saturating_sub(started.elapsed());
+        match reading.wait(left) {
+            Ok(Ok(read)) => servers.add(read),
+            Ok(Err(error)) => servers.unread.push(error.to_string()),
+            Err(NoAnswer::Late) => servers.unread.push(format!(
+                "{path} does not answer; see whether its server hangs"
+            )),
+            Err(NoAnswer::Never) => {}
         }
     }
     servers
@@ -89,7 +76,10 @@ fn read_folder(roots: &Roots, folder: &RuntimeFolder) -> Result<Servers, ServerE
         let asking: Vec<_> = files
             .running
             .into_iter()
-            .map(|found| thread::Builder::new().spawn_scoped(scope, || ask(roots, found)))
+            .map(|found| {
+                let asking = thread::Builder::new().name("notebook-server".to_owned());
+                asking.spawn_scoped(scope, || ask(roots, found))
+            })
             .collect();
         let answers = asking.into_iter().filter_map(Result::ok);
         answers.filter_map(|asking| asking.join().ok()).collect()

@@ -1,11 +1,11 @@
 //! The question before anything is sent.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::thread;
 
 use anyhow::Context as _;
 use rustix::termios::{QueueSelector, tcflush};
+
+use crate::deadline::Task;
 
 /// Whether there is somebody who can read the question and answer it.
 pub(super) fn can_ask() -> bool {
@@ -18,12 +18,11 @@ pub(super) fn can_ask() -> bool {
 /// # Errors
 ///
 /// Where there can be no thread.
-pub(super) fn ask(question: &str) -> anyhow::Result<Receiver<bool>> {
+pub(super) fn ask(question: &str) -> anyhow::Result<Task<bool>> {
     // What was typed before the question does not answer it.
     let _ = tcflush(io::stdin(), QueueSelector::IFlush);
     // Where nobody can read it, nobody will say yes.
     let _ = write!(io::stderr(), "{question} [y/N] ");
-    let (give, take) = sync_channel(1);
     let read = move || {
         let mut line = String::new();
         let read = io::stdin().lock().read_line(&mut line);
@@ -31,14 +30,9 @@ pub(super) fn ask(question: &str) -> anyhow::Result<Receiver<bool>> {
             // The end of input leaves the cursor behind the question.
             let _ = writeln!(io::stderr());
         }
-        // Nobody waits any more where the machine could not be watched.
-        let _ = give.send(read.is_ok() && is_yes(&line));
+        read.is_ok() && is_yes(&line)
     };
-    let asking = thread::Builder::new().name("asking".to_owned());
-    asking
-        .spawn(read)
-        .context("cannot start a thread to ask; use --yes")?;
-    Ok(take)
+    Task::start("asking", read).context("cannot start a thread to ask; use --yes")
 }
 
 fn is_yes(line: &str) -> bool {

@@ -7,13 +7,12 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
-use std::thread;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
 
 use super::store;
+use crate::deadline::Task;
 use crate::watch::remember::Remembered;
 
 /// More than this is no file of ours.
@@ -31,14 +30,9 @@ pub(super) fn save(changes: Remembered) {
     let Some(path) = path().filter(|_| changes != Remembered::default()) else {
         return;
     };
-    let (done, is_done) = channel();
     // A home directory may be on a server that does not answer.
-    let writing = thread::Builder::new().spawn(move || {
-        let _ = write(&path, changes);
-        drop(done);
-    });
-    if writing.is_ok() {
-        let _: Result<(), _> = is_done.recv_timeout(PATIENCE);
+    if let Ok(writing) = Task::start("watch-state", move || write(&path, changes)) {
+        let _ = writing.wait(PATIENCE);
     }
 }
 

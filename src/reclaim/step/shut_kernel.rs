@@ -11,8 +11,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
-use std::thread;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -22,6 +20,7 @@ use super::{
     Deed, FamilyInput, PendingRequest, ReclaimWay, Request, Services, Started, Step, StepContext,
     StepEffect, StepState,
 };
+use crate::deadline::Task;
 use crate::host::Roots;
 use crate::host::jupyter::{self, Client, KernelState, read_kernel};
 use crate::model::snapshot::Jupyter;
@@ -357,22 +356,19 @@ fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, 
     let Some(candidate) = candidate else {
         return Err(ShutKernelError::NotThisKernel { pid, id });
     };
-    let (sender, receiver) = sync_channel(1);
     let roots = roots.clone();
-    let reading = move || {
-        // Nobody listens any more where it took too long.
-        let _ = sender.send(read_kernel(&roots, &candidate));
+    let read = match Task::start("notebook-files", move || read_kernel(&roots, &candidate)) {
+        Ok(reading) => reading.wait(READ_TIME),
+        Err(error) => {
+            let why = error.to_string().into();
+            return Err(ShutKernelError::NoServer {
+                id,
+                why,
+                is_gone: false,
+            });
+        }
     };
-    let builder = thread::Builder::new().name("notebook-files".to_owned());
-    if let Err(error) = builder.spawn(reading) {
-        let why = error.to_string().into();
-        return Err(ShutKernelError::NoServer {
-            id,
-            why,
-            is_gone: false,
-        });
-    }
-    match receiver.recv_timeout(READ_TIME) {
+    match read {
         Ok(Some(found)) => Ok(found),
         Ok(None) => Err(ShutKernelError::NotThisKernel { pid, id }),
         Err(_) => Err(ShutKernelError::FilesHang { id }),

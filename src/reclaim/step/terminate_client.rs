@@ -9,14 +9,13 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
-use std::thread;
 use std::time::Duration;
 
 use super::{
     Deed, FamilyInput, PendingRequest, ReclaimWay, Request, Services, Started, Step, StepContext,
     StepEffect, StepState,
 };
+use crate::deadline::Task;
 use crate::model::snapshot::ProcessType;
 use crate::model::{Process, Snapshot};
 use crate::reclaim::ledger;
@@ -223,20 +222,25 @@ fn run(
         // One that has ended without reading says so by its status.
         let _ = writeln!(stdin, "{command}");
     }
-    let (sender, receiver) = sync_channel(1);
-    thread::spawn(move || {
+    let reading = Task::start("mps-control", move || {
         let mut text = Vec::new();
         if let Some(stdout) = stdout {
             let _ = stdout.take(MOST_BYTES).read_to_end(&mut text);
         }
-        let _ = sender.send(String::from_utf8_lossy(&text).into_owned());
+        String::from_utf8_lossy(&text).into_owned()
     });
-    let Ok(text) = receiver.recv_timeout(DEADLINE) else {
-        let _ = child.kill();
-        let _ = child.wait();
-        return Err(TerminateClientError::Silent {
-            program: program.to_owned(),
-        });
+    let text = match reading.map(|reading| reading.wait(DEADLINE)) {
+        Ok(Ok(text)) => text,
+        unread => {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(match unread {
+                Err(cause) => failed(cause),
+                Ok(_) => TerminateClientError::Silent {
+                    program: program.to_owned(),
+                },
+            });
+        }
     };
     let status = child.wait().map_err(failed)?;
     match status.success() {

@@ -8,10 +8,9 @@ fn notebooks() -> (
     Receiver<Vec<KernelCandidate>>,
     SyncSender<Vec<KernelAnswer>>,
 ) {
-    let (lists, inbox) = sync_channel(1);
-    let (outbox, answers) = sync_channel(ANSWERS);
+    let (thread, inbox, outbox) = Worker::by_hand(QUEUES);
     let notebooks = Notebooks {
-        thread: Some(KernelWorker { lists, answers }),
+        thread: Some(thread),
         ..Notebooks::new(Roots::default())
     };
     (notebooks, inbox, outbox)
@@ -178,7 +177,7 @@ fn a_kernel_whose_files_hang_holds_up_no_other() {
     )
     .unwrap();
 
-    let (outbox, answers) = sync_channel(ANSWERS);
+    let (outbox, answers) = sync_channel(QUEUES.1);
     let mut desk = KernelPoller::new(proc.roots(), outbox);
     let list: Vec<KernelCandidate> = [(90, 900), (91, 910)]
         .map(|(pid, start_ticks)| KernelCandidate {
@@ -223,7 +222,7 @@ fn a_server_that_was_asked_before_a_kernel_was_there_does_not_deny_it() {
             ..Jupyter::default()
         })),
     };
-    let (outbox, _answers) = sync_channel(ANSWERS);
+    let (outbox, _answers) = sync_channel(QUEUES.1);
     let mut desk = KernelPoller::new(proc.roots(), outbox);
     let asked = |at| ServerAnswer {
         at,

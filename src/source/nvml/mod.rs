@@ -20,14 +20,14 @@ mod rows;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
-use std::thread;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use error::Code;
 pub use error::NvmlFailure;
 use gpu_worker::{GpuWorker, Reply};
 
+use crate::deadline::{NoAnswer, Task};
 use crate::model::snapshot::{Driver, Gpu, ReadError};
 
 /// The name that the loader looks up; every driver since 2012 installs it.
@@ -109,7 +109,7 @@ pub struct Nvml {
 struct Away {
     why: String,
     last_try: Instant,
-    attempt: Option<Receiver<Result<OpenedNvml, NvmlFailure>>>,
+    attempt: Option<Task<Result<OpenedNvml, NvmlFailure>>>,
 }
 
 /// What the opening thread brings back.
@@ -135,16 +135,7 @@ impl Nvml {
     ///
     /// No library, no driver, no permission, another version, no answer: each says what to do.
     pub fn open(options: NvmlOptions) -> Result<Self, NvmlFailure> {
-        let waited = options.start();
-        let opened = match open_on_a_thread(&options)?.recv_timeout(waited) {
-            Ok(opened) => opened?,
-            Err(_) => {
-                return Err(NvmlFailure::NoAnswer {
-                    call: "nvmlInit_v2",
-                    waited,
-                });
-            }
-        };
+        let opened = open_within(&options, options.start())?;
         let (lanes, replies) = start_lanes(&opened)?;
         Ok(Self {
             options,
@@ -210,7 +201,7 @@ impl Nvml {
                         lane.answered(reading, timeout);
                     }
                 }
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+                Err(_) => return,
             }
         }
     }
@@ -235,7 +226,7 @@ impl Nvml {
     /// thread of its own. `None` once it is back.
     fn sample_away(&mut self) -> Option<NvmlSample> {
         let away = self.away.as_mut()?;
-        match away.attempt.as_ref().map(Receiver::try_recv) {
+        match away.attempt.as_ref().map(|it| it.wait(Duration::ZERO)) {
             Some(Ok(Ok(opened))) => match start_lanes(&opened) {
                 Ok((lanes, replies)) => {
                     self.lanes = lanes;
@@ -254,9 +245,9 @@ impl Nvml {
                 away.why = error.to_string();
                 away.attempt = None;
             }
-            Some(Err(TryRecvError::Disconnected)) => away.attempt = None,
+            Some(Err(NoAnswer::Never)) => away.attempt = None,
             // Still under way; it is not tried again beside it.
-            Some(Err(TryRecvError::Empty)) => {}
+            Some(Err(NoAnswer::Late)) => {}
             None => {
                 if away.last_try.elapsed() >= OPEN_AGAIN_AFTER {
                     away.last_try = Instant::now();
@@ -291,13 +282,15 @@ impl Nvml {
 ///
 /// As [`Nvml::open`].
 pub fn versions(options: &NvmlOptions) -> Result<Driver, NvmlFailure> {
-    match open_on_a_thread(options)?.recv_timeout(options.timeout) {
-        Ok(opened) => Ok(opened?.driver),
-        Err(_) => Err(NvmlFailure::NoAnswer {
-            call: "nvmlInit_v2",
-            waited: options.timeout,
-        }),
-    }
+    Ok(open_within(options, options.timeout)?.driver)
+}
+
+fn open_within(options: &NvmlOptions, time: Duration) -> Result<OpenedNvml, NvmlFailure> {
+    let opened = open_on_a_thread(options)?.wait(time);
+    opened.unwrap_or(Err(NvmlFailure::NoAnswer {
+        call: "nvmlInit_v2",
+        waited: time,
+    }))
 }
 
 fn start_lanes(opened: &OpenedNvml) -> Result<(Vec<GpuWorker>, Receiver<Reply>), NvmlFailure> {
@@ -311,16 +304,9 @@ fn start_lanes(opened: &OpenedNvml) -> Result<(Vec<GpuWorker>, Receiver<Reply>),
 /// Loads the library and starts NVML on a thread, because both can hang.
 fn open_on_a_thread(
     options: &NvmlOptions,
-) -> Result<Receiver<Result<OpenedNvml, NvmlFailure>>, NvmlFailure> {
-    let (sender, receiver) = channel();
+) -> std::io::Result<Task<Result<OpenedNvml, NvmlFailure>>> {
     let library = options.library.clone();
-    thread::Builder::new()
-        .name("nvml-open".to_owned())
-        .spawn(move || {
-            // Where nobody waits any more, the answer is of no use.
-            let _ = sender.send(open_now(library));
-        })?;
-    Ok(receiver)
+    Task::start("nvml-open", move || open_now(library))
 }
 
 fn open_now(library: Option<PathBuf>) -> Result<OpenedNvml, NvmlFailure> {
