@@ -1,15 +1,15 @@
 //! Where snapshots come from.
 //!
 //! [`Source`] is all that the rest of the house knows: the next snapshot, please. `live` joins NVML
-//! and /proc and stamps the time, by the `beat`; `notebooks` asks Jupyter's servers for it, `versions` packages for theirs; `replay` plays
-//! recordings by a `schedule`; `nvml` holds every NVML call.
+//! and /proc and stamps the time, when `sample_timer` says; `kernel_poller` asks Jupyter's servers for it, `versions`
+//! packages for theirs; `replay` plays recordings by a `playback`; `nvml` holds every NVML call.
 
 mod kernel_poller;
 pub mod live;
 pub mod nvml;
+pub mod playback;
 pub mod replay;
 mod sample_timer;
-mod schedule;
 mod versions;
 
 use std::thread;

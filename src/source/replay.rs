@@ -2,17 +2,17 @@
 //!
 //! A recording is passed on as it is, also where its clock jumps back: what that means is for
 //! `rules`. What is damaged in it is skipped; [`Replay::damage`] says what. How a recording is read
-//! is in [`crate::recording`]; the demo is made by `tests/it/demo.rs`.
+//! is in [`crate::recording`], when each snapshot is due in [`playback`](super::playback); the demo is made by `tests/it/demo.rs`.
 
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub use super::schedule::PlaybackPace;
-use super::schedule::Schedule;
+use super::playback::PlaybackClock;
+pub use super::playback::PlaybackPace;
 use super::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
-use crate::model::{Snapshot, Time};
+use crate::model::Snapshot;
 use crate::recording::{self, Damage, RecordingReader};
 
 /// The demo: a recording of a machine that does not exist.
@@ -32,21 +32,8 @@ pub struct Replay {
     input: Input,
     /// What was read and is not due yet.
     read: Option<Snapshot>,
-    schedule: Schedule,
-    is_playing: bool,
-    errand: Option<Errand>,
+    playback: PlaybackClock,
     started: Option<Instant>,
-}
-
-/// What is to be done at once, whatever the pace.
-#[derive(Clone, Copy, Debug)]
-enum Errand {
-    /// One snapshot.
-    Step,
-    /// All before this time, and the one after them.
-    To(Time),
-    /// All that there are.
-    Run,
 }
 
 /// Where the snapshots are read.
@@ -138,9 +125,7 @@ impl Replay {
                 PlaybackPace::Speed(_) => Input::Here(Box::new(reader)),
             },
             read: None,
-            schedule: Schedule::new(pace),
-            is_playing: true,
-            errand: None,
+            playback: PlaybackClock::new(pace),
             started: None,
         }
     }
@@ -168,7 +153,7 @@ impl Replay {
     /// Delivers the snapshots of the first `seconds`, by their own times, without waiting.
     #[must_use]
     pub fn start_after(mut self, seconds: f64) -> Self {
-        self.schedule.skip(seconds);
+        self.playback = self.playback.start_after(seconds);
         self
     }
 
@@ -194,7 +179,7 @@ impl Replay {
 
 impl Source for Replay {
     fn due(&mut self, now: Instant) -> Result<NextSnapshot, SourceError> {
-        if !self.is_playing && self.errand.is_none() {
+        if self.playback.is_paused() {
             return Ok(NextSnapshot::WhenTold);
         }
         if self.read.is_none() {
@@ -203,8 +188,10 @@ impl Source for Replay {
         let clock = self.clock(now);
         Ok(match &self.read {
             None => NextSnapshot::Ended,
-            Some(_) if self.errand.is_some() => NextSnapshot::In(Duration::ZERO),
-            Some(snapshot) => NextSnapshot::In(self.schedule.wait(snapshot.time, clock)),
+            Some(snapshot) => {
+                let wait = self.playback.wait(snapshot.time, clock);
+                wait.map_or(NextSnapshot::WhenTold, NextSnapshot::In)
+            }
         })
     }
 
@@ -213,53 +200,20 @@ impl Source for Replay {
             None => self.input.next()?,
             read => read,
         };
-        let Some(snapshot) = read else {
-            return Ok(None);
-        };
         let clock = self.clock(now);
-        self.schedule.delivered(snapshot.time, clock);
-        let is_passing = match self.errand {
-            Some(Errand::Run) => true,
-            Some(Errand::To(time)) => snapshot.time < time,
-            Some(Errand::Step) | None => false,
-        };
-        if !is_passing {
-            self.errand = None;
-        }
-        Ok(Some(Taken {
+        Ok(read.map(|snapshot| Taken {
+            is_passing: self.playback.delivered(snapshot.time, clock),
             snapshot,
-            is_passing,
         }))
     }
 
     fn steer(&mut self, control: Control, now: Instant) -> Result<(), SourceError> {
-        let errand = match control {
-            Control::Interval(_) | Control::Hurry(_) => return Ok(()),
-            Control::Speed(speed) => {
-                self.schedule.set_speed(speed);
-                return Ok(());
-            }
-            Control::Playing(is_playing) => {
-                if is_playing && (!self.is_playing || self.errand.is_some()) {
-                    let clock = self.clock(now);
-                    self.schedule.resume(clock);
-                }
-                self.is_playing = is_playing;
-                self.errand = None;
-                return Ok(());
-            }
-            Control::Rewind => {
-                self.input.rewind()?;
-                self.read = None;
-                self.schedule.begin_again();
-                None
-            }
-            Control::Step => Some(Errand::Step),
-            Control::SeekTo(time) => Some(Errand::To(time)),
-            Control::Run => Some(Errand::Run),
-        };
-        self.is_playing = false;
-        self.errand = errand;
+        if control == Control::Rewind {
+            self.input.rewind()?;
+            self.read = None;
+        }
+        let clock = self.clock(now);
+        self.playback.steer(control, clock);
         Ok(())
     }
 
@@ -284,6 +238,7 @@ mod tests {
     use std::io::Cursor;
 
     use super::*;
+    use crate::model::Time;
 
     fn snapshots(times: &[i64]) -> Vec<Snapshot> {
         times
