@@ -7,9 +7,9 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use unicode_width::UnicodeWidthChar;
-
 use crate::model::json::is_hostile;
+
+pub use super::wrap::fit;
 
 /// Escapes what a terminal would act on: control characters (C0, C1, DEL) and the invisible ones of
 /// [`is_hostile`].
@@ -56,30 +56,6 @@ pub fn command_line<S: AsRef<str>>(arguments: &[S]) -> String {
     line
 }
 
-/// Cuts escaped text to a width in terminal columns, the last one `…` where anything was cut.
-pub fn fit(text: &str, columns: usize) -> Cow<'_, str> {
-    if text.len() <= columns && text.is_ascii() {
-        return Cow::Borrowed(text);
-    }
-    let mut used = 0;
-    let mut cut = 0;
-    for (at, c) in text.char_indices() {
-        let width = c.width().unwrap_or(0);
-        if used + width > columns {
-            let mut out = text[..cut].to_owned();
-            if columns > 0 {
-                out.push('…');
-            }
-            return Cow::Owned(out);
-        }
-        used += width;
-        if used < columns {
-            cut = at + c.len_utf8();
-        }
-    }
-    Cow::Borrowed(text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,16 +80,5 @@ mod tests {
             "python 'my file.py' '' --x=\\n"
         );
         assert_eq!(command_line::<&str>(&[]), "");
-    }
-
-    #[test]
-    fn text_is_cut_by_columns_not_bytes() {
-        assert_eq!(fit("abcdef", 6), "abcdef");
-        assert_eq!(fit("abcdef", 4), "abc…");
-        assert_eq!(fit("日本語", 6), "日本語");
-        assert_eq!(fit("日本語", 5), "日本…");
-        assert_eq!(fit("日本語", 4), "日…");
-        assert_eq!(fit("abc", 0), "");
-        assert_eq!(fit("abc", 1), "…");
     }
 }

@@ -3,8 +3,8 @@
 //! Each takes what was observed or concluded and writes it out; none knows where it came from.
 //! [`processes`] is `gpumem ps` for people, with the tables of `gpus` before its own, [`check`] the
 //! verdict for people and as JSON, [`explain`] the page about one process or GPU, [`doctor`] what works
-//! on this machine, [`table`] aligns columns by their width on a terminal, [`escape`] makes hostile text
-//! harmless, [`schema`] is what is written, as JSON Schema.
+//! on this machine, [`table`] aligns columns by their width on a terminal, [`wrap`] cuts and
+//! breaks text at a width, [`escape`] makes hostile text harmless, [`schema`] is what is written, as JSON Schema.
 
 pub mod check;
 pub mod doctor;
@@ -15,4 +15,4 @@ pub mod processes;
 pub mod schema;
 pub mod style;
 pub mod table;
-mod wrap;
+pub mod wrap;

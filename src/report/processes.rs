@@ -6,10 +6,11 @@
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
-use super::escape::{command_line, escape, fit};
+use super::escape::{command_line, escape};
 use super::gpus::{self, NOT_AVAILABLE, UNKNOWN};
 use super::style::Style;
 use super::table::{Align, Table};
+use super::wrap::fit;
 use crate::model::Snapshot;
 use crate::model::field::{FIELDS, Field, FieldSpec, STAYS, SortValue};
 use crate::model::row::{ProcessRow, places};

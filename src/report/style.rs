@@ -1,9 +1,11 @@
 //! Colour, where the reader wants it; never the only carrier of a meaning.
 
+use std::fmt::Write as _;
+
 use unicode_width::UnicodeWidthStr as _;
 
 use super::doctor::CheckStatus;
-use super::wrap::wrap_with;
+use super::wrap::wrap;
 use crate::model::Severity;
 
 /// Whether and how text is coloured.
@@ -39,6 +41,8 @@ fn code(severity: Severity) -> &'static str {
 
 /// A line is not broken into more than this many.
 const MOST_LINES: usize = 64;
+/// On the narrowest terminal, it has this many columns.
+const LEAST_ROOM: usize = 8;
 /// So much further in than its line stands what goes on of it.
 const HANG: usize = 4;
 
@@ -56,16 +60,15 @@ pub fn broken(text: &str, width: usize) -> String {
         let colours = line.rfind(END).map_or(0, |at| at + END.len());
         let rest = line[colours..].trim_start_matches(' ');
         let head = &line[..line.len() - rest.len()];
-        let first = width.saturating_sub(wide(head));
-        let lines = wrap_with(rest, first, width.saturating_sub(hang), MOST_LINES);
-        for (at, part) in lines.iter().enumerate() {
-            if at == 0 {
-                out.push_str(head);
-            } else {
-                out.extend(std::iter::repeat_n(' ', hang));
-            }
-            out.push_str(part);
-            out.push('\n');
+        let room = |before: usize| width.saturating_sub(before).max(LEAST_ROOM);
+        let widths = (room(wide(head)), room(hang));
+        let mut lines = wrap(rest, widths, MOST_LINES).into_iter();
+        out.push_str(head);
+        out.push_str(&lines.next().unwrap_or_default());
+        out.push('\n');
+        for line in lines {
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "{:hang$}{line}", "");
         }
     }
     out

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use unicode_width::UnicodeWidthStr;
 
-use super::escape::fit;
+use super::wrap::fit;
 
 /// On which side a column's text stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

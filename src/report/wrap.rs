@@ -1,124 +1,162 @@
-//! Breaking text into lines of a width.
+//! Text in the cells of a terminal: cut to a width, and broken into lines.
 //!
-//! Not a crate's: a command in backquotes is not broken where it fits, text without end or without any
-//! width is bounded, and what is cut ends with a mark.
+//! Widths are columns, not characters. What a process chose is [`escape`](super::escape::escape)d before.
+
+use std::borrow::Cow;
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-/// Breaks text into at most so many lines of at most `width` columns: between words, and within one
-/// that is longer. The last line ends with a mark where there were more.
-pub(super) fn wrap(text: &str, width: usize, most_lines: usize) -> Vec<String> {
-    wrap_with(text, width, width, most_lines)
-}
-
-/// As [`wrap`], where the first line is of another width than the others.
-pub(super) fn wrap_with(text: &str, first: usize, others: usize, most_lines: usize) -> Vec<String> {
-    // Characters without any width could be without number.
-    let most = most_lines * first.max(others).max(8) * 4;
-    let mut lines = vec![String::new()];
+/// Cuts escaped text to a width in terminal columns, the last one `…` where anything was cut.
+pub fn fit(text: &str, columns: usize) -> Cow<'_, str> {
+    if text.len() <= columns && text.is_ascii() {
+        return Cow::Borrowed(text);
+    }
     let mut used = 0;
-    let (first, others) = (first.max(8), others.max(8));
-    let mut taken = 0;
-    for word in words(text, others) {
-        let limit = if lines.len() == 1 { first } else { others };
-        let space = usize::from(used > 0);
-        let width = word.width();
-        let breaks = used > 0 && used + space + width > limit;
-        if breaks {
-            lines.push(String::new());
-            used = 0;
-        } else if space > 0 {
-            push(&mut lines, ' ');
-            used += 1;
-        }
-        for c in word.chars() {
-            taken += 1;
-            if taken > most {
-                return cut(lines, others, most_lines);
+    let mut cut = 0;
+    for (at, c) in text.char_indices() {
+        let width = c.width().unwrap_or(0);
+        if used + width > columns {
+            let mut out = text[..cut].to_owned();
+            if columns > 0 {
+                out.push('…');
             }
-            let limit = if lines.len() == 1 { first } else { others };
-            let width = c.width().unwrap_or(0);
-            if used + width > limit {
-                lines.push(String::new());
-                used = 0;
-            }
-            push(&mut lines, c);
-            used += width;
+            return Cow::Owned(out);
         }
-        if lines.len() > most_lines {
-            return cut(lines, others, most_lines);
+        used += width;
+        if used < columns {
+            cut = at + c.len_utf8();
         }
+    }
+    Cow::Borrowed(text)
+}
+
+/// Breaks escaped text into at most so many lines, the first and the others of at most so many columns: between
+/// words, and within one that is longer than a line. What is in backquotes is to be typed, and is one word where it
+/// fits into a line. The last line ends with `…` where there was more; text without a character has no line, nor has
+/// one of which not even a character fits.
+pub fn wrap(text: &str, (first, others): (usize, usize), most_lines: usize) -> Vec<Cow<'_, str>> {
+    // Characters without any width could be without number.
+    let most = most_lines * first.max(others) * 4;
+    let end = text.char_indices().nth(most).map(|(at, _)| at);
+    let mut rest = text[..end.unwrap_or(text.len())].trim_matches(' ');
+    let mut lines: Vec<Cow<'_, str>> = Vec::new();
+    while !rest.is_empty() && lines.len() < most_lines {
+        let width = if lines.is_empty() { first } else { others };
+        if lines.len() + 1 == most_lines {
+            lines.push(fit(rest, width));
+            break;
+        }
+        let end = line_end(rest, width, others);
+        if end == 0 {
+            break;
+        }
+        lines.push(Cow::Borrowed(rest[..end].trim_end_matches(' ')));
+        rest = rest[end..].trim_start_matches(' ');
+    }
+    if let Some(last) = lines
+        .last_mut()
+        .filter(|last| end.is_some() && !last.ends_with('…'))
+    {
+        *last = Cow::Owned(fit(&format!("{last}…"), others).into_owned());
     }
     lines
 }
 
-/// The words of a text; what stands in backquotes is to be typed, and is one word where it fits into a
-/// line.
-fn words(text: &str, width: usize) -> impl Iterator<Item = &str> {
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        rest = rest.trim_start_matches(' ');
-        let plain = rest.find(' ').unwrap_or(rest.len());
-        let end = match rest[..plain].find('`') {
-            Some(open) => {
-                let quoted = rest[open + 1..].find('`').map(|close| open + 1 + close + 1);
-                let after =
-                    quoted.map(|end| end + rest[end..].find(' ').unwrap_or(rest.len() - end));
-                after
-                    .filter(|&end| end <= 4 * width && rest[..end].width() <= width)
-                    .unwrap_or(plain)
-            }
-            None => plain,
-        };
-        let (word, more) = rest.split_at(end);
-        rest = more;
-        (!word.is_empty()).then_some(word)
-    })
+/// The byte at which a line of `width` columns ends: after the last word that fits, or where it is full. Lines have
+/// `most` columns.
+fn line_end(text: &str, width: usize, most: usize) -> usize {
+    let (mut used, mut end) = (0, 0);
+    while let Some(length) = word(&text[end..], most) {
+        used += text[end..end + length].width();
+        if used > width {
+            break;
+        }
+        end += length;
+    }
+    if end > 0 {
+        return end;
+    }
+    let mut used = 0;
+    let is_over = |&(_, c): &(usize, char)| {
+        used += c.width().unwrap_or(0);
+        used > width
+    };
+    let over = text.char_indices().find(is_over);
+    over.map_or(text.len(), |(at, _)| at)
 }
 
-fn push(lines: &mut [String], c: char) {
-    if let Some(line) = lines.last_mut() {
-        line.push(c);
-    }
-}
-
-/// Leaves as many lines as are shown, the last one with a mark that there were more.
-fn cut(mut lines: Vec<String>, width: usize, most_lines: usize) -> Vec<String> {
-    lines.truncate(most_lines);
-    if let Some(last) = lines.last_mut() {
-        let fitted = crate::report::escape::fit(last, width.saturating_sub(1)).into_owned();
-        *last = fitted.trim_end_matches('…').to_owned() + "…";
-    }
-    lines
+/// Bytes of the first word of a text and of the blanks before it; `None` where there is none.
+fn word(text: &str, width: usize) -> Option<usize> {
+    let word = text.trim_start_matches(' ');
+    let plain = word.find(' ').unwrap_or(word.len());
+    let quoted = || {
+        let open = word[..plain].find('`')? + 1;
+        let close = open + word[open..].find('`')? + 1;
+        let end = close + word[close..].find(' ').unwrap_or(word.len() - close);
+        (end <= 4 * width && word[..end].width() <= width).then_some(end)
+    };
+    let end = quoted().unwrap_or(plain);
+    (end > 0).then_some(text.len() - word.len() + end)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const MOST_LINES: usize = 8;
+    fn wrapped(text: &str, width: usize) -> Vec<Cow<'_, str>> {
+        wrap(text, (width, width), 8)
+    }
+
+    #[test]
+    fn text_is_cut_by_columns_not_bytes() {
+        assert_eq!(fit("abcdef", 6), "abcdef");
+        assert_eq!(fit("abcdef", 4), "abc…");
+        assert_eq!(fit("日本語", 6), "日本語");
+        assert_eq!(fit("日本語", 5), "日本…");
+        assert_eq!(fit("日本語", 4), "日…");
+        assert_eq!(fit("abc", 0), "");
+        assert_eq!(fit("abc", 1), "…");
+    }
 
     #[test]
     fn text_is_broken_between_words_and_long_words_within() {
-        assert_eq!(wrap("one two three", 9, MOST_LINES), ["one two", "three"]);
-        assert_eq!(wrap("", 9, MOST_LINES), [""]);
+        assert_eq!(wrapped("one two three", 9), ["one two", "three"]);
         assert_eq!(
-            wrap("a /very/long/path/x", 10, MOST_LINES),
+            wrapped("a /very/long/path/x", 10),
             ["a", "/very/long", "/path/x"]
         );
+        for line in wrapped(&"日本語 ".repeat(40), 11) {
+            assert!(line.width() <= 11, "{line:?}");
+        }
+        assert_eq!(
+            wrap("one two three four", (3, 10), 8),
+            ["one", "two three", "four"]
+        );
+        for nothing in [wrapped("", 9), wrapped("  ", 9), wrapped("日本語", 1)] {
+            assert_eq!(nothing, [""; 0]);
+        }
+    }
+
+    #[test]
+    fn what_is_to_be_typed_is_one_word_where_it_fits() {
         let command = "as root, `fuser -v /dev/nvidia0` lists them";
         assert_eq!(
-            wrap(command, 24, MOST_LINES),
+            wrapped(command, 24),
             ["as root,", "`fuser -v /dev/nvidia0`", "lists them"]
         );
         assert_eq!(
-            wrap(command, 12, MOST_LINES),
+            wrapped(command, 12),
             ["as root,", "`fuser -v", "/dev/nvidia0", "` lists them"]
         );
-        assert_eq!(wrap("a lone ` quote", 8, MOST_LINES), ["a lone `", "quote"]);
-        for line in wrap(&"日本語 ".repeat(40), 11, MOST_LINES) {
-            assert!(line.width() <= 11, "{line:?}");
-        }
+        assert_eq!(wrapped("a lone ` quote", 8), ["a lone `", "quote"]);
+    }
+
+    #[test]
+    fn the_last_line_is_full_and_says_that_there_was_more() {
+        assert_eq!(wrap("one two three", (8, 8), 1), ["one two…"]);
+        assert_eq!(wrap("one twofold", (8, 8), 1), ["one two…"]);
+        assert_eq!(wrap("abcdefghij", (4, 4), 3), ["abcd", "efgh", "ij"]);
+        assert_eq!(wrap("abcdefghij", (4, 4), 2), ["abcd", "efg…"]);
     }
 
     #[test]
@@ -128,9 +166,9 @@ mod tests {
             "\u{301}".repeat(1 << 20),
             "a ".repeat(1 << 20),
         ] {
-            let lines = wrap(&hostile, 70, MOST_LINES);
-            assert!(lines.len() <= MOST_LINES, "{}", lines.len());
-            assert!(lines.iter().map(String::len).sum::<usize>() < 10_000);
+            let lines = wrapped(&hostile, 70);
+            assert!(lines.len() <= 8, "{}", lines.len());
+            assert!(lines.iter().map(|line| line.len()).sum::<usize>() < 10_000);
             assert!(lines.iter().all(|line| line.width() <= 70));
             assert!(lines.last().unwrap().ends_with('…'));
         }

@@ -9,8 +9,9 @@ use crate::reclaim::guard::Protection;
 use crate::reclaim::ledger::{Deed, Failure, LedgerProcess};
 use crate::reclaim::target::{Reason, Step, TargetProcess};
 use crate::reclaim::{Outcome, Target};
-use crate::report::escape::{escape, fit};
+use crate::report::escape::escape;
 use crate::report::style::Style;
+use crate::report::wrap::fit;
 use crate::units::Bytes;
 
 /// Columns of a command; the rest of it is in the JSON.

@@ -92,7 +92,10 @@ fn memory(sheet: &mut PageText, page: &GpuPage) {
         let bytes = bytes.map_or_else(|| "n/a".to_owned(), |bytes| Bytes(bytes).to_string());
         const NUMBER: usize = 10;
         let room = sheet.room().saturating_sub(NUMBER + 2);
-        for (at, line) in wrap(&escape(&what), room, REASON_LINES).iter().enumerate() {
+        for (at, line) in wrap(&escape(&what), (room, room), REASON_LINES)
+            .iter()
+            .enumerate()
+        {
             let (label, bytes) = if at == 0 { (label, &*bytes) } else { ("", "") };
             sheet.beside(label, &format!("{bytes:>NUMBER$}  {line}"));
         }

@@ -1,4 +1,4 @@
-//! A sheet to write on: labels in a column, text beside them broken at a width, and never wider.
+//! The page as it is written: labels in a column, text beside them broken at a width, and never wider.
 
 use std::fmt::Write as _;
 
@@ -7,12 +7,14 @@ use unicode_width::UnicodeWidthStr as _;
 use crate::model::Time;
 use crate::report::escape::escape;
 use crate::report::style::Style;
-use crate::report::wrap::{wrap, wrap_with};
+use crate::report::wrap::wrap;
 
 /// Where the text beside a label begins.
 const MARGIN: usize = 10;
 /// Text beside a label is not shown at more length than this many lines.
 const MOST_BESIDE: usize = 4;
+/// However long a mark is, its text has this many columns.
+const LEAST_ROOM: usize = 8;
 /// An item of a list, which may be a sentence with names that a process chose, neither.
 const MOST_LINES: usize = 8;
 
@@ -53,7 +55,11 @@ impl PageText {
 
     /// The page's title.
     pub(super) fn title(&mut self, text: &str) {
-        for line in wrap(&escape(text), self.look.width, MOST_BESIDE) {
+        for line in wrap(
+            &escape(text),
+            (self.look.width, self.look.width),
+            MOST_BESIDE,
+        ) {
             self.put(&self.look.style.heading(&line));
         }
     }
@@ -66,12 +72,11 @@ impl PageText {
 
     /// A label, and text beside it; without a label the text of the line before goes on.
     pub(super) fn entry(&mut self, label: &str, text: &str) {
-        for (at, line) in wrap(&escape(text), self.room(), MOST_BESIDE)
-            .iter()
-            .enumerate()
-        {
-            let label = if at == 0 { label } else { "" };
-            self.beside(label, line);
+        let text = escape(text);
+        let mut lines = wrap(&text, (self.room(), self.room()), MOST_BESIDE).into_iter();
+        self.beside(label, &lines.next().unwrap_or_default());
+        for line in lines {
+            self.beside("", &line);
         }
     }
 
@@ -94,15 +99,14 @@ impl PageText {
     pub(super) fn marked(&mut self, mark: &str, columns: usize, text: &str) {
         const INDENT: usize = 2;
         let hang = INDENT + columns.min(8);
-        let first = self.look.width.saturating_sub(INDENT + columns);
-        let others = self.look.width.saturating_sub(hang);
-        let lines = wrap_with(&escape(text), first, others, MOST_LINES);
-        for (at, line) in lines.iter().enumerate() {
-            if at == 0 {
-                self.put(&format!("{:INDENT$}{mark}{line}", ""));
-            } else {
-                self.put(&format!("{:hang$}{line}", ""));
-            }
+        let room = |before| self.look.width.saturating_sub(before).max(LEAST_ROOM);
+        let text = escape(text);
+        let lines = wrap(&text, (room(INDENT + columns), room(hang)), MOST_LINES);
+        let mut lines = lines.into_iter();
+        let first = lines.next().unwrap_or_default();
+        self.put(&format!("{:INDENT$}{mark}{first}", ""));
+        for line in lines {
+            self.put(&format!("{:hang$}{line}", ""));
         }
     }
 

@@ -6,7 +6,8 @@ use super::parts::{ago, steps, verdict};
 use super::{ExplainReport, GpuHolder, MemoryCurve, OnGpu, ProcessPage};
 use crate::model::evidence::Exhaustion;
 use crate::model::snapshot::{Jupyter, LastKnown, Process};
-use crate::report::escape::{command_line, fit};
+use crate::report::escape::command_line;
+use crate::report::wrap::fit;
 use crate::units::{Bytes, Span};
 
 /// A command line is not shown at more length than this many lines.
