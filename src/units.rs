@@ -247,6 +247,10 @@ impl FromStr for Span {
     }
 }
 
+/// Percent, as it is configured; of CPU use, one core being 100.
+#[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
+pub struct Percent(pub f64);
+
 #[cfg(test)]
 mod tests {
     use super::*;

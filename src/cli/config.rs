@@ -14,7 +14,6 @@ use crate::model::Time;
 use crate::report::escape::escape;
 use crate::rules::exemption::Exemption;
 use crate::rules::rule::Rule;
-use crate::rules::setting::TomlValue;
 
 pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     match &args.action {
@@ -76,13 +75,8 @@ fn rule_line(rule: &dyn Rule, response: Response) -> String {
         words.push(rule.kind().to_string());
         words.push(format!("for {}", rule.scope()));
     }
-    let severity = rule
-        .settings()
-        .into_iter()
-        .find_map(|setting| match setting.value {
-            TomlValue::Severity(severity) => Some(severity.to_string()),
-            _ => None,
-        });
+    let severity = crate::rules::severity(&rule.settings());
+    let severity = severity.map(|severity| severity.to_string());
     words.extend(severity);
     match rule.overrides().len() {
         0 => {}

@@ -3,6 +3,7 @@
 //! The manual page's list is made here too, of the defaults.
 
 use serde::Serialize;
+use toml::Value;
 
 use super::args::{Global, RulesArgs as Args};
 use super::exit::Exit;
@@ -10,7 +11,7 @@ use super::{UsageError, config, print};
 use crate::model::Kind;
 use crate::model::json;
 use crate::rules::RuleSet;
-use crate::rules::rule::{Rule, SettingValue};
+use crate::rules::rule::Rule;
 
 /// The `schema` that this version writes.
 const SCHEMA: &str = "gpumem.rules/1";
@@ -35,13 +36,13 @@ struct ListedRule {
     overrides: usize,
 }
 
-/// A setting, its values as TOML writes them, which is JSON as well.
+/// A setting.
 #[derive(Serialize)]
 struct ListedSetting {
     name: &'static str,
-    meaning: &'static str,
-    value: serde_json::Value,
-    default: serde_json::Value,
+    meaning: String,
+    value: Value,
+    default: Value,
 }
 
 pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
@@ -50,7 +51,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     if args.json {
         let document = RulesDocument {
             schema: SCHEMA,
-            rules: chosen.into_iter().map(listed).collect::<Result<_, _>>()?,
+            rules: chosen.into_iter().map(listed).collect(),
         };
         print(&(json::to_string_pretty(&document)? + "\n"))?;
     } else {
@@ -95,17 +96,14 @@ fn text(rules: &[&dyn Rule]) -> String {
             text.push_str(&format!(" ({}, for {})", rule.kind(), rule.scope()));
         }
         text.push_str(&format!("\n  {}\n", rule.meaning()));
-        for (setting, default) in with_defaults(*rule) {
-            let (name, value) = (setting.name, setting.value);
-            let beside = if value == default.value {
-                String::new()
-            } else {
-                format!(" (default {})", default.value)
+        for setting in settings(*rule) {
+            let (name, value, default) = (setting.name, setting.value, setting.default);
+            let beside = match value == default {
+                true => String::new(),
+                false => format!(" (default {default})"),
             };
-            text.push_str(&format!(
-                "\n  {name} = {value}{beside}\n      {}\n",
-                setting.meaning
-            ));
+            let meaning = setting.meaning;
+            text.push_str(&format!("\n  {name} = {value}{beside}\n      {meaning}\n"));
         }
         match rule.overrides().len() {
             0 => {}
@@ -120,34 +118,30 @@ fn text(rules: &[&dyn Rule]) -> String {
     text
 }
 
-fn listed(rule: &dyn Rule) -> Result<ListedRule, serde_json::Error> {
-    let raw = |setting: SettingValue| serde_json::from_str(&setting.value.to_string());
-    let settings = with_defaults(rule).into_iter().map(|(setting, default)| {
-        Ok(ListedSetting {
-            name: setting.name,
-            meaning: setting.meaning,
-            value: raw(setting)?,
-            default: raw(default)?,
-        })
-    });
-    Ok(ListedRule {
+fn listed(rule: &dyn Rule) -> ListedRule {
+    ListedRule {
         name: rule.name().to_string(),
         kind: rule.kind(),
         meaning: rule.meaning(),
         scope: (!rule.scope().is_empty()).then(|| rule.scope().to_string()),
-        settings: settings.collect::<Result<_, _>>()?,
+        settings: settings(rule),
         overrides: rule.overrides().len(),
-    })
+    }
 }
 
 /// The settings of a rule, each with the default of its kind.
-fn with_defaults(rule: &dyn Rule) -> Vec<(SettingValue, SettingValue)> {
+fn settings(rule: &dyn Rule) -> Vec<ListedSetting> {
     let catalogue = crate::rules::catalogue();
     let kind = catalogue.iter().find(|entry| entry.kind == rule.kind());
-    let default = |setting: SettingValue| {
-        let mut defaults = kind.into_iter().flat_map(|entry| &entry.settings);
-        let default = defaults.find(|default| default.name == setting.name);
-        (setting, default.copied().unwrap_or(setting))
-    };
-    rule.settings().into_iter().map(default).collect()
+    let defaults = kind.into_iter().flat_map(|entry| &entry.settings);
+    let settings = rule.settings().into_iter().zip(rule.meanings());
+    settings
+        .zip(defaults)
+        .map(|(((name, value), meaning), (_, default))| ListedSetting {
+            name,
+            meaning,
+            value,
+            default: default.clone(),
+        })
+        .collect()
 }

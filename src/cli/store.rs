@@ -392,7 +392,7 @@ fn is_fresh(latest: &Latest, now: Time) -> bool {
 mod tests {
     use super::*;
     use crate::model::snapshot::PidNamespace;
-    use crate::rules::setting::TomlValue;
+    use crate::rules::testing::written;
 
     fn os(text: &str) -> Option<&OsStr> {
         Some(OsStr::new(text))
@@ -497,12 +497,12 @@ mod tests {
             before < Duration::from_secs(7200),
             "a cell that sleeps is no reason to wait"
         );
-        let day = TomlValue::Span(Span::from_seconds(80_000.0));
+        let day = written(Span::from_seconds(80_000.0));
         let idle = rules.rule_mut("idle").unwrap();
-        assert!(idle.set("duration", day));
+        assert!(idle.set("duration", &day).is_ok());
         assert_eq!(longest(&rules), Duration::from_secs(80_000));
         let idle = rules.rule_mut("idle").unwrap();
-        assert!(idle.set("enabled", TomlValue::Flag(false)));
+        assert!(idle.set("enabled", &written(false)).is_ok());
         assert!(longest(&rules) < Duration::from_secs(80_000));
     }
 }

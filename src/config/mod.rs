@@ -23,7 +23,9 @@ use std::path::{Path, PathBuf};
 
 pub use reap::ReapConfig;
 
-use crate::rules::RuleSet;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::rules::{RuleSet, setting};
 use crate::units::Span;
 
 /// The administrator's configuration.
@@ -32,6 +34,9 @@ const SYSTEM: &str = "/etc/gpumem/config.toml";
 const USER: &str = "gpumem/config.toml";
 /// A configuration is a page or two; what is larger is none.
 const MOST_BYTES: u64 = 1 << 20;
+
+/// Sampling faster than this is a load, and slower the history takes every interval for a gap.
+const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
 
 /// What is in force.
 #[derive(Clone, Debug, Default)]
@@ -54,9 +59,10 @@ impl PartialEq for Config {
 }
 
 /// How it is observed.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 pub struct SampleConfig {
     /// Time between two samples.
+    #[serde(deserialize_with = "interval")]
     pub interval: Span,
 }
 
@@ -66,6 +72,14 @@ impl Default for SampleConfig {
             interval: Span::from_seconds(1.0),
         }
     }
+}
+
+fn interval<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
+    let example = "a duration such as \"1s\" or \"500ms\", from 100ms to 10m";
+    let is_allowed = |span: &Span| INTERVAL_SECONDS.contains(&span.seconds());
+    setting::parsed(from, example, |written| {
+        setting::span(written).filter(is_allowed)
+    })
 }
 
 /// A configuration that cannot be used.

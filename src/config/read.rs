@@ -1,28 +1,24 @@
 //! Reads one file over what is in force, and says what is wrong with it.
 //!
-//! The tables are walked by hand rather than by serde: every key has its place in the file, and what
-//! is allowed there is known only to the rules. Here are the tables that stand once in a file, and what
-//! all reading shares; the entries of which there may be many are in [`entry`](super::entry).
+//! The values are read by serde, each table as the struct that it becomes (see [`setting`]); what is
+//! wrong is told with the place in the file. Here are the tables that stand once in a file, and what all
+//! reading shares; the entries of which there may be many are in [`entry`](super::entry).
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
-use toml::Spanned;
-use toml::de::{DeString, DeTable, DeValue};
+use serde::de::{DeserializeOwned, IntoDeserializer as _};
+use serde::{Deserialize as _, Serialize};
+use toml::de::{DeTable, DeValue};
+use toml::{Spanned, Value};
 
 use super::{Config, ConfigError, entry, reap};
 use crate::rules::RuleSet;
-use crate::rules::rule::SettingValue;
-use crate::rules::setting::{TomlValue, Written, whole_milliseconds};
-use crate::units::Span;
+use crate::rules::rule::Rule;
+use crate::rules::setting::{self, WrongValue, keys, near};
 
 const TOP: &[&str] = &["sample", "reap", "rules", "rule", "override", "keep"];
-const SAMPLE: &[&str] = &["interval"];
-/// Sampling faster than this is a load, and slower the history takes every interval for a gap.
-const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
-
-pub(super) type SpannedKey<'a> = Spanned<DeString<'a>>;
-pub(super) type SpannedEntry<'a> = Spanned<DeValue<'a>>;
 
 /// Reads `text`, the content of `path`, over `config`.
 pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), ConfigError> {
@@ -37,98 +33,69 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
             message: error.message().lines().collect::<Vec<_>>().join("; "),
         }
     })?;
-    let document = in_order(document.get_ref());
-    if let Some((key, _)) = document
-        .iter()
-        .find(|(key, _)| !TOP.contains(&&**key.get_ref()))
-    {
-        return Err(file.unknown(key, "", TOP.iter().copied()));
-    }
+    let document = Section::new(&file, "", 0..0, document.get_ref());
+    document.allow(TOP)?;
     // Wherever they stand: a rule starts from what is in force for its kind, an override changes rules,
     // and an exemption names them.
-    for name in TOP {
-        let Some((_, value)) = document.iter().find(|(key, _)| key.get_ref() == name) else {
-            continue;
-        };
-        match *name {
-            "sample" => sample(config, &file, file.table(name, value)?)?,
-            "reap" => reap::table(config, &file, file.table(name, value)?)?,
-            "rules" => rules(config, &file, file.table(name, value)?)?,
-            _ => entry::all(config, &file, name, value)?,
+    for entry in TOP.iter().filter_map(|name| document.get(name)) {
+        match entry.name {
+            "sample" => settings(&mut config.sample, &entry.section()?, &mut config.origins)?,
+            "reap" => reap::section(config, &entry.section()?)?,
+            "rules" => rules(config, &entry.section()?)?,
+            _ => entry::all(config, entry)?,
         }
     }
     match config.reap.contradiction() {
         Some(message) => {
             // It is this file that makes it one, by what it says of warnings or of rules.
-            let says = |name| document.iter().find(|(key, _)| key.get_ref() == name);
-            let at = ["reap", "rule", "rules"].into_iter().find_map(says);
-            let at = at.map_or(0..0, |(key, _)| key.span());
+            let mut places = ["reap", "rule", "rules"].into_iter();
+            let at = places.find_map(|name| document.get(name));
+            let at = at.map_or(0..0, |entry| entry.at.clone());
             Err(file.wrong(at, "reap", message.to_owned()))
         }
         None => Ok(()),
     }
 }
 
-fn sample(config: &mut Config, file: &File<'_>, table: &DeTable<'_>) -> Result<(), ConfigError> {
-    for (key, value) in in_order(table) {
-        if key.get_ref() != "interval" {
-            return Err(file.unknown(key, "sample.", SAMPLE.iter().copied()));
-        }
-        let name = "sample.interval";
-        let written = written(value.get_ref());
-        let interval = match written {
-            Written::Text(text) => text.parse::<Span>().ok(),
-            _ => None,
-        };
-        config.sample.interval = interval
-            .map(whole_milliseconds)
-            .filter(|interval| INTERVAL_SECONDS.contains(&interval.seconds()))
-            .ok_or_else(|| {
-                let message = format!(
-                    "{written} is not allowed; write a duration such as \"1s\" or \"500ms\", from \
-                     100ms to 10m"
-                );
-                file.wrong(value.span(), name, message)
-            })?;
-        config
-            .origins
-            .insert(name.to_owned(), file.origin(key.span()));
+/// Reads settings over those in force, in the order of the file, so that of two mistakes the first is told.
+pub(super) fn settings<T: DeserializeOwned + Serialize>(
+    settings: &mut T,
+    section: &Section<'_>,
+    origins: &mut BTreeMap<String, String>,
+) -> Result<(), ConfigError> {
+    for entry in &section.entries {
+        entry.allow(keys::<T>())?;
+        let change = [(entry.name, &entry.value)].into_iter();
+        *settings = setting::changed(settings, change).map_err(|wrong| entry.refuse(wrong))?;
+        origins.insert(entry.key.clone(), entry.origin());
     }
     Ok(())
 }
 
-fn rules(config: &mut Config, file: &File<'_>, table: &DeTable<'_>) -> Result<(), ConfigError> {
-    for (key, value) in in_order(table) {
-        let name = &**key.get_ref();
-        let known = settings_of_kind(&config.rules, name)
-            .ok_or_else(|| file.unknown(key, "rules.", kind_names(&config.rules)))?;
-        let prefix = format!("rules.{name}");
-        let mut last = key.span();
-        for (key, value) in in_order(file.table(&prefix, value)?) {
-            if key.get_ref() == reap::ACTION {
-                let rule = config.rules.rule_mut(name);
-                if let Some((name, kind)) = rule.map(|rule| (rule.name().clone(), rule.kind())) {
-                    let response = reap::action(file, &prefix, kind, value)?;
-                    config.reap.set_response(name, response);
-                }
-                let origin = file.origin(key.span());
-                config
-                    .origins
-                    .insert(format!("{prefix}.{}", reap::ACTION), origin);
-                continue;
+fn rules(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigError> {
+    let kinds: Vec<&str> = kind_names(&config.rules).collect();
+    for kind in &section.entries {
+        kind.allow(&kinds)?;
+        let section = kind.section()?;
+        let mut last = &kind.at;
+        let Some(rule) = config.rules.rule_mut(kind.name) else {
+            continue;
+        };
+        let known = [&[reap::ACTION], &*setting_names(&**rule)].concat();
+        for entry in &section.entries {
+            entry.allow(&known)?;
+            if entry.name == reap::ACTION {
+                let response = reap::action(entry, rule.kind())?;
+                config.reap.set_response(rule.name().clone(), response);
+            } else {
+                let set = rule.set(entry.name, &entry.value);
+                set.map_err(|wrong| entry.refuse(wrong))?;
+                last = &entry.at;
             }
-            let (setting, value) = file.setting(&prefix, &[reap::ACTION], &known, key, value)?;
-            last = key.span();
-            if let Some(rule) = config.rules.rule_mut(name) {
-                rule.set(setting, value);
-            }
-            config
-                .origins
-                .insert(format!("{prefix}.{setting}"), file.origin(key.span()));
+            config.origins.insert(entry.key.clone(), entry.origin());
         }
-        let rule = config.rules.rule_mut(name);
-        if let Some(message) = rule.and_then(|rule| rule.contradiction()) {
-            return Err(file.wrong(last, &prefix, message));
+        if let Some(message) = rule.contradiction() {
+            return Err(section.file.wrong(last.clone(), &section.key, message));
         }
     }
     Ok(())
@@ -149,70 +116,195 @@ impl File<'_> {
         (line, before[start..].chars().count() + 1)
     }
 
-    pub(super) fn origin(&self, span: Range<usize>) -> String {
-        format!("{}:{}", self.path.display(), self.place(span.start).0)
+    pub(super) fn origin(&self, at: &Range<usize>) -> String {
+        format!("{}:{}", self.path.display(), self.place(at.start).0)
     }
 
-    pub(super) fn wrong(&self, span: Range<usize>, key: &str, message: String) -> ConfigError {
+    pub(super) fn wrong(&self, at: Range<usize>, key: &str, message: String) -> ConfigError {
         ConfigError::Wrong {
             path: self.path.to_owned(),
-            line: self.place(span.start).0,
+            line: self.place(at.start).0,
             key: key.to_owned(),
             message,
         }
     }
+}
 
-    pub(super) fn unknown<'k>(
-        &self,
-        key: &SpannedKey<'_>,
-        prefix: &str,
-        known: impl Iterator<Item = &'k str>,
-    ) -> ConfigError {
-        let known: Vec<&str> = known.collect();
-        let hint = near(key.get_ref(), known.iter().copied());
-        let dotted = format!("{prefix}{}", key.get_ref().escape_debug());
-        let message = format!("is not known{hint}; allowed: {}", known.join(", "));
-        self.wrong(key.span(), &dotted, message)
-    }
+/// A table of a file.
+pub(super) struct Section<'f> {
+    pub(super) file: &'f File<'f>,
+    /// Its dotted key; empty of the whole file.
+    pub(super) key: String,
+    pub(super) at: Range<usize>,
+    /// As they stand in the file.
+    pub(super) entries: Vec<Entry<'f>>,
+}
 
-    fn table<'t, 'i>(
-        &self,
+/// A key and its value.
+pub(super) struct Entry<'f> {
+    pub(super) file: &'f File<'f>,
+    pub(super) name: &'f str,
+    /// The dotted key.
+    pub(super) key: String,
+    /// Where the key stands.
+    pub(super) at: Range<usize>,
+    pub(super) value: Value,
+    pub(super) source: &'f Spanned<DeValue<'f>>,
+}
+
+impl<'f> Section<'f> {
+    pub(super) fn new(
+        file: &'f File<'f>,
         key: &str,
-        value: &'t SpannedEntry<'i>,
-    ) -> Result<&'t DeTable<'i>, ConfigError> {
-        value.get_ref().as_table().ok_or_else(|| {
-            let message = format!("is to be a table; write [{key}]");
-            self.wrong(value.span(), key, message)
-        })
+        at: Range<usize>,
+        table: &'f DeTable<'f>,
+    ) -> Self {
+        let dot = if key.is_empty() { "" } else { "." };
+        let entry = |(name, source): (&'f Spanned<_>, &'f Spanned<DeValue<'f>>)| {
+            let at = name.span();
+            let name: &'f toml::de::DeString<'f> = name.get_ref();
+            Entry {
+                file,
+                name,
+                key: format!("{key}{dot}{}", name.escape_debug()),
+                at,
+                value: value(source),
+                source,
+            }
+        };
+        let mut entries: Vec<_> = table.iter().map(entry).collect();
+        entries.sort_by_key(|entry| entry.at.start);
+        Self {
+            file,
+            key: key.to_owned(),
+            at,
+            entries,
+        }
     }
 
-    /// A setting of a rule and its value, in a table that allows the `others` as well.
-    pub(super) fn setting(
-        &self,
-        prefix: &str,
-        others: &[&'static str],
-        known: &[SettingValue],
-        key: &SpannedKey<'_>,
-        value: &SpannedEntry<'_>,
-    ) -> Result<(&'static str, TomlValue), ConfigError> {
-        let name = &**key.get_ref();
-        let Some(setting) = known.iter().find(|setting| setting.name == name) else {
-            let settings = known.iter().map(|setting| setting.name);
-            let names = others.iter().copied().chain(settings);
-            return Err(self.unknown(key, &format!("{prefix}."), names));
-        };
-        let value_of = setting.form.read(written(value.get_ref()));
-        let value = value_of
-            .map_err(|message| self.wrong(value.span(), &format!("{prefix}.{name}"), message))?;
-        Ok((setting.name, value))
+    pub(super) fn get(&self, name: &str) -> Option<&Entry<'f>> {
+        self.entries.iter().find(|entry| entry.name == name)
+    }
+
+    /// Refuses what is none of these.
+    pub(super) fn allow(&self, known: &[&str]) -> Result<(), ConfigError> {
+        self.entries.iter().try_for_each(|entry| entry.allow(known))
+    }
+
+    /// Reads what `T` has of it.
+    pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        let entries = self.entries.iter();
+        let known = entries.filter(|entry| keys::<T>().contains(&entry.name));
+        setting::read(known.map(|entry| (entry.name, &entry.value)))
+            .map_err(|wrong| self.refuse(wrong))
+    }
+
+    pub(super) fn origin(&self) -> String {
+        self.file.origin(&self.at)
+    }
+
+    pub(super) fn refuse(&self, wrong: WrongValue) -> ConfigError {
+        match self.get(&wrong.key) {
+            Some(entry) => entry.refuse(wrong),
+            None => self.wrong(wrong.message),
+        }
+    }
+
+    /// What is wrong with it as a whole.
+    pub(super) fn wrong(&self, message: impl Into<String>) -> ConfigError {
+        self.file.wrong(self.at.clone(), &self.key, message.into())
     }
 }
 
-/// The settings of the rule that is a kind's own.
-pub(super) fn settings_of_kind(rules: &RuleSet, name: &str) -> Option<Vec<SettingValue>> {
-    let is_kind = kind_names(rules).any(|kind| kind == name);
-    let rule = rules.rules().iter().find(|rule| &**rule.name() == name)?;
-    is_kind.then(|| rule.settings())
+impl<'f> Entry<'f> {
+    pub(super) fn origin(&self) -> String {
+        self.file.origin(&self.at)
+    }
+
+    /// Refuses what is called otherwise.
+    pub(super) fn allow(&self, known: &[&str]) -> Result<(), ConfigError> {
+        if known.contains(&self.name) {
+            return Ok(());
+        }
+        let hint = near(self.name, known.iter().copied());
+        let message = format!("is not known{hint}; allowed: {}", known.join(", "));
+        Err(self.file.wrong(self.at.clone(), &self.key, message))
+    }
+
+    pub(super) fn section(&self) -> Result<Section<'f>, ConfigError> {
+        let (at, source) = (self.source.span(), self.source.get_ref());
+        match source.as_table() {
+            Some(table) => Ok(Section::new(self.file, &self.key, at, table)),
+            None => Err(self.error(format!("is to be a table; write [{}]", self.key))),
+        }
+    }
+
+    /// A list of tables.
+    pub(super) fn sections(&self) -> Result<Vec<Section<'f>>, ConfigError> {
+        let name = self.name;
+        let wrong = |at| {
+            let message = format!("is to be a list of tables; begin each with [[{name}]]");
+            self.file.wrong(at, name, message)
+        };
+        let section = |source: &'f Spanned<DeValue<'f>>| {
+            let table = source.get_ref().as_table();
+            let table = table.ok_or_else(|| wrong(source.span()))?;
+            Ok(Section::new(self.file, name, source.span(), table))
+        };
+        let list = self.source.get_ref().as_array();
+        let list = list.ok_or_else(|| wrong(self.source.span()))?;
+        list.iter().map(section).collect()
+    }
+
+    /// What was written is not allowed; `write` says what is.
+    pub(super) fn wrong(&self, write: &str) -> ConfigError {
+        let written = setting::shown(&self.value);
+        self.error(format!("{written} is not allowed; write {write}"))
+    }
+
+    /// What is wrong with it, in other words.
+    pub(super) fn error(&self, message: String) -> ConfigError {
+        self.file.wrong(self.source.span(), &self.key, message)
+    }
+
+    pub(super) fn refuse(&self, wrong: WrongValue) -> ConfigError {
+        self.error(wrong.message)
+    }
+
+    pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        setting::read_value(&self.value).map_err(|wrong| self.refuse(wrong))
+    }
+
+    /// The entries of a list, of which there is at least one, each read by `read`.
+    pub(super) fn list<T>(
+        &self,
+        example: &str,
+        read: impl Fn(&Self) -> Result<T, ConfigError>,
+    ) -> Result<Vec<T>, ConfigError> {
+        let DeValue::Array(list) = self.source.get_ref() else {
+            return Err(self.wrong(example));
+        };
+        if list.is_empty() {
+            return Err(self.error(format!("is empty; write {example}, or leave it out")));
+        }
+        let item = |source: &'f Spanned<DeValue<'f>>| Entry {
+            key: self.key.clone(),
+            at: source.span(),
+            value: value(source),
+            source,
+            ..*self
+        };
+        list.iter().map(|source| read(&item(source))).collect()
+    }
+}
+
+/// It without its place; a number that is none of TOML's is larger than any that is allowed.
+fn value(source: &Spanned<DeValue<'_>>) -> Value {
+    Value::deserialize(source.clone().into_deserializer()).unwrap_or(Value::Float(f64::INFINITY))
+}
+
+pub(super) fn setting_names(rule: &dyn Rule) -> Vec<&'static str> {
+    rule.settings().into_iter().map(|(name, _)| name).collect()
 }
 
 /// The kinds of rules, each of which has a rule of its own name.
@@ -223,61 +315,4 @@ pub(super) fn kind_names(rules: &RuleSet) -> impl Iterator<Item = &'static str> 
 
 pub(super) fn rule_names(rules: &RuleSet) -> impl Iterator<Item = &str> {
     rules.rules().iter().map(|rule| &**rule.name())
-}
-
-/// As it stands in the file: of two mistakes the first is told.
-pub(super) fn in_order<'t, 'i>(
-    table: &'t DeTable<'i>,
-) -> Vec<(&'t SpannedKey<'i>, &'t SpannedEntry<'i>)> {
-    let mut entries: Vec<_> = table.iter().collect();
-    entries.sort_by_key(|(key, _)| key.span().start);
-    entries
-}
-
-pub(super) fn written<'v>(value: &'v DeValue<'_>) -> Written<'v> {
-    let number = |number: Option<f64>| number.map_or(Written::Other("number"), Written::Number);
-    match value {
-        DeValue::String(text) => Written::Text(text),
-        DeValue::Boolean(flag) => Written::Flag(*flag),
-        DeValue::Integer(integer) => number(
-            i64::from_str_radix(integer.as_str(), integer.radix())
-                .ok()
-                .map(|integer| integer as f64),
-        ),
-        DeValue::Float(float) => number(float.as_str().parse().ok()),
-        DeValue::Datetime(_) => Written::Other("date"),
-        DeValue::Array(_) => Written::Other("list"),
-        DeValue::Table(_) => Written::Other("table"),
-    }
-}
-
-/// `; did you mean "duration"?`, where a known name is a typing error away.
-pub(super) fn near<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
-    known
-        .map(|known| (distance(name, known), known))
-        .filter(|(distance, known)| *distance <= 2 && *distance < known.len())
-        .min()
-        .map_or_else(String::new, |(_, known)| {
-            format!("; did you mean {known:?}?")
-        })
-}
-
-/// How many letters have to be added, dropped or changed to turn one name into another.
-fn distance(from: &str, to: &str) -> usize {
-    // Longer than any name: nothing is near it, and it shall cost nothing.
-    if from.len() > 64 {
-        return usize::MAX;
-    }
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in to.iter().enumerate() {
-            let change = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[to.len()]
 }

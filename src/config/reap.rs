@@ -7,37 +7,27 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use toml::de::DeTable;
+use serde::{Deserialize, Deserializer, Serialize};
+use toml::Value;
 
-use super::read::{File, SpannedEntry, in_order, near, written};
-use super::scope::ScopeField;
+use super::read::{Entry, Section, settings};
 use super::{Config, ConfigError};
 use crate::model::Kind;
-use crate::rules::setting::{TomlValue, ValueKind, Written};
+use crate::rules::setting;
 use crate::units::Span;
 
 /// The key of a rule that says what is done about its findings.
 pub(super) const ACTION: &str = "action";
-/// The keys of `[reap]`.
-const KEYS: &[&str] = &[
-    "warn",
-    "grace",
-    "settle",
-    "most",
-    "within",
-    "notify",
-    "warn_terminal",
-    "never",
-];
 /// More acts than this in any time are no limit.
-const MOST_ACTS: f64 = 1000.0;
+const MOST_ACTS: i64 = 1000;
 /// A command has fewer words, and a machine fewer programs that are never touched.
 const MOST_WORDS: usize = 256;
 /// A path is not longer.
 const LONGEST_WORD: usize = 4096;
 
 /// What is done about a rule's findings.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Response {
     /// Their owner is told, and no more.
     #[default]
@@ -56,7 +46,7 @@ impl fmt::Display for Response {
 }
 
 /// How it is done.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 pub struct ReapConfig {
     /// From the first warning to the last.
     pub warn: Span,
@@ -65,16 +55,20 @@ pub struct ReapConfig {
     /// After each act.
     pub settle: Span,
     /// So many acts
+    #[serde(deserialize_with = "most")]
     pub most: usize,
     /// within this time.
     pub within: Span,
     /// A program by its whole path, and its arguments; empty where there is none.
+    #[serde(deserialize_with = "command")]
     pub notify: Vec<Arc<str>>,
     /// Whether a warning is written to the owner's terminals.
     pub warn_terminal: bool,
     /// File names of programs that are never touched.
+    #[serde(deserialize_with = "programs")]
     pub never: Vec<Arc<str>>,
     /// By the rule's name; one that is not there only tells.
+    #[serde(skip)]
     responses: BTreeMap<Arc<str>, Response>,
 }
 
@@ -125,125 +119,62 @@ impl ReapConfig {
 }
 
 /// Reads a rule's `action`.
-pub(super) fn action(
-    file: &File<'_>,
-    prefix: &str,
-    kind: Kind,
-    value: &SpannedEntry<'_>,
-) -> Result<Response, ConfigError> {
-    let key = format!("{prefix}.{ACTION}");
-    let field = ScopeField { file, key, value };
-    match value.get_ref().as_str() {
-        Some("notify") => Ok(Response::Notify),
-        Some("reap") if kind.may_be_reaped() => Ok(Response::Reap),
-        Some("reap") => Err(field.error_at(format!(
+pub(super) fn action(entry: &Entry<'_>, kind: Kind) -> Result<Response, ConfigError> {
+    match entry.read()? {
+        Response::Reap if !kind.may_be_reaped() => Err(entry.error(format!(
             "what {kind} finds is never ended while nobody looks; write \"notify\""
         ))),
-        text => {
-            let hint = near(text.unwrap_or_default(), ["notify", "reap"].into_iter());
-            let written = written(value.get_ref());
-            Err(field.error_at(format!(
-                "{written} is not allowed{hint}; write \"notify\" or \"reap\""
-            )))
-        }
+        response => Ok(response),
     }
 }
 
 /// Reads `[reap]`.
-pub(super) fn table(
-    config: &mut Config,
-    file: &File<'_>,
-    table: &DeTable<'_>,
-) -> Result<(), ConfigError> {
-    let reap = &mut config.reap;
-    for (key, value) in in_order(table) {
-        let field = ScopeField {
-            file,
-            key: format!("reap.{}", key.get_ref()),
-            value,
-        };
-        match &**key.get_ref() {
-            "warn" => reap.warn = span(&field)?,
-            "grace" => reap.grace = span(&field)?,
-            "settle" => reap.settle = span(&field)?,
-            "most" => reap.most = most(&field)?,
-            "within" => reap.within = span(&field)?,
-            "notify" => reap.notify = command(&field)?,
-            "warn_terminal" => reap.warn_terminal = flag(&field)?,
-            // As an exemption of any layer exempts.
-            "never" => {
-                for name in programs(&field)? {
-                    if !reap.never.contains(&name) {
-                        reap.never.push(name);
-                    }
-                }
-            }
-            _ => return Err(file.unknown(key, "reap.", KEYS.iter().copied())),
+pub(super) fn section(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigError> {
+    let before = config.reap.clone();
+    settings(&mut config.reap, section, &mut config.origins)?;
+    config.reap.responses = before.responses;
+    // As an exemption of any layer exempts.
+    let named = std::mem::replace(&mut config.reap.never, before.never);
+    for name in named {
+        if !config.reap.never.contains(&name) {
+            config.reap.never.push(name);
         }
-        let origin = file.origin(key.span());
-        config.origins.insert(field.key, origin);
     }
     Ok(())
 }
 
-fn of_form(field: &ScopeField<'_, '_>, form: ValueKind) -> Result<TomlValue, ConfigError> {
-    let value = form.read(written(field.value.get_ref()));
-    value.map_err(|message| field.error_at(message))
+fn most<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+    setting::parsed(from, "a number of acts such as 3, up to 1000", |written| {
+        let most = match written {
+            Value::Float(number) if number.fract() == 0.0 => *number as i64,
+            number => number.as_integer()?,
+        };
+        usize::try_from(most).ok().filter(|_| most <= MOST_ACTS)
+    })
 }
 
-fn span(field: &ScopeField<'_, '_>) -> Result<Span, ConfigError> {
-    match of_form(field, ValueKind::Span)? {
-        TomlValue::Span(span) => Ok(span),
-        _ => Err(field.wrong(ValueKind::Span.example())),
-    }
-}
-
-fn flag(field: &ScopeField<'_, '_>) -> Result<bool, ConfigError> {
-    match of_form(field, ValueKind::Flag)? {
-        TomlValue::Flag(flag) => Ok(flag),
-        _ => Err(field.wrong(ValueKind::Flag.example())),
-    }
-}
-
-fn most(field: &ScopeField<'_, '_>) -> Result<usize, ConfigError> {
-    match written(field.value.get_ref()) {
-        Written::Number(number) if number.fract() == 0.0 && (0.0..=MOST_ACTS).contains(&number) => {
-            Ok(number as usize)
-        }
-        _ => Err(field.wrong("a number of acts such as 3, up to 1000")),
-    }
-}
-
-fn words(field: &ScopeField<'_, '_>, example: &str) -> Result<Vec<Arc<str>>, ConfigError> {
-    let list = field.value.get_ref().as_array();
-    let list = list.filter(|list| list.len() <= MOST_WORDS);
-    let word = |entry: &SpannedEntry<'_>| {
-        let text = entry.get_ref().as_str()?;
+fn words(written: &Value) -> Option<Vec<Arc<str>>> {
+    let list = written.as_array().filter(|list| list.len() <= MOST_WORDS)?;
+    let word = |entry: &Value| {
+        let text = entry.as_str()?;
         let is_sound = text.len() <= LONGEST_WORD && !text.contains('\0');
         is_sound.then(|| Arc::from(text))
     };
-    let words = list.and_then(|list| list.iter().map(word).collect());
-    words.ok_or_else(|| field.wrong(example))
+    list.iter().map(word).collect()
 }
 
 /// A program and its arguments, as they are run without a shell.
-fn command(field: &ScopeField<'_, '_>) -> Result<Vec<Arc<str>>, ConfigError> {
+fn command<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error> {
     let example = "a program by its whole path and its arguments, such as \
                    [\"/usr/local/bin/tell\", \"--mail\"]";
-    let words = words(field, example)?;
     // What is looked for in a search path may be somebody else's.
-    match words.first() {
-        Some(program) if !program.starts_with('/') => Err(field.wrong(example)),
-        _ => Ok(words),
-    }
+    let is_whole = |words: &Vec<Arc<str>>| words.first().is_none_or(|it| it.starts_with('/'));
+    setting::parsed(from, example, |written| words(written).filter(is_whole))
 }
 
-fn programs(field: &ScopeField<'_, '_>) -> Result<Vec<Arc<str>>, ConfigError> {
+fn programs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error> {
     let example = "a list of programs' file names such as [\"tensorboard\"]";
-    let words = words(field, example)?;
     let is_name = |name: &Arc<str>| !name.is_empty() && !name.contains('/');
-    match words.iter().all(is_name) {
-        true => Ok(words),
-        false => Err(field.wrong(example)),
-    }
+    let are_names = |names: &Vec<Arc<str>>| names.iter().all(is_name);
+    setting::parsed(from, example, |written| words(written).filter(are_names))
 }

@@ -6,13 +6,13 @@ use crate::rules::scope::{self, Scope};
 
 /// What of a rule's settings, overrides and scope cannot hold, each in a line.
 pub fn of_rule(rule: &dyn Rule) -> Vec<String> {
+    let mut own = rule.remarks().into_iter();
     let mut remarks: Vec<String> = of_scope(rule.scope()).into_iter().collect();
-    remarks.extend(rule.remark(&[]));
-    for (scope, changes) in rule.overrides() {
-        let wrong = of_scope(scope).into_iter().chain(rule.remark(changes));
-        for remark in wrong {
+    remarks.extend(own.next().flatten());
+    for (change, of_settings) in rule.overrides().iter().zip(own) {
+        for remark in of_scope(&change.scope).into_iter().chain(of_settings) {
             // What it shares with the rule is said once.
-            let remark = format!("override for {scope}: {remark}");
+            let remark = format!("override for {}: {remark}", change.scope);
             if !remarks.iter().any(|known| remark.ends_with(&**known)) {
                 remarks.push(remark);
             }

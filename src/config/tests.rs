@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::*;
 use crate::rules::rule::{ConfiguredRule, Rule as _};
 use crate::rules::scope::{GpuName, Scope};
-use crate::rules::setting::TomlValue;
+use crate::rules::testing::written;
 use crate::rules::{self, idle};
-use crate::units::{Bytes, MIB};
+use crate::units::{Bytes, MIB, Percent};
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
     let mut config = Config::default();
@@ -78,16 +78,13 @@ fn everything_that_may_be_written_is_read() {
     let config = parse(WHOLE).unwrap();
     let mut idle = ConfiguredRule::<idle::IdleSettings>::default();
     for (name, value) in [
-        ("enabled", TomlValue::Flag(false)),
-        ("min_memory", TomlValue::Bytes(Bytes(512 * MIB))),
-        ("duration", TomlValue::Span(Span::from_seconds(5_400.0))),
-        ("max_cpu_percent", TomlValue::Percent(12.5)),
-        (
-            "severity",
-            TomlValue::Severity(crate::model::Severity::Critical),
-        ),
+        ("enabled", written(false)),
+        ("min_memory", written(Bytes(512 * MIB))),
+        ("duration", written(Span::from_seconds(5_400.0))),
+        ("max_cpu_percent", written(Percent(12.5))),
+        ("severity", written(crate::model::Severity::Critical)),
     ] {
-        assert!(idle.set(name, value), "{name}");
+        assert!(idle.set(name, &value).is_ok(), "{name}");
     }
     idle.add_override(
         Scope {
@@ -97,18 +94,20 @@ fn everything_that_may_be_written_is_read() {
             gpu: Some(GpuName::Index(3)),
             ..Scope::default()
         },
-        vec![
-            ("duration", TomlValue::Span(Span::from_seconds(7_200.0))),
-            ("enabled", TomlValue::Flag(true)),
+        &[
+            ("duration", written(Span::from_seconds(7_200.0))),
+            ("enabled", written(true)),
         ],
-    );
+    )
+    .unwrap();
     idle.add_override(
         Scope {
             gpu: Some(GpuName::Uuid("GPU-89d1f0e5".into())),
             ..Scope::default()
         },
-        vec![("max_cpu_percent", TomlValue::Percent(200.0))],
-    );
+        &[("max_cpu_percent", written(Percent(200.0)))],
+    )
+    .unwrap();
     assert_eq!(config.sample.interval, Span::from_seconds(0.5));
     assert_eq!(
         *rule(&config, "idle"),
@@ -289,17 +288,17 @@ fn a_later_layer_wins_setting_by_setting_and_adds_its_overrides() {
     .unwrap();
     let config = load(&[system.clone(), user], false).unwrap();
     let idle = rule(&config, "idle");
-    let values: Vec<TomlValue> = idle
+    let values: Vec<toml::Value> = idle
         .settings()
-        .iter()
-        .map(|setting| setting.value)
+        .into_iter()
+        .map(|(_, value)| value)
         .collect();
-    assert!(values.contains(&TomlValue::Span(Span::from_seconds(1_800.0))));
-    assert!(values.contains(&TomlValue::Severity(crate::model::Severity::Info)));
+    assert!(values.contains(&written(Span::from_seconds(1_800.0))));
+    assert!(values.contains(&written(crate::model::Severity::Info)));
     let users: Vec<_> = idle
         .overrides()
         .iter()
-        .map(|(scope, _)| scope.user.as_deref())
+        .map(|change| change.scope.user.as_deref())
         .collect();
     assert_eq!(users, [Some("ann"), Some("bob")]);
     let origin = format!("severity = \"info\" # {}:3", system.display());

@@ -2,13 +2,15 @@
 
 use std::fmt::{self, Write as _};
 
+use toml::Value;
+
 use super::Config;
 use super::reap::ACTION;
+use super::scope::HoursKeys;
 use crate::rules::exemption::Exemption;
-use crate::rules::hours::DAYS;
 use crate::rules::rule::{Override, Rule};
-use crate::rules::scope::{GpuName, Scope};
-use crate::rules::setting::TomlValue;
+use crate::rules::scope::Scope;
+use crate::rules::setting::values;
 
 pub(super) fn document(config: &Config) -> String {
     let mut out = String::new();
@@ -22,11 +24,9 @@ fn write_all(config: &Config, out: &mut String) -> fmt::Result {
         out,
         "# what gpumem goes by, and where each value comes from\n"
     )?;
-    writeln!(out, "[sample]")?;
-    let interval = TomlValue::Span(config.sample.interval);
-    let origin = origin(config, "sample.interval");
-    writeln!(out, "interval = {interval} # {origin}")?;
-    write_reap(config, out)?;
+    write_settings(config, "sample", values(&config.sample), out)?;
+    writeln!(out, "\n# what `gpumem reap --watch` does about findings")?;
+    write_settings(config, "reap", values(&config.reap), out)?;
     let is_named = |rule: &dyn Rule| **rule.name() != *rule.kind().name();
     let (named, kinds): (Vec<_>, Vec<_>) = config
         .rules
@@ -34,14 +34,16 @@ fn write_all(config: &Config, out: &mut String) -> fmt::Result {
         .iter()
         .partition(|rule| is_named(&***rule));
     for rule in &kinds {
-        write_kind(config, &***rule, out)?;
+        writeln!(out, "\n# {}", rule.meaning())?;
+        let settings = settings_and_action(config, &***rule);
+        write_settings(config, &format!("rules.{}", rule.name()), settings, out)?;
     }
     for rule in &named {
         write_named(config, &***rule, out)?;
     }
     for rule in kinds.iter().chain(&named) {
         for (place, change) in rule.overrides().iter().enumerate() {
-            write_override(config, &***rule, place, change, out)?;
+            write_override(config, rule.name(), place, change, out)?;
         }
     }
     for (place, keep) in config.rules.keeps().iter().enumerate() {
@@ -50,51 +52,33 @@ fn write_all(config: &Config, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-fn write_reap(config: &Config, out: &mut String) -> fmt::Result {
-    writeln!(
-        out,
-        "\n# what `gpumem reap --watch` does about findings\n[reap]"
-    )?;
-    let reap = &config.reap;
-    let span = |span| TomlValue::Span(span).to_string();
-    for (key, value) in [
-        ("warn", span(reap.warn)),
-        ("grace", span(reap.grace)),
-        ("settle", span(reap.settle)),
-        ("most", reap.most.to_string()),
-        ("within", span(reap.within)),
-        ("notify", list(&reap.notify)),
-        ("warn_terminal", reap.warn_terminal.to_string()),
-        ("never", list(&reap.never)),
-    ] {
-        let origin = origin(config, &format!("reap.{key}"));
+/// A table that stands once, with where each value comes from.
+fn write_settings(
+    config: &Config,
+    name: &str,
+    settings: Vec<(&'static str, Value)>,
+    out: &mut String,
+) -> fmt::Result {
+    writeln!(out, "[{name}]")?;
+    for (key, value) in settings {
+        let origin = origin(config, &format!("{name}.{key}"));
         writeln!(out, "{key} = {value} # {origin}")?;
     }
     Ok(())
 }
 
-fn write_kind(config: &Config, rule: &dyn Rule, out: &mut String) -> fmt::Result {
-    let name = rule.name();
-    writeln!(out, "\n# {}\n[rules.{name}]", rule.meaning())?;
-    for setting in rule.settings() {
-        let key = format!("rules.{name}.{}", setting.name);
-        writeln!(
-            out,
-            "{} = {} # {}",
-            setting.name,
-            setting.value,
-            origin(config, &key)
-        )?;
-    }
+fn settings_and_action(config: &Config, rule: &dyn Rule) -> Vec<(&'static str, Value)> {
+    let mut settings = rule.settings();
     if rule.kind().may_be_reaped() {
-        let origin = origin(config, &format!("rules.{name}.{ACTION}"));
-        writeln!(
-            out,
-            "{ACTION} = \"{}\" # {origin}",
-            config.reap.response(name)
-        )?;
+        let response = config.reap.response(rule.name());
+        settings.push((ACTION, response.to_string().into()));
     }
-    Ok(())
+    settings
+}
+
+fn write_values(values: &[(&'static str, Value)], out: &mut String) -> fmt::Result {
+    let mut values = values.iter();
+    values.try_for_each(|(key, value)| writeln!(out, "{key} = {value}"))
 }
 
 fn write_named(config: &Config, rule: &dyn Rule, out: &mut String) -> fmt::Result {
@@ -103,30 +87,20 @@ fn write_named(config: &Config, rule: &dyn Rule, out: &mut String) -> fmt::Resul
     writeln!(out, "\n[[rule]] # {origin}\nname = {}", quoted(name))?;
     writeln!(out, "kind = {}", quoted(rule.kind().name()))?;
     write_scope(rule.scope(), out)?;
-    for setting in rule.settings() {
-        writeln!(out, "{} = {}", setting.name, setting.value)?;
-    }
-    if rule.kind().may_be_reaped() {
-        writeln!(out, "{ACTION} = \"{}\"", config.reap.response(name))?;
-    }
-    Ok(())
+    write_values(&settings_and_action(config, rule), out)
 }
 
 fn write_override(
     config: &Config,
-    rule: &dyn Rule,
+    rule: &str,
     place: usize,
-    (scope, changes): &Override,
+    change: &Override,
     out: &mut String,
 ) -> fmt::Result {
-    let name = rule.name();
-    let origin = origin(config, &format!("override.{name}.{place}"));
-    writeln!(out, "\n[[override]] # {origin}\nrule = {}", quoted(name))?;
-    write_scope(scope, out)?;
-    for (setting, value) in changes {
-        writeln!(out, "{setting} = {value}")?;
-    }
-    Ok(())
+    let origin = origin(config, &format!("override.{rule}.{place}"));
+    writeln!(out, "\n[[override]] # {origin}\nrule = {}", quoted(rule))?;
+    write_scope(&change.scope, out)?;
+    write_values(&change.changes, out)
 }
 
 fn write_keep(config: &Config, place: usize, keep: &Exemption, out: &mut String) -> fmt::Result {
@@ -141,64 +115,22 @@ fn write_keep(config: &Config, place: usize, keep: &Exemption, out: &mut String)
     }
     let kinds: Vec<&str> = keep.kinds.iter().map(|kind| kind.name()).collect();
     let rules: Vec<&str> = keep.rules.iter().map(|rule| &**rule).collect();
-    write_list("kinds", &kinds, out)?;
-    write_list("rules", &rules, out)?;
+    write_list("kinds", kinds, out)?;
+    write_list("rules", rules, out)?;
     write_scope(&keep.scope, out)
 }
 
 fn write_scope(scope: &Scope, out: &mut String) -> fmt::Result {
-    for (key, value) in [
-        ("user", &scope.user),
-        ("command", &scope.command),
-        ("framework", &scope.framework),
-        ("container", &scope.container),
-        ("notebook", &scope.notebook),
-    ] {
-        if let Some(value) = value {
-            writeln!(out, "{key} = {}", quoted(value))?;
-        }
-    }
-    match &scope.gpu {
-        Some(GpuName::Index(index)) => writeln!(out, "gpu = {index}")?,
-        Some(GpuName::Uuid(uuid)) => writeln!(out, "gpu = {}", quoted(uuid))?,
-        None => {}
-    }
-    for (key, bytes) in [
-        ("memory_above", scope.memory_above),
-        ("memory_below", scope.memory_below),
-    ] {
-        if let Some(bytes) = bytes {
-            writeln!(out, "{key} = {}", TomlValue::Bytes(bytes))?;
-        }
-    }
-    let Some(hours) = &scope.hours else {
-        return Ok(());
-    };
-    if let Some(stretch) = hours.stretch {
-        writeln!(out, "time = \"{stretch}\"")?;
-        write_list("days", &hours.day_names(), out)?;
-    } else {
-        // Without a stretch the days are what there is, all seven of them too.
-        let named = DAYS.iter().zip(hours.days);
-        let days: Vec<&str> = named.filter_map(|(day, is)| is.then_some(*day)).collect();
-        write_list("days", &days, out)?;
-    }
-    match hours.zone.name() {
-        Some(zone) => writeln!(out, "timezone = {}", quoted(zone)),
+    write_values(&values(scope), out)?;
+    match &scope.hours {
+        Some(hours) => write_values(&values(&HoursKeys::from(hours)), out),
         None => Ok(()),
     }
 }
 
-fn write_list(key: &str, names: &[&str], out: &mut String) -> fmt::Result {
-    if names.is_empty() {
-        return Ok(());
-    }
-    writeln!(out, "{key} = {}", list(names))
-}
-
-fn list<N: AsRef<str>>(names: &[N]) -> String {
-    let names: Vec<String> = names.iter().map(|name| quoted(name.as_ref())).collect();
-    format!("[{}]", names.join(", "))
+fn write_list(key: &'static str, names: Vec<&str>, out: &mut String) -> fmt::Result {
+    let list = (!names.is_empty()).then(|| (key, names.into()));
+    write_values(list.as_slice(), out)
 }
 
 /// Where a value comes from; a path may hold what a comment may not.
@@ -210,5 +142,5 @@ fn origin(config: &Config, key: &str) -> String {
 }
 
 fn quoted(text: &str) -> String {
-    toml::Value::from(text).to_string()
+    Value::from(text).to_string()
 }

@@ -19,12 +19,11 @@
 //! There is nothing to end: it is only told.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::lasting::{ProcessFinding, Says, held, is_listed, wait};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
 use super::scope::ScopeInput;
-use super::setting::{Setting, SettingField};
 use super::subject;
 use super::undecided_reason::UndecidedReason;
 use crate::history::{Ghost, ProcessHistory, RowHistory, Streak};
@@ -56,13 +55,13 @@ impl KindEvidence for DeadEvidence {
 }
 
 /// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct DeadSettings {
     /// Whether the rule is run.
     pub enabled: bool,
-    /// How long it has to be dead; a process that exits is listed for a while.
+    /// How long it has to be dead; one that exits is listed for a while.
     pub duration: Span,
-    /// How bad it is.
+    /// How bad a finding is: info, warning or critical.
     pub severity: Severity,
 }
 
@@ -80,15 +79,6 @@ impl RuleKind for DeadSettings {
     const KIND: Kind = Kind::Dead;
     const MEANING: &'static str = "the driver lists a process that is defunct or does not exist";
     type Evidence = DeadEvidence;
-    const SETTINGS: &'static [Setting<Self>] = &[
-        Setting::enabled(|settings| &mut settings.enabled),
-        Setting {
-            name: "duration",
-            meaning: "how long it has to be dead; one that exits is listed for a while",
-            field: SettingField::Span(|settings| &mut settings.duration),
-        },
-        Setting::severity(|settings| &mut settings.severity),
-    ];
 
     fn is_enabled(&self) -> bool {
         self.enabled

@@ -12,10 +12,9 @@
 use std::fmt::Write as _;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
-use super::setting::{Setting, SettingField};
 use super::undecided_reason::UndecidedReason;
 use super::{server, subject};
 use crate::advice;
@@ -24,7 +23,7 @@ use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Process, Time};
-use crate::units::{Bytes, Span};
+use crate::units::{Bytes, Percent, Span};
 
 /// What was reserved later than this after the start was not reserved at the start.
 const FIRST_SECONDS: f64 = 600.0;
@@ -70,17 +69,17 @@ impl KindEvidence for HoardEvidence {
 }
 
 /// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct HoardSettings {
     /// Whether the rule is run.
     pub enabled: bool,
-    /// In percent of the GPU's memory; less is not nearly all of it. JAX takes 75.
-    pub min_memory_share: f64,
-    /// Mean utilization of SM and of memory below this is little use.
-    pub max_use_percent: f64,
-    /// For how long.
+    /// Less than this, in percent of the GPU's memory, is ignored (50 to 100).
+    pub min_memory_share: Percent,
+    /// With this mean use of its cores or its memory, or more, the GPU is used.
+    pub max_use_percent: Percent,
+    /// How long it has to be so.
     pub duration: Span,
-    /// How bad it is.
+    /// How bad a finding is: info, warning or critical.
     pub severity: Severity,
 }
 
@@ -88,8 +87,8 @@ impl Default for HoardSettings {
     fn default() -> Self {
         Self {
             enabled: true,
-            min_memory_share: 70.0,
-            max_use_percent: 20.0,
+            min_memory_share: Percent(70.0),
+            max_use_percent: Percent(20.0),
             duration: Span::from_seconds(1800.0),
             severity: Severity::Info,
         }
@@ -101,42 +100,23 @@ impl RuleKind for HoardSettings {
     const MEANING: &'static str =
         "a process reserved nearly a whole GPU when it started and uses little of it";
     type Evidence = HoardEvidence;
-    const SETTINGS: &'static [Setting<Self>] = &[
-        Setting::enabled(|settings| &mut settings.enabled),
-        Setting {
-            name: "min_memory_share",
-            meaning: "less than this, in percent of the GPU's memory, is ignored (50 to 100)",
-            field: SettingField::Percent(|settings| &mut settings.min_memory_share),
-        },
-        Setting {
-            name: "max_use_percent",
-            meaning: "with this mean use of its cores or its memory, or more, the GPU is used",
-            field: SettingField::Percent(|settings| &mut settings.max_use_percent),
-        },
-        Setting {
-            name: "duration",
-            meaning: "how long it has to be so",
-            field: SettingField::Span(|settings| &mut settings.duration),
-        },
-        Setting::severity(|settings| &mut settings.severity),
-    ];
 
     fn is_enabled(&self) -> bool {
         self.enabled
     }
 
     fn contradiction(&self) -> Option<String> {
-        if !(50.0..=100.0).contains(&self.min_memory_share) {
+        if !(50.0..=100.0).contains(&self.min_memory_share.0) {
             return Some(format!(
                 "min_memory_share is {}, and nearly a whole GPU is from 50 to 100; write a number \
                  between them",
-                self.min_memory_share
+                self.min_memory_share.0
             ));
         }
-        (self.max_use_percent > 100.0).then(|| {
+        (self.max_use_percent.0 > 100.0).then(|| {
             format!(
                 "max_use_percent is {}, and no use is above 100; write 100 or less",
-                self.max_use_percent
+                self.max_use_percent.0
             )
         })
     }
@@ -213,14 +193,14 @@ impl Judged<'_> {
     fn answer(&self, verdicts: &mut RuleOutput) -> Option<Hoard> {
         let (plateau, settings) = (self.plateau, self.settings);
         let gpu = self.seen.history.gpu_index(self.row);
-        if self.share < settings.min_memory_share / 100.0 {
+        if self.share < settings.min_memory_share.0 / 100.0 {
             return None;
         }
         let stands = self
             .seen
             .active_finding(self.rule.name(), self.process.identity())
             .is_some_and(|finding| finding.gpus.iter().any(|on| on.index == gpu));
-        let bound = settings.max_use_percent * if stands { 1.25 } else { 1.0 };
+        let bound = settings.max_use_percent.0 * if stands { 1.25 } else { 1.0 };
         let (sm, memory) = (plateau.sm_percent.mean(), plateau.memory_percent.mean());
         let most = sm.into_iter().chain(memory).reduce(f64::max);
         if most.is_some_and(|percent| percent >= bound)

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::setting;
 use crate::model::Time;
 
 const MINUTES_A_DAY: u16 = 24 * 60;
@@ -81,6 +83,18 @@ impl Zone {
     }
 }
 
+impl<'de> Deserialize<'de> for Zone {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Self::named(&setting::name(from)?).map_err(de::Error::custom)
+    }
+}
+
+impl Serialize for Zone {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.name.serialize(to)
+    }
+}
+
 /// A stretch of the day: from its first minute to the one at which it is over, which may be on the
 /// next day.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,6 +109,19 @@ impl DayHours {
         let (from, to) = text.split_once('-')?;
         let (from, to) = (minutes(from.trim())?, minutes(to.trim())?);
         (from < MINUTES_A_DAY && from != to).then_some(Self { from, to })
+    }
+}
+
+impl<'de> Deserialize<'de> for DayHours {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let example = "two different times of day such as \"22:00-06:00\", from 00:00 to 24:00";
+        setting::parsed(from, example, |written| Self::read(written.as_str()?))
+    }
+}
+
+impl Serialize for DayHours {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
     }
 }
 

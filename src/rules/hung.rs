@@ -20,11 +20,10 @@
 use std::fmt::Write as _;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::lasting::{LEAST_COVERAGE, is_covered};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
-use super::setting::{Setting, SettingField};
 use super::subject;
 use super::undecided_reason::UndecidedReason;
 use crate::history::power::{FULL_PERCENT, LEAST_WORK_SECONDS, LOW_SHARE};
@@ -33,7 +32,7 @@ use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::program::file_name;
 use crate::model::{Gpu, Process, Time};
-use crate::units::Span;
+use crate::units::{Percent, Span};
 
 /// Fewer samples are a coincidence.
 const LEAST_SAMPLES: u64 = 3;
@@ -88,17 +87,17 @@ impl KindEvidence for HungEvidence {
 }
 
 /// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct HungSettings {
     /// Whether the rule is run.
     pub enabled: bool,
-    /// A GPU in full use reports this utilization on the mean, or more.
-    pub min_utilization: f64,
-    /// The mean power, in percent of the mean before, has to be less.
-    pub max_power_share: f64,
-    /// For how long.
+    /// The mean utilization of the GPU that counts as full use, in percent (90 to 100).
+    pub min_utilization: Percent,
+    /// The mean power is less than this, in percent of the mean before (up to 50).
+    pub max_power_share: Percent,
+    /// How long it has to be so.
     pub duration: Span,
-    /// How bad it is.
+    /// How bad a finding is: info, warning or critical.
     pub severity: Severity,
 }
 
@@ -106,8 +105,8 @@ impl Default for HungSettings {
     fn default() -> Self {
         Self {
             enabled: true,
-            min_utilization: 95.0,
-            max_power_share: 40.0,
+            min_utilization: Percent(95.0),
+            max_power_share: Percent(40.0),
             duration: Span::from_seconds(600.0),
             severity: Severity::Warning,
         }
@@ -119,43 +118,24 @@ impl RuleKind for HungSettings {
     const MEANING: &'static str = "a GPU reports full use by a process while its power has fallen to \
                                    a fraction of what it drew before for the same process";
     type Evidence = HungEvidence;
-    const SETTINGS: &'static [Setting<Self>] = &[
-        Setting::enabled(|settings| &mut settings.enabled),
-        Setting {
-            name: "min_utilization",
-            meaning: "the mean utilization of the GPU that counts as full use, in percent (90 to 100)",
-            field: SettingField::Percent(|settings| &mut settings.min_utilization),
-        },
-        Setting {
-            name: "max_power_share",
-            meaning: "the mean power is less than this, in percent of the mean before (up to 50)",
-            field: SettingField::Percent(|settings| &mut settings.max_power_share),
-        },
-        Setting {
-            name: "duration",
-            meaning: "how long it has to be so",
-            field: SettingField::Span(|settings| &mut settings.duration),
-        },
-        Setting::severity(|settings| &mut settings.severity),
-    ];
 
     fn is_enabled(&self) -> bool {
         self.enabled
     }
 
     fn contradiction(&self) -> Option<String> {
-        if !(FULL_PERCENT..=100.0).contains(&self.min_utilization) {
+        if !(FULL_PERCENT..=100.0).contains(&self.min_utilization.0) {
             return Some(format!(
                 "min_utilization is {}, and full use is from {FULL_PERCENT} to 100; write a number \
                  between them",
-                self.min_utilization
+                self.min_utilization.0
             ));
         }
         let most = LOW_SHARE * 100.0;
-        (self.max_power_share > most).then(|| {
+        (self.max_power_share.0 > most).then(|| {
             format!(
                 "max_power_share is {}, and above {most} a GPU is at work; write {most} or less",
-                self.max_power_share
+                self.max_power_share.0
             )
         })
     }
@@ -193,7 +173,7 @@ impl RuleKind for HungSettings {
         let Some(settings) = rule.settings_for(&seen.scope_on(process, gpu)) else {
             return;
         };
-        if f64::from(percent) < settings.min_utilization {
+        if f64::from(percent) < settings.min_utilization.0 {
             return;
         }
         let span = seen.history.span_seconds();
@@ -312,8 +292,8 @@ fn evidence(
     stands: bool,
 ) -> Option<HungEvidence> {
     let (now, before) = (lull.power.mean()?, work.power.mean()?);
-    let is_full = lull.gpu_percent.mean()? >= settings.min_utilization;
-    let is_low = now < before * settings.max_power_share / 100.0;
+    let is_full = lull.gpu_percent.mean()? >= settings.min_utilization.0;
+    let is_low = now < before * settings.max_power_share.0 / 100.0;
     if !(stands || is_full && is_low) {
         return None;
     }
@@ -337,7 +317,7 @@ fn evidence(
 /// Whether memory traffic has not fallen as the power has.
 fn moves_data(now: Option<f64>, before: Option<f64>, settings: &HungSettings) -> bool {
     now.zip(before).is_some_and(|(now, before)| {
-        now >= TRACE_OF_TRAFFIC && now >= before * settings.max_power_share / 100.0
+        now >= TRACE_OF_TRAFFIC && now >= before * settings.max_power_share.0 / 100.0
     })
 }
 

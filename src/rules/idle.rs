@@ -33,17 +33,19 @@ mod finding;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::lasting::{LEAST_COVERAGE, is_covered};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
 use super::scope::ScopeInput;
-use super::setting::{Setting, SettingField};
 use super::undecided_reason::UndecidedReason;
 use super::{server, stuck};
 use crate::history::{Began, Device, ProcessHistory, RowHistory, Use};
 use crate::model::finding::{Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process, Time};
-use crate::units::{Bytes, GIB, Span};
+use crate::units::{Bytes, GIB, Percent, Span};
 use cell::Cell;
 pub use finding::IdleEvidence;
 use finding::{IdleOn, finding};
@@ -59,19 +61,19 @@ const OLDEST_CPU_SECONDS: f64 = 60.0;
 pub(super) const MAX_BUSY: &str = "max_busy";
 
 /// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct IdleSettings {
     /// Whether the rule is run.
     pub enabled: bool,
-    /// Less memory than this on a GPU is not worth a word.
+    /// Less memory than this on a GPU is ignored.
     pub min_memory: Bytes,
-    /// How long without use.
+    /// How long the GPU has to be unused.
     pub duration: Span,
-    /// With this mean CPU use or more over the duration, it is at work; one core is 100.
-    pub max_cpu_percent: f64,
-    /// A notebook whose cell runs is at work for so long after its last output, GPU use or CPU use.
+    /// With this mean CPU use or more meanwhile it is at work (one core is 100).
+    pub max_cpu_percent: Percent,
+    /// How long a running cell protects its notebook without output, CPU or GPU use.
     pub max_busy: Span,
-    /// How bad it is.
+    /// How bad a finding is: info, warning or critical.
     pub severity: Severity,
 }
 
@@ -81,7 +83,7 @@ impl Default for IdleSettings {
             enabled: true,
             min_memory: Bytes(GIB),
             duration: Span::from_seconds(600.0),
-            max_cpu_percent: 20.0,
+            max_cpu_percent: Percent(20.0),
             max_busy: Span::from_seconds(7200.0),
             severity: Severity::Warning,
         }
@@ -119,30 +121,6 @@ impl RuleKind for IdleSettings {
     const MEANING: &'static str =
         "a process holds memory on a GPU and has not used that GPU for the duration";
     type Evidence = IdleEvidence;
-    const SETTINGS: &'static [Setting<Self>] = &[
-        Setting::enabled(|settings| &mut settings.enabled),
-        Setting {
-            name: "min_memory",
-            meaning: "less memory than this on a GPU is ignored",
-            field: SettingField::Bytes(|settings| &mut settings.min_memory),
-        },
-        Setting {
-            name: "duration",
-            meaning: "how long the GPU has to be unused",
-            field: SettingField::Span(|settings| &mut settings.duration),
-        },
-        Setting {
-            name: "max_cpu_percent",
-            meaning: "with this mean CPU use or more meanwhile it is at work (one core is 100)",
-            field: SettingField::Percent(|settings| &mut settings.max_cpu_percent),
-        },
-        Setting {
-            name: MAX_BUSY,
-            meaning: "how long a running cell protects its notebook without output, CPU or GPU use",
-            field: SettingField::Span(|settings| &mut settings.max_busy),
-        },
-        Setting::severity(|settings| &mut settings.severity),
-    ];
 
     fn remark(&self) -> Option<String> {
         (self.max_busy.seconds() < self.duration.seconds()).then(|| {
@@ -445,7 +423,7 @@ impl IdleCandidate<'_> {
             let identity = self.known.identity();
             self.seen.active_finding(self.rule, identity).is_some()
         };
-        let most = self.settings.max_cpu_percent;
+        let most = self.settings.max_cpu_percent.0;
         if mean.percent >= if stands { most * 1.25 } else { most } {
             return IdleAnswer::No;
         }

@@ -21,10 +21,9 @@
 use std::fmt::Write as _;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::rule::{ConfiguredRule, RuleInput, RuleKind};
-use super::setting::{Setting, SettingField};
 use super::undecided_reason::UndecidedReason;
 use super::{rule::RuleOutput, subject};
 use crate::history::growth::{Demand, Outlook, Trend, Verdict};
@@ -141,17 +140,17 @@ impl KindEvidence for LeakEvidence {
 }
 
 /// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct LeakSettings {
     /// Whether the rule is run.
     pub enabled: bool,
-    /// Less growth than this is not worth a word.
+    /// Less growth than this is ignored; jumps do not count.
     pub min_growth: Bytes,
-    /// How long it has to have grown; a quarter of an hour at least, whatever this says.
+    /// How long it has to have grown; less than 15m is taken for 15m.
     pub window: Span,
-    /// A forecast nearer than this makes it critical.
+    /// Critical where the GPU will be full sooner than this at the rate of growth.
     pub out_of_memory_within: Span,
-    /// How bad it is otherwise.
+    /// How bad a finding is otherwise: info, warning or critical.
     pub severity: Severity,
 }
 
@@ -172,29 +171,6 @@ impl RuleKind for LeakSettings {
     const MEANING: &'static str =
         "what a process holds on a GPU grows throughout the window and does not level off";
     type Evidence = LeakEvidence;
-    const SETTINGS: &'static [Setting<Self>] = &[
-        Setting::enabled(|settings| &mut settings.enabled),
-        Setting {
-            name: "min_growth",
-            meaning: "less growth than this is ignored; jumps do not count",
-            field: SettingField::Bytes(|settings| &mut settings.min_growth),
-        },
-        Setting {
-            name: "window",
-            meaning: "how long it has to have grown; less than 15m is taken for 15m",
-            field: SettingField::Span(|settings| &mut settings.window),
-        },
-        Setting {
-            name: "out_of_memory_within",
-            meaning: "critical where the GPU will be full sooner than this at the rate of growth",
-            field: SettingField::Span(|settings| &mut settings.out_of_memory_within),
-        },
-        Setting {
-            name: "severity",
-            meaning: "how bad a finding is otherwise: info, warning or critical",
-            field: SettingField::Severity(|settings| &mut settings.severity),
-        },
-    ];
 
     fn remark(&self) -> Option<String> {
         let shortest = Span::from_seconds(LEAST_WINDOW_SECONDS);

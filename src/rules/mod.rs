@@ -34,23 +34,24 @@ pub mod stray_context;
 pub mod stuck;
 mod subject;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 pub mod unattributed;
 pub mod undecided_reason;
 
 pub use engine::Engine;
 use exemption::Exemption;
-use rule::{ConfiguredRule, Rule, SettingValue};
+use rule::{ConfiguredRule, Rule};
 pub use server::serves;
 pub use subject::name as name_of;
 
 use std::time::Duration;
 
 use schemars::{Schema, SchemaGenerator};
+use toml::Value;
 
 use crate::model::Kind;
 use crate::model::Severity;
-use setting::TomlValue;
+use crate::units::Span;
 
 /// Every kind of rule, with its defaults.
 fn kinds() -> Vec<Box<dyn Rule>> {
@@ -90,19 +91,21 @@ pub struct KindManual {
     /// What it finds, in a line.
     pub meaning: &'static str,
     /// Its settings, with their defaults.
-    pub settings: Vec<SettingValue>,
+    pub settings: Vec<(&'static str, Value)>,
 }
 
 impl KindManual {
     /// The severity of its findings by default.
     pub fn severity(&self) -> Option<Severity> {
-        self.settings
-            .iter()
-            .find_map(|setting| match setting.value {
-                TomlValue::Severity(severity) => Some(severity),
-                _ => None,
-            })
+        severity(&self.settings)
     }
+}
+
+/// The severity among settings.
+pub fn severity(settings: &[(&str, Value)]) -> Option<Severity> {
+    let mut settings = settings.iter();
+    let (_, value) = settings.find(|(name, _)| *name == "severity")?;
+    value.clone().try_into().ok()
 }
 
 /// All kinds of rules, their settings, defaults and meaning.
@@ -153,23 +156,22 @@ impl RuleSet {
 
     /// The longest time that a rule which is switched on asks for.
     pub fn longest(&self) -> Duration {
-        let enabled = self.rules.iter().filter(|rule| {
-            !rule
-                .settings()
-                .iter()
-                .any(|setting| setting.name == "enabled" && setting.value == TomlValue::Flag(false))
+        let is_off = |values: &[(&str, Value)]| values.contains(&("enabled", false.into()));
+        let values = self.rules.iter().flat_map(|rule| {
+            let mut values = rule.settings();
+            match is_off(&values) {
+                true => values.clear(),
+                false => {
+                    let others = rule.overrides().iter();
+                    values.extend(others.flat_map(|change| change.changes.clone()));
+                }
+            }
+            values
         });
-        let values = enabled.flat_map(|rule| {
-            let own = rule.settings().into_iter();
-            let own = own.map(|setting| (setting.name, setting.value));
-            let others = rule.overrides().iter().flat_map(|(_, changes)| changes);
-            own.chain(others.map(|(name, value)| (*name, *value)))
-                .collect::<Vec<_>>()
-        });
-        let spans = values.filter_map(|(name, value)| match value {
+        let spans = values.filter_map(|(name, value)| {
             // How long a cell may sleep is asked of notebooks in which one runs; all others are decided sooner.
-            TomlValue::Span(span) if name != idle::MAX_BUSY => Some(span.0),
-            _ => None,
+            let span: Span = value.try_into().ok()?;
+            (name != idle::MAX_BUSY).then_some(span.0)
         });
         spans.max().unwrap_or_default()
     }
@@ -215,7 +217,8 @@ impl RuleSet {
         if !names.is_empty() {
             self.rules.retain(|rule| is_named(&**rule));
             for rule in &mut self.rules {
-                rule.set("enabled", TomlValue::Flag(true));
+                // Every kind has this setting, a test holds.
+                let _ = rule.set("enabled", &true.into());
             }
         }
         Ok(())
@@ -224,18 +227,21 @@ impl RuleSet {
 
 #[cfg(test)]
 mod tests {
+    use super::testing::written;
     use super::*;
+    use crate::units::Percent;
 
     #[test]
     fn every_kind_can_be_switched_and_says_what_it_means() {
         for entry in catalogue() {
             assert_eq!(entry.name, entry.kind.to_string());
             assert!(!entry.meaning.is_empty() && entry.severity().is_some());
-            let names: Vec<&str> = entry.settings.iter().map(|setting| setting.name).collect();
+            let names: Vec<&str> = entry.settings.iter().map(|(name, _)| *name).collect();
             assert_eq!(names[0], "enabled", "select switches it on by this name");
-            for setting in &entry.settings {
-                assert!(!setting.meaning.is_empty(), "{}", setting.name);
-            }
+            let rule = kinds().into_iter().find(|rule| rule.kind() == entry.kind);
+            let meanings = rule.unwrap().meanings();
+            assert_eq!(meanings.len(), names.len(), "{}", entry.name);
+            assert!(!meanings.contains(&String::new()), "{}", entry.name);
         }
     }
 
@@ -254,10 +260,10 @@ mod tests {
             )
         );
         let idle = settings.rule_mut("idle").unwrap();
-        assert!(idle.set("enabled", TomlValue::Flag(false)));
+        assert!(idle.set("enabled", &written(false)).is_ok());
         assert!(
-            !idle.set("enabled", TomlValue::Percent(1.0))
-                && !idle.set("nothing", TomlValue::Flag(true))
+            idle.set("enabled", &written(Percent(1.0))).is_err()
+                && idle.set("nothing", &written(true)).is_err()
         );
         settings.select(&["idle"]).unwrap();
         let [idle] = settings.rules() else {

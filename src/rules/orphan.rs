@@ -32,11 +32,10 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::lasting::{ProcessFinding, Says, expect, on};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
-use super::setting::{Setting, SettingField};
 use super::undecided_reason::UndecidedReason;
 use super::{idle, server, stuck, subject};
 use crate::advice;
@@ -46,7 +45,7 @@ use crate::model::finding::{Action, FindingGpu, Kind, Severity};
 use crate::model::snapshot::{PidNamespace, ProcessType};
 use crate::model::unit::{Role, role};
 use crate::model::{Process, Snapshot, Time};
-use crate::units::Span;
+use crate::units::{Percent, Span};
 
 /// Fewer samples are a coincidence.
 const LEAST_SAMPLES: u64 = 3;
@@ -108,15 +107,15 @@ impl KindEvidence for OrphanEvidence {
 }
 
 /// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct OrphanSettings {
     /// Whether the rule is run.
     pub enabled: bool,
-    /// How long without job and without use.
+    /// How long its job has to be gone and the GPU unused.
     pub duration: Span,
-    /// With this mean CPU use or more over the duration, it is at work; one core is 100.
-    pub max_cpu_percent: f64,
-    /// How bad it is.
+    /// With this mean CPU use or more meanwhile it is at work (one core is 100).
+    pub max_cpu_percent: Percent,
+    /// How bad a finding is: info, warning or critical.
     pub severity: Severity,
 }
 
@@ -125,7 +124,7 @@ impl Default for OrphanSettings {
         Self {
             enabled: true,
             duration: Span::from_seconds(120.0),
-            max_cpu_percent: 20.0,
+            max_cpu_percent: Percent(20.0),
             severity: Severity::Warning,
         }
     }
@@ -136,20 +135,6 @@ impl RuleKind for OrphanSettings {
     const MEANING: &'static str =
         "a process on a GPU outlived the job that started it and does not use the GPU";
     type Evidence = OrphanEvidence;
-    const SETTINGS: &'static [Setting<Self>] = &[
-        Setting::enabled(|settings| &mut settings.enabled),
-        Setting {
-            name: "duration",
-            meaning: "how long its job has to be gone and the GPU unused",
-            field: SettingField::Span(|settings| &mut settings.duration),
-        },
-        Setting {
-            name: "max_cpu_percent",
-            meaning: "with this mean CPU use or more meanwhile it is at work (one core is 100)",
-            field: SettingField::Percent(|settings| &mut settings.max_cpu_percent),
-        },
-        Setting::severity(|settings| &mut settings.severity),
-    ];
 
     fn is_enabled(&self) -> bool {
         self.enabled
@@ -212,7 +197,7 @@ impl RuleKind for OrphanSettings {
             verdicts.doubt(UndecidedReason::NoCpu { pid: process.pid });
             return;
         };
-        if mean.percent >= settings.max_cpu_percent {
+        if mean.percent >= settings.max_cpu_percent.0 {
             return;
         }
         let about = ProcessFinding {

@@ -20,10 +20,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
-use super::setting::{Setting, SettingField};
 use super::undecided_reason::UndecidedReason;
 use super::{server, subject};
 use crate::advice;
@@ -80,15 +79,15 @@ impl KindEvidence for PlaceholderEvidence {
 }
 
 /// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct PlaceholderSettings {
     /// Whether the rule is run.
     pub enabled: bool,
-    /// Less memory than this on a GPU keeps nobody away.
+    /// Less memory than this on a GPU is ignored.
     pub min_memory: Bytes,
-    /// For how long.
+    /// How long it has to run.
     pub duration: Span,
-    /// How bad a known program is; what is told by its conduct is info.
+    /// How bad a finding is: info, warning or critical.
     pub severity: Severity,
 }
 
@@ -108,20 +107,6 @@ impl RuleKind for PlaceholderSettings {
     const MEANING: &'static str =
         "a program holds a GPU so that nobody else gets it, and does no work of its own";
     type Evidence = PlaceholderEvidence;
-    const SETTINGS: &'static [Setting<Self>] = &[
-        Setting::enabled(|settings| &mut settings.enabled),
-        Setting {
-            name: "min_memory",
-            meaning: "less memory than this on a GPU is ignored",
-            field: SettingField::Bytes(|settings| &mut settings.min_memory),
-        },
-        Setting {
-            name: "duration",
-            meaning: "how long it has to run",
-            field: SettingField::Span(|settings| &mut settings.duration),
-        },
-        Setting::severity(|settings| &mut settings.severity),
-    ];
 
     fn is_enabled(&self) -> bool {
         self.enabled

@@ -8,10 +8,9 @@
 //! too. It begins below the threshold, and ends at five quarters of it.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
-use super::setting::{Setting, SettingField};
 use super::subject;
 use super::unattributed::{is_shared_out, is_unified};
 use super::undecided_reason::UndecidedReason;
@@ -47,17 +46,17 @@ impl KindEvidence for PressureEvidence {
 }
 
 /// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct PressureSettings {
     /// Whether the rule is run.
     pub enabled: bool,
     /// Less free memory than this is found.
     pub min_free: Bytes,
-    /// Less than this is a warning.
+    /// Less than this is a warning; 0B is never.
     pub min_free_warning: Bytes,
-    /// For how long.
+    /// How long it has to be so.
     pub duration: Span,
-    /// How bad it is above the second threshold.
+    /// How bad it is above the second threshold: info, warning or critical.
     pub severity: Severity,
 }
 
@@ -77,29 +76,6 @@ impl RuleKind for PressureSettings {
     const KIND: Kind = Kind::Pressure;
     const MEANING: &'static str = "a GPU has little memory left";
     type Evidence = PressureEvidence;
-    const SETTINGS: &'static [Setting<Self>] = &[
-        Setting::enabled(|settings| &mut settings.enabled),
-        Setting {
-            name: "min_free",
-            meaning: "less free memory than this is found",
-            field: SettingField::Bytes(|settings| &mut settings.min_free),
-        },
-        Setting {
-            name: "min_free_warning",
-            meaning: "less than this is a warning; 0B is never",
-            field: SettingField::Bytes(|settings| &mut settings.min_free_warning),
-        },
-        Setting {
-            name: "duration",
-            meaning: "how long it has to be so",
-            field: SettingField::Span(|settings| &mut settings.duration),
-        },
-        Setting {
-            name: "severity",
-            meaning: "how bad it is above the second threshold: info, warning or critical",
-            field: SettingField::Severity(|settings| &mut settings.severity),
-        },
-    ];
 
     fn is_enabled(&self) -> bool {
         self.enabled

@@ -15,10 +15,9 @@
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
-use super::setting::{Setting, SettingField};
 use super::subject;
 use super::unattributed::{is_shared_out, is_unified};
 use crate::advice;
@@ -67,13 +66,13 @@ impl KindEvidence for ReservedEvidence {
 }
 
 /// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct ReservedSettings {
     /// Whether the rule is run.
     pub enabled: bool,
-    /// How long without anybody on the GPU.
+    /// How long nobody has to be on the GPU.
     pub duration: Span,
-    /// How bad it is.
+    /// How bad a finding is: info, warning or critical.
     pub severity: Severity,
 }
 
@@ -92,15 +91,6 @@ impl RuleKind for ReservedSettings {
     const MEANING: &'static str =
         "a Slurm job or a container was given a GPU and runs nothing on it";
     type Evidence = ReservedEvidence;
-    const SETTINGS: &'static [Setting<Self>] = &[
-        Setting::enabled(|settings| &mut settings.enabled),
-        Setting {
-            name: "duration",
-            meaning: "how long nobody has to be on the GPU",
-            field: SettingField::Span(|settings| &mut settings.duration),
-        },
-        Setting::severity(|settings| &mut settings.severity),
-    ];
 
     fn is_enabled(&self) -> bool {
         self.enabled

@@ -1,18 +1,20 @@
 //! What a kind of rule is made of, and what the engine sees of it.
 //!
-//! A kind is a struct of settings with defaults that implements [`RuleKind`]: a table of its settings and
-//! one pure function. [`ConfiguredRule`] adds a name and overrides, and is the [`Rule`] that engine, configuration
+//! A kind is a struct of settings with defaults that implements [`RuleKind`] by one pure function. [`ConfiguredRule`] adds a name and overrides, and is the [`Rule`] that engine, configuration
 //! and catalogue work with.
 
 use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use schemars::{Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use toml::Value;
 
 use super::engine::ActiveFindings;
 use super::scope::{Scope, ScopeInput};
-use super::setting::{Setting, TomlValue, ValueKind};
+use super::setting::{self, WrongValue};
 use super::undecided_reason::{Doubts, UndecidedReason};
 use crate::history::{Device, HighStretch, History, ProcessHistory, RowHistory};
 use crate::model::evidence::KindEvidence;
@@ -133,16 +135,26 @@ impl RuleOutput {
 }
 
 /// A kind of rule: its settings and what it concludes. All is pure: history and snapshot to verdicts.
+/// The first of the settings is `enabled`; how they are read and written is in [`setting`].
 ///
 /// The engine asks every rule about each process, then about each GPU, then about each row of a
 /// process that nobody knows for certain. A kind answers to what it is about.
-pub trait RuleKind: Clone + PartialEq + Debug + Default + Send + Sync + 'static {
+pub trait RuleKind:
+    Clone
+    + PartialEq
+    + Debug
+    + Default
+    + DeserializeOwned
+    + JsonSchema
+    + Serialize
+    + Send
+    + Sync
+    + 'static
+{
     /// The kind of its findings.
     const KIND: Kind;
     /// What it finds, in a line.
     const MEANING: &'static str;
-    /// Its settings; the first is `enabled`.
-    const SETTINGS: &'static [Setting<Self>];
     /// What its verdicts rest on.
     type Evidence: KindEvidence;
 
@@ -192,13 +204,30 @@ pub trait RuleKind: Clone + PartialEq + Debug + Default + Send + Sync + 'static 
     }
 }
 
+/// Other values for some, as the configuration gives them.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Override {
+    /// Whom they are for.
+    pub scope: Scope,
+    /// Settings and their values.
+    pub changes: Vec<(&'static str, Value)>,
+}
+
+impl Override {
+    fn values(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.changes.iter().map(|(name, value)| (*name, value))
+    }
+}
+
 /// A rule: a kind with a name, values for its settings, and other values for some.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ConfiguredRule<S> {
     name: Arc<str>,
     scope: Scope,
     settings: S,
-    overrides: Vec<(Scope, Vec<(&'static str, TomlValue)>)>,
+    overrides: Vec<Override>,
+    /// The settings with each override alone.
+    overridden: Vec<S>,
 }
 
 impl<S: RuleKind> Default for ConfiguredRule<S> {
@@ -208,6 +237,7 @@ impl<S: RuleKind> Default for ConfiguredRule<S> {
             scope: Scope::default(),
             settings: S::default(),
             overrides: Vec::new(),
+            overridden: Vec::new(),
         }
     }
 }
@@ -229,49 +259,21 @@ impl<S: RuleKind> ConfiguredRule<S> {
         if !self.scope.is_empty() && !self.scope.fits(whom) {
             return None;
         }
-        let mut settings = Cow::Borrowed(&self.settings);
-        for (scope, changes) in &self.overrides {
-            if scope.fits(whom) {
-                for (name, value) in changes {
-                    set(settings.to_mut(), name, *value);
-                }
+        let overrides = self.overrides.iter().zip(&self.overridden);
+        let mut fitting = overrides.filter(|(change, _)| change.scope.fits(whom));
+        let mut settings = match fitting.next() {
+            None => Cow::Borrowed(&self.settings),
+            Some((_, overridden)) => Cow::Borrowed(overridden),
+        };
+        for (change, _) in fitting {
+            // Each was read when it was added.
+            if let Ok(changed) = setting::changed(&*settings, change.values()) {
+                settings = Cow::Owned(changed);
             }
         }
         settings.is_enabled().then_some(settings)
     }
-
-    /// The settings with these changes.
-    fn changed(&self, changes: &[(&'static str, TomlValue)]) -> S {
-        let mut settings = self.settings.clone();
-        for (name, value) in changes {
-            set(&mut settings, name, *value);
-        }
-        settings
-    }
 }
-
-fn set<S: RuleKind>(settings: &mut S, name: &str, value: TomlValue) -> bool {
-    S::SETTINGS
-        .iter()
-        .find(|setting| setting.name == name)
-        .is_some_and(|setting| setting.set(settings, value))
-}
-
-/// A setting of some rule, with its value.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct SettingValue {
-    /// As it is written in the configuration.
-    pub name: &'static str,
-    /// What it means, in a line.
-    pub meaning: &'static str,
-    /// What kind of value it takes.
-    pub form: ValueKind,
-    /// Its value.
-    pub value: TomlValue,
-}
-
-/// Other values for some, as the configuration gives them.
-pub type Override = (Scope, Vec<(&'static str, TomlValue)>);
 
 /// A rule of any kind.
 pub trait Rule: Debug + Send + Sync {
@@ -283,20 +285,30 @@ pub trait Rule: Debug + Send + Sync {
     fn meaning(&self) -> &'static str;
     /// The schema of what its findings rest on.
     fn evidence(&self, generator: &mut SchemaGenerator) -> Schema;
-    /// Its settings, without overrides.
-    fn settings(&self) -> Vec<SettingValue>;
-    /// Gives a setting a value; `false` where there is none of that name and form.
-    fn set(&mut self, name: &str, value: TomlValue) -> bool;
+    /// Its settings and their values, without overrides.
+    fn settings(&self) -> Vec<(&'static str, Value)>;
+    /// What its settings mean, each in a line.
+    fn meanings(&self) -> Vec<String>;
+    /// Gives a setting a value.
+    ///
+    /// # Errors
+    ///
+    /// A value that is not allowed; nothing is changed then. A setting that it has not is none.
+    fn set(&mut self, name: &str, value: &Value) -> Result<(), WrongValue>;
     /// Other values for some, in the order in which they are applied.
     fn overrides(&self) -> &[Override];
     /// Adds values for some, which win over all before them.
-    fn add_override(&mut self, scope: Scope, changes: Vec<(&'static str, TomlValue)>);
+    ///
+    /// # Errors
+    ///
+    /// A value that is not allowed; nothing is added then.
+    fn add_override(&mut self, scope: Scope, changes: &[(&str, Value)]) -> Result<(), WrongValue>;
     /// Whom it is for; empty where it is for everybody.
     fn scope(&self) -> &Scope;
     /// What is wrong with its settings together, with and without each override.
     fn contradiction(&self) -> Option<String>;
-    /// See [`RuleKind::remark`]; with these changes of its settings.
-    fn remark(&self, changes: &[(&'static str, TomlValue)]) -> Option<String>;
+    /// See [`RuleKind::remark`]; of the settings, then of the settings with each override.
+    fn remarks(&self) -> Vec<Option<String>>;
     /// Whether it is run for anybody.
     fn is_run(&self) -> bool;
     /// The same rule under another name, for some only, without the overrides.
@@ -341,28 +353,39 @@ impl<S: RuleKind> Rule for ConfiguredRule<S> {
         generator.subschema_for::<S::Evidence>()
     }
 
-    fn settings(&self) -> Vec<SettingValue> {
-        S::SETTINGS
-            .iter()
-            .map(|setting| SettingValue {
-                name: setting.name,
-                meaning: setting.meaning,
-                form: setting.form(),
-                value: setting.get(&self.settings),
-            })
-            .collect()
+    fn settings(&self) -> Vec<(&'static str, Value)> {
+        setting::values(&self.settings)
     }
 
-    fn set(&mut self, name: &str, value: TomlValue) -> bool {
-        set(&mut self.settings, name, value)
+    fn meanings(&self) -> Vec<String> {
+        setting::meanings::<S>()
+    }
+
+    fn set(&mut self, name: &str, value: &Value) -> Result<(), WrongValue> {
+        let settings = setting::changed(&self.settings, [(name, value)].into_iter())?;
+        let overridden = self.overrides.iter();
+        let overridden = overridden.map(|change| setting::changed(&settings, change.values()));
+        self.overridden = overridden.collect::<Result<_, _>>()?;
+        self.settings = settings;
+        Ok(())
     }
 
     fn overrides(&self) -> &[Override] {
         &self.overrides
     }
 
-    fn add_override(&mut self, scope: Scope, changes: Vec<(&'static str, TomlValue)>) {
-        self.overrides.push((scope, changes));
+    fn add_override(&mut self, scope: Scope, changes: &[(&str, Value)]) -> Result<(), WrongValue> {
+        let given = || changes.iter().map(|(name, value)| (*name, value));
+        let settings = setting::changed(&self.settings, given())?;
+        // As they are written again.
+        let mut values = setting::values(&settings);
+        values.retain(|(name, _)| given().any(|(given, _)| given == *name));
+        self.overrides.push(Override {
+            scope,
+            changes: values,
+        });
+        self.overridden.push(settings);
+        Ok(())
     }
 
     fn scope(&self) -> &Scope {
@@ -370,25 +393,21 @@ impl<S: RuleKind> Rule for ConfiguredRule<S> {
     }
 
     fn contradiction(&self) -> Option<String> {
-        let mut overrides = self.overrides.iter();
-        self.settings
-            .contradiction()
-            .or_else(|| overrides.find_map(|(_, changes)| self.changed(changes).contradiction()))
+        let mut all = [&self.settings].into_iter().chain(&self.overridden);
+        all.find_map(S::contradiction)
     }
 
-    fn remark(&self, changes: &[(&'static str, TomlValue)]) -> Option<String> {
-        self.changed(changes).remark()
+    fn remarks(&self) -> Vec<Option<String>> {
+        let all = [&self.settings].into_iter().chain(&self.overridden);
+        all.map(S::remark).collect()
     }
 
     fn is_run(&self) -> bool {
-        let switches_on = |(name, value): &(&str, TomlValue)| {
-            *name == "enabled" && *value == TomlValue::Flag(true)
+        let switches_on = |change: &Override| {
+            let mut values = change.values();
+            values.any(|value| value == ("enabled", &Value::Boolean(true)))
         };
-        self.settings.is_enabled()
-            || self
-                .overrides
-                .iter()
-                .any(|(_, changes)| changes.iter().any(switches_on))
+        self.settings.is_enabled() || self.overrides.iter().any(switches_on)
     }
 
     fn named(&self, name: Arc<str>, scope: Scope) -> Box<dyn Rule> {
@@ -397,6 +416,7 @@ impl<S: RuleKind> Rule for ConfiguredRule<S> {
             scope,
             settings: self.settings.clone(),
             overrides: Vec::new(),
+            overridden: Vec::new(),
         })
     }
 

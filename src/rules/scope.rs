@@ -6,7 +6,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use toml::Value;
+
 use super::hours::Hours;
+use super::setting;
 use crate::advice;
 use crate::model::{Process, Time};
 use crate::units::Bytes;
@@ -18,25 +22,32 @@ pub const SHORTEST_CONTAINER_ID: usize = 12;
 
 /// Whom a rule, an override or an exemption is for: everything named has to fit. In a pattern `*` stands
 /// for any text.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
 pub struct Scope {
     /// The owner's name or uid.
+    #[serde(deserialize_with = "user")]
     pub user: Option<Arc<str>>,
     /// A pattern of the whole command line, arguments joined by spaces.
+    #[serde(deserialize_with = "name")]
     pub command: Option<Arc<str>>,
     /// The GPU.
     pub gpu: Option<GpuName>,
     /// `pytorch`, `tensorflow` …, as a snapshot names it.
+    #[serde(deserialize_with = "framework")]
     pub framework: Option<Arc<str>>,
     /// A pattern of the container's runtime or id, or the first digits of its id.
+    #[serde(deserialize_with = "container")]
     pub container: Option<Arc<str>>,
     /// A pattern of the notebook's path.
+    #[serde(deserialize_with = "name")]
     pub notebook: Option<Arc<str>>,
     /// It holds more than this on the GPU.
     pub memory_above: Option<Bytes>,
     /// It holds less than this on the GPU.
     pub memory_below: Option<Bytes>,
-    /// At these hours.
+    /// At these hours, which take several keys.
+    #[serde(skip)]
     pub hours: Option<Hours>,
 }
 
@@ -66,6 +77,62 @@ pub enum GpuName {
     Uuid(Arc<str>),
 }
 
+impl<'de> Deserialize<'de> for GpuName {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let example = "an index such as 0 or a uuid such as \"GPU-89d1f0e5-…\"";
+        setting::parsed(from, example, |written| match written {
+            Value::String(text) if text.starts_with("GPU-") => Some(Self::Uuid((&**text).into())),
+            written => whole(written).map(Self::Index),
+        })
+    }
+}
+
+impl Serialize for GpuName {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Index(index) => index.serialize(to),
+            Self::Uuid(uuid) => uuid.serialize(to),
+        }
+    }
+}
+
+fn whole(written: &Value) -> Option<u32> {
+    match written {
+        Value::Integer(number) => u32::try_from(*number).ok(),
+        Value::Float(number) if *number == f64::from(*number as u32) => Some(*number as u32),
+        _ => None,
+    }
+}
+
+fn name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<str>>, D::Error> {
+    setting::name(from).map(Some)
+}
+
+fn user<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<str>>, D::Error> {
+    let written = Value::deserialize(from)?;
+    let uid = |written: &Value| Some(whole(written)?.to_string().into());
+    let user = match written {
+        Value::String(_) => setting::expect(&written, "a name in quotes", setting::text),
+        _ => setting::expect(&written, "a name in quotes or a uid", uid),
+    };
+    user.map(Some)
+}
+
+fn framework<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<str>>, D::Error> {
+    Ok(Some(advice::meant(&setting::name(from)?).into()))
+}
+
+fn container<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<str>>, D::Error> {
+    let name = setting::name(from)?;
+    if is_container_id(&name) && name.len() < SHORTEST_CONTAINER_ID {
+        return Err(de::Error::custom(format!(
+            "{name:?} is too short for an id; write at least {SHORTEST_CONTAINER_ID} digits of it, or a \
+             runtime such as \"docker\""
+        )));
+    }
+    Ok(Some(name))
+}
+
 impl fmt::Display for GpuName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -73,12 +140,6 @@ impl fmt::Display for GpuName {
             Self::Uuid(uuid) => f.write_str(uuid),
         }
     }
-}
-
-/// The framework that a person means: `tf2` is `tensorflow`, `huggingface` is `pytorch`. What is not known
-/// stays as it is.
-pub fn framework(name: &str) -> &str {
-    advice::meant(name)
 }
 
 /// Whether a process can be of a framework of this name.
@@ -99,17 +160,8 @@ impl Scope {
 
     /// What of it only a process can be asked, by its key; a finding about a GPU never fits it.
     pub fn asks_of_processes(&self) -> Option<&'static str> {
-        [
-            ("user", self.user.is_some()),
-            ("command", self.command.is_some()),
-            ("framework", self.framework.is_some()),
-            ("container", self.container.is_some()),
-            ("notebook", self.notebook.is_some()),
-            ("memory_above", self.memory_above.is_some()),
-            ("memory_below", self.memory_below.is_some()),
-        ]
-        .into_iter()
-        .find_map(|(key, asks)| asks.then_some(key))
+        let named = setting::values(self).into_iter().map(|(key, _)| key);
+        named.into_iter().find(|key| *key != "gpu")
     }
 
     /// Whether it is known to be for this one.

@@ -4,34 +4,56 @@
 //! process that looks like an inference server and is not known not to listen, and those that work for
 //! one. Somebody may want the memory, so it is said; nothing is ever offered that would end it.
 
-use super::idle::{self, IdleEvidence, Idleness, Whose};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::idle::{self, IdleEvidence, IdleSettings, Idleness, Whose};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
-use super::setting::{Setting, SettingField};
 use crate::history::ProcessHistory;
 use crate::model::Process;
 use crate::model::finding::{Kind, Severity};
+use crate::units::{Bytes, Percent, Span};
 
-/// What the rule is tuned by: as [`idle::IdleSettings`].
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// What the rule is tuned by: as [`idle::IdleSettings`], without notebooks, which serve nobody.
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct ServerIdleSettings {
-    idle: idle::IdleSettings,
+    /// Whether the rule is run.
+    pub enabled: bool,
+    /// Less memory than this on a GPU is ignored.
+    pub min_memory: Bytes,
+    /// How long the GPU has to be unused.
+    pub duration: Span,
+    /// With this mean CPU use or more meanwhile it is at work (one core is 100).
+    pub max_cpu_percent: Percent,
+    /// How bad a finding is: info, warning or critical.
+    pub severity: Severity,
 }
 
 impl Default for ServerIdleSettings {
     fn default() -> Self {
-        let idle = idle::IdleSettings {
+        let idle = IdleSettings::default();
+        Self {
+            enabled: idle.enabled,
+            min_memory: idle.min_memory,
+            duration: idle.duration,
+            max_cpu_percent: idle.max_cpu_percent,
             severity: Severity::Info,
-            ..idle::IdleSettings::default()
-        };
-        Self { idle }
+        }
     }
 }
 
 impl Idleness for ServerIdleSettings {
     const WHOSE: Whose = Whose::Server;
 
-    fn thresholds(&self) -> idle::IdleSettings {
-        self.idle
+    fn thresholds(&self) -> IdleSettings {
+        IdleSettings {
+            enabled: self.enabled,
+            min_memory: self.min_memory,
+            duration: self.duration,
+            max_cpu_percent: self.max_cpu_percent,
+            severity: self.severity,
+            ..IdleSettings::default()
+        }
     }
 }
 
@@ -40,36 +62,9 @@ impl RuleKind for ServerIdleSettings {
     const MEANING: &'static str =
         "an inference server holds memory on a GPU and has not used it for the duration";
     type Evidence = IdleEvidence;
-    const SETTINGS: &'static [Setting<Self>] = &[
-        Setting {
-            name: "enabled",
-            meaning: "whether the rule is run",
-            field: SettingField::Flag(|settings| &mut settings.idle.enabled),
-        },
-        Setting {
-            name: "min_memory",
-            meaning: "less memory than this on a GPU is ignored",
-            field: SettingField::Bytes(|settings| &mut settings.idle.min_memory),
-        },
-        Setting {
-            name: "duration",
-            meaning: "how long the GPU has to be unused",
-            field: SettingField::Span(|settings| &mut settings.idle.duration),
-        },
-        Setting {
-            name: "max_cpu_percent",
-            meaning: "with this mean CPU use or more meanwhile it is at work (one core is 100)",
-            field: SettingField::Percent(|settings| &mut settings.idle.max_cpu_percent),
-        },
-        Setting {
-            name: "severity",
-            meaning: "how bad a finding is: info, warning or critical",
-            field: SettingField::Severity(|settings| &mut settings.idle.severity),
-        },
-    ];
 
     fn is_enabled(&self) -> bool {
-        self.idle.enabled
+        self.enabled
     }
 
     fn process(

@@ -11,11 +11,10 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::lasting::{ProcessFinding, Says, held, wait};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
-use super::setting::{Setting, SettingField};
 use super::subject;
 use crate::advice::quote;
 use crate::history::{ProcessHistory, RowHistory};
@@ -47,15 +46,15 @@ impl KindEvidence for StoppedEvidence {
 }
 
 /// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct StoppedSettings {
     /// Whether the rule is run.
     pub enabled: bool,
-    /// Less memory than this on a GPU is not worth a word; 0 for any memory at all.
+    /// Less memory than this on a GPU is ignored (0 for any at all).
     pub min_memory: Bytes,
-    /// How long stopped.
+    /// How long it has to be stopped.
     pub duration: Span,
-    /// How bad it is.
+    /// How bad a finding is: info, warning or critical.
     pub severity: Severity,
 }
 
@@ -75,20 +74,6 @@ impl RuleKind for StoppedSettings {
     const MEANING: &'static str =
         "a process that holds memory on a GPU has been stopped by a signal or a terminal";
     type Evidence = StoppedEvidence;
-    const SETTINGS: &'static [Setting<Self>] = &[
-        Setting::enabled(|settings| &mut settings.enabled),
-        Setting {
-            name: "min_memory",
-            meaning: "less memory than this on a GPU is ignored (0 for any at all)",
-            field: SettingField::Bytes(|settings| &mut settings.min_memory),
-        },
-        Setting {
-            name: "duration",
-            meaning: "how long it has to be stopped",
-            field: SettingField::Span(|settings| &mut settings.duration),
-        },
-        Setting::severity(|settings| &mut settings.severity),
-    ];
 
     fn is_enabled(&self) -> bool {
         self.enabled

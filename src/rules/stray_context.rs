@@ -8,11 +8,10 @@
 //! is [`idle`](super::idle)'s business. Nothing is offered that would end it: it is at work.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::lasting::{ProcessFinding, Says, expect, is_covered, on};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
-use super::setting::{Setting, SettingField};
 use super::subject;
 use super::undecided_reason::UndecidedReason;
 use crate::history::{Began, ProcessHistory, RowHistory, Use};
@@ -46,15 +45,15 @@ impl KindEvidence for StrayContextEvidence {
 }
 
 /// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct StrayContextSettings {
     /// Whether the rule is run.
     pub enabled: bool,
-    /// This much memory or more is no stray context.
+    /// This much memory or more on a GPU is no mere context.
     pub max_memory: Bytes,
-    /// How long without use.
+    /// How long the GPU has to be unused.
     pub duration: Span,
-    /// How bad it is.
+    /// How bad a finding is: info, warning or critical.
     pub severity: Severity,
 }
 
@@ -74,20 +73,6 @@ impl RuleKind for StrayContextSettings {
     const MEANING: &'static str =
         "a process holds a small context on a GPU that it does not use while it works on another";
     type Evidence = StrayContextEvidence;
-    const SETTINGS: &'static [Setting<Self>] = &[
-        Setting::enabled(|settings| &mut settings.enabled),
-        Setting {
-            name: "max_memory",
-            meaning: "this much memory or more on a GPU is no mere context",
-            field: SettingField::Bytes(|settings| &mut settings.max_memory),
-        },
-        Setting {
-            name: "duration",
-            meaning: "how long the GPU has to be unused",
-            field: SettingField::Span(|settings| &mut settings.duration),
-        },
-        Setting::severity(|settings| &mut settings.severity),
-    ];
 
     fn is_enabled(&self) -> bool {
         self.enabled

@@ -9,11 +9,10 @@
 //! seconds advance. Nothing is offered that would end it, because nothing does.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::lasting::{ProcessFinding, Says, held, wait};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
-use super::setting::{Setting, SettingField};
 use super::subject;
 use crate::history::{Began, ProcessHistory, RowHistory, Streak};
 use crate::model::Process;
@@ -44,13 +43,13 @@ impl KindEvidence for StuckEvidence {
 }
 
 /// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct StuckSettings {
     /// Whether the rule is run.
     pub enabled: bool,
-    /// How long in uninterruptible sleep.
+    /// How long every sample has to show it in uninterruptible sleep.
     pub duration: Span,
-    /// How bad it is.
+    /// How bad a finding is: info, warning or critical.
     pub severity: Severity,
 }
 
@@ -69,15 +68,6 @@ impl RuleKind for StuckSettings {
     const MEANING: &'static str =
         "a process that holds memory on a GPU has been in uninterruptible sleep for the duration";
     type Evidence = StuckEvidence;
-    const SETTINGS: &'static [Setting<Self>] = &[
-        Setting::enabled(|settings| &mut settings.enabled),
-        Setting {
-            name: "duration",
-            meaning: "how long every sample has to show it in uninterruptible sleep",
-            field: SettingField::Span(|settings| &mut settings.duration),
-        },
-        Setting::severity(|settings| &mut settings.severity),
-    ];
 
     fn is_enabled(&self) -> bool {
         self.enabled

@@ -1,6 +1,10 @@
 //! What the tests of the kinds share: judging a scene, and looking at what came of it.
 
-use super::setting::TomlValue;
+use std::borrow::Borrow;
+
+use serde::Serialize;
+use toml::Value;
+
 use super::{Engine, RuleSet};
 use crate::history::testing::Scene;
 use crate::model::finding::{Finding, Kind};
@@ -19,15 +23,21 @@ pub(super) fn judge(scene: &mut Scene, seconds: f64) -> Engine {
 pub(super) fn judge_with(
     rule: &str,
     setting: &str,
-    value: TomlValue,
+    value: impl Borrow<Value>,
     scene: &mut Scene,
     seconds: f64,
 ) -> Engine {
     let mut settings = RuleSet::default();
-    assert!(settings.rule_mut(rule).unwrap().set(setting, value));
+    let rule = settings.rule_mut(rule).unwrap();
+    rule.set(setting, value.borrow()).unwrap();
     let mut engine = Engine::new(settings);
     scene.play(seconds, |snapshot| engine.observe(snapshot));
     engine
+}
+
+/// A setting's value as it is written.
+pub(crate) fn written(value: impl Serialize) -> Value {
+    Value::try_from(value).unwrap()
 }
 
 /// The findings of a kind, also those that stay as the evidence of another.

@@ -15,10 +15,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
-use super::setting::{Setting, SettingField};
 use super::subject;
 use super::undecided_reason::UndecidedReason;
 use crate::history::Device;
@@ -93,15 +92,15 @@ impl KindEvidence for UnattributedEvidence {
 }
 
 /// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct UnattributedSettings {
     /// Whether the rule is run.
     pub enabled: bool,
-    /// Less memory than this is what contexts and the driver round off.
+    /// Less memory than this that nobody accounts for is ignored.
     pub min_memory: Bytes,
-    /// For how long.
+    /// How long it has to be so.
     pub duration: Span,
-    /// How bad it is.
+    /// How bad a finding is: info, warning or critical.
     pub severity: Severity,
 }
 
@@ -121,20 +120,6 @@ impl RuleKind for UnattributedSettings {
     const MEANING: &'static str =
         "a GPU has memory in use that no process listed on it accounts for";
     type Evidence = UnattributedEvidence;
-    const SETTINGS: &'static [Setting<Self>] = &[
-        Setting::enabled(|settings| &mut settings.enabled),
-        Setting {
-            name: "min_memory",
-            meaning: "less memory than this that nobody accounts for is ignored",
-            field: SettingField::Bytes(|settings| &mut settings.min_memory),
-        },
-        Setting {
-            name: "duration",
-            meaning: "how long it has to be so",
-            field: SettingField::Span(|settings| &mut settings.duration),
-        },
-        Setting::severity(|settings| &mut settings.severity),
-    ];
 
     fn is_enabled(&self) -> bool {
         self.enabled

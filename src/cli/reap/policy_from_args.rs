@@ -7,7 +7,6 @@ use crate::cli::selection::Selection;
 use crate::reclaim::policy::{NamedProcesses, ProcessNames};
 use crate::reclaim::{FindingSelector, Policy, TargetLimits, Targets};
 use crate::rules::rule::Rule;
-use crate::rules::setting::TomlValue;
 use crate::rules::{RuleSet, UnknownRule, serves};
 
 /// What a plan is about: what is named, unless a kind or a rule is asked for as well.
@@ -69,7 +68,8 @@ pub(super) fn switch_on(rules: &mut RuleSet, args: &ReapArgs) -> Result<(), Unkn
     let asked: Vec<Arc<str>> = asked.map(|rule| Arc::clone(rule.name())).collect();
     for name in &asked {
         if let Some(rule) = rules.rule_mut(name) {
-            rule.set("enabled", TomlValue::Flag(true));
+            // Every kind has this setting, a test holds.
+            let _ = rule.set("enabled", &true.into());
         }
     }
     Ok(())

@@ -1,12 +1,13 @@
 //! Named rules, scopes and exemptions: what is read, what is refused, and that it reads back.
 
+use schemars::JsonSchema;
+
 use super::*;
 use crate::model::{Kind, Severity, Time};
 use crate::rules::hours::{DayHours, Hours, Zone};
 use crate::rules::pressure::PressureEvidence;
 use crate::rules::rule::{Rule, RuleKind};
-use crate::rules::setting::{Setting, SettingField};
-use crate::units::GIB;
+use crate::units::{GIB, Percent};
 
 const ENTRIES: &str = r#"
 [[keep]]
@@ -55,9 +56,10 @@ fn rule<'c>(config: &'c Config, name: &str) -> &'c dyn Rule {
     &**rules.find(|rule| &**rule.name() == name).unwrap()
 }
 
-fn value(rule: &dyn Rule, name: &str) -> TomlValue {
+fn value(rule: &dyn Rule, name: &str) -> toml::Value {
     let settings = rule.settings();
-    settings.iter().find(|it| it.name == name).unwrap().value
+    let (_, value) = settings.iter().find(|it| it.0 == name).unwrap();
+    value.clone()
 }
 
 #[test]
@@ -79,24 +81,21 @@ fn a_named_rule_starts_from_its_kind_and_has_a_scope() {
     };
     assert_eq!(*notebooks.scope(), scope);
     for (name, expected) in [
-        ("enabled", TomlValue::Flag(true)),
-        ("duration", TomlValue::Span(Span::from_seconds(7200.0))),
-        ("severity", TomlValue::Severity(Severity::Critical)),
-        ("max_cpu_percent", TomlValue::Percent(12.5)),
-        ("min_memory", TomlValue::Bytes(Bytes(GIB))),
+        ("enabled", written(true)),
+        ("duration", written(Span::from_seconds(7200.0))),
+        ("severity", written(Severity::Critical)),
+        ("max_cpu_percent", written(Percent(12.5))),
+        ("min_memory", written(Bytes(GIB))),
     ] {
         assert_eq!(value(notebooks, name), expected, "{name}");
     }
-    let [(whom, _)] = notebooks.overrides() else {
+    let [change] = notebooks.overrides() else {
         panic!("{notebooks:?}");
     };
-    assert_eq!(whom.user.as_deref(), Some("1000"));
+    assert_eq!(change.scope.user.as_deref(), Some("1000"));
     let everybody = rule(&config, "everybody");
     assert!(everybody.scope().is_empty() && !everybody.is_run());
-    assert_eq!(
-        value(rule(&config, "idle"), "enabled"),
-        TomlValue::Flag(false)
-    );
+    assert_eq!(value(rule(&config, "idle"), "enabled"), written(false));
 }
 
 #[test]
@@ -299,16 +298,16 @@ fn a_mistake_in_an_entry_is_told_with_its_line_and_key() {
 #[test]
 fn no_setting_is_called_as_a_key_of_an_entry() {
     for entry in rules::catalogue() {
-        for setting in entry.settings {
-            let taken = scope::KEYS.contains(&setting.name)
-                || ["name", "kind", "rule"].contains(&setting.name);
-            assert!(!taken, "{}: {}", entry.name, setting.name);
+        for (setting, _) in entry.settings {
+            let taken = scope::scope_keys().contains(&setting)
+                || ["name", "kind", "rule"].contains(&setting);
+            assert!(!taken, "{}: {}", entry.name, setting);
         }
     }
 }
 
 /// A kind about GPUs whose two settings may contradict each other.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
 struct Band {
     enabled: bool,
     low: Bytes,
@@ -329,23 +328,6 @@ impl RuleKind for Band {
     const KIND: Kind = Kind::Pressure;
     const MEANING: &'static str = "a GPU has little memory left";
     type Evidence = PressureEvidence;
-    const SETTINGS: &'static [Setting<Self>] = &[
-        Setting {
-            name: "enabled",
-            meaning: "whether the rule is run",
-            field: SettingField::Flag(|settings| &mut settings.enabled),
-        },
-        Setting {
-            name: "low",
-            meaning: "the lower bound",
-            field: SettingField::Bytes(|settings| &mut settings.low),
-        },
-        Setting {
-            name: "high",
-            meaning: "the upper bound",
-            field: SettingField::Bytes(|settings| &mut settings.high),
-        },
-    ];
 
     fn is_enabled(&self) -> bool {
         self.enabled

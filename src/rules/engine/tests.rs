@@ -110,10 +110,14 @@ fn the_gravest_is_the_accusation_whatever_its_kind() {
     scene.orphan(PID, &[0], 20 * GIB);
     let mut settings = RuleSet::default();
     let orphan = settings.rule_mut("orphan").unwrap();
-    assert!(orphan.set(
-        "severity",
-        crate::rules::setting::TomlValue::Severity(crate::model::Severity::Info)
-    ));
+    assert!(
+        orphan
+            .set(
+                "severity",
+                &crate::rules::testing::written(crate::model::Severity::Info)
+            )
+            .is_ok()
+    );
     let mut engine = Engine::new(settings);
     scene.play(700.0, |snapshot| engine.observe(snapshot));
     assert_eq!(kinds(&engine), [(Kind::Idle, vec![Kind::Orphan])]);

@@ -191,8 +191,8 @@ fn shares_above_all_contradict() {
         (70.0, 200.0, true),
     ] {
         let settings = HoardSettings {
-            min_memory_share: share,
-            max_use_percent: use_percent,
+            min_memory_share: Percent(share),
+            max_use_percent: Percent(use_percent),
             ..HoardSettings::default()
         };
         assert_eq!(settings.contradiction().is_some(), is_wrong, "{settings:?}");

@@ -4,7 +4,7 @@ use super::*;
 use crate::history::testing::{Scene, TestRandom, disorder};
 use crate::model::GpuProcess;
 use crate::model::snapshot::ProcessType;
-use crate::rules::setting::TomlValue;
+use crate::rules::testing::written;
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;
 
@@ -405,15 +405,16 @@ fn settings_outside_of_what_is_watched_contradict() {
         (95.0, 51.0, true),
     ] {
         let settings = HungSettings {
-            min_utilization: utilization,
-            max_power_share: share,
+            min_utilization: Percent(utilization),
+            max_power_share: Percent(share),
             ..HungSettings::default()
         };
         assert_eq!(settings.contradiction().is_some(), is_wrong, "{settings:?}");
     }
     let mut settings = only_hung();
     let rule = settings.rule_mut("hung").unwrap();
-    rule.set("max_power_share", TomlValue::Percent(20.0));
+    rule.set("max_power_share", &written(Percent(20.0)))
+        .unwrap();
     let (mut scene, mut engine) = (scene(), Engine::new(settings));
     play(&mut scene, &mut engine, 600.0);
     hang(&mut scene, 0);

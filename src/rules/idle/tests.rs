@@ -10,8 +10,8 @@ use crate::model::process::{Descendants, Parent};
 use crate::model::snapshot::Jupyter;
 use crate::rules::rule::Rule;
 use crate::rules::scope::{GpuName, Scope};
-use crate::rules::setting::TomlValue;
 use crate::rules::testing::only;
+use crate::rules::testing::written;
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::MIB;
 
@@ -763,10 +763,8 @@ fn findings_are_sorted_worst_first_and_end_with_their_process() {
         command: Some("*third*".into()),
         ..Scope::default()
     };
-    idle.add_override(
-        third,
-        vec![("severity", TomlValue::Severity(Severity::Critical))],
-    );
+    idle.add_override(third, &[("severity", written(Severity::Critical))])
+        .unwrap();
     scene.process(3).command = Some([Arc::from("third")].into());
     let mut engine = judge_with(settings, &mut scene, 700.0);
     let pids = |findings: &[Finding]| -> Vec<u32> {
@@ -808,10 +806,11 @@ fn what_has_ceased_is_kept_in_bounded_number_latest_first() {
 
 #[test]
 fn overrides_apply_where_they_fit_and_the_later_wins() {
-    let with = |overrides: &[(Scope, &'static str, TomlValue)]| {
+    let with = |overrides: &[(Scope, &'static str, toml::Value)]| {
         let mut rule = ConfiguredRule::<IdleSettings>::default();
         for (scope, name, value) in overrides {
-            rule.add_override(scope.clone(), vec![(name, *value)]);
+            rule.add_override(scope.clone(), &[(*name, value.clone())])
+                .unwrap();
         }
         let process = Process {
             user: Some("ann".into()),
@@ -826,7 +825,7 @@ fn overrides_apply_where_they_fit_and_the_later_wins() {
         };
         *rule.settings_for(&whom).unwrap()
     };
-    let span = |seconds| TomlValue::Span(Span::from_seconds(seconds));
+    let span = |seconds| written(Span::from_seconds(seconds));
     let ann = Scope {
         user: Some("ann".into()),
         ..Scope::default()
@@ -837,7 +836,7 @@ fn overrides_apply_where_they_fit_and_the_later_wins() {
     };
     let settings = with(&[
         (ann.clone(), "duration", span(7_200.0)),
-        (ann, "min_memory", TomlValue::Bytes(Bytes(MIB))),
+        (ann, "min_memory", written(Bytes(MIB))),
         (gpu(0), "duration", span(60.0)),
         (gpu(1), "duration", span(3_600.0)),
     ]);
@@ -855,13 +854,13 @@ fn an_override_switches_the_rule_off_for_one_and_on_for_another() {
             gpu: Some(GpuName::Index(gpu)),
             ..Scope::default()
         };
-        (scope, vec![("enabled", TomlValue::Flag(enabled))])
+        (scope, vec![("enabled", written(enabled))])
     };
     for (base, override_, found) in [(true, on(0, false), 2), (false, on(0, true), 1)] {
         let mut settings = only_idle();
         let idle = settings.rule_mut("idle").unwrap();
-        idle.set("enabled", TomlValue::Flag(base));
-        idle.add_override(override_.0, override_.1);
+        idle.set("enabled", &written(base)).unwrap();
+        idle.add_override(override_.0, &override_.1).unwrap();
         let engine = judge_with(settings, &mut scene.clone(), 700.0);
         let pids: Vec<u32> = engine
             .findings()
@@ -874,7 +873,8 @@ fn an_override_switches_the_rule_off_for_one_and_on_for_another() {
     settings
         .rule_mut("idle")
         .unwrap()
-        .set("enabled", TomlValue::Flag(false));
+        .set("enabled", &written(false))
+        .unwrap();
     assert_clean(&judge_with(settings, &mut scene, 30.0));
 }
 

@@ -136,10 +136,13 @@ fn the_thresholds_are_the_settings() {
     let mut settings = AllSettings::default();
     settings.select(&["leak"]).unwrap();
     let leak = settings.rule_mut("leak").unwrap();
-    assert!(leak.set(
-        "min_growth",
-        crate::rules::setting::TomlValue::Bytes(Bytes(2 * GIB))
-    ));
+    assert!(
+        leak.set(
+            "min_growth",
+            &crate::rules::testing::written(Bytes(2 * GIB))
+        )
+        .is_ok()
+    );
     let (mut scene, mut engine) = (scene(), Engine::new(settings));
     grow(&mut scene, &mut engine, 0, 30, 60 * MIB);
     assert_eq!(engine.findings(), []);
@@ -240,8 +243,14 @@ fn what_becomes_slower_and_fills_no_gpu_within_a_day_is_not_told() {
 fn one_window_is_needed_however_short_it_is_set() {
     let mut settings = AllSettings::default();
     settings.select(&["leak"]).unwrap();
-    let window = crate::rules::setting::TomlValue::Span(Span::from_seconds(60.0));
-    assert!(settings.rule_mut("leak").unwrap().set("window", window));
+    let window = crate::rules::testing::written(Span::from_seconds(60.0));
+    assert!(
+        settings
+            .rule_mut("leak")
+            .unwrap()
+            .set("window", &window)
+            .is_ok()
+    );
     let (mut scene, mut engine) = (scene(), Engine::new(settings));
     for _ in 0..10 {
         grow(&mut scene, &mut engine, 0, 1, 200 * MIB);

@@ -7,7 +7,7 @@ use crate::history::testing::Scene;
 use crate::model::GpuProcess;
 use crate::model::snapshot::{Jupyter, Memory, MigDevice};
 use crate::rules::Engine;
-use crate::rules::setting::TomlValue;
+use crate::rules::testing::written;
 use crate::rules::testing::{PID, assert_clean, count, judge, judge_with, only, reasons};
 use crate::units::{GIB, MIB};
 
@@ -513,18 +513,18 @@ fn what_is_booked_on_the_leader_that_is_gone_is_held_by_its_workers() {
 
 #[test]
 fn the_settings_are_heeded() {
-    let span = |seconds| TomlValue::Span(Span::from_seconds(seconds));
+    let span = |seconds| written(Span::from_seconds(seconds));
     for (name, value, found) in [
         ("duration", span(60.0), 1),
         ("duration", span(300.0), 0),
-        ("enabled", TomlValue::Flag(false), 0),
+        ("enabled", written(false), 0),
     ] {
         let engine = judge_with("orphan", name, value, &mut orphan(), 130.0);
         assert_eq!(count(&engine, Kind::Orphan), found, "{name}");
     }
     let mut scene = orphan();
     scene.process(PID).cpu_percent = Some(50.0);
-    let percent = TomlValue::Percent(60.0);
+    let percent = written(Percent(60.0));
     let engine = judge_with("orphan", "max_cpu_percent", percent, &mut scene, 130.0);
     assert_eq!(count(&engine, Kind::Orphan), 1);
 }

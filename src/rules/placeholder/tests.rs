@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::*;
 use crate::history::testing::Scene;
 use crate::model::process::Parent;
-use crate::rules::setting::TomlValue;
+use crate::rules::testing::written;
 use crate::rules::testing::{PID, assert_clean, count, judge, judge_with, only};
 
 fn words(command: &str) -> Arc<[Arc<str>]> {
@@ -176,7 +176,7 @@ fn without_a_start_it_counts_from_when_it_was_seen() {
 
 #[test]
 fn settings_hold() {
-    let span = TomlValue::Span(Span::from_seconds(60.0));
+    let span = written(Span::from_seconds(60.0));
     let engine = judge_with(
         "placeholder",
         "duration",
@@ -185,7 +185,7 @@ fn settings_hold() {
         20.0,
     );
     assert_eq!(count(&engine, Kind::Placeholder), 1);
-    let off = TomlValue::Flag(false);
+    let off = written(false);
     let engine = judge_with(
         "placeholder",
         "enabled",

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::history::testing::Scene;
-use crate::rules::setting::TomlValue;
+use crate::rules::testing::written;
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;
 
@@ -82,7 +82,8 @@ fn even_the_fullest_gpu_is_no_warning_unless_somebody_says_so() {
     let warns = |free| {
         let mut settings = only_pressure();
         let rule = settings.rule_mut("pressure").unwrap();
-        rule.set("min_free_warning", TomlValue::Bytes(Bytes(128 * MIB)));
+        rule.set("min_free_warning", &written(Bytes(128 * MIB)))
+            .unwrap();
         judge_with(settings, &mut scene(free), 600.0).findings()[0].severity
     };
     assert_eq!(warns(127 * MIB), Severity::Warning);
@@ -105,7 +106,8 @@ fn a_warning_above_the_first_threshold_contradicts() {
 fn nothing_flickers_at_either_threshold() {
     let mut settings = only_pressure();
     let rule = settings.rule_mut("pressure").unwrap();
-    rule.set("min_free_warning", TomlValue::Bytes(Bytes(100 * MIB)));
+    rule.set("min_free_warning", &written(Bytes(100 * MIB)))
+        .unwrap();
     let mut scene = scene(99 * MIB);
     let mut engine = judge_with(settings, &mut scene, 60.0);
     let mut severity_at = |free: u64| {

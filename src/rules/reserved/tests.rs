@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::history::testing::Scene;
 use crate::model::process::{Container, Slurm};
-use crate::rules::setting::TomlValue;
+use crate::rules::testing::written;
 use crate::rules::testing::{PID, assert_clean, count, judge, judge_with, only, reasons};
 use crate::units::GIB;
 
@@ -199,13 +199,13 @@ fn a_pipeline_that_uses_it_now_and_then_is_none() {
 #[test]
 fn a_rule_has_a_duration_of_its_own() {
     let mut scene = given();
-    let value = TomlValue::Span(Span::from_seconds(300.0));
-    let engine = judge_with("reserved", "duration", value, &mut scene, 6.0 * MINUTE);
+    let value = written(Span::from_seconds(300.0));
+    let engine = judge_with("reserved", "duration", &value, &mut scene, 6.0 * MINUTE);
     assert_eq!(count(&engine, Kind::Reserved), 1);
     // What is seen seldom may have been used in between.
     let mut sparse = every(170.0);
     let job = job(&sparse, 3600.0, &["0", "1"]);
     give(&mut sparse, &[job]);
-    let engine = judge_with("reserved", "duration", value, &mut sparse, 90.0 * MINUTE);
+    let engine = judge_with("reserved", "duration", &value, &mut sparse, 90.0 * MINUTE);
     assert_eq!(count(&engine, Kind::Reserved), 0);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::history::testing::Scene;
 use crate::model::snapshot::Slurm;
-use crate::rules::setting::TomlValue;
+use crate::rules::testing::written;
 use crate::rules::testing::{PID, assert_clean, count, judge, judge_with, only, reasons};
 use crate::units::GIB;
 
@@ -126,10 +126,10 @@ fn settings_and_slurm_change_what_is_said() {
         job_id: Some("77".into()),
         ..Slurm::default()
     }));
-    let least = TomlValue::Bytes(Bytes(2 * GIB));
+    let least = written(Bytes(2 * GIB));
     let engine = judge_with("stopped", "min_memory", least, &mut scene, 200.0);
     assert_clean(&engine, Kind::Stopped);
-    let long = TomlValue::Span(Span::from_seconds(600.0));
+    let long = written(Span::from_seconds(600.0));
     let engine = judge_with("stopped", "duration", long, &mut scene, 200.0);
     assert_eq!(count(&engine, Kind::Stopped), 0);
     let engine = judge(&mut scene, 200.0);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::history::testing::Scene;
-use crate::rules::setting::TomlValue;
+use crate::rules::testing::written;
 use crate::rules::testing::{PID, assert_clean, count, judge, judge_with, only, reasons};
 use crate::units::MIB;
 
@@ -111,7 +111,7 @@ fn instances_of_the_gpu_that_it_works_on_are_not_elsewhere() {
 
 #[test]
 fn the_bound_is_a_setting() {
-    let bound = TomlValue::Bytes(Bytes(400 * MIB));
+    let bound = written(Bytes(400 * MIB));
     let engine = judge_with("stray-context", "max_memory", bound, &mut stray(), 700.0);
     assert_clean(&engine, Kind::StrayContext);
 }

@@ -7,8 +7,8 @@ use crate::model::finding::{Action, Kind};
 use crate::model::process::Descendants;
 use crate::model::snapshot::Jupyter;
 use crate::rules::idle::IdleEvidence;
-use crate::rules::setting::TomlValue;
 use crate::rules::testing::reasons;
+use crate::rules::testing::written;
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::{GIB, Span};
 
@@ -258,8 +258,14 @@ fn a_cell_that_begins_after_a_night_of_rest_is_protected() {
 fn the_setting_says_for_how_long() {
     let mut settings = AllSettings::default();
     settings.select(&["idle"]).unwrap();
-    let half = TomlValue::Span(Span::from_seconds(1_800.0));
-    assert!(settings.rule_mut("idle").unwrap().set("max_busy", half));
+    let half = written(Span::from_seconds(1_800.0));
+    assert!(
+        settings
+            .rule_mut("idle")
+            .unwrap()
+            .set("max_busy", &half)
+            .is_ok()
+    );
     let mut engine = Engine::new(settings);
     let mut scene = scene();
     accused(&mut engine, &mut scene, 600.0, |scene, _| busy(scene));
