@@ -460,7 +460,10 @@ pub struct RulesArgs {
 ///
 /// A scope is made of: user (name or uid), command and notebook (patterns, * stands for any text), gpu
 /// (index or UUID), framework, container (runtime, a pattern, or 12 digits of the id or more),
-/// memory_above and memory_below (what the process holds on the GPU), time ("22:00-06:00"), days
+/// memory_above and memory_below (what the process holds on the GPU), where (terms of `--where` such as
+/// "user:ann,bob mem>50%", but for idle, finding and is; there texts are parts and case does not matter, while
+/// user, command, notebook and container stand for all of a text as it is written; each GPU that a process is
+/// on is asked by itself, so that "!gpu:0" matches it on the others), time ("22:00-06:00"), days
 /// (["mon", "fri"]: those on which the time begins), timezone (this machine's where it is left out). All
 /// of them must match.
 ///

@@ -207,7 +207,7 @@ fn a_mistake_is_told_with_file_line_key_and_what_is_allowed() {
         (
             "[[override]]\nrule = \"idle\"\nduration = \"1h\"",
             "config.toml:1: override: is for nobody in particular; add one of user, command, gpu, \
-             framework, container, notebook, memory_above, memory_below, time, days, timezone, or write the settings under [rules.idle]",
+             framework, container, notebook, memory_above, memory_below, where, time, days, timezone, or write the settings under [rules.idle]",
         ),
         (
             "[[override]]\nrule = \"idle\"\nuser = \"ann\"",
@@ -217,7 +217,7 @@ fn a_mistake_is_told_with_file_line_key_and_what_is_allowed() {
         (
             "[[override]]\nrule = \"idle\"\nusr = \"ann\"",
             "config.toml:3: override.usr: is not known; did you mean \"user\"?; allowed: user, command, \
-             gpu, framework, container, notebook, memory_above, memory_below, time, days, timezone, \
+             gpu, framework, container, notebook, memory_above, memory_below, where, time, days, timezone, \
              enabled, min_memory, duration, max_cpu_percent, max_busy, severity",
         ),
         (

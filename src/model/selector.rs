@@ -246,12 +246,22 @@ impl Selector {
         (!terms.is_empty()).then_some(Self { terms })
     }
 
-    /// Whether a row fits; `me` is who asks.
+    /// Whether a row is known to fit; `me` is who asks.
     pub fn fits(&self, row: &ProcessRow<'_>, me: &Me) -> bool {
-        self.terms.iter().all(|term| {
-            // What is not known is neither.
-            term.test.holds(row, me) == Some(!term.is_negated)
-        })
+        self.answer(row, me) == Some(true)
+    }
+
+    /// Whether a row fits; `None` where what is known fits, and something that is asked for is not known.
+    pub fn answer(&self, row: &ProcessRow<'_>, me: &Me) -> Option<bool> {
+        let mut answer = Some(true);
+        for term in &self.terms {
+            match term.test.holds(row, me) {
+                Some(holds) if holds == term.is_negated => return Some(false),
+                Some(_) => {}
+                None => answer = None,
+            }
+        }
+        answer
     }
 
     /// Whether a process is meant that has `rows`: one of them that `counts` fits, and none is what is to
@@ -386,11 +396,15 @@ impl Selector {
 
     /// Whether it asks for what one snapshot cannot tell: idle times, and what the rules find.
     pub fn needs_history(&self) -> bool {
-        self.terms.iter().any(|term| match &term.test {
-            Test::Word(_) => true,
-            Test::Text { field, .. } | Test::Number { field, .. } => {
-                matches!(field, Field::Idle | Field::Finding)
-            }
+        self.fields()
+            .any(|field| matches!(field, None | Some(Field::Idle | Field::Finding)))
+    }
+
+    /// What its terms ask for; `None` of a word, which may be anywhere.
+    pub fn fields(&self) -> impl Iterator<Item = Option<Field>> {
+        self.terms.iter().map(|term| match &term.test {
+            Test::Word(_) => None,
+            Test::Text { field, .. } | Test::Number { field, .. } => Some(*field),
         })
     }
 }

@@ -164,7 +164,7 @@ pub fn may_exempt(keeps: &[Exemption], process: &Process, snapshot: &Snapshot) -
                 index: gpu.index,
                 uuid: gpu.uuid.as_deref(),
                 held_bytes: None,
-                time: snapshot.time,
+                snapshot,
             };
             keep.protects(&place).is_some()
         })
@@ -189,7 +189,7 @@ fn places<'a>(
                 index: gpu.index,
                 uuid: gpu.uuid.as_deref(),
                 held_bytes: gpu.used_bytes,
-                time: snapshot.time,
+                snapshot,
             };
             (true, whom)
         })
@@ -216,7 +216,7 @@ fn places_of<'a>(
                 index: gpu.index,
                 uuid: gpu.uuid.as_deref(),
                 held_bytes: row.used_bytes,
-                time: snapshot.time,
+                snapshot,
             };
             // A finding about no GPU in particular is about all that its process is on.
             places.push((accused.is_empty(), whom));
@@ -228,7 +228,7 @@ fn places_of<'a>(
             index: u32::MAX,
             uuid: None,
             held_bytes: None,
-            time: snapshot.time,
+            snapshot,
         };
         places.push((true, nowhere));
     }

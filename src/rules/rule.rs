@@ -87,7 +87,7 @@ impl<'a> RuleInput<'a> {
             index: self.history.gpu_index(row),
             uuid: self.history.gpu_uuid(row).map(|uuid| &**uuid),
             held_bytes: row.used_bytes(),
-            time: self.snapshot.time,
+            snapshot: self.snapshot,
         }
     }
 
@@ -98,7 +98,7 @@ impl<'a> RuleInput<'a> {
             index: gpu.index,
             uuid: gpu.uuid.as_deref(),
             held_bytes: None,
-            time: self.snapshot.time,
+            snapshot: self.snapshot,
         }
     }
 }

@@ -12,7 +12,10 @@ use toml::Value;
 use super::hours::Hours;
 use super::setting;
 use crate::advice;
-use crate::model::{Process, Time};
+use crate::model::field::Field;
+use crate::model::row::{Me, ProcessRow};
+use crate::model::selector::Selector;
+use crate::model::{GpuProcess, Process, Snapshot};
 use crate::units::Bytes;
 
 /// So much of a command line is compared.
@@ -22,7 +25,7 @@ pub const SHORTEST_CONTAINER_ID: usize = 12;
 
 /// Whom a rule, an override or an exemption is for: everything named has to fit. In a pattern `*` stands
 /// for any text.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Scope {
     /// The owner's name or uid.
@@ -46,6 +49,9 @@ pub struct Scope {
     pub memory_above: Option<Bytes>,
     /// It holds less than this on the GPU.
     pub memory_below: Option<Bytes>,
+    /// As `--where` has it, of what one snapshot tells.
+    #[serde(rename = "where", deserialize_with = "selector")]
+    pub selector: Option<Selector>,
     /// At these hours, which take several keys.
     #[serde(skip)]
     pub hours: Option<Hours>,
@@ -122,6 +128,27 @@ fn framework<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<str>>, D::
     Ok(Some(advice::meant(&setting::name(from)?).into()))
 }
 
+fn selector<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Selector>, D::Error> {
+    let terms = "terms such as \"user:ann gpu:0 mem>4GiB\"";
+    let text = setting::parsed(from, terms, setting::text)?;
+    let wrong = |why: &str| de::Error::custom(format!("{text:?} {why}; write {terms}"));
+    let selector = Selector::parse(&text).map_err(de::Error::custom)?;
+    let selector = selector.ok_or_else(|| wrong("is not allowed"))?;
+    for field in selector.fields() {
+        match field {
+            None => return Err(wrong("has a word that names no field")),
+            // They are what rules conclude, and who asks is nobody.
+            Some(Field::Idle | Field::Finding | Field::Is) => {
+                return Err(wrong(
+                    "asks for idle, finding or is, which no rule can be asked",
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(Some(selector))
+}
+
 fn container<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<str>>, D::Error> {
     let name = setting::name(from)?;
     if is_container_id(&name) && name.len() < SHORTEST_CONTAINER_ID {
@@ -160,8 +187,13 @@ impl Scope {
 
     /// What of it only a process can be asked, by its key; a finding about a GPU never fits it.
     pub fn asks_of_processes(&self) -> Option<&'static str> {
-        let named = setting::values(self).into_iter().map(|(key, _)| key);
-        named.into_iter().find(|key| *key != "gpu")
+        let mut named = setting::values(self).into_iter().map(|(key, _)| key);
+        let selector = self.selector.as_ref();
+        named.find(|key| match *key {
+            "gpu" => false,
+            "where" => selector.is_some_and(|it| !it.is_of_gpus()),
+            _ => true,
+        })
     }
 
     /// Whether it is known to be for this one.
@@ -172,7 +204,7 @@ impl Scope {
     /// Whether it is for this one.
     pub fn answer(&self, whom: &ScopeInput<'_>) -> Fit {
         // The cheapest first.
-        let parts: [fn(&Self, &ScopeInput<'_>) -> Fit; 8] = [
+        let parts: [fn(&Self, &ScopeInput<'_>) -> Fit; 9] = [
             Self::gpu_fits,
             Self::memory_fits,
             Self::user_fits,
@@ -180,6 +212,7 @@ impl Scope {
             Self::container_fits,
             Self::notebook_fits,
             Self::hours_fit,
+            Self::selector_fits,
             Self::command_fits,
         ];
         let mut answer = Fit::Yes;
@@ -284,7 +317,20 @@ impl Scope {
 
     fn hours_fit(&self, whom: &ScopeInput<'_>) -> Fit {
         let hours = self.hours.as_ref();
-        hours.is_none_or(|hours| hours.hold(whom.time)).into()
+        hours
+            .is_none_or(|hours| hours.hold(whom.snapshot.time))
+            .into()
+    }
+
+    fn selector_fits(&self, whom: &ScopeInput<'_>) -> Fit {
+        let Some(selector) = &self.selector else {
+            return Fit::Yes;
+        };
+        // Nobody asks: `is:mine` is refused.
+        match whom.with_row(|row| selector.answer(row, &Me::default())) {
+            Some(fits) => fits.into(),
+            None => Fit::Unknown,
+        }
     }
 
     fn command_fits(&self, whom: &ScopeInput<'_>) -> Fit {
@@ -333,6 +379,8 @@ impl fmt::Display for Scope {
         }
         words.extend(self.memory_above.map(|bytes| format!("above {bytes}")));
         words.extend(self.memory_below.map(|bytes| format!("below {bytes}")));
+        let selector = self.selector.as_ref();
+        words.extend(selector.map(|it| format!("where {:?}", it.to_string())));
         words.extend(self.hours.as_ref().map(ToString::to_string));
         if words.is_empty() {
             words.push("everybody".to_owned());
@@ -352,8 +400,39 @@ pub struct ScopeInput<'a> {
     pub uuid: Option<&'a str>,
     /// What the process holds there.
     pub held_bytes: Option<u64>,
-    /// The snapshot's time.
-    pub time: Time,
+    /// All that was seen with it.
+    pub snapshot: &'a Snapshot,
+}
+
+impl ScopeInput<'_> {
+    /// Asks of it as of a row of a table.
+    fn with_row<T>(&self, ask: impl FnOnce(&ProcessRow<'_>) -> T) -> T {
+        let mut gpus = self.snapshot.gpus.iter();
+        let gpu = gpus.find(|gpu| gpu.index == self.index);
+        let is_own = |entry: &&GpuProcess| self.process.is_some_and(|it| it.pid == entry.pid);
+        let entries = || {
+            gpu.into_iter()
+                .flat_map(|gpu| gpu.processes.iter().flatten())
+        };
+        // Of several on one GPU the one that is asked about.
+        let is_it = |entry: &&GpuProcess| is_own(entry) && entry.used_bytes == self.held_bytes;
+        let entry = entries().find(is_it).or_else(|| entries().find(is_own));
+        let entry = entry.map(|entry| GpuProcess {
+            used_bytes: self.held_bytes,
+            ..*entry
+        });
+        ask(&ProcessRow {
+            snapshot: self.snapshot,
+            identity: self.process.map(Process::identity),
+            gpu,
+            entry: entry.as_ref(),
+            process: self.process.ok_or("it is no process"),
+            ended: None,
+            finding: None,
+            idle_seconds: None,
+            growth_bytes: None,
+        })
+    }
 }
 
 fn command_line(process: &Process) -> Option<String> {
@@ -404,231 +483,4 @@ fn matches(pattern: &str, text: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_star_stands_for_any_text() {
-        for (pattern, text, expected) in [
-            ("python train.py", "python train.py", true),
-            ("python train.py", "python train.py --x", false),
-            ("python *", "python train.py", true),
-            ("*train*", "python train.py", true),
-            ("*train.py", "python train.py", true),
-            ("*", "", true),
-            ("", "", true),
-            ("", "x", false),
-            ("a*b*c", "a1b2b3c", true),
-            ("a*bc*c", "abc", false),
-            ("ab*ba", "aba", false),
-            ("**x**", "x", true),
-            ("日*", "日本", true),
-        ] {
-            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
-        }
-    }
-
-    #[test]
-    fn everything_named_has_to_fit_and_the_unknown_fits_nothing() {
-        let process = Process {
-            user: Some("ann".into()),
-            framework: Some("pytorch".into()),
-            command: Some(["python".into(), "train.py".into()].into()),
-            ..Process::default()
-        };
-        let whom = ScopeInput {
-            process: Some(&process),
-            index: 1,
-            uuid: Some("GPU-1"),
-            held_bytes: None,
-            time: Time::default(),
-        };
-        let fits = |scope: Scope| scope.fits(&whom);
-        let ann = Scope {
-            user: Some("ann".into()),
-            ..Scope::default()
-        };
-        assert!(fits(ann.clone()));
-        assert!(fits(Scope {
-            command: Some("python*".into()),
-            ..ann.clone()
-        }));
-        assert!(!fits(Scope {
-            framework: Some("jax".into()),
-            ..ann.clone()
-        }));
-        assert!(fits(Scope {
-            gpu: Some(GpuName::Index(1)),
-            ..ann.clone()
-        }));
-        assert!(!fits(Scope {
-            gpu: Some(GpuName::Index(0)),
-            ..ann.clone()
-        }));
-        assert!(fits(Scope {
-            gpu: Some(GpuName::Uuid("GPU-1".into())),
-            ..ann.clone()
-        }));
-        let nobody = Process::default();
-        let nobody = ScopeInput {
-            process: Some(&nobody),
-            ..whom
-        };
-        assert!(!ann.fits(&nobody));
-        let any_command = Scope {
-            command: Some("*".into()),
-            ..Scope::default()
-        };
-        assert!(!any_command.fits(&nobody));
-    }
-
-    #[test]
-    fn what_is_not_known_is_neither_yes_nor_no() {
-        use crate::model::snapshot::{Container, Jupyter};
-        use crate::units::GIB;
-        let docker = Container {
-            runtime: Some("docker".into()),
-            id: Some("3f2a9c0d11e2aabb".into()),
-            ..Container::default()
-        };
-        let notebook = |path: Option<&str>| Jupyter {
-            notebook_path: path.map(Arc::from),
-            ..Jupyter::default()
-        };
-        let known = Process {
-            user: Some("ann".into()),
-            uid: Some(1000),
-            command: Some(["python".into()].into()),
-            gpu_files: Some([].into()),
-            container: Some(Arc::new(docker.clone())),
-            jupyter: Some(Arc::new(notebook(Some("course/hw4.ipynb")))),
-            ..Process::default()
-        };
-        let hidden = Process {
-            container: Some(Arc::new(Container { id: None, ..docker })),
-            jupyter: Some(Arc::new(notebook(None))),
-            ..Process::default()
-        };
-        let plain = Process {
-            uid: Some(1000),
-            command: Some(["python".into()].into()),
-            ..Process::default()
-        };
-        let scope = |change: fn(&mut Scope)| {
-            let mut scope = Scope::default();
-            change(&mut scope);
-            scope
-        };
-        use Fit::{No, Unknown, Yes};
-        // Who it is for, then: a process of which all is known, one of which little is, one in no
-        // container and no notebook, and a GPU.
-        for (scope, expected) in [
-            (scope(|_| {}), [Yes, Yes, Yes, Yes]),
-            (
-                scope(|it| it.user = Some("ann".into())),
-                [Yes, Unknown, Unknown, No],
-            ),
-            (
-                scope(|it| it.user = Some("bob".into())),
-                [No, Unknown, Unknown, No],
-            ),
-            (
-                scope(|it| it.user = Some("1000".into())),
-                [Yes, Unknown, Yes, No],
-            ),
-            (
-                scope(|it| it.user = Some("1001".into())),
-                [No, Unknown, No, No],
-            ),
-            (
-                scope(|it| it.framework = Some("jax".into())),
-                [No, Unknown, Unknown, No],
-            ),
-            (
-                scope(|it| it.container = Some("docker".into())),
-                [Yes, Yes, No, No],
-            ),
-            (
-                scope(|it| it.container = Some("3f2a9c0d11e2".into())),
-                [Yes, Unknown, No, No],
-            ),
-            (
-                scope(|it| it.container = Some("3f2a9c0d11e3".into())),
-                [No, Unknown, No, No],
-            ),
-            (
-                scope(|it| it.container = Some("*".into())),
-                [Yes, Yes, No, No],
-            ),
-            (
-                scope(|it| it.notebook = Some("course/*".into())),
-                [Yes, Unknown, No, No],
-            ),
-            (
-                scope(|it| it.notebook = Some("thesis/*".into())),
-                [No, Unknown, No, No],
-            ),
-            (
-                scope(|it| it.command = Some("py*".into())),
-                [Yes, Unknown, Yes, No],
-            ),
-            (
-                scope(|it| it.memory_above = Some(Bytes(GIB))),
-                [Yes, Unknown, No, No],
-            ),
-            (
-                scope(|it| it.memory_below = Some(Bytes(GIB))),
-                [No, Unknown, No, No],
-            ),
-            (
-                scope(|it| it.gpu = Some(GpuName::Index(3))),
-                [Yes, Yes, Yes, Yes],
-            ),
-            (
-                scope(|it| it.gpu = Some(GpuName::Uuid("GPU-3".into()))),
-                [Yes, Unknown, Yes, Yes],
-            ),
-        ] {
-            let whom = |process, uuid, held_bytes| ScopeInput {
-                process,
-                index: 3,
-                uuid,
-                held_bytes,
-                time: Time::default(),
-            };
-            let answers = [
-                whom(Some(&known), Some("GPU-3"), Some(2 * GIB)),
-                whom(Some(&hidden), None, None),
-                whom(Some(&plain), Some("GPU-3"), Some(GIB)),
-                whom(None, Some("GPU-3"), None),
-            ];
-            assert_eq!(answers.map(|whom| scope.answer(&whom)), expected, "{scope}");
-            assert!(
-                answers
-                    .iter()
-                    .all(|whom| scope.fits(whom) == (scope.answer(whom) == Yes))
-            );
-        }
-    }
-
-    #[test]
-    fn a_scope_is_shown_in_a_line_whatever_is_in_it() {
-        let scope = Scope {
-            user: Some("ann\n".into()),
-            gpu: Some(GpuName::Index(0)),
-            memory_above: Some(Bytes(8 << 30)),
-            ..Scope::default()
-        };
-        assert_eq!(scope.to_string(), "user \"ann\\n\", GPU 0, above 8.0 GiB");
-        assert_eq!(Scope::default().to_string(), "everybody");
-    }
-
-    #[test]
-    fn a_long_command_line_is_cut_between_characters() {
-        let process = Process {
-            command: Some(vec![Arc::from("é".repeat(1 << 20)); 4].into()),
-            ..Process::default()
-        };
-        assert_eq!(command_line(&process).unwrap().len(), LONGEST_COMMAND);
-    }
-}
+mod tests;

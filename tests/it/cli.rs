@@ -399,13 +399,16 @@ fn an_override_is_for_those_whom_it_names() {
         "command = \"*ipykernel*\"",
         "gpu = 0",
         "framework = \"pytorch\"",
+        "where = \"user:dora command:ipykernel gpu:0 !framework:jax\"",
     ] {
         let longer = format!("[[override]]\nrule = \"idle\"\n{scope}\nduration = \"2h\"\n");
         let output = idle_notebook_under(&longer);
         assert_eq!(output.code, 0, "{scope}: {output:?}");
     }
-    let others = "[[override]]\nrule = \"idle\"\nuser = \"ann\"\nduration = \"2h\"\n";
-    assert_eq!(idle_notebook_under(others).code, 1);
+    for others in ["user = \"ann\"", "where = \"gpu:0 !user:dora\""] {
+        let others = format!("[[override]]\nrule = \"idle\"\n{others}\nduration = \"2h\"\n");
+        assert_eq!(idle_notebook_under(&others).code, 1);
+    }
     let worse = "[rules.idle]\nseverity = \"critical\"\n";
     assert!(
         idle_notebook_under(worse)

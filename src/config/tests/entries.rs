@@ -120,7 +120,9 @@ fn an_exemption_has_a_scope_a_reason_and_perhaps_an_end() {
 fn entries_in_force_read_back_as_the_same() {
     let all_days = "[[rule]]\nname = \"x\"\nkind = \"idle\"\ntimezone = \"UTC\"\ndays = [\"mon\", \"tue\", \
          \"wed\", \"thu\", \"fri\", \"sat\", \"sun\"]";
-    for text in [ENTRIES, all_days] {
+    let selected =
+        "[[rule]]\nname = \"x\"\nkind = \"idle\"\nwhere = 'user:ann,\"b c\" !gpu:0 mem>50%'";
+    for text in [ENTRIES, all_days, selected] {
         let config = parse(text).unwrap();
         let written = config.to_toml();
         assert_eq!(parse(&written).unwrap(), config, "{written}");
@@ -259,6 +261,34 @@ fn a_mistake_in_an_entry_is_told_with_its_line_and_key() {
             "3: keep.reason: \" \" is not allowed; write why it is exempt",
         ),
         (
+            rule("where = \"usr:ann\""),
+            "4: rule.where: no term is called \"usr\"; did you mean user?",
+        ),
+        (
+            rule("where = \"mem>4\""),
+            "4: rule.where: mem: \"4\" has no unit",
+        ),
+        (
+            rule("where = 3"),
+            "4: rule.where: 3 is not allowed; write terms such as",
+        ),
+        (
+            rule("where = \" \""),
+            "4: rule.where: \" \" is not allowed; write terms such as",
+        ),
+        (
+            rule("where = \"gpu:0 train.py\""),
+            "4: rule.where: \"gpu:0 train.py\" has a word that names no field; write terms",
+        ),
+        (
+            rule("where = \"user:ann idle>10m\""),
+            "4: rule.where: \"user:ann idle>10m\" asks for idle, finding or is",
+        ),
+        (
+            keep("where = \"is:mine\""),
+            "4: keep.where: \"is:mine\" asks for idle, finding or is",
+        ),
+        (
             keep("until = \"soon\""),
             "4: keep.until: \"soon\" is not allowed; write a date",
         ),
@@ -383,6 +413,7 @@ fn a_rule_about_gpus_can_be_asked_about_no_process() {
         for (key, scope) in [
             ("user", "user = \"ann\""),
             ("memory_above", "memory_above = \"1GiB\""),
+            ("where", "where = \"gpu:0 user:ann\""),
         ] {
             let error = parse_band(&format!("{entry}{scope}"))
                 .unwrap_err()
@@ -391,7 +422,7 @@ fn a_rule_about_gpus_can_be_asked_about_no_process() {
             assert!(error.starts_with(&start), "{error}");
         }
         parse_band(&format!(
-            "{entry}gpu = 0\ntime = \"22:00-06:00\"\ntimezone = \"UTC\""
+            "{entry}gpu = 0\nwhere = \"gpu:0,1\"\ntime = \"22:00-06:00\"\ntimezone = \"UTC\""
         ))
         .unwrap();
     }

@@ -139,7 +139,7 @@ fn mistakes_are_told_with_line_and_key() {
         (
             "[[override]]\nrule = \"idle\"\nuser = \"ann\"\naction = \"reap\"",
             "config.toml:4: override.action: is not known; allowed: user, command, gpu, framework, \
-             container, notebook, memory_above, memory_below, time, days, timezone, enabled, \
+             container, notebook, memory_above, memory_below, where, time, days, timezone, enabled, \
              min_memory, duration, max_cpu_percent, max_busy, severity",
         ),
     ] {

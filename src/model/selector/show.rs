@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Serialize, Serializer};
+
 use super::{Selector, Test};
 use crate::model::field::Needle;
 
@@ -29,6 +31,12 @@ impl fmt::Display for Selector {
             }
         }
         Ok(())
+    }
+}
+
+impl Serialize for Selector {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
     }
 }
 

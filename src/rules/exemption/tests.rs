@@ -4,6 +4,7 @@ use super::*;
 use crate::history::testing::Scene;
 use crate::model::evidence::Evidence;
 use crate::model::finding::{Action, FindingGpu, FindingProcess, Severity};
+use crate::model::selector::Selector;
 use crate::model::{Gpu, GpuProcess};
 use crate::rules::scope::GpuName;
 use crate::rules::stopped::StoppedEvidence;
@@ -26,6 +27,13 @@ fn keep(scope: Scope) -> Exemption {
 fn user(name: &str) -> Scope {
     Scope {
         user: Some(name.into()),
+        ..Scope::default()
+    }
+}
+
+fn selected(text: &str) -> Scope {
+    Scope {
+        selector: Selector::parse(text).unwrap(),
         ..Scope::default()
     }
 }
@@ -179,6 +187,34 @@ fn what_is_not_known_protects_a_process_that_could_be_ended() {
         ..process()
     };
     assert_eq!(outcome(&[keep(both)], unknown_user, &[0]), "no");
+}
+
+#[test]
+fn terms_of_a_selector_are_asked_of_each_place_where_a_process_is() {
+    let somebody = Process {
+        user: None,
+        uid: None,
+        ..process()
+    };
+    for (terms, process, gpus, expected) in [
+        ("user:ann", process(), &[0][..], "kept"),
+        ("!user:ann", process(), &[0], "no"),
+        ("user:ann", somebody.clone(), &[0], "kept?"),
+        ("!user:ann", somebody.clone(), &[0], "kept?"),
+        ("gpu:2 user:ann", somebody, &[0], "no"),
+        ("gpu:0", process(), &[0], "kept"),
+        ("gpu:0", process(), &[0, 1], "part"),
+        ("gpu:0", process(), &[1], "part"),
+        ("mem>512MiB", process(), &[0, 1], "kept"),
+        ("mem>2GiB", process(), &[0, 1], "no"),
+    ] {
+        let keeps = [keep(selected(terms))];
+        assert_eq!(outcome(&keeps, process, gpus), expected, "{terms} {gpus:?}");
+    }
+    // Of a process that was just born what it holds is not known, wherever it is.
+    let snapshot = snapshot(process());
+    let keeps = [keep(selected("mem>2GiB"))];
+    assert!(may_exempt(&keeps, &snapshot.processes[0], &snapshot));
 }
 
 #[test]

@@ -821,7 +821,7 @@ fn overrides_apply_where_they_fit_and_the_later_wins() {
             index: 1,
             uuid: None,
             held_bytes: None,
-            time: Time::default(),
+            snapshot: &crate::model::Snapshot::new(Time::default()),
         };
         *rule.settings_for(&whom).unwrap()
     };
