@@ -80,10 +80,6 @@ impl RuleKind for DeadSettings {
     const MEANING: &'static str = "the driver lists a process that is defunct or does not exist";
     type Evidence = DeadEvidence;
 
-    fn is_enabled(&self) -> bool {
-        self.enabled
-    }
-
     fn process(
         rule: &ConfiguredRule<Self>,
         seen: RuleInput<'_>,

@@ -101,10 +101,6 @@ impl RuleKind for HoardSettings {
         "a process reserved nearly a whole GPU when it started and uses little of it";
     type Evidence = HoardEvidence;
 
-    fn is_enabled(&self) -> bool {
-        self.enabled
-    }
-
     fn contradiction(&self) -> Option<String> {
         if !(50.0..=100.0).contains(&self.min_memory_share.0) {
             return Some(format!(

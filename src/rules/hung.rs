@@ -119,10 +119,6 @@ impl RuleKind for HungSettings {
                                    a fraction of what it drew before for the same process";
     type Evidence = HungEvidence;
 
-    fn is_enabled(&self) -> bool {
-        self.enabled
-    }
-
     fn contradiction(&self) -> Option<String> {
         if !(FULL_PERCENT..=100.0).contains(&self.min_utilization.0) {
             return Some(format!(

@@ -131,10 +131,6 @@ impl RuleKind for IdleSettings {
         })
     }
 
-    fn is_enabled(&self) -> bool {
-        self.enabled
-    }
-
     fn process(
         rule: &ConfiguredRule<Self>,
         seen: RuleInput<'_>,

@@ -182,10 +182,6 @@ impl RuleKind for LeakSettings {
         })
     }
 
-    fn is_enabled(&self) -> bool {
-        self.enabled
-    }
-
     fn process(
         rule: &ConfiguredRule<Self>,
         seen: RuleInput<'_>,

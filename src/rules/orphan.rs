@@ -136,10 +136,6 @@ impl RuleKind for OrphanSettings {
         "a process on a GPU outlived the job that started it and does not use the GPU";
     type Evidence = OrphanEvidence;
 
-    fn is_enabled(&self) -> bool {
-        self.enabled
-    }
-
     fn process(
         rule: &ConfiguredRule<Self>,
         seen: RuleInput<'_>,

@@ -108,10 +108,6 @@ impl RuleKind for PlaceholderSettings {
         "a program holds a GPU so that nobody else gets it, and does no work of its own";
     type Evidence = PlaceholderEvidence;
 
-    fn is_enabled(&self) -> bool {
-        self.enabled
-    }
-
     fn process(
         rule: &ConfiguredRule<Self>,
         seen: RuleInput<'_>,

@@ -77,10 +77,6 @@ impl RuleKind for PressureSettings {
     const MEANING: &'static str = "a GPU has little memory left";
     type Evidence = PressureEvidence;
 
-    fn is_enabled(&self) -> bool {
-        self.enabled
-    }
-
     fn contradiction(&self) -> Option<String> {
         (self.min_free_warning > self.min_free).then(|| {
             format!(

@@ -92,10 +92,6 @@ impl RuleKind for ReservedSettings {
         "a Slurm job or a container was given a GPU and runs nothing on it";
     type Evidence = ReservedEvidence;
 
-    fn is_enabled(&self) -> bool {
-        self.enabled
-    }
-
     fn gpu(
         rule: &ConfiguredRule<Self>,
         seen: RuleInput<'_>,

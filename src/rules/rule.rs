@@ -158,9 +158,6 @@ pub trait RuleKind:
     /// What its verdicts rest on.
     type Evidence: KindEvidence;
 
-    /// Whether the rule is run.
-    fn is_enabled(&self) -> bool;
-
     /// What is wrong with these settings together, and what would be right; `None` where nothing is.
     fn contradiction(&self) -> Option<String> {
         None
@@ -224,10 +221,27 @@ impl Override {
 pub struct ConfiguredRule<S> {
     name: Arc<str>,
     scope: Scope,
-    settings: S,
+    settings: Switched<S>,
     overrides: Vec<Override>,
     /// The settings with each override alone.
-    overridden: Vec<S>,
+    overridden: Vec<Switched<S>>,
+}
+
+/// Settings, and whether the rule is run with them.
+#[derive(Clone, PartialEq, Debug)]
+struct Switched<S> {
+    settings: S,
+    is_enabled: bool,
+}
+
+impl<S: RuleKind> From<S> for Switched<S> {
+    fn from(settings: S) -> Self {
+        let is_enabled = setting::values(&settings).contains(&("enabled", true.into()));
+        Self {
+            settings,
+            is_enabled,
+        }
+    }
 }
 
 impl<S: RuleKind> Default for ConfiguredRule<S> {
@@ -235,7 +249,7 @@ impl<S: RuleKind> Default for ConfiguredRule<S> {
         Self {
             name: S::KIND.name().into(),
             scope: Scope::default(),
-            settings: S::default(),
+            settings: S::default().into(),
             overrides: Vec::new(),
             overridden: Vec::new(),
         }
@@ -250,7 +264,7 @@ impl<S: RuleKind> ConfiguredRule<S> {
 
     /// The settings without overrides.
     pub fn settings(&self) -> &S {
-        &self.settings
+        &self.settings.settings
     }
 
     /// The settings for a process on a GPU: every override that fits is applied, the later one last.
@@ -261,17 +275,16 @@ impl<S: RuleKind> ConfiguredRule<S> {
         }
         let overrides = self.overrides.iter().zip(&self.overridden);
         let mut fitting = overrides.filter(|(change, _)| change.scope.fits(whom));
-        let mut settings = match fitting.next() {
-            None => Cow::Borrowed(&self.settings),
-            Some((_, overridden)) => Cow::Borrowed(overridden),
-        };
+        let first = fitting.next().map_or(&self.settings, |(_, first)| first);
+        let (mut settings, mut is_enabled) = (Cow::Borrowed(&first.settings), first.is_enabled);
         for (change, _) in fitting {
             // Each was read when it was added.
             if let Ok(changed) = setting::changed(&*settings, change.values()) {
-                settings = Cow::Owned(changed);
+                let changed = Switched::from(changed);
+                (settings, is_enabled) = (Cow::Owned(changed.settings), changed.is_enabled);
             }
         }
-        settings.is_enabled().then_some(settings)
+        is_enabled.then_some(settings)
     }
 }
 
@@ -354,7 +367,7 @@ impl<S: RuleKind> Rule for ConfiguredRule<S> {
     }
 
     fn settings(&self) -> Vec<(&'static str, Value)> {
-        setting::values(&self.settings)
+        setting::values(self.settings())
     }
 
     fn meanings(&self) -> Vec<String> {
@@ -362,11 +375,13 @@ impl<S: RuleKind> Rule for ConfiguredRule<S> {
     }
 
     fn set(&mut self, name: &str, value: &Value) -> Result<(), WrongValue> {
-        let settings = setting::changed(&self.settings, [(name, value)].into_iter())?;
-        let overridden = self.overrides.iter();
-        let overridden = overridden.map(|change| setting::changed(&settings, change.values()));
+        let settings = setting::changed(self.settings(), [(name, value)].into_iter())?;
+        let overridden = self.overrides.iter().map(|change| {
+            let changed = setting::changed(&settings, change.values());
+            changed.map(Switched::from)
+        });
         self.overridden = overridden.collect::<Result<_, _>>()?;
-        self.settings = settings;
+        self.settings = settings.into();
         Ok(())
     }
 
@@ -376,7 +391,7 @@ impl<S: RuleKind> Rule for ConfiguredRule<S> {
 
     fn add_override(&mut self, scope: Scope, changes: &[(&str, Value)]) -> Result<(), WrongValue> {
         let given = || changes.iter().map(|(name, value)| (*name, value));
-        let settings = setting::changed(&self.settings, given())?;
+        let settings = setting::changed(self.settings(), given())?;
         // As they are written again.
         let mut values = setting::values(&settings);
         values.retain(|(name, _)| given().any(|(given, _)| given == *name));
@@ -384,7 +399,7 @@ impl<S: RuleKind> Rule for ConfiguredRule<S> {
             scope,
             changes: values,
         });
-        self.overridden.push(settings);
+        self.overridden.push(settings.into());
         Ok(())
     }
 
@@ -394,12 +409,12 @@ impl<S: RuleKind> Rule for ConfiguredRule<S> {
 
     fn contradiction(&self) -> Option<String> {
         let mut all = [&self.settings].into_iter().chain(&self.overridden);
-        all.find_map(S::contradiction)
+        all.find_map(|it| it.settings.contradiction())
     }
 
     fn remarks(&self) -> Vec<Option<String>> {
         let all = [&self.settings].into_iter().chain(&self.overridden);
-        all.map(S::remark).collect()
+        all.map(|it| it.settings.remark()).collect()
     }
 
     fn is_run(&self) -> bool {
@@ -407,7 +422,7 @@ impl<S: RuleKind> Rule for ConfiguredRule<S> {
             let mut values = change.values();
             values.any(|value| value == ("enabled", &Value::Boolean(true)))
         };
-        self.settings.is_enabled() || self.overrides.iter().any(switches_on)
+        self.settings.is_enabled || self.overrides.iter().any(switches_on)
     }
 
     fn named(&self, name: Arc<str>, scope: Scope) -> Box<dyn Rule> {

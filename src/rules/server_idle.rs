@@ -63,10 +63,6 @@ impl RuleKind for ServerIdleSettings {
         "an inference server holds memory on a GPU and has not used it for the duration";
     type Evidence = IdleEvidence;
 
-    fn is_enabled(&self) -> bool {
-        self.enabled
-    }
-
     fn process(
         rule: &ConfiguredRule<Self>,
         seen: RuleInput<'_>,

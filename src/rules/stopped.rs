@@ -75,10 +75,6 @@ impl RuleKind for StoppedSettings {
         "a process that holds memory on a GPU has been stopped by a signal or a terminal";
     type Evidence = StoppedEvidence;
 
-    fn is_enabled(&self) -> bool {
-        self.enabled
-    }
-
     fn process(
         rule: &ConfiguredRule<Self>,
         seen: RuleInput<'_>,

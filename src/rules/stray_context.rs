@@ -74,10 +74,6 @@ impl RuleKind for StrayContextSettings {
         "a process holds a small context on a GPU that it does not use while it works on another";
     type Evidence = StrayContextEvidence;
 
-    fn is_enabled(&self) -> bool {
-        self.enabled
-    }
-
     fn process(
         rule: &ConfiguredRule<Self>,
         seen: RuleInput<'_>,

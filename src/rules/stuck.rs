@@ -69,10 +69,6 @@ impl RuleKind for StuckSettings {
         "a process that holds memory on a GPU has been in uninterruptible sleep for the duration";
     type Evidence = StuckEvidence;
 
-    fn is_enabled(&self) -> bool {
-        self.enabled
-    }
-
     fn process(
         rule: &ConfiguredRule<Self>,
         seen: RuleInput<'_>,

@@ -121,10 +121,6 @@ impl RuleKind for UnattributedSettings {
         "a GPU has memory in use that no process listed on it accounts for";
     type Evidence = UnattributedEvidence;
 
-    fn is_enabled(&self) -> bool {
-        self.enabled
-    }
-
     fn gpu(
         rule: &ConfiguredRule<Self>,
         seen: RuleInput<'_>,

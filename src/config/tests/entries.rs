@@ -359,10 +359,6 @@ impl RuleKind for Band {
     const MEANING: &'static str = "a GPU has little memory left";
     type Evidence = PressureEvidence;
 
-    fn is_enabled(&self) -> bool {
-        self.enabled
-    }
-
     fn contradiction(&self) -> Option<String> {
         (self.low.0 >= self.high.0)
             .then(|| "low is not below high; make high the larger".to_owned())
