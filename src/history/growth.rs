@@ -49,15 +49,17 @@
 mod band;
 mod grain;
 mod halt;
+mod outline;
 mod slowing;
+mod steady;
 mod steps;
 mod window;
 
 use crate::model::Time;
 use grain::Grain;
-use halt::Pace;
+use outline::{Bucket, Outline};
 pub use slowing::Outlook;
-use window::{FIRE, Floor, KEEP, View};
+use steady::Steady;
 
 /// Bytes are kept in units of 64 KiB: 256 TiB fit into 32 bits.
 const UNIT: u64 = 1 << 16;
@@ -143,42 +145,6 @@ pub enum Verdict {
     Not,
 }
 
-/// What was held in a stretch of time, up to where the next begins.
-#[derive(Clone, Copy, Debug)]
-struct Bucket {
-    /// Seconds since the first sample of all.
-    start: u32,
-    low: u32,
-    high: u32,
-    /// The most that had been held for [`band::BAND_SECONDS`] at some time in it, once it is closed.
-    held: u32,
-    samples: u32,
-}
-
-impl Bucket {
-    /// Time in which nothing was seen.
-    fn hole(start: u32) -> Self {
-        Self {
-            start,
-            low: u32::MAX,
-            high: 0,
-            held: 0,
-            samples: 0,
-        }
-    }
-
-    fn is_hole(&self) -> bool {
-        self.samples == 0
-    }
-
-    fn take_in(&mut self, other: &Self) {
-        self.low = self.low.min(other.low);
-        self.high = self.high.max(other.high);
-        self.held = self.held.max(other.held);
-        self.samples = self.samples.saturating_add(other.samples);
-    }
-}
-
 /// Outline and judgement of a row's memory over time.
 #[derive(Clone, Debug, Default)]
 pub struct Growth {
@@ -187,35 +153,6 @@ pub struct Growth {
     /// Everything, as long as it stands still.
     still: Option<Bucket>,
     moved: Option<Box<Outline>>,
-}
-
-#[derive(Clone, Debug)]
-struct Outline {
-    buckets: Vec<Bucket>,
-    /// When it is judged next.
-    judge_at: u32,
-    /// Since when some window passes.
-    passes_since: Option<u32>,
-    steady: Option<Steady>,
-    /// Growth that is not steady, and becomes slower.
-    slowing: Option<(Trend, Outlook)>,
-    /// When growth ended, and at what height.
-    ended: Option<(u32, u32)>,
-    first: Time,
-    now: u32,
-    grain: Grain,
-}
-
-/// Steady growth, as last judged.
-#[derive(Clone, Copy, Debug)]
-struct Steady {
-    since: u32,
-    /// When it last passed.
-    held_at: u32,
-    trend: Trend,
-    pace: Pace,
-    /// Less than this, and what it grew by has come back.
-    came_back_below: u32,
 }
 
 impl Growth {
@@ -324,275 +261,8 @@ impl Growth {
     }
 }
 
-fn units(bytes: f64) -> f64 {
-    bytes / UNIT as f64
-}
-
 fn seconds(time: Time, first: Time) -> u32 {
     u32::try_from((time - first) / 1000).unwrap_or(u32::MAX)
-}
-
-impl Outline {
-    fn has_risen(&self) -> bool {
-        let floor = Floor::of(&self.buckets);
-        floor.last() - floor.at(0) >= LEAST_RISE
-    }
-
-    fn observe(&mut self, sample: Bucket, hole: Option<u32>) {
-        self.now = sample.start;
-        if hole.is_some() {
-            self.grain.interrupt();
-        }
-        self.grain.observe(sample.low);
-        let is_closed = if let Some(since) = hole {
-            self.push(Bucket::hole(since));
-            self.push(sample);
-            true
-        } else {
-            match self.buckets.last_mut() {
-                // A plateau is one bucket, however long.
-                Some(last)
-                    if sample.start - last.start < BUCKET_SECONDS
-                        || (last.low == sample.low && last.high == sample.low) =>
-                {
-                    last.take_in(&sample);
-                    false
-                }
-                _ => {
-                    self.push(sample);
-                    true
-                }
-            }
-        };
-        if let Some(steady) = self.steady
-            && sample.low < steady.came_back_below
-        {
-            self.end(self.now);
-        }
-        // On a plateau growth can cease, and cannot begin, once it is sure that it is one.
-        let is_watched = self.steady.is_some() || self.slowing.is_some() || self.is_young_plateau();
-        if is_closed || (is_watched && self.now >= self.judge_at) {
-            self.judge_at = self.now.saturating_add(BUCKET_SECONDS);
-            self.judge();
-        }
-    }
-
-    /// Whether the last rise may yet prove to be a peak.
-    fn is_young_plateau(&self) -> bool {
-        let last = self.buckets.last();
-        last.is_some_and(|last| self.now - last.start <= YOUNG_SECONDS)
-    }
-
-    fn push(&mut self, bucket: Bucket) {
-        self.note_held(bucket.start);
-        if self.buckets.len() >= MOST_BUCKETS {
-            self.merge();
-        }
-        if self.buckets.len() == self.buckets.capacity() {
-            let more = (self.buckets.len() * 2).clamp(8, MOST_BUCKETS) - self.buckets.len();
-            self.buckets.reserve_exact(more);
-        }
-        self.buckets.push(bucket);
-    }
-
-    /// Merges the two neighbours whose union is the narrowest for its age.
-    fn merge(&mut self) {
-        let width_for_age = |at: usize| {
-            let pair = &self.buckets[at..];
-            let end = pair.get(2).map_or(self.now, |next| next.start);
-            let age = f64::from(self.now - pair[0].start) + f64::from(BUCKET_SECONDS);
-            let penalty = if pair[0].is_hole() == pair[1].is_hole() {
-                1.0
-            } else {
-                1e6
-            };
-            f64::from(end - pair[0].start) / age * penalty
-        };
-        let narrowest = (0..self.buckets.len().saturating_sub(1))
-            .min_by(|a, b| width_for_age(*a).total_cmp(&width_for_age(*b)));
-        if let Some(at) = narrowest {
-            let next = self.buckets.remove(at + 1);
-            self.buckets[at].take_in(&next);
-        }
-    }
-
-    fn judge(&mut self) {
-        match self.passing().or_else(|| self.in_large_steps()) {
-            None => {
-                self.passes_since = None;
-                self.steady = self.steady.filter(|steady| self.may_last(steady));
-            }
-            Some(passing) => {
-                let passes_since = *self.passes_since.get_or_insert(self.now);
-                if let Some(steady) = &mut self.steady {
-                    steady.held_at = self.now;
-                    if !steady.pace.has_stopped() {
-                        steady.trend = passing.trend;
-                    }
-                } else if self.now - passes_since >= passing.probation {
-                    let steady = Steady {
-                        since: passing.since,
-                        held_at: self.now,
-                        trend: passing.trend,
-                        pace: Pace::of(self, passing.since, units(passing.trend.bytes_per_second)),
-                        came_back_below: 0,
-                    };
-                    // A window may still be full of growth that is over.
-                    if !steady.pace.has_stopped() {
-                        self.steady = Some(steady);
-                    }
-                }
-            }
-        }
-        self.follow();
-        self.slowing = match self.steady {
-            Some(_) => None,
-            None => slowing::of(self),
-        };
-    }
-
-    /// Looks whether what grows steadily goes on.
-    fn follow(&mut self) {
-        let Some(mut steady) = self.steady else {
-            return;
-        };
-        let grown = units(steady.trend.grown_bytes as f64);
-        steady
-            .pace
-            .follow(self, units(steady.trend.bytes_per_second));
-        steady.came_back_below = steady.pace.came_back_below(grown);
-        let rose_at = steady.pace.either.last;
-        let trend = &mut steady.trend;
-        trend.rising_seconds = f64::from(rose_at.saturating_sub(steady.since));
-        trend.quiet_seconds = f64::from(self.now.saturating_sub(rose_at));
-        trend.longest_pause_seconds = f64::from(steady.pace.longest_pause());
-        self.steady = Some(steady);
-        if steady.pace.is_history(self.now) {
-            self.end(rose_at);
-        }
-    }
-
-    /// Growth that has ended is over: what it came to proves nothing any more.
-    fn end(&mut self, at: u32) {
-        if let Some(steady) = self.steady.take() {
-            self.ended = Some((at, steady.pace.height()));
-            self.passes_since = None;
-        }
-    }
-
-    /// Large steps far apart, which no window is full of yet.
-    fn in_large_steps(&self) -> Option<Passing> {
-        let floor = Floor::of(&self.buckets);
-        if floor.last() - floor.at(0) < LEAST_RISE {
-            return None;
-        }
-        let view = View {
-            outline: self,
-            floor: &floor,
-        };
-        let window = steps::large(&view, self.now.saturating_sub(LONGEST_SECONDS))?;
-        if self
-            .ended
-            .is_some_and(|(at, height)| window.start < at && floor.last() <= height)
-        {
-            return None;
-        }
-        let since = self.steady.map_or(window.start, |steady| steady.since);
-        let mut trend = view.trend(since, &window);
-        // A jump counts for little elsewhere; here the jumps are what grows.
-        let counted = view.risen(since);
-        let span = f64::from(self.now - since);
-        let a_second = counted / span * UNIT as f64;
-        trend.grown_bytes = counted as u64 * UNIT;
-        trend.bytes_per_second = a_second;
-        trend.bytes_per_second_low = a_second / 1.5;
-        trend.bytes_per_second_high = a_second * 1.5;
-        Some(Passing {
-            since,
-            trend,
-            probation: 0,
-        })
-    }
-
-    /// The longest window that passes.
-    fn passing(&self) -> Option<Passing> {
-        let floor = Floor::of(&self.buckets);
-        if floor.last() - floor.at(0) < LEAST_RISE || self.now < SHORTEST_SECONDS {
-            return None;
-        }
-        let view = View {
-            outline: self,
-            floor: &floor,
-        };
-        let gates = if self.steady.is_some() { &KEEP } else { &FIRE };
-        let mut length = self.now.min(LONGEST_SECONDS);
-        // What grew before is no news, and what it gave back it may take again.
-        if let Some((at, height)) = self.ended
-            && floor.last() <= height
-        {
-            length = length.min(self.now - at);
-            if length < SHORTEST_SECONDS {
-                return None;
-            }
-        }
-        let window = loop {
-            if let Some(window) = view.judge(self.now - length, gates)
-                && window.counted >= f64::from(self.grain.mean())
-            {
-                break window;
-            }
-            length = length / 9 * 8;
-            if length < SHORTEST_SECONDS {
-                return None;
-            }
-        };
-        let since = match self.steady {
-            Some(steady) => steady.since,
-            None => view.beginning(&window),
-        };
-        let trend = view.trend(since, &window);
-        if view.slows(since, window.end, &gates.slower) {
-            return None;
-        }
-        let mean = trend.grown_bytes as f64 / trend.span_seconds.max(1.0);
-        (trend.bytes_per_second >= gates.slowed * mean).then(|| Passing {
-            since,
-            trend,
-            probation: if view.is_restless(&window) {
-                (window.end - window.start) / 12
-            } else {
-                0
-            },
-        })
-    }
-
-    /// Whether growth that does not pass just now is still called so: a peak or a pause ends nothing, and
-    /// giving back half of it does.
-    fn may_last(&self, steady: &Steady) -> bool {
-        let grace = ((self.now - steady.since) / 12).clamp(120, 600);
-        let since = self
-            .buckets
-            .partition_point(|bucket| bucket.start <= steady.since)
-            .saturating_sub(1);
-        let floor = Floor::of(&self.buckets);
-        let kept = u64::from(floor.last() - floor.at(since)) * UNIT;
-        let view = View {
-            outline: self,
-            floor: &floor,
-        };
-        self.now - steady.held_at <= grace
-            && kept * 2 >= steady.trend.grown_bytes
-            && !view.slows(steady.since, steady.pace.either.last, &KEEP.slower)
-    }
-}
-
-/// Growth that passes just now.
-struct Passing {
-    since: u32,
-    trend: Trend,
-    /// For how many seconds it has to pass: what jumps up and down looks like growth now and then, and
-    /// not for long.
-    probation: u32,
 }
 
 #[cfg(test)]

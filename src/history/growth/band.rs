@@ -1,8 +1,8 @@
 //! Whether growth leaves the band that memory moved in before: what only comes back to where it was takes
 //! nothing anew, and neither does what wanders up as far as it wandered before.
 
-use super::Outline;
 use super::halt::{HELD_SECONDS, held_at};
+use super::outline::Outline;
 use super::window::{SLOTS, View};
 
 /// Of its growth in a third of the window, so much has to be above all that was held before.

@@ -5,7 +5,8 @@
 //! some minutes: peaks come and go, and what is below them tells. What moves within a band that was filled
 //! before does not rise. How long growth may pause without having stopped is told by its own pauses.
 
-use super::{Bucket, Outline, UNIT};
+use super::UNIT;
+use super::outline::{Bucket, Outline};
 
 /// Growth that never paused has stopped after five minutes.
 pub(super) const QUIET_SECONDS: u32 = 300;

@@ -6,8 +6,9 @@
 
 use std::sync::LazyLock;
 
+use super::outline::Outline;
 use super::window::{Floor, View, Window};
-use super::{LEAST_RISE, Outline, Trend, UNIT};
+use super::{LEAST_RISE, Trend, UNIT};
 
 /// Growth is cut into as many parts.
 const PARTS: usize = 12;

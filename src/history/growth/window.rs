@@ -6,9 +6,10 @@
 use std::ops::RangeInclusive;
 
 use super::BUCKET_SECONDS;
+use super::outline::{Bucket, Outline};
 use super::slowing::Slower;
 use super::steps::Steps;
-use super::{Bucket, LEAST_RISE, MOST_BUCKETS, Outline, SHORTEST_SECONDS, Trend, UNIT};
+use super::{LEAST_RISE, MOST_BUCKETS, SHORTEST_SECONDS, Trend, UNIT};
 
 /// Of all growth that counts, one slot may be no more than one part in so many.
 const LEAST_STEPS: f64 = 4.0;

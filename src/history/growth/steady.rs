@@ -1,0 +1,204 @@
+//! Whether growth is steady, as a row is watched: when it is found, how it is followed, and when it is over.
+//!
+//! What makes a window of growth steady is in [`super::window`], what ends it in [`super::halt`].
+
+use super::halt::Pace;
+use super::outline::Outline;
+use super::window::{FIRE, Floor, KEEP, View};
+use super::{LEAST_RISE, LONGEST_SECONDS, SHORTEST_SECONDS, Trend, UNIT, slowing, steps};
+
+/// Steady growth, as last judged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Steady {
+    pub(super) since: u32,
+    /// When it last passed.
+    pub(super) held_at: u32,
+    pub(super) trend: Trend,
+    pub(super) pace: Pace,
+    /// Less than this, and what it grew by has come back.
+    pub(super) came_back_below: u32,
+}
+
+/// Growth that passes just now.
+struct Passing {
+    since: u32,
+    trend: Trend,
+    /// For how many seconds it has to pass: what jumps up and down looks like growth now and then, and
+    /// not for long.
+    probation: u32,
+}
+
+fn units(bytes: f64) -> f64 {
+    bytes / UNIT as f64
+}
+
+impl Outline {
+    pub(super) fn judge(&mut self) {
+        match self.passing().or_else(|| self.in_large_steps()) {
+            None => {
+                self.passes_since = None;
+                self.steady = self.steady.filter(|steady| self.may_last(steady));
+            }
+            Some(passing) => {
+                let passes_since = *self.passes_since.get_or_insert(self.now);
+                if let Some(steady) = &mut self.steady {
+                    steady.held_at = self.now;
+                    if !steady.pace.has_stopped() {
+                        steady.trend = passing.trend;
+                    }
+                } else if self.now - passes_since >= passing.probation {
+                    let steady = Steady {
+                        since: passing.since,
+                        held_at: self.now,
+                        trend: passing.trend,
+                        pace: Pace::of(self, passing.since, units(passing.trend.bytes_per_second)),
+                        came_back_below: 0,
+                    };
+                    // A window may still be full of growth that is over.
+                    if !steady.pace.has_stopped() {
+                        self.steady = Some(steady);
+                    }
+                }
+            }
+        }
+        self.follow();
+        self.slowing = match self.steady {
+            Some(_) => None,
+            None => slowing::of(self),
+        };
+    }
+
+    /// Looks whether what grows steadily goes on.
+    fn follow(&mut self) {
+        let Some(mut steady) = self.steady else {
+            return;
+        };
+        let grown = units(steady.trend.grown_bytes as f64);
+        steady
+            .pace
+            .follow(self, units(steady.trend.bytes_per_second));
+        steady.came_back_below = steady.pace.came_back_below(grown);
+        let rose_at = steady.pace.either.last;
+        let trend = &mut steady.trend;
+        trend.rising_seconds = f64::from(rose_at.saturating_sub(steady.since));
+        trend.quiet_seconds = f64::from(self.now.saturating_sub(rose_at));
+        trend.longest_pause_seconds = f64::from(steady.pace.longest_pause());
+        self.steady = Some(steady);
+        if steady.pace.is_history(self.now) {
+            self.end(rose_at);
+        }
+    }
+
+    /// Growth that has ended is over: what it came to proves nothing any more.
+    pub(super) fn end(&mut self, at: u32) {
+        if let Some(steady) = self.steady.take() {
+            self.ended = Some((at, steady.pace.height()));
+            self.passes_since = None;
+        }
+    }
+
+    /// Large steps far apart, which no window is full of yet.
+    fn in_large_steps(&self) -> Option<Passing> {
+        let floor = Floor::of(&self.buckets);
+        if floor.last() - floor.at(0) < LEAST_RISE {
+            return None;
+        }
+        let view = View {
+            outline: self,
+            floor: &floor,
+        };
+        let window = steps::large(&view, self.now.saturating_sub(LONGEST_SECONDS))?;
+        if self
+            .ended
+            .is_some_and(|(at, height)| window.start < at && floor.last() <= height)
+        {
+            return None;
+        }
+        let since = self.steady.map_or(window.start, |steady| steady.since);
+        let mut trend = view.trend(since, &window);
+        // A jump counts for little elsewhere; here the jumps are what grows.
+        let counted = view.risen(since);
+        let span = f64::from(self.now - since);
+        let a_second = counted / span * UNIT as f64;
+        trend.grown_bytes = counted as u64 * UNIT;
+        trend.bytes_per_second = a_second;
+        trend.bytes_per_second_low = a_second / 1.5;
+        trend.bytes_per_second_high = a_second * 1.5;
+        Some(Passing {
+            since,
+            trend,
+            probation: 0,
+        })
+    }
+
+    /// The longest window that passes.
+    fn passing(&self) -> Option<Passing> {
+        let floor = Floor::of(&self.buckets);
+        if floor.last() - floor.at(0) < LEAST_RISE || self.now < SHORTEST_SECONDS {
+            return None;
+        }
+        let view = View {
+            outline: self,
+            floor: &floor,
+        };
+        let gates = if self.steady.is_some() { &KEEP } else { &FIRE };
+        let mut length = self.now.min(LONGEST_SECONDS);
+        // What grew before is no news, and what it gave back it may take again.
+        if let Some((at, height)) = self.ended
+            && floor.last() <= height
+        {
+            length = length.min(self.now - at);
+            if length < SHORTEST_SECONDS {
+                return None;
+            }
+        }
+        let window = loop {
+            if let Some(window) = view.judge(self.now - length, gates)
+                && window.counted >= f64::from(self.grain.mean())
+            {
+                break window;
+            }
+            length = length / 9 * 8;
+            if length < SHORTEST_SECONDS {
+                return None;
+            }
+        };
+        let since = match self.steady {
+            Some(steady) => steady.since,
+            None => view.beginning(&window),
+        };
+        let trend = view.trend(since, &window);
+        if view.slows(since, window.end, &gates.slower) {
+            return None;
+        }
+        let mean = trend.grown_bytes as f64 / trend.span_seconds.max(1.0);
+        (trend.bytes_per_second >= gates.slowed * mean).then(|| Passing {
+            since,
+            trend,
+            probation: if view.is_restless(&window) {
+                (window.end - window.start) / 12
+            } else {
+                0
+            },
+        })
+    }
+
+    /// Whether growth that does not pass just now is still called so: a peak or a pause ends nothing, and
+    /// giving back half of it does.
+    fn may_last(&self, steady: &Steady) -> bool {
+        let grace = ((self.now - steady.since) / 12).clamp(120, 600);
+        let since = self
+            .buckets
+            .partition_point(|bucket| bucket.start <= steady.since)
+            .saturating_sub(1);
+        let floor = Floor::of(&self.buckets);
+        let kept = u64::from(floor.last() - floor.at(since)) * UNIT;
+        let view = View {
+            outline: self,
+            floor: &floor,
+        };
+        self.now - steady.held_at <= grace
+            && kept * 2 >= steady.trend.grown_bytes
+            && !view.slows(steady.since, steady.pace.either.last, &KEEP.slower)
+    }
+}
