@@ -24,9 +24,11 @@
 //! - no band that fills: it comes to more than was held for minutes before, and what goes up and down comes to
 //!   higher peaks, or is held higher; nor does it stray from a line as what comes and goes does (`band`).
 //!
-//! Growth once found is followed (`halt`). It stays found through a peak of some minutes and through pauses
-//! like those before, has stopped after five minutes (or longer than it ever paused) without a rise, and ends
-//! when its last third lags, or a tenth of it is given back and more than ever before. What goes down from
+//! Growth once found is followed (`steady`, `halt`). It stays found through a peak of some minutes and through
+//! pauses like those before, and has stopped after five minutes (or longer than it ever paused) without a rise, or
+//! where what goes up and down stays where it was. That takes back the forecast, not the finding: what goes on
+//! before it paused for several times as long as ever is the same growth. It ends when its last third lags, when a
+//! tenth of it is given back of what hardly ever came down, and when it has stopped for long. What goes down from
 //! bucket to bucket nearly as much as up has to pass for a twelfth of the window before it is found.
 //!
 //! Why not a line: on 300 curves each of 19 leaking and 18 healthy families (loads, fills, sawtooths,

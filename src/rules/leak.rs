@@ -6,7 +6,8 @@
 //!
 //! A forecast is as good as what follows. Where nothing has risen for five minutes, or for as long as it
 //! gave the GPU, it is withdrawn, and with it the severity: that the process stopped growing is said for a
-//! while, and is no accusation.
+//! while, and is no accusation. Growth that comes with requests and goes on by then has only paused, and is the
+//! same finding.
 //!
 //! Growth that becomes ever slower, as √t does, is no leak either. Where each curve that fits it fills the GPU
 //! within a day, it is said that it may (info).
@@ -38,6 +39,8 @@ use crate::units::{Bytes, MIB, Span};
 const PINNED_SHARE: f64 = 0.05;
 /// Sooner than this a forecast is not refuted: samples are that far apart.
 const SHORTEST_REFUTATION_SECONDS: f64 = 60.0;
+/// Growth that never paused for as long may not be pausing now.
+const LEAST_PAUSE_SECONDS: f64 = 120.0;
 /// A forecast beyond this is a number without a meaning.
 const LONGEST_FORECAST_SECONDS: f64 = 30.0 * 86_400.0;
 
@@ -477,8 +480,14 @@ fn message(process: &Process, first: &LeakOn, leaks: &[LeakOn], seconds: f64) ->
     };
     let trend = &first.trend;
     if first.has_stopped {
+        let pauses = if trend.longest_pause_seconds >= LEAST_PAUSE_SECONDS {
+            let longest = Span::from_seconds(trend.longest_pause_seconds);
+            format!(", with pauses of up to {longest}")
+        } else {
+            String::new()
+        };
         return format!(
-            "{} ({}) stopped growing {} ago on GPU {}{others}: it had grown by {} in {}",
+            "{} ({}) stopped growing {} ago on GPU {}{others}: it had grown by {} in {}{pauses}",
             subject::name(process),
             process.pid,
             Span::from_seconds(trend.quiet_seconds),

@@ -10,16 +10,24 @@ use super::outline::{Bucket, Outline};
 
 /// Growth that never paused has stopped after five minutes.
 pub(super) const QUIET_SECONDS: u32 = 300;
-/// What stopped is worth a word for a while, and for longer than it might only pause.
+/// What stopped is worth a word for a while,
 const WORTH_A_WORD_SECONDS: u32 = 900;
+/// and for so many times as long as it might only pause: what goes on by then is the same growth,
+const WORTH_A_WORD: u32 = 5;
+/// but for no longer than this.
+const LONGEST_WORD_SECONDS: u32 = 2700;
 /// A pause may be so many times as long as the longest before.
 const PATIENCE: f64 = 1.5;
 /// A rise is no less than this share of what the rate would have brought meanwhile,
 const LEAST_SHARE: f64 = 0.15;
 /// where it had stopped this one,
 const LEAST_SHARE_ANEW: f64 = 0.6;
+/// in so many seconds at most,
+const MOST_SECONDS_ANEW: u32 = 600;
 /// and in any case 1 MiB.
 const LEAST_UNITS: f64 = (1 << 20) as f64 / UNIT as f64;
+/// A rise of what is held shows later than one of peaks by as much.
+const HELD_LATE_SECONDS: u32 = 90;
 /// Peaks shorter than this do not hide what is below them.
 pub(super) const HELD_SECONDS: u32 = 150;
 /// What is held rises as often as this where only peaks are above it.
@@ -30,26 +38,39 @@ const KEPT_SECONDS: u32 = 300;
 const STALL_SECONDS: u32 = 280;
 /// by this share of what the rate would have brought,
 const STALL_SHARE: f64 = 0.4;
+/// by this one where these are chance,
+const STALL_SHARE_OF_NOISE: f64 = 0.75;
+/// as where it goes down so often in that time and the time before,
+const NOISE_FALLS: usize = 6;
 /// nor the mean of what is between them, which chance moves less, by this one,
-const STALL_SHARE_OF_MEAN: f64 = 0.3;
+const STALL_SHARE_OF_MEAN: f64 = 0.25;
 /// and goes down by this share of what it goes up by.
 const RESTLESS_SHARE: f64 = 0.3;
 /// Growth has ended when this share of it came back,
 const CAME_BACK: f64 = 0.1;
-/// and more than ever before in it, by so many times.
-const MORE_THAN_EVER: f64 = 1.25;
+/// and more than ever before in it, by so many times;
+const MORE_THAN_EVER: f64 = 2.0;
+/// by only so many where it stays below that for a while: each fall of what goes up and down may be the deepest.
+const MORE_THAN_EVER_FOR_LONG: f64 = 1.25;
+/// That is for as long.
+pub(super) const CAME_BACK_SECONDS: u32 = 150;
+/// What never came down by this share before is given back for good.
+const CALM_SHARE: f64 = 0.025;
 
 /// When something rose, and how long it pauses between.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rises {
     pub(super) last: u32,
     longest_pause: u32,
+    /// How long it may pause for all that is known: longer where it was called stopped, and was not.
+    accepted_pause: u32,
 }
 
 impl Rises {
     fn rise(&mut self, bucket: &Bucket, end: u32) {
         let pause = bucket.start.saturating_sub(self.last);
         self.longest_pause = self.longest_pause.max(pause);
+        self.accepted_pause = self.accepted_pause.max(pause);
         // A plateau rose at its start, anything else perhaps up to its end.
         self.last = if bucket.low == bucket.high {
             bucket.start
@@ -58,10 +79,14 @@ impl Rises {
         };
     }
 
+    /// How long it may pause, for how it did.
+    fn usual(&self) -> u32 {
+        (PATIENCE * f64::from(self.accepted_pause) + 60.0) as u32
+    }
+
     /// How long it may pause.
     fn patience(&self) -> u32 {
-        let pauses = PATIENCE * f64::from(self.longest_pause) + 60.0;
-        QUIET_SECONDS.max(pauses as u32)
+        QUIET_SECONDS.max(self.usual())
     }
 }
 
@@ -87,8 +112,17 @@ pub(super) struct Pace {
     /// Since when it grows, and over how long it may stall without having stopped.
     since: u32,
     stall_seconds: u32,
-    /// Since when it has been called stopped.
-    stopped_at: Option<u32>,
+    /// Where it is called stopped.
+    stopped: Option<Stop>,
+}
+
+/// A stop of growth.
+#[derive(Clone, Copy, Debug)]
+struct Stop {
+    /// When it was called so.
+    at: u32,
+    /// When something rose last, but for chance.
+    rose_at: u32,
 }
 
 impl Pace {
@@ -103,6 +137,7 @@ impl Pace {
         let none = Rises {
             last: since,
             longest_pause: 0,
+            accepted_pause: 0,
         };
         let mut pace = Self {
             at: since,
@@ -116,14 +151,14 @@ impl Pace {
             falls: (0, 0),
             since,
             stall_seconds: STALL_SECONDS,
-            stopped_at: None,
+            stopped: None,
         };
-        pace.follow(outline, rate);
+        pace.follow(outline, rate, true);
         pace
     }
 
-    /// Takes in what came since.
-    pub(super) fn follow(&mut self, outline: &Outline, rate: f64) {
+    /// Takes in what came since; `passes` where a window of it does just now, without which nothing begins anew.
+    pub(super) fn follow(&mut self, outline: &Outline, rate: f64, passes: bool) {
         let end_of = |at: usize| {
             let next = outline.buckets.get(at + 1);
             next.map_or(outline.now, |next| next.start)
@@ -133,10 +168,10 @@ impl Pace {
             .rev()
             .take_while(|at| end_of(*at) > self.at)
             .last();
-        let share = if self.stopped_at.is_some() {
-            LEAST_SHARE_ANEW
-        } else {
-            LEAST_SHARE
+        let (share, most) = match self.stopped {
+            // What was missed in a long pause need not be made up for.
+            Some(_) => (LEAST_SHARE_ANEW, MOST_SECONDS_ANEW),
+            None => (LEAST_SHARE, u32::MAX),
         };
         for at in first.unwrap_or(buckets)..buckets {
             let (bucket, end) = (&outline.buckets[at], end_of(at));
@@ -153,7 +188,7 @@ impl Pace {
             let fall = |from: u32, deepest: u32| deepest.max(from.saturating_sub(bucket.low));
             self.falls = (fall(self.high, self.falls.0), fall(self.kept, self.falls.1));
             let least = |since: u32| {
-                let meanwhile = f64::from(end.saturating_sub(since));
+                let meanwhile = f64::from(end.saturating_sub(since).min(most));
                 LEAST_UNITS.max(share * rate * meanwhile)
             };
             let either = (self.high - self.before.0).max(self.held - self.before.1);
@@ -167,28 +202,50 @@ impl Pace {
             }
         }
         self.at = outline.now;
-        let is_still = self.is_still(self.at) || self.stalls(outline, rate);
-        if !is_still && self.stopped_at.is_some() {
+        let rose_at = self.either.last.min(self.at);
+        let stopped = if self.is_still(self.at) {
+            Some(rose_at)
+        } else if self.stalls(outline, rate) {
+            Some(rose_at.min(self.at.saturating_sub(self.stall_seconds)))
+        } else {
+            // Without a window that passes nothing begins anew.
+            self.stopped.filter(|_| !passes).map(|stop| stop.rose_at)
+        };
+        if stopped.is_none() && self.stopped.is_some() {
             // It only paused, and may do so again.
-            self.either.longest_pause *= 2;
-            self.held_alone.longest_pause *= 2;
-            self.stall_seconds += self.stall_seconds / 2;
+            self.either.accepted_pause += self.either.accepted_pause / 2;
+            self.held_alone.accepted_pause += self.held_alone.accepted_pause / 2;
+            self.stall_seconds += self.stall_seconds / 4;
         }
-        self.stopped_at = is_still.then(|| self.stopped_at.unwrap_or(self.at));
+        self.stopped = stopped.map(|rose_at| {
+            self.stopped.unwrap_or(Stop {
+                at: self.at,
+                rose_at,
+            })
+        });
     }
 
-    /// Below this, of so many units that it grew by enough has come back to end it.
-    pub(super) fn came_back_below(&self, grown: f64) -> u32 {
-        let below = |height: u32, deepest: u32| {
-            let may_go = (CAME_BACK * grown).max(MORE_THAN_EVER * f64::from(deepest));
-            height.saturating_sub(may_go as u32)
-        };
-        below(self.high, self.falls.0).max(below(self.kept, self.falls.1))
+    /// Below this, of so many units that it grew by enough has come back to end it: at once, or when it stays there.
+    pub(super) fn came_back_below(&self, grown: f64) -> [u32; 2] {
+        [MORE_THAN_EVER, MORE_THAN_EVER_FOR_LONG].map(|times| {
+            let below = |height: u32, deepest: u32| {
+                let deepest = f64::from(deepest);
+                let may_go = (CAME_BACK * grown + (times - MORE_THAN_EVER_FOR_LONG) * deepest)
+                    .max(times * deepest);
+                height.saturating_sub(may_go as u32)
+            };
+            below(self.high, self.falls.0).max(below(self.kept, self.falls.1))
+        })
     }
 
     /// What it has to exceed to grow anew.
     pub(super) fn height(&self) -> u32 {
         self.high
+    }
+
+    /// When something rose last; where it goes up and down after it stopped, that which did not by chance.
+    pub(super) fn rose_at(&self) -> u32 {
+        self.stopped.map_or(self.either.last, |stop| stop.rose_at)
     }
 
     /// The longest time between two rises.
@@ -199,24 +256,25 @@ impl Pace {
     /// What tells of the growth. Where what is held pauses longer than peaks last, it tells no more than the
     /// highest does.
     fn telling(&self) -> impl Iterator<Item = Rises> {
-        let held = Some(self.held_alone).filter(|held| held.longest_pause <= TELLING_PAUSE);
+        let held = Some(self.held_alone).filter(|held| held.accepted_pause <= TELLING_PAUSE);
         std::iter::once(self.either).chain(held)
     }
 
     /// Whether nothing has risen for too long to be a pause; then it goes on only when all rise again.
     fn is_still(&self, now: u32) -> bool {
-        match self.stopped_at {
-            Some(stopped_at) => self.telling().any(|rises| rises.last <= stopped_at),
+        match self.stopped {
+            Some(stop) => self.telling().any(|rises| rises.last <= stop.at),
             None => self
                 .telling()
-                .any(|rises| now.saturating_sub(rises.last) >= rises.patience()),
+                .zip([0, HELD_LATE_SECONDS])
+                .any(|(rises, late)| now.saturating_sub(rises.last) >= rises.patience() + late),
         }
     }
 
     /// Whether what goes up and down does so where it did before: peaks of teeth and noise exceed others by chance
     /// long after growth has stopped.
     fn stalls(&self, outline: &Outline, rate: f64) -> bool {
-        let pauses = [self.either, self.held_alone].map(|rises| rises.longest_pause);
+        let pauses = [self.either, self.held_alone].map(|rises| rises.accepted_pause);
         let span = self.stall_seconds.max(pauses[0].min(pauses[1]) / 4 * 5);
         let now = outline.now;
         let (Some(middle), Some(from)) = (
@@ -231,7 +289,7 @@ impl Pace {
         let (mut lows, mut highs) = ([u32::MAX; 2], [0; 2]);
         // Sum and count of the middles between low and high.
         let mut middles = [(0.0, 0.0); 2];
-        let (mut up, mut down, mut before) = (0, 0, None);
+        let (mut up, mut down, mut falls, mut before) = (0, 0, 0, None);
         let mut end = now;
         for bucket in outline.buckets.iter().rev() {
             if end <= from {
@@ -242,6 +300,7 @@ impl Pace {
                 let after = before.replace(bucket.low).unwrap_or(bucket.low);
                 up += after.saturating_sub(bucket.low);
                 down += bucket.low.saturating_sub(after);
+                falls += usize::from(after < bucket.low);
                 for (part, is_in) in [bucket.start < middle, end > middle]
                     .into_iter()
                     .enumerate()
@@ -258,7 +317,12 @@ impl Pace {
             end = bucket.start;
         }
         let expected = rate * f64::from(span);
-        let least = STALL_SHARE * expected;
+        let least = expected
+            * if falls >= NOISE_FALLS {
+                STALL_SHARE_OF_NOISE
+            } else {
+                STALL_SHARE
+            };
         let [before, lately] = middles.map(|(sum, count)| sum / f64::max(count, 1.0));
         let is_above = |of: [u32; 2]| f64::from(of[1]) - f64::from(of[0]) >= least;
         !lows.contains(&u32::MAX)
@@ -268,15 +332,27 @@ impl Pace {
             && lately - before < STALL_SHARE_OF_MEAN * expected
     }
 
+    /// Whether hardly anything of so many units ever came back.
+    pub(super) fn is_calm(&self, grown: f64) -> bool {
+        f64::from(self.falls.0) < CALM_SHARE * grown
+    }
+
+    /// Calls it stopped, until all rises again.
+    pub(super) fn stop(&mut self, now: u32) {
+        let rose_at = self.either.last.min(now);
+        self.stopped.get_or_insert(Stop { at: now, rose_at });
+    }
+
     pub(super) fn has_stopped(&self) -> bool {
-        self.stopped_at.is_some()
+        self.stopped.is_some()
     }
 
     /// Whether it stopped so long ago that there is no more to say.
     pub(super) fn is_history(&self, now: u32) -> bool {
         self.telling().any(|rises| {
-            let quiet = now.saturating_sub(rises.last);
-            quiet >= WORTH_A_WORD_SECONDS.max(rises.patience().saturating_mul(2))
+            let word = WORTH_A_WORD * rises.usual();
+            let word = word.clamp(WORTH_A_WORD_SECONDS, LONGEST_WORD_SECONDS);
+            now.saturating_sub(rises.last) >= word.max(rises.patience())
         })
     }
 }

@@ -92,11 +92,7 @@ impl Outline {
                 }
             }
         };
-        if let Some(steady) = self.steady
-            && sample.low < steady.came_back_below
-        {
-            self.end(self.now);
-        }
+        self.look_back(&sample);
         // On a plateau growth can cease, and cannot begin, once it is sure that it is one.
         let is_watched = self.steady.is_some() || self.slowing.is_some() || self.is_young_plateau();
         if is_closed || (is_watched && self.now >= self.judge_at) {

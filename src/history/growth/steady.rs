@@ -2,10 +2,15 @@
 //!
 //! What makes a window of growth steady is in [`super::window`], what ends it in [`super::halt`].
 
-use super::halt::Pace;
-use super::outline::Outline;
-use super::window::{FIRE, Floor, KEEP, View};
+use super::halt::{CAME_BACK_SECONDS, Pace};
+use super::outline::{Bucket, Outline};
+use super::window::{EVEN, FIRE, Floor, KEEP, View};
 use super::{LEAST_RISE, LONGEST_SECONDS, SHORTEST_SECONDS, Trend, UNIT, slowing, steps};
+
+/// Growth that becomes slower does so for as long,
+const SLOW_FOR_SECONDS: u32 = 90;
+/// and where it rises by chance for as long as this.
+const SLOW_BY_CHANCE_SECONDS: u32 = 300;
 
 /// Steady growth, as last judged.
 #[derive(Clone, Copy, Debug)]
@@ -15,8 +20,10 @@ pub(super) struct Steady {
     pub(super) held_at: u32,
     pub(super) trend: Trend,
     pub(super) pace: Pace,
-    /// Less than this, and what it grew by has come back.
-    pub(super) came_back_below: u32,
+    /// Less than the first, or less than the second for a while, and what it grew by has come back.
+    pub(super) came_back_below: [u32; 2],
+    /// Since when it has been less than the second.
+    pub(super) low_since: Option<u32>,
 }
 
 /// Growth that passes just now.
@@ -37,7 +44,18 @@ impl Outline {
         match self.passing().or_else(|| self.in_large_steps()) {
             None => {
                 self.passes_since = None;
-                self.steady = self.steady.filter(|steady| self.may_last(steady));
+                if let Some(steady) = self.steady
+                    && !self.may_last(&steady)
+                {
+                    // What would be found anew at once has not ended.
+                    self.steady = None;
+                    self.steady = self.passing().map(|passing| Steady {
+                        since: passing.since,
+                        held_at: self.now,
+                        trend: passing.trend,
+                        ..steady
+                    });
+                }
             }
             Some(passing) => {
                 let passes_since = *self.passes_since.get_or_insert(self.now);
@@ -52,7 +70,8 @@ impl Outline {
                         held_at: self.now,
                         trend: passing.trend,
                         pace: Pace::of(self, passing.since, units(passing.trend.bytes_per_second)),
-                        came_back_below: 0,
+                        came_back_below: [0; 2],
+                        low_since: None,
                     };
                     // A window may still be full of growth that is over.
                     if !steady.pace.has_stopped() {
@@ -74,18 +93,42 @@ impl Outline {
             return;
         };
         let grown = units(steady.trend.grown_bytes as f64);
-        steady
-            .pace
-            .follow(self, units(steady.trend.bytes_per_second));
-        steady.came_back_below = steady.pace.came_back_below(grown);
+        steady.pace.follow(
+            self,
+            units(steady.trend.bytes_per_second),
+            steady.held_at == self.now,
+        );
+        if steady.low_since.is_none() {
+            steady.came_back_below = steady.pace.came_back_below(grown);
+        }
         let rose_at = steady.pace.either.last;
         let trend = &mut steady.trend;
         trend.rising_seconds = f64::from(rose_at.saturating_sub(steady.since));
-        trend.quiet_seconds = f64::from(self.now.saturating_sub(rose_at));
+        trend.quiet_seconds = f64::from(self.now.saturating_sub(steady.pace.rose_at()));
         trend.longest_pause_seconds = f64::from(steady.pace.longest_pause());
         self.steady = Some(steady);
         if steady.pace.is_history(self.now) {
             self.end(rose_at);
+        }
+    }
+
+    /// Looks whether what it grew by has come back.
+    pub(super) fn look_back(&mut self, sample: &Bucket) {
+        let Some(steady) = &mut self.steady else {
+            return;
+        };
+        let [at_once, in_a_while] = steady.came_back_below;
+        let low_since = (sample.low < in_a_while).then(|| steady.low_since.unwrap_or(self.now));
+        steady.low_since = low_since;
+        let stays = low_since.is_some_and(|since| self.now - since >= CAME_BACK_SECONDS);
+        if sample.low < at_once || stays {
+            let grown = units(steady.trend.grown_bytes as f64);
+            if steady.pace.is_calm(grown) {
+                self.end(self.now);
+            } else {
+                // It may well take that again.
+                steady.pace.stop(self.now);
+            }
         }
     }
 
@@ -186,7 +229,7 @@ impl Outline {
     /// Whether growth that does not pass just now is still called so: a peak or a pause ends nothing, and
     /// giving back half of it does.
     fn may_last(&self, steady: &Steady) -> bool {
-        let grace = ((self.now - steady.since) / 12).clamp(120, 600);
+        let grace = ((self.now - steady.since) / 12).clamp(300, 600);
         let since = self
             .buckets
             .partition_point(|bucket| bucket.start <= steady.since)
@@ -197,8 +240,19 @@ impl Outline {
             outline: self,
             floor: &floor,
         };
-        self.now - steady.held_at <= grace
-            && kept * 2 >= steady.trend.grown_bytes
-            && !view.slows(steady.since, steady.pace.either.last, &KEEP.slower)
+        if kept * 2 < steady.trend.grown_bytes {
+            return false;
+        }
+        if steady.pace.has_stopped() {
+            // How long there is a word to say of it is told by its pauses.
+            return true;
+        }
+        let passed = self.now - steady.held_at;
+        let end = steady.pace.either.last;
+        // What comes by chance comes more rarely by chance, too.
+        let is_even = || view.unevenness(steady.since, end) < EVEN;
+        let may_be_slow =
+            || passed < SLOW_FOR_SECONDS || passed < SLOW_BY_CHANCE_SECONDS && !is_even();
+        passed <= grace && (!view.slows(steady.since, end, &KEEP.slower) || may_be_slow())
     }
 }

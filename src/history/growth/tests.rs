@@ -36,6 +36,8 @@ struct Played {
     growth: Growth,
     /// Minutes at which it was called a leak, and at which it no longer was.
     turns: Vec<f64>,
+    /// Minutes at which there was something to say of it, be it that it stopped, and at which there was not.
+    words: Vec<f64>,
 }
 
 impl Played {
@@ -54,7 +56,7 @@ impl Played {
 /// Feeds MiB over minutes; NaN is not known.
 fn play(interval: f64, minutes: f64, mut curve: impl FnMut(f64) -> f64) -> Played {
     let mut growth = Growth::default();
-    let mut turns = Vec::new();
+    let (mut turns, mut words) = (Vec::new(), Vec::new());
     let mut seconds = 0.0;
     while seconds <= minutes * 60.0 {
         let value = curve(seconds / 60.0);
@@ -64,13 +66,21 @@ fn play(interval: f64, minutes: f64, mut curve: impl FnMut(f64) -> f64) -> Playe
             bytes,
             60_000.max((interval * 3000.0) as i64),
         );
-        let is_leak = matches!(growth.verdict(&DEMAND), Verdict::Leak(_));
-        if is_leak != (turns.len() % 2 == 1) {
-            turns.push(seconds / 60.0);
+        let verdict = growth.verdict(&DEMAND);
+        let is_leak = matches!(verdict, Verdict::Leak(_));
+        let is_told = is_leak || matches!(verdict, Verdict::Stopped(_));
+        for (now, turns) in [(is_leak, &mut turns), (is_told, &mut words)] {
+            if now != (turns.len() % 2 == 1) {
+                turns.push(seconds / 60.0);
+            }
         }
         seconds += interval;
     }
-    Played { growth, turns }
+    Played {
+        growth,
+        turns,
+        words,
+    }
 }
 
 /// Whether all intervals agree that it is a leak in the end, found once and not lost again.

@@ -20,7 +20,7 @@ const SAME_CLIMB: f64 = 0.2;
 /// What goes down by less than this, of what it goes up by, keeps to no band.
 const CALM: f64 = 0.1;
 /// Growth whose twelfths differ by less than this share of their mean, as the standard deviation, is not by chance.
-const EVEN: f64 = 0.2;
+pub(super) const EVEN: f64 = 0.2;
 /// Highs that rise by this share of the floor's rate do as it does: all of it goes up.
 const PARALLEL: RangeInclusive<f64> = 0.6..=1.6;
 /// A window is cut into as many slots.

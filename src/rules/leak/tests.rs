@@ -192,6 +192,35 @@ fn a_leak_that_stopped_loses_forecast_and_severity_within_minutes() {
 }
 
 #[test]
+fn a_leak_that_pauses_keeps_its_finding_and_not_its_severity() {
+    let (mut scene, mut engine) = (scene(), engine());
+    for _ in 0..8 {
+        grow(&mut scene, &mut engine, 0, 6, 100 * MIB);
+        grow(&mut scene, &mut engine, 0, 4, 0);
+    }
+    let found = only(&engine).clone();
+    assert_eq!(found.severity, Severity::Warning);
+    grow(&mut scene, &mut engine, 0, 20, 0);
+    let paused = only(&engine);
+    assert_eq!((&paused.id, paused.severity), (&found.id, Severity::Info));
+    assert_eq!(paused.since, found.since);
+    assert_eq!(evidence_of(paused).out_of_memory_seconds, None);
+    assert!(
+        paused.message.contains(" stopped growing 2")
+            && paused.message.ends_with(", with pauses of up to 4m 00s"),
+        "{}",
+        paused.message
+    );
+    for _ in 0..3 {
+        grow(&mut scene, &mut engine, 0, 6, 100 * MIB);
+        grow(&mut scene, &mut engine, 0, 4, 0);
+        assert_eq!((engine.findings().len(), engine.resolved().len()), (1, 0));
+    }
+    let again = only(&engine);
+    assert_eq!((&again.id, again.severity), (&found.id, Severity::Warning));
+}
+
+#[test]
 fn what_becomes_slower_and_fills_the_gpu_within_a_day_is_said_to_as_info() {
     let (mut scene, mut engine) = (scene(), engine());
     let root = |scene: &mut Scene, engine: &mut Engine, from: u64, to: u64| {

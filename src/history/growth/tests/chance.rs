@@ -67,3 +67,43 @@ fn a_band_that_was_filled_hours_ago_is_no_news() {
         });
     }
 }
+
+#[test]
+fn requests_that_leak_are_one_leak_however_they_come() {
+    let mut anew = 0;
+    for seed in 1..=40 {
+        let (mut random, mut next) = (Random(seed * 77), by_chance(seed, 0.6));
+        let (mut going, mut at, mut kept) = (Vec::new(), next(), 0.0);
+        let played = play(30.0, 180.0, |t| {
+            while at <= t {
+                kept += 90.0 * random.share();
+                going.push(at - 0.6 * (1.0 - random.share()).ln());
+                at = next();
+            }
+            going.retain(|end| *end > t);
+            BASE + kept + 400.0 * going.len() as f64
+        });
+        assert!(!played.words.is_empty(), "seed {seed}");
+        anew += (played.words.len() - 1) / 2;
+    }
+    // It was 31 times when each end was one.
+    assert!(anew <= 2, "{anew} times found anew in 40 runs");
+}
+
+#[test]
+fn a_pause_longer_than_all_before_takes_back_the_forecast_and_not_the_finding() {
+    for interval in [10.0, 30.0, 60.0] {
+        // Requests for six minutes and none for four, once none for twenty.
+        let played = play(interval, 180.0, |t| {
+            let active = |t: f64| (t / 10.0).floor() * 6.0 + (t % 10.0).min(6.0);
+            let before = t.min(84.0);
+            BASE + 60.0 * (active(before) + active((t - 110.0).max(0.0)))
+        });
+        assert_eq!(played.words.len(), 1, "every {interval} s");
+        let [_, stops, goes_on] = played.turns[..] else {
+            panic!("every {interval} s: {:?}", played.turns);
+        };
+        assert!((88.0..=97.0).contains(&stops), "{stops}");
+        assert!((110.0..=125.0).contains(&goes_on), "{goes_on}");
+    }
+}
