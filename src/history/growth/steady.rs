@@ -4,7 +4,7 @@
 
 use super::halt::{CAME_BACK_SECONDS, Pace};
 use super::outline::{Bucket, Outline};
-use super::window::{EVEN, FIRE, Floor, KEEP, View};
+use super::window::{EVEN, FIRE, Floor, KEEP, RESUME, View};
 use super::{LEAST_RISE, LONGEST_SECONDS, SHORTEST_SECONDS, Trend, UNIT, slowing, steps};
 
 /// Growth that becomes slower does so for as long,
@@ -184,7 +184,11 @@ impl Outline {
             outline: self,
             floor: &floor,
         };
-        let gates = if self.steady.is_some() { &KEEP } else { &FIRE };
+        let gates = match self.steady {
+            None => &FIRE,
+            Some(steady) if steady.pace.has_stopped() => &RESUME,
+            Some(_) => &KEEP,
+        };
         let mut length = self.now.min(LONGEST_SECONDS);
         // What grew before is no news, and what it gave back it may take again.
         if let Some((at, height)) = self.ended

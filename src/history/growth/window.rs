@@ -77,7 +77,7 @@ pub(super) struct Gates {
     pub(super) slowed: f64,
     /// Becoming slower by this is settling down.
     pub(super) slower: Slower,
-    /// Whether it has not been called steady yet.
+    /// Whether it was not called steady just before.
     is_first: bool,
 }
 
@@ -121,6 +121,12 @@ pub(super) const KEEP: Gates = Gates {
         sure: 3.0,
     },
     is_first: false,
+};
+
+/// To call it so again after it stopped.
+pub(super) const RESUME: Gates = Gates {
+    is_first: true,
+    ..KEEP
 };
 
 /// A window in which the floor rises steadily, in seconds since the first sample.
