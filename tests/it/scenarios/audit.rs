@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use gpumem::model::snapshot::{PidNamespace, ProcessType};
-use gpumem::model::{Gpu, GpuProcess, Identity, Process, Snapshot};
+use gpumem::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Time};
 
 use super::scenario::{Labels, Scenario, Subject, Verdict};
 use super::stage::{GIB, MIB};
@@ -53,8 +53,16 @@ pub fn complaints(scenario: &Scenario) -> Vec<String> {
             complaints.push(format!("{kind} of {subject} is expected, and is not clear"));
         }
     }
+    for note in labels.noted.iter().filter(|note| !hard.contains(note)) {
+        complaints.push(format!(
+            "{} of {} is noted, and is not clear",
+            note.0, note.1
+        ));
+    }
     for verdict @ (kind, subject) in &easy {
-        let is_labelled = labels.expected.contains(verdict) || labels.allowed.contains(verdict);
+        let is_labelled = labels.noted.contains(verdict)
+            || labels.expected.contains(verdict)
+            || labels.allowed.contains(verdict);
         if !is_labelled && !labels.beyond_the_letter.contains(kind) {
             complaints.push(format!(
                 "{kind} of {subject} is close, and not in the labels"
@@ -136,8 +144,37 @@ impl<'a> Hindsight<'a> {
             if seconds >= margin.least(60.0) {
                 found.insert(("unattributed", Subject::Gpu(gpu.index)));
             }
+            if self.is_reserved(gpu, margin) {
+                found.insert(("reserved", Subject::Gpu(gpu.index)));
+            }
         }
         found
+    }
+
+    /// Whether somebody was given a GPU, and nobody has been on it since.
+    fn is_reserved(&self, gpu: &Gpu, margin: Margin) -> bool {
+        let last = self.last();
+        let needed = margin.least(1800.0);
+        let names =
+            |device: &str| device == gpu.index.to_string() || gpu.uuid.as_deref() == Some(device);
+        let is_old = |since: Time| last.time.seconds_since(since) >= needed;
+        let given = last.reservations.iter().flat_map(|all| all.iter());
+        let is_given = given
+            .filter(|it| it.since.is_some_and(is_old))
+            .any(|it| it.devices.iter().any(|device| names(device)));
+        let file = format!("/dev/nvidia{}", gpu.minor_number.unwrap_or(gpu.index));
+        let is_unused = |snapshot: &Snapshot| {
+            let gpu = at_index(snapshot, gpu.index)?;
+            let has_file = |process: &Process| {
+                let mut files = process.gpu_files.iter().flat_map(|files| files.iter());
+                process.uid != Some(0) && files.any(|name| **name == *file)
+            };
+            let somebody = gpu.processes.iter().flatten();
+            let somebody = somebody.filter(|row| row.kind != ProcessType::Graphics);
+            Some(somebody.count() == 0 && !snapshot.processes.iter().any(has_file))
+        };
+        let is_seen = last.host.pid_namespace == Some(PidNamespace::Host);
+        is_seen && is_given && self.lasts(margin, is_unused).0 >= needed
     }
 
     fn has_run(&self, pid: u32, seconds: f64) -> bool {

@@ -7,8 +7,8 @@ use gpumem::model::{Snapshot, Time};
 use gpumem::rules::{Engine, RuleSet};
 use serde_json::Value;
 
-use super::SCORED;
 use super::scenario::{Labels, Scenario, Subject};
+use super::{NOTED, SCORED};
 
 /// A finding of severity warning or worse that lasts at the end, as a check tells it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -133,6 +133,18 @@ pub fn complaints(labels: &Labels, found: &[Found]) -> Vec<String> {
                 "accused: {} of {}{scored}",
                 found.kind, found.subject
             ));
+        }
+    }
+    let noted = || found.iter().filter(|found| NOTED.contains(&&*found.kind));
+    let is_at = |found: &Found, it: &(&str, Subject)| (&*found.kind, found.subject) == *it;
+    for note in &labels.noted {
+        if !noted().any(|found| is_at(found, note)) {
+            complaints.push(format!("not noted: {} of {}", note.0, note.1));
+        }
+    }
+    for found in noted() {
+        if !labels.noted.iter().any(|note| is_at(found, note)) {
+            complaints.push(format!("noted: {} of {}", found.kind, found.subject));
         }
     }
     for found in found.iter().filter(|found| found.ends_it) {

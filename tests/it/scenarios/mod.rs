@@ -40,6 +40,9 @@ const SCORED: &[&str] = &[
     "unattributed",
 ];
 
+/// The kinds of info that labels speak of.
+const NOTED: &[&str] = &["reserved"];
+
 /// The seeds of development; CI brings others.
 const SEEDS: &[u64] = &[1, 2, 3, 4];
 
@@ -147,7 +150,7 @@ fn the_manual_quotes_a_finding_of_each_kind() {
     let kinds: Vec<String> = gpumem::rules::catalogue()
         .into_iter()
         .map(|it| it.name)
-        // No story gives out GPUs; that line is in the tests of its rule.
+        // The line of jobs is in the tests of its rule.
         .filter(|it| it != "reserved")
         .collect();
     assert!(

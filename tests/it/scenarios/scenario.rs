@@ -8,7 +8,7 @@ use std::path::Path;
 use gpumem::model::Snapshot;
 use serde_json::{Value, json};
 
-use super::SCORED;
+use super::{NOTED, SCORED};
 
 /// Whom a finding is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -34,6 +34,8 @@ pub type Verdict = (&'static str, Subject);
 pub struct Labels {
     /// Every one of these.
     pub expected: Vec<Verdict>,
+    /// Of the kinds that are info, every one of these and no other.
+    pub noted: Vec<Verdict>,
     /// Neither right nor wrong.
     pub allowed: Vec<Verdict>,
     /// Whether a reaper may end a process by default; whoever is not here may not be ended.
@@ -54,14 +56,15 @@ impl Labels {
     /// Reads an entry of `labels.json`.
     pub fn read(entry: &Value) -> Self {
         let list = |key: &str| -> Vec<Verdict> {
-            let labels = entry[key].as_array().unwrap();
-            labels.iter().map(verdict).collect()
+            let labels = entry[key].as_array().into_iter().flatten();
+            labels.map(verdict).collect()
         };
         let kill_ok = entry["kill_ok"].as_object().unwrap();
         let severities = entry["expected"].as_array().unwrap().iter();
         let is_critical = |label: &Value| label["severity"] == "critical";
         Self {
             expected: list("expected"),
+            noted: list("noted"),
             allowed: list("allowed"),
             kill_ok: kill_ok
                 .iter()
@@ -74,7 +77,10 @@ impl Labels {
 }
 
 fn verdict(label: &Value) -> Verdict {
-    let kind = SCORED.iter().find(|kind| label["kind"] == **kind);
+    let kind = SCORED
+        .iter()
+        .chain(NOTED)
+        .find(|kind| label["kind"] == **kind);
     let subject = match (label["process"].as_u64(), label["gpu"].as_u64()) {
         (Some(pid), _) => Subject::Process(pid as u32),
         (None, gpu) => Subject::Gpu(gpu.unwrap() as u32),
@@ -130,6 +136,7 @@ impl Scenario {
             "gpus": self.snapshots.last().unwrap().gpus.len(),
             "gpu_model": self.model,
             "expected": list(&self.labels.expected),
+            "noted": list(&self.labels.noted),
             "allowed": list(&self.labels.allowed),
             "kill_ok": self.labels.kill_ok,
             "snapshots": self.snapshots.len(),

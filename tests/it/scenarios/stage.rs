@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use gpumem::model::reservation::Reservation;
 use gpumem::model::snapshot::{Jupyter, Memory, ProcessType, ReadError};
 use gpumem::model::{Gpu, GpuProcess, Process, Snapshot, Time};
 
@@ -51,6 +52,8 @@ pub struct Stage {
     began: Time,
     actors: Vec<Actor>,
     hidden: Vec<(usize, Hidden)>,
+    /// What was given, and when.
+    given: Vec<(Reservation, f64)>,
     weather: Vec<Weather>,
     edits: Vec<Edit>,
 }
@@ -73,6 +76,7 @@ impl Stage {
             began: Time::from_unix_milliseconds(began),
             actors: Vec::new(),
             hidden: Vec::new(),
+            given: Vec::new(),
             weather: Vec::new(),
             edits: Vec::new(),
             random,
@@ -210,6 +214,12 @@ impl Stage {
         self.hidden.push((gpu, Box::new(bytes)));
     }
 
+    /// Gives the GPU of the story to a job or a container at some time, perhaps before the beginning.
+    pub fn give(&mut self, to: Reservation, at: f64) {
+        let since = Some(self.began.plus_seconds(at));
+        self.given.push((Reservation { since, ..to }, at));
+    }
+
     /// Changes what a GPU of the story shows, at each moment.
     pub fn weather(&mut self, change: impl Fn(f64, &mut Gpu) + 'static) {
         self.weather.push(Box::new(change));
@@ -246,6 +256,11 @@ impl Stage {
             .push(("unattributed", Subject::Gpu(gpu as u32)));
     }
 
+    /// A GPU is to be told of as info.
+    pub fn note_gpu(&mut self, kind: &'static str, gpu: usize) {
+        self.labels.noted.push((kind, Subject::Gpu(gpu as u32)));
+    }
+
     /// A process may be found so, or not.
     pub fn allow(&mut self, pid: u32, kinds: &[&'static str]) {
         let verdicts = kinds.iter().map(|kind| (*kind, Subject::Process(pid)));
@@ -255,7 +270,8 @@ impl Stage {
     /// Whether somebody of the story is on this GPU.
     pub fn is_taken(&self, gpu: usize) -> bool {
         let by_somebody = self.actors.iter().any(|actor| actor.gpus.contains(&gpu));
-        by_somebody || self.hidden.iter().any(|(hidden, _)| *hidden == gpu)
+        let is_given = gpu == self.gpu && !self.given.is_empty();
+        by_somebody || is_given || self.hidden.iter().any(|(hidden, _)| *hidden == gpu)
     }
 
     /// Plays it all.
@@ -297,6 +313,9 @@ impl Stage {
         let mut snapshot = Snapshot::new(self.began.plus_seconds(t));
         snapshot.host = self.machine.host.clone();
         snapshot.driver = self.machine.driver.clone();
+        let given = self.given.iter().filter(|(_, at)| *at <= t);
+        snapshot.reservations =
+            (!self.given.is_empty()).then(|| given.map(|(it, _)| it.clone()).collect());
         let count = self.machine.uuids.len();
         let mut rows: Vec<Vec<GpuProcess>> = vec![Vec::new(); count];
         let mut use_of = vec![Use::default(); count];

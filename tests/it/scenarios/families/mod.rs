@@ -12,6 +12,7 @@ mod quiet_broken;
 mod quiet_leak;
 mod quiet_life;
 mod quiet_work;
+mod reserved;
 mod unattributed;
 
 use super::scenario::Scenario;
@@ -51,6 +52,7 @@ pub fn all() -> Vec<Family> {
         harsher::FAMILIES,
         hung::FAMILIES,
         placeholder::FAMILIES,
+        reserved::FAMILIES,
         unattributed::FAMILIES,
         quiet_work::FAMILIES,
         quiet_life::FAMILIES,
