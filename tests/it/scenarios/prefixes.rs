@@ -180,7 +180,7 @@ fn turns(scenario: &Scenario) -> (usize, Option<f64>) {
     let first = scenario.snapshots[0].time;
     let stopped = scenario.labels.tolerated.first();
     let stopped = stopped.map(|(_, _, until)| until - TOLERATED_SECONDS);
-    let mut engine = Engine::new(Settings::default());
+    let mut engine = Engine::new(gpumem::rules::RuleSet::default());
     let (mut begins, mut standing, mut grave_until) = (0, BTreeSet::new(), 0.0);
     for snapshot in &scenario.snapshots {
         engine.observe(snapshot);
