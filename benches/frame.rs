@@ -18,17 +18,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use gpumem::model::row::Me;
-use gpumem::model::snapshot::{GpuProcess, Memory, PidNamespace, Process};
-use gpumem::model::{Gpu, Snapshot, Time};
-use gpumem::reclaim::Plan;
-use gpumem::rules::{Engine, RuleSet};
-use gpumem::watch::double_buffer::Canvas;
-use gpumem::watch::hand::{Ask, News, Proposal};
-use gpumem::watch::state::{App, Effect, Event, Setup};
-use gpumem::watch::theme::Depth;
-use gpumem::watch::update::update;
-use gpumem::watch::view;
+use gpumem::api::model::{Gpu, GpuProcess, Me, Memory, PidNamespace, Process, Snapshot, Time};
+use gpumem::api::reclaim::Plan;
+use gpumem::api::rules::{Engine, RuleSet};
+use gpumem::api::watch::{
+    App, Ask, Canvas, Depth, Effect, Event, News, Proposal, Setup, draw, update,
+};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};
 use rustix::time::{ClockId, clock_gettime};
@@ -234,7 +229,7 @@ impl Scene {
         let mut cost = Cost::default();
         let sink = Sink::default();
         let mut canvas = Canvas::new(BufWriter::with_capacity(32 * 1024, sink.clone()), SCREEN);
-        let mut draw = |app: &App| canvas.draw(|buffer| view::draw(app, buffer)).unwrap();
+        let mut draw = |app: &App| canvas.draw(|buffer| draw(app, buffer)).unwrap();
         // All of the first frame is new, and it is not counted.
         draw(&self.app);
         for round in 0..rounds {

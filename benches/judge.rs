@@ -14,12 +14,10 @@ use std::io::Write as _;
 use std::process::Command;
 use std::sync::Arc;
 
-use gpumem::history::History;
-use gpumem::model::snapshot::{GpuProcess, Memory, Process};
-use gpumem::model::{Gpu, Snapshot, Time};
-use gpumem::rules::{Engine, RuleSet};
-use gpumem::source::Source as _;
-use gpumem::source::replay::{PlaybackPace, Replay};
+use gpumem::api::history::History;
+use gpumem::api::model::{Gpu, GpuProcess, Memory, Process, Snapshot, Time};
+use gpumem::api::rules::{Engine, RuleSet};
+use gpumem::api::source::{PlaybackPace, Replay, Source as _};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Set for a process of this program that measures one machine: a fresh one, whose memory is only that.
@@ -107,7 +105,7 @@ impl Machine {
     fn new(processes: u32, gpus_each: u32, idle_percent: u32) -> Self {
         let mut now = Snapshot::new(Time::from_unix_milliseconds(1_763_706_000_000));
         now.host.boot_id = Some("a".into());
-        now.host.pid_namespace = Some(gpumem::model::snapshot::PidNamespace::Host);
+        now.host.pid_namespace = Some(gpumem::api::model::PidNamespace::Host);
         now.gpus = (0..16)
             .map(|index| Gpu {
                 index,

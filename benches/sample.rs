@@ -18,9 +18,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use floor::{Floor, read_all_descriptors};
-use gpumem::host::{Holders, Roots};
-use gpumem::source::live::Live;
-use gpumem::source::nvml;
+use gpumem::api::host::{Holders, Roots};
+use gpumem::api::source::{Live, nvml};
 use mock_nvml::scene::{Gpu, Process, Scene};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::time::{ClockId, clock_gettime};

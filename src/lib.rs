@@ -43,18 +43,21 @@
 //! [`Hand`](watch::hand::Hand), which `cli` brings along and which plans and acts by [`reclaim`] as
 //! `gpumem reap` does, on a thread of its own, so that nothing that hangs there stops the keyboard.
 
-pub mod advice;
-pub mod cli;
-pub mod config;
+mod advice;
+pub mod api;
+mod cli;
+mod config;
 mod deadline;
-pub mod explain;
-pub mod history;
-pub mod host;
-pub mod model;
-pub mod reclaim;
-pub mod recording;
-pub mod report;
-pub mod rules;
-pub mod source;
-pub mod units;
-pub mod watch;
+mod explain;
+mod history;
+mod host;
+mod model;
+mod reclaim;
+mod recording;
+mod report;
+mod rules;
+mod source;
+mod units;
+mod watch;
+
+pub use crate::cli::main;

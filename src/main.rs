@@ -1,5 +1,5 @@
 //! The `gpumem` binary: arguments in, exit code out.
 
 fn main() -> std::process::ExitCode {
-    gpumem::cli::main()
+    gpumem::main()
 }

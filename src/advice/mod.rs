@@ -23,7 +23,7 @@ mod training;
 use crate::model::Process;
 use crate::model::program::file_name;
 
-pub use owner::{Owner, owner};
+pub use owner::owner;
 pub use place::{place_lines, quote};
 
 /// One thing to know or to do.

@@ -1,4 +1,4 @@
-//! `gpumem config`: show, find or prove the configuration. Trying it is in [`trial`](super::trial).
+//! `gpumem config`: show, find or prove the configuration. Trying it is in [`trial`].
 
 use std::env;
 use std::path::{Path, PathBuf};

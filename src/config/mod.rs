@@ -195,15 +195,6 @@ pub fn load(paths: &[PathBuf], required: bool) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
-/// Reads one file over the defaults.
-///
-/// # Errors
-///
-/// As [`load`]; a file that does not exist is one.
-pub fn load_file(path: &Path) -> Result<Config, ConfigError> {
-    load(&[path.to_owned()], true)
-}
-
 fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -2,7 +2,7 @@
 //!
 //! The values are read by serde, each table as the struct that it becomes (see [`setting`]); what is
 //! wrong is told with the place in the file. Here are the tables that stand once in a file, and what all
-//! reading shares; the entries of which there may be many are in [`entry`](super::entry).
+//! reading shares; the entries of which there may be many are in [`entry`].
 
 use std::collections::BTreeMap;
 use std::ops::Range;

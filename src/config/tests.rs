@@ -315,7 +315,7 @@ fn what_cannot_be_read_is_told_plainly_and_what_is_not_there_is_no_error() {
     );
     assert_eq!(load(&[absent.join("x")], false).unwrap(), Config::default());
     assert!(matches!(
-        load_file(&absent),
+        load(std::slice::from_ref(&absent), true),
         Err(ConfigError::Unreadable { .. })
     ));
     assert!(matches!(
@@ -325,12 +325,12 @@ fn what_cannot_be_read_is_told_plainly_and_what_is_not_there_is_no_error() {
     let file = folder.0.join("config.toml");
     fs::write(&file, b"# fine\n# \xff\n").unwrap();
     assert!(matches!(
-        load_file(&file),
+        load(std::slice::from_ref(&file), true),
         Err(ConfigError::NotText { line: 2, .. })
     ));
     fs::write(&file, vec![b'\n'; (MOST_BYTES + 1) as usize]).unwrap();
     assert!(matches!(
-        load_file(&file),
+        load(std::slice::from_ref(&file), true),
         Err(ConfigError::TooLarge { .. })
     ));
 }

@@ -1,7 +1,7 @@
 //! What has been seen so far: a bounded window of points per process and GPU, with running statistics.
 //!
 //! [`History::observe`] takes a snapshot and keeps what rules ask for: since when a process has not
-//! used a GPU and how well that is covered ([`UnusedRun`]), what CPU it used ([`cpu`]), since when it holds the
+//! used a GPU and how well that is covered ([`row`]), what CPU it used ([`cpu`]), since when it holds the
 //! same ([`Plateau`]); of a GPU what it draws ([`Lull`]), and since when it is full or has memory in use
 //! that is nobody's ([`HighStretch`]). It knows gaps: a few missing samples neither prove nor break anything,
 //! a longer one ends a run, and a machine that slept or a clock that was set back starts everything
@@ -35,7 +35,6 @@ use std::sync::Arc;
 
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Time};
 pub use average::Average;
-pub use bursts::Bursts;
 pub use device::Device;
 pub use hidden::Hidden;
 use interval::Interval;
@@ -43,9 +42,9 @@ use moment::SampleTime;
 pub use plateau::Plateau;
 use power::Alone;
 pub use power::{Lull, Work};
-pub use process::{Glance, ProcessHistory};
+pub use process::ProcessHistory;
 use row::Shown;
-pub use row::{Began, RowHistory, UnusedRun, Use, Witness};
+pub use row::{Began, RowHistory, Use};
 pub use streak::Streak;
 pub use stretch::HighStretch;
 pub use unlisted_pid::Ghost;

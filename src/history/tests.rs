@@ -1,5 +1,6 @@
 //! Runs, gaps and resets, on scenes made by hand.
 
+use super::row::{UnusedRun, Witness};
 use super::testing::{Scene, disorder};
 use super::*;
 use crate::model::GpuProcess;

@@ -308,13 +308,6 @@ fn is_beside(mark: &FrameworkMark, framework: &str) -> bool {
         && !built_on.contains(&mark.name)
 }
 
-/// What a process has loaded, by the content of its `/proc/PID/maps` and its argv, which may be empty.
-pub fn parse_maps(bytes: &[u8], command: &[Arc<str>]) -> Loaded {
-    let mut seen = SeenMarks::default();
-    seen.piece(bytes);
-    seen.loaded(command)
-}
-
 /// What a process has loaded; `None` where its maps may not be read.
 pub(super) fn read_framework(folder: &Folder, command: &[Arc<str>]) -> io::Result<Option<Loaded>> {
     let Some(file) = if_readable(folder.file(c"maps"))? else {

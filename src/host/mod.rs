@@ -57,35 +57,30 @@ mod stat;
 mod status;
 mod users;
 
-pub use cgroup::{CgroupPlace, parse_cgroup};
 pub use cmdline::parse_cmdline;
 pub use device_files::{DeviceFile, read_device_files};
-pub use environ::{carries_variable, parse_environ};
-pub use framework::{Loaded, has_version_metadata, parse_maps, read_version};
-pub use gpu_files::{has_gpu_device_files, is_gpu_file};
+pub use environ::carries_variable;
+pub use framework::{has_version_metadata, read_version};
 pub use guarded::{
     Guarded, ListedProcess, Ourselves, read_all, read_guarded, read_ourselves, read_wait_channel,
 };
 pub use holders::Holders;
-pub use kernel_module::{KernelModule, parse_module_version, read_kernel_module};
+pub use kernel_module::{KernelModule, read_kernel_module};
 pub use machine::{Clocks, read_boot_time, read_clocks, read_host};
-pub use mapped::{parse_mapped_file, read_own_mapped_file};
-pub use mounts::{
-    Cgroups, Hidepid, Mounts, parse_mounts, read_is_initial_cgroup_namespace, read_mounts,
-};
+pub use mapped::read_own_mapped_file;
+pub use mounts::{Cgroups, Hidepid, read_is_initial_cgroup_namespace, read_mounts};
 pub use mps::{MpsDaemons, read_mps_daemons};
 pub use notebook::parse_kernel;
 pub use ownership::{NotOurs, has_more_rights, prove_directory_ours, prove_leaf_ours, prove_ours};
 pub use pci::{PciGpu, read_pci_gpus};
 pub use platform::{Platform, read_platform};
-pub use processes::{ProcessSample, Processes, raise_open_file_limit};
+pub use processes::{Processes, raise_open_file_limit};
 pub use reservations::Reservations;
 pub use rights::{
     OpenFileLimit, Rights, Visibility, give_up_reading, has_gained_ids, has_gained_rights,
-    open_file_limit, parse_can_trace, read_ptrace_scope, read_rights, try_pidfd,
+    open_file_limit, read_ptrace_scope, read_rights, try_pidfd,
 };
-pub use stat::{Stat, parse_stat, read_start_ticks, terminal_name};
-pub use status::{ProcStatus, parse_status};
+pub use stat::read_start_ticks;
 
 /// Where the kernel's folders are, and the machine's own files.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -400,7 +400,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::host::parse_cgroup;
+    use crate::host::cgroup::parse_cgroup;
 
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     const UID: &str = "8f7e6d5c-4b3a-4210-8fed-cba987654321";

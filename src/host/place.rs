@@ -267,7 +267,8 @@ fn set<T: PartialEq>(known: &mut Option<Arc<T>>, new: Option<T>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::{parse_cgroup, parse_environ};
+    use crate::host::cgroup::parse_cgroup;
+    use crate::host::environ::parse_environ;
 
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 

@@ -32,8 +32,6 @@ pub mod time;
 pub mod unit;
 pub mod unread;
 
-pub use balance::Balance;
-pub use evidence::Evidence;
 pub use finding::{Finding, Kind, Severity};
 pub use identity::{Identity, Start};
 pub use process::Process;

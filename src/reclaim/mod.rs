@@ -35,14 +35,11 @@ pub mod warnings;
 
 pub use act::{Act, ActProgress, Recheck, StepInput};
 pub use executor::{Executor, JudgedSample, Observer, SampleSource, Tools};
-pub use guard::{Call, Guard, Protection};
+pub use guard::{Guard, Protection};
 pub use ledger::Ledger;
-pub use lock::Lock;
 pub use plan::{Plan, Refused, plan};
-pub use policy::{Exempt, FindingSelector, Policy, ReapPace, Signal, TargetLimits, Targets};
+pub use policy::{Exempt, FindingSelector, Policy, Signal, TargetLimits, Targets};
 pub use process_control::{PidfdControl, ProcessControl};
-pub use recheck::recheck;
-pub use resume::resume;
 pub use step::ask_servers;
 pub use target::Target;
 pub use verify::Outcome;

@@ -5,7 +5,6 @@
 //! the pidfd's process has not exited. As long as it has not, the number was its own all the while. No
 //! signal goes to a number. Decides nothing: see `act`.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -152,12 +151,6 @@ impl PidfdControl {
     /// How notebook servers are asked. It is called on a thread of its own.
     pub fn with_server(mut self, server: AskServer) -> Self {
         self.services.server = Some(server);
-        self
-    }
-
-    /// Where the control program of the Multi-Process Service is.
-    pub fn with_mps_control(mut self, control: PathBuf) -> Self {
-        self.services.mps_control = control;
         self
     }
 

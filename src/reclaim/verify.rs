@@ -188,13 +188,6 @@ impl Baseline {
         )
     }
 
-    /// What the members hold by it; `None` where that is not known of one.
-    pub fn held(&self) -> Option<u64> {
-        self.0
-            .iter()
-            .try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.held?)))
-    }
-
     /// Whether a snapshot, taken after the first deed, shows it back.
     pub fn compare(&self, target: &Target, snapshot: &Snapshot) -> Back {
         let (mut bytes, mut is_back, mut holders) = (0u64, true, Vec::new());

@@ -6,7 +6,7 @@
 //! while it holds memory on a GPU.
 //!
 //! Or told by its conduct, as info only: for the duration it has used the GPU in short bursts at a
-//! constant period ([`Bursts`](crate::history::Bursts)), held the same memory, drawn less power than a GPU
+//! constant period (`history::bursts`), held the same memory, drawn less power than a GPU
 //! at work, used little of a CPU, had no socket, and read and written nothing at all: what it computes
 //! reaches nobody. That tells it from health checks and inference by the clock, which report to somebody,
 //! from collectives that keep in touch, which have sockets, and from servers and notebooks. What a process

@@ -1,7 +1,7 @@
 //! Whether a process looks like an inference server, for which waiting is work.
 //!
 //! Who listens for clients serves, whatever it is called, and so does who works for one that does: that is
-//! [`listening`](super::listening)'s to tell. Names protect beside that, where it is not known whether a
+//! [`listening`]'s to tell. Names protect beside that, where it is not known whether a
 //! process listens: only a known no makes a process with a server's name an ordinary one. Names are compared by
 //! whole words: `reserve.py` does not serve.
 //!

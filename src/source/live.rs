@@ -20,7 +20,7 @@ use super::sample_timer::SampleTimer;
 use super::versions::Versions;
 use super::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
 use crate::host::{self, Clocks, Holders, Processes, Reservations, Roots};
-use crate::model::snapshot::{Driver, Gpu, Host, LastKnown, PidNamespace};
+use crate::model::snapshot::{Gpu, Host, LastKnown, PidNamespace};
 use crate::model::{Process, Snapshot, Time};
 use crate::units::MIB;
 
@@ -290,11 +290,6 @@ impl Live {
     fn time_at(&self, clocks: Clocks) -> Time {
         let elapsed_ns = clocks.boottime_ns.saturating_sub(self.opened.1.boottime_ns);
         self.opened.0.plus_seconds(elapsed_ns as f64 / 1e9)
-    }
-
-    /// The driver's versions.
-    pub fn driver(&self) -> &Driver {
-        self.nvml.driver()
     }
 }
 

@@ -93,11 +93,6 @@ impl Theme {
         }
     }
 
-    /// The theme of this name, if there is one.
-    pub fn by_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|theme| theme.name() == name)
-    }
-
     /// The theme that suits a terminal whose `COLORFGBG` is this: light where it says so. Its last
     /// number is the ground's, of the sixteen; 7 and those above 8 are light, as vim has it.
     pub fn of_terminal(colorfgbg: &str) -> Self {
@@ -264,16 +259,6 @@ impl Look {
         }
     }
 
-    /// The user of a row of one's own.
-    pub fn mine(self) -> Style {
-        self.bold(Role::Mine)
-    }
-
-    /// The user of anybody else's row.
-    pub fn others(self) -> Style {
-        self.plain()
-    }
-
     /// Memory that processes hold.
     pub fn held(self) -> Style {
         self.colored(Role::Held)
@@ -282,16 +267,6 @@ impl Look {
     /// Memory that nobody visible holds.
     pub fn unattributed(self) -> Style {
         self.colored(Role::Unattributed)
-    }
-
-    /// A chart of memory.
-    pub fn memory(self) -> Style {
-        self.held()
-    }
-
-    /// A chart of utilization.
-    pub fn utilization(self) -> Style {
-        self.colored(Role::Utilization)
     }
 
     /// A share of something that can run out.

@@ -37,7 +37,7 @@ def look():
 
 /// What stands in backquotes in the line of PyTorch's row that has this word.
 fn typed(word: &str) -> Vec<&'static str> {
-    let row = gpumem::advice::find("torch").unwrap();
+    let row = gpumem::api::advice::find("torch").unwrap();
     let mut lines = row.inside.iter();
     let line = lines.find(|line| line.text.contains(word)).unwrap();
     line.text.split('`').skip(1).step_by(2).collect()

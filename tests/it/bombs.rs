@@ -208,8 +208,8 @@ fn a_segment_of_the_store_that_is_a_bomb_is_stepped_over() {
         10,
     );
     let start = Instant::now();
-    let store = gpumem::recording::store::Store::open(folder.path()).unwrap();
-    let mut since = store.since(gpumem::model::Time::from_unix_milliseconds(0));
+    let store = gpumem::api::recording::Store::open(folder.path()).unwrap();
+    let mut since = store.since(gpumem::api::model::Time::from_unix_milliseconds(0));
     assert!(since.next().unwrap().is_ok());
     let error = since.next().unwrap().unwrap_err().to_string();
     assert!(error.contains("no snapshot since line 1"), "{error}");

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gpumem::model::Snapshot;
-use gpumem::rules::{Engine, RuleSet};
+use gpumem::api::model::Snapshot;
+use gpumem::api::rules::{Engine, RuleSet};
 use serde_json::Value;
 
 use crate::scenarios::judge;

@@ -8,11 +8,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gpumem::model::snapshot::{
-    Driver, Host, Jupyter, Memory, PidNamespace, ProcessType, ReadError, Slurm,
+use gpumem::api::model::{
+    Driver, Gpu, GpuProcess, Host, Jupyter, Memory, PidNamespace, Process, ProcessType, ReadError,
+    Slurm, Snapshot, Time,
 };
-use gpumem::model::{Gpu, GpuProcess, Process, Snapshot, Time};
-use gpumem::units::MIB;
+use gpumem::api::units::MIB;
 
 /// 2026-11-20T13:35:00Z, when the recording begins.
 const BEGIN: Time = Time::from_unix_milliseconds(1_795_181_700_000);

@@ -4,8 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use clap::ValueEnum as _;
-use gpumem::cli::args::SchemaName;
-use gpumem::cli::{generate, schema};
+use gpumem::api::cli::{SchemaName, generate, schema};
 
 use crate::support::{command, compare_or_bless, finish, run};
 

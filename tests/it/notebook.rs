@@ -364,7 +364,8 @@ fn a_notebook_is_named_with_its_server_and_what_it_does() {
     ] {
         assert_eq!(shown[name], expected, "{name}: {shown}");
     }
-    let active: gpumem::model::Time = shown["last_activity"].as_str().unwrap().parse().unwrap();
+    let active: gpumem::api::model::Time =
+        shown["last_activity"].as_str().unwrap().parse().unwrap();
 
     let done = server.place.path("done");
     let mut driver = server.drive(
@@ -381,7 +382,7 @@ fn a_notebook_is_named_with_its_server_and_what_it_does() {
         later = jupyter(&machine, kernel.pid);
         later["execution_state"] == "idle"
     });
-    let later: gpumem::model::Time = later["last_activity"].as_str().unwrap().parse().unwrap();
+    let later: gpumem::api::model::Time = later["last_activity"].as_str().unwrap().parse().unwrap();
     assert!(later > active);
 
     let text = machine.run(&["ps"]);

@@ -5,8 +5,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use gpumem::model::Snapshot as Model;
-use gpumem::model::family::{Tie, families, member};
+use gpumem::api::model::{Snapshot as Model, Tie, families, member};
 use mock_nvml::scene::{Gpu, Process, Scene};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};

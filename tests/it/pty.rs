@@ -534,7 +534,7 @@ fn a_panic_of_any_thread_is_printed_on_a_restored_terminal() {
     const CHILD: &str = "GPUMEM_TEST_PANIC";
     if let Some(which) = std::env::var_os(CHILD) {
         // This test, run again as the program on the terminal.
-        let _ = gpumem::watch::terminal::with_screen(true, |screen| {
+        let _ = gpumem::api::watch::with_screen(true, |screen| {
             let bug = || panic!("as a bug would");
             if which == "main" {
                 bug();

@@ -6,12 +6,13 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use gpumem::host::Roots;
-use gpumem::model::Kind;
-use gpumem::reclaim::ledger::{Deed, LedgerSummary};
-use gpumem::reclaim::process_control::RequestResult;
-use gpumem::reclaim::target::{Because, KernelAtServer as Planned, Reason, Step};
-use gpumem::reclaim::{Outcome, Signal, Target, ask_servers};
+use gpumem::api::host::Roots;
+use gpumem::api::model::Kind;
+use gpumem::api::reclaim::ledger::{Deed, LedgerSummary};
+use gpumem::api::reclaim::{
+    Because, KernelAtServer as Planned, Outcome, Reason, RequestResult, Signal, Step, Target,
+    ask_servers,
+};
 use rustix::process::Signal as Number;
 use serde_json::{Value, json};
 
@@ -62,7 +63,7 @@ fn found(mut target: Target) -> Target {
             rule: "idle".into(),
             kind: Kind::Idle,
             pid: target.leader,
-            since: gpumem::model::Time::from_unix_milliseconds(0),
+            since: gpumem::api::model::Time::from_unix_milliseconds(0),
             message: String::new(),
             evidence: Value::Null,
         }],
@@ -272,7 +273,7 @@ fn what_a_kernel_has_forked_does_not_cost_the_kernel() {
     let mut target = Stage::new(&[kernel.pid]).target();
     let kernel_step = planned(&mut target);
     kernel_step.pid = fork;
-    kernel_step.start_ticks = gpumem::host::read_start_ticks("/proc".as_ref(), fork)
+    kernel_step.start_ticks = gpumem::api::host::read_start_ticks("/proc".as_ref(), fork)
         .unwrap()
         .unwrap();
     let answer = ask_servers(Roots::default())(kernel_step, true);
@@ -420,7 +421,7 @@ fn a_kernel_of_another_program_in_the_servers_folder_is_not_asked_for() {
 /// The process that was started with this connection file.
 fn pid_of(file: &std::path::Path) -> Option<u32> {
     let file = file.to_str()?;
-    let all = gpumem::host::read_all(&Roots::default()).ok()?;
+    let all = gpumem::api::host::read_all(&Roots::default()).ok()?;
     let is_it = |pid: &u32| {
         let argv = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let argv = String::from_utf8_lossy(&argv);

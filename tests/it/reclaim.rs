@@ -11,18 +11,17 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpumem::host::jupyter::{KernelCandidate, read_kernel};
-use gpumem::host::{
-    Guarded, Processes, Roots, read_all, read_clocks, read_guarded, read_host, read_ourselves,
+use gpumem::api::host::{
+    Guarded, KernelCandidate, Processes, Roots, read_all, read_clocks, read_guarded, read_host,
+    read_kernel, read_ourselves,
 };
-use gpumem::model::family::families;
-use gpumem::model::snapshot::{Memory, PidNamespace};
-use gpumem::model::{Gpu, GpuProcess, Process, Snapshot, Time};
-use gpumem::reclaim::ledger::{Actor, Deed, LedgerSummary, read};
-use gpumem::reclaim::plan::{PlanInput, pids};
-use gpumem::reclaim::{
-    Act, ActProgress, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, Policy,
-    Protection, Recheck, Signal, StepInput, Target, Targets, ask_servers, plan,
+use gpumem::api::model::{
+    Gpu, GpuProcess, Memory, PidNamespace, Process, Snapshot, Time, families,
+};
+use gpumem::api::reclaim::ledger::{Actor, Deed, LedgerSummary, read};
+use gpumem::api::reclaim::{
+    Act, ActProgress, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, PlanInput,
+    Policy, Protection, Recheck, Signal, StepInput, Target, Targets, ask_servers, pids, plan,
 };
 
 use crate::support::{python_with, skip};

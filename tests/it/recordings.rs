@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gpumem::recording::RecordingReader;
+use gpumem::api::recording::RecordingReader;
 use serde_json::Value;
 
 /// Every recording of the corpus.

@@ -277,7 +277,7 @@ fn nothing_hides_or_reorders_what_json_says() {
     write(&recording, &(snapshot.to_string() + "\n"), 0o644);
     let output = support::run(&["ps", "--json", "--replay", recording.to_str().unwrap()]);
     assert_eq!(output.json()["host"]["hostname"], hostile);
-    let is_plain = |c: char| c == '\n' || !gpumem::model::json::is_hostile(c);
+    let is_plain = |c: char| c == '\n' || !gpumem::api::model::is_hostile(c);
     assert!(output.stdout.chars().all(is_plain), "{:?}", output.stdout);
     assert!(output.stdout.contains("\\u202egnp\\u2066\\u0085\\u009b31m"));
 }

@@ -9,7 +9,7 @@ mod reap;
 use std::collections::BTreeSet;
 use std::fs;
 
-use gpumem::report::schema;
+use gpumem::api::report::schema;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
@@ -82,8 +82,8 @@ fn every_snapshot_is_valid() {
         }
     }
     let mut demo =
-        gpumem::source::replay::Replay::demo(gpumem::source::replay::PlaybackPace::AsFast).unwrap();
-    while let Some(snapshot) = gpumem::source::Source::next(&mut demo).unwrap() {
+        gpumem::api::source::Replay::demo(gpumem::api::source::PlaybackPace::AsFast).unwrap();
+    while let Some(snapshot) = gpumem::api::source::Source::next(&mut demo).unwrap() {
         valid(&validator, &serde_json::to_value(snapshot).unwrap());
     }
     let child = Running::sleep();

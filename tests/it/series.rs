@@ -8,9 +8,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use gpumem::model::snapshot::ProcessType;
-use gpumem::model::{Gpu, GpuProcess, Process, Snapshot, Time};
-use gpumem::rules::{Engine, RuleSet};
+use gpumem::api::model::{Gpu, GpuProcess, Process, ProcessType, Snapshot, Time};
+use gpumem::api::rules::{Engine, RuleSet};
 
 const MIB: u64 = 1 << 20;
 const GPU_BYTES: u64 = 96 << 30;

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use gpumem::model::Snapshot;
-use gpumem::recording::RecordingReader;
-use gpumem::recording::store::{Access, Store, StoreLimits, StoreWriter};
+use gpumem::api::model::Snapshot;
+use gpumem::api::recording::{Access, RecordingReader, Store, StoreLimits, StoreWriter};
 use mock_nvml::scene::{Gpu, Process, Scene};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -262,7 +261,7 @@ fn snapshots_so_far(folder: &Path) -> Vec<i64> {
     let Ok(store) = Store::open(folder) else {
         return Vec::new();
     };
-    let epoch = gpumem::model::Time::default();
+    let epoch = gpumem::api::model::Time::default();
     let snapshots = store.since(epoch).map(Result::unwrap);
     snapshots
         .map(|snapshot| snapshot.time.unix_milliseconds())

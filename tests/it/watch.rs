@@ -6,12 +6,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpumem::rules::{Engine, RuleSet};
-use gpumem::source::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
-use gpumem::watch::Past;
-use gpumem::watch::hand::{Ask, Hand, News};
-use gpumem::watch::remember::Remembered;
-use gpumem::watch::theme::{Depth, Theme};
+use gpumem::api::rules::{Engine, RuleSet};
+use gpumem::api::source::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
+use gpumem::api::watch::{Ask, Depth, Hand, News, Past, Remembered, Theme};
 use mock_nvml::scene::{Fault, Gpu, Process, Scene};
 use rustix::process::{Signal, kill_process};
 
@@ -362,9 +359,9 @@ fn a_bug_in_any_thread_ends_it_on_a_restored_terminal() {
     const CHILD: &str = "GPUMEM_TEST_BUG";
     if let Some(which) = std::env::var_os(CHILD) {
         // This test, run again as the program on the terminal.
-        let options = gpumem::watch::Options {
+        let options = gpumem::api::watch::Options {
             filter: None,
-            me: gpumem::model::row::Me::default(),
+            me: gpumem::api::model::Me::default(),
             interval: Duration::from_secs(1),
             theme: Theme::Dark,
             speed: 1.0,
@@ -372,7 +369,7 @@ fn a_bug_in_any_thread_ends_it_on_a_restored_terminal() {
             ascii: false,
             mouse: true,
         };
-        let outcome = gpumem::watch::run(
+        let outcome = gpumem::api::watch::run(
             Box::new(Buggy(which == "sampling")),
             Past::new(Engine::new(RuleSet::default())),
             Box::new(Buggy(which == "hand")),
@@ -380,7 +377,7 @@ fn a_bug_in_any_thread_ends_it_on_a_restored_terminal() {
             &mut Remembered::default(),
         );
         let is_told = match outcome {
-            Err(gpumem::watch::Error::Panicked { thread }) => which == thread,
+            Err(gpumem::api::watch::Error::Panicked { thread }) => which == thread,
             _ => false,
         };
         std::process::exit(if is_told { 7 } else { 8 });

@@ -20,6 +20,12 @@ fn command(words: &str) -> Vec<Arc<str>> {
     words.split_whitespace().map(Arc::from).collect()
 }
 
+fn parse_maps(bytes: &[u8], command: &[Arc<str>]) -> Loaded {
+    let mut seen = SeenMarks::default();
+    seen.piece(bytes);
+    seen.loaded(command)
+}
+
 /// What a process with these files and this command line has loaded.
 fn loaded(paths: &[&str], words: &str) -> Loaded {
     parse_maps(&maps(paths), &command(words))

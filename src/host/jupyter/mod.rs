@@ -35,7 +35,7 @@ mod transport;
 
 pub use client::{Client, KernelState};
 pub use error::ServerError;
-pub use servers::{FoundServer, RuntimeFolder, ServerFiles, find_runtime_folders};
+pub use servers::{FoundServer, RuntimeFolder, find_runtime_folders};
 pub use token::Token;
 
 use files::{ServerFile, read_connection, read_server_file, read_token};

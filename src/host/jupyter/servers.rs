@@ -24,8 +24,6 @@ const SERVERS: usize = 64;
 pub struct RuntimeFolder {
     /// As the processes of its user name it.
     pub path: String,
-    /// Whose it is.
-    pub uid: u32,
     /// One of those processes: the path is followed as it would follow it.
     viewer: OpenedProcess,
     /// The mounts that it is named under.
@@ -100,7 +98,6 @@ pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
     let folder = |((uid, mounts, path), viewer)| RuntimeFolder {
         processes: processes.get(&uid).cloned().unwrap_or_default(),
         path,
-        uid,
         viewer,
         mounts,
     };

@@ -7,7 +7,7 @@
 //! | where | what |
 //! |---|---|
 //! | below 45, 30, 20 and 14 rows | the findings: 9 lines, then 7, 4, 2 and 1 |
-//! | where the GPUs take more than their half | lines of the charts in their cards, down to [`CHART_ROWS_MIN`] |
+//! | where the GPUs take more than their half | lines of the charts in their cards, down to [`CHART_ROWS_MIN`](form::CHART_ROWS_MIN) |
 //! | | the cards: a line for each GPU, and one for each MIG device |
 //! | | the MIG devices' lines, all of them |
 //! | | the GPUs' lines: a grid, then a dense grid, then one line for all |
@@ -34,9 +34,7 @@ pub mod page;
 
 use ratatui::layout::Rect;
 
-pub use form::{
-    CARD_GAP, CARD_LINES, CHART_ROWS_MAX, CHART_ROWS_MIN, DENSE_CELL, Form, GRID_CELL, Gpus,
-};
+pub use form::{CARD_GAP, DENSE_CELL, Form, GRID_CELL, Gpus};
 
 /// What gives way on a small screen, and how, as the help says it.
 pub const FOLDS: [(&str, &str); 4] = [
@@ -195,6 +193,7 @@ fn at_most(wanted: usize, most: u16) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use super::form::{CARD_LINES, CHART_ROWS_MAX, CHART_ROWS_MIN};
     use super::*;
     use crate::watch::column::Column;
 

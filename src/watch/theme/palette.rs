@@ -21,8 +21,6 @@ pub enum Role {
     Origin,
     Held,
     Unattributed,
-    Utilization,
-    Mine,
     Tag,
     Focus,
     Prompt,
@@ -41,8 +39,8 @@ pub fn exact(theme: Theme, role: Role) -> [u8; 3] {
             Role::Caution | Role::Unattributed => 0xe5c04b,
             Role::Origin => 0xd787ff,
             Role::Held => 0x6cc070,
-            Role::Utilization | Role::Focus => 0x6cb6ff,
-            Role::Mine | Role::Prompt => 0x9ad1ff,
+            Role::Focus => 0x6cb6ff,
+            Role::Prompt => 0x9ad1ff,
             Role::Tag => 0xffaf5f,
         },
         Theme::Light => match role {
@@ -55,20 +53,18 @@ pub fn exact(theme: Theme, role: Role) -> [u8; 3] {
             Role::Caution | Role::Unattributed => 0x855200,
             Role::Origin => 0x7a3aa0,
             Role::Held => 0x1e6b2e,
-            Role::Utilization | Role::Focus | Role::Prompt => 0x0a50a8,
-            Role::Mine => 0x003f8a,
+            Role::Focus | Role::Prompt => 0x0a50a8,
             Role::Tag => 0xa04000,
         },
         Theme::HighContrast => match role {
             Role::Ground => 0x000000,
-            Role::Text | Role::Mine | Role::Prompt => 0xffffff,
+            Role::Text | Role::Prompt => 0xffffff,
             Role::Faint => 0xdadada,
             Role::Heading | Role::Info | Role::Key => 0x00ffff,
             Role::Alarm => 0xff8080,
             Role::Caution | Role::Unattributed | Role::Focus => 0xffff00,
             Role::Origin => 0xff9cff,
             Role::Held => 0x00ff5f,
-            Role::Utilization => 0x00d7ff,
             Role::Tag => 0xffb000,
         },
         // After the colours that Okabe and Ito chose for everybody (2008), brighter on black.
@@ -80,9 +76,8 @@ pub fn exact(theme: Theme, role: Role) -> [u8; 3] {
             Role::Info | Role::Held => 0x56b4e9,
             Role::Alarm => 0xe25a10,
             Role::Caution | Role::Prompt => 0xfbe64d,
-            Role::Unattributed | Role::Utilization | Role::Tag => 0xf0a030,
+            Role::Unattributed | Role::Tag => 0xf0a030,
             Role::Origin => 0xd9a6d0,
-            Role::Mine => 0xb5dcf7,
         },
     };
     parts(hex)
@@ -99,35 +94,26 @@ pub fn named(theme: Theme, role: Role) -> Color {
         Theme::Dark | Theme::Mono => match role {
             Role::Ground | Role::Text => Color::Reset,
             Role::Faint => Color::DarkGray,
-            Role::Heading | Role::Info | Role::Key | Role::Mine | Role::Focus | Role::Prompt => {
-                Color::Cyan
-            }
+            Role::Heading | Role::Info | Role::Key | Role::Focus | Role::Prompt => Color::Cyan,
             Role::Alarm => Color::Red,
             Role::Caution | Role::Unattributed | Role::Tag => Color::Yellow,
             Role::Origin => Color::Magenta,
             Role::Held => Color::Green,
-            Role::Utilization => Color::LightBlue,
         },
         // Green, yellow and cyan are too pale on white in most terminals.
         Theme::Light => match role {
             Role::Ground | Role::Text => Color::Reset,
             Role::Faint => Color::DarkGray,
             Role::Alarm => Color::Red,
-            Role::Caution | Role::Unattributed | Role::Tag | Role::Origin | Role::Utilization => {
-                Color::Magenta
+            Role::Caution | Role::Unattributed | Role::Tag | Role::Origin => Color::Magenta,
+            Role::Heading | Role::Info | Role::Key | Role::Held | Role::Focus | Role::Prompt => {
+                Color::Blue
             }
-            Role::Heading
-            | Role::Info
-            | Role::Key
-            | Role::Held
-            | Role::Mine
-            | Role::Focus
-            | Role::Prompt => Color::Blue,
         },
         Theme::HighContrast => match role {
             Role::Ground => Color::Black,
-            Role::Text | Role::Faint | Role::Mine | Role::Prompt => Color::White,
-            Role::Heading | Role::Info | Role::Key | Role::Utilization => Color::LightCyan,
+            Role::Text | Role::Faint | Role::Prompt => Color::White,
+            Role::Heading | Role::Info | Role::Key => Color::LightCyan,
             Role::Alarm => Color::LightRed,
             Role::Caution | Role::Unattributed | Role::Focus | Role::Tag => Color::LightYellow,
             Role::Origin => Color::LightMagenta,
@@ -138,13 +124,9 @@ pub fn named(theme: Theme, role: Role) -> Color {
             Role::Ground | Role::Text => Color::Reset,
             Role::Faint => Color::DarkGray,
             Role::Alarm => Color::LightRed,
-            Role::Caution | Role::Unattributed | Role::Tag | Role::Utilization | Role::Prompt => {
-                Color::LightYellow
-            }
+            Role::Caution | Role::Unattributed | Role::Tag | Role::Prompt => Color::LightYellow,
             Role::Origin => Color::LightMagenta,
-            Role::Heading | Role::Info | Role::Key | Role::Held | Role::Mine | Role::Focus => {
-                Color::LightCyan
-            }
+            Role::Heading | Role::Info | Role::Key | Role::Held | Role::Focus => Color::LightCyan,
         },
     }
 }

@@ -6,8 +6,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use gpumem::model::Snapshot;
-use gpumem::recording::store::{Access, StoreLimits, StoreWriter};
+use gpumem::api::model::Snapshot;
+use gpumem::api::recording::{Access, StoreLimits, StoreWriter};
 use mock_nvml::scene::{Fault, Gpu, Process, Scene};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process};
 use serde_json::{Value, json};

@@ -12,10 +12,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use gpumem::model::{Snapshot, Time};
-use gpumem::rules::{Engine, RuleSet};
-use gpumem::source::live::Live;
-use gpumem::source::nvml;
+use gpumem::api::model::{Snapshot, Time};
+use gpumem::api::rules::{Engine, RuleSet};
+use gpumem::api::source::{Live, nvml};
 use mock_nvml::Counts;
 use mock_nvml::scene::{Fault, Gpu, MigDevice, Process, ProcessKind, Scene};
 use serde_json::Value;
@@ -153,7 +152,7 @@ fn observe(library: &Path) -> Result<Run, nvml::NvmlFailure> {
     };
     let mut live = match Live::open(options, Duration::from_secs(1)) {
         Ok(live) => live,
-        Err(gpumem::source::SourceError::Nvml(error)) => return Err(error),
+        Err(gpumem::api::source::SourceError::Nvml(error)) => return Err(error),
         Err(error) => panic!("{error}"),
     };
     let mut engine = Engine::new(RuleSet::default());

@@ -19,15 +19,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use gpumem::host::{Processes, Roots, read_clocks, read_guarded, read_host};
-use gpumem::model::family::families;
-use gpumem::model::snapshot::PidNamespace;
-use gpumem::model::{Kind, Process, Snapshot, Time};
-use gpumem::reclaim::ledger::{Actor, Deed, read};
-use gpumem::reclaim::plan::{PlanInput, pids};
-use gpumem::reclaim::{
-    Act, ActProgress, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, Policy, Recheck,
-    StepInput, Target, Targets, plan,
+use gpumem::api::host::{Processes, Roots, read_clocks, read_guarded, read_host};
+use gpumem::api::model::{Kind, PidNamespace, Process, Snapshot, Time, families};
+use gpumem::api::reclaim::ledger::{Actor, Deed, read};
+use gpumem::api::reclaim::{
+    Act, ActProgress, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, PlanInput,
+    Policy, Recheck, StepInput, Target, Targets, pids, plan,
 };
 
 use crate::scenarios::random::Random;
@@ -172,7 +169,7 @@ struct Machine {
     /// In milliseconds: data.
     clock: i64,
     looks: u64,
-    ourselves: gpumem::host::Ourselves,
+    ourselves: gpumem::api::host::Ourselves,
     targets: usize,
     ended: usize,
     sent: usize,
@@ -184,7 +181,7 @@ impl Machine {
     fn new(folder: PathBuf) -> Self {
         let request = OpenOptions::new().write(true).open(folder.join("request"));
         let reply = File::open(folder.join("reply")).unwrap();
-        let mut ourselves = gpumem::host::read_ourselves(&Roots::default()).unwrap();
+        let mut ourselves = gpumem::api::host::read_ourselves(&Roots::default()).unwrap();
         ourselves.pid_namespace = Some(PidNamespace::Host);
         Self {
             request: request.unwrap(),

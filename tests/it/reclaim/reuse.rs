@@ -12,9 +12,10 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpumem::host::{Roots, read_guarded, read_host};
-use gpumem::reclaim::process_control::{Approved, NotOpened, NotSent};
-use gpumem::reclaim::{PidfdControl, ProcessControl as _, Signal};
+use gpumem::api::host::{Roots, read_guarded, read_host};
+use gpumem::api::reclaim::{
+    Approved, NotOpened, NotSent, PidfdControl, ProcessControl as _, Signal,
+};
 
 use crate::support::{find, finish, skip};
 

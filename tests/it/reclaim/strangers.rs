@@ -4,10 +4,10 @@ use std::fs;
 
 use super::*;
 use crate::support::wait_until;
-use gpumem::host::{Guarded as Facts, ListedProcess};
-use gpumem::reclaim::ProcessControl;
-use gpumem::reclaim::process_control::{Approved, Handle, NotOpened, NotSent, RequestResult};
-use gpumem::reclaim::step::Request;
+use gpumem::api::host::{Guarded as Facts, ListedProcess};
+use gpumem::api::reclaim::{
+    Approved, Handle, NotOpened, NotSent, ProcessControl, Request, RequestResult,
+};
 
 /// Ends within a second of SIGTERM, or only when it is killed.
 const OBEYS: &str = "import signal, sys, time
@@ -361,7 +361,7 @@ fn ends_by_itself(dies_in: usize, recheck: [Recheck; 2]) -> Outcome {
     let mut target = stage.target();
     if recheck[0] != Recheck::StillTrue {
         let findings = Vec::new();
-        target.reason = gpumem::reclaim::target::Reason::Found { findings };
+        target.reason = gpumem::api::reclaim::Reason::Found { findings };
     }
     let path = stage.folder.path().join("ledger.jsonl");
     let mut ledger = Ledger::open(&path).unwrap();

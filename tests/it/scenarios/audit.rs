@@ -6,8 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use gpumem::model::snapshot::{PidNamespace, ProcessType};
-use gpumem::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Time};
+use gpumem::api::model::{
+    Gpu, GpuProcess, Identity, PidNamespace, Process, ProcessType, Snapshot, Time,
+};
 
 use super::scenario::{Labels, Scenario, Subject, Verdict};
 use super::stage::{GIB, MIB};

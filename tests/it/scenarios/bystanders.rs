@@ -2,7 +2,7 @@
 //!
 //! All of them are innocent, whatever the story is.
 
-use gpumem::model::snapshot::ProcessType;
+use gpumem::api::model::ProcessType;
 
 use super::doing::{resting, working};
 use super::people::{argv, daemon, trainer};

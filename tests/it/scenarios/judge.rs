@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use gpumem::model::{Snapshot, Time};
-use gpumem::rules::{Engine, RuleSet};
+use gpumem::api::model::{Snapshot, Time};
+use gpumem::api::rules::{Engine, RuleSet};
 use serde_json::Value;
 
 use super::scenario::{Labels, Scenario, Subject};

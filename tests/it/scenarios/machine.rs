@@ -1,6 +1,6 @@
 //! The machines that scenarios happen on: GPU models, drivers, hosts.
 
-use gpumem::model::snapshot::{Driver, Host, PidNamespace};
+use gpumem::api::model::{Driver, Host, PidNamespace};
 
 use super::random::Random;
 

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::{env, fs};
 
-use gpumem::rules::{Engine, RuleSet};
+use gpumem::api::rules::{Engine, RuleSet};
 use scenario::{Labels, Scenario};
 
 use crate::support::run;
@@ -131,7 +131,7 @@ const QUOTED: &[(&str, &str, u64)] = &[
 fn the_manual_quotes_a_finding_of_each_kind() {
     let manual = include_str!("../../../man/gpumem-rules.1").replace("\\-", "-");
     let families = families::all();
-    let kinds: Vec<String> = gpumem::rules::catalogue()
+    let kinds: Vec<String> = gpumem::api::rules::catalogue()
         .into_iter()
         .map(|it| it.name)
         // The line of jobs is in the tests of its rule.
@@ -267,7 +267,7 @@ fn a_recording_reads_back_as_it_was_written() {
     for family in families::all().into_iter().step_by(3) {
         let scenario = family.play(9);
         let lines = scenario.to_jsonl();
-        let read: Vec<gpumem::model::Snapshot> = lines
+        let read: Vec<gpumem::api::model::Snapshot> = lines
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())
             .collect();

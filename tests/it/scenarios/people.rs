@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use gpumem::model::Process;
-use gpumem::model::snapshot::{Container, Jupyter, Slurm};
+use gpumem::api::model::{Container, Jupyter, Process, Slurm};
 
 use super::random::Random;
 

@@ -9,10 +9,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use gpumem::model::finding::{Action, Kind, Severity};
-use gpumem::model::{Snapshot, Time};
-use gpumem::rules::leak::LeakEvidence;
-use gpumem::rules::{Engine, RuleSet};
+use gpumem::api::model::{Action, Kind, Severity, Snapshot, Time};
+use gpumem::api::rules::{Engine, LeakEvidence, RuleSet};
 use serde_json::Value;
 
 use super::scenario::{Labels, Scenario, Subject, Verdict};
@@ -180,7 +178,7 @@ fn turns(scenario: &Scenario) -> (usize, Option<f64>) {
     let first = scenario.snapshots[0].time;
     let stopped = scenario.labels.tolerated.first();
     let stopped = stopped.map(|(_, _, until)| until - TOLERATED_SECONDS);
-    let mut engine = Engine::new(gpumem::rules::RuleSet::default());
+    let mut engine = Engine::new(RuleSet::default());
     let (mut begins, mut standing, mut grave_until) = (0, BTreeSet::new(), 0.0);
     for snapshot in &scenario.snapshots {
         engine.observe(snapshot);

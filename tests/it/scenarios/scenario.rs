@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use gpumem::model::Snapshot;
+use gpumem::api::model::Snapshot;
 use serde_json::{Value, json};
 
 use super::{NOTED, SCORED};
@@ -150,7 +150,7 @@ impl Scenario {
                 let last = self.snapshots.last().unwrap();
                 let has_row = |rows: &Vec<_>| {
                     rows.iter()
-                        .any(|row: &gpumem::model::GpuProcess| row.pid == pid)
+                        .any(|row: &gpumem::api::model::GpuProcess| row.pid == pid)
                 };
                 let gpus: Vec<u32> = last
                     .gpus

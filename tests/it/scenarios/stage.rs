@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use gpumem::model::reservation::Reservation;
-use gpumem::model::snapshot::{Jupyter, Memory, ProcessType, ReadError};
-use gpumem::model::{Gpu, GpuProcess, Process, Snapshot, Time};
+use gpumem::api::model::{
+    Gpu, GpuProcess, Jupyter, Memory, Process, ProcessType, ReadError, Reservation, Snapshot, Time,
+};
 
 use super::doing::{Doing, Presence};
 use super::machine::Machine;

@@ -3,28 +3,20 @@
 
 use std::sync::Arc;
 
-use gpumem::model::evidence::Evidence;
-use gpumem::model::finding::{
-    Action, Also, Finding, FindingGpu, FindingProcess, Kept, Pending, Undecided,
+use gpumem::api::model::*;
+use gpumem::api::model::{
+    Action, Also, Descendants, Evidence, Finding, FindingGpu, FindingProcess, Identity, Kept, Kind,
+    Pending, Relation, Relative, Severity, Start, Time, Undecided,
 };
-use gpumem::model::process::{Descendants, Relation, Relative};
-use gpumem::model::snapshot::*;
-use gpumem::model::{Identity, Kind, Severity, Start, Time};
-use gpumem::report::check::{CheckOutcome, CheckReport, Counts, Limit, LimitVerdict, WaitVerdict};
-use gpumem::report::doctor::{self, CheckGroup, CheckStatus, Topic};
-use gpumem::rules::dead::DeadEvidence;
-use gpumem::rules::hoard::HoardEvidence;
-use gpumem::rules::hung::HungEvidence;
-use gpumem::rules::idle::IdleEvidence;
-use gpumem::rules::leak::{LeakEvidence, SlowingEvidence};
-use gpumem::rules::orphan::OrphanEvidence;
-use gpumem::rules::placeholder::PlaceholderEvidence;
-use gpumem::rules::pressure::PressureEvidence;
-use gpumem::rules::reserved::ReservedEvidence;
-use gpumem::rules::stopped::StoppedEvidence;
-use gpumem::rules::stray_context::StrayContextEvidence;
-use gpumem::rules::stuck::StuckEvidence;
-use gpumem::rules::unattributed::{DeviceFileHolder, UnattributedEvidence};
+use gpumem::api::report::check::{
+    CheckOutcome, CheckReport, Counts, Limit, LimitVerdict, WaitVerdict,
+};
+use gpumem::api::report::doctor::{self, CheckGroup, CheckStatus, Topic};
+use gpumem::api::rules::{
+    DeadEvidence, DeviceFileHolder, HoardEvidence, HungEvidence, IdleEvidence, LeakEvidence,
+    OrphanEvidence, PlaceholderEvidence, PressureEvidence, ReservedEvidence, SlowingEvidence,
+    StoppedEvidence, StrayContextEvidence, StuckEvidence, UnattributedEvidence,
+};
 use serde_json::Value;
 
 use crate::machine::GIB;
@@ -382,7 +374,7 @@ pub(super) fn finding(kind: Kind) -> Finding {
 pub(super) fn report() -> Value {
     let findings: Vec<Finding> = Kind::ALL.iter().copied().map(finding).collect();
     let report = CheckReport {
-        schema: gpumem::report::check::SCHEMA,
+        schema: gpumem::api::report::check::SCHEMA,
         time: Some(Time::default()),
         window_seconds: 600.0,
         status: CheckOutcome::Findings,

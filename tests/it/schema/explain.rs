@@ -1,12 +1,11 @@
 //! The pages of `explain`: each is valid, and so is what it takes from the other formats.
 
-use gpumem::model::Time;
-use gpumem::model::snapshot::{Gpu, Process};
-use gpumem::report::explain::{
+use gpumem::api::model::{Gpu, Process, Time};
+use gpumem::api::report::explain::{
     AdviceLine, ExplainReport, ExplainStep, FamilyLine, FrameworkPage, GpuBalance, GpuHolder,
     GpuPage, Kin, MemoryCurve, MemoryPoint, OnGpu, ProcessPage, RuleVerdict, SCHEMA, WhenPossible,
 };
-use gpumem::report::schema;
+use gpumem::api::report::schema;
 use serde_json::{Value, json};
 
 use super::documents::{report, snapshot, text};

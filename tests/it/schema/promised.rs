@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::documents::{diagnosis, report, snapshot};
 use super::{explain, reap, valid, validator};
-use gpumem::report::schema;
+use gpumem::api::report::schema;
 
 /// What may stand where something else should.
 fn wrong() -> Vec<Value> {

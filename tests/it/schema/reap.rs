@@ -1,19 +1,16 @@
 //! `gpumem.reap/1` and `gpumem.history/1`: documents in which every field stands, and those that are
 //! printed.
 
-use gpumem::cli::reap::json::{Planned, ReapHistory, ReapReport, ReapStatus, SCHEMA};
-use gpumem::model::finding::Undecided;
-use gpumem::model::snapshot::ReadError;
-use gpumem::model::{Kind, Time};
-use gpumem::reclaim::ledger::{
+use gpumem::api::cli::reap::{Planned, ReapHistory, ReapReport, ReapStatus, SCHEMA};
+use gpumem::api::model::{Kind, ReadError, Time, Undecided};
+use gpumem::api::reclaim::ledger::{
     Actor, Deed, Failure, LedgerProcess, LedgerSummary, PastAct, PastDeed,
 };
-use gpumem::reclaim::plan::Why;
-use gpumem::reclaim::target::{
-    Because, KernelAtServer, MemberGpu, Reason, Recipients, Step, TargetProcess,
+use gpumem::api::reclaim::{
+    Because, KernelAtServer, MemberGpu, Outcome, Protection, Reason, Recipients, Refused, Signal,
+    Step, Target, TargetProcess, Why,
 };
-use gpumem::reclaim::{Outcome, Protection, Refused, Signal, Target};
-use gpumem::report::schema;
+use gpumem::api::report::schema;
 use serde_json::{Value, json};
 
 use super::documents::text;

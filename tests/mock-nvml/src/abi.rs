@@ -541,7 +541,7 @@ fn pcie<'a>(device: &Device<'a>) -> Result<&'a Pcie, Code> {
     known(device.gpu.pcie.as_ref())
 }
 
-/// argv[0], as NVML gives it.
+/// `argv[0]`, as NVML gives it.
 fn process_name(pid: c_uint) -> Option<String> {
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let name = command.split(|&byte| byte == 0).next()?;

@@ -2,7 +2,7 @@
 //!
 //! It is opened by the same code that opens the real one, so that production has no mock branch.
 //! What lives here is the driver (the cdylib) and what a test needs to direct it (the rlib): the
-//! [`scene`], the [`Counts`] of calls, and where the [`library`] is. It never is part of what is
+//! [`scene`], the [`Counts`] of calls, and where the [`library()`] is. It never is part of what is
 //! shipped, and it never judges what a monitor does with its answers.
 //!
 //! # Use

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use gpumem::reclaim::{Outcome, Plan, Target};
+use gpumem::api::reclaim::{Outcome, Plan, Target};
 
 use super::people::Population;
 use super::trace::Call;

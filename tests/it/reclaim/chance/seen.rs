@@ -1,10 +1,10 @@
 //! What NVML and the rules say, made here: a GPU with those of it that live, and findings.
 
-use gpumem::model::evidence::Evidence;
-use gpumem::model::finding::{Action, Finding, FindingGpu, FindingProcess, Severity};
-use gpumem::model::snapshot::Memory;
-use gpumem::model::{Gpu, GpuProcess, Kind, Process, Snapshot, Time};
-use gpumem::rules::stopped::StoppedEvidence;
+use gpumem::api::model::{
+    Action, Evidence, Finding, FindingGpu, FindingProcess, Gpu, GpuProcess, Kind, Memory, Process,
+    Severity, Snapshot, Time,
+};
+use gpumem::api::rules::StoppedEvidence;
 
 use crate::reclaim::GIB;
 

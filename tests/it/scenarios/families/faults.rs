@@ -1,7 +1,6 @@
 //! Processes that are stopped, dead or stuck while the GPU keeps their memory.
 
-use gpumem::model::Process;
-use gpumem::model::snapshot::ProcessType;
+use gpumem::api::model::{Process, ProcessType};
 
 use super::super::doing::{gone, resting, working};
 use super::super::people::{child, notebook, submit, trainer};

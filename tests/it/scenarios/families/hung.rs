@@ -1,6 +1,6 @@
 //! GPUs that report full use and do nothing.
 
-use gpumem::model::snapshot::ProcessType;
+use gpumem::api::model::ProcessType;
 
 use super::super::doing::{Doing, spinning, working};
 use super::super::people::trainer;

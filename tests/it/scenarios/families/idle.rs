@@ -1,7 +1,6 @@
 //! Processes that hold memory and do not use it.
 
-use gpumem::model::Process;
-use gpumem::model::snapshot::ProcessType;
+use gpumem::api::model::{Process, ProcessType};
 
 use super::super::doing::{gone, resting, working};
 use super::super::people::{self, argv, notebook, trainer};

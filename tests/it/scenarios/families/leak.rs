@@ -1,6 +1,6 @@
 //! Memory that grows and does not level off.
 
-use gpumem::model::snapshot::ProcessType;
+use gpumem::api::model::ProcessType;
 
 use super::super::doing::{Doing, working};
 use super::super::people::trainer;

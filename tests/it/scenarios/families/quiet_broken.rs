@@ -1,6 +1,6 @@
 //! Recordings and machines that are half broken: what is unknown accuses nobody.
 
-use gpumem::model::Snapshot;
+use gpumem::api::model::Snapshot;
 
 use super::super::doing::{resting, working};
 use super::super::people::trainer;
@@ -73,7 +73,7 @@ pub const FAMILIES: &[Family] = &[
                     row.gpu_instance_id = Some(1);
                     row.compute_instance_id = Some(0);
                 }
-                gpu.mig_devices = vec![gpumem::model::snapshot::MigDevice {
+                gpu.mig_devices = vec![gpumem::api::model::MigDevice {
                     gpu_instance_id: Some(1),
                     compute_instance_id: Some(0),
                     uuid: Some("MIG-5f2c1e3a-0000-5000-8000-000000000001".into()),
@@ -300,13 +300,13 @@ pub const FAMILIES: &[Family] = &[
             s.edit_each(move |t, snapshot| {
                 if t > at {
                     let lost = &mut snapshot.gpus[gpu];
-                    *lost = gpumem::model::Gpu {
+                    *lost = gpumem::api::model::Gpu {
                         index: lost.index,
                         uuid: lost.uuid.clone(),
                         name: lost.name.clone(),
                         pci_bus_id: lost.pci_bus_id.clone(),
                         minor_number: lost.minor_number,
-                        ..gpumem::model::Gpu::default()
+                        ..gpumem::api::model::Gpu::default()
                     };
                 }
             });

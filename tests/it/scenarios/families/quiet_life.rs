@@ -1,7 +1,6 @@
 //! Processes that come, go, sleep, stop and share, as processes do.
 
-use gpumem::model::Process;
-use gpumem::model::snapshot::{PidNamespace, ProcessType};
+use gpumem::api::model::{PidNamespace, Process, ProcessType};
 
 use super::super::doing::{gone, resting, working};
 use super::super::people::{child, daemon, notebook, someone, trainer};

@@ -1,7 +1,6 @@
 //! Work that looks like waste: pauses, waits, light and heavy kernels, caps and heat.
 
-use gpumem::model::Process;
-use gpumem::model::snapshot::ProcessType;
+use gpumem::api::model::{Process, ProcessType};
 
 use super::super::doing::{gone, resting, working};
 use super::super::people::{argv, child, contain, daemon, notebook, server, someone, trainer};
@@ -499,7 +498,7 @@ pub const FAMILIES: &[Family] = &[
                     .flatten()
                     .filter(|row| row.pid == pid)
                 {
-                    *row = gpumem::model::GpuProcess {
+                    *row = gpumem::api::model::GpuProcess {
                         used_bytes: Some(small),
                         sm_percent: row.sm_percent.map(|_| 0),
                         memory_percent: row.memory_percent.map(|_| 0),

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use gpumem::model::process::{Container, Slurm};
-use gpumem::model::reservation::Reservation;
-use gpumem::model::snapshot::PidNamespace;
+use gpumem::api::model::{Container, PidNamespace, Reservation, Slurm};
 
 use super::super::doing::{gone, resting, working};
 use super::super::people::someone;

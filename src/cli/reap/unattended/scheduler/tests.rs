@@ -94,7 +94,7 @@ struct Day {
 fn configured(toml: &str) -> Config {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), toml).unwrap();
-    config::load_file(file.path()).unwrap()
+    config::load(&[file.path().to_owned()], true).unwrap()
 }
 
 fn stopped(pid: u32) -> Process {

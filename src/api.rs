@@ -1,0 +1,139 @@
+//! What the integration tests and the benchmarks use of each room, and nothing else: the rest of the
+//! library is private to the crate, so that the compiler sees what nothing uses. A test that needs more
+//! names it here. It is no promise to other crates.
+
+#![allow(missing_docs)] // The modules are the rooms: their files say what they are.
+
+pub mod advice {
+    pub use crate::advice::find;
+}
+
+pub mod cli {
+    pub use crate::cli::args::SchemaName;
+    pub use crate::cli::schema;
+    pub mod generate {
+        pub use crate::cli::generate::{SHELLS, completions, man_pages};
+    }
+    pub mod reap {
+        pub use crate::cli::reap::json::{Planned, ReapHistory, ReapReport, ReapStatus, SCHEMA};
+    }
+}
+
+pub mod history {
+    pub use crate::history::History;
+}
+
+pub mod host {
+    pub use crate::host::jupyter::{KernelCandidate, read_kernel};
+    pub use crate::host::{
+        Guarded, Holders, ListedProcess, Ourselves, Processes, Roots, read_all, read_clocks,
+        read_guarded, read_host, read_ourselves, read_start_ticks,
+    };
+}
+
+pub mod model {
+    pub use crate::model::evidence::Evidence;
+    pub use crate::model::family::{Tie, families, member};
+    pub use crate::model::finding::{
+        Action, Also, Finding, FindingGpu, FindingProcess, Kept, Pending, Undecided,
+    };
+    pub use crate::model::json::is_hostile;
+    pub use crate::model::process::{Container, Descendants, Relation, Relative, Slurm};
+    pub use crate::model::reservation::Reservation;
+    pub use crate::model::row::Me;
+    pub use crate::model::snapshot::*;
+    pub use crate::model::{
+        Gpu, GpuProcess, Identity, Kind, Process, Severity, Snapshot, Start, Time,
+    };
+}
+
+pub mod reclaim {
+    pub use crate::reclaim::plan::{PlanInput, Why, pids};
+    pub use crate::reclaim::process_control::{
+        Approved, Handle, NotOpened, NotSent, RequestResult,
+    };
+    pub use crate::reclaim::step::Request;
+    pub use crate::reclaim::target::{
+        Because, KernelAtServer, MemberGpu, Reason, Recipients, Step, TargetProcess,
+    };
+    pub use crate::reclaim::{
+        Act, ActProgress, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, Policy,
+        ProcessControl, Protection, Recheck, Refused, Signal, StepInput, Target, Targets,
+        ask_servers, plan,
+    };
+    pub mod ledger {
+        pub use crate::reclaim::ledger::{
+            Actor, Deed, Failure, LedgerProcess, LedgerSummary, PastAct, PastDeed, read,
+        };
+    }
+}
+
+pub mod recording {
+    pub use crate::recording::RecordingReader;
+    pub use crate::recording::store::{Access, Store, StoreLimits, StoreWriter};
+}
+
+pub mod report {
+    pub mod check {
+        pub use crate::report::check::{
+            CheckOutcome, CheckReport, Counts, Limit, LimitVerdict, SCHEMA, WaitVerdict,
+        };
+    }
+    pub mod doctor {
+        pub use crate::report::doctor::{
+            CheckGroup, CheckStatus, DoctorCheck, DoctorReport, SCHEMA, Topic,
+        };
+    }
+    pub mod explain {
+        pub use crate::report::explain::{
+            AdviceLine, ExplainReport, ExplainStep, FamilyLine, FrameworkPage, GpuBalance,
+            GpuHolder, GpuPage, Kin, MemoryCurve, MemoryPoint, OnGpu, ProcessPage, RuleVerdict,
+            SCHEMA, WhenPossible,
+        };
+    }
+    pub mod schema {
+        pub use crate::report::schema::{CHECK, DOCTOR, EXPLAIN, HISTORY, REAP, SNAPSHOT};
+    }
+}
+
+pub mod rules {
+    pub use crate::rules::dead::DeadEvidence;
+    pub use crate::rules::hoard::HoardEvidence;
+    pub use crate::rules::hung::HungEvidence;
+    pub use crate::rules::idle::IdleEvidence;
+    pub use crate::rules::leak::{LeakEvidence, SlowingEvidence};
+    pub use crate::rules::orphan::OrphanEvidence;
+    pub use crate::rules::placeholder::PlaceholderEvidence;
+    pub use crate::rules::pressure::PressureEvidence;
+    pub use crate::rules::reserved::ReservedEvidence;
+    pub use crate::rules::stopped::StoppedEvidence;
+    pub use crate::rules::stray_context::StrayContextEvidence;
+    pub use crate::rules::stuck::StuckEvidence;
+    pub use crate::rules::unattributed::{DeviceFileHolder, UnattributedEvidence};
+    pub use crate::rules::{Engine, RuleSet, catalogue};
+}
+
+pub mod source {
+    pub use crate::source::live::Live;
+    pub use crate::source::replay::{PlaybackPace, Replay};
+    pub use crate::source::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
+    pub mod nvml {
+        pub use crate::source::nvml::{NvmlFailure, NvmlOptions};
+    }
+}
+
+pub mod units {
+    pub use crate::units::MIB;
+}
+
+pub mod watch {
+    pub use crate::watch::double_buffer::Canvas;
+    pub use crate::watch::hand::{Ask, Hand, News, Proposal};
+    pub use crate::watch::remember::Remembered;
+    pub use crate::watch::state::{App, Effect, Event, Setup};
+    pub use crate::watch::terminal::with_screen;
+    pub use crate::watch::theme::{Depth, Theme};
+    pub use crate::watch::update::update;
+    pub use crate::watch::view::draw;
+    pub use crate::watch::{Error, Options, Past, run};
+}
