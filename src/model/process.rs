@@ -6,142 +6,104 @@ use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::identity::{Identity, Start};
 use super::time::Time;
 
 /// A process, as Linux knows it; identified by (boot_id, pid, start_ticks), never by pid alone. Without
 /// start_ticks and start_time /proc does not know it, or what it knows was not believed.
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Process {
     /// The process id.
     pub pid: u32,
     /// Clock ticks from boot to its start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_ticks: Option<u64>,
     /// The same for people; moves when the clock is set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
     /// Why the process behind this pid could not be told, in words; absent where it could.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unresolved: Option<Arc<str>>,
     /// Who had this pid when it was last seen, where NVML has listed it ever since and no process has it
     /// now. It is a name for what is still listed, and no identity.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_known: Option<Arc<LastKnown>>,
     /// Parent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ppid: Option<u32>,
     /// Process group.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_group: Option<u32>,
     /// Session.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<u32>,
     /// The parent is pid 1 of the namespace or a child subreaper.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_is_reaper: Option<bool>,
     /// A process with the process group's number exists.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_leader_alive: Option<bool>,
     /// A process with the session's number exists.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_leader_alive: Option<bool>,
     /// R S D T t Z X I, as in /proc; absent when the pid is not in /proc.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<char>,
     /// Its pid in its own pid namespace, where that is another one than this snapshot's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_pid: Option<u32>,
     /// Who started it: its parent, unless that only adopted it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Arc<Parent>>,
     /// Real user id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// Its name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<Arc<str>>,
     /// The kernel's short name (`/proc/PID/stat`, field 2); all there is for a process without argv.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comm: Option<Arc<str>>,
     /// argv; bounded in length, the last one ends with `…` where it was cut; secrets are masked (`***`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Arc<[Arc<str>]>>,
     /// Those of its environment variables that tell what it belongs to or how it takes memory; only
     /// names of a fixed list, which has no secret on it. Absent where it may not be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<Arc<BTreeMap<Arc<str>, Arc<str>>>>,
     /// `/proc/PID/exe`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executable: Option<Arc<str>>,
     /// CPU use since the last snapshot. Percent; one core is 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub cpu_percent: Option<f64>,
     /// CPU time in total, in seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub cpu_seconds: Option<f64>,
     /// Resident host memory, in bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_bytes: Option<u64>,
     /// Number of threads.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
     /// Controlling terminal, `"pts/3"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<Arc<str>>,
     /// Has a listening socket: of TCP, or a stream socket of Unix.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listening: Option<bool>,
     /// Its open sockets, without the one that CUDA's library opens in every process that has a context.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sockets: Option<u32>,
     /// Read and written in all, by read(2), write(2) and their like; not what goes through a socket by
     /// send(2) or recv(2). Looked at every half minute. Absent where it may not be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_bytes: Option<u64>,
     /// Where it listens: `tcp:127.0.0.1:8000`, `tcp:[::]:8000`, `unix:/run/x.sock`, `unix:@abstract`. TCP
     /// before Unix, by port; bounded in number. Absent where it listens nowhere, or that is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listening_on: Option<Arc<[Arc<str>]>>,
     /// Those who work with it and listen; empty where nobody does, absent where that was not looked at.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listening_relatives: Option<Arc<[Relative]>>,
     /// What its living descendants do; absent where that was not looked at.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub descendants: Option<Arc<Descendants>>,
     /// GPU device files held open; absent where its descriptors may not be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_files: Option<Arc<[Arc<str>]>>,
     /// `pytorch`, `tensorflow`, `jax` …, from the libraries mapped: the one that holds its memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub framework: Option<Arc<str>>,
     /// Its version, where a path or its package's metadata tells it: `"2.9.1"`, or as much of it as is told, `"2"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub framework_version: Option<Arc<str>>,
     /// What it has loaded beside its framework: other frameworks, `deepspeed`, `nccl`, `ray`. Absent where
     /// none of them is known to be.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub libraries: Option<Arc<[Arc<str>]>>,
     /// Its cgroup: the path in the unified hierarchy, or in that of memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<Arc<str>>,
     /// The container it runs in.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Arc<Container>>,
     /// The Kubernetes pod it runs in.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes: Option<Arc<Kubernetes>>,
     /// The Slurm job it belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slurm: Option<Arc<Slurm>>,
     /// The systemd unit it belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub systemd_unit: Option<Arc<str>>,
     /// The Jupyter kernel it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jupyter: Option<Arc<Jupyter>>,
 }
 
@@ -196,22 +158,18 @@ impl Process {
 }
 
 /// What a process was that has ended while NVML still lists it.
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct LastKnown {
     /// Clock ticks from boot to its start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_ticks: Option<u64>,
     /// The same for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
     /// Its owner's name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<Arc<str>>,
     /// The kernel's short name of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comm: Option<Arc<str>>,
     /// argv; bounded in length, cut with `…`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Arc<[Arc<str>]>>,
 }
 
@@ -228,22 +186,21 @@ impl LastKnown {
 }
 
 /// Who started a process: its parent, unless that only adopted it.
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Parent {
     /// The process id.
     pub pid: u32,
     /// Clock ticks from boot to its start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_ticks: Option<u64>,
     /// The kernel's short name of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comm: Option<Arc<str>>,
     /// argv; bounded in length, cut with `…`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Arc<[Arc<str>]>>,
 }
 
 /// One who works with a process and listens.
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Relative {
     /// The process id.
@@ -253,7 +210,6 @@ pub struct Relative {
     #[schemars(with = "String")]
     pub relation: Relation,
     /// argv; bounded in length, secrets are masked. Absent where it has none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Arc<[Arc<str>]>>,
     /// Where it listens, as [`Process::listening_on`].
     pub listening_on: Arc<[Arc<str>]>,
@@ -276,18 +232,16 @@ pub enum Relation {
 
 /// What the living descendants of a process do: its children, theirs, and so on, by parent links. Who
 /// they are is looked at every five seconds, what they use in each sample.
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Descendants {
     /// How many there are; absent where that is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
     /// What they used of the CPU since the last snapshot, with what children used that have ended
     /// meanwhile; one core is 100. Percent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub cpu_percent: Option<f64>,
     /// The same in total, in seconds: it only goes up. Absent where it is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub cpu_seconds: Option<f64>,
     /// Those of them that are processes of this snapshot, in ascending order.
@@ -297,43 +251,35 @@ pub struct Descendants {
 
 /// The container that a process runs in, as its cgroup names it, or the program that watches over it.
 /// One of which nothing is known is there too: a pid namespace of its own.
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Container {
     /// `docker`, `containerd`, `cri-o`, `podman`, `nerdctl`, `runc`, `crun`, `lxc`, `nspawn` …
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<Arc<str>>,
     /// containerd's namespace: `k8s.io`, `moby`, `default`. Absent where it is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<Arc<str>>,
     /// Whose runtime it is, where it is not root's (rootless): the user's name, or the number of one
     /// without a name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<Arc<str>>,
     /// 64 hexadecimal digits; the name of one of LXC, of systemd-nspawn or of runc by itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Arc<str>>,
     /// What people call it, where the runtime's files may be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<Arc<str>>,
 }
 
 /// A Kubernetes pod, as its cgroup names it.
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Kubernetes {
     /// The pod's uid.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<Arc<str>>,
     /// Its name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_name: Option<Arc<str>>,
     /// Its namespace.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<Arc<str>>,
     /// The container's name within the pod.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_name: Option<Arc<str>>,
     /// Quality-of-service class: `guaranteed`, `burstable`, `besteffort`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qos: Option<Arc<str>>,
 }
 
@@ -341,47 +287,30 @@ pub struct Kubernetes {
 ///
 /// It is the kernel's word: by the cgroup, or by the step daemon (`slurmstepd`) among the ancestors. What
 /// only the environment says is not known, for that is inherited and copied.
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Slurm {
     /// The job; of an array, the task's own number; gpumem writes text.
-    #[serde(
-        default,
-        deserialize_with = "text_or_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "text_or_number")]
     #[schemars(with = "Option<TextOrNumber>")]
     pub job_id: Option<Arc<str>>,
     /// The step; gpumem writes text.
-    #[serde(
-        default,
-        deserialize_with = "text_or_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "text_or_number")]
     #[schemars(with = "Option<TextOrNumber>")]
     pub step_id: Option<Arc<str>>,
     /// The job's name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_name: Option<Arc<str>>,
     /// The number of the array that the job is a task of. The last of its tasks to start has the same
     /// number for its own, and whoever types that means them all.
-    #[serde(
-        default,
-        deserialize_with = "text_or_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "text_or_number")]
     #[schemars(with = "Option<TextOrNumber>")]
     pub array_job_id: Option<Arc<str>>,
     /// Which task of the array; gpumem writes text.
-    #[serde(
-        default,
-        deserialize_with = "text_or_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "text_or_number")]
     #[schemars(with = "Option<TextOrNumber>")]
     pub array_task_id: Option<Arc<str>>,
     /// No step of the job is left on this machine: none of its step daemons lives. Absent where that
     /// cannot be told.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<bool>,
 }
 
@@ -396,46 +325,35 @@ impl Slurm {
 }
 
 /// A Jupyter kernel and what its server says of it.
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Jupyter {
     /// What runs it: `jupyter`, `jupyterhub`, `voila`, `kernelgateway`, `vscode`, `papermill`, `nbconvert`,
     /// `marimo`, `colab`, `databricks`, `jupyter-console`, `jupyter-qtconsole`, `spyder`; `ipykernel` where a
     /// person has typed that; `batch` where a program without a server does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application: Option<Arc<str>>,
     /// The kernel's id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_id: Option<Arc<str>>,
     /// Its connection file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_file: Option<Arc<str>>,
     /// Its server.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_url: Option<Arc<str>>,
     /// The server's process.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_pid: Option<u32>,
     /// Whether the process that started it, nearly always its server, is still there; `false` only where it is
     /// proved to be gone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_alive: Option<bool>,
     /// The folder that the server serves.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_root: Option<Arc<str>>,
     /// Why the server could not be asked, and what to do.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_error: Option<Arc<str>>,
     /// The notebook: relative to the server's root where there is one, else as it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notebook_path: Option<Arc<str>>,
     /// `idle`, `busy` …
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution_state: Option<Arc<str>>,
     /// When it was last active, as the server says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_activity: Option<Time>,
     /// Number of open connections.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<u32>,
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::process::{Container, Kubernetes, Slurm};
 use super::snapshot::ProcessType;
@@ -19,24 +20,20 @@ use crate::units::GIB;
 const UNLISTED_BYTES: u64 = GIB;
 
 /// What a job or a container was given, by the environment of its oldest process that names it.
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Reservation {
     /// The process.
     pub pid: u32,
     /// When that started: since then at least it is so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
     /// Its owner's name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<Arc<str>>,
     /// The Slurm job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slurm: Option<Arc<Slurm>>,
     /// The container.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Arc<Container>>,
     /// The Kubernetes pod.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes: Option<Arc<Kubernetes>>,
     /// The variable that names the GPUs: `SLURM_JOB_GPUS`, `SLURM_STEP_GPUS`, `CUDA_VISIBLE_DEVICES`,
     /// `NVIDIA_VISIBLE_DEVICES`.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use schemars::{JsonSchema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_with::skip_serializing_none;
 
 pub use super::process::{Container, Jupyter, Kubernetes, LastKnown, Parent, Process, Slurm};
 pub use super::reservation::Reservation;
@@ -20,6 +21,7 @@ pub const SCHEMA: &str = "gpumem.snapshot/1";
 /// Everything that gpumem saw at one instant: what `gpumem ps --json` prints, and each line of a
 /// recording. Units are in the names. What is not known is absent or `null`, never 0. A reader ignores
 /// fields that it does not know.
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Format and major version.
@@ -41,7 +43,6 @@ pub struct Snapshot {
     pub processes: Vec<Process>,
     /// The GPUs that jobs and containers were given, as far as the environments of their processes may be read;
     /// looked at every half minute. Absent where that was not looked at.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservations: Option<Arc<[Reservation]>>,
     /// What could not be read this time; the rest of the snapshot stands.
     #[serde(default, deserialize_with = "or_default")]
@@ -118,28 +119,23 @@ impl<'de> Deserialize<'de> for Schema {
 }
 
 /// The machine.
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Host {
     /// The host's name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<Arc<str>>,
     /// `/proc/sys/kernel/random/boot_id`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<Arc<str>>,
     /// The kernel's release.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Arc<str>>,
     /// Whose pids these are: `host` or `container`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub pid_namespace: Option<PidNamespace>,
     /// Seconds that the machine has been suspended since boot (`CLOCK_BOOTTIME` less
     /// `CLOCK_MONOTONIC`). A change between two snapshots means that it slept.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended_seconds: Option<u64>,
     /// Processes whose descriptors could not be read when all were last looked through: a holder
     /// that NVML does not list may be among them. 0 means that all were seen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unread_processes: Option<u32>,
 }
 
@@ -155,112 +151,74 @@ pub enum PidNamespace {
 }
 
 /// The NVIDIA driver.
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Driver {
     /// `"580.159.03"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<Arc<str>>,
     /// `"13.580.159.03"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvml_version: Option<Arc<str>>,
     /// The newest CUDA that the driver supports: `"13.0"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuda_version: Option<Arc<str>>,
 }
 
 /// One GPU. A lost one keeps its identity and has neither memory nor processes.
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Gpu {
     /// NVML's index.
     pub index: u32,
     /// `"GPU-…"`; stable over reboots, unlike the index.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<Arc<str>>,
     /// Marketing name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<Arc<str>>,
     /// `"00000000:17:00.0"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci_bus_id: Option<Arc<str>>,
     /// N of `/dev/nvidiaN`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minor_number: Option<u32>,
     /// Framebuffer memory.
-    #[serde(
-        default,
-        deserialize_with = "memory",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "memory")]
     pub memory: Option<Memory>,
     /// Why there is no `memory`, where that is no failure: the GPU shares the machine's memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_unavailable: Option<Arc<str>>,
     /// What the cgroup that gpumem runs in may take of `memory`, where the driver limits that (R615 and
     /// newer). `memory` is the GPU's own, whose `reserved_bytes` that driver then does not tell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit_bytes: Option<u64>,
     /// Why the rows of `processes` have no `used_bytes`, or why there are none, where that is no
     /// failure: under WSL the driver does not tell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_memory_unavailable: Option<Arc<str>>,
     /// Share of time in which any kernel ran. Percent, 0 to 100.
-    #[serde(
-        default,
-        deserialize_with = "whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub gpu_percent: Option<u32>,
     /// Share of time in which memory was read or written. Percent, 0 to 100.
-    #[serde(
-        default,
-        deserialize_with = "whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub memory_percent: Option<u32>,
     /// Degrees Celsius.
-    #[serde(
-        default,
-        deserialize_with = "whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>")]
     pub temperature_celsius: Option<u32>,
     /// Power drawn, in watts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power_watts: Option<f64>,
     /// The enforced power limit, in watts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power_limit_watts: Option<f64>,
     /// SM clock, in MHz.
-    #[serde(
-        default,
-        deserialize_with = "whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub sm_clock_mhz: Option<u32>,
     /// Fan speed. Percent.
-    #[serde(
-        default,
-        deserialize_with = "whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub fan_percent: Option<u32>,
     /// P-state, 0 (fastest) to 15.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 15))]
     pub performance_state: Option<u32>,
     /// `default`, `exclusive_thread`, `prohibited`, `exclusive_process`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_mode: Option<Arc<str>>,
     /// Whether the driver stays loaded without clients.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistence_mode: Option<bool>,
     /// Whether MIG is on; absent where the GPU has none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_mode: Option<bool>,
     /// Its MIG devices.
     #[serde(default, deserialize_with = "or_default")]
@@ -268,16 +226,13 @@ pub struct Gpu {
     pub mig_devices: Vec<MigDevice>,
     /// Seconds since the driver last answered for this GPU; absent while it answers. Memory, power
     /// and the process list are then the last known ones; utilization is absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub stale_seconds: Option<f64>,
     /// For how many of the seconds since the last snapshot the driver's samples of its processes were read,
     /// which keeps some 10 s of them; absent where that is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub sampled_seconds: Option<f64>,
     /// One row per (process, GPU instance); absent where the list could not be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<Vec<GpuProcess>>,
 }
 
@@ -293,13 +248,13 @@ impl Gpu {
 
 /// Framebuffer memory, in bytes; of a MIG device, its GPU instance's. Used excludes reserved (NVML's
 /// memory info v2).
+#[skip_serializing_none]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Memory {
     /// All of it.
     pub total_bytes: u64,
     /// Held by driver and firmware; absent where the driver is too old to tell it apart, and then
     /// used_bytes includes it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved_bytes: Option<u64>,
     /// Allocated.
     pub used_bytes: u64,
@@ -308,29 +263,21 @@ pub struct Memory {
 }
 
 /// A MIG device.
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct MigDevice {
     /// Its number on its GPU, as `CUDA_VISIBLE_DEVICES` and `nvidia-smi -L` count.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<u32>,
     /// GPU instance.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_instance_id: Option<u32>,
     /// Compute instance.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_instance_id: Option<u32>,
     /// `"MIG-…"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<Arc<str>>,
     /// `"1g.10gb"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Arc<str>>,
     /// The GPU instance's memory.
-    #[serde(
-        default,
-        deserialize_with = "memory",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "memory")]
     pub memory: Option<Memory>,
 }
 
@@ -356,6 +303,7 @@ pub enum ProcessType {
 }
 
 /// A process's share of one GPU.
+#[skip_serializing_none]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct GpuProcess {
     /// As NVML gives it: a hint, not a proof.
@@ -366,54 +314,35 @@ pub struct GpuProcess {
     #[schemars(with = "String")]
     pub kind: ProcessType,
     /// Memory held; absent where NVML says not available.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
     /// Use of the SMs: the highest sample since the last snapshot. 0 where the driver tells the use of
     /// processes and had no sample of this one; absent where it does not. Percent, 0 to 100.
-    #[serde(
-        default,
-        deserialize_with = "whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub sm_percent: Option<u32>,
     /// As sm_percent, of memory traffic. Percent, 0 to 100.
-    #[serde(
-        default,
-        deserialize_with = "whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub memory_percent: Option<u32>,
     /// As sm_percent, of the encoder. Percent, 0 to 100.
-    #[serde(
-        default,
-        deserialize_with = "whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub encoder_percent: Option<u32>,
     /// As sm_percent, of the decoder. Percent, 0 to 100.
-    #[serde(
-        default,
-        deserialize_with = "whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub decoder_percent: Option<u32>,
     /// GPU instance, under MIG.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_instance_id: Option<u32>,
     /// Compute instance, under MIG.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_instance_id: Option<u32>,
 }
 
 /// Something that could not be read; the rest stands.
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct ReadError {
     /// The GPU it was of, by NVML's index; absent for the whole driver or host.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
     /// The call, file or option.
     pub call: Arc<str>,
@@ -453,51 +382,16 @@ fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Memory>, 
 
 /// Whole numbers that another writer may have given a fraction.
 fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
-    struct Visitor;
-    impl<'de> de::Visitor<'de> for Visitor {
-        type Value = Option<u32>;
-
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a number")
-        }
-
-        fn visit_u64<E: de::Error>(self, number: u64) -> Result<Option<u32>, E> {
-            u32::try_from(number)
-                .map(Some)
-                .map_err(|_| E::invalid_value(de::Unexpected::Unsigned(number), &self))
-        }
-
-        fn visit_i64<E: de::Error>(self, number: i64) -> Result<Option<u32>, E> {
-            u32::try_from(number)
-                .map(Some)
-                .map_err(|_| E::invalid_value(de::Unexpected::Signed(number), &self))
-        }
-
-        fn visit_f64<E: de::Error>(self, number: f64) -> Result<Option<u32>, E> {
-            if (0.0..=f64::from(u32::MAX)).contains(&number) {
-                // Rounded up: 0.4 % of use is use, and must not read as an observed 0.
-                Ok(Some(number.ceil() as u32))
-            } else {
-                Err(E::invalid_value(de::Unexpected::Float(number), &self))
-            }
-        }
-
-        fn visit_none<E: de::Error>(self) -> Result<Option<u32>, E> {
-            Ok(None)
-        }
-
-        fn visit_unit<E: de::Error>(self) -> Result<Option<u32>, E> {
-            Ok(None)
-        }
-
-        fn visit_some<D: Deserializer<'de>>(
-            self,
-            deserializer: D,
-        ) -> Result<Option<u32>, D::Error> {
-            deserializer.deserialize_any(self)
-        }
+    let number: Option<f64> = Option::deserialize(deserializer)?;
+    let Some(number) = number else {
+        return Ok(None);
+    };
+    if !(0.0..=f64::from(u32::MAX)).contains(&number) {
+        let number = de::Unexpected::Float(number);
+        return Err(de::Error::invalid_value(number, &"a number"));
     }
-    deserializer.deserialize_option(Visitor)
+    // Rounded up: 0.4 % of use is use, and must not read as an observed 0.
+    Ok(Some(number.ceil() as u32))
 }
 
 #[cfg(test)]
