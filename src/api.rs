@@ -10,7 +10,6 @@ pub mod advice {
 
 pub mod cli {
     pub use crate::cli::args::SchemaName;
-    pub use crate::cli::schema;
     pub mod generate {
         pub use crate::cli::generate::{SHELLS, completions, man_pages};
     }
@@ -110,7 +109,7 @@ pub mod rules {
     pub use crate::rules::stray_context::StrayContextEvidence;
     pub use crate::rules::stuck::StuckEvidence;
     pub use crate::rules::unattributed::{DeviceFileHolder, UnattributedEvidence};
-    pub use crate::rules::{Engine, RuleSet, catalogue};
+    pub use crate::rules::{Engine, RuleSet, catalogue, evidence};
 }
 
 pub mod source {

@@ -15,7 +15,7 @@ mod ps;
 pub mod reap;
 mod record;
 mod rules;
-pub mod schema;
+mod schema;
 mod selection;
 mod session;
 mod signals;

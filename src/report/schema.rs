@@ -1,16 +1,9 @@
 //! The formats that gpumem writes, as JSON Schema (draft 2020-12), derived from the types that are written.
 //!
 //! A field's meaning is its type's documentation. The files beside this one are generated from the types
-//! and committed, so that a change of a format shows; `tests/it/schema.rs` proves that they are fresh, that
-//! they name exactly the fields that are written, and that they promise all that was ever promised. Which
-//! type is which format stands in `cli::schema`.
-
-use schemars::generate::{Contract, SchemaSettings};
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde_json::{Value, json};
-
-use crate::model::Kind;
-use crate::model::finding::{Also, Finding};
+//! and committed, so that a change of a format shows: `tests/it/schema/derived.rs` knows which type is which
+//! format and derives its schema, and `tests/it/schema.rs` proves that they name exactly the fields that are
+//! written, and that they promise all that was ever promised.
 
 /// `gpumem.check/1`: what `check --json` prints.
 pub const CHECK: &str = include_str!("schema/check.json");
@@ -24,101 +17,3 @@ pub const HISTORY: &str = include_str!("schema/history.json");
 pub const REAP: &str = include_str!("schema/reap.json");
 /// `gpumem.snapshot/1`: what `ps --json` prints, and each line of a recording.
 pub const SNAPSHOT: &str = include_str!("schema/snapshot.json");
-
-/// The schemas of the evidence of each kind of finding.
-pub type EvidenceOf = fn(&mut SchemaGenerator) -> Vec<(Kind, Schema)>;
-
-/// The schema of a document that gpumem writes and nobody reads back: a field is there unless its type
-/// says that it may be absent.
-pub fn written<T: JsonSchema>(evidence: EvidenceOf) -> String {
-    document::<T>(Contract::Serialize, evidence)
-}
-
-/// The schema of a document that gpumem reads, too: a field has to be there only where nothing can stand
-/// for it.
-pub fn read<T: JsonSchema>(evidence: EvidenceOf) -> String {
-    document::<T>(Contract::Deserialize, evidence)
-}
-
-fn document<T: JsonSchema>(contract: Contract, evidence: EvidenceOf) -> String {
-    let mut settings = SchemaSettings::draft2020_12();
-    settings.contract = contract;
-    let mut generator = settings.into_generator();
-    generator.subschema_for::<T>();
-    tie_evidence(&mut generator, evidence);
-    let mut root = generator.into_root_schema_for::<T>().to_value();
-    plain(&mut root);
-    if let Some(name) = root.pointer("/properties/schema/const") {
-        let name = name.clone();
-        let id = format!("urn:gpumem:schema:{}", name.as_str().unwrap_or_default());
-        root["title"] = name;
-        root["$id"] = id.into();
-    }
-    // A schema is written with its title first and its definitions last.
-    let ordered = Schema::try_from(root).map(|schema| serde_json::to_string_pretty(&schema));
-    ordered.map_or_else(|_| String::new(), Result::unwrap_or_default) + "\n"
-}
-
-/// Says of findings which evidence each kind has.
-fn tie_evidence(generator: &mut SchemaGenerator, evidence: EvidenceOf) {
-    for name in [Finding::schema_name(), Also::schema_name()] {
-        if !generator.definitions().contains_key(&*name) {
-            continue;
-        }
-        let ties: Vec<Value> = evidence(generator)
-            .into_iter()
-            .map(|(kind, evidence)| {
-                json!({
-                    "if": { "properties": { "kind": { "const": kind } } },
-                    "then": { "properties": { "evidence": evidence } },
-                })
-            })
-            .collect();
-        if let Some(definition) = generator.definitions_mut().get_mut(&*name) {
-            definition["allOf"] = ties.into();
-        }
-    }
-}
-
-/// Documentation as text for people, and no word of how Rust holds a number.
-fn plain(schema: &mut Value) {
-    match schema {
-        Value::Array(schemas) => schemas.iter_mut().for_each(plain),
-        Value::Object(schema) => {
-            let is_of_rust = |format: &Value| {
-                let format = format.as_str().unwrap_or_default();
-                ["int", "uint", "float", "double"]
-                    .iter()
-                    .any(|name| format.starts_with(name))
-            };
-            if schema.get("format").is_some_and(is_of_rust) {
-                schema.remove("format");
-            }
-            for (name, part) in schema {
-                match part {
-                    Value::String(text) if name == "description" => *text = text_of(text),
-                    _ => plain(part),
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Documentation without line breaks and links, in JSON's words.
-fn text_of(documentation: &str) -> String {
-    let words: Vec<&str> = documentation.split_whitespace().collect();
-    let mut text = words.join(" ").replace("`None`", "`null`");
-    while let Some(open) = text.find("[`") {
-        let Some(close) = text[open..].find("`]").map(|at| open + at) else {
-            break;
-        };
-        let mut end = close + 2;
-        if text[end..].starts_with('(') {
-            end += text[end..].find(')').map_or(0, |at| at + 1);
-        }
-        let name = text[open + 1..close + 1].to_owned();
-        text.replace_range(open..end, &name);
-    }
-    text
-}

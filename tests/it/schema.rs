@@ -1,6 +1,7 @@
 //! The published schemas: what gpumem writes is valid, what is broken is not, and they name exactly
 //! the fields that are written.
 
+pub(crate) mod derived;
 mod documents;
 mod explain;
 mod promised;
