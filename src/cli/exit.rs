@@ -10,7 +10,6 @@ use crate::{config, recording, rules, source, watch};
 #[error("{0}")]
 pub struct UsageError(pub(super) String);
 
-/// How gpumem ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
     /// 0: done, and nothing found.

@@ -32,7 +32,6 @@ use crate::reclaim::{Executor, Guard, Target};
 /// Between two looks at the machine while somebody thinks.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Runs `gpumem kill`.
 pub(super) fn kill(args: Kill, global: &Global) -> anyhow::Result<Exit> {
     let args = ReapArgs {
         pid: args.pid,
@@ -48,7 +47,6 @@ pub(super) fn kill(args: Kill, global: &Global) -> anyhow::Result<Exit> {
     run_at(RefusalPlace::Kill, &args, global)
 }
 
-/// Runs `gpumem reap`.
 pub(super) fn run(args: &ReapArgs, global: &Global) -> anyhow::Result<Exit> {
     if args.watch {
         return unattended::run(args, global);

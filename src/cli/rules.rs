@@ -23,7 +23,6 @@ struct RulesDocument {
     rules: Vec<ListedRule>,
 }
 
-/// A rule.
 #[derive(Serialize)]
 struct ListedRule {
     name: String,

@@ -23,9 +23,7 @@ const NAME_BYTES: usize = 255;
 pub struct CgroupPlace {
     /// The path in the unified hierarchy, or in that of memory; absent where it tells nothing.
     pub cgroup: Option<Arc<str>>,
-    /// The innermost container.
     pub container: Option<Arc<Container>>,
-    /// The innermost pod.
     pub kubernetes: Option<Arc<Kubernetes>>,
     /// The job and step.
     pub slurm: Option<Arc<Slurm>>,

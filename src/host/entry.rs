@@ -186,7 +186,6 @@ impl Surroundings {
         }
     }
 
-    /// Starts a sample.
     pub fn begin(&mut self, now_ns: u64) {
         self.exists.clear();
         self.reapers.clear();
@@ -566,7 +565,6 @@ struct DueReads {
     files: bool,
     /// argv.
     command: bool,
-    /// The environment.
     environment: bool,
     /// The libraries it has mapped.
     maps: bool,

@@ -109,26 +109,19 @@ pub enum HostError {
     /// The kernel refused, or had no descriptor left.
     #[error("cannot read {}: {errno}{}", path.display(), remedy(*errno))]
     Read {
-        /// The file.
         path: PathBuf,
         /// What the kernel said.
         errno: Errno,
     },
     /// The content is not what Linux writes.
     #[error("{} is not what Linux writes; is this path a proc file system?", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-    },
+    Malformed { path: PathBuf },
     /// Absent from a proc file system that hides the processes of others.
     #[error(
         "{} is absent, and this proc file system hides other users' processes; run as root, or mount it without hidepid",
         path.display()
     )]
-    Hidden {
-        /// The folder.
-        path: PathBuf,
-    },
+    Hidden { path: PathBuf },
 }
 
 /// What to do next about an error of the kernel's.

@@ -38,12 +38,10 @@ pub enum Cgroups {
     Hybrid,
 }
 
-/// What is mounted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mounts {
     /// Of the proc file system that is looked at; `None` where none is mounted there.
     pub hidepid: Option<Hidepid>,
-    /// The cgroups.
     pub cgroups: Cgroups,
 }
 

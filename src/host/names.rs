@@ -76,9 +76,7 @@ impl NameQuestion {
 pub struct ContainerNames {
     /// The container's, of a runtime that people use by itself.
     pub container: Option<Arc<str>>,
-    /// The pod's.
     pub pod: Option<Arc<str>>,
-    /// The pod's namespace.
     pub namespace: Option<Arc<str>>,
     /// The container's within its pod.
     pub container_in_pod: Option<Arc<str>>,

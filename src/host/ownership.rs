@@ -47,11 +47,9 @@ pub enum NotOurs {
         }
     )]
     Owner {
-        /// What.
         component: PathBuf,
         /// Whose it is.
         uid: u32,
-        /// The permissions.
         mode: u32,
         /// Whose it may be, beside root.
         own: u32,
@@ -66,11 +64,9 @@ pub enum NotOurs {
         component.display()
     )]
     Writable {
-        /// What.
         component: PathBuf,
         /// Whose it is.
         uid: u32,
-        /// The permissions.
         mode: u32,
     },
     /// It lies in a directory for everybody's files.
@@ -84,15 +80,12 @@ pub enum NotOurs {
         component: PathBuf,
         /// Whose it is.
         uid: u32,
-        /// The permissions.
         mode: u32,
     },
     /// It is not known who may.
     #[error("who may write to {} is not known: {cause}; see that it can be read", component.display())]
     Unknown {
-        /// What.
         component: PathBuf,
-        /// Why.
         cause: io::Error,
     },
 }

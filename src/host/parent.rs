@@ -15,7 +15,6 @@ use crate::model::process::Parent;
 pub(super) struct Parents(HashMap<u32, Option<Arc<Parent>>>);
 
 impl Parents {
-    /// Starts a sample.
     pub(super) fn begin(&mut self) {
         self.0.clear();
     }

@@ -28,7 +28,6 @@ const STATUS_BYTES: u64 = 16 << 10;
 pub enum Visibility {
     /// They were read.
     Seen,
-    /// The kernel refused.
     Refused,
     /// There was no such process to try it on.
     Nobody,

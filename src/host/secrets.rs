@@ -123,11 +123,8 @@ enum Follows {
     Nothing,
     /// The name of a parameter.
     Name,
-    /// A value.
     Value(Secrecy),
-    /// What follows `Bearer`.
     Bearer,
-    /// What follows `Basic`.
     Basic,
 }
 

@@ -5,7 +5,6 @@
 pub struct ProcStatus<'a> {
     /// The kernel's short name, with `\` and newlines escaped by the kernel.
     pub name: Option<&'a [u8]>,
-    /// Real user id.
     pub uid: Option<u32>,
     /// Its pid in the innermost pid namespace that it is in; 1 for a container's first process.
     pub innermost_pid: Option<u32>,

@@ -9,7 +9,6 @@ use crate::units::MIB;
 pub struct Balance {
     /// All of it.
     pub total_bytes: u64,
-    /// Free.
     pub free_bytes: u64,
     /// Held by the driver and firmware; unknown where only memory info v1 exists, whose free and used
     /// memory add up to all of it.

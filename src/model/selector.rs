@@ -58,7 +58,6 @@ pub enum SelectorError {
     /// Its value is of another kind.
     #[error("{name}: {error}")]
     Quantity {
-        /// The term.
         name: &'static str,
         /// What is wrong with the value.
         error: ParseError,
@@ -66,7 +65,6 @@ pub enum SelectorError {
     /// Its value is not a number.
     #[error("{name}: {value:?} is not a number; write {example}")]
     Number {
-        /// The term.
         name: &'static str,
         /// As it was typed.
         value: String,
@@ -76,7 +74,6 @@ pub enum SelectorError {
     /// Its value is none of those that there are.
     #[error("no {name} begins with {value:?}; there are {there_are}")]
     NoneSuch {
-        /// The term.
         name: &'static str,
         /// As it was typed.
         value: String,
@@ -86,7 +83,6 @@ pub enum SelectorError {
     /// Texts have no order.
     #[error("{name} cannot be compared; write {example}")]
     NoOrder {
-        /// The term.
         name: &'static str,
         /// A whole one.
         example: &'static str,

@@ -10,7 +10,6 @@ use jiff::{Timestamp, tz::Offset};
 
 use crate::model::Time;
 
-/// The environment variable.
 pub const VARIABLE: &str = "GPUMEM_KEEP";
 /// Words that say no.
 const NO: [&str; 4] = ["0", "no", "false", "off"];

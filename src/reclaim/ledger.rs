@@ -36,38 +36,21 @@ const MOST_LINE_BYTES: usize = 1 << 20;
 pub enum LedgerError {
     /// It cannot be opened to write.
     #[error("cannot open the ledger {}: {cause}; nothing is done without one", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        cause: io::Error,
-    },
+    Open { path: PathBuf, cause: io::Error },
     /// A line could not be written.
     #[error("cannot write to the ledger {}: {cause}; what it was to announce was not done", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        cause: io::Error,
-    },
+    Write { path: PathBuf, cause: io::Error },
     /// It cannot be read.
     #[error("cannot read the ledger {}: {cause}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        cause: io::Error,
-    },
+    Read { path: PathBuf, cause: io::Error },
 }
 
 /// A line.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LedgerEntry {
-    /// When.
     pub time: Time,
     /// The act that it is of.
     pub act: Arc<str>,
-    /// What.
     #[serde(flatten)]
     pub event: LedgerEvent,
 }
@@ -78,16 +61,13 @@ pub struct LedgerEntry {
 pub enum LedgerEvent {
     /// An act begins.
     Begun {
-        /// Who acts.
         actor: Actor,
         /// Upon what: with the reason, its evidence and all steps.
         target: Box<Target>,
     },
     /// Something is about to be done; whether it was is in a later line, if gpumem lived to write it.
     Intended(Deed),
-    /// It was done.
     Done {
-        /// What.
         #[serde(flatten)]
         deed: Deed,
         /// To whom it was not, and why.

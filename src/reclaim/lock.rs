@@ -18,19 +18,13 @@ pub enum LockError {
     /// Somebody has it.
     #[error("another reaper{} is at work ({} is locked); wait for it to end", holder(*pid), path.display())]
     Held {
-        /// The file.
         path: PathBuf,
         /// Who, by what it wrote there.
         pid: Option<u32>,
     },
     /// It cannot be locked.
     #[error("cannot lock {}: {cause}; nothing is done without the lock", path.display())]
-    Failed {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        cause: io::Error,
-    },
+    Failed { path: PathBuf, cause: io::Error },
 }
 
 fn holder(pid: Option<u32>) -> String {

@@ -137,7 +137,6 @@ impl Targets {
 /// Processes by what they are called; any of them.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ProcessNames {
-    /// Processes by number.
     pub pids: Vec<u32>,
     /// Notebooks by their paths, or the ends of their paths.
     pub notebooks: Vec<Arc<str>>,
@@ -162,7 +161,6 @@ impl NamedProcesses {
         (!names.is_empty()).then_some(Self(names))
     }
 
-    /// The names.
     pub fn names(&self) -> &ProcessNames {
         &self.0
     }
@@ -193,7 +191,6 @@ pub struct TargetLimits {
 /// A process that the configuration keeps, on any of its GPUs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exempt {
-    /// Which.
     pub identity: Identity,
     /// Only from findings of these kinds and of the rules below; where both are empty, from being
     /// ended at all.

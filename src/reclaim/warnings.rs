@@ -35,20 +35,10 @@ const LONGEST_SECONDS: f64 = 2.0 * 86_400.0;
 pub enum WarningsError {
     /// They cannot be read.
     #[error("cannot read the warnings in {}: {cause}; whom they were for is warned anew", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        cause: io::Error,
-    },
+    Read { path: PathBuf, cause: io::Error },
     /// They cannot be written.
     #[error("cannot write the warnings to {}: {cause}; nobody counts as warned whose warning is not there", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        cause: io::Error,
-    },
+    Write { path: PathBuf, cause: io::Error },
 }
 
 /// How long it is waited.
@@ -63,23 +53,18 @@ pub struct Terms {
 /// What is due about a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WarningDue {
-    /// The first warning.
     First,
-    /// The last one.
     Last,
     /// The act.
     Act,
     /// Nothing before then.
     Nothing {
-        /// When.
         until: Time,
     },
 }
 
-/// A warning.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Warning {
-    /// The finding's id.
     pub finding: Arc<str>,
     /// The boot that start ticks count from.
     pub boot_id: Arc<str>,

@@ -43,7 +43,6 @@ pub enum RecordingError {
     /// Reading failed on the way.
     #[error("cannot read {name} beyond line {line}: {}; copy it from where it can be read whole", plain(.cause))]
     Read {
-        /// The recording.
         name: String,
         /// The last line that was read, from 1; 0 where there was none.
         line: u64,
@@ -55,7 +54,6 @@ pub enum RecordingError {
         "{name}, line {line}: its schema is {found:?} and this gpumem reads {SCHEMA:?}; read it with the version of gpumem that recorded it"
     )]
     Schema {
-        /// The recording.
         name: String,
         /// The line, from 1.
         line: u64,
@@ -65,7 +63,6 @@ pub enum RecordingError {
     /// It ended and there was no snapshot in it.
     #[error("{name} holds no snapshot ({}); give it what `gpumem record` writes: one JSON snapshot a line, plain or compressed with zstd", blame(.first.as_ref()))]
     Empty {
-        /// The recording.
         name: String,
         /// What was wrong first; `None` where it holds no text at all.
         first: Option<Damage>,
@@ -73,7 +70,6 @@ pub enum RecordingError {
     /// There was nothing but what is no snapshot for so long that it may have no end.
     #[error("{name}, line {line}: {}", barren(*.found, .last.as_ref()))]
     Barren {
-        /// The recording.
         name: String,
         /// The line at which it was given up, from 1.
         line: u64,
@@ -94,22 +90,15 @@ pub enum RecordingError {
     #[error(
         "cannot record to {name}: it is compressed; record to a .jsonl file and compress it afterwards with `zstd FILE.jsonl`"
     )]
-    Compressed {
-        /// The file.
-        name: String,
-    },
+    Compressed { name: String },
     /// Another recorder has the file.
     #[error(
         "cannot record to {name}: another gpumem is recording to it; stop that one or name another file"
     )]
-    Busy {
-        /// The file.
-        name: String,
-    },
+    Busy { name: String },
     /// A line could not be written whole.
     #[error("cannot write {name}: {}; {}; {}", plain(.cause), kept(*.whole, *.torn), writer::remedy(.cause))]
     Write {
-        /// The file.
         name: String,
         /// What the system said.
         cause: io::Error,
@@ -127,7 +116,6 @@ pub enum RecordingError {
     /// A full file could not be moved out of the way.
     #[error("cannot rename {} to {}: {}; make the directory writable or record without rotation", .from.display(), .to.display(), plain(.cause))]
     Rotate {
-        /// The file.
         from: PathBuf,
         /// Its name to be.
         to: PathBuf,
@@ -137,7 +125,6 @@ pub enum RecordingError {
     /// A directory cannot be made a store, or be written to.
     #[error("cannot keep a store in {}: {}; name a directory that you may write to with --store-dir", .folder.display(), plain(.cause))]
     StoreUnwritable {
-        /// The directory.
         folder: PathBuf,
         /// What the system said.
         cause: io::Error,
@@ -148,7 +135,6 @@ pub enum RecordingError {
         .folder.display(), holder(*.pid)
     )]
     StoreBusy {
-        /// The directory.
         folder: PathBuf,
         /// The other one's pid, where it says it.
         pid: Option<u32>,
@@ -156,7 +142,6 @@ pub enum RecordingError {
     /// A frame could not be written; all before it is whole.
     #[error("cannot write to the store {}: {}; {}", .folder.display(), plain(.cause), writer::remedy(.cause))]
     StoreWrite {
-        /// The directory.
         folder: PathBuf,
         /// What the system said.
         cause: io::Error,
@@ -164,7 +149,6 @@ pub enum RecordingError {
     /// A directory cannot be listed.
     #[error("cannot read the store {}: {}; name the directory that `gpumem record --store` writes to", .folder.display(), plain(.cause))]
     StoreUnreadable {
-        /// The directory.
         folder: PathBuf,
         /// What the system said.
         cause: io::Error,

@@ -32,7 +32,6 @@ pub struct ProcessesOptions {
     pub sort: Field,
     /// Columns of the terminal; `None` cuts nothing.
     pub width: Option<usize>,
-    /// Its colours.
     pub style: Style,
     /// Whether the processes are everybody's; of some only, they say nothing of where the rest of the
     /// memory is.

@@ -20,7 +20,6 @@ pub struct Style {
 pub enum Emphasis {
     /// As nothing.
     Plain,
-    /// A heading.
     Heading,
     /// The word of a severity.
     Severity(Severity),
@@ -107,7 +106,6 @@ impl Style {
         }
     }
 
-    /// A heading.
     pub fn heading(self, text: &str) -> String {
         self.paint(HEADING, text)
     }

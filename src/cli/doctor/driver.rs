@@ -36,7 +36,6 @@ impl Environment {
     }
 }
 
-/// What was found.
 #[derive(Debug)]
 pub(super) struct DriverFacts<'a> {
     /// The library that was asked for with `--nvml-library`.

@@ -10,7 +10,6 @@ const FIRST_DAY: Time = Time::from_unix_milliseconds(1_704_067_200_000);
 /// One descriptor is held for each watched process, and some for the rest.
 const FEW_FILES: u64 = 1024;
 
-/// What was found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MachineFacts {
     pub(super) cgroups: Option<Cgroups>,

@@ -24,7 +24,6 @@ const NAMED: usize = 16;
 /// Servers that do not answer have a check each; more are counted.
 const FAILED: usize = 16;
 
-/// What was found.
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     asked: Vec<ProbedServer>,

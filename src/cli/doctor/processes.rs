@@ -6,7 +6,6 @@ use crate::host::{Hidepid, Rights, Visibility};
 use crate::model::snapshot::PidNamespace;
 use crate::report::doctor::{CheckStatus, DoctorCheck, Topic};
 
-/// What was found.
 #[derive(Debug)]
 pub(super) struct ProcessFacts<'a> {
     pub(super) namespace: Option<PidNamespace>,

@@ -12,7 +12,6 @@ const MOST_CHARACTERS: usize = 64;
 /// `watch` draws from this size on.
 const LEAST_SIZE: (u16, u16) = (40, 10);
 
-/// What was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Terminal {
     is_terminal: bool,

@@ -14,7 +14,6 @@ use super::SampledHistory;
 /// More processes, or findings, than this are not listed in a message.
 const MOST_LISTED: usize = 8;
 
-/// What was typed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum TypedTarget {
     /// `4242`.

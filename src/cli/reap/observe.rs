@@ -35,7 +35,6 @@ const LOOK: Span = Span(Duration::from_secs(2));
 /// Between the samples of a look.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// What was seen.
 pub(super) struct Observation {
     pub(super) engine: Engine,
     pub(super) snapshot: Snapshot,

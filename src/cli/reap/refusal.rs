@@ -22,7 +22,6 @@ pub(in crate::cli) enum RefusalPlace {
     Service,
 }
 
-/// Who reads it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cli) struct RefusalReader {
     pub(in crate::cli) place: RefusalPlace,

@@ -17,7 +17,6 @@ use crate::units::Bytes;
 /// Columns of a command; the rest of it is in the JSON.
 const NAME_COLUMNS: usize = 100;
 
-/// The plan.
 pub(in crate::cli) fn plan(report: &ReapReport, style: Style, reader: RefusalReader) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.

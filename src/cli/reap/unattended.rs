@@ -67,7 +67,6 @@ enum Event {
     },
     /// Somebody was told, or was not.
     Told(Box<NoticeResult>),
-    /// A signal.
     Signal(i32),
 }
 

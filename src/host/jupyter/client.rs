@@ -31,7 +31,6 @@ const KERNELS: usize = 4096;
 /// A kernel, as its server knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelState {
-    /// Its id.
     pub id: String,
     /// Its notebook, relative to the server's root; only of one that has a session.
     pub path: Option<String>,
@@ -39,7 +38,6 @@ pub struct KernelState {
     pub execution_state: Option<String>,
     /// When a message last went to it or came from it.
     pub last_activity: Option<Time>,
-    /// Open connections.
     pub connections: Option<u32>,
 }
 

@@ -43,7 +43,6 @@ pub enum ServerError {
         "its server (process {pid}) has no file in {folder}; give both the same runtime directory (JUPYTER_RUNTIME_DIR)"
     )]
     NoFile {
-        /// The server.
         pid: u32,
         /// The runtime folder.
         folder: String,
@@ -53,7 +52,6 @@ pub enum ServerError {
         "its server (process {pid}) is {application}, which leaves no file that tells how to ask it; see its own page or client"
     )]
     Fileless {
-        /// The server.
         pid: u32,
         /// Which it is: `voila`, `kernelgateway`.
         application: &'static str,
@@ -73,10 +71,7 @@ pub enum ServerError {
     #[error(
         "process {pid}, which it says started it, is another user's, and was not asked; see who did start it"
     )]
-    Stranger {
-        /// The process.
-        pid: u32,
-    },
+    Stranger { pid: u32 },
     /// It cannot be told who the server is.
     #[error(
         "process {number}, which started it, is not to be seen from here; run as root, on the host"
@@ -87,10 +82,7 @@ pub enum ServerError {
     },
     /// The server ended between two looks.
     #[error("its server (process {pid}) has just ended; look again")]
-    Ended {
-        /// The server.
-        pid: u32,
-    },
+    Ended { pid: u32 },
     /// No HTTPS where that was to be.
     #[error("its HTTPS is not understood: {why}; see what serves there")]
     Https {
@@ -113,9 +105,7 @@ pub enum ServerError {
         }
     )]
     NotListening {
-        /// The server.
         pid: u32,
-        /// The port.
         port: u16,
         /// That it does not is known.
         is_known: bool,
@@ -125,7 +115,6 @@ pub enum ServerError {
         "its process {pid} is in a network of its own, a container's, which cannot be entered: {errno}; run as root on the host"
     )]
     Network {
-        /// The server.
         pid: u32,
         /// What the kernel said.
         errno: Errno,
@@ -181,10 +170,7 @@ pub enum ServerError {
     UnknownKernel,
     /// The kernel's process is gone, or runs something else.
     #[error("process {pid} is no longer this kernel; make a new plan")]
-    Replaced {
-        /// The process.
-        pid: u32,
-    },
+    Replaced { pid: u32 },
     /// Another process could be the kernel.
     #[error(
         "process {pid} was started as the same kernel, so that it is not certain which of them the server means; shut the kernel down in its notebook"
@@ -195,10 +181,7 @@ pub enum ServerError {
     },
     /// It cannot be told whether another process could be the kernel.
     #[error("it cannot be told which process the server means: {why}; see that /proc can be read")]
-    Unsure {
-        /// Why.
-        why: String,
-    },
+    Unsure { why: String },
 }
 
 /// `, and FILE is stale`.

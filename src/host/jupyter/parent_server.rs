@@ -22,14 +22,12 @@ const ANCESTORS: usize = 32;
 /// The process that started a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Starter {
-    /// It is there.
     Alive {
         /// Its pid, in this namespace.
         pid: u32,
         /// Clock ticks from boot to its start.
         start_ticks: u64,
     },
-    /// It has ended.
     Gone,
     /// That cannot be told.
     Unknown,

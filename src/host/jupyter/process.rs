@@ -81,7 +81,6 @@ impl OpenedProcess {
         read.ok().map(|()| Environment(content))
     }
 
-    /// Its argv.
     pub fn command(&self) -> Option<Arc<[Arc<str>]>> {
         let mut content = Vec::new();
         let read = self.has_memory().then(|| {

@@ -51,7 +51,6 @@ pub struct ServerFiles {
 /// A server that runs.
 #[derive(Debug)]
 pub struct FoundServer {
-    /// The process id.
     pub pid: u32,
     /// Its address for people; without its token. `None` where its file does not tell.
     pub url: Option<String>,

@@ -251,9 +251,7 @@ pub(super) enum StepEffect {
     Ends(Outcome),
 }
 
-/// What was begun.
 pub(super) enum Started {
-    /// It was done.
     Done,
     /// It ends the act.
     Ends(Outcome),

@@ -228,36 +228,23 @@ fn left_to_server(why: &str) -> Outcome {
 pub enum ShutKernelError {
     /// It is doing something, or has since the plan was made.
     #[error("kernel {id} is at work; leave it, or name it to end it all the same")]
-    AtWork {
-        /// Its id.
-        id: Arc<str>,
-    },
+    AtWork { id: Arc<str> },
     /// The process is gone, or is not this kernel.
     #[error("process {pid} is not kernel {id} any more; make a new plan")]
-    NotThisKernel {
-        /// The process.
-        pid: u32,
-        /// The id.
-        id: Arc<str>,
-    },
+    NotThisKernel { pid: u32, id: Arc<str> },
     /// Its server is not the one of the plan.
     #[error("the server of kernel {id} is not {url} any more; make a new plan")]
     AnotherServer {
-        /// The kernel.
         id: Arc<str>,
         /// The server of the plan.
         url: Arc<str>,
     },
     /// Its files could not be read in time.
     #[error("the files of kernel {id} are not read in time; see whether its file system hangs")]
-    FilesHang {
-        /// The kernel.
-        id: Arc<str>,
-    },
+    FilesHang { id: Arc<str> },
     /// There is no server that could be asked.
     #[error("the server of kernel {id} cannot be asked: {why}")]
     NoServer {
-        /// The kernel.
         id: Arc<str>,
         /// Why. Holds paths that others chose: escape it for a terminal.
         why: Arc<str>,
@@ -267,7 +254,6 @@ pub enum ShutKernelError {
     /// The server was asked, or was about to be.
     #[error("the server of kernel {id} has not shut it down: {cause}")]
     Server {
-        /// The kernel.
         id: Arc<str>,
         /// What went wrong.
         cause: jupyter::ServerError,

@@ -134,24 +134,12 @@ impl ReclaimWay for TerminateClient<'_> {
 pub enum TerminateClientError {
     /// The program did not run to its end.
     #[error("cannot run {}: {cause}", program.display())]
-    Run {
-        /// The program.
-        program: PathBuf,
-        /// Why.
-        cause: io::Error,
-    },
+    Run { program: PathBuf, cause: io::Error },
     /// It did not answer in time.
     #[error("{} does not answer", program.display())]
-    Silent {
-        /// The program.
-        program: PathBuf,
-    },
-    /// It failed.
+    Silent { program: PathBuf },
     #[error("{} failed; is the daemon running?", program.display())]
-    Failed {
-        /// The program.
-        program: PathBuf,
-    },
+    Failed { program: PathBuf },
     /// It knows none of them.
     #[error("no server of the Multi-Process Service knows {0:?}")]
     Unknown(Vec<u32>),

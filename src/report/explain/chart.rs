@@ -24,7 +24,6 @@ const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;
 /// How large a chart is, and what it is drawn with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Size {
-    /// Columns.
     pub columns: usize,
     /// Lines.
     pub rows: usize,

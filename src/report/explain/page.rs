@@ -53,7 +53,6 @@ impl PageText {
         self.look.width.saturating_sub(MARGIN)
     }
 
-    /// The page's title.
     pub(super) fn title(&mut self, text: &str) {
         for line in wrap(
             &escape(text),

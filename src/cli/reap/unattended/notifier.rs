@@ -42,7 +42,6 @@ pub(super) struct Notice {
     /// When it will be ended, if nothing changes.
     pub(super) acts_at: Option<Time>,
     pub(super) finding: Finding,
-    /// The process's owner.
     pub(super) uid: Option<u32>,
     pub(super) host: Option<Arc<str>>,
     /// The command that is told.

@@ -54,16 +54,9 @@ pub(super) enum NotifyError {
     },
     /// It cannot be run.
     #[error("cannot run the notify command {program}: {cause}; check its path and permissions")]
-    Run {
-        /// Which.
-        program: Arc<str>,
-        /// Why.
-        cause: io::Error,
-    },
-    /// It has failed.
+    Run { program: Arc<str>, cause: io::Error },
     #[error("the notify command {program} failed ({status}); run it by hand to see why")]
     Failed {
-        /// Which.
         program: Arc<str>,
         /// How it ended.
         status: ExitStatus,
@@ -71,7 +64,6 @@ pub(super) enum NotifyError {
     /// It does not end.
     #[error("the notify command {program} was ended after {}s, with all that it had started; let it do its work in the background", deadline.as_secs_f64())]
     Hangs {
-        /// Which.
         program: Arc<str>,
         /// How long it had.
         deadline: Duration,

@@ -53,7 +53,6 @@ pub(super) trait System {
     /// What Linux tells of processes.
     fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded>;
 
-    /// Who acts.
     fn actor(&mut self, snapshot: &Snapshot) -> Actor;
 
     /// Has a notice told; `false` where there are too many at once.
@@ -108,7 +107,6 @@ struct PendingRetry {
     error: String,
 }
 
-/// What is due.
 #[derive(Debug)]
 pub(super) struct ReapScheduler {
     engine: Engine,
