@@ -108,11 +108,7 @@ impl Default for Roots {
 pub enum HostError {
     /// The kernel refused, or had no descriptor left.
     #[error("cannot read {}: {errno}{}", path.display(), remedy(*errno))]
-    Read {
-        path: PathBuf,
-        /// What the kernel said.
-        errno: Errno,
-    },
+    Read { path: PathBuf, errno: Errno },
     /// The content is not what Linux writes.
     #[error("{} is not what Linux writes; is this path a proc file system?", path.display())]
     Malformed { path: PathBuf },

@@ -48,7 +48,6 @@ pub enum NotOurs {
     )]
     Owner {
         component: PathBuf,
-        /// Whose it is.
         uid: u32,
         mode: u32,
         /// Whose it may be, beside root.
@@ -65,7 +64,6 @@ pub enum NotOurs {
     )]
     Writable {
         component: PathBuf,
-        /// Whose it is.
         uid: u32,
         mode: u32,
     },
@@ -76,9 +74,7 @@ pub enum NotOurs {
         name(*uid)
     )]
     Shared {
-        /// The directory.
         component: PathBuf,
-        /// Whose it is.
         uid: u32,
         mode: u32,
     },

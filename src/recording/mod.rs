@@ -28,25 +28,16 @@ use crate::model::snapshot::SCHEMA;
 pub enum RecordingError {
     /// It cannot be opened for reading.
     #[error("cannot open {name}: {}; name a recording made by `gpumem record`", plain(.cause))]
-    Open {
-        /// The file as it was named.
-        name: String,
-        /// What the system said.
-        cause: io::Error,
-    },
+    Open { name: String, cause: io::Error },
     /// A directory was named where a file is needed.
     #[error("{} is a directory; name a file in it, such as {}", .path.display(), .path.join("recording.jsonl").display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-    },
+    Directory { path: PathBuf },
     /// Reading failed on the way.
     #[error("cannot read {name} beyond line {line}: {}; copy it from where it can be read whole", plain(.cause))]
     Read {
         name: String,
         /// The last line that was read, from 1; 0 where there was none.
         line: u64,
-        /// What the system said.
         cause: io::Error,
     },
     /// It is of another major version of the format.
@@ -55,9 +46,7 @@ pub enum RecordingError {
     )]
     Schema {
         name: String,
-        /// The line, from 1.
         line: u64,
-        /// The schema that it names.
         found: String,
     },
     /// It ended and there was no snapshot in it.
@@ -80,12 +69,7 @@ pub enum RecordingError {
     },
     /// It cannot be opened or created for writing.
     #[error("cannot record to {name}: {}; name a file in a directory that exists and that you may write to", plain(.cause))]
-    Create {
-        /// The file as it was named.
-        name: String,
-        /// What the system said.
-        cause: io::Error,
-    },
+    Create { name: String, cause: io::Error },
     /// A compressed file cannot be appended to a line at a time.
     #[error(
         "cannot record to {name}: it is compressed; record to a .jsonl file and compress it afterwards with `zstd FILE.jsonl`"
@@ -100,7 +84,6 @@ pub enum RecordingError {
     #[error("cannot write {name}: {}; {}; {}", plain(.cause), kept(*.whole, *.torn), writer::remedy(.cause))]
     Write {
         name: String,
-        /// What the system said.
         cause: io::Error,
         /// The time of the last snapshot that this writer wrote whole; `None` where there is none.
         whole: Option<Time>,
@@ -109,26 +92,17 @@ pub enum RecordingError {
     },
     /// The reader of a pipe has gone; not a failure of ours, and a reason to end quietly.
     #[error("{name} was closed by its reader")]
-    Closed {
-        /// What was written to.
-        name: String,
-    },
+    Closed { name: String },
     /// A full file could not be moved out of the way.
     #[error("cannot rename {} to {}: {}; make the directory writable or record without rotation", .from.display(), .to.display(), plain(.cause))]
     Rotate {
         from: PathBuf,
-        /// Its name to be.
         to: PathBuf,
-        /// What the system said.
         cause: io::Error,
     },
     /// A directory cannot be made a store, or be written to.
     #[error("cannot keep a store in {}: {}; name a directory that you may write to with --store-dir", .folder.display(), plain(.cause))]
-    StoreUnwritable {
-        folder: PathBuf,
-        /// What the system said.
-        cause: io::Error,
-    },
+    StoreUnwritable { folder: PathBuf, cause: io::Error },
     /// Another recorder has the store.
     #[error(
         "cannot record to the store {}: {} is recording to it; stop that one or name another directory with --store-dir",
@@ -141,24 +115,14 @@ pub enum RecordingError {
     },
     /// A frame could not be written; all before it is whole.
     #[error("cannot write to the store {}: {}; {}", .folder.display(), plain(.cause), writer::remedy(.cause))]
-    StoreWrite {
-        folder: PathBuf,
-        /// What the system said.
-        cause: io::Error,
-    },
+    StoreWrite { folder: PathBuf, cause: io::Error },
     /// A directory cannot be listed.
     #[error("cannot read the store {}: {}; name the directory that `gpumem record --store` writes to", .folder.display(), plain(.cause))]
-    StoreUnreadable {
-        folder: PathBuf,
-        /// What the system said.
-        cause: io::Error,
-    },
+    StoreUnreadable { folder: PathBuf, cause: io::Error },
     /// Part of a segment cannot be read; it was stepped over.
     #[error("{name}, {damage}{}; the rest of the store stands", others(*.more))]
     Damaged {
-        /// The segment.
         name: String,
-        /// What is wrong first.
         damage: Damage,
         /// How many more lines of it are damaged.
         more: u64,

@@ -7,46 +7,28 @@ use rustix::io::Errno;
 
 use super::super::remedy;
 
-/// Why a kernel's server is not known, or did not tell.
+/// Why a kernel's server is not known, or did not tell. A path is as the process itself names it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ServerError {
     /// A file could not be read.
     #[error("cannot read {path}: {errno}{}", remedy(*errno))]
-    Read {
-        /// As the process itself names it.
-        path: String,
-        /// What the kernel said.
-        errno: Errno,
-    },
+    Read { path: String, errno: Errno },
     /// The environment could not be read.
     #[error(
         "the environment of process {pid}, which tells its server, cannot be read; run as root or as its owner"
     )]
-    Environment {
-        /// The kernel.
-        pid: u32,
-    },
+    Environment { pid: u32 },
     /// No regular file, or another user's.
     #[error("{path} is no file of the kernel's owner, and was not read; see who put it there")]
-    Foreign {
-        /// As the process itself names it.
-        path: String,
-    },
+    Foreign { path: String },
     /// Not what Jupyter writes.
     #[error("{path} is not what Jupyter writes; see what did")]
-    Malformed {
-        /// As the process itself names it.
-        path: String,
-    },
+    Malformed { path: String },
     /// The server that started the kernel has left no file.
     #[error(
         "its server (process {pid}) has no file in {folder}; give both the same runtime directory (JUPYTER_RUNTIME_DIR)"
     )]
-    NoFile {
-        pid: u32,
-        /// The runtime folder.
-        folder: String,
-    },
+    NoFile { pid: u32, folder: String },
     /// A server that leaves none.
     #[error(
         "its server (process {pid}) is {application}, which leaves no file that tells how to ask it; see its own page or client"
@@ -85,10 +67,7 @@ pub enum ServerError {
     Ended { pid: u32 },
     /// No HTTPS where that was to be.
     #[error("its HTTPS is not understood: {why}; see what serves there")]
-    Https {
-        /// In the words of TLS.
-        why: String,
-    },
+    Https { why: String },
     /// A password and no token.
     #[error(
         "it takes a password only, and gpumem has none; give it a token too (IdentityProvider.token) to see what the notebook does"
@@ -114,57 +93,28 @@ pub enum ServerError {
     #[error(
         "its process {pid} is in a network of its own, a container's, which cannot be entered: {errno}; run as root on the host"
     )]
-    Network {
-        pid: u32,
-        /// What the kernel said.
-        errno: Errno,
-    },
+    Network { pid: u32, errno: Errno },
     /// Somebody else listens on its socket.
     #[error("another process listens on {path}, so that nothing was sent; see who does")]
-    ForeignSocket {
-        /// The socket.
-        path: String,
-    },
+    ForeignSocket { path: String },
     /// 401 or 403.
     #[error("it refused {request}; see that its token is in its runtime file")]
-    Refused {
-        /// What was asked for.
-        request: &'static str,
-    },
+    Refused { request: &'static str },
     /// 3xx.
     #[error("it redirected {request}, which gpumem does not follow; see what serves there")]
-    Redirects {
-        /// What was asked for.
-        request: &'static str,
-    },
+    Redirects { request: &'static str },
     /// Another status.
     #[error("it answered {request} with status {status}; see its log")]
-    Status {
-        /// What was asked for.
-        request: &'static str,
-        /// HTTP's.
-        status: u16,
-    },
+    Status { request: &'static str, status: u16 },
     /// Not JSON of this shape, or too long.
     #[error("its answer to {request} is not Jupyter's; see what serves there")]
-    NotJupyter {
-        /// What was asked for.
-        request: &'static str,
-    },
+    NotJupyter { request: &'static str },
     /// No answer in time.
     #[error("it did not answer {request} in time; see whether it hangs")]
-    Timeout {
-        /// What was asked for.
-        request: &'static str,
-    },
+    Timeout { request: &'static str },
     /// Anything else.
     #[error("{request} failed: {why}; see whether it runs")]
-    Request {
-        /// What was asked for.
-        request: &'static str,
-        /// In the words of HTTP or of the kernel.
-        why: String,
-    },
+    Request { request: &'static str, why: String },
     /// The server has no kernel of this id.
     #[error("it does not know this kernel; shut the kernel down by hand")]
     UnknownKernel,
@@ -175,10 +125,7 @@ pub enum ServerError {
     #[error(
         "process {pid} was started as the same kernel, so that it is not certain which of them the server means; shut the kernel down in its notebook"
     )]
-    Twin {
-        /// The other one.
-        pid: u32,
-    },
+    Twin { pid: u32 },
     /// It cannot be told whether another process could be the kernel.
     #[error("it cannot be told which process the server means: {why}; see that /proc can be read")]
     Unsure { why: String },

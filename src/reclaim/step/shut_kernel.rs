@@ -234,11 +234,7 @@ pub enum ShutKernelError {
     NotThisKernel { pid: u32, id: Arc<str> },
     /// Its server is not the one of the plan.
     #[error("the server of kernel {id} is not {url} any more; make a new plan")]
-    AnotherServer {
-        id: Arc<str>,
-        /// The server of the plan.
-        url: Arc<str>,
-    },
+    AnotherServer { id: Arc<str>, url: Arc<str> },
     /// Its files could not be read in time.
     #[error("the files of kernel {id} are not read in time; see whether its file system hangs")]
     FilesHang { id: Arc<str> },
@@ -255,7 +251,6 @@ pub enum ShutKernelError {
     #[error("the server of kernel {id} has not shut it down: {cause}")]
     Server {
         id: Arc<str>,
-        /// What went wrong.
         cause: jupyter::ServerError,
     },
 }

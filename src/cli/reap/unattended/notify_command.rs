@@ -58,14 +58,12 @@ pub(super) enum NotifyError {
     #[error("the notify command {program} failed ({status}); run it by hand to see why")]
     Failed {
         program: Arc<str>,
-        /// How it ended.
         status: ExitStatus,
     },
     /// It does not end.
     #[error("the notify command {program} was ended after {}s, with all that it had started; let it do its work in the background", deadline.as_secs_f64())]
     Hangs {
         program: Arc<str>,
-        /// How long it had.
         deadline: Duration,
     },
 }
