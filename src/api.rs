@@ -36,7 +36,7 @@ pub mod model {
     pub use crate::model::finding::{
         Action, Also, Finding, FindingGpu, FindingProcess, Kept, Pending, Undecided,
     };
-    pub use crate::model::json::is_hostile;
+    pub use crate::model::json::{document, is_hostile};
     pub use crate::model::process::{Container, Descendants, Relation, Relative, Slurm};
     pub use crate::model::reservation::Reservation;
     pub use crate::model::row::Me;

@@ -9,6 +9,12 @@ pub const MIB: u64 = 1 << 20;
 /// A gibibyte.
 pub const GIB: u64 = 1 << 30;
 
+/// `1 sample`, `3 samples`, of a word with a plain plural.
+pub fn number_of<N: fmt::Display + PartialEq + From<u8>>(count: N, word: &str) -> String {
+    let s = if count == N::from(1) { "" } else { "s" };
+    format!("{count} {word}{s}")
+}
+
 /// A number of bytes, shown as `512 B`, `1.5 KiB`, `20.0 GiB`; typed as `8GiB`, `512MiB`,
 /// `4096B`. A number alone is no size, for `8` would be as near to 8 bytes as to 8 GiB; only `0` is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]

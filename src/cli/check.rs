@@ -20,12 +20,13 @@ use clap::CommandFactory as _;
 use self::gate::{Gate, GateProgress};
 use super::args::{CheckArgs, Cli, Global};
 use super::exit::Exit;
-use super::reap::json;
+use super::reap::json::ReapReport;
 use super::session::{self, SampleWindow};
 use super::{
     UsageError, config, live, print, recorded, style, terminal_width, warn, warn_of_damage,
 };
 use crate::model::Kind;
+use crate::model::json::document;
 use crate::report::check::{CheckOutcome, CheckReport};
 use crate::rules::RuleSet;
 use crate::source::replay::PlaybackPace;
@@ -45,7 +46,7 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
         Ok(prepared) => prepared,
         Err(error) => {
             if args.json {
-                print(&CheckReport::failed(&format!("{error:#}")).to_json()?)?;
+                print(&document(&CheckReport::failed(&format!("{error:#}")))?)?;
             }
             return Err(error);
         }
@@ -58,7 +59,7 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
         (gate.report(failure.as_deref()), gate.gpus())
     };
     if args.json {
-        print(&report.to_json()?)?;
+        print(&document(&report)?)?;
     }
     outcome?;
     if report.status == CheckOutcome::Error && !args.quiet {
@@ -193,8 +194,8 @@ pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item =
     let is_command = |word: &&OsString| cli.get_subcommands().any(|c| **word == *c.get_name());
     let command = arguments.iter().find(is_command).and_then(|it| it.to_str());
     let fails: fn(&str) -> Result<String, serde_json::Error> = match command {
-        Some("check") => |why| CheckReport::failed(why).to_json(),
-        Some("reap") => |why| json::ReapReport::failed(why).to_json(),
+        Some("check") => |why| document(&CheckReport::failed(why)),
+        Some("reap") => |why| document(&ReapReport::failed(why)),
         _ => return,
     };
     if !arguments.iter().any(|word| word == "--json") {

@@ -22,6 +22,7 @@ use super::exit::Exit;
 use super::{nvml_options, print, style};
 use crate::deadline::Task;
 use crate::host::{self, Roots};
+use crate::model::json::document;
 use crate::report::doctor::{CheckStatus, DoctorCheck, DoctorReport, SCHEMA, Topic};
 use crate::source::nvml::{self, Nvml};
 use crate::units::Span;
@@ -96,7 +97,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
 
     let report = conclude(checks, sample.as_ref());
     print(&if args.json {
-        report.to_json()?
+        document(&report)?
     } else {
         report.to_text(style(global.color))
     })?;

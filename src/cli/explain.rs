@@ -22,6 +22,7 @@ use crate::explain::{self, KnownSoFar, More};
 use crate::history::memory_series::Courses;
 use crate::model::Snapshot;
 use crate::model::finding::Finding;
+use crate::model::json::document;
 use crate::report::explain::ExplainReport;
 use crate::report::explain::text::{self, PageStyle};
 use crate::rules::{Engine, RuleSet};
@@ -87,7 +88,7 @@ fn frameworks(name: &str) -> Result<ExplainReport, UsageError> {
 
 fn put(report: &ExplainReport, json: bool, look: PageStyle) -> anyhow::Result<()> {
     if json {
-        print(&report.to_json()?)
+        print(&document(&report)?)
     } else {
         print(&text::page(report, look))
     }

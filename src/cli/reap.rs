@@ -27,6 +27,7 @@ use super::exit::Exit;
 use super::{print, signals, style, unreadable, warn};
 use crate::deadline::{NoAnswer, Task};
 use crate::model::Snapshot;
+use crate::model::json::document;
 use crate::reclaim::{Executor, Guard, Target};
 
 /// Between two looks at the machine while somebody thinks.
@@ -67,7 +68,7 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
         Ok(planned) => planned,
         Err(error) => {
             if args.json {
-                print(&ReapReport::failed(&format!("{error:#}")).to_json()?)?;
+                print(&document(&ReapReport::failed(&format!("{error:#}")))?)?;
             }
             return Err(error);
         }
@@ -91,7 +92,7 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
             report.fail(&format!("{error:#}"));
             report.freed_bytes = Some(report.freed());
             if args.json {
-                print(&report.to_json()?)?;
+                print(&document(&report)?)?;
             }
             return Err(error);
         }
@@ -105,7 +106,7 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
         warn(BLIND);
     }
     if args.json {
-        print(&report.to_json()?)?;
+        print(&document(&report)?)?;
     } else if report.freed_bytes.is_some() && !report.targets.is_empty() {
         print(&text::total(&report))?;
     }

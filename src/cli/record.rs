@@ -14,7 +14,7 @@ use crate::model::{Snapshot, Time};
 use crate::recording::store::{StoreLimits, StoreWriter};
 use crate::recording::{self, Rotation, Writer};
 use crate::source::Source as _;
-use crate::units::{MIB, Span};
+use crate::units::{MIB, Span, number_of};
 
 /// Between samples for the store: what is stored for a day is looked at by the minute.
 const STORE_INTERVAL: Span = Span(Duration::from_secs(5));
@@ -77,11 +77,8 @@ impl Recording {
                 format!("the store {}", writer.folder().display())
             }
         };
-        let s = if self.snapshots == 1 { "" } else { "s" };
-        warn(&format!(
-            "recorded {} snapshot{s} to {name}",
-            self.snapshots
-        ));
+        let snapshots = number_of(self.snapshots, "snapshot");
+        warn(&format!("recorded {snapshots} to {name}"));
         Ok(())
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
             schema: SCHEMA,
             rules: chosen.into_iter().map(listed).collect(),
         };
-        print(&(json::to_string_pretty(&document)? + "\n"))?;
+        print(&json::document(&document)?)?;
     } else {
         print(&text(&chosen))?;
     }

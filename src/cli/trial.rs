@@ -29,7 +29,7 @@ pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Resul
     session::play_all(replay, |snapshot| trial.observe(&snapshot))?;
     let outcome = trial.conclude();
     if json {
-        print(&(json::to_string_pretty(&outcome)? + "\n"))
+        print(&json::document(&outcome)?)
     } else {
         print(&outcome.to_text())
     }

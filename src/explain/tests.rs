@@ -8,6 +8,7 @@ use unicode_width::UnicodeWidthStr as _;
 use super::*;
 use crate::history::testing::Scene;
 use crate::model::finding::Undecided;
+use crate::model::json;
 use crate::model::snapshot::{Container, Jupyter, Kubernetes, PidNamespace, ReadError, Slurm};
 use crate::report::explain::text::{self, PageStyle};
 use crate::report::explain::{ExplainReport, WhenPossible};
@@ -84,7 +85,7 @@ fn page(seen: &Seen, what: &str) -> (ExplainReport, String) {
         assert!(!text.contains(hostile), "{text:?}");
         assert!(text.lines().count() < 250, "{text}");
     }
-    serde_json::from_str::<serde_json::Value>(&report.to_json().unwrap()).unwrap();
+    serde_json::from_str::<serde_json::Value>(&json::document(&report).unwrap()).unwrap();
     let text = text::page(&report, look(80));
     (report, text)
 }
@@ -293,7 +294,7 @@ fn of_an_unresolved_pid_nothing_is_shown_but_why() {
         text.contains("it started after NVML named the pid"),
         "{text}"
     );
-    let json = report.to_json().unwrap();
+    let json = json::document(&report).unwrap();
     for strange in ["secret", "stranger", "kill"] {
         assert!(
             !text.contains(strange) && !json.contains(strange),
@@ -522,7 +523,7 @@ fn a_zombie_with_threads_and_the_first_of_a_namespace_are_ended_as_they_can_be()
     scene.holder(4242, &[0], 2 * GIB);
     let first = |scene: &mut Scene, _| scene.process(4242).namespace_pid = Some(1);
     let (report, _) = page(&seen(&mut scene, 3, first), "4242");
-    let text = report.to_json().unwrap();
+    let text = json::document(&report).unwrap();
     assert!(
         text.contains("`kill -KILL 4242`, which ends all in there"),
         "{text}"

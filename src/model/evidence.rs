@@ -12,6 +12,8 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
+use crate::units::number_of;
+
 /// What a kind's verdict rests on; its fields are those of `evidence` in JSON.
 pub trait KindEvidence:
     fmt::Debug + PartialEq + Serialize + JsonSchema + Send + Sync + 'static
@@ -122,6 +124,5 @@ impl<F: KindEvidence> AnyEvidence for F {
 
 /// A number of samples in words.
 pub fn samples(count: u64) -> String {
-    let s = if count == 1 { "" } else { "s" };
-    format!("{count} sample{s}")
+    number_of(count, "sample")
 }

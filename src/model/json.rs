@@ -33,13 +33,13 @@ pub fn to_string<T: Serialize + ?Sized>(value: &T) -> Result<String> {
     serde_json::to_string(value).map(harmless)
 }
 
-/// As people read it.
+/// A document as people read it, with a newline at its end.
 ///
 /// # Errors
 ///
-/// As of serde_json.
-pub fn to_string_pretty<T: Serialize + ?Sized>(value: &T) -> Result<String> {
-    serde_json::to_string_pretty(value).map(harmless)
+/// As of serde_json: where a number is one that JSON lacks, or a map's key is no text.
+pub fn document<T: Serialize + ?Sized>(value: &T) -> Result<String> {
+    serde_json::to_string_pretty(value).map(|text| harmless(text) + "\n")
 }
 
 /// Puts it behind what is there, on one line.
@@ -99,7 +99,7 @@ mod tests {
         let appended = String::from_utf8(appended).unwrap();
         let texts = [
             to_string(&value).unwrap(),
-            to_string_pretty(&value).unwrap(),
+            document(&value).unwrap(),
             appended.strip_prefix("before").unwrap().to_owned(),
         ];
         for text in texts {
@@ -122,8 +122,8 @@ mod tests {
             serde_json::to_string(&value).unwrap()
         );
         assert_eq!(
-            to_string_pretty(&value).unwrap(),
-            serde_json::to_string_pretty(&value).unwrap()
+            document(&value).unwrap(),
+            serde_json::to_string_pretty(&value).unwrap() + "\n"
         );
     }
 }

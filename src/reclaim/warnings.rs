@@ -278,8 +278,7 @@ impl Warnings {
             warnings: standing.to_vec(),
         };
         let write = || {
-            let mut text = json::to_string_pretty(&document)?.into_bytes();
-            text.push(b'\n');
+            let text = json::document(&document)?;
             let mut name = self.path.as_os_str().to_owned();
             name.push(".new");
             let new = PathBuf::from(name);
@@ -290,7 +289,7 @@ impl Warnings {
                 .mode(0o600)
                 .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
                 .open(&new)?;
-            file.write_all(&text)?;
+            file.write_all(text.as_bytes())?;
             file.sync_all()?;
             fs::rename(&new, &self.path)?;
             // That it was replaced has to be on the disk as well.

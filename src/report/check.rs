@@ -9,10 +9,9 @@ use serde::Serialize;
 use super::escape::escape;
 use super::style::{Style, broken};
 use crate::model::finding::{Finding, Kept, Pending, Undecided};
-use crate::model::json;
 use crate::model::snapshot::ReadError;
 use crate::model::{Severity, Time};
-use crate::units::{Bytes, Span};
+use crate::units::{Bytes, Span, number_of};
 
 /// The `schema` that this version writes.
 pub const SCHEMA: &str = "gpumem.check/1";
@@ -170,15 +169,6 @@ impl CheckReport {
         }
     }
 
-    /// The JSON document, one line a field's nesting, with a newline at its end.
-    ///
-    /// # Errors
-    ///
-    /// None that can be met: the report holds no maps and no numbers that JSON lacks.
-    pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        json::to_string_pretty(self).map(|json| json + "\n")
-    }
-
     /// The report for people; its lines broken for a terminal of `width` columns, where one is given.
     pub fn to_text(&self, gpus: usize, style: Style, width: Option<usize>) -> String {
         let mut out = String::new();
@@ -232,8 +222,7 @@ impl CheckReport {
         }
         let exceeded = self.exceeded().count();
         if exceeded > 0 {
-            let s = if exceeded == 1 { "" } else { "s" };
-            found.push(format!("{exceeded} limit{s} exceeded"));
+            found.push(format!("{} exceeded", number_of(exceeded, "limit")));
         }
         if self.wait.iter().any(|wait| !wait.satisfied) {
             found.push("not free in time".to_owned());
@@ -253,7 +242,7 @@ impl CheckReport {
             count => format!(", {count} kept by the configuration"),
         };
         let span = Span::from_seconds(self.window_seconds);
-        let s = if gpus == 1 { "" } else { "s" };
+        let gpus = number_of(gpus, "GPU");
         let verdict = if self.status == CheckOutcome::Error {
             "could not measure everything; "
         } else {
@@ -261,7 +250,7 @@ impl CheckReport {
         };
         writeln!(
             out,
-            "{verdict}{found}{ceased}{kept} on {gpus} GPU{s}, judged on {span} of history"
+            "{verdict}{found}{ceased}{kept} on {gpus}, judged on {span} of history"
         )
     }
 }

@@ -12,7 +12,6 @@ use unicode_width::UnicodeWidthStr as _;
 
 use super::escape::escape;
 use super::style::Style;
-use crate::model::json;
 
 /// The `schema` that this version writes.
 pub const SCHEMA: &str = "gpumem.doctor/1";
@@ -284,15 +283,6 @@ pub struct DoctorReport {
 }
 
 impl DoctorReport {
-    /// The JSON document, with a newline at its end.
-    ///
-    /// # Errors
-    ///
-    /// None that can be met: the report holds no maps and no numbers that JSON lacks.
-    pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        json::to_string_pretty(self).map(|json| json + "\n")
-    }
-
     /// The report for people: a line for what is well, more where something may be done, and at the
     /// end the sentence.
     pub fn to_text(&self, style: Style) -> String {

@@ -56,6 +56,13 @@ pub fn command_line<S: AsRef<str>>(arguments: &[S]) -> String {
     line
 }
 
+/// What runs: its command line, or else the kernel's short name of it in brackets; escaped.
+pub fn program<S: AsRef<str>>(command: Option<&[S]>, comm: Option<&str>) -> Option<String> {
+    command
+        .map(command_line)
+        .or_else(|| comm.map(|comm| format!("[{}]", escape(comm))))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,7 +18,6 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::model::finding::{Finding, Kept, Pending, Undecided};
-use crate::model::json;
 use crate::model::snapshot::{Parent, ReadError};
 use crate::model::{Gpu, Process, Time};
 
@@ -66,16 +65,6 @@ impl ExplainReport {
             notes: Vec::new(),
             errors: Vec::new(),
         }
-    }
-
-    /// The JSON document, with a newline at its end.
-    ///
-    /// # Errors
-    ///
-    /// None that can be met: the maps in it have text for keys, and no number in it is one that JSON
-    /// lacks.
-    pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        json::to_string_pretty(self).map(|json| json + "\n")
     }
 }
 

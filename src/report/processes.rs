@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
-use super::escape::{command_line, escape};
+use super::escape::{escape, program};
 use super::gpus::{self, NOT_AVAILABLE, UNKNOWN};
 use super::style::Style;
 use super::table::{Align, Table};
@@ -132,11 +132,8 @@ fn cell(field: Field, row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<u
 
 /// What a process was that has ended.
 fn what_ended(ended: &LastKnown) -> String {
-    match (&ended.command, &ended.comm) {
-        (Some(command), _) => command_line(command),
-        (None, Some(comm)) => format!("[{}]", escape(comm)),
-        (None, None) => "not known".to_owned(),
-    }
+    let was = program(ended.command.as_deref(), ended.comm.as_deref());
+    was.unwrap_or_else(|| "not known".to_owned())
 }
 
 /// What the process is, in the words that tell a person most.
@@ -178,14 +175,9 @@ fn what(row: &ProcessRow<'_>, snapshot: &Snapshot) -> String {
         let name = escape(name.unwrap_or("kernel"));
         let _ = write!(words, "[{worker}notebook {name}] ");
     }
-    match (&process.command, &process.comm, &process.executable) {
-        (Some(command), _, _) => words.push_str(&command_line(command)),
-        (None, Some(comm), _) => {
-            let _ = write!(words, "[{}]", escape(comm));
-        }
-        (None, None, Some(executable)) => words.push_str(&escape(executable)),
-        (None, None, None) => words.push('-'),
-    }
+    let runs = program(process.command.as_deref(), process.comm.as_deref());
+    let executable = || escape(process.executable.as_deref().unwrap_or(UNKNOWN));
+    words.push_str(&runs.unwrap_or_else(|| executable().into_owned()));
     words
 }
 

@@ -8,6 +8,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::gate::Gate;
 use crate::cli::exit::Exit;
 use crate::cli::{print, signals, warn};
+use crate::model::json::document;
 
 /// From now on, a signal ends the check with a report of what is known: a JSON document or a line.
 pub(super) fn report_on_signal(
@@ -29,9 +30,7 @@ pub(super) fn report_on_signal(
         );
         if json {
             // There is nobody left to tell that standard output is closed.
-            let _ = gate
-                .report(Some(&why))
-                .to_json()
+            let _ = document(&gate.report(Some(&why)))
                 .map_err(Into::into)
                 .and_then(|json| print(&json));
         }

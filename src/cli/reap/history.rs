@@ -5,6 +5,7 @@ use super::text;
 use crate::cli::args::Global;
 use crate::cli::exit::Exit;
 use crate::cli::{print, store, style, terminal_width, warn};
+use crate::model::json::document;
 use crate::reclaim::ledger::{self, PastAct};
 use crate::report::escape::escape;
 use crate::report::style::Style;
@@ -16,7 +17,7 @@ pub(super) fn run(json: bool, global: &Global) -> anyhow::Result<Exit> {
     let name = path.display().to_string();
     let history = ReapHistory::new(name.as_str().into(), past);
     if json {
-        print(&history.to_json()?)?;
+        print(&document(&history)?)?;
         return Ok(Exit::Clean);
     }
     if history.is_cut {

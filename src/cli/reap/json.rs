@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use crate::model::Time;
 use crate::model::finding::Undecided;
-use crate::model::json;
 use crate::model::snapshot::ReadError;
 use crate::reclaim::ledger::{LedgerSummary, PastAct};
 use crate::reclaim::{Outcome, Plan, Refused, Target};
@@ -137,15 +136,6 @@ impl ReapReport {
         let is_ended = |it: &&Planned| it.outcome.as_ref().is_some_and(Outcome::is_success);
         self.targets.iter().filter(is_ended).count()
     }
-
-    /// The JSON document, with a newline at its end.
-    ///
-    /// # Errors
-    ///
-    /// None that can be met: the report holds no numbers that JSON lacks.
-    pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        json::to_string_pretty(self).map(|json| json + "\n")
-    }
 }
 
 /// What `gpumem reap --history --json` prints: what was done, by the ledger. Units are in the names.
@@ -175,14 +165,5 @@ impl ReapHistory {
             unread_lines: past.unread_lines,
             acts: past.acts,
         }
-    }
-
-    /// The JSON document, with a newline at its end.
-    ///
-    /// # Errors
-    ///
-    /// None that can be met: the history holds no numbers that JSON lacks.
-    pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        json::to_string_pretty(self).map(|json| json + "\n")
     }
 }

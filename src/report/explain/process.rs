@@ -6,9 +6,9 @@ use super::parts::{ago, steps, verdict};
 use super::{ExplainReport, GpuHolder, MemoryCurve, OnGpu, ProcessPage};
 use crate::model::evidence::Exhaustion;
 use crate::model::snapshot::{Jupyter, LastKnown, Process};
-use crate::report::escape::command_line;
+use crate::report::escape::program;
 use crate::report::wrap::fit;
-use crate::units::{Bytes, Span};
+use crate::units::{Bytes, Span, number_of};
 
 /// A command line is not shown at more length than this many lines.
 const COMMAND_LINES: usize = 3;
@@ -60,10 +60,8 @@ pub(super) fn write(sheet: &mut PageText, page: &ProcessPage, report: &ExplainRe
 
 /// What a process was that has ended.
 fn was(sheet: &mut PageText, ended: &LastKnown) {
-    let command = match (&ended.command, &ended.comm) {
-        (Some(command), _) => command_line(command),
-        (None, Some(comm)) => format!("[{comm}]"),
-        (None, None) => return,
+    let Some(command) = program(ended.command.as_deref(), ended.comm.as_deref()) else {
+        return;
     };
     let room = sheet.room() * COMMAND_LINES;
     sheet.entry("Was", &fit(&command, room));
@@ -86,12 +84,10 @@ fn what(sheet: &mut PageText, page: &ProcessPage) {
         let version = version.map_or_else(String::new, |version| format!(" {version}"));
         sheet.entry("What", &format!("{framework}{version}"));
     }
-    let command = match (&process.command, &process.comm, &process.executable) {
-        (Some(command), _, _) => command_line(command),
-        (None, Some(comm), _) => format!("[{comm}]"),
-        (None, None, Some(executable)) => executable.to_string(),
-        (None, None, None) => "its command line is not known".to_owned(),
-    };
+    let executable = || process.executable.as_deref().map(str::to_owned);
+    let command = program(process.command.as_deref(), process.comm.as_deref())
+        .or_else(executable)
+        .unwrap_or_else(|| "its command line is not known".to_owned());
     let label = if framework.is_some() { "" } else { "What" };
     let room = sheet.room() * COMMAND_LINES;
     sheet.entry(label, &fit(&command, room));
@@ -102,10 +98,7 @@ fn what(sheet: &mut PageText, page: &ProcessPage) {
         }
         letter => letter.map(state),
     });
-    facts.extend(process.threads.map(|count| match count {
-        1 => "1 thread".to_owned(),
-        count => format!("{count} threads"),
-    }));
+    facts.extend(process.threads.map(|count| number_of(count, "thread")));
     facts.extend(
         process
             .rss_bytes
@@ -204,10 +197,8 @@ fn notebook(sheet: &mut PageText, process: &Process, jupyter: &Jupyter, report: 
     named.extend(state.map(|state| format!("says it is {state}")));
     let last = jupyter.last_activity;
     named.extend(last.map(|time| format!("last active {}", ago(time, report))));
-    named.extend(jupyter.connections.map(|count| match count {
-        1 => "1 connection".to_owned(),
-        count => format!("{count} connections"),
-    }));
+    let connections = jupyter.connections;
+    named.extend(connections.map(|count| number_of(count, "connection")));
     if !named.is_empty() {
         sheet.entry("", &named.join(", "));
     }
@@ -370,10 +361,7 @@ pub(super) fn course(
     let high = points.iter().map(|point| point.high_bytes).max();
     let (low, high) = (low.unwrap_or(0), high.unwrap_or(0));
     let span = Span::from_seconds(last.until.seconds_since(first.since));
-    let samples = match course.samples {
-        1 => "1 sample".to_owned(),
-        count => format!("{count} samples"),
-    };
+    let samples = number_of(course.samples, "sample");
     if course.samples < 2 {
         return;
     }
@@ -435,12 +423,9 @@ fn held_by(sheet: &mut PageText, page: &ProcessPage) {
     }
     let launcher = kin.launcher.as_ref().or(process.parent.as_ref());
     if let Some(parent) = launcher {
-        let command = match (&parent.command, &parent.comm) {
-            (Some(command), _) => command_line(command),
-            (None, Some(comm)) => format!("[{comm}]"),
-            (None, None) => "an unknown command".to_owned(),
-        };
-        let command = fit(&command, sheet.room());
+        let command = program(parent.command.as_deref(), parent.comm.as_deref());
+        let command = command.as_deref().unwrap_or("an unknown command");
+        let command = fit(command, sheet.room());
         sheet.item("- ", &format!("started by pid {}: {command}", parent.pid));
     } else if process.parent_is_reaper == Some(true) {
         // A service's parent and a container's first process did start it, and adopt others' too.

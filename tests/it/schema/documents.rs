@@ -422,7 +422,7 @@ pub(super) fn report() -> Value {
         }],
         errors: errors(),
     };
-    serde_json::from_str(&report.to_json().unwrap()).unwrap()
+    serde_json::from_str(&document(&report).unwrap()).unwrap()
 }
 
 /// A diagnosis in which nothing is left out.
@@ -444,5 +444,5 @@ pub(super) fn diagnosis() -> Value {
         summary: "gpumem can do its work here".to_owned(),
         checks: vec![check],
     };
-    serde_json::from_str(&report.to_json().unwrap()).unwrap()
+    serde_json::from_str(&document(&report).unwrap()).unwrap()
 }

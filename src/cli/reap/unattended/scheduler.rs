@@ -29,7 +29,7 @@ use crate::reclaim::{
 use crate::report::escape::escape;
 use crate::rules::exemption::exempt_processes;
 use crate::rules::{Engine, RuleSet};
-use crate::units::Bytes;
+use crate::units::{Bytes, number_of};
 
 /// After it was in vain, it is tried again so much later, in seconds.
 const RETRY_SECONDS: f64 = 60.0;
@@ -183,15 +183,10 @@ impl ReapScheduler {
 
     /// How things are, in a line.
     pub(super) fn status(&self) -> String {
-        let gpus = self.snapshot.gpus.len();
-        let found = self.engine.findings().len();
+        let gpus = number_of(self.snapshot.gpus.len(), "GPU");
+        let found = number_of(self.engine.findings().len(), "finding");
         let warned = self.warnings.all().len();
-        let s = |count| if count == 1 { "" } else { "s" };
-        let mut text = format!(
-            "{gpus} GPU{}, {found} finding{}, {warned} told of",
-            s(gpus),
-            s(found)
-        );
+        let mut text = format!("{gpus}, {found}, {warned} told of");
         if let Some(target) = self.target() {
             text.push_str(&format!("; killing {}", target.leader));
         }
