@@ -34,6 +34,8 @@
 //! | [`watch`] | the terminal screen: state, a pure `update`, a file per panel |
 //! | [`cli`] | arguments, subcommands, exit codes |
 //!
+//! From outside only [`main`] is seen, and [`api`]: what the integration tests and benchmarks use.
+//!
 //! What [`explain`] puts together, `gpumem explain` prints and the screen opens on Enter: one page.
 //!
 //! The screen makes what it shows of a [`Picture`](watch::picture::Picture), one snapshot with its
