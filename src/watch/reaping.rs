@@ -3,7 +3,7 @@
 //! Pure: what has to be done is asked of the [`hand`](super::hand). A number binds the answer to its
 //! question, so that what is confirmed is the very plan that is on the screen: it never changes by
 //! itself, a newer sample makes no other plan, and only a person asks for another one. A yes counts only
-//! once the plan has been drawn, and can be taken back for [`UNDO`](countdown::UNDO), all of which is seen: where the plan goes
+//! once the plan has been drawn, and can be taken back for `UNDO`, all of which is seen: where the plan goes
 //! out of sight, or time is missing, the yes is void (`countdown.rs`). Until then nothing is sent; after that,
 //! until the first signal, it can be undone still, and stopped at any time. A plan that is [`OLD`] takes no
 //! yes. A plan that is carried out is a [`batch`]; how all of it looks is in `view/plan.rs`.
