@@ -61,7 +61,8 @@ pub enum Step {
     Signal {
         /// Which.
         signal: Signal,
-        /// To whom.
+        /// To which processes; `whom` in JSON.
+        #[serde(rename = "whom")]
         recipients: Recipients,
         /// How long to wait.
         grace_seconds: f64,
