@@ -71,11 +71,11 @@ fn main() -> ExitCode {
                 continue;
             }
             let cost = Scene::new(gpus, 10, history).measure(keys, rounds);
-            is_slow |= cost.tell(&floor, gpus, view, rounds);
+            is_slow |= cost.report(&floor, gpus, view, rounds);
         }
     }
     let cost = Scene::new(16, PROCESSES, history).measure("t", rounds);
-    is_slow |= cost.tell(&floor, 16, "trees, all one family", rounds);
+    is_slow |= cost.report(&floor, 16, "trees, all one family", rounds);
     if is_slow {
         println!("a frame took more than {MOST_MILLISECONDS} ms");
         return ExitCode::FAILURE;
@@ -116,7 +116,7 @@ struct Cost {
 
 impl Cost {
     /// Prints it; whether it is too much.
-    fn tell(&self, floor: &Self, gpus: u32, view: &str, rounds: usize) -> bool {
+    fn report(&self, floor: &Self, gpus: u32, view: &str, rounds: usize) -> bool {
         println!(
             "| {gpus} | {view} | {:.3} | {:.3} | {:.1} | {} | {:.3} | {:.3} |",
             self.frame.least(),

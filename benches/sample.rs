@@ -124,7 +124,7 @@ fn look_at_everybody(processes: usize, rounds: usize) {
         let times = (
             cpu(|| seen = read_all_descriptors()),
             // Everybody's turn comes every half a minute.
-            cpu(|| holders.look(now_ns, false)),
+            cpu(|| holders.refresh(now_ns, false)),
         );
         now_ns += 30_000_000_000;
         // The first round warms the caches.
@@ -136,7 +136,7 @@ fn look_at_everybody(processes: usize, rounds: usize) {
     assert!(seen >= processes * DESCRIPTORS, "{seen}");
     let (floor, ours) = (median(floor), median(ours));
     // In between, /proc is listed, and hardly anybody is looked at.
-    let listing = cpu(|| holders.look(now_ns - 1, false));
+    let listing = cpu(|| holders.refresh(now_ns - 1, false));
     println!();
     println!(
         "| processes, descriptors | everybody looked at: floor | gpumem | ratio | a listing |"

@@ -25,7 +25,7 @@ function __fish_gpumem_using_subcommand
 end
 
 complete -c gpumem -n "__fish_gpumem_needs_command" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_needs_command" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_needs_command" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_needs_command" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_needs_command" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -60,14 +60,14 @@ runtime\t'Time since start, the longest first'
 command\t'Command line'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l json -d 'Print the snapshot as JSON'
-complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l window -d 'How long to sample this machine [default: 30s, or 2s where the stored history reaches far enough back for every rule]' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -r
@@ -98,7 +98,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l wait-free -d 'Wa
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l timeout -d 'How long --wait-free waits; then exit with 1' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -107,13 +107,13 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l store-dir -d 'Th
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l json -d 'Print the verdict as JSON (gpumem.check/1): one document, also where the check fails'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s q -l quiet -d 'Print nothing: the exit code is the answer'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l framework -d 'Explain a framework; without NAME, list those that are known' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l window -d 'How long to sample this machine before it is explained [default: 2s]' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l window -d 'How long to sample this machine first [default: 2s]' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -121,41 +121,41 @@ never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l json -d 'Print the page as JSON (gpumem.explain/1)'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
-complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l speed -d 'How fast a recording plays, as a multiple of real time' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l theme -d 'The colours [default: auto]' -r -f -a "auto\t'Light where COLORFGBG says so, else dark'
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l theme -d 'The colours [default: auto]' -r -f -a "auto\t'Light if COLORFGBG names a light background, else dark'
 dark\t'Light text on a dark ground'
 light\t'Dark text on a light ground'
 high-contrast\t'The strongest colours on black, bold and never dim'
 colour-blind\t'Blue, yellow and orange: safe for red-green colour blindness'
 mono\t'No colours'"
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l once -d 'Print one picture to standard output, and end' -r -f -a "text\t'Lines of text, with colours on a terminal and with --color always'
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l once -d 'Print one picture to standard output, and exit' -r -f -a "text\t'Lines of text, with colours on a terminal and with --color always'
 svg\t'An SVG document, in colour but for --color never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l size -d 'The picture\'s columns and rows [default: the terminal\'s, or COLUMNS and LINES, or 80x24]' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l keys -d 'Keys that are pressed before the picture is taken: `jj<Enter>`, `?<PgDn>`; `<lt>` is <' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l ascii -d 'Draw with ASCII only [default: where the locale is not UTF-8]'
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l no-mouse -d 'Leave the mouse to the terminal, which selects text with it'
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l no-mouse -d 'Leave the mouse to the terminal, so that it selects text'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l pid -d 'These processes, whatever the rules say' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l notebook -d 'The kernels of these notebooks, by path or the end of it, whatever the rules say' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l kernel -d 'These notebook kernels, by id, whatever the rules say' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l gpu -d 'Only what holds memory on these GPUs, by index or UUID (or its beginning)' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l user -d 'Only processes of these users, by name or uid; those of others take --all-users' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l pid -d 'Target these processes, with or without a finding' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l notebook -d 'Target the kernels of these notebooks, by path or the end of it, with or without a finding' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l kernel -d 'Target these notebook kernels, by id, with or without a finding' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l gpu -d 'Only processes that hold memory on these GPUs, by index or UUID (or its beginning)' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l user -d 'Only processes of these users, by name or uid; other users\' need --all-users' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l kind -d 'Only what is found of these kinds, also by rules that are switched off [default: orphan, stopped, idle]' -r -f -a "dead\t''
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l kind -d 'Only findings of these kinds, also of rules that are switched off [default: orphan, stopped, idle]' -r -f -a "dead\t''
 stuck\t''
 orphan\t''
 stopped\t''
@@ -169,15 +169,15 @@ hoard\t''
 reserved\t''
 unattributed\t''
 pressure\t''"
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l rule -d 'Only what these rules found, also where they are switched off' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l rule -d 'Only findings of these rules, also where they are switched off' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l older-than -d 'Only findings at least this old; of processes that are named, those that have run at least this long' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l min -d 'Only targets that would free at least this much' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l signal -d 'The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l grace -d 'How long each signal may take before the next one, instead of what is usual: 10s, 35s for the launcher of a distributed run' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l window -d 'How long to sample this machine before the plan [default: 30s, or 2s where the stored history reaches far enough back for every rule, or where processes are named]' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l grace -d 'How long each signal may take before the next one, instead of the default: 10s, 35s for the launcher of a distributed run' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l window -d 'How long to sample this machine before the plan [default: 30s, or 2s where the stored history reaches far enough back for every rule, or if processes are named]' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -185,28 +185,28 @@ never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -s y -l yes -d 'Carry the plan out without asking'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -s n -l dry-run -d 'Print the plan and do not ask'
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l direct -d 'Signal also what a scheduler, a service manager or a container runtime owns, instead of saying what to type'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l direct -d 'Signal also what a scheduler, a service manager or a container runtime owns, instead of printing what to type'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l all-users -d 'Include other users\' processes'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l graphics -d 'Include graphics-only processes'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l servers -d 'Include inference servers'
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l json -d 'Print the plan, and what came of it, as one JSON document (gpumem.reap/1); does not ask'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l json -d 'Print the plan and its outcome as one JSON document (gpumem.reap/1); does not ask'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l history -d 'Show what was done, from the audit log; with --json as gpumem.history/1'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l watch -d 'Run as a daemon: notify owners of findings, and terminate processes found by rules with action = "reap" after warning their owners'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l signal -d 'The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l grace -d 'How long each signal may take before the next one, instead of what is usual' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l grace -d 'How long each signal may take before the next one, instead of the default' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -s y -l yes -d 'Do not ask'
-complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l direct -d 'Signal also what a scheduler, a service manager or a container runtime owns, instead of saying what to type'
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l direct -d 'Signal also what a scheduler, a service manager or a container runtime owns, instead of printing what to type'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l all-users -d 'Include other users\' processes'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l graphics -d 'Include graphics-only processes'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -217,7 +217,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l keep -d 'How ma
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l store-age -d 'Remove from the store what is older' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l store-size -d 'Remove the oldest from the store where it would grow larger' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -226,7 +226,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l store-dir -d 'T
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l store -d 'Keep a ring of recordings in a directory, for check and watch'
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -235,7 +235,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l store-dir -d 'Th
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l json -d 'Print them as JSON (gpumem.rules/1)'
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -243,11 +243,11 @@ never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -f -a "show" -d 'Print the configuration in force, defaults included, as TOML'
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -f -a "path" -d 'Print where configuration is looked for, and which files there are'
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -f -a "path" -d 'Print the paths of the configuration files, and which of them exist'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -f -a "check" -d 'Validate a file, or the configuration in force: an error names file, line and key'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -f -a "test" -d 'Show what each rule would have found in a recording, and when'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -255,7 +255,7 @@ never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -263,7 +263,7 @@ never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -272,17 +272,17 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_su
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l json -d 'Print it as JSON (gpumem.test/1)'
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l demo -d 'Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan'
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -291,7 +291,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l store-dir -d 'T
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l json -d 'Print it as JSON (gpumem.doctor/1)'
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -299,7 +299,7 @@ never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -307,7 +307,7 @@ never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale and the others go on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'

@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_number_without_a_unit_is_no_size() {
-        for (text, told) in [
+        for (text, expected) in [
             ("8", "\"8\" has no unit; write 8GiB or 8MiB"),
             (" 1.5 ", "\" 1.5 \" has no unit; write 1.5GiB or 1.5MiB"),
             (
@@ -313,13 +313,13 @@ mod tests {
                 "\"1073741824\" has no unit; write 1073741824GiB or 1073741824MiB",
             ),
         ] {
-            assert_eq!(text.parse::<Bytes>().unwrap_err().to_string(), told);
+            assert_eq!(text.parse::<Bytes>().unwrap_err().to_string(), expected);
         }
-        for (text, told) in [
+        for (text, expected) in [
             ("8", "\"8\" has no unit; write 8GiB, 8MiB or 8%"),
             ("300", "\"300\" has no unit; write 300GiB or 300MiB"),
         ] {
-            assert_eq!(text.parse::<Amount>().unwrap_err().to_string(), told);
+            assert_eq!(text.parse::<Amount>().unwrap_err().to_string(), expected);
         }
     }
 

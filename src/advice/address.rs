@@ -123,11 +123,11 @@ fn is_routers_child(words: &[std::sync::Arc<str>]) -> bool {
     let is_server = words
         .first()
         .is_some_and(|program| file_name(program) == "llama-server");
-    let tells = |flag: &&str| words.iter().any(|word| &**word == *flag);
+    let has_flag = |flag: &&str| words.iter().any(|word| &**word == *flag);
     is_server
         && ["-m", "--model", "-hf", "--hf-repo", "-mu"]
             .iter()
-            .any(tells)
+            .any(has_flag)
 }
 
 /// Whether it names one address, not all of the machine's.
@@ -151,7 +151,7 @@ mod tests {
     use crate::advice::find;
     use crate::model::process::Container;
 
-    fn told(framework: &str, command: &str) -> String {
+    fn filled_in(framework: &str, command: &str) -> String {
         let process = server(framework, command);
         let lines = find(framework).unwrap().inside.iter();
         let all: Vec<String> = lines.map(|line| line.text_for(&process)).collect();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_on_the_command_line_is_filled_in() {
+    fn what_the_command_line_has_is_filled_in() {
         for (framework, command, words) in [
             (
                 "vllm",
@@ -200,7 +200,7 @@ mod tests {
                 "http://localhost:9090/models/unload",
             ),
         ] {
-            let text = told(framework, command);
+            let text = filled_in(framework, command);
             assert!(text.contains(words), "{words}: {text}");
             assert!(!text.contains("HOST"), "{text}");
         }
@@ -244,7 +244,7 @@ mod tests {
                 "HOST:11434",
             ),
         ] {
-            let text = told(framework, command);
+            let text = filled_in(framework, command);
             assert!(text.contains(words), "{words}: {text}");
             assert!(!text.contains("reboot"), "{text}");
         }

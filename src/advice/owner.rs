@@ -129,9 +129,10 @@ fn doubt(process: &Process, slurm: &Slurm, job: &str) -> Option<String> {
     }
     // The last task of an array has the array's number for its own, and that ends them all.
     let environment = process.environment.as_deref();
-    let said = environment.and_then(|it| it.get("SLURM_JOB_ID"));
-    let is_told = slurm.array_task_id.is_some() || said.is_some_and(|said| **said == *number);
-    (!is_told).then(|| {
+    let claimed = environment.and_then(|it| it.get("SLURM_JOB_ID"));
+    let is_confirmed =
+        slurm.array_task_id.is_some() || claimed.is_some_and(|claimed| **claimed == *number);
+    (!is_confirmed).then(|| {
         format!("see that its job is not an array's task, which has another id (`squeue -j {job}`)")
     })
 }
@@ -140,11 +141,11 @@ fn pod(process: &Process) -> Option<Owner> {
     let pod = process.kubernetes.as_deref()?;
     // What a process says of itself may name another's pod; its uid is the kernel's word. Where both
     // names may be the process's own, the pod has to be looked up.
-    let is_said = |name: &str, value: &Option<Arc<str>>| {
+    let is_claimed = |name: &str, value: &Option<Arc<str>>| {
         let environment = process.environment.as_deref();
         environment.is_some_and(|it| it.get(name).is_some() && it.get(name) == value.as_ref())
     };
-    let is_certain = !is_said("POD_NAMESPACE", &pod.namespace);
+    let is_certain = !is_claimed("POD_NAMESPACE", &pod.namespace);
     let name = pod
         .pod_name
         .as_deref()

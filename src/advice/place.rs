@@ -19,7 +19,7 @@ pub fn place_lines(process: &Process) -> Vec<String> {
     let mut lines = Vec::new();
     if process.state == Some('T') {
         lines.push(format!(
-            "it is stopped, let it go on: `kill -CONT {}`",
+            "it is stopped, continue it: `kill -CONT {}`",
             process.pid
         ));
     }

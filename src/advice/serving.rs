@@ -6,7 +6,7 @@ pub(super) const VLLM: Framework = Framework {
     name: "vllm",
     title: "vLLM",
     takes: Remark::new(
-        "a share of the GPU set by --gpu-memory-utilization, 0.9 unless told otherwise, for weights and \
+        "a share of the GPU set by --gpu-memory-utilization, 0.9 by default, for weights and \
          KV cache at start; NVML shows it flat, busy or idle, and that is no leak",
         "docs.vllm.ai: engine arguments; vllm-project/vllm#822",
     ),
@@ -78,8 +78,8 @@ pub(super) const SGLANG: Framework = Framework {
         ),
         Remark::new(
             "before that: sglang:num_running_reqs and sglang:num_queue_reqs are 0 in \
-             `curl http://HOST:PORT/metrics`, where it was started with --enable-metrics, and nobody sends \
-             it any more; the context and CUDA graphs stay",
+             `curl http://HOST:PORT/metrics`, where it was started with --enable-metrics, and no \
+             client sends it any more; the context and CUDA graphs stay",
             "docs.sglang.ai: production metrics",
         ),
     ],
@@ -108,8 +108,8 @@ pub(super) const TGI: Framework = Framework {
     name: "tgi",
     title: "Text Generation Inference",
     takes: Remark::new(
-        "weights, then KV cache in all that is left of --cuda-memory-fraction of the GPU, the whole \
-         unless told otherwise; NVML shows it flat, busy or idle",
+        "weights, then KV cache in all that is left of --cuda-memory-fraction of the GPU, the \
+        whole by default; NVML shows it flat, busy or idle",
         "huggingface.co: text-generation-launcher arguments",
     ),
     inside: &[],
@@ -171,7 +171,7 @@ pub(super) const TRITON_SERVER: Framework = Framework {
     )],
     at_end: &[Remark::new(
         "end it with `kill -TERM`: it finishes the requests under way, for 30 seconds unless \
-         --exit-timeout-secs says otherwise",
+        --exit-timeout-secs is set",
         "docs.nvidia.com: Triton Inference Server, tritonserver --help",
     )],
 };
@@ -180,7 +180,7 @@ pub(super) const TENSORRT_LLM: Framework = Framework {
     name: "tensorrt-llm",
     title: "TensorRT-LLM",
     takes: Remark::new(
-        "weights, then a share of what is free after them for KV cache, 0.9 unless told otherwise; NVML \
+        "weights, then a share of what is free after them for KV cache, 0.9 by default; NVML \
          shows it flat, busy or idle",
         "tensorrt_llm: commands/serve.py, --kv_cache_free_gpu_memory_fraction",
     ),
@@ -200,8 +200,8 @@ pub(super) const OLLAMA: Framework = Framework {
     name: "ollama",
     title: "Ollama",
     takes: Remark::new(
-        "weights and context of each loaded model, kept for five minutes after its last request unless \
-         told otherwise; NVML shows them flat, under a runner of its own for each model",
+        "weights and context of each loaded model, kept for five minutes after its last request \
+        by default; NVML shows them flat, under a runner of its own for each model",
         "docs.ollama.com: FAQ, keep_alive",
     ),
     inside: &[

@@ -94,7 +94,7 @@ fn every_line_can_be_printed_as_it_is() {
 }
 
 #[test]
-fn every_row_says_how_it_takes_memory_and_how_to_take_less() {
+fn every_row_has_how_it_takes_memory_and_how_to_take_less() {
     for row in frameworks() {
         assert!(!row.at_start.is_empty(), "{}", row.name);
         assert!(!row.unchanged.is_empty(), "{}", row.name);
@@ -263,12 +263,12 @@ fn what_is_set_is_not_advised() {
         process(Some("pytorch")),
         &[("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")],
     );
-    let told = |process: &Process| {
+    let has_advice = |process: &Process| {
         let row = of(process).unwrap();
         let mut lines = row.at_start.iter();
         lines.any(|line| line.text.contains("expandable") && line.applies(process))
     };
-    assert!(!told(&expandable) && told(&process(Some("pytorch"))));
+    assert!(!has_advice(&expandable) && has_advice(&process(Some("pytorch"))));
     assert_eq!(at_start(&process(None)), None);
 }
 
@@ -298,7 +298,7 @@ fn a_model_of_ollama_is_unloaded_by_ollama() {
 }
 
 #[test]
-fn no_server_is_told_to_let_go_in_a_way_that_breaks_running_requests() {
+fn no_server_is_asked_to_free_memory_in_a_way_that_breaks_running_requests() {
     for row in frameworks() {
         for (_, line) in all(row) {
             let text = line.text;
@@ -334,7 +334,7 @@ fn no_server_is_told_to_let_go_in_a_way_that_breaks_running_requests() {
 }
 
 #[test]
-fn what_stands_beside_a_framework_has_rows_too() {
+fn what_runs_beside_a_framework_has_rows_too() {
     let process = Process {
         libraries: Some(["deepspeed".into(), "nccl".into(), "unheard-of".into()].into()),
         ..process(Some("pytorch"))

@@ -259,8 +259,8 @@ pub(super) const KERAS: Framework = Framework {
     name: "keras",
     title: "Keras",
     takes: Remark::new(
-        "what its backend takes, tensorflow, jax or torch: `keras.backend.backend()` tells which one it \
-         is, and the backend's page holds",
+        "what its backend takes, tensorflow, jax or torch: `keras.backend.backend()` shows which \
+        one it is, and the backend's page holds",
         "keras.io: getting started, configuring your backend",
     ),
     inside: &[Remark::new(

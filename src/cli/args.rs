@@ -68,7 +68,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub nvml_library: Option<PathBuf>,
 
-    /// How long one GPU may take to answer; then it is shown as stale and the others go on
+    /// How long one GPU may take to answer; then it is shown as stale, and the others are sampled on
     #[arg(long, global = true, value_name = "DURATION", default_value = "2s")]
     pub nvml_timeout: Span,
 
@@ -124,7 +124,7 @@ pub struct Recorded {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "demo")]
     pub replay: Option<PathBuf>,
 
-    /// Use the recording that is built in: four GPUs, training, an idle notebook, a leak, an orphan
+    /// Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan
     #[arg(long)]
     pub demo: bool,
 }
@@ -182,8 +182,8 @@ impl ValueEnum for Field {
 
 /// Check whether GPU memory is wasted; the exit code is the verdict
 ///
-/// Samples this machine for --window, or reads a whole recording with --replay, and reports what
-/// is so at the end of it, the worst first. Rules that need more history, or data that the driver does
+/// Samples this machine for --window, or reads a whole recording with --replay, and reports the
+/// findings at its end, the worst first. Rules that need more history, or data that the driver does
 /// not provide, are listed as undecided and never produce a finding. If `gpumem record --store` is
 /// running, its history is used too, and two seconds of sampling are enough.
 ///
@@ -234,8 +234,8 @@ pub struct CheckArgs {
 
     /// Fail where a GPU uses more than this at the end
     ///
-    /// A size (500MiB) or a share of the GPU's memory (90%). What driver and firmware reserve is not
-    /// used memory; but drivers that do not tell it apart (before R510) count it as used.
+    /// A size (500MiB) or a share of the GPU's memory (90%). Memory that driver and firmware reserve
+    /// does not count as used, except with drivers before R510, which do not report it separately.
     #[arg(long, value_name = "SIZE|PERCENT")]
     pub max_used: Option<Amount>,
 
@@ -248,7 +248,7 @@ pub struct CheckArgs {
 
     /// Wait until this much memory is free on that GPU, or on any one (of --gpu); then exit with 0
     ///
-    /// Given several times, all have to be free at once, each judged by itself. With --replay or
+    /// Given several times, all have to be free at once, each checked by itself. With --replay or
     /// --demo, time is the recording's.
     #[arg(long, value_name = "SIZE[:GPU]", conflicts_with = "window")]
     pub wait_free: Vec<WaitFree>,
@@ -330,10 +330,11 @@ impl ValueEnum for Severity {
 
 /// Explain one process, GPU or finding: whose, since when, why, and what to do
 ///
-/// What it is, whose and since when, how its memory moved, what the rules say and on which evidence,
-/// what holds it, and what would give the memory back, gentlest first. Where `gpumem record --store`
-/// runs, the page rests on what it has stored; else on a short look, and says what that cannot tell.
-/// With --replay or --demo it is about the recording's end.
+/// Shows what it is, whose and since when, how its memory changed, its findings with their evidence,
+/// what holds it, and what would free the memory, gentlest first. If `gpumem record --store` is
+/// running,
+/// its history is used; otherwise a short sample is, and the page lists what that cannot show. With
+/// --replay or --demo it describes the recording's end.
 ///
 /// With --framework it explains how a framework takes memory, what returns it and what does not; no GPU
 /// is needed for that.
@@ -363,7 +364,7 @@ pub struct Explain {
     #[arg(long)]
     pub json: bool,
 
-    /// How long to sample this machine before it is explained [default: 2s]
+    /// How long to sample this machine first [default: 2s]
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub window: Option<Span>,
 
@@ -383,8 +384,10 @@ pub struct Explain {
 /// --duration, or with a clear error when the disk is full, and every line in it is whole.
 ///
 /// With --store it keeps a ring of compressed recordings in a directory, bounded by age and size, which
-/// `gpumem check` and `gpumem watch` use; when the disk is full it removes the oldest and goes on. The directory is --store-dir, the service's $STATE_DIRECTORY, /var/lib/gpumem/store for
-/// root, or $XDG_STATE_HOME/gpumem/store (~/.local/state/gpumem/store) for anybody else.
+/// `gpumem check` and `gpumem watch` use; when the disk is full it removes the oldest and
+/// continues. The directory
+/// is --store-dir, the service's $STATE_DIRECTORY, /var/lib/gpumem/store for root, or
+/// $XDG_STATE_HOME/gpumem/store (~/.local/state/gpumem/store) for other users.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct RecordArgs {
@@ -394,7 +397,7 @@ pub struct RecordArgs {
 
     /// Time between samples [default: 1s, 5s with --store, or the configuration's]
     ///
-    /// Use of the GPU between two samples is not missed: the driver is asked for it every 4s at least.
+    /// Use of the GPU between two samples is not missed: it is read from the driver every 4s at least.
     #[arg(long, value_name = "DURATION")]
     pub interval: Option<Span>,
 
@@ -435,7 +438,7 @@ pub struct RecordArgs {
 
 /// List the rules: what each finds, its settings, their values and what they mean
 ///
-/// The values are those in force; where one is not the default, the default stands beside it.
+/// The values are those in force; where one is not the default, the default is shown beside it.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct RulesArgs {
@@ -452,11 +455,11 @@ pub struct RulesArgs {
 ///
 /// It holds [rules.KIND] tables with the settings that `gpumem rules` lists, and entries of which there
 /// may be many: `[[rule]]`, another rule of a kind, with a name, settings and a scope of its own, which
-/// starts from what is in force for its kind and matches every process where it has no scope.
+/// starts from its kind's settings and matches every process where it has no scope.
 /// `[[override]]` changes a rule's settings for matching processes. `[[keep]]` exempts matching processes
-/// from all rules or the named ones, with a reason and an optional expiry date (until). Where an exemption
-/// asks for what is not known of a process, it protects it; a rule or an override never matches what is
-/// not known.
+/// from all rules or the named ones, with a reason and an optional expiry date (until). Where it is
+/// not known whether a process matches, an exemption protects it, and a rule or an override does
+/// not apply.
 ///
 /// A scope is made of: user (name or uid), command and notebook (patterns, * stands for any text), gpu
 /// (index or UUID), framework, container (runtime, a pattern, or 12 digits of the id or more),
@@ -464,17 +467,20 @@ pub struct RulesArgs {
 /// "user:ann,bob mem>50%", but for idle, finding and is; there texts are parts and case does not matter, while
 /// user, command, notebook and container stand for all of a text as it is written; each GPU that a process is
 /// on is asked by itself, so that "!gpu:0" matches it on the others), time ("22:00-06:00"), days
-/// (["mon", "fri"]: those on which the time begins), timezone (this machine's where it is left out). All
+/// (["mon", "fri"]: those on which the time begins), timezone (default: this machine's). All
 /// of them must match.
 ///
-/// What `gpumem reap --watch` does about what a `[[rule]]` or a kind's own rule finds is its action:
-/// "notify" (the default: its owner is told) or "reap" (its owner is warned, then it is killed; for orphan,
-/// stopped, hung, idle and leak). `[reap]` says how: warn (15m: from the first warning to the last), grace
-/// (1m: from the last warning to the act), settle (15s: a pause after each act), most (3 acts) within
+/// The action of a `[[rule]]` or of a kind's own rule is what `gpumem reap --watch` does about its
+/// findings:
+/// "notify" (the default: notify the owner) or "reap" (warn the owner, then kill; for orphan, stopped,
+/// hung, idle and leak). `[reap]` sets how: warn (15m: from the first warning to the last), grace
+/// (1m: from the last warning to the kill), settle (15s: a pause after each kill), most (3 kills)
+/// within
 /// (10m), notify (a program by its whole path and its arguments, run without a shell, with the finding as
-/// JSON on its standard input; it has 10s, and where it fails the owner does not count as warned), warn_terminal
-/// (true: the owner's terminals are written to) and never (file names of programs that are never
-/// touched, not by `gpumem reap` and `gpumem kill` either).
+/// JSON on its standard input; it has 10s, and if it fails the owner does not count as warned),
+/// warn_terminal
+/// (true: also write to the owner's terminals) and never (file names of programs that are never
+/// killed, not by `gpumem reap` and `gpumem kill` either).
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct ConfigArgs {
@@ -488,7 +494,7 @@ pub struct ConfigArgs {
 pub enum ConfigAction {
     /// Print the configuration in force, defaults included, as TOML
     Show,
-    /// Print where configuration is looked for, and which files there are
+    /// Print the paths of the configuration files, and which of them exist
     Path,
     /// Validate a file, or the configuration in force: an error names file, line and key
     Check {
@@ -498,8 +504,8 @@ pub enum ConfigAction {
     },
     /// Show what each rule would have found in a recording, and when
     ///
-    /// Every finding of every rule, those that an exemption keeps as well; the exit code says
-    /// nothing about them.
+    /// Lists every finding of every rule, also those that an exemption keeps; the exit code does not
+    /// depend on them.
     Test {
         /// Print it as JSON (gpumem.test/1)
         #[arg(long)]
@@ -513,9 +519,10 @@ pub enum ConfigAction {
 
 /// Show what works on this machine, what does not, and what to do about it
 ///
-/// The driver and its library, device files, each GPU, what may be seen of other processes, the
-/// terminal, the configuration in force and the stored history: each is ok, limited (gpumem works, and
-/// knows less), broken, unknown or n/a, with what to type next. It changes nothing and needs neither
+/// Checks the driver and its library, device files, each GPU, access to other users' processes, the
+/// terminal, the configuration in force and the stored history: each is ok, limited (gpumem works, with
+/// less data), broken, unknown or n/a, with the command to type next. It changes nothing and needs
+/// neither
 /// root nor a driver. The exit code is 0 where NVML answers and one GPU at least can be read, else 3.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
@@ -527,8 +534,8 @@ pub struct Doctor {
 
 /// Print the JSON Schema of what gpumem writes
 ///
-/// Draft 2020-12. A reader of any of them ignores fields that it does not know, and takes null for
-/// absent: what is not known is never 0.
+/// Draft 2020-12. Readers must ignore unknown fields and treat null as absent; an unknown value is
+/// never 0.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES_OF_PRINTING)]
 pub struct SchemaArgs {

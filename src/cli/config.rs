@@ -25,7 +25,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
                 let note = match prove_ours(&path) {
                     _ if !path.exists() => " (not there)".to_owned(),
                     Ok(()) => String::new(),
-                    Err(why) => format!(" (not obeyed: {why})"),
+                    Err(why) => format!(" (refused: {why})"),
                 };
                 text.push_str(&format!("{name}{note}\n"));
             }

@@ -58,7 +58,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
         bus: host::read_pci_gpus(Path::new("/sys")),
         devices: host::read_device_files(&roots.dev).ok(),
         gpus: gpus.iter().map(|sampled| &sampled.gpu).collect(),
-        place: driver::Environment::of(platform, machine.pid_namespace),
+        place: driver::RuntimeEnvironment::of(platform, machine.pid_namespace),
     };
 
     let mut checks = driver.checks();

@@ -55,7 +55,7 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
     let report = report(&target, &found, seen.known(last));
     put(&report, args.json, look)?;
     Ok(if is_blind(&report) {
-        warn("what it is about could not be read; the page's errors say why");
+        warn("its target could not be read; see the page's errors");
         Exit::CannotMeasure
     } else {
         Exit::Clean

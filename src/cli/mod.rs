@@ -90,8 +90,8 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
 /// The loader leaves `LD_LIBRARY_PATH` and its like out by itself then (ld.so(8)).
 fn mind_rights(global: &Global) -> anyhow::Result<()> {
     if host::has_gained_ids() {
-        let why = "the program has the bit for setuid or setgid, and does nothing with it: who may \
-                   start it could write files as its owner; remove it (chmod ug-s), and use sudo";
+        let why = "the program has the setuid or setgid bit, and does not run with it: whoever \
+        may start it could write files as its owner; remove it (chmod ug-s), and use sudo";
         return Err(UsageError(why.to_owned()).into());
     }
     if !host::has_gained_rights() {
@@ -105,5 +105,5 @@ fn mind_rights(global: &Global) -> anyhow::Result<()> {
         ))
         .into());
     }
-    host::give_up_reading().context("capabilities cannot be given up; nothing is done with them")
+    host::give_up_reading().context("capabilities cannot be dropped; gpumem does not run with them")
 }

@@ -35,7 +35,7 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     let is_blind = unreadable && !snapshot.gpus.is_empty();
     if args.json {
         if is_blind {
-            warn("not every GPU could be read; the snapshot's errors say why");
+            warn("not every GPU could be read; see the snapshot's errors");
         }
         print(&(json::to_string(&snapshot)? + "\n"))?;
     } else {
@@ -76,8 +76,8 @@ fn now(global: &Global, engine: Option<&mut Engine>) -> anyhow::Result<Snapshot>
     };
     if store::feed(engine, &live, ask)?.first.is_none() {
         warn(
-            "how long something is idle, and what the rules find, takes a stored history (gpumem record \
-             --store), or a longer look (gpumem check); what is not known fits no term",
+            "idle times and findings need a stored history (gpumem record --store) or longer \
+            sampling (gpumem check); unknown values never match",
         );
     }
     let snapshot = live.next()?.context("the driver gave no snapshot")?;

@@ -155,7 +155,7 @@ fn carry_out(
         ..
     } = look;
     let Some(mut live) = live else {
-        warn("this is the plan that root would make there; of a recording nothing is killed");
+        warn("this is the plan that root would make there; nothing of a recording is killed");
         return Ok(Carried::Not);
     };
     let mine: Vec<&Target> = report
@@ -173,7 +173,7 @@ fn carry_out(
             return Ok(Carried::Not);
         }
         let (count, bytes) = (text::count(&mine), text::expected(&mine));
-        let answer = confirm::ask(&format!("Kill {count} to free {bytes}?"))?;
+        let answer = confirm::ask_yes_or_no(&format!("Kill {count} to free {bytes}?"))?;
         // The rules have to know what happens meanwhile.
         let watch = || engine.observe(&live.sample());
         if !wait_for(&answer, watch) {

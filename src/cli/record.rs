@@ -52,13 +52,13 @@ impl Recording {
                     (Ok(()), true) => {
                         *failing = false;
                         warn(&format!(
-                            "the store {} is written again",
+                            "writing to the store {} again",
                             writer.folder().display()
                         ));
                     }
                     (Err(error), false) => {
                         *failing = true;
-                        warn(&format!("{error}; trying on"));
+                        warn(&format!("{error}; retrying"));
                     }
                 }
                 Ok(())

@@ -152,7 +152,7 @@ pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
 ///
 /// There is no place for one, or others may change what is kept there.
 pub(super) fn state() -> Result<PathBuf, UsageError> {
-    let why = "there is no HOME to keep the ledger in; set XDG_STATE_HOME or STATE_DIRECTORY";
+    let why = "there is no HOME to keep the audit log in; set XDG_STATE_HOME or STATE_DIRECTORY";
     let folder = with_places(None, |places| {
         let folder = places.state();
         folder.ok_or_else(|| UsageError(why.to_owned()))
@@ -160,7 +160,7 @@ pub(super) fn state() -> Result<PathBuf, UsageError> {
     match prove_directory_ours(&folder) {
         Ok(()) => Ok(folder),
         Err(why) => Err(UsageError(format!(
-            "the directory of state {} is not used, and nothing is done without one: {why}",
+            "the state directory {} is not used, and nothing is killed without one: {why}",
             folder.display()
         ))),
     }
@@ -222,7 +222,7 @@ pub(super) fn feed_each(
     let mut stored = store.since(now.plus_seconds(-reach));
     if stored.keep_newest(ask.most_bytes) {
         complain(&format!(
-            "the store {} is large; of the last {} only the newest {} are judged",
+            "the store {} is large; of the last {} only the newest {} are used",
             store.folder().display(),
             Span::from_seconds(reach),
             Bytes(ask.most_bytes)
@@ -289,7 +289,7 @@ fn choose(
         // Its recorder's clock is not this one: how long ago anything was is not known.
         if latest.time.seconds_since(now) > SAME_CLOCK_SECONDS {
             complain(&format!(
-                "the store {name} is not used: its last snapshot is of {}, which is to come; if the \
+                "the store {name} is not used: its last snapshot is of {}, in the future; if the \
                  clock was set back, restart its recorder",
                 latest.time
             ));
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_is_where_it_was_said_then_where_it_is_usual() {
+    fn the_store_is_where_it_was_named_then_where_it_is_usual() {
         let user = Places {
             home: os("/home/ann"),
             ..Places::default()

@@ -40,13 +40,13 @@ const MOST_EVENTS: usize = 100_000;
 
 /// What the trial came to: the document that `--json` prints.
 #[derive(Serialize)]
-struct Outcome {
+struct TrialOutcome {
     schema: &'static str,
     /// The recording's first and last snapshot; `null` where it has none.
     from: Option<Time>,
     to: Option<Time>,
     /// In the order in which they happened.
-    events: Vec<Event>,
+    events: Vec<TrialEvent>,
     /// How many more there were; they count in `rules`.
     #[serde(skip_serializing_if = "is_zero")]
     events_left_out: u64,
@@ -62,7 +62,7 @@ fn is_zero(count: &u64) -> bool {
 
 /// A finding began, or was over.
 #[derive(Clone, Serialize)]
-struct Event {
+struct TrialEvent {
     /// The snapshot that showed it.
     time: Time,
     event: Change,
@@ -114,8 +114,8 @@ struct Trial {
     first: Option<Time>,
     last: Option<Time>,
     /// What stands, by rule, id and whether an exemption keeps it, as it began.
-    standing: HashMap<(Arc<str>, Arc<str>, bool), Event>,
-    events: Vec<Event>,
+    active: HashMap<(Arc<str>, Arc<str>, bool), TrialEvent>,
+    events: Vec<TrialEvent>,
     events_left_out: u64,
 }
 
@@ -137,14 +137,14 @@ impl Trial {
             engine: Engine::new(settings),
             first: None,
             last: None,
-            standing: HashMap::new(),
+            active: HashMap::new(),
             events: Vec::new(),
             events_left_out: 0,
         }
     }
 
     /// Lists an event, if there are not too many already.
-    fn list(&mut self, event: Event) {
+    fn list(&mut self, event: TrialEvent) {
         if self.events.len() < MOST_EVENTS {
             self.events.push(event);
         } else {
@@ -156,7 +156,7 @@ impl Trial {
         self.engine.observe(snapshot);
         self.first.get_or_insert(snapshot.time);
         self.last = Some(snapshot.time);
-        let mut stands = HashSet::new();
+        let mut still_active = HashSet::new();
         let mut began = Vec::new();
         let kept = self.engine.kept().iter();
         let kept: HashSet<&Arc<str>> = kept.map(|kept| &kept.finding.id).collect();
@@ -164,21 +164,21 @@ impl Trial {
             // What an exemption no longer keeps is reported from then on.
             let is_kept = kept.contains(&finding.id);
             let key = (Arc::clone(&finding.rule), Arc::clone(&finding.id), is_kept);
-            if !self.standing.contains_key(&key) {
+            if !self.active.contains_key(&key) {
                 let event = began_at(snapshot.time, finding, self.engine.kept());
                 began.push((key.clone(), event));
             }
-            stands.insert(key);
+            still_active.insert(key);
         }
-        let over = |event: &Event| Event {
+        let over = |event: &TrialEvent| TrialEvent {
             time: snapshot.time,
             event: Change::Ended,
             duration_seconds: snapshot.time.seconds_since(event.since),
             ..event.clone()
         };
-        let mut ended: Vec<Event> = self
-            .standing
-            .extract_if(|key, _| !stands.contains(key))
+        let mut ended: Vec<TrialEvent> = self
+            .active
+            .extract_if(|key, _| !still_active.contains(key))
             .map(|(_, event)| over(&event))
             .collect();
         ended.sort_by(|a, b| (&a.rule, &a.id).cmp(&(&b.rule, &b.id)));
@@ -196,7 +196,7 @@ impl Trial {
                 summary.first.get_or_insert(event.time);
             }
             self.list(event.clone());
-            self.standing.insert(key, event);
+            self.active.insert(key, event);
         }
     }
 
@@ -206,8 +206,8 @@ impl Trial {
             .find(|summary| summary.rule == *rule)
     }
 
-    fn conclude(mut self) -> Outcome {
-        let lasting: Vec<Event> = self.standing.values().cloned().collect();
+    fn conclude(mut self) -> TrialOutcome {
+        let lasting: Vec<TrialEvent> = self.active.values().cloned().collect();
         for event in lasting {
             let end = self.last.unwrap_or(event.since);
             if let Some(summary) = self.summary(&event.rule) {
@@ -220,7 +220,7 @@ impl Trial {
                 summary.undecided.push(undecided.reason);
             }
         }
-        Outcome {
+        TrialOutcome {
             schema: SCHEMA,
             from: self.first,
             to: self.last,
@@ -231,10 +231,10 @@ impl Trial {
     }
 }
 
-fn began_at(time: Time, finding: &Finding, kept: &[Kept]) -> Event {
+fn began_at(time: Time, finding: &Finding, kept: &[Kept]) -> TrialEvent {
     let is_this = |kept: &&Kept| kept.finding.rule == finding.rule && kept.finding.id == finding.id;
     let kept = kept.iter().find(is_this);
-    Event {
+    TrialEvent {
         time,
         event: Change::Began,
         rule: Arc::clone(&finding.rule),
@@ -250,7 +250,7 @@ fn began_at(time: Time, finding: &Finding, kept: &[Kept]) -> Event {
     }
 }
 
-impl Outcome {
+impl TrialOutcome {
     fn to_text(&self) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
@@ -278,14 +278,14 @@ impl Outcome {
         match self.from.zip(self.to) {
             Some((from, to)) => {
                 let span = Span::from_seconds(to.seconds_since(from));
-                writeln!(out, "judged {span} from {from} to {to}")
+                writeln!(out, "checked {span} from {from} to {to}")
             }
             None => writeln!(out, "the recording holds no snapshot"),
         }
     }
 }
 
-impl Event {
+impl TrialEvent {
     fn write(&self, out: &mut String) -> std::fmt::Result {
         let span = Span::from_seconds(self.duration_seconds);
         let (time, rule, message) = (self.time, &self.rule, escape(&self.message));
@@ -318,7 +318,7 @@ impl Summary {
             words.push(format!("{} in all", Span::from_seconds(self.total_seconds)));
         }
         if self.lasting > 0 {
-            words.push(format!("{} still so at the end", self.lasting));
+            words.push(format!("{} still true at the end", self.lasting));
         }
         writeln!(out, "{}: {}", self.rule, words.join(", "))?;
         for reason in &self.undecided {

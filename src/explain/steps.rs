@@ -58,12 +58,12 @@ pub(super) fn of_process(
     all.extend(last);
     let mut steps: Vec<ExplainStep> = Vec::with_capacity(all.len());
     for step in all {
-        let is_said = |said: &ExplainStep| {
-            said.text == step.text
-                || (goes_on(said) && goes_on(&step))
-                || (signals(&said.text, process.pid) && signals(&step.text, process.pid))
+        let is_listed = |existing: &ExplainStep| {
+            existing.text == step.text
+                || (goes_on(existing) && goes_on(&step))
+                || (signals(&existing.text, process.pid) && signals(&step.text, process.pid))
         };
-        if !steps.iter().any(is_said) {
+        if !steps.iter().any(is_listed) {
             steps.push(step);
         }
     }
@@ -113,12 +113,12 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<E
     let state = process.state;
     if process.has_threads_left() {
         let text = format!(
-            "only its first thread has ended; its end takes the others: `kill -KILL {}`",
+            "only its main thread has exited; to end the others: `kill -KILL {}`",
             process.pid
         );
         ends.push(plain(WhenPossible::End, text));
     } else if state.is_some_and(|state| ENDED.contains(&state)) {
-        let text = "it has ended; what is left of it goes when its parent asks how, or ends itself";
+        let text = "it has exited; its entry is removed when its parent reaps it or exits";
         ends = vec![plain(WhenPossible::End, text.to_owned())];
     } else if state == Some(UNINTERRUPTIBLE) {
         let text = "no signal reaches it while it is in uninterruptible sleep: it waits for the driver \
@@ -134,13 +134,14 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<E
                 let pid = process.pid;
                 end.text.push_str(&if state == Some(STOPPED) {
                     format!(
-                        " (`kill -TERM {pid}; kill -CONT {pid}`: it takes the first when it goes on)"
+                        " (`kill -TERM {pid}; kill -CONT {pid}`: it handles the first once it \
+                        continues)"
                     )
                 } else if process.namespace_pid == Some(1) {
                     // pid_namespaces(7): it gets no signal that it has no handler for, but this one.
                     format!(
-                        " (`kill {pid}`; it may have no ear for that, as the first of its pid \
-                         namespace: `kill -KILL {pid}`, which ends all in there)"
+                        " (`kill {pid}`; as pid 1 of its pid namespace it may ignore that: `kill \
+                        -KILL {pid}` kills everything in there)"
                     )
                 } else {
                     format!(" (`kill {pid}`)")
@@ -169,13 +170,13 @@ fn more(row: &Framework, shown: usize) -> ExplainStep {
         if row.inside.is_empty() {
             let title = row.title;
             format!(
-                "nothing returns memory of {title} to the driver while the process goes on; what people \
-                 try in vain is in {command}"
+                "{title} returns no memory to the driver while the process runs; {command} lists \
+                what does not help"
             )
         } else if shown == 0 {
-            format!("what returns memory where it was started for that is in {command}")
+            format!("{command} shows what returns memory if it was started for that")
         } else {
-            format!("what else may hold memory, and what returns nothing, is in {command}")
+            format!("{command} shows what else may hold memory, and what returns nothing")
         },
     )
 }

@@ -51,7 +51,7 @@ pub fn process(seen: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> Expla
     let is_silent = |gpu: &&Gpu| gpu.stale_seconds.is_some() && indices.contains(&gpu.index);
     for gpu in last.gpus.iter().filter(is_silent) {
         report.notes.push(format!(
-            "GPU {} does not answer: what it holds there is what the driver said last",
+            "GPU {} does not answer: its memory there is the driver's last value",
             gpu.index
         ));
     }
@@ -348,7 +348,7 @@ fn who(last: &Snapshot, pid: u32) -> GpuHolder {
     if let Some(known) = process.filter(|process| process.identity().is_certain()) {
         return named(known);
     }
-    let nobody = Process {
+    let ownerless = Process {
         pid,
         ..Process::default()
     };
@@ -362,7 +362,7 @@ fn who(last: &Snapshot, pid: u32) -> GpuHolder {
             },
         },
         user: ended.and_then(|it| it.ended()?.user.clone()),
-        ..named(&nobody)
+        ..named(&ownerless)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::units::GIB;
 
 const WIDTHS: [usize; 3] = [40, 80, 120];
 
-fn look(width: usize) -> PageStyle {
+fn style_of(width: usize) -> PageStyle {
     PageStyle {
         width,
         style: Style::default(),
@@ -77,7 +77,7 @@ fn page(seen: &Seen, what: &str) -> (ExplainReport, String) {
         None => process(seen.known(), what.parse().unwrap(), None),
     };
     for width in WIDTHS {
-        let text = text::page(&report, look(width));
+        let text = text::page(&report, style_of(width));
         for line in text.lines() {
             assert!(line.width() <= width, "{width}: {line:?}");
         }
@@ -86,7 +86,7 @@ fn page(seen: &Seen, what: &str) -> (ExplainReport, String) {
         assert!(text.lines().count() < 250, "{text}");
     }
     serde_json::from_str::<serde_json::Value>(&json::document(&report).unwrap()).unwrap();
-    let text = text::page(&report, look(80));
+    let text = text::page(&report, style_of(80));
     (report, text)
 }
 
@@ -204,13 +204,13 @@ fn memory_that_moves_is_drawn() {
     assert!(text.contains("now 25.8 GiB: 24.8 GiB more than"), "{text}");
     let ascii = PageStyle {
         ascii: true,
-        ..look(80)
+        ..style_of(80)
     };
     assert!(text::page(&report, ascii).is_ascii());
 }
 
 #[test]
-fn a_leak_says_when_its_gpu_is_full_and_draws_it_where_there_is_room() {
+fn a_leak_shows_when_its_gpu_is_full_and_draws_it_where_there_is_room() {
     for (free, is_near) in [(20, true), (400, false)] {
         let mut scene = Scene::new(2, 10.0);
         scene.memory(0, 60 * GIB, (60 + free) * GIB);
@@ -224,7 +224,7 @@ fn a_leak_says_when_its_gpu_is_full_and_draws_it_where_there_is_room() {
         assert_eq!(findings[0].kind, crate::model::Kind::Leak, "{text}");
         assert!(text.contains("full at about 2025-11-21 "), "{text}");
         assert!(
-            text.contains(&format!("if it goes on: {free}.0 GiB are free")),
+            text.contains(&format!("if this continues: {free}.0 GiB are free")),
             "{text}"
         );
         assert_eq!(text.contains('·'), is_near, "{text}");
@@ -252,7 +252,7 @@ fn a_leak_on_several_gpus_or_on_a_part_of_one_has_no_forecast_of_its_own() {
 }
 
 #[test]
-fn without_history_it_is_said_what_more_would_tell() {
+fn without_history_the_page_names_what_would_add_more() {
     let mut scene = Scene::new(1, 1.0);
     scene.memory(0, GIB, 80 * GIB);
     scene.holder(7, &[0], GIB);
@@ -262,10 +262,7 @@ fn without_history_it_is_said_what_more_would_tell() {
     assert!(report.process.unwrap().verdict.findings.is_empty());
     assert!(text.contains("the history is 1s long"), "{text}");
     assert!(text.contains("gpumem record --store"), "{text}");
-    assert!(
-        text.contains("nothing is found against it, as far as 1s"),
-        "{text}"
-    );
+    assert!(text.contains("no rule finds it, based on 1s"), "{text}");
     assert!(text.contains("--window"), "{text}");
     // A screen has no such option, and a recording no more history.
     seen.more = More::ByWaiting;
@@ -295,7 +292,7 @@ fn of_an_unresolved_pid_nothing_is_shown_but_why() {
         "{text}"
     );
     let json = json::document(&report).unwrap();
-    for strange in ["secret", "stranger", "kill"] {
+    for strange in ["secret", "stranger", "`kill"] {
         assert!(
             !text.contains(strange) && !json.contains(strange),
             "{text}{json}"
@@ -337,7 +334,7 @@ fn the_balance_adds_up_and_a_hidden_holder_is_named_with_its_evidence() {
     let (_, text) = page(&seen, "8");
     assert!(text.contains("NVML does not list it"), "{text}");
     assert!(
-        text.contains("11.0 GiB there are in use by nobody"),
+        text.contains("11.0 GiB there are in use by no process"),
         "{text}"
     );
     assert!(text.contains("unattributed: GPU 0"), "{text}");
@@ -422,7 +419,7 @@ fn what_a_process_calls_itself_breaks_no_page() {
 }
 
 #[test]
-fn what_cannot_be_told_anything_is_not_asked_to_free_memory_itself() {
+fn a_process_that_takes_no_input_is_not_asked_to_free_memory_itself() {
     let mut scene = Scene::new(1, 10.0);
     scene.memory(0, 3 * GIB, 80 * GIB);
     scene.orphan(7, &[0], 2 * GIB);
@@ -439,7 +436,7 @@ fn what_cannot_be_told_anything_is_not_asked_to_free_memory_itself() {
 
 #[test]
 fn a_process_that_no_signal_reaches_is_not_to_be_killed() {
-    for (state, part) in [('D', "no signal reaches it"), ('Z', "it has ended")] {
+    for (state, part) in [('D', "no signal reaches it"), ('Z', "it has exited")] {
         let mut scene = Scene::new(1, 10.0);
         scene.memory(0, 3 * GIB, 80 * GIB);
         scene.holder(7, &[0], 2 * GIB);
@@ -451,7 +448,7 @@ fn a_process_that_no_signal_reaches_is_not_to_be_killed() {
 }
 
 #[test]
-fn how_to_end_a_stopped_process_is_said_once_and_last() {
+fn how_to_kill_a_stopped_process_is_shown_once_and_last() {
     let mut scene = Scene::new(1, 10.0);
     scene.memory(0, 3 * GIB, 80 * GIB);
     scene.holder(7, &[0], 2 * GIB);
@@ -464,11 +461,11 @@ fn how_to_end_a_stopped_process_is_said_once_and_last() {
         "{text}"
     );
     let ends = |text: &str| text.contains("kill -TERM 7");
-    let saying: Vec<usize> = (0..shown.steps.len())
+    let naming: Vec<usize> = (0..shown.steps.len())
         .filter(|&at| ends(&shown.steps[at].text))
         .collect();
-    assert_eq!(saying, [shown.steps.len() - 1], "{text}");
-    let end = &shown.steps[saying[0]];
+    assert_eq!(naming, [shown.steps.len() - 1], "{text}");
+    let end = &shown.steps[naming[0]];
     assert_eq!(end.moment, WhenPossible::End);
     assert!(end.text.contains("`kill -TERM 7; kill -CONT 7`"), "{text}");
     assert!(end.text.contains("frees 2.0 GiB"), "{text}");
@@ -514,10 +511,10 @@ fn a_zombie_with_threads_and_the_first_of_a_namespace_are_ended_as_they_can_be()
         }
     };
     let (_, text) = page(&seen(&mut scene, 3, zombie(2)), "4242");
-    assert!(text.contains("its first thread has ended, and others go on"));
-    assert!(text.contains("`kill -KILL 4242`") && !text.contains("a zombie"));
+    assert!(text.contains("its main thread has exited, and others still run"));
+    assert!(text.contains("`kill -KILL 4242`") && !text.contains("zombie"));
     let (_, text) = page(&seen(&mut scene, 3, zombie(1)), "4242");
-    assert!(text.contains("a zombie: ended") && !text.contains("kill"));
+    assert!(text.contains("zombie: exited") && !text.contains("kill"));
 
     let mut scene = Scene::new(1, 1.0);
     scene.holder(4242, &[0], 2 * GIB);
@@ -525,7 +522,7 @@ fn a_zombie_with_threads_and_the_first_of_a_namespace_are_ended_as_they_can_be()
     let (report, _) = page(&seen(&mut scene, 3, first), "4242");
     let text = json::document(&report).unwrap();
     assert!(
-        text.contains("`kill -KILL 4242`, which ends all in there"),
+        text.contains("`kill -KILL 4242` kills everything in there"),
         "{text}"
     );
 }
@@ -570,12 +567,12 @@ fn every_framework_has_a_page_that_fits() {
     for row in &all.frameworks {
         let report = framework(&row.name).unwrap();
         for width in WIDTHS {
-            let text = text::page(&report, look(width));
+            let text = text::page(&report, style_of(width));
             assert!(text.lines().all(|line| line.width() <= width), "{text}");
             assert!(text.contains("source: "), "{text}");
         }
     }
-    let list = text::page(&all, look(80));
+    let list = text::page(&all, style_of(80));
     assert!(list.contains("pytorch"), "{list}");
     assert_eq!(framework("pytroch"), None);
 }

@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_is_no_sample_and_a_silent_gpu_no_news() {
+    fn an_unknown_value_is_no_sample_and_a_silent_gpu_no_news() {
         let mut scene = Scene::new(1, 1.0);
         scene.holder(7, &[0], GIB);
         scene.row(0, 7).used_bytes = None;

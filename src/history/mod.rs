@@ -117,7 +117,7 @@ struct ListedRow {
 
 /// The places in a snapshot of a row whose process is not known for certain.
 #[derive(Clone, Copy, Debug)]
-struct Nobody {
+struct UnresolvedRow {
     gpu: usize,
     row: usize,
     /// What the snapshot has of the process all the same.
@@ -142,7 +142,7 @@ pub struct History {
     // Boxed: a map keeps room for more entries than it has.
     processes: HashMap<u32, Box<ProcessHistory>>,
     /// The last snapshot's rows whose process is not known for certain.
-    nobodies: Vec<Nobody>,
+    unresolved_rows: Vec<UnresolvedRow>,
     /// Room for the rows of a snapshot, kept from one to the next.
     listed: Vec<ListedRow>,
     ghosts: Ghosts,
@@ -314,7 +314,7 @@ impl History {
         listed: &[ListedRow],
         devices: &[Shown],
     ) {
-        self.nobodies.clear();
+        self.unresolved_rows.clear();
         // Seldom needed: nearly every row's process is known for certain.
         let mut places: Option<HashMap<u32, usize>> = None;
         for of_one in listed.chunk_by(|one, next| one.pid == next.pid) {
@@ -341,7 +341,7 @@ impl History {
                 let shown = devices[listed.gpu as usize];
                 self.ghosts
                     .observe(shown.device, pid, process, moment, shown.was_listed);
-                self.nobodies.push(Nobody {
+                self.unresolved_rows.push(UnresolvedRow {
                     gpu: listed.gpu as usize,
                     row: listed.row as usize,
                     process: place,
@@ -349,8 +349,8 @@ impl History {
             }
         }
         // As the GPUs list them, whatever they were taken in by.
-        self.nobodies
-            .sort_unstable_by_key(|nobody| (nobody.gpu, nobody.row));
+        self.unresolved_rows
+            .sort_unstable_by_key(|unresolved| (unresolved.gpu, unresolved.row));
     }
 
     /// Looks for GPUs on which nobody is; only asked for where somebody was given one.
@@ -398,10 +398,10 @@ impl History {
                     continue;
                 }
                 // What is booked on the leader that is gone is held by who outlived it.
-                let leader_is_listed = self.nobodies.iter().any(|nobody| {
-                    let rows = snapshot.gpus[nobody.gpu].processes.as_deref();
-                    let row = rows.and_then(|rows| rows.get(nobody.row));
-                    nobody.gpu == place && row.map(|row| row.pid) == process.process_group
+                let leader_is_listed = self.unresolved_rows.iter().any(|unresolved| {
+                    let rows = snapshot.gpus[unresolved.gpu].processes.as_deref();
+                    let row = rows.and_then(|rows| rows.get(unresolved.row));
+                    unresolved.gpu == place && row.map(|row| row.pid) == process.process_group
                 });
                 let is_unexplained = if leader_is_listed {
                     Some(true)
@@ -458,14 +458,14 @@ impl History {
     /// The rows of the last snapshot, which this has to be, whose process is not known for certain:
     /// /proc does not know the pid, or what it knows is not believed; with what the snapshot has of the
     /// process all the same.
-    pub fn nobodies<'s>(
+    pub fn unresolved_rows<'s>(
         &self,
         snapshot: &'s Snapshot,
     ) -> impl Iterator<Item = (&'s Gpu, &'s GpuProcess, Option<&'s Process>)> {
-        self.nobodies.iter().filter_map(|nobody| {
-            let gpu = snapshot.gpus.get(nobody.gpu)?;
-            let row = gpu.processes.as_ref()?.get(nobody.row)?;
-            let process = nobody
+        self.unresolved_rows.iter().filter_map(|unresolved| {
+            let gpu = snapshot.gpus.get(unresolved.gpu)?;
+            let row = gpu.processes.as_ref()?.get(unresolved.row)?;
+            let process = unresolved
                 .process
                 .and_then(|place| snapshot.processes.get(place));
             Some((gpu, row, process))

@@ -35,8 +35,8 @@ impl SampleTime {
     /// The driver keeps some 10 s; who samples often, as gpumem does between rare snapshots, misses none. A
     /// recording that does not tell is believed, but for one whose snapshots are so far apart that it has
     /// seen next to nothing of the time if it did not.
-    pub(super) fn sampled(self, gap: i64, told: Option<f64>) -> i64 {
-        let measured = told.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
+    pub(super) fn sampled(self, gap: i64, reported: Option<f64>) -> i64 {
+        let measured = reported.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
         let most = match measured {
             Some(seconds) => (seconds * 1000.0) as i64,
             None if self.interval > FAR_APART_MILLISECONDS => KEPT_BY_DRIVER_MILLISECONDS,

@@ -174,17 +174,17 @@ impl ProcessHistory {
         let Some(total) = self.cpu.total_at(moment.time) else {
             return false;
         };
-        let stood = self.still.filter(|still| {
+        let continued = self.still.filter(|still| {
             let gap = moment.time - still.until;
             let trace = TICKS_OF_CPU + TRACE_OF_CPU * gap as f64 / 1000.0;
             gap < BRIDGED_GAP_MILLISECONDS && (0.0..=trace).contains(&(total - still.total))
         });
         self.still = Some(CpuIdle {
-            since: stood.map_or(moment.time, |still| still.since),
+            since: continued.map_or(moment.time, |still| still.since),
             until: moment.time,
             total,
         });
-        stood.is_some()
+        continued.is_some()
     }
 
     /// Takes in what a snapshot says of a GPU whose device file it holds open, not being listed there.

@@ -232,7 +232,7 @@ impl RowHistory {
             .observe(moment.time, row.used_bytes, moment.allowed_gap);
         match (row.used_bytes, self.used) {
             (Some(bytes), _) => self.used = Some((bytes, moment.time)),
-            (None, Some((_, told_at))) if moment.time - told_at > moment.allowed_gap => {
+            (None, Some((_, reported_at))) if moment.time - reported_at > moment.allowed_gap => {
                 self.used = None;
             }
             (None, _) => {}
@@ -287,7 +287,7 @@ impl RowHistory {
         let gap = moment.time - self.known_at;
         let is_bridged = self.run.is_some()
             && gap < BRIDGED_GAP_MILLISECONDS
-            && self.cpu_stood_still(gap, cpu_total);
+            && self.cpu_was_still(gap, cpu_total);
         if gap > moment.allowed_gap && !is_bridged {
             self.end(Began::Unwitnessed, self.known_at);
         }
@@ -317,7 +317,7 @@ impl RowHistory {
                 let gap = moment.time - run.until;
                 // A sample vouches for what the driver saw of an interval; for the rest only a still CPU does.
                 let is_vouched = if gap > moment.interval + moment.interval / 2 {
-                    self.cpu_stood_still(gap, cpu_total)
+                    self.cpu_was_still(gap, cpu_total)
                 } else {
                     self.cpu_used_since(cpu_total).is_some_and(|used| {
                         used <= TICK_OF_CPU + CPU_OF_NO_BURST * gap as f64 / 1000.0
@@ -343,7 +343,7 @@ impl RowHistory {
 
     /// Whether the process is known to have used no more than a trace of CPU since the run's last
     /// sample.
-    fn cpu_stood_still(&self, gap: i64, cpu_total: Option<f64>) -> bool {
+    fn cpu_was_still(&self, gap: i64, cpu_total: Option<f64>) -> bool {
         let trace = TICKS_OF_CPU + TRACE_OF_CPU * gap as f64 / 1000.0;
         self.cpu_used_since(cpu_total)
             .is_some_and(|used| used <= trace)

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_breaks_nothing_for_a_minute() {
+    fn an_unknown_value_breaks_no_streak_for_a_minute() {
         let mut clause = Clause::default();
         for (seconds, holds) in [
             (0, Some(false)),

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_and_never_tells_of_a_longer_stretch_than_there_was() {
+    fn it_is_bounded_and_never_reports_a_longer_stretch_than_there_was() {
         let mut floors = Floors::default();
         for step in 0..10_000 {
             floors.observe(Some(step as u64), at(step * 10));

@@ -143,7 +143,7 @@ fn a_few_missing_samples_neither_prove_nor_break() {
 }
 
 #[test]
-fn a_longer_gap_ends_a_run_unless_the_cpu_stood_still() {
+fn a_longer_gap_ends_a_run_unless_the_cpu_was_unused() {
     for (gap, cpu_percent, idle) in [
         (60.0, 15.0, 160.0),
         (70.0, 15.0, 0.0),
@@ -177,7 +177,7 @@ fn a_run_ends_within_the_gap_and_not_after_it() {
 }
 
 #[test]
-fn what_was_used_before_a_long_gap_says_nothing_of_its_end() {
+fn use_before_a_long_gap_is_no_evidence_for_its_end() {
     let (mut scene, mut history) = watched(100.0);
     scene.row(0, PID).sm_percent = Some(50);
     history.observe(scene.step());
@@ -198,7 +198,7 @@ fn another_process_with_the_same_number_starts_afresh() {
 }
 
 #[test]
-fn without_ticks_the_start_time_tells_them_apart() {
+fn without_ticks_the_start_time_distinguishes_them() {
     let (mut scene, mut history) = watched(0.0);
     scene.process(PID).start_ticks = None;
     history.observe(scene.step());
@@ -290,7 +290,7 @@ fn sleep_boot_host_and_clock_start_everything_afresh_and_are_counted() {
 }
 
 #[test]
-fn a_duplicate_says_nothing_new() {
+fn a_duplicate_adds_nothing() {
     let (mut scene, mut history) = watched(100.0);
     scene.row(0, PID).sm_percent = Some(99);
     assert!(!history.observe(&scene.now));
@@ -318,7 +318,7 @@ fn a_snapshot_that_comes_too_late_is_passed_over() {
 }
 
 #[test]
-fn a_gpu_is_known_by_its_uuid_wherever_it_stands() {
+fn a_gpu_is_known_by_its_uuid_at_any_index() {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(PID, &[1], GIB);
     let mut history = History::default();
@@ -351,7 +351,7 @@ fn a_stop_and_its_end_are_known() {
 }
 
 #[test]
-fn memory_that_the_driver_forgets_to_tell_is_remembered_for_a_minute() {
+fn memory_that_the_driver_omits_is_remembered_for_a_minute() {
     let (mut scene, mut history) = watched(50.0);
     let identity = scene.process(PID).identity();
     scene.row(0, PID).used_bytes = None;
@@ -421,7 +421,7 @@ fn ghosts_are_bounded_and_forgotten_with_their_rows() {
 }
 
 #[test]
-fn cpu_seconds_that_stand_still_are_known_from_when_they_do() {
+fn cpu_seconds_that_do_not_advance_are_known_from_their_start() {
     let (mut scene, mut history) = watched(50.0);
     let identity = scene.process(PID).identity();
     let still = |history: &History| history.process(identity).unwrap().still_since();

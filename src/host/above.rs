@@ -177,7 +177,7 @@ pub(super) fn array_in(
         let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
         is_number.then(|| Arc::clone(value))
     };
-    let is_its = number("SLURM_JOB_ID").is_some_and(|said| *said == *job);
+    let is_its = number("SLURM_JOB_ID").is_some_and(|claimed| *claimed == *job);
     let array = (
         number("SLURM_ARRAY_JOB_ID")?,
         number("SLURM_ARRAY_TASK_ID")?,
@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_daemon_says_what_it_is_of() {
+    fn a_step_daemon_names_its_job() {
         let of =
             |title: &str| parse_title(title.as_bytes()).map(|it| format!("{} {}", it.job, it.step));
         assert_eq!(

@@ -90,20 +90,20 @@ fn parse_line(line: &[u8]) -> Option<(u8, &[u8])> {
 fn parse_path(path: &[u8]) -> CgroupPlace {
     let mut found = FoundOwner::default();
     let mut before: &[u8] = b"";
-    let mut tells = false;
+    let mut has_name = false;
     for component in path.split(|&byte| byte == b'/') {
         if component.is_empty() {
             continue;
         }
         // Above the root of this cgroup namespace.
-        tells |= component != b"..";
-        found.take(component, before);
+        has_name |= component != b"..";
+        found.read_component(component, before);
         before = component;
     }
     let is_placed = found.container.is_some() || found.pod.is_some() || found.job.is_some();
     let unit = found.unit.filter(|_| !is_placed || found.unit_is_its_own);
     CgroupPlace {
-        cgroup: tells.then(|| text(path, PATH_BYTES)),
+        cgroup: has_name.then(|| text(path, PATH_BYTES)),
         container: found.container.map(|(runtime, id)| {
             Arc::new(Container {
                 runtime: runtime.map(Arc::from),
@@ -153,7 +153,7 @@ struct FoundOwner<'a> {
 }
 
 impl<'a> FoundOwner<'a> {
-    fn take(&mut self, component: &'a [u8], before: &'a [u8]) {
+    fn read_component(&mut self, component: &'a [u8], before: &'a [u8]) {
         self.take_unit(component);
         self.take_pod(component, before);
         self.take_slurm(component, before);

@@ -96,7 +96,7 @@ impl Tree {
     }
 
     /// Takes in who is there now: `listing` is sorted by pid.
-    pub(super) fn take(&mut self, proc: &Folder, listing: &[ProcEntry]) {
+    pub(super) fn update(&mut self, proc: &Folder, listing: &[ProcEntry]) {
         let mut before = std::mem::take(&mut self.nodes);
         let is_there = |pid: u32, node: &Node| {
             let at = listing.binary_search_by_key(&pid, |it| it.pid);
@@ -176,7 +176,7 @@ impl Tree {
         now_ns: u64,
     ) {
         match proc.filter(|_| !self.nodes.is_empty()) {
-            Some(proc) => self.look(proc, processes, watched, now_ns),
+            Some(proc) => self.sum(proc, processes, watched, now_ns),
             None => self.sums.clear(),
         }
         for process in processes.iter_mut() {
@@ -189,7 +189,7 @@ impl Tree {
         }
     }
 
-    fn look(
+    fn sum(
         &mut self,
         proc: &Folder,
         processes: &[Process],
@@ -249,16 +249,16 @@ impl Tree {
             let listed = below.iter().copied().filter(|pid| is_watched.contains(pid));
             let mut listed: Vec<u32> = listed.collect();
             listed.sort_unstable();
-            let told = Descendants {
+            let summed = Descendants {
                 count: u32::try_from(below.len()).ok(),
                 cpu_percent: percent
                     .map(|ns| hundredths(100.0 * seconds(ticks) / (ns as f64 / 1e9))),
                 cpu_seconds: Some(hundredths(seconds(total))),
                 listed,
             };
-            let told = match before {
-                Some(sum) if *sum.result == told => Arc::clone(&sum.result),
-                _ => Arc::new(told),
+            let summed = match before {
+                Some(sum) if *sum.result == summed => Arc::clone(&sum.result),
+                _ => Arc::new(summed),
             };
             let ticks = total;
             sums.insert(
@@ -266,7 +266,7 @@ impl Tree {
                 Sum {
                     start_ticks,
                     ticks,
-                    result: told,
+                    result: summed,
                 },
             );
         }

@@ -95,7 +95,7 @@ pub(super) fn read_held(folder: &Folder, dev: &Path) -> io::Result<HeldFiles> {
         if let Some(inode) = parse_socket(target) {
             sockets.inodes.push(inode);
         } else {
-            files.take(target);
+            files.add(target);
         }
         true
     })?;
@@ -141,7 +141,7 @@ impl<'a> Files<'a> {
     }
 
     /// Keeps a file that is one of the GPU's.
-    pub(super) fn take(&mut self, target: &[u8]) {
+    pub(super) fn add(&mut self, target: &[u8]) {
         if self.held.len() < FILES && is_gpu_file_under(self.dev, target) {
             let file = String::from_utf8_lossy(target);
             if let Err(at) = self.held.binary_search_by(|known| (**known).cmp(&*file)) {

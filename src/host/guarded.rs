@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_held_up_is_told_where() {
+    fn a_blocked_process_is_shown_with_its_wait_channel() {
         let (folder, roots) = proc('D', "");
         assert_eq!(read_guarded(&roots, 7).unwrap().unwrap().command, None);
         assert_eq!(read_wait_channel(&roots, 7).as_deref(), Some("?"));

@@ -174,7 +174,7 @@ impl Holders {
     /// `boottime_ns` is the time now, in nanoseconds since boot (`Clocks::boottime_ns`). Where /proc
     /// cannot be listed, what was known stands; so it does between two listings, so that a pid may be
     /// named whose process has gone.
-    pub fn look(&mut self, boottime_ns: u64, asks: bool) {
+    pub fn refresh(&mut self, boottime_ns: u64, asks: bool) {
         let is_first = self.round == 0;
         self.is_asked |= asks;
         if !self.is_under_way {
@@ -194,7 +194,7 @@ impl Holders {
             && let Ok((proc, listing)) = self.list()
         {
             self.list_ns = boottime_ns.saturating_add(LIST_NS);
-            self.tree.take(&proc, &listing);
+            self.tree.update(&proc, &listing);
             let is_everybody = listing.len() < PROCESSES;
             let is_over = self.look_at(&proc, listing, is_first, boottime_ns);
             if self.is_under_way && is_over {
@@ -218,7 +218,7 @@ impl Holders {
             && let Ok((proc, listing)) = self.list()
         {
             self.list_ns = boottime_ns.saturating_add(LIST_NS);
-            self.tree.take(&proc, &listing);
+            self.tree.update(&proc, &listing);
         }
     }
 
@@ -236,7 +236,7 @@ impl Holders {
         if processes.iter().any(is_new)
             && let Ok((proc, listing)) = self.list()
         {
-            self.tree.take(&proc, &listing);
+            self.tree.update(&proc, &listing);
         }
         let proc = Folder::list(&self.roots.proc).ok();
         self.tree

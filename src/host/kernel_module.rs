@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_modules_tell_their_version() {
+    fn the_version_of_both_modules_is_read() {
         for (text, version) in [
             (
                 "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n\

@@ -102,7 +102,7 @@ fn parse_mapped(bytes: &[u8], dev: &Path) -> Vec<Arc<str>> {
         // What is before the path has no slash in it; a newline in a path is written as `\012`.
         if let Some(start) = line.iter().position(|&byte| byte == b'/') {
             let path = &line[start..];
-            files.take(path.strip_suffix(b" (deleted)").unwrap_or(path));
+            files.add(path.strip_suffix(b" (deleted)").unwrap_or(path));
         }
     }
     files.held

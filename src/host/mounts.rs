@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn cgroups_are_told_by_what_is_mounted() {
+    fn cgroups_are_recognised_by_what_is_mounted() {
         let v1 = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n";
         let v2 = "41 31 0:38 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         assert_eq!(parse(v1).1, Cgroups::V1);

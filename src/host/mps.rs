@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_and_server_are_told_apart_by_their_program() {
+    fn control_and_server_are_distinguished_by_their_program() {
         let proc = tempfile::tempdir().unwrap();
         assert_eq!(read_mps_daemons(proc.path()), Some(MpsDaemons::default()));
         for (pid, comm, cmdline) in [

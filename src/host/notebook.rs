@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_a_kernel_is_told_by_its_argv() {
+    fn what_runs_a_kernel_is_recognised_by_its_argv() {
         let launch = "/opt/conda/bin/python -m ipykernel_launcher";
         for (line, expected) in [
             (
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_a_batch_is_told_by_its_own_argv() {
+    fn what_runs_a_batch_is_recognised_by_its_own_argv() {
         for (line, expected) in [
             (
                 "/v/bin/python3 /v/bin/papermill a.ipynb out.ipynb",
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn marimos_kernels_are_told_by_their_parent() {
+    fn marimos_kernels_are_recognised_by_their_parent() {
         let spawned = ["python", "-c", "from multiprocessing.spawn …", SPAWNED];
         assert!(may_be_marimo(&spawned) && parse_kernel(&spawned).is_none());
         assert!(!may_be_marimo(&["python", "train.py"]));
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hubs_server_is_told_by_its_argv() {
+    fn a_hubs_server_is_recognised_by_its_argv() {
         for (line, expected) in [
             (
                 "/opt/conda/bin/python3 /opt/conda/bin/jupyterhub-singleuser --port=1",
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_without_a_file_are_told_by_their_argv() {
+    fn servers_without_a_file_are_recognised_by_their_argv() {
         for (line, expected) in [
             (
                 "/v/bin/python /v/bin/voila --no-browser a.ipynb",
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_and_consoles_are_told_by_their_argv() {
+    fn servers_and_consoles_are_recognised_by_their_argv() {
         for (line, console, serves) in [
             (
                 "/v/bin/python /v/bin/jupyter-console",
@@ -486,8 +486,8 @@ mod tests {
             ("", None, false),
         ] {
             let arguments: Vec<&str> = line.split(' ').collect();
-            let told = (parse_console(&arguments), is_server(&arguments));
-            assert_eq!(told, (console, serves), "{line}");
+            let recognised = (parse_console(&arguments), is_server(&arguments));
+            assert_eq!(recognised, (console, serves), "{line}");
         }
     }
 

@@ -69,7 +69,7 @@ pub enum NotOurs {
     },
     /// It lies in a directory for everybody's files.
     #[error(
-        "{} is for everybody's files (of {}, mode {mode:04o}); move it to a directory of its own",
+        "{} is a shared directory (of {}, mode {mode:04o}); move it to a directory of its own",
         component.display(),
         name(*uid)
     )]
@@ -183,7 +183,11 @@ fn prove(path: &Path, own: u32) -> Result<(), NotOurs> {
     push_front(&mut left, &path);
     let mut at = PathBuf::from("/");
     let mut links = 0;
-    let mut shared = prove_step(&at, &look(&at).map_err(|cause| unknown(&at, cause))?, own)?;
+    let mut shared = prove_step(
+        &at,
+        &metadata_of(&at).map_err(|cause| unknown(&at, cause))?,
+        own,
+    )?;
     while let Some(component) = left.pop_front() {
         if component == ".." {
             // What is above was looked at on the way down.
@@ -191,7 +195,7 @@ fn prove(path: &Path, own: u32) -> Result<(), NotOurs> {
             continue;
         }
         let next = at.join(&component);
-        let metadata = match look(&next) {
+        let metadata = match metadata_of(&next) {
             Ok(metadata) => metadata,
             // What others may put there cannot be known before they do.
             Err(error) if is_absent(&error) => return Ok(()),
@@ -230,7 +234,7 @@ fn prove(path: &Path, own: u32) -> Result<(), NotOurs> {
     Ok(())
 }
 
-fn look(path: &Path) -> io::Result<Metadata> {
+fn metadata_of(path: &Path) -> io::Result<Metadata> {
     fs::symlink_metadata(path)
 }
 

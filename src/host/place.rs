@@ -168,19 +168,20 @@ fn container(
     names: Option<&ContainerNames>,
 ) -> Option<Container> {
     let watched = known.above.container.as_ref();
-    let told = known.place.container.as_deref();
-    let is_it = |watched: &&Container| match (told.and_then(|it| it.id.as_ref()), &watched.id) {
-        (Some(told), Some(watched)) => told == watched,
-        // A pod's watcher names the pod.
-        _ => true,
-    };
-    let is_unseen = told.is_none() && watched.is_none();
-    let named = names.filter(|_| is_unseen || told.is_some() || watched.is_some());
+    let known_place = known.place.container.as_deref();
+    let is_it =
+        |watched: &&Container| match (known_place.and_then(|it| it.id.as_ref()), &watched.id) {
+            (Some(known_place), Some(watched)) => known_place == watched,
+            // A pod's watcher names the pod.
+            _ => true,
+        };
+    let is_unseen = known_place.is_none() && watched.is_none();
+    let named = names.filter(|_| is_unseen || known_place.is_some() || watched.is_some());
     if is_unseen && process.namespace_pid.is_none() {
         return None;
     }
     let watched = watched.filter(is_it);
-    let mut container = told.cloned().unwrap_or_default();
+    let mut container = known_place.cloned().unwrap_or_default();
     if let Some(watched) = watched {
         let fill = |into: &mut Option<Arc<str>>, from: &Option<Arc<str>>| {
             if into.is_none() {
@@ -211,9 +212,9 @@ fn container(
 /// of an array the job is.
 fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
     let step: Option<&SlurmStep> = known.above.step.as_ref();
-    let told = known.place.slurm.as_deref();
+    let known_place = known.place.slurm.as_deref();
     let over = known.over;
-    if step.is_none() && told.is_none() {
+    if step.is_none() && known_place.is_none() {
         // Somebody may have taken the variables along, but no step of that job is here.
         let job_id = known.job(process).filter(|_| over == Some(true))?;
         let mut slurm = Slurm {
@@ -225,13 +226,13 @@ fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
         return Some(slurm);
     }
     let environment = process.environment.as_deref();
-    let mut slurm = told.cloned().unwrap_or_default();
+    let mut slurm = known_place.cloned().unwrap_or_default();
     // Newer Slurm's cgroups are not named by the number that people type.
     let is_named_otherwise = slurm.job_id.as_deref().is_none_or(|id| id.starts_with('s'));
     if is_named_otherwise {
-        let said = step.map(|step| Arc::clone(&step.job));
-        let said = said.or_else(|| number(process, "SLURM_JOB_ID"));
-        slurm.job_id = said.or(slurm.job_id);
+        let claimed_job = step.map(|step| Arc::clone(&step.job));
+        let claimed_job = claimed_job.or_else(|| number(process, "SLURM_JOB_ID"));
+        slurm.job_id = claimed_job.or(slurm.job_id);
     }
     if slurm.step_id.is_none() {
         slurm.step_id = step.map(|step| Arc::clone(&step.step));
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn files_go_before_what_the_process_says() {
+    fn files_go_before_what_the_process_claims() {
         let path = "/kubepods/burstable/pod8f7e6d5c-4b3a-4210-8fed-cba987654321/{ID}";
         let names = ContainerNames {
             pod: Some("train-0".into()),
@@ -408,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn that_a_job_is_over_is_said_where_no_step_of_it_is_left() {
+    fn a_job_is_over_where_no_step_of_it_is_left() {
         let unit = "/system.slice/slurmd.service";
         let over = |path: &str, environ: &str, over| {
             let process = below(path, environ, |it| it.over = over);
@@ -429,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn pids_of_its_own_are_a_container_whatever_the_cgroup_says() {
+    fn pids_of_its_own_are_a_container_whatever_the_cgroup_is() {
         let process = |known: &Whereabouts| {
             let mut process = Process {
                 namespace_pid: Some(1),

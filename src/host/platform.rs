@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_tell_what_it_is() {
+    fn marks_show_what_it_is() {
         let root = tempfile::tempdir().unwrap();
         let read = |kernel| read_platform(root.path(), kernel);
         assert_eq!(read(Some("6.12.8")), Platform::default());

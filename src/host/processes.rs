@@ -118,12 +118,12 @@ impl Processes {
                 .before
                 .remove(&pid)
                 .or_else(|| self.entries.remove(&pid));
-            let mut presence = self.look(pid, &mut entry, boottime_ns);
+            let mut presence = self.refresh_entry(pid, &mut entry, boottime_ns);
             if let Err(HostError::Read { errno, .. }) = &presence
                 && is_out_of_descriptors(*errno)
                 && self.release_descriptors(&mut entry)
             {
-                presence = self.look(pid, &mut entry, boottime_ns);
+                presence = self.refresh_entry(pid, &mut entry, boottime_ns);
             }
             match presence {
                 Ok(Presence::Here) => {
@@ -178,7 +178,7 @@ impl Processes {
 
     /// Looks at one process. `entry` is what is known of it, if anything, and is replaced where the
     /// pid has become another process's.
-    fn look(
+    fn refresh_entry(
         &mut self,
         pid: u32,
         entry: &mut Option<Box<ProcessEntry>>,

@@ -23,13 +23,13 @@ use crate::model::Process;
 use crate::model::process::{Relation, Relative};
 
 /// How long a look stands.
-const STANDS_NS: u64 = 30_000_000_000;
+const VALID_NS: u64 = 30_000_000_000;
 
 /// So many of each relation are looked at.
 const MOST: usize = 64;
 
 /// So many are told.
-const TOLD: usize = 16;
+const MOST_LISTED: usize = 16;
 
 /// How much of the list of a cgroup is read: some thousand pids.
 const CGROUP_BYTES: usize = 8 << 10;
@@ -72,19 +72,19 @@ struct KnownRelatives {
 }
 
 fn is_fresh(looked_ns: u64, now_ns: u64) -> bool {
-    now_ns.saturating_sub(looked_ns) < STANDS_NS
+    now_ns.saturating_sub(looked_ns) < VALID_NS
 }
 
 impl Surroundings {
     /// Tells each process who of its relatives listens.
     pub(super) fn fill_relatives(&mut self, processes: &mut [Process], tree: &Tree, now_ns: u64) {
-        let mut told = std::mem::take(&mut self.relatives.known);
+        let mut before = std::mem::take(&mut self.relatives.known);
         self.relatives
             .seen
             .retain(|_, seen| is_fresh(seen.looked_ns, now_ns));
         let mut now = HashMap::with_capacity(processes.len());
         for process in processes.iter_mut().filter(|it| it.start_ticks.is_some()) {
-            let known = told.remove(&process.pid).filter(|it| {
+            let known = before.remove(&process.pid).filter(|it| {
                 it.start_ticks == process.start_ticks && is_fresh(it.looked_ns, now_ns)
             });
             let known = known.unwrap_or_else(|| KnownRelatives {
@@ -102,7 +102,7 @@ impl Surroundings {
         let mut found: Vec<Relative> = Vec::new();
         let mut add = |pid, relation, listens: Option<RelativeSockets>| {
             let is_new = pid != process.pid && !found.iter().any(|it| it.pid == pid);
-            if let Some(listens) = listens.filter(|_| is_new && found.len() < TOLD) {
+            if let Some(listens) = listens.filter(|_| is_new && found.len() < MOST_LISTED) {
                 found.push(Relative {
                     pid,
                     relation,
@@ -115,7 +115,7 @@ impl Surroundings {
             // A login, a terminal's program and a scheduler start whom they start in a session of its own.
             // A session from outside this PID namespace has no number here (0 in proc_pid_stat(5)); an
             // ancestor without one is in the same, for a session that began below it would have one.
-            match self.see(pid, now_ns) {
+            match self.scan_sockets(pid, now_ns) {
                 Some(seen) if seen.session == process.session => {
                     add(pid, Relation::Ancestor, seen.listens.clone());
                 }
@@ -123,7 +123,9 @@ impl Surroundings {
             }
         }
         for pid in tree.descendants(process.pid).into_iter().take(MOST) {
-            let listens = self.see(pid, now_ns).and_then(|it| it.listens.clone());
+            let listens = self
+                .scan_sockets(pid, now_ns)
+                .and_then(|it| it.listens.clone());
             add(pid, Relation::Descendant, listens);
         }
         if has_cgroup_of_its_own(process) {
@@ -131,7 +133,9 @@ impl Surroundings {
                 .into_iter()
                 .take(MOST)
             {
-                let listens = self.see(pid, now_ns).and_then(|it| it.listens.clone());
+                let listens = self
+                    .scan_sockets(pid, now_ns)
+                    .and_then(|it| it.listens.clone());
                 add(pid, Relation::Cgroup, listens);
             }
         }
@@ -139,7 +143,7 @@ impl Surroundings {
     }
 
     /// Looks at a process's sockets, unless that was done lately; `None` where there is none.
-    fn see(&mut self, pid: u32, now_ns: u64) -> Option<&SocketScan> {
+    fn scan_sockets(&mut self, pid: u32, now_ns: u64) -> Option<&SocketScan> {
         let folder = Folder::open(&self.roots.proc, pid).ok()?;
         folder.read(c"stat", &mut self.content, STAT_BYTES).ok()?;
         let stat = parse_stat(&self.content)?;

@@ -81,10 +81,10 @@ impl Reservations {
 
     /// Looks at who is new, where that is due; what is known stands in between, and where /proc cannot be listed.
     /// `boottime_ns` is the time now, in nanoseconds since boot.
-    pub fn look(&mut self, boottime_ns: u64) -> Option<Arc<[Reservation]>> {
+    pub fn refresh(&mut self, boottime_ns: u64) -> Option<Arc<[Reservation]>> {
         if boottime_ns >= self.list_ns && self.look_at_all(boottime_ns) == Some(true) {
             self.list_ns = boottime_ns.saturating_add(LIST_NS);
-            self.found = Some(self.ask(boottime_ns));
+            self.found = Some(self.claims(boottime_ns));
         }
         self.found.clone()
     }
@@ -173,7 +173,7 @@ impl Reservations {
     }
 
     /// What those who name GPUs prove.
-    fn ask(&mut self, now_ns: u64) -> Arc<[Reservation]> {
+    fn claims(&mut self, now_ns: u64) -> Arc<[Reservation]> {
         let mut by_key: BTreeMap<&ReservationHolder, Vec<(u64, u32)>> = BTreeMap::new();
         for known in self.known.values() {
             if let Some((key, start_ticks)) = &known.names {

@@ -30,7 +30,7 @@ pub enum Visibility {
     Seen,
     Refused,
     /// There was no such process to try it on.
-    Nobody,
+    NoProcess,
 }
 
 /// What gpumem may see of others.
@@ -64,7 +64,7 @@ fn look_at(folder: &Path) -> Visibility {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if refused(&error) => return Visibility::Refused,
-        Err(_) => return Visibility::Nobody,
+        Err(_) => return Visibility::NoProcess,
     };
     for entry in entries.filter_map(Result::ok) {
         match fs::read_link(entry.path()) {
@@ -75,12 +75,12 @@ fn look_at(folder: &Path) -> Visibility {
         }
     }
     // It holds nothing open, as the kernel's own threads do, and proves nothing.
-    Visibility::Nobody
+    Visibility::NoProcess
 }
 
 fn look_at_another_users(proc: &Path, own: u32) -> Visibility {
     let Ok(entries) = fs::read_dir(proc) else {
-        return Visibility::Nobody;
+        return Visibility::NoProcess;
     };
     entries
         .filter_map(Result::ok)
@@ -91,8 +91,8 @@ fn look_at_another_users(proc: &Path, own: u32) -> Visibility {
         .take(MOST_TRIED)
         .filter(|entry| entry.metadata().is_ok_and(|metadata| metadata.uid() != own))
         .map(|entry| look_at(&entry.path().join("fd")))
-        .find(|sight| *sight != Visibility::Nobody)
-        .unwrap_or(Visibility::Nobody)
+        .find(|sight| *sight != Visibility::NoProcess)
+        .unwrap_or(Visibility::NoProcess)
 }
 
 fn read_can_trace(proc: &Path) -> Option<bool> {
@@ -221,16 +221,19 @@ mod tests {
     fn one_descriptor_that_can_be_read_is_enough_and_none_proves_nothing() {
         let proc = tempfile::tempdir().unwrap();
         let folder = proc.path().join("1/fd");
-        assert_eq!(look_at(&folder), Visibility::Nobody);
+        assert_eq!(look_at(&folder), Visibility::NoProcess);
         fs::create_dir_all(&folder).unwrap();
-        assert_eq!(look_at(&folder), Visibility::Nobody);
+        assert_eq!(look_at(&folder), Visibility::NoProcess);
         std::os::unix::fs::symlink("/dev/null", folder.join("0")).unwrap();
         assert_eq!(look_at(&folder), Visibility::Seen);
         let rights = read_rights(proc.path());
         assert_eq!((rights.first, rights.can_trace), (Visibility::Seen, None));
 
         let own = fs::metadata(proc.path()).unwrap().uid();
-        assert_eq!(look_at_another_users(proc.path(), own), Visibility::Nobody);
+        assert_eq!(
+            look_at_another_users(proc.path(), own),
+            Visibility::NoProcess
+        );
         assert_eq!(
             look_at_another_users(proc.path(), own + 1),
             Visibility::Seen
@@ -238,7 +241,7 @@ mod tests {
         fs::rename(proc.path().join("1"), proc.path().join("self")).unwrap();
         assert_eq!(
             look_at_another_users(proc.path(), own + 1),
-            Visibility::Nobody
+            Visibility::NoProcess
         );
     }
 

@@ -266,14 +266,14 @@ fn hidden(verdict: Secrecy, value: &str) -> Option<String> {
 
 /// Whether the whole of a value is hidden.
 fn is_hidden(verdict: Secrecy, value: &str) -> bool {
-    let says_nothing = || {
+    let is_harmless = || {
         let words = ["", "true", "false", "none", "null", "auto"];
         words.iter().any(|word| value.eq_ignore_ascii_case(word))
     };
     match verdict {
         Secrecy::Plain | Secrecy::IfPair => is_opaque(value),
         Secrecy::IfOpaque => is_opaque(value) || is_key_of_login(value),
-        Secrecy::Secret | Secrecy::Line => !says_nothing(),
+        Secrecy::Secret | Secrecy::Line => !is_harmless(),
     }
 }
 

@@ -30,13 +30,13 @@ const TCP_PIECE_BYTES: usize = 128;
 /// How long a table stands for what it says. Where there are no connections the kernel has to look
 /// through all places for one (7 ms for both tables on a machine of 24 GiB), and the number of a
 /// namespace that is gone is another's some day.
-const STANDS_NS: u64 = 60_000_000_000;
+const VALID_NS: u64 = 60_000_000_000;
 
 /// More than this is no line of a table.
 const LINE_BYTES: usize = 1024;
 
 /// Of so many sockets of a process it is told where they listen.
-const TOLD: usize = 64;
+const MOST_LISTED: usize = 64;
 
 /// Whether the process with this folder is in the network namespace of this one; `None` where that cannot
 /// be told.
@@ -136,7 +136,7 @@ impl Listening {
     pub(super) fn begin(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.namespaces
-            .retain(|_, known| now_ns.saturating_sub(known.read_ns) < STANDS_NS);
+            .retain(|_, known| now_ns.saturating_sub(known.read_ns) < VALID_NS);
     }
 
     /// Where the process with this folder listens, by its sockets.
@@ -148,7 +148,7 @@ impl Listening {
         let Some(sockets) = sockets else {
             return Ok(Listens::default());
         };
-        let mut is_told = !sockets.is_partial;
+        let mut is_complete = !sockets.is_partial;
         let mut bound: Vec<&Bound> = Vec::new();
         if !sockets.inodes.is_empty() {
             let Some(namespace) = read_namespace(folder, c"ns/net") else {
@@ -165,14 +165,14 @@ impl Listening {
                     *known = if_readable(table.read_inodes(folder))?;
                 }
                 let Some(Inodes { places, is_whole }) = known else {
-                    is_told = false;
+                    is_complete = false;
                     continue;
                 };
                 bound.extend(sockets.inodes.iter().filter_map(|inode| {
                     let at = places.binary_search_by_key(inode, |(inode, _)| *inode);
                     Some(&places.get(at.ok()?)?.1)
                 }));
-                is_told &= *is_whole;
+                is_complete &= *is_whole;
             }
         }
         let of_driver = bound.iter().filter(|it| ***it == Bound::OfDriver).count();
@@ -181,9 +181,10 @@ impl Listening {
         bound.dedup();
         let others = sockets.inodes.len().saturating_sub(of_driver);
         Ok(Listens {
-            sockets: is_told.then(|| u32::try_from(others).unwrap_or(u32::MAX)),
-            at_all: (is_told || !bound.is_empty()).then_some(!bound.is_empty()),
-            on: (!bound.is_empty()).then(|| bound.iter().take(TOLD).map(|it| it.text()).collect()),
+            sockets: is_complete.then(|| u32::try_from(others).unwrap_or(u32::MAX)),
+            at_all: (is_complete || !bound.is_empty()).then_some(!bound.is_empty()),
+            on: (!bound.is_empty())
+                .then(|| bound.iter().take(MOST_LISTED).map(|it| it.text()).collect()),
         })
     }
 }

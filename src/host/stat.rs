@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_tell_what_the_state_does_not() {
+    fn flags_show_what_the_state_does_not() {
         let line = |flags: u32| {
             format!("1 (x) D 1 1 1 0 -1 {flags} 0 0 0 0 1 1 0 0 20 0 1 0 5 0 0 0 0 0 0 0")
         };
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_told_from_a_later_one_with_its_number() {
+    fn a_process_differs_from_a_later_one_with_its_number() {
         let proc = Path::new("/proc");
         let own = read_start_ticks(proc, std::process::id()).unwrap();
         assert!(own.is_some_and(|ticks| ticks > 0));

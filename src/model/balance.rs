@@ -48,7 +48,7 @@ impl Gpu {
         let process_bytes = self.process_bytes();
         let unattributed = match process_bytes {
             _ if self.is_divided() => {
-                Err("under MIG it is not known what the processes hold of the whole GPU")
+                Err("under MIG the driver does not report what processes hold of the whole GPU")
             }
             _ if self.processes.is_none() => Err("the list of processes could not be read"),
             None => Err("what one of the processes holds is not known"),

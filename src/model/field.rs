@@ -188,7 +188,7 @@ pub const FIELDS: [FieldSpec; 25] = {
             &["state"],
             OneOf(state_names),
             "state:stopped",
-            "what the scheduler says",
+            "its state, as the kernel's scheduler has it",
         )
         .text("STATE")
         .on_screen('t', 12, 8)
@@ -198,7 +198,7 @@ pub const FIELDS: [FieldSpec; 25] = {
             &["idle"],
             Seconds,
             "idle>10m",
-            "how long it is idle",
+            "how long it has been idle",
         )
         .number("IDLE", true)
         .on_screen('i', 7, 8),

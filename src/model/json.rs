@@ -92,7 +92,7 @@ mod tests {
          \u{2029}\u{2066}\u{2069}\u{feff}\u{fe0f}\u{e0041}\u{3164}\"\\";
 
     #[test]
-    fn nothing_of_it_stands_there_and_all_of_it_is_read_back() {
+    fn escaped_characters_are_absent_and_all_are_read_back() {
         let value = serde_json::json!({ HOSTILE: [HOSTILE, "日本 é 👍", 1] });
         let mut appended = b"before".to_vec();
         append(&mut appended, &value).unwrap();

@@ -120,7 +120,7 @@ impl Host {
             count => format!("{count} processes'"),
         };
         Some(format!(
-            "{whose} files could not be read: hidden holders need root"
+            "{whose} files could not be read; run as root to see hidden holders"
         ))
     }
 }
@@ -252,7 +252,7 @@ mod tests {
     use crate::model::time::Time;
 
     #[test]
-    fn a_place_is_the_most_telling_one() {
+    fn a_place_is_the_most_specific_one() {
         let mut process = Process::default();
         assert_eq!(process.place(), None);
         process.systemd_unit = Some("session-3.scope".into());
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_a_file_and_is_listed_nowhere_is_told_as_far_as_it_is_known() {
+    fn an_unlisted_holder_is_described_as_far_as_it_is_known() {
         let mut snapshot = Snapshot::new(Time::default());
         snapshot.gpus = vec![Gpu {
             index: 0,

@@ -53,7 +53,7 @@ pub struct Process {
     pub comm: Option<Arc<str>>,
     /// argv; bounded in length, the last one ends with `…` where it was cut; secrets are masked (`***`).
     pub command: Option<Arc<[Arc<str>]>>,
-    /// Those of its environment variables that tell what it belongs to or how it takes memory; only
+    /// Those of its environment variables that show what it belongs to or how it takes memory; only
     /// names of a fixed list, which has no secret on it. Absent where it may not be read.
     pub environment: Option<Arc<BTreeMap<Arc<str>, Arc<str>>>>,
     /// `/proc/PID/exe`.
@@ -80,7 +80,7 @@ pub struct Process {
     /// Where it listens: `tcp:127.0.0.1:8000`, `tcp:[::]:8000`, `unix:/run/x.sock`, `unix:@abstract`. TCP
     /// before Unix, by port; bounded in number. Absent where it listens nowhere, or that is not known.
     pub listening_on: Option<Arc<[Arc<str>]>>,
-    /// Those who work with it and listen; empty where nobody does, absent where that was not looked at.
+    /// The processes that work with it and listen; empty if none does, absent if that was not checked.
     pub listening_relatives: Option<Arc<[Relative]>>,
     /// What its living descendants do; absent where that was not looked at.
     pub descendants: Option<Arc<Descendants>>,
@@ -324,7 +324,7 @@ impl Slurm {
     }
 }
 
-/// A Jupyter kernel and what its server says of it.
+/// A Jupyter kernel and what its server reports of it.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Jupyter {
@@ -351,7 +351,7 @@ pub struct Jupyter {
     pub notebook_path: Option<Arc<str>>,
     /// `idle`, `busy` …
     pub execution_state: Option<Arc<str>>,
-    /// When it was last active, as the server says.
+    /// When it was last active, as the server reports.
     pub last_activity: Option<Time>,
     /// Number of open connections.
     pub connections: Option<u32>,

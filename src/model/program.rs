@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_name_or_an_argument_is_nobody() {
+    fn a_part_of_a_name_or_an_argument_matches_no_program() {
         for process in [
             of(&["nvtop2"], None, None),
             of(&["python", "train.py", "nvtop"], None, None),

@@ -127,7 +127,7 @@ impl<'a> ProcessRow<'a> {
             identity: None,
             gpu: Some(gpu),
             entry: None,
-            process: Err("it is no process"),
+            process: Err("it is not a process"),
             ended: None,
             finding,
             idle_seconds: None,
@@ -251,7 +251,7 @@ fn identity(pid: u32, process: Option<&Process>) -> Identity {
 fn stranger(process: &Process) -> Option<&str> {
     match &process.unresolved {
         Some(reason) => Some(reason),
-        None if !process.identity().is_certain() => Some("/proc does not know this pid"),
+        None if !process.identity().is_certain() => Some("this pid is not in /proc"),
         None => None,
     }
 }

@@ -253,8 +253,8 @@ impl Gpu {
 pub struct Memory {
     /// All of it.
     pub total_bytes: u64,
-    /// Held by driver and firmware; absent where the driver is too old to tell it apart, and then
-    /// used_bytes includes it.
+    /// Held by driver and firmware; absent where the driver is too old to report it separately, and
+    /// then used_bytes includes it.
     pub reserved_bytes: Option<u64>,
     /// Allocated.
     pub used_bytes: u64,
@@ -313,10 +313,10 @@ pub struct GpuProcess {
     #[serde(rename = "type", default, deserialize_with = "or_default")]
     #[schemars(with = "String")]
     pub kind: ProcessType,
-    /// Memory held; absent where NVML says not available.
+    /// Memory held; absent where NVML reports it as not available.
     pub used_bytes: Option<u64>,
-    /// Use of the SMs: the highest sample since the last snapshot. 0 where the driver tells the use of
-    /// processes and had no sample of this one; absent where it does not. Percent, 0 to 100.
+    /// Use of the SMs: the highest sample since the last snapshot. 0 where the driver reports the
+    /// use of processes and had no sample of this one; absent where it does not. Percent, 0 to 100.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub sm_percent: Option<u32>,
@@ -338,7 +338,7 @@ pub struct GpuProcess {
     pub compute_instance_id: Option<u32>,
 }
 
-/// Something that could not be read; the rest stands.
+/// Something that could not be read; the rest is valid.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct ReadError {
@@ -366,16 +366,16 @@ fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Memory>, 
         used_bytes: Option<u64>,
         free_bytes: Option<u64>,
     }
-    let told: Option<SnapshotOrFinding> = Option::deserialize(deserializer)?;
-    Ok(told.and_then(|told| {
-        let total = told.total_bytes?;
-        let reserved = told.reserved_bytes.unwrap_or_default();
+    let read: Option<SnapshotOrFinding> = Option::deserialize(deserializer)?;
+    Ok(read.and_then(|read| {
+        let total = read.total_bytes?;
+        let reserved = read.reserved_bytes.unwrap_or_default();
         let rest = |known: u64| total.saturating_sub(reserved).saturating_sub(known);
         Some(Memory {
             total_bytes: total,
-            reserved_bytes: told.reserved_bytes,
-            used_bytes: told.used_bytes.or(told.free_bytes.map(rest))?,
-            free_bytes: told.free_bytes.or(told.used_bytes.map(rest))?,
+            reserved_bytes: read.reserved_bytes,
+            used_bytes: read.used_bytes.or(read.free_bytes.map(rest))?,
+            free_bytes: read.free_bytes.or(read.used_bytes.map(rest))?,
         })
     }))
 }

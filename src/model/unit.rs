@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_hosts_others_is_told_from_what_is_the_work() {
+    fn units_that_host_others_differ_from_units_that_are_the_work() {
         for unit in [
             "cron.service",
             "docker.service",

@@ -170,14 +170,14 @@ impl Act {
         if let ActStage::Over(outcome) = &self.stage {
             return Ok(ActProgress::Ended(outcome.clone()));
         }
-        let result = self.go_on(moment, control, record);
+        let result = self.advance_stage(moment, control, record);
         if result.is_err() && self.outcome().is_none() {
             self.stage = ActStage::Over(Outcome::StillAlive);
         }
         result
     }
 
-    fn go_on(
+    fn advance_stage(
         &mut self,
         moment: StepInput<'_>,
         control: &mut dyn ProcessControl,
@@ -194,7 +194,7 @@ impl Act {
         loop {
             let next = match self.stage.clone() {
                 ActStage::Fresh => self.begin(moment, control),
-                ActStage::Due(step) => self.take(step, moment, control, record)?,
+                ActStage::Due(step) => self.take_step(step, moment, control, record)?,
                 ActStage::Taken(step, until) => self.watch(step, until, moment, control),
                 ActStage::Verifying { since, freed } => self.verify(since, freed, moment, control),
                 ActStage::Over(outcome) => NextMove::End(outcome),
@@ -264,7 +264,7 @@ impl Act {
     }
 
     /// Takes a step, if it still may.
-    fn take(
+    fn take_step(
         &mut self,
         place: usize,
         moment: StepInput<'_>,
@@ -282,13 +282,13 @@ impl Act {
         if let Some(next) = self.still_due(moment) {
             return Ok(next);
         }
-        let whom = way.recipients(&mut self.scene(moment.snapshot, control));
-        if whom.is_empty() {
+        let recipient_handles = way.recipients(&mut self.scene(moment.snapshot, control));
+        if recipient_handles.is_empty() {
             return Ok(NextMove::Go(ActStage::Due(place + 1)));
         }
         if let Some(outcome) = self
-            .forbids(&whom, moment.snapshot, control)
-            .or_else(|| self.would_end_others(&whom, moment.snapshot, control))
+            .forbids(&recipient_handles, moment.snapshot, control)
+            .or_else(|| self.would_end_others(&recipient_handles, moment.snapshot, control))
         {
             return Ok(NextMove::End(outcome));
         }
@@ -301,7 +301,7 @@ impl Act {
             is_named: self.target.call() == Call::Named,
             has_continued: false,
         };
-        let begun = way.execute(&mut context, &whom)?;
+        let begun = way.execute(&mut context, &recipient_handles)?;
         self.has_continued |= context.has_continued;
         self.first_deed.get_or_insert(moment.now);
         let taken = NextMove::Go(ActStage::Taken(

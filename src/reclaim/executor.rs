@@ -55,7 +55,7 @@ impl Tools {
     ///
     /// Another reaper is at work, or there can be no ledger.
     pub fn open(folder: &Path, roots: &Roots, now: Time) -> Result<Self, ExecutorError> {
-        let lock = Lock::take(&folder.join(lock::FILE_NAME))?;
+        let lock = Lock::acquire(&folder.join(lock::FILE_NAME))?;
         let path = folder.join(ledger::FILE_NAME);
         let mut ledger = Ledger::open(&path)?;
         let past = ledger::read(&path, ledger::MOST_READ_BYTES)?;

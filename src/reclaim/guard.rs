@@ -102,7 +102,7 @@ const COMM_BYTES: usize = 15;
 /// What the out-of-memory killer is told of a process that it must never touch.
 const NEVER: i32 = -1000;
 
-/// Why a process is not touched.
+/// Why a process is not killed.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Protection {
@@ -116,7 +116,7 @@ pub enum Protection {
     Ancestor,
     /// It leads gpumem's own session.
     SessionLeader,
-    /// On the list of programs that are never touched.
+    /// On the list of programs that are never killed.
     Program {
         /// By this name.
         name: Arc<str>,
@@ -165,7 +165,7 @@ pub enum Protection {
         /// What to type.
         command: Arc<str>,
     },
-    /// Its descendants hold a GPU and are not in the plan: ending it may end them.
+    /// Its descendants hold a GPU and are not in the plan: killing it may kill them.
     Descendants {
         /// Which.
         pids: Vec<u32>,
@@ -186,16 +186,16 @@ impl fmt::Display for Protection {
             None => String::new(),
         };
         match self {
-            Self::Init => f.write_str("the machine rests on it"),
+            Self::Init => f.write_str("it is the machine's init"),
             Self::KernelThread => f.write_str("it is the kernel's own"),
             Self::Ourselves => f.write_str("it is gpumem itself"),
             Self::Ancestor => f.write_str("gpumem was started by it"),
             Self::SessionLeader => f.write_str("it leads gpumem's own session"),
-            Self::Program { name } => write!(f, "{name} is never touched"),
+            Self::Program { name } => write!(f, "{name} is never killed"),
             Self::OomProtected => {
                 f.write_str("its oom_score_adj is -1000: it is exempt from being killed")
             }
-            Self::Graphics => f.write_str("it draws and does not compute"),
+            Self::Graphics => f.write_str("it is graphics-only"),
             Self::OtherUser { uid } => write!(f, "it belongs to uid {uid}"),
             Self::NotPermitted { uid } => {
                 write!(f, "it belongs to uid {uid}, and gpumem may not signal it")
@@ -209,9 +209,9 @@ impl fmt::Display for Protection {
             Self::KeptByConfiguration { why, until: end } => {
                 write!(f, "the configuration keeps it{}: {why}", until(end))
             }
-            Self::Server => f.write_str("it serves and waits for requests"),
-            Self::Unresolved => f.write_str("who it is is not certain"),
-            Self::Replaced => f.write_str("its number is another process's now"),
+            Self::Server => f.write_str("it is an inference server"),
+            Self::Unresolved => f.write_str("its identity is not certain"),
+            Self::Replaced => f.write_str("its pid belongs to another process now"),
             Self::Unknown { what } => write!(f, "{what} is not known"),
             Self::Owned { command } => {
                 write!(f, "it is not gpumem's to kill: {command}")
@@ -219,12 +219,16 @@ impl fmt::Display for Protection {
             Self::Descendants { pids } => {
                 let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
                 let pids = pids.join(", ");
-                write!(f, "ending it may end {pids}, which hold a GPU and are not in the plan")
+                write!(
+                    f,
+                    "killing it may kill {pids}, which hold a GPU and are not in the plan"
+                )
             }
             Self::NoPidfd => f.write_str(
-                "this kernel cannot hold on to a process (pidfd); it takes Linux 5.3, and a seccomp profile that knows it",
+                "pidfds are unavailable: they need Linux 5.3 and a seccomp profile that allows \
+                pidfd_open",
             ),
-            Self::NotHeld { error } => write!(f, "it could not be held on to: {error}"),
+            Self::NotHeld { error } => write!(f, "its pidfd could not be opened: {error}"),
         }
     }
 }
@@ -272,7 +276,7 @@ impl Guard {
         }
         let unknown = |what: &str| Some(Protection::Unknown { what: what.into() });
         let Some(facts) = facts else {
-            return unknown("whether it may be touched");
+            return unknown("whether it may be killed");
         };
         if facts.is_kernel_thread {
             return Some(Protection::KernelThread);

@@ -113,7 +113,7 @@ impl Handles {
         let listed = control.list();
         self.present = listed.iter().map(|it| (it.pid, it.start_ticks)).collect();
         for one in self.all.iter().filter(|one| one.is_member) {
-            let facts = control.look(one.pid);
+            let facts = control.read_guarded(one.pid);
             if let Some(facts) = facts.filter(|it| it.start_ticks == one.start_ticks) {
                 self.respawn.expect(one.pid, &facts, snapshot);
             }
@@ -156,7 +156,7 @@ impl Handles {
     ) -> bool {
         self.get(handle).is_some_and(|one| {
             let holds = |facts| holds_gpu(one.pid, &facts, snapshot) != Some(false);
-            !one.is_adopted || control.look(one.pid).is_none_or(holds)
+            !one.is_adopted || control.read_guarded(one.pid).is_none_or(holds)
         })
     }
 
@@ -211,7 +211,7 @@ impl Handles {
             if now.seconds_since(first_seen) < LEAST_AGE_SECONDS {
                 continue;
             }
-            let facts = control.look(it.pid);
+            let facts = control.read_guarded(it.pid);
             let is_it =
                 |facts: &Guarded| facts.start_ticks == it.start_ticks && facts.ppid == Some(parent);
             let Some(facts) = facts.filter(is_it) else {
@@ -278,7 +278,7 @@ impl Handles {
                     continue;
                 }
                 due.push(it.pid);
-                let facts = control.look(it.pid);
+                let facts = control.read_guarded(it.pid);
                 let facts = facts.filter(|facts| facts.start_ticks == it.start_ticks);
                 let holds = |facts: Guarded| holds_gpu(it.pid, &facts, snapshot) != Some(false);
                 if !is_held(it) && facts.is_some_and(holds) {

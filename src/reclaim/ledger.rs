@@ -35,13 +35,13 @@ const MOST_LINE_BYTES: usize = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
     /// It cannot be opened to write.
-    #[error("cannot open the ledger {}: {cause}; nothing is done without one", path.display())]
+    #[error("cannot open the audit log {}: {cause}; nothing is killed without one", path.display())]
     Open { path: PathBuf, cause: io::Error },
     /// A line could not be written.
-    #[error("cannot write to the ledger {}: {cause}; what it was to announce was not done", path.display())]
+    #[error("cannot write to the audit log {}: {cause}; the action was not carried out", path.display())]
     Write { path: PathBuf, cause: io::Error },
     /// It cannot be read.
-    #[error("cannot read the ledger {}: {cause}", path.display())]
+    #[error("cannot read the audit log {}: {cause}", path.display())]
     Read { path: PathBuf, cause: io::Error },
 }
 
@@ -236,10 +236,10 @@ pub struct PastAct {
     pub outcome: Option<Outcome>,
 }
 
-/// A deed as the ledger tells it.
+/// An act as the audit log has it.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct PastDeed {
-    /// When it was announced, or told of.
+    /// When it was announced or reported.
     pub time: Time,
     /// What.
     #[serde(flatten)]
@@ -288,7 +288,7 @@ pub fn read(path: &Path, most_bytes: u64) -> Result<LedgerSummary, LedgerError> 
     let mut places = HashMap::new();
     for line in lines.filter(|line| !line.is_empty()) {
         match parse(line) {
-            Some(entry) => past.take(entry, &mut places),
+            Some(entry) => past.apply(entry, &mut places),
             None => past.unread_lines += 1,
         }
     }
@@ -314,7 +314,7 @@ impl LedgerSummary {
         acts.filter(is_unattended).map(|act| act.time).collect()
     }
 
-    fn take(&mut self, entry: LedgerEntry, places: &mut HashMap<Arc<str>, usize>) {
+    fn apply(&mut self, entry: LedgerEntry, places: &mut HashMap<Arc<str>, usize>) {
         let time = entry.time;
         let place = *places.entry(Arc::clone(&entry.act)).or_insert_with(|| {
             self.acts.push(PastAct {

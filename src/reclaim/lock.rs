@@ -16,7 +16,7 @@ pub(super) const FILE_NAME: &str = "reap.lock";
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Somebody has it.
-    #[error("another reaper{} is at work ({} is locked); wait for it to end", holder(*pid), path.display())]
+    #[error("another reaper{} is running ({} is locked); wait for it to exit", holder(*pid), path.display())]
     Held {
         path: PathBuf,
         /// Who, by what it wrote there.
@@ -41,7 +41,7 @@ impl Lock {
     /// # Errors
     ///
     /// Where another process has it, and where it cannot be locked.
-    pub fn take(path: &Path) -> Result<Self, LockError> {
+    pub fn acquire(path: &Path) -> Result<Self, LockError> {
         let failed = |cause| LockError::Failed {
             path: path.to_owned(),
             cause,
@@ -84,23 +84,23 @@ mod tests {
     fn there_is_one_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
-        let lock = Lock::take(&path).unwrap();
-        let error = Lock::take(&path).unwrap_err();
+        let lock = Lock::acquire(&path).unwrap();
+        let error = Lock::acquire(&path).unwrap_err();
         assert!(
             matches!(&error, LockError::Held { pid, .. } if *pid == Some(process::id())),
             "{error}"
         );
         drop(lock);
-        Lock::take(&path).unwrap();
+        Lock::acquire(&path).unwrap();
     }
 
     #[test]
     fn what_cannot_be_locked_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        let error = Lock::take(folder.path()).unwrap_err();
+        let error = Lock::acquire(folder.path()).unwrap_err();
         assert!(matches!(error, LockError::Failed { .. }), "{error}");
         let link = folder.path().join("link");
         std::os::unix::fs::symlink("target", &link).unwrap();
-        assert!(Lock::take(&link).is_err(), "a link leads elsewhere");
+        assert!(Lock::acquire(&link).is_err(), "a link leads elsewhere");
     }
 }

@@ -108,9 +108,10 @@ pub enum Why {
         /// This one.
         kind: Kind,
     },
-    /// The rule tells the owner and offers no more: the process is at work elsewhere, say, or kept on
+    /// The rule only notifies the owner: the process is at work elsewhere, for example, or kept on
     /// another GPU.
-    OnlyTold,
+    #[serde(rename = "only_told")]
+    OnlyNotified,
     /// Others of its family were not found, and would be ended with it.
     Family {
         /// Which.
@@ -150,19 +151,27 @@ impl fmt::Display for Why {
             Self::Protected { pid, protection } => write!(f, "{pid}: {protection}"),
             Self::NeverTaken { kind } => f.write_str(match kind {
                 Kind::Dead => {
-                    "its process is gone; who inherited its files holds the memory, and only root sees them"
+                    "its process has exited; one that inherited its files holds the memory, and \
+                    only root sees which"
                 }
                 Kind::Stuck => {
-                    "no signal ends what is held up in the kernel; drain the machine and restart it"
+                    "no signal kills a process that is blocked in the kernel; drain the machine \
+                    and restart it"
                 }
-                _ => "ending it is not what helps; see the finding's advice",
+                _ => "killing it does not help; see the finding's advice",
             }),
-            Self::OnlyWhenAsked { kind } => write!(f, "taken only with --kind {kind}"),
-            Self::OnlyTold => f.write_str("the rule only tells its owner; name it with --pid"),
+            Self::OnlyWhenAsked { kind } => write!(f, "killed only with --kind {kind}"),
+            Self::OnlyNotified => {
+                f.write_str("the rule only notifies its owner; name it with --pid")
+            }
             Self::Family { pids } => {
                 let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
                 let pids = pids.join(", ");
-                write!(f, "it would end {pids} of its family too, which no rule found; name them with --pid")
+                write!(
+                    f,
+                    "it would kill {pids} of its family too, which no rule found; name them \
+                with --pid"
+                )
             }
             Self::Rank {
                 launcher,
@@ -173,7 +182,8 @@ impl fmt::Display for Why {
                 let pids = pids.join(", ");
                 write!(
                     f,
-                    "its launcher {launcher} ({program}) would start it again or end {pids} too; gpumem kill {launcher} ends the whole run"
+                    "its launcher {launcher} ({program}) would start it again or kill {pids} too; \
+                    gpumem kill {launcher} ends the whole run"
                 )
             }
             Self::Unread { gpu } => write!(
@@ -181,9 +191,11 @@ impl fmt::Display for Why {
                 "it or one of its family may be on GPU {gpu}, whose process list could not be read"
             ),
             Self::NotOnGpu => f.write_str("it holds no GPU; gpumem ps shows who does"),
-            Self::Gone => f.write_str("it is not there any more"),
-            Self::NoProcess => f.write_str("it is about a GPU, and there is no process to end"),
-            Self::NotFound { name } => write!(f, "no kernel on a GPU is {name}; gpumem ps shows them"),
+            Self::Gone => f.write_str("it does not exist any more"),
+            Self::NoProcess => f.write_str("it is about a GPU, and there is no process to kill"),
+            Self::NotFound { name } => {
+                write!(f, "no kernel on a GPU is {name}; gpumem ps shows them")
+            }
         }
     }
 }

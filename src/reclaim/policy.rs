@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_is_nobody_and_not_whatever_rules_found() {
+    fn no_name_is_no_target_and_not_whatever_rules_found() {
         assert_eq!(Targets::of_pids(&[]), None);
         assert_eq!(NamedProcesses::new(ProcessNames::default()), None);
         let named = Targets::of_pids(&[7]).unwrap();

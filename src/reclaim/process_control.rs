@@ -48,10 +48,12 @@ pub enum NotOpened {
     #[error("{0} is another process now; make a new plan")]
     Changed(u32),
     /// The kernel has no pidfds, or a sandbox forbids them: to hold on to a process takes no right.
-    #[error("{0} cannot be held on to: no pidfd_open here; it takes Linux 5.3 and no sandbox")]
+    #[error(
+        "cannot open a pidfd for process {0}: needs Linux 5.3 and a seccomp profile that allows pidfd_open"
+    )]
     NoPidfd(u32),
     /// Something else.
-    #[error("{pid} cannot be held on to: {error}; try again")]
+    #[error("cannot open a pidfd for process {pid}: {error}; try again")]
     Failed {
         /// The process.
         pid: u32,
@@ -99,7 +101,7 @@ pub trait ProcessControl {
     fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened>;
 
     /// What is known of a process now; `None` where it is gone or cannot be looked at.
-    fn look(&mut self, pid: u32) -> Option<Guarded>;
+    fn read_guarded(&mut self, pid: u32) -> Option<Guarded>;
 
     /// Sends a signal to a process that is held.
     ///
@@ -118,7 +120,7 @@ pub trait ProcessControl {
     fn held_up(&mut self, pid: u32) -> Option<String>;
 
     /// Begins to ask.
-    fn ask(&mut self, request: Request);
+    fn start_request(&mut self, request: Request);
 
     /// What has come of what was asked last.
     fn answer(&mut self) -> RequestResult;
@@ -203,7 +205,7 @@ impl ProcessControl for PidfdControl {
         Ok(Handle(self.held.len() - 1))
     }
 
-    fn look(&mut self, pid: u32) -> Option<Guarded> {
+    fn read_guarded(&mut self, pid: u32) -> Option<Guarded> {
         read_guarded(&self.roots, pid).ok().flatten()
     }
 
@@ -243,7 +245,7 @@ impl ProcessControl for PidfdControl {
         read_wait_channel(&self.roots, pid)
     }
 
-    fn ask(&mut self, request: Request) {
+    fn start_request(&mut self, request: Request) {
         let services = self.services.clone();
         let asked = Task::start("asking", move || request.perform(&services));
         (self.asked, self.answer) = match asked {
@@ -292,7 +294,7 @@ mod tests {
         let roots = Roots::default();
         let mut control = PidfdControl::new(roots.clone());
         let pid = std::process::id();
-        let own = control.look(pid).unwrap();
+        let own = control.read_guarded(pid).unwrap();
         let right = Approved {
             pid,
             start_ticks: own.start_ticks,
@@ -323,29 +325,29 @@ mod tests {
             assert_eq!(control.open(&who), changed, "{who:?}");
         }
         for pid in [0, u32::MAX, i32::MAX as u32] {
-            let nobody = Approved {
+            let absent = Approved {
                 pid,
                 ..right.clone()
             };
-            assert_eq!(control.open(&nobody), Err(NotOpened::Gone(pid)));
+            assert_eq!(control.open(&absent), Err(NotOpened::Gone(pid)));
         }
         assert_eq!(control.signal(Handle(99), Signal::Kill), Err(NotSent::Gone));
     }
 
     #[test]
     fn a_thread_is_no_process() {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (pid_sender, pid_receiver) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = thread::spawn(move || {
             let link = std::fs::read_link("/proc/thread-self").unwrap();
             let number = link.file_name().unwrap().to_str().unwrap().parse::<u32>();
-            tell.send(number.unwrap()).unwrap();
+            pid_sender.send(number.unwrap()).unwrap();
             let _ = ended.recv();
         });
-        let pid = told.recv().unwrap();
+        let pid = pid_receiver.recv().unwrap();
         let roots = Roots::default();
         let mut control = PidfdControl::new(roots.clone());
-        let facts = control.look(pid).unwrap();
+        let facts = control.read_guarded(pid).unwrap();
         let who = Approved {
             pid,
             start_ticks: facts.start_ticks,
@@ -369,7 +371,7 @@ mod tests {
             server_pid: None,
             notebook: None,
         };
-        control.ask(Request::ShutKernel {
+        control.start_request(Request::ShutKernel {
             kernel,
             even_at_work: false,
         });

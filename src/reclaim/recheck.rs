@@ -28,20 +28,20 @@ fn of_members(
     found: &[&Finding],
     snapshot: &Snapshot,
 ) -> Recheck {
-    let mut stands = Recheck::StillTrue;
+    let mut verdict = Recheck::StillTrue;
     let unread = unread(snapshot);
     for member in alive {
         // Where it or one of its family may be at work unseen, nothing said of any of them is certain.
         let is_elsewhere = unread.gpu_of(member.pid).is_some();
         if is_elsewhere {
-            stands = Recheck::Unknown;
+            verdict = Recheck::Unknown;
         }
-        let said: Vec<&Because> = findings.iter().filter(|it| it.pid == member.pid).collect();
-        if said.is_empty() || is_elsewhere {
+        let of_member: Vec<&Because> = findings.iter().filter(|it| it.pid == member.pid).collect();
+        if of_member.is_empty() || is_elsewhere {
             continue;
         }
         if !is_seen(member, snapshot) {
-            stands = Recheck::Unknown;
+            verdict = Recheck::Unknown;
             continue;
         }
         let identity = Some(member.identity());
@@ -52,11 +52,11 @@ fn of_members(
             };
             found.iter().any(is_it)
         };
-        if !said.iter().any(still) {
+        if !of_member.iter().any(still) {
             return Recheck::NoLonger;
         }
     }
-    stands
+    verdict
 }
 
 /// Who may be on a GPU whose processes the snapshot does not tell.

@@ -82,7 +82,7 @@ impl Respawn {
             {
                 continue;
             }
-            let facts = control.look(it.pid);
+            let facts = control.read_guarded(it.pid);
             let Some(facts) = facts.filter(|facts| facts.start_ticks == it.start_ticks) else {
                 continue;
             };

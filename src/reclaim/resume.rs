@@ -82,7 +82,7 @@ fn open(
     control: &mut dyn ProcessControl,
 ) -> Option<(Handle, char)> {
     let is_it = |it: &Guarded| it.start_ticks == process.start_ticks;
-    let uid = control.look(process.pid).filter(is_it)?.uid?;
+    let uid = control.read_guarded(process.pid).filter(is_it)?.uid?;
     let who = Approved {
         pid: process.pid,
         start_ticks: process.start_ticks,
@@ -90,7 +90,7 @@ fn open(
         boot_id,
     };
     let handle = control.open(&who).ok()?;
-    let state = control.look(process.pid).filter(is_it)?.state?;
+    let state = control.read_guarded(process.pid).filter(is_it)?.state?;
     // It has not exited: what was read by its number was its own.
     (!control.has_exited(handle)).then_some((handle, state))
 }

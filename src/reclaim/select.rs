@@ -47,7 +47,7 @@ pub(super) fn named<'a>(
             });
         }
     };
-    let nobody = |pid, why| Refused {
+    let refused_name = |pid, why| Refused {
         pid,
         user: None,
         name: None,
@@ -66,7 +66,7 @@ pub(super) fn named<'a>(
         };
         let mut ranks = seen.snapshot.processes.iter().filter(is_its).peekable();
         if ranks.peek().is_none() {
-            refused.push(nobody(Some(pid), Why::NotOnGpu));
+            refused.push(refused_name(Some(pid), Why::NotOnGpu));
         }
         ranks.for_each(&mut add);
     }
@@ -85,7 +85,7 @@ pub(super) fn named<'a>(
         }
         if !any {
             let name = Arc::clone(name);
-            refused.push(nobody(None, Why::NotFound { name }));
+            refused.push(refused_name(None, Why::NotFound { name }));
         }
     }
     accused
@@ -171,7 +171,7 @@ pub(super) fn found<'a>(
         // Of what is stopped the rule only tells, and never offers more.
         let offers = |action: &Action| *action != Action::Notify;
         if matches!(kind, Kind::Idle | Kind::Orphan) && !finding.actions.iter().any(offers) {
-            refuse(Why::OnlyTold);
+            refuse(Why::OnlyNotified);
             continue;
         }
         let now = seen.snapshot.time;

@@ -19,9 +19,9 @@ pub struct Target {
     pub boot_id: Option<Arc<str>>,
     /// Why.
     pub reason: Reason,
-    /// Who is ended, oldest first; never empty.
+    /// The processes to kill, oldest first; never empty.
     pub members: Vec<TargetProcess>,
-    /// What started them and would start them again; ended before them.
+    /// What started them and would start them again; killed before them.
     pub launcher: Option<TargetProcess>,
     /// The member that the others depend on.
     pub leader: u32,

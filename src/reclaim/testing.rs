@@ -267,7 +267,7 @@ impl ProcessControl for Puppets {
         Ok(Handle(self.opened.len() - 1))
     }
 
-    fn look(&mut self, pid: u32) -> Option<Guarded> {
+    fn read_guarded(&mut self, pid: u32) -> Option<Guarded> {
         self.world.get(&pid).cloned()
     }
 
@@ -311,7 +311,7 @@ impl ProcessControl for Puppets {
         self.held_up.get(&pid).cloned()
     }
 
-    fn ask(&mut self, request: Request) {
+    fn start_request(&mut self, request: Request) {
         self.asked.push(request);
     }
 
@@ -349,8 +349,8 @@ impl ProcessControl for Shared<Puppets> {
         self.get().open(who)
     }
 
-    fn look(&mut self, pid: u32) -> Option<Guarded> {
-        self.get().look(pid)
+    fn read_guarded(&mut self, pid: u32) -> Option<Guarded> {
+        self.get().read_guarded(pid)
     }
 
     fn signal(&mut self, handle: Handle, signal: Signal) -> Result<(), NotSent> {
@@ -369,8 +369,8 @@ impl ProcessControl for Shared<Puppets> {
         self.get().held_up(pid)
     }
 
-    fn ask(&mut self, request: Request) {
-        self.get().ask(request);
+    fn start_request(&mut self, request: Request) {
+        self.get().start_request(request);
     }
 
     fn answer(&mut self) -> RequestResult {

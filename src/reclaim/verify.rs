@@ -38,7 +38,7 @@ pub enum Outcome {
     /// All have exited and the memory is not back.
     ExitedNotFreed {
         /// Who may hold it: processes with the GPU open that NVML does not list, or pids that NVML
-        /// lists and nobody has.
+        /// lists and no process has.
         holders: Vec<u32>,
     },
     /// Another one was started in its place.
@@ -53,16 +53,16 @@ pub enum Outcome {
     AlreadyGone,
     /// A number of the plan is another process's now; nothing was sent.
     IdentityChanged,
-    /// What the rule said is no longer so, or cannot be told any more.
+    /// The finding is no longer true, or no longer certain.
     RuleNoLongerTrue,
-    /// It is not to be touched.
+    /// It is protected.
     Protected {
         /// Why.
         why: Protection,
     },
     /// The kernel did not allow it.
     NotPermitted,
-    /// A thread is held up in the kernel: not even SIGKILL ends it before the driver lets go.
+    /// A thread is blocked in the kernel: not even SIGKILL kills it before the driver releases it.
     StuckInDriver {
         /// Where, as the kernel names it; `"?"` where it does not say.
         wchan: Arc<str>,
@@ -105,37 +105,37 @@ impl fmt::Display for Outcome {
                 write!(f, "freed {} in {:.1} s", Bytes(*bytes), *ms as f64 / 1000.0)
             }
             Self::ExitedNotFreed { holders } if holders.is_empty() => f.write_str(
-                "exited, and the memory is not back; look for what holds the GPU as root",
+                "exited, but its memory was not freed; as root, look for what holds the GPU",
             ),
             Self::ExitedNotFreed { holders } => {
                 let pids: Vec<String> = holders.iter().map(ToString::to_string).collect();
                 let pids = pids.join(", ");
                 write!(
                     f,
-                    "exited, and the memory is not back; see what `gpumem explain` says of {pids}"
+                    "exited, but its memory was not freed; see `gpumem explain` for {pids}"
                 )
             }
             Self::Respawned { pid, bytes } => write!(
                 f,
-                "freed {}, and {pid} was started in its place; end what starts it: a kernel in its notebook, a service by systemctl stop",
+                "freed {}, and {pid} was started in its place; stop what starts it: a kernel in \
+                its notebook, a service by systemctl stop",
                 Bytes(*bytes)
             ),
             Self::AlreadyGone => f.write_str("already gone"),
             Self::IdentityChanged => {
-                f.write_str("its number is another process's now; nothing was sent")
+                f.write_str("its pid belongs to another process now; nothing was sent")
             }
-            Self::RuleNoLongerTrue => {
-                f.write_str("left alone: what the rule said is no longer certain")
-            }
-            Self::Protected { why } => write!(f, "not touched: {why}"),
+            Self::RuleNoLongerTrue => f.write_str("skipped: the finding is no longer certain"),
+            Self::Protected { why } => write!(f, "skipped: {why}"),
             Self::NotPermitted => {
                 f.write_str("not permitted; run as root or as the process's owner")
             }
             Self::StuckInDriver { wchan } => write!(
                 f,
-                "held up in the kernel ({wchan}); it ends when the driver lets go: drain the machine and restart it"
+                "blocked in the kernel ({wchan}); it exits when the driver releases it: drain the \
+                machine and restart it"
             ),
-            Self::StillAlive => f.write_str("still alive after all that was sent"),
+            Self::StillAlive => f.write_str("still alive after all signals"),
             Self::OtherNamespace => {
                 f.write_str("pids here are not the host's; run gpumem on the host")
             }

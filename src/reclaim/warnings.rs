@@ -34,10 +34,10 @@ const LONGEST_SECONDS: f64 = 2.0 * 86_400.0;
 #[derive(Debug, thiserror::Error)]
 pub enum WarningsError {
     /// They cannot be read.
-    #[error("cannot read the warnings in {}: {cause}; whom they were for is warned anew", path.display())]
+    #[error("cannot read the warnings in {}: {cause}; affected owners will be warned again", path.display())]
     Read { path: PathBuf, cause: io::Error },
     /// They cannot be written.
-    #[error("cannot write the warnings to {}: {cause}; nobody counts as warned whose warning is not there", path.display())]
+    #[error("cannot write the warnings to {}: {cause}; owners without a saved warning count as not warned", path.display())]
     Write { path: PathBuf, cause: io::Error },
 }
 
@@ -142,8 +142,8 @@ impl Warnings {
             warnings: Vec::new(),
         };
         let error = match read(path) {
-            Ok(standing) => {
-                warnings.warnings = standing;
+            Ok(current) => {
+                warnings.warnings = current;
                 None
             }
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => None,
@@ -167,8 +167,8 @@ impl Warnings {
 
     /// The warning of a finding: that it would be ended, or only that it is so.
     pub fn of(&self, finding: &Finding, is_of_end: bool) -> Option<&Warning> {
-        let mut standing = self.warnings.iter();
-        standing.find(|it| it.is_for((finding, is_of_end), &self.boot_id))
+        let mut current = self.warnings.iter();
+        current.find(|it| it.is_for((finding, is_of_end), &self.boot_id))
     }
 
     /// Takes in what is found now, all of it, and whether it is to be ended: the warning of what is no more is forgotten, and so is one
@@ -212,21 +212,21 @@ impl Warnings {
         is_of_end: bool,
         now: Time,
     ) -> Result<(), WarningsError> {
-        let mut standing = self.warnings.clone();
-        match standing
+        let mut current = self.warnings.clone();
+        match current
             .iter_mut()
             .find(|it| it.is_for((finding, is_of_end), &self.boot_id))
         {
             Some(known) => known.last = Some(now),
             None => {
-                if standing.len() >= MOST {
+                if current.len() >= MOST {
                     return Err(WarningsError::Write {
                         path: self.path.clone(),
                         cause: io::Error::other("there are too many"),
                     });
                 }
                 let about = finding.process.as_ref();
-                standing.push(Warning {
+                current.push(Warning {
                     finding: Arc::clone(&finding.id),
                     boot_id: Arc::clone(&self.boot_id),
                     pid: about.map(|about| about.pid),
@@ -239,7 +239,7 @@ impl Warnings {
                 });
             }
         }
-        self.replace(standing)
+        self.replace(current)
     }
 
     /// What was due of findings has been said or done.
@@ -248,11 +248,11 @@ impl Warnings {
     ///
     /// Where it cannot be written.
     pub fn conclude(&mut self, findings: &[Arc<str>]) -> Result<(), WarningsError> {
-        let mut standing = self.warnings.clone();
-        for warning in &mut standing {
+        let mut current = self.warnings.clone();
+        for warning in &mut current {
             warning.is_over |= findings.contains(&warning.finding);
         }
-        self.replace(standing)
+        self.replace(current)
     }
 
     /// Findings start over.
@@ -261,21 +261,21 @@ impl Warnings {
     ///
     /// Where it cannot be written.
     pub fn forget(&mut self, findings: &[Arc<str>]) -> Result<(), WarningsError> {
-        let mut standing = self.warnings.clone();
-        standing.retain(|it| !findings.contains(&it.finding));
-        self.replace(standing)
+        let mut current = self.warnings.clone();
+        current.retain(|it| !findings.contains(&it.finding));
+        self.replace(current)
     }
 
-    fn replace(&mut self, standing: Vec<Warning>) -> Result<(), WarningsError> {
-        self.write(&standing)?;
-        self.warnings = standing;
+    fn replace(&mut self, current: Vec<Warning>) -> Result<(), WarningsError> {
+        self.write(&current)?;
+        self.warnings = current;
         Ok(())
     }
 
-    fn write(&self, standing: &[Warning]) -> Result<(), WarningsError> {
+    fn write(&self, current: &[Warning]) -> Result<(), WarningsError> {
         let document = WarningsDocument {
             schema: SCHEMA.to_owned(),
-            warnings: standing.to_vec(),
+            warnings: current.to_vec(),
         };
         let write = || {
             let text = json::document(&document)?;
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_only_told_was_not_warned() {
+    fn an_owner_who_was_only_notified_was_not_warned() {
         let folder = tempfile::tempdir().unwrap();
         let mut warnings = open(&folder.path().join("warnings"));
         let found = found();
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_back_while_nobody_looked_starts_over() {
+    fn what_came_back_between_samples_starts_over() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("warnings");
         let mut found = found();
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_does_not_count_and_what_cannot_be_read_is_told() {
+    fn what_cannot_be_written_does_not_count_and_what_cannot_be_read_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("warnings");
         let mut lost = open(&folder.path().join("absent/warnings"));

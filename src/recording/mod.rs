@@ -120,7 +120,7 @@ pub enum RecordingError {
     #[error("cannot read the store {}: {}; name the directory that `gpumem record --store` writes to", .folder.display(), plain(.cause))]
     StoreUnreadable { folder: PathBuf, cause: io::Error },
     /// Part of a segment cannot be read; it was stepped over.
-    #[error("{name}, {damage}{}; the rest of the store stands", others(*.more))]
+    #[error("{name}, {damage}{}; the rest of the store is intact", others(*.more))]
     Damaged {
         name: String,
         damage: Damage,

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_rotated_is_said_and_nothing_is_lost() {
+    fn what_cannot_be_rotated_is_reported_and_nothing_is_lost() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.jsonl");
         // A directory that is not empty cannot be replaced by a file.
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_has_gone_is_told_apart() {
+    fn a_reader_that_has_gone_is_an_error_of_its_own() {
         let (reader, pipe) = io::pipe().unwrap();
         let mut writer = Writer::to_stdout().unwrap();
         writer.file = File::from(std::os::fd::OwnedFd::from(pipe));
@@ -546,10 +546,10 @@ mod tests {
             .env(FOLDER, folder.path())
             .output()
             .unwrap();
-        let told = String::from_utf8_lossy(&output.stdout);
+        let printed = String::from_utf8_lossy(&output.stdout);
         assert!(
-            output.status.success() && told.contains("1 passed"),
-            "{told}{}",
+            output.status.success() && printed.contains("1 passed"),
+            "{printed}{}",
             String::from_utf8_lossy(&output.stderr)
         );
     }

@@ -80,7 +80,7 @@ pub struct CheckReport {
     pub pending: Vec<Pending>,
     /// What an exemption of the configuration keeps from being a finding.
     pub kept: Vec<Kept>,
-    /// Rules that could not be decided; they accuse nobody.
+    /// Rules that could not be decided; they produce no finding.
     pub undecided: Vec<Undecided>,
     /// Each limit that was asked for, on each GPU; empty where none was.
     pub limits: Vec<LimitVerdict>,
@@ -250,7 +250,7 @@ impl CheckReport {
         };
         writeln!(
             out,
-            "{verdict}{found}{ceased}{kept} on {gpus}, judged on {span} of history"
+            "{verdict}{found}{ceased}{kept} on {gpus}, based on {span} of history"
         )
     }
 }
@@ -301,7 +301,7 @@ impl CheckReport {
                 ),
                 _ => writeln!(
                     out,
-                    "not free: {wanted} wanted, waited {waited}; nothing is known of it"
+                    "not free: {wanted} wanted, waited {waited}; its free memory is not known"
                 ),
             }?;
         }
@@ -322,7 +322,7 @@ fn write_kept(out: &mut String, kept: &Kept) -> fmt::Result {
         write!(out, ", until {until}")?;
     }
     if !kept.certain {
-        write!(out, "; whether it is for this one is not known")?;
+        write!(out, "; whether it matches this one is not known")?;
     }
     writeln!(out, ")")
 }

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_well_takes_a_line_and_what_is_not_says_what_to_do() {
+    fn what_is_well_takes_a_line_and_what_is_not_shows_what_to_do() {
         let report = DoctorReport {
             schema: SCHEMA,
             version: "1",

@@ -45,7 +45,7 @@ pub struct ExplainReport {
     pub gpu: Option<GpuPage>,
     /// The framework that was asked about, or all of them; empty where a process or a GPU was.
     pub frameworks: Vec<FrameworkPage>,
-    /// What the page lacks, and what would tell it.
+    /// What the page lacks, and what would add it.
     pub notes: Vec<String>,
     /// What could not be read; each as in gpumem.check/1.
     #[schemars(with = "Vec<Object>")]
@@ -68,15 +68,15 @@ impl ExplainReport {
     }
 }
 
-/// What there is to say of a process.
+/// The page about a process.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct ProcessPage {
     /// What to call it. Holds names that a process chose: escape it for a terminal.
     pub name: String,
     /// Its framework, as people write it.
     pub framework_title: Option<String>,
-    /// What Linux knows of it, as in gpumem.snapshot/1; of one that could not be told for certain, the
-    /// pid and the reason only.
+    /// What Linux knows of it, as in gpumem.snapshot/1; of an unresolved one, the pid and the
+    /// reason only.
     #[schemars(with = "Object")]
     pub process: Process,
     /// When it was first seen; it may have been there before.
@@ -115,7 +115,7 @@ pub struct OnGpu {
     pub used_unavailable: Option<Arc<str>>,
     /// All the memory that there is, in bytes.
     pub total_bytes: Option<u64>,
-    /// What the GPU has in use that nobody who is listed holds, in bytes.
+    /// Memory of the GPU in use that no listed process holds, in bytes.
     pub unattributed_bytes: Option<u64>,
     /// Its SM utilization at the last snapshot.
     pub sm_percent: Option<u32>,
@@ -130,7 +130,7 @@ pub struct OnGpu {
 /// How memory moved over the history.
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
 pub struct MemoryCurve {
-    /// How many samples told it.
+    /// How many samples show it.
     pub samples: u64,
     /// Stretches of time, oldest first; 240 at most.
     pub points: Vec<MemoryPoint>,
@@ -154,13 +154,13 @@ pub struct MemoryPoint {
 /// What belongs together with a process.
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
 pub struct Kin {
-    /// What says so, in words.
+    /// Its evidence, in words.
     pub ties: Vec<String>,
     /// Who started them, or it: as parent in gpumem.snapshot/1.
     #[schemars(with = "Option<Object>")]
     pub launcher: Option<Arc<Parent>>,
-    /// All of them as a tree, itself among them: whoever started another comes before it. Empty where it
-    /// belongs to nobody.
+    /// All of them as a tree, itself among them: a parent comes before its children. Empty if it
+    /// belongs to no family.
     pub members: Vec<FamilyLine>,
 }
 
@@ -187,16 +187,15 @@ pub struct RuleVerdict {
     /// What an exemption of the configuration keeps from being a finding, as in gpumem.check/1.
     #[schemars(with = "Vec<Object>")]
     pub kept: Vec<Kept>,
-    /// Rules that could not be decided of it, or of nobody in particular, as in gpumem.check/1; they accuse
-    /// nobody.
+    /// Rules that are undecided for it or in general, as in gpumem.check/1; they produce no finding.
     #[schemars(with = "Vec<Object>")]
     pub undecided: Vec<Undecided>,
 }
 
-/// What there is to say of a GPU.
+/// The page about a GPU.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct GpuPage {
-    /// What NVML tells of it, as in gpumem.snapshot/1.
+    /// What NVML reports of it, as in gpumem.snapshot/1.
     #[schemars(with = "Object")]
     pub device: Gpu,
     /// Where its memory is; `None` where NVML does not tell.
@@ -205,7 +204,7 @@ pub struct GpuPage {
     /// file open.
     pub holders: Vec<GpuHolder>,
     /// Processes of the machine whose open files may not be read: whether they hold it is not known.
-    /// Null where nobody looked.
+    /// Null where that was not checked.
     pub unread_processes: Option<u32>,
     /// Mean utilization over the history.
     pub gpu_percent_mean: Option<f64>,
@@ -218,8 +217,8 @@ pub struct GpuPage {
     pub steps: Vec<ExplainStep>,
 }
 
-/// Where a GPU's memory is: total = free + reserved + processes + unattributed; `null` where NVML does
-/// not tell.
+/// Where a GPU's memory is: total = free + reserved + processes + unattributed; `null` where NVML
+/// does not report it.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct GpuBalance {
     /// All of it, in bytes.

@@ -139,17 +139,17 @@ pub(super) fn balances(snapshot: &Snapshot, width: Option<usize>, style: Style) 
 pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
     let mut out = String::new();
     let reasons = |of: fn(&Gpu) -> Option<&str>| {
-        let mut told: Vec<(&str, Vec<u32>)> = Vec::new();
+        let mut unavailable: Vec<(&str, Vec<u32>)> = Vec::new();
         for gpu in &snapshot.gpus {
             let Some(reason) = of(gpu) else { continue };
-            match told.iter_mut().find(|(other, _)| *other == reason) {
+            match unavailable.iter_mut().find(|(other, _)| *other == reason) {
                 Some((_, gpus)) => gpus.push(gpu.index),
-                None => told.push((reason, vec![gpu.index])),
+                None => unavailable.push((reason, vec![gpu.index])),
             }
         }
-        told
+        unavailable
     };
-    let mut tell = |what: &str, (reason, gpus): (&str, Vec<u32>)| {
+    let mut write_reason = |what: &str, (reason, gpus): (&str, Vec<u32>)| {
         let numbers: Vec<String> = gpus.iter().map(u32::to_string).collect();
         let word = if numbers.len() == 1 { "GPU" } else { "GPUs" };
         // Writing to a String cannot fail.
@@ -161,10 +161,10 @@ pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
         );
     };
     for reason in reasons(|gpu| gpu.memory_unavailable.as_deref()) {
-        tell("memory n/a", reason);
+        write_reason("memory n/a", reason);
     }
     for reason in reasons(|gpu| gpu.process_memory_unavailable.as_deref()) {
-        tell("memory of processes n/a", reason);
+        write_reason("memory of processes n/a", reason);
     }
     if everyone {
         for gpu in &snapshot.gpus {

@@ -107,7 +107,7 @@ fn processes(
 }
 
 fn cell(field: Field, row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<usize>) -> String {
-    let is_never_told = || {
+    let is_unavailable = || {
         let gpu = row.gpu.filter(|_| row.is_listed());
         gpu.is_some_and(|gpu| gpu.process_memory_unavailable.is_some())
     };
@@ -122,7 +122,7 @@ fn cell(field: Field, row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<u
             };
             fit(&place, most).into_owned()
         }
-        (Field::Memory, None) if is_never_told() => NOT_AVAILABLE.to_owned(),
+        (Field::Memory, None) if is_unavailable() => NOT_AVAILABLE.to_owned(),
         (_, Some(text)) => text,
         // Most have none.
         (Field::Framework | Field::Place, None) => String::new(),

@@ -21,7 +21,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::lasting::{ProcessFinding, Says, held, is_listed, wait};
+use super::lasting::{FindingText, ProcessFinding, held, is_listed, wait};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
 use super::scope::ScopeInput;
 use super::subject;
@@ -36,7 +36,7 @@ use crate::units::Span;
 /// One sample may have been taken while it exited.
 const LEAST_SAMPLES: u64 = 2;
 
-/// What says that NVML lists a process that is none any more.
+/// Evidence that NVML lists a process that is none any more.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct DeadEvidence {
     /// `Z` or `X`, as in /proc; `null` where /proc does not know the pid.
@@ -119,11 +119,11 @@ impl RuleKind for DeadSettings {
         let (Some(ghost), Some(process)) = (seen.history.ghost(gpu, row.pid), process) else {
             return;
         };
-        let whom = ScopeInput {
+        let scope_input = ScopeInput {
             held_bytes: row.used_bytes,
             ..seen.scope_on(Some(process), gpu)
         };
-        let Some(settings) = rule.settings_for(&whom) else {
+        let Some(settings) = rule.settings_for(&scope_input) else {
             return;
         };
         if ghost.state.is_none() {
@@ -131,7 +131,7 @@ impl RuleKind for DeadSettings {
                 Some(PidNamespace::Host) => {}
                 Some(PidNamespace::Container) => return,
                 None => {
-                    verdicts.doubt(UndecidedReason::Nobody {
+                    verdicts.doubt(UndecidedReason::Unresolved {
                         pid: row.pid,
                         gpu: gpu.index,
                     });
@@ -235,7 +235,7 @@ impl Death<'_> {
             }
         };
         let advice = advice(self.process, self.state, &about.gpus);
-        about.finding(Says {
+        about.finding(FindingText {
             evidence: Evidence::new(DeadEvidence {
                 state: self.state,
                 samples: self.streak.samples,
@@ -251,17 +251,17 @@ fn advice(process: &Process, state: Option<char>, gpus: &[FindingGpu]) -> Vec<St
     let mut advice = Vec::new();
     if let (Some(_), Some(parent)) = (state, process.ppid) {
         advice.push(format!(
-            "a defunct process goes when its parent ({parent}) takes note of it or ends; where threads \
+            "a defunct process goes when its parent ({parent}) reaps it or exits; where threads \
              of it live on, the driver is still closing its files"
         ));
     }
     advice.push(
-        "see who still holds it: `fuser -v /dev/nvidia*` as root; end the workers that it left behind"
+        "see who still holds it: `fuser -v /dev/nvidia*` as root; kill the workers that it left behind"
             .to_owned(),
     );
     for gpu in gpus {
         advice.push(format!(
-            "where nobody uses GPU {0} any more: `nvidia-smi --gpu-reset -i {0}`",
+            "once no process uses GPU {0}: `nvidia-smi --gpu-reset -i {0}`",
             gpu.index
         ));
     }

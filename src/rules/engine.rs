@@ -105,7 +105,7 @@ impl Engine {
                 }
             }
         }
-        for (gpu, row, process) in self.history.nobodies(snapshot) {
+        for (gpu, row, process) in self.history.unresolved_rows(snapshot) {
             for (place, rule) in rules() {
                 verdicts.rule = place;
                 rule.unresolved_row(seen, gpu, row, process, &mut verdicts);
@@ -263,15 +263,15 @@ impl Engine {
 
     /// What each rule finds now, whether it is an accusation, evidence of one, or kept.
     pub fn active_findings(&self) -> impl Iterator<Item = &Finding> {
-        let standing = &self.active;
-        let open = standing.accusations.iter().chain(&standing.subordinate);
-        open.chain(standing.kept.iter().map(|kept| &kept.finding))
+        let current = &self.active;
+        let open = current.accusations.iter().chain(&current.subordinate);
+        open.chain(current.kept.iter().map(|kept| &kept.finding))
     }
 
     /// What each rule finds now, but for what an exemption keeps.
     pub fn unkept(&self) -> impl Iterator<Item = &Finding> {
-        let standing = &self.active;
-        standing.accusations.iter().chain(&standing.subordinate)
+        let current = &self.active;
+        current.accusations.iter().chain(&current.subordinate)
     }
 
     /// What was so and has ceased, latest first; bounded in number.
@@ -338,24 +338,24 @@ impl ActiveFindings {
             };
             rank(a).cmp(&rank(b)).then_with(|| a.id.cmp(&b.id))
         });
-        let mut standing = Self {
+        let mut current = Self {
             places: HashMap::with_capacity(accusations.len() + subordinate.len()),
             accusations,
             subordinate,
             kept,
         };
-        for (place, finding) in standing.accusations.iter().enumerate() {
+        for (place, finding) in current.accusations.iter().enumerate() {
             let place = FindingPlace::Accusation(place);
-            standing.places.insert(FindingSubject::of(finding), place);
+            current.places.insert(FindingSubject::of(finding), place);
         }
-        for (place, kept) in standing.kept.iter().enumerate() {
+        for (place, kept) in current.kept.iter().enumerate() {
             let place = FindingPlace::Kept(place);
-            standing
+            current
                 .places
                 .insert(FindingSubject::of(&kept.finding), place);
         }
-        standing.attach();
-        standing
+        current.attach();
+        current
     }
 
     /// Makes what is subordinate evidence of the accusation of its process.

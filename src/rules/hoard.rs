@@ -34,7 +34,7 @@ const LEAST_SAMPLES: u64 = 3;
 /// Frameworks that reserve in advance unless they are told not to.
 const IN_ADVANCE: &[&str] = &["tensorflow", "jax"];
 
-/// What says that memory was reserved rather than needed.
+/// Evidence that memory was reserved rather than needed.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct HoardEvidence {
     /// What the process held when it had settled after its start, in bytes.
@@ -192,11 +192,11 @@ impl Judged<'_> {
         if self.share < settings.min_memory_share.0 / 100.0 {
             return None;
         }
-        let stands = self
+        let is_active = self
             .seen
             .active_finding(self.rule.name(), self.process.identity())
             .is_some_and(|finding| finding.gpus.iter().any(|on| on.index == gpu));
-        let bound = settings.max_use_percent.0 * if stands { 1.25 } else { 1.0 };
+        let bound = settings.max_use_percent.0 * if is_active { 1.25 } else { 1.0 };
         let (sm, memory) = (plateau.sm_percent.mean(), plateau.memory_percent.mean());
         let most = sm.into_iter().chain(memory).reduce(f64::max);
         if most.is_some_and(|percent| percent >= bound)

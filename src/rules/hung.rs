@@ -219,10 +219,10 @@ fn judge_process(
         let Some(settings) = rule.settings_for(&seen.scope_of(process, row)) else {
             continue;
         };
-        let stands = seen
+        let is_active = seen
             .active_finding(rule.name(), known.identity())
             .is_some_and(|finding| finding.gpus.iter().any(|on| on.index == device.index()));
-        let Some(evidence) = evidence(lull, work, &settings, stands) else {
+        let Some(evidence) = evidence(lull, work, &settings, is_active) else {
             continue;
         };
         if lull.seconds() < settings.duration.seconds() {
@@ -234,7 +234,7 @@ fn judge_process(
                 since: lull.since,
                 due: lull.since.plus_seconds(settings.duration.seconds()),
             });
-        } else if !is_seen(lull, &settings, stands) {
+        } else if !is_seen(lull, &settings, is_active) {
             verdicts.doubt(UndecidedReason::Gaps {
                 gpu: device.index(),
                 covered: lull.coverage(),
@@ -260,16 +260,16 @@ fn judge_process(
 }
 
 /// Whether enough of a lull was seen.
-fn is_seen(lull: &Lull, settings: &HungSettings, stands: bool) -> bool {
-    let (least, seconds) = if stands {
+fn is_seen(lull: &Lull, settings: &HungSettings, is_active: bool) -> bool {
+    let (least, seconds) = if is_active {
         (LOST_TO_STAY, 0.0)
     } else {
         (LEAST_OF_LOST, settings.duration.seconds())
     };
-    let is_bridged = is_covered(lull.bridged(), stands)
+    let is_bridged = is_covered(lull.bridged(), is_active)
         && lull.coverage() >= least
         && lull.covered_seconds() >= seconds;
-    lull.samples >= LEAST_SAMPLES && (is_covered(lull.coverage(), stands) || is_bridged)
+    lull.samples >= LEAST_SAMPLES && (is_covered(lull.coverage(), is_active) || is_bridged)
 }
 
 fn is_mps_server(process: &Process) -> bool {
@@ -285,12 +285,12 @@ fn evidence(
     lull: &Lull,
     work: &Work,
     settings: &HungSettings,
-    stands: bool,
+    is_active: bool,
 ) -> Option<HungEvidence> {
     let (now, before) = (lull.power.mean()?, work.power.mean()?);
     let is_full = lull.gpu_percent.mean()? >= settings.min_utilization.0;
     let is_low = now < before * settings.max_power_share.0 / 100.0;
-    if !(stands || is_full && is_low) {
+    if !(is_active || is_full && is_low) {
         return None;
     }
     let (traffic, traffic_before) = (lull.memory.mean(), work.memory.mean());
@@ -421,8 +421,7 @@ fn advice(process: &Process) -> Vec<String> {
         );
     }
     lines.push(
-        "end it when that is written down: what it did since its last checkpoint is lost"
-            .to_owned(),
+        "kill it once that is written down: its work since the last checkpoint is lost".to_owned(),
     );
     lines
 }

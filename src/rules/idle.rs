@@ -125,7 +125,7 @@ impl RuleKind for IdleSettings {
     fn remark(&self) -> Option<String> {
         (self.max_busy.seconds() < self.duration.seconds()).then(|| {
             format!(
-                "max_busy {} is taken for {}: nothing is idle before its duration",
+                "max_busy {} is raised to {}: it cannot be less than the duration",
                 self.max_busy, self.duration
             )
         })
@@ -168,7 +168,7 @@ impl RuleKind for IdleSettings {
         if row.kind == ProcessType::Graphics || Use::of(gpu, row) == Use::Used {
             return;
         }
-        let whom = ScopeInput {
+        let subject = ScopeInput {
             held_bytes: row.used_bytes,
             ..seen.scope_on(process, gpu)
         };
@@ -177,10 +177,10 @@ impl RuleKind for IdleSettings {
                 .is_none_or(|bytes| bytes >= settings.min_memory.0)
         };
         if rule
-            .settings_for(&whom)
+            .settings_for(&subject)
             .is_some_and(|settings| may_hold(&settings))
         {
-            verdicts.doubt(UndecidedReason::Nobody {
+            verdicts.doubt(UndecidedReason::Unresolved {
                 pid: row.pid,
                 gpu: gpu.index,
             });
@@ -201,8 +201,8 @@ pub(super) fn judge<S: Idleness>(
         return None;
     }
     let mut is_exempt = None;
-    let stands = OnceCell::new();
-    let stood = || {
+    let is_active = OnceCell::new();
+    let was_active = || {
         seen.active_finding(rule.name(), process.identity())
             .is_some()
     };
@@ -218,7 +218,7 @@ pub(super) fn judge<S: Idleness>(
         // What is found already ends at three quarters of the threshold, so that it does not flicker.
         let least = settings.min_memory.0;
         let is_enough = |bytes: u64| {
-            bytes >= least || (bytes >= least - least / 4 && *stands.get_or_init(stood))
+            bytes >= least || (bytes >= least - least / 4 && *is_active.get_or_init(was_active))
         };
         if row.used_bytes().is_some_and(|bytes| !is_enough(bytes)) {
             continue;
@@ -231,7 +231,7 @@ pub(super) fn judge<S: Idleness>(
             process,
             known,
             &settings,
-            *stands.get_or_init(stood),
+            *is_active.get_or_init(was_active),
         ) {
             Cell::None => None,
             Cell::Sleeps { since } => Some(since),
@@ -415,15 +415,15 @@ impl IdleCandidate<'_> {
                 pid: self.process.pid,
             });
         };
-        let stands = {
+        let is_active = {
             let identity = self.known.identity();
             self.seen.active_finding(self.rule, identity).is_some()
         };
         let most = self.settings.max_cpu_percent.0;
-        if mean.percent >= if stands { most * 1.25 } else { most } {
+        if mean.percent >= if is_active { most * 1.25 } else { most } {
             return IdleAnswer::No;
         }
-        let is_covered = is_covered(run.coverage(), stands);
+        let is_covered = is_covered(run.coverage(), is_active);
         if !is_covered || run.samples < LEAST_SAMPLES {
             return IdleAnswer::Unknown(UndecidedReason::Gaps {
                 gpu,

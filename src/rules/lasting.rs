@@ -15,8 +15,8 @@ pub(super) const LEAST_COVERAGE: f64 = 0.75;
 const COVERAGE_TO_STAY: f64 = 0.5;
 
 /// Whether samples cover enough of a time, for what `stands` already or does not.
-pub(super) fn is_covered(coverage: f64, stands: bool) -> bool {
-    let least = if stands {
+pub(super) fn is_covered(coverage: f64, is_active: bool) -> bool {
+    let least = if is_active {
         COVERAGE_TO_STAY
     } else {
         LEAST_COVERAGE
@@ -148,7 +148,7 @@ impl<S: RuleKind> ProcessFinding<'_, S> {
         self.until.seconds_since(self.since)
     }
 
-    pub(super) fn finding(self, says: Says) -> Finding {
+    pub(super) fn finding(self, content: FindingText) -> Finding {
         Finding {
             id: subject::id(self.rule.name(), &self.gpus, self.process),
             rule: self.rule.name().clone(),
@@ -160,17 +160,17 @@ impl<S: RuleKind> ProcessFinding<'_, S> {
             process: Some(subject::process(self.process)),
             memory_bytes: subject::sum(&self.gpus),
             gpus: self.gpus,
-            evidence: says.evidence,
-            message: says.message,
-            advice: says.advice,
-            actions: says.actions,
+            evidence: content.evidence,
+            message: content.message,
+            advice: content.advice,
+            actions: content.actions,
             also: Vec::new(),
         }
     }
 }
 
 /// What a finding says.
-pub(super) struct Says {
+pub(super) struct FindingText {
     pub evidence: Evidence,
     pub message: String,
     pub advice: Vec<String>,

@@ -149,7 +149,7 @@ pub struct LeakSettings {
     pub enabled: bool,
     /// Less growth than this is ignored; jumps do not count.
     pub min_growth: Bytes,
-    /// How long it has to have grown; less than 15m is taken for 15m.
+    /// How long it has to have grown; less than 15m counts as 15m.
     pub window: Span,
     /// Critical where the GPU will be full sooner than this at the rate of growth.
     pub out_of_memory_within: Span,
@@ -179,7 +179,7 @@ impl RuleKind for LeakSettings {
         let shortest = Span::from_seconds(LEAST_WINDOW_SECONDS);
         (self.window.seconds() < LEAST_WINDOW_SECONDS).then(|| {
             format!(
-                "window {} is taken for {shortest}: growth is not told from warm-up sooner",
+                "window {} is raised to {shortest}: growth cannot be distinguished from warm-up sooner",
                 self.window
             )
         })

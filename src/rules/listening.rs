@@ -266,10 +266,10 @@ fn family<'a>(process: &'a Process, snapshot: &'a Snapshot) -> impl Iterator<Ite
 /// Where the ranks of a process's run meet, by its environment and command line.
 fn meeting_ports(process: &Process) -> impl Iterator<Item = u16> {
     let environment = process.environment.as_deref();
-    let told = environment.and_then(|it| it.get("MASTER_PORT")?.parse().ok());
+    let announced = environment.and_then(|it| it.get("MASTER_PORT")?.parse().ok());
     let command = process.command.as_deref().unwrap_or_default();
     let named = named_ports(command, |name| MEETING_ARGUMENTS.contains(&name));
-    told.into_iter().chain(named)
+    announced.into_iter().chain(named)
 }
 
 /// Whether an argument names this port as the one to listen on.

@@ -232,7 +232,7 @@ mod tests {
     use crate::units::Percent;
 
     #[test]
-    fn every_kind_can_be_switched_and_says_what_it_means() {
+    fn every_kind_can_be_switched_and_describes_its_meaning() {
         for entry in catalogue() {
             assert_eq!(entry.name, entry.kind.to_string());
             assert!(!entry.meaning.is_empty() && entry.severity().is_some());

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::lasting::{ProcessFinding, Says, expect, on};
+use super::lasting::{FindingText, ProcessFinding, expect, on};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
 use super::undecided_reason::UndecidedReason;
 use super::{idle, server, stuck, subject};
@@ -240,7 +240,7 @@ impl RuleKind for OrphanSettings {
             gpu_files: process.gpu_files.as_ref().map(|files| files.to_vec()),
         };
         let is_stopped = process.state == Some('T');
-        verdicts.find(about.finding(Says {
+        verdicts.find(about.finding(FindingText {
             evidence: Evidence::new(evidence),
             message,
             advice: lines(process),
@@ -297,7 +297,7 @@ fn unused(
         began: Began::Unwitnessed,
         samples: u64::MAX,
     };
-    let mut untold = None;
+    let mut unknown_gpu = None;
     for row in known.rows() {
         if row.last_use() == Use::Used {
             return None;
@@ -310,7 +310,7 @@ fn unused(
             continue;
         };
         let Some(run) = row.run() else {
-            untold = Some(seen.history.gpu_index(row));
+            unknown_gpu = Some(seen.history.gpu_index(row));
             continue;
         };
         unused.settings = *settings;
@@ -322,7 +322,7 @@ fn unused(
             run.samples,
         );
     }
-    if let Some(gpu) = untold {
+    if let Some(gpu) = unknown_gpu {
         let lasted = known
             .abandoned()
             .is_some_and(|it| it.seconds() >= unused.settings.duration.seconds());
@@ -422,7 +422,7 @@ fn lines(process: &Process) -> Vec<String> {
     if process.state == Some('T') {
         let pid = process.pid;
         lines.push(format!(
-            "end it: `kill -TERM {pid}; kill -CONT {pid}` (stopped, it does not take the first)"
+            "kill it: `kill -TERM {pid}; kill -CONT {pid}` (while stopped it does not handle the first)"
         ));
         return lines;
     }
@@ -443,8 +443,8 @@ fn lines(process: &Process) -> Vec<String> {
     }
     if let Some(group) = process.process_group {
         lines.push(format!(
-            "see what is left of its job: `pgrep -a -g {group}`; end it \
-             together: `pkill -TERM -g {group}`"
+            "see what is left of its job: `pgrep -a -g {group}`; kill it together: `pkill -TERM \
+            -g {group}`"
         ));
     }
     // Nobody is there any more to type anything into it: only the last way, its end, is left.

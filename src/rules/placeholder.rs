@@ -43,7 +43,7 @@ const POWER_AT_WORK: f64 = 0.5;
 const CPU_AT_WORK: f64 = 20.0;
 
 /// What is to be done, before what ends it.
-const ADVICE: &str = "it holds a GPU and does no work on it; ask its owner for whom it is kept";
+const ADVICE: &str = "it holds a GPU and does no work on it; ask its owner what it is reserved for";
 
 /// What says that a process only keeps a GPU from others.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
@@ -104,8 +104,7 @@ impl Default for PlaceholderSettings {
 
 impl RuleKind for PlaceholderSettings {
     const KIND: Kind = Kind::Placeholder;
-    const MEANING: &'static str =
-        "a program holds a GPU so that nobody else gets it, and does no work of its own";
+    const MEANING: &'static str = "a program reserves a GPU and does no work on it";
     type Evidence = PlaceholderEvidence;
 
     fn process(

@@ -112,16 +112,16 @@ impl RuleKind for PressureSettings {
         };
         let ends_at = |free: u64| free.saturating_add(free / 4);
         let kept = device.fuller_than(ends_at(settings.min_free.0));
-        let standing = seen.lasting_on(rule.name(), gpu, kept.as_ref());
-        let bound = match standing {
+        let active = seen.lasting_on(rule.name(), gpu, kept.as_ref());
+        let bound = match active {
             Some(_) => ends_at(settings.min_free.0),
             None => settings.min_free.0,
         };
         let Some(stretch) = device.fuller_than(bound) else {
             return;
         };
-        let since = standing.map_or(stretch.since, |finding| finding.since);
-        if standing.is_none() && !lasts(&stretch) {
+        let since = active.map_or(stretch.since, |finding| finding.since);
+        if active.is_none() && !lasts(&stretch) {
             let pending = Pending {
                 rule: rule.name().clone(),
                 kind: Kind::Pressure,
@@ -135,13 +135,13 @@ impl RuleKind for PressureSettings {
         }
         let Some(memory) = gpu.memory else {
             // What it was last stands as long as a gap may be.
-            if let Some(standing) = standing {
-                verdicts.find(standing.clone());
+            if let Some(active) = active {
+                verdicts.find(active.clone());
             }
             return;
         };
         let second = settings.min_free_warning.0;
-        let warns = match standing {
+        let warns = match active {
             Some(finding) if finding.severity >= Severity::Warning => {
                 device.fuller_than(ends_at(second)).is_some()
             }

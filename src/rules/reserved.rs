@@ -56,7 +56,7 @@ pub struct ReservedEvidence {
 impl KindEvidence for ReservedEvidence {
     fn words(&self) -> String {
         format!(
-            "{}={} in process {}; nobody on it in {}",
+            "{}={} in process {}; no process on it in {}",
             self.variable,
             self.devices.join(","),
             self.pid,
@@ -70,7 +70,7 @@ impl KindEvidence for ReservedEvidence {
 pub struct ReservedSettings {
     /// Whether the rule is run.
     pub enabled: bool,
-    /// How long nobody has to be on the GPU.
+    /// How long no process may have been on the GPU.
     pub duration: Span,
     /// How bad a finding is: info, warning or critical.
     pub severity: Severity,

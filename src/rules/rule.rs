@@ -269,12 +269,12 @@ impl<S: RuleKind> ConfiguredRule<S> {
 
     /// The settings for a process on a GPU: every override that fits is applied, the later one last.
     /// `None` where the rule is not for it, or switched off.
-    pub fn settings_for(&self, whom: &ScopeInput<'_>) -> Option<Cow<'_, S>> {
-        if !self.scope.is_empty() && !self.scope.fits(whom) {
+    pub fn settings_for(&self, input: &ScopeInput<'_>) -> Option<Cow<'_, S>> {
+        if !self.scope.is_empty() && !self.scope.fits(input) {
             return None;
         }
         let overrides = self.overrides.iter().zip(&self.overridden);
-        let mut fitting = overrides.filter(|(change, _)| change.scope.fits(whom));
+        let mut fitting = overrides.filter(|(change, _)| change.scope.fits(input));
         let first = fitting.next().map_or(&self.settings, |(_, first)| first);
         let (mut settings, mut is_enabled) = (Cow::Borrowed(&first.settings), first.is_enabled);
         for (change, _) in fitting {

@@ -133,9 +133,9 @@ pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
         return true;
     }
     // An old recording does not tell where it listens: there its name has to do.
-    let is_told_to_listen = || process.listening == Some(true) && has_port_argument(process);
+    let has_listen_arguments = || process.listening == Some(true) && has_port_argument(process);
     (looks_like_server(process) && (may_listen(process) || family_listens(process, snapshot)))
-        || (has_clients.is_none() && is_told_to_listen())
+        || (has_clients.is_none() && has_listen_arguments())
 }
 
 /// Whether a server of the same session or group listens: then this one works for it.
@@ -156,9 +156,9 @@ fn is_worker(process: &Process) -> bool {
 
 /// Whether a notebook's kernel started the process, be the kernel itself in the snapshot or not.
 fn is_child_of_a_kernel(process: &Process, parent: Option<&Process>) -> bool {
-    let told = process.parent.as_deref();
+    let started_by = process.parent.as_deref();
     parent.is_some_and(|parent| parent.jupyter.is_some() || is_kernel(parent))
-        || told
+        || started_by
             .and_then(|parent| parent.command.as_deref())
             .is_some_and(is_kernel_command)
 }
@@ -428,7 +428,7 @@ mod tests {
         engine.ppid = Some(1);
         assert!(alone(&engine));
         let kernel = "python -m ipykernel_launcher -f kernel.json";
-        let told = Process {
+        let started_by = Process {
             parent: Some(Arc::new(Parent {
                 pid: 1,
                 command: Some(kernel.split(' ').map(Arc::from).collect()),
@@ -436,7 +436,7 @@ mod tests {
             })),
             ..engine.clone()
         };
-        assert!(!alone(&told), "a kernel that is not listed");
+        assert!(!alone(&started_by), "a kernel that is not listed");
         let mut snapshot = Snapshot::new(Time::default());
         snapshot.processes = vec![process(1, kernel, Some(true)), engine.clone()];
         assert!(!serves(&engine, &snapshot));

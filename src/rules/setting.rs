@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_bounds_says_what_is_allowed() {
+    fn the_error_of_what_is_out_of_bounds_names_what_is_allowed() {
         let severities = "\"info\", \"warning\" or \"critical\"";
         let base = sample(GIB, 600.0, 20.0);
         for (key, written, allowed) in [

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::lasting::{ProcessFinding, Says, held, wait};
+use super::lasting::{FindingText, ProcessFinding, held, wait};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
 use super::subject;
 use crate::advice::quote;
@@ -107,7 +107,7 @@ impl RuleKind for StoppedSettings {
             Span::from_seconds(about.seconds()),
             subject::held(&about.gpus),
         );
-        verdicts.find(about.finding(Says {
+        verdicts.find(about.finding(FindingText {
             evidence: Evidence::new(StoppedEvidence {
                 state: 'T',
                 samples: streak.samples,
@@ -141,12 +141,12 @@ fn advice(process: &Process) -> Vec<String> {
     }
     advice.push(match &process.terminal {
         Some(terminal) => {
-            format!("let it go on: `fg` in its shell on {terminal}, or `kill -CONT {pid}`")
+            format!("continue it: `fg` in its shell on {terminal}, or `kill -CONT {pid}`")
         }
-        None => format!("let it go on: `kill -CONT {pid}`"),
+        None => format!("continue it: `kill -CONT {pid}`"),
     });
     advice.push(format!(
-        "or end it: `kill -TERM {pid}; kill -CONT {pid}` (stopped, it does not take the first)"
+        "or kill it: `kill -TERM {pid}; kill -CONT {pid}` (while stopped it does not handle the first)"
     ));
     advice
 }

@@ -10,7 +10,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::lasting::{ProcessFinding, Says, expect, is_covered, on};
+use super::lasting::{FindingText, ProcessFinding, expect, is_covered, on};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
 use super::subject;
 use super::undecided_reason::UndecidedReason;
@@ -85,14 +85,14 @@ impl RuleKind for StrayContextSettings {
         if rows.len() < 2 || known.glance().uses_all {
             return;
         }
-        let stood = seen
+        let was_active = seen
             .active_finding(rule.name(), process.identity())
             .is_some();
         let works = |row: &RowHistory, settings: &Self| match row.run() {
             None => row.last_use() == Use::Used,
             // A pause does not end it.
             Some(run) => {
-                stood
+                was_active
                     && run.began == Began::Witnessed
                     && run.seconds() < settings.duration.seconds()
             }
@@ -142,7 +142,7 @@ impl RuleKind for StrayContextSettings {
                     pid: process.pid,
                     gpu,
                 });
-            } else if is_covered(run.coverage(), stood) && run.samples >= LEAST_SAMPLES {
+            } else if is_covered(run.coverage(), was_active) && run.samples >= LEAST_SAMPLES {
                 strays.push((*settings, *run, on(seen, row)));
             }
         }
@@ -173,7 +173,7 @@ impl RuleKind for StrayContextSettings {
             if about.gpus.len() == 1 { "it" } else { "them" },
             Span::from_seconds(about.seconds()),
         );
-        verdicts.find(about.finding(Says {
+        verdicts.find(about.finding(FindingText {
             evidence: Evidence::new(StrayContextEvidence { works_on, samples }),
             message,
             advice: vec![

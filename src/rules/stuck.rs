@@ -11,7 +11,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::lasting::{ProcessFinding, Says, held, wait};
+use super::lasting::{FindingText, ProcessFinding, held, wait};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
 use super::subject;
 use crate::history::{Began, ProcessHistory, RowHistory, Streak};
@@ -107,7 +107,7 @@ impl RuleKind for StuckSettings {
             subject::held(&about.gpus),
             Span::from_seconds(about.seconds()),
         );
-        verdicts.find(about.finding(Says {
+        verdicts.find(about.finding(FindingText {
             evidence: Evidence::new(StuckEvidence {
                 state: 'D',
                 samples: streak.samples,
@@ -144,7 +144,7 @@ pub(super) fn is_beyond_signals(seen: RuleInput<'_>, known: &ProcessHistory) -> 
 fn advice(pid: u32) -> Vec<String> {
     vec![
         format!("see what it waits for: `ps -o pid,stat,wchan:32,comm -p {pid}`"),
-        "killing it does nothing before the kernel lets go of it; do not wait for it in a script"
+        "a kill takes effect only when the kernel releases it; do not wait for it in a script"
             .to_owned(),
         "look for errors of the driver: `dmesg | grep -i -e xid -e nvrm`; where nothing else brings \
          it back, reboot"

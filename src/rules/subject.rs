@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_says_what_runs_and_leaves_out_how() {
+    fn a_name_shows_what_runs_and_leaves_out_how() {
         for (command, expected) in [
             (&["python", "train.py", "--lr", "1"][..], "python train.py"),
             (
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_says_whose_it_is() {
+    fn a_worker_shows_whose_it_is() {
         let worker = |parent: Option<&[&str]>, command: &[&str], jupyter: Option<Jupyter>| {
             let argv = |words: &[&str]| words.iter().map(|word| Arc::from(*word)).collect();
             name(&Process {

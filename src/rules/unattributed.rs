@@ -96,7 +96,7 @@ impl KindEvidence for UnattributedEvidence {
 pub struct UnattributedSettings {
     /// Whether the rule is run.
     pub enabled: bool,
-    /// Less memory than this that nobody accounts for is ignored.
+    /// less unaccounted memory than this is ignored.
     pub min_memory: Bytes,
     /// How long it has to be so.
     pub duration: Span,
@@ -140,8 +140,8 @@ impl RuleKind for UnattributedSettings {
         if let Some(doubt) = doubt_of_figures(seen.snapshot, gpu) {
             verdicts.doubt(doubt);
             // What stood stands as long as it cannot be told.
-            if let Some(standing) = seen.active_finding_on(rule.name(), gpu) {
-                verdicts.find(standing.clone());
+            if let Some(active) = seen.active_finding_on(rule.name(), gpu) {
+                verdicts.find(active.clone());
             }
             return;
         }
@@ -150,12 +150,8 @@ impl RuleKind for UnattributedSettings {
             verdicts.doubt(doubt);
         }
         let ends_at = threshold - threshold / 4;
-        let standing = seen.lasting_on(rule.name(), gpu, device.unattributed(ends_at).as_ref());
-        let least = if standing.is_some() {
-            ends_at
-        } else {
-            threshold
-        };
+        let active = seen.lasting_on(rule.name(), gpu, device.unattributed(ends_at).as_ref());
+        let least = if active.is_some() { ends_at } else { threshold };
         let Some(stretch) = device.unattributed(least) else {
             return;
         };
@@ -163,8 +159,8 @@ impl RuleKind for UnattributedSettings {
             verdicts.doubt(UndecidedReason::NoNamespace);
             return;
         }
-        let since = standing.map_or(stretch.since, |finding| finding.since);
-        if standing.is_none()
+        let since = active.map_or(stretch.since, |finding| finding.since);
+        if active.is_none()
             && (stretch.seconds() < settings.duration.seconds() || stretch.samples < LEAST_SAMPLES)
         {
             let pending = Pending {
@@ -190,8 +186,8 @@ impl RuleKind for UnattributedSettings {
             )),
             // It is not known this time; what it was last stands as long as a gap may be.
             None => {
-                if let Some(standing) = standing {
-                    verdicts.find(standing.clone());
+                if let Some(active) = active {
+                    verdicts.find(active.clone());
                 }
             }
         }
@@ -375,20 +371,21 @@ fn advice(gpu: &Gpu, evidence: &UnattributedEvidence) -> Vec<String> {
         ));
     } else {
         lines.push(format!(
-            "ask the owner of each process that has {file} open: the memory is free when the one that \
-             holds it ends"
+            "ask the owner of each process that has {file} open: the memory is freed when the one \
+            that holds it exits"
         ));
     }
     if evidence.listed > 0 {
         lines.push(
-            "memory that a listed process manages with cudaMallocManaged is put down to nobody: it goes \
-             when that process does"
+            "memory from cudaMallocManaged is attributed to no process: it is freed when its \
+            process exits"
                 .to_owned(),
         );
     }
     if evidence.holders.is_empty() {
         lines.push(format!(
-            "where nobody has it open the driver has kept it: `nvidia-smi --gpu-reset -i {}` once the \
+            "if no process has it open, the driver has kept the memory: `nvidia-smi --gpu-reset \
+            -i {}` once the \
              GPU is unused",
             gpu.index
         ));

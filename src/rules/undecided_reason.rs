@@ -65,7 +65,7 @@ pub enum UndecidedReason {
         gpu: u32,
     },
     /// Who a process is cannot be told for certain.
-    Nobody {
+    Unresolved {
         /// The process.
         pid: u32,
         /// NVML's index.
@@ -104,7 +104,7 @@ pub enum UndecidedReason {
     },
     /// Whether the pids are the host's own.
     NoNamespace,
-    /// What a process held when it started was not seen.
+    /// What a process held when it started was not sampled.
     StartUnseen {
         /// The process.
         pid: u32,
@@ -132,7 +132,7 @@ impl UndecidedReason {
             | Self::NoKernelState { pid }
             | Self::NoParentage { pid }
             | Self::NoMemory { pid, .. }
-            | Self::Nobody { pid, .. }
+            | Self::Unresolved { pid, .. }
             | Self::Elsewhere { pid, .. }
             | Self::StartUnseen { pid } => Some(pid),
             Self::ShortHistory { .. }
@@ -152,7 +152,7 @@ impl UndecidedReason {
             Self::NoUtilization { gpu }
             | Self::Gaps { gpu, .. }
             | Self::NoMemory { gpu, .. }
-            | Self::Nobody { gpu, .. }
+            | Self::Unresolved { gpu, .. }
             | Self::Stale { gpu, .. }
             | Self::NoList { gpu }
             | Self::Elsewhere { gpu, .. }
@@ -198,17 +198,17 @@ impl UndecidedReason {
             Self::NoCpu { pid } => format!("the CPU use of process {pid} is not known"),
             Self::NoKernelState { pid } => {
                 format!(
-                    "what the notebook's kernel {pid} does is not known: its server does not say"
+                    "what the notebook's kernel {pid} does is not known: its server does not report it"
                 )
             }
             Self::NoParentage { pid } => {
-                format!("whether process {pid} outlived its job cannot be told")
+                format!("whether process {pid} outlived its job is not known")
             }
             Self::NoMemory { pid, gpu } => {
-                format!("the driver does not tell what process {pid} holds on GPU {gpu}")
+                format!("the driver does not report the memory of process {pid} on GPU {gpu}")
             }
-            Self::Nobody { pid, gpu } => {
-                format!("GPU {gpu} lists process {pid}, and who that is cannot be told for certain")
+            Self::Unresolved { pid, gpu } => {
+                format!("GPU {gpu} lists pid {pid}, whose process is not certain")
             }
             Self::Stale { gpu, seconds } => format!("GPU {gpu} has not answered for {seconds}"),
             Self::NoList { gpu } => format!("the process list of GPU {gpu} could not be read"),
@@ -217,12 +217,12 @@ impl UndecidedReason {
                  be read"
             ),
             Self::Unexplained { gpu } => format!(
-                "GPU {gpu} was used, and the driver does not tell by which of its processes"
+                "GPU {gpu} was used, and the driver does not report by which of its processes"
             ),
             Self::NoReading { gpu, what } => format!("the {what} of GPU {gpu} is not known"),
             Self::NoNamespace => "whether the pids are the host's own is not known".to_owned(),
             Self::StartUnseen { pid } => {
-                format!("what process {pid} held when it started was not seen")
+                format!("what process {pid} held when it started was not sampled")
             }
         }
     }

@@ -393,7 +393,9 @@ impl KernelPoller {
             return false;
         };
         watched.looked_at = now;
-        watched.kernel.take_if(|kernel| !kernel.look(&self.roots));
+        watched
+            .kernel
+            .take_if(|kernel| !kernel.refresh(&self.roots));
         true
     }
 

@@ -138,7 +138,7 @@ impl Live {
         snapshot.driver = self.nvml.driver().clone();
         self.look_for_holders(&snapshot.gpus);
         snapshot.processes = self.look_up(&snapshot.gpus);
-        snapshot.reservations = self.reservations.look(host::read_clocks().boottime_ns);
+        snapshot.reservations = self.reservations.refresh(host::read_clocks().boottime_ns);
         snapshot.host = self.host.clone();
         self.notebooks.join(&mut snapshot.processes);
         self.versions.join(&mut snapshot.processes);
@@ -192,7 +192,7 @@ impl Live {
         if !self.processes.has_gpu_device_files() {
             self.holders.look_at_parents(now_ns);
         } else {
-            self.holders.look(now_ns, has_grown);
+            self.holders.refresh(now_ns, has_grown);
             self.host.unread_processes = self.holders.unread();
         }
     }
@@ -391,12 +391,12 @@ fn doubt(process: &Process, named_ticks: Option<u64>, whose: PidBelief) -> Optio
     }
     match (&process.gpu_files, whose.namespace) {
         (Some(files), _) if files.is_empty() => {
-            Some("the process with this pid holds no GPU device file open")
+            Some("the process with this pid has no GPU device file open")
         }
         (Some(_), _) | (None, Some(PidNamespace::Host)) => None,
         (None, _) => Some(
-            "in this pid namespace NVML's pid may be another process's number, and the files of \
-             the local one may not be read; run as root",
+            "NVML's pid may be that of a process in another pid namespace, and the open files of \
+            the local process cannot be read; run as root",
         ),
     }
 }
@@ -408,7 +408,7 @@ mod tests {
     use crate::model::snapshot::Memory;
 
     #[test]
-    fn memory_that_nobody_accounts_for_is_looked_for_when_it_appears_and_when_it_grows() {
+    fn unattributed_memory_is_searched_for_when_it_appears_and_when_it_grows() {
         let mut level = 0;
         for (mib, is_asked) in [
             (0, false),

@@ -68,7 +68,7 @@ pub trait Source: Send {
                 }
                 Ok(self.take(Instant::now())?.map(|taken| taken.snapshot))
             }
-            NextSnapshot::WhenTold | NextSnapshot::Ended => Ok(None),
+            NextSnapshot::OnRequest | NextSnapshot::Ended => Ok(None),
         }
     }
 }
@@ -79,7 +79,7 @@ pub enum NextSnapshot {
     /// So long from now.
     In(Duration),
     /// Not before it is steered: it stands still.
-    WhenTold,
+    OnRequest,
     /// Never, unless it is a recording that is begun again.
     Ended,
 }

@@ -180,7 +180,7 @@ impl Replay {
 impl Source for Replay {
     fn due(&mut self, now: Instant) -> Result<NextSnapshot, SourceError> {
         if self.playback.is_paused() {
-            return Ok(NextSnapshot::WhenTold);
+            return Ok(NextSnapshot::OnRequest);
         }
         if self.read.is_none() {
             self.read = self.input.next()?;
@@ -190,7 +190,7 @@ impl Source for Replay {
             None => NextSnapshot::Ended,
             Some(snapshot) => {
                 let wait = self.playback.wait(snapshot.time, clock);
-                wait.map_or(NextSnapshot::WhenTold, NextSnapshot::In)
+                wait.map_or(NextSnapshot::OnRequest, NextSnapshot::In)
             }
         })
     }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_and_what_is_no_recording_is_an_error() {
+    fn damage_is_reported_and_what_is_no_recording_is_an_error() {
         let snapshots = snapshots(&[100, 105]);
         let mut bytes = recording(&snapshots);
         bytes.truncate(bytes.len() - 9);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stands_still_steps_and_goes_on_where_it_was() {
+    fn it_pauses_steps_and_resumes_where_it_was() {
         let (mut replay, start) = steered(5);
         assert_eq!(at_once(&mut replay, start), [(100, false)]);
         let second = Duration::from_secs(1);
@@ -352,11 +352,11 @@ mod tests {
         replay.steer(Control::Playing(false), start).unwrap();
         assert_eq!(
             wait(&mut replay, start + 9 * second),
-            NextSnapshot::WhenTold
+            NextSnapshot::OnRequest
         );
         replay.steer(Control::Step, start).unwrap();
         assert_eq!(at_once(&mut replay, start), [(101, false)]);
-        assert_eq!(wait(&mut replay, start), NextSnapshot::WhenTold);
+        assert_eq!(wait(&mut replay, start), NextSnapshot::OnRequest);
         // What was a long pause is not made up for.
         let now = start + 60 * second;
         replay.steer(Control::Playing(true), now).unwrap();
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn it_passes_over_what_lies_before_a_time_and_stands_still_there() {
+    fn it_skips_to_a_time_and_pauses_there() {
         let (mut replay, now) = steered(6);
         let time = Time::from_unix_milliseconds(102_500);
         replay.steer(Control::SeekTo(time), now).unwrap();
@@ -380,7 +380,7 @@ mod tests {
             passed,
             [(100, true), (101, true), (102, true), (103, false)]
         );
-        assert_eq!(wait(&mut replay, now), NextSnapshot::WhenTold);
+        assert_eq!(wait(&mut replay, now), NextSnapshot::OnRequest);
         // What is behind is passed over already.
         replay.steer(Control::SeekTo(time), now).unwrap();
         assert_eq!(at_once(&mut replay, now), [(104, false)]);
@@ -398,7 +398,7 @@ mod tests {
             assert_eq!(at_once(&mut replay, now).len(), 3);
             assert_eq!(wait(&mut replay, now), NextSnapshot::Ended);
             replay.steer(Control::Rewind, now).unwrap();
-            assert_eq!(wait(&mut replay, now), NextSnapshot::WhenTold);
+            assert_eq!(wait(&mut replay, now), NextSnapshot::OnRequest);
         }
         replay.steer(Control::Playing(true), now).unwrap();
         assert_eq!(at_once(&mut replay, now), [(100, false)]);

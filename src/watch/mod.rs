@@ -447,7 +447,9 @@ fn next_step(due: NextSnapshot, told: &Receiver<Control>) -> Next {
             Err(RecvTimeoutError::Timeout) => Next::Take,
             Err(RecvTimeoutError::Disconnected) => Next::Leave,
         },
-        NextSnapshot::WhenTold | NextSnapshot::Ended => told.recv().map_or(Next::Leave, Next::Obey),
+        NextSnapshot::OnRequest | NextSnapshot::Ended => {
+            told.recv().map_or(Next::Leave, Next::Obey)
+        }
     }
 }
 

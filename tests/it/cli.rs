@@ -57,7 +57,7 @@ fn alone_it_prints_help_with_the_exit_codes() {
 }
 
 #[test]
-fn the_version_is_told_without_a_driver_too() {
+fn the_version_is_shown_without_a_driver_too() {
     let version = run(&[
         "--version",
         "--nvml-library",
@@ -76,7 +76,7 @@ fn the_version_is_told_without_a_driver_too() {
 }
 
 #[test]
-fn wrong_usage_is_2_and_says_what_to_type() {
+fn wrong_usage_is_2_and_shows_what_to_type() {
     for (arguments, hint) in [
         (&["pss"][..], "ps"),
         (&["check", "--jsn"], "--json"),
@@ -177,7 +177,7 @@ fn a_verdict_is_the_exit_code() {
 }
 
 #[test]
-fn too_short_a_history_is_undecided_and_accuses_nobody() {
+fn too_short_a_history_is_undecided_and_no_finding() {
     let recording = fs::read_to_string(corpus("idle_shared_gpu-100")).unwrap();
     let lines: Vec<_> = recording.lines().collect();
     let tail = lines[lines.len() - 5..].join("\n") + "\n";
@@ -205,7 +205,7 @@ fn recordings_are_read_from_standard_input_and_compressed() {
 }
 
 #[test]
-fn a_torn_recording_is_judged_and_what_was_skipped_is_said() {
+fn a_torn_recording_is_checked_and_what_was_skipped_is_reported() {
     let bytes = fs::read(corpus("idle_shared_gpu-100")).unwrap();
     let (_folder, path) = file(&bytes[..bytes.len() - 100]);
     let output = check(path.to_str().unwrap(), &[]);
@@ -392,7 +392,7 @@ fn idle_notebook_under(toml: &str) -> Output {
 }
 
 #[test]
-fn an_override_is_for_those_whom_it_names() {
+fn an_override_is_for_the_processes_that_it_names() {
     assert_eq!(idle_notebook_under("").code, 1);
     for scope in [
         "user = \"dora\"",

@@ -34,7 +34,7 @@ fn found(output: &Output) -> Vec<String> {
 }
 
 #[test]
-fn a_named_rule_accuses_under_its_own_name_and_only_whom_it_is_for() {
+fn a_named_rule_finds_under_its_own_name_and_only_in_its_scope() {
     let off = "[rules.idle]\nenabled = false\n";
     let named = |scope: &str| format!("{off}[[rule]]\nname = \"naps\"\nkind = \"idle\"\n{scope}\n");
     for scope in [
@@ -73,7 +73,7 @@ fn a_named_rule_accuses_under_its_own_name_and_only_whom_it_is_for() {
 }
 
 #[test]
-fn an_exemption_spares_whom_it_is_for_until_it_ends() {
+fn an_exemption_keeps_its_processes_until_it_ends() {
     let keep = |rest: &str| format!("[[keep]]\nreason = \"thesis week\"\n{rest}\n");
     for (rest, code) in [
         ("user = \"dora\"", 0),
@@ -105,7 +105,7 @@ fn an_exemption_spares_whom_it_is_for_until_it_ends() {
 }
 
 #[test]
-fn a_proof_says_what_the_file_comes_to() {
+fn a_config_check_shows_the_files_effect() {
     let toml = "[rules.idle]\nenabled = false\n\
          [[rule]]\nname = \"naps\"\nkind = \"idle\"\ngpu = 0\nseverity = \"critical\"\n\
          [[override]]\nrule = \"naps\"\nuser = \"ann\"\nduration = \"2h\"\n\
@@ -140,15 +140,14 @@ fn what_is_allowed_and_cannot_hold_is_noted() {
     let proved = under(toml, &["config", "check"]);
     assert_eq!((proved.code, proved.stderr.as_str()), (0, ""), "{proved:?}");
     for line in [
-        "    note: window 1m 00s is taken for 15m 00s: growth is not told from warm-up sooner",
-        "    note: override for user \"ann\": max_busy 2h 00m is taken for 5h 00m: nothing is idle before its \
-         duration",
+        "    note: window 1m 00s is raised to 15m 00s: growth cannot be distinguished from warm-up sooner",
+        "    note: override for user \"ann\": max_busy 2h 00m is raised to 5h 00m: it cannot be less than the duration",
         "    note: framework \"pytorhc\" is none that gpumem recognises",
         "    note: framework \"nonesuch\" is none that gpumem recognises",
     ] {
-        let is_told = |it: &&str| it.starts_with(line);
+        let is_note = |it: &&str| it.starts_with(line);
         assert_eq!(
-            proved.stdout.lines().filter(is_told).count(),
+            proved.stdout.lines().filter(is_note).count(),
             1,
             "{line}: {}",
             proved.stdout
@@ -160,19 +159,19 @@ fn what_is_allowed_and_cannot_hold_is_noted() {
 
 #[test]
 fn a_size_without_a_unit_is_refused_with_file_line_and_key() {
-    for (value, told) in [("8", "8"), ("\"8\"", "\"8\""), ("1073741824", "1073741824")] {
+    for (value, printed) in [("8", "8"), ("\"8\"", "\"8\""), ("1073741824", "1073741824")] {
         let toml = format!("[rules.idle]\nmin_memory = {value}\n");
         let output = under(&toml, &["config", "check"]);
         assert_eq!(output.code, 2, "{output:?}");
         let message = format!(
-            "config.toml:2: rules.idle.min_memory: {told} is not allowed; write a size such as \"1GiB\""
+            "config.toml:2: rules.idle.min_memory: {printed} is not allowed; write a size such as \"1GiB\""
         );
         assert!(output.stderr.contains(&message), "{output:?}");
     }
 }
 
 #[test]
-fn a_trial_says_what_each_rule_would_have_found_and_when() {
+fn a_config_test_shows_what_each_rule_would_have_found_and_when() {
     let toml = "[[rule]]\nname = \"long-naps\"\nkind = \"idle\"\nduration = \"5h\"\n\
          [[rule]]\nname = \"dora-naps\"\nkind = \"idle\"\nuser = \"dora\"\nseverity = \"critical\"\n\
          [[rule]]\nname = \"off\"\nkind = \"idle\"\nenabled = false\n\
@@ -233,7 +232,7 @@ fn a_trial_says_what_each_rule_would_have_found_and_when() {
 }
 
 #[test]
-fn what_ends_in_a_recording_is_told_when() {
+fn what_ends_in_a_recording_is_shown_with_its_time() {
     // A duration that the process of the other recording idles for before it goes.
     let recording = concat!(
         env!("CARGO_MANIFEST_DIR"),

@@ -29,7 +29,7 @@ fn traces() -> Vec<Value> {
 }
 
 #[test]
-fn the_guilty_are_found_and_nobody_else() {
+fn the_guilty_are_found_and_no_others() {
     let mut failures = Vec::new();
     let traces = traces();
     for trace in &traces {
@@ -98,7 +98,7 @@ fn half_an_hour_and_more_leaves_nothing_undecided_but_what_is_unknown() {
         ("dataloader_stall-101.jsonl", &[]),
         (
             "dead_pid_missing-100.jsonl",
-            &["GPU 0 lists process 3456528, and who that is cannot be told for certain"],
+            &["GPU 0 lists pid 3456528, whose process is not certain"],
         ),
     ] {
         let mut engine = Engine::new(RuleSet::default());

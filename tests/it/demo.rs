@@ -718,7 +718,7 @@ fn its_numbers_are_such_as_a_driver_gives() {
 }
 
 #[test]
-fn it_tells_its_story() {
+fn it_has_its_findings() {
     let snapshots = snapshots();
     let at = |seconds: f64| {
         let time = BEGIN.plus_seconds(seconds);

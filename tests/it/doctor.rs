@@ -54,7 +54,7 @@ impl Diagnosis {
 
     /// Whether the only check of this id has this verdict and says these words.
     #[track_caller]
-    fn says(&self, id: &str, verdict: &str, words: &[&str]) {
+    fn assert_check(&self, id: &str, verdict: &str, words: &[&str]) {
         let check = self.one(id);
         let text = check.to_string();
         assert_eq!(check["verdict"], verdict, "{text}");
@@ -76,7 +76,7 @@ fn gpu(pid: u32) -> Gpu {
 }
 
 #[test]
-fn a_machine_without_a_driver_is_told_so() {
+fn a_machine_without_a_driver_gets_that_report() {
     let output = run(&["doctor", "--nvml-library", NOWHERE]);
     assert_eq!((output.code, output.stderr.as_str()), (3, ""));
     let first = output.stdout.lines().next().unwrap();
@@ -96,10 +96,10 @@ fn a_machine_without_a_driver_is_told_so() {
     );
 
     let diagnosis = Diagnosis::from(run(&["doctor", "--json", "--nvml-library", NOWHERE]), 3);
-    diagnosis.says("library", "broken", &[NOWHERE]);
-    diagnosis.says("driver", "unknown", &["not asked"]);
-    diagnosis.says("pidfd", "ok", &[]);
-    diagnosis.says("version", "ok", &[env!("CARGO_PKG_VERSION")]);
+    diagnosis.assert_check("library", "broken", &[NOWHERE]);
+    diagnosis.assert_check("driver", "unknown", &["not asked"]);
+    diagnosis.assert_check("pidfd", "ok", &[]);
+    diagnosis.assert_check("version", "ok", &[env!("CARGO_PKG_VERSION")]);
     assert!(diagnosis.all("gpu").is_empty());
 }
 
@@ -110,7 +110,7 @@ fn a_file_that_is_no_library_is_named_with_the_loaders_words() {
     fs::write(&path, "").unwrap();
     let path = path.to_str().unwrap();
     let diagnosis = Diagnosis::from(run(&["doctor", "--json", "--nvml-library", path]), 3);
-    diagnosis.says("library", "broken", &[path, "file too short"]);
+    diagnosis.assert_check("library", "broken", &[path, "file too short"]);
 }
 
 #[test]
@@ -124,8 +124,8 @@ fn a_driver_that_answers_is_enough() {
     let machine = Machine::new(&Scene::new().gpu(on.clone()).gpu(on));
     let diagnosis = Diagnosis::of(&machine, &[], 0);
     let library = fs::canonicalize(machine.library()).unwrap();
-    diagnosis.says("library", "ok", &[library.to_str().unwrap()]);
-    diagnosis.says(
+    diagnosis.assert_check("library", "ok", &[library.to_str().unwrap()]);
+    diagnosis.assert_check(
         "driver",
         "ok",
         &["580.159.03", "NVML 13.580.159.03", "CUDA 13.0"],
@@ -133,11 +133,11 @@ fn a_driver_that_answers_is_enough() {
     for (id, seen) in [
         ("gpu", "NVIDIA H100 80GB HBM3, 80.0 GiB"),
         ("persistence", "on"),
-        ("process-utilization", "told"),
-        ("process-memory", "told"),
+        ("process-utilization", "reported"),
+        ("process-memory", "reported"),
         ("mig", "off"),
     ] {
-        diagnosis.says(id, "ok", &[seen]);
+        diagnosis.assert_check(id, "ok", &[seen]);
         assert_eq!(diagnosis.one(id)["gpus"], serde_json::json!([0, 1]), "{id}");
     }
     assert!(
@@ -154,7 +154,7 @@ fn a_driver_that_answers_is_enough() {
 }
 
 #[test]
-fn a_driver_that_does_not_start_says_why_and_what_to_do() {
+fn a_driver_that_does_not_start_is_reported_with_why_and_what_to_do() {
     for (code, name, words) in [
         (18, "LIB_RM_VERSION_MISMATCH", "different versions"),
         (9, "DRIVER_NOT_LOADED", "not loaded"),
@@ -163,8 +163,8 @@ fn a_driver_that_does_not_start_says_why_and_what_to_do() {
     ] {
         let machine = Machine::new(&one_gpu(&[]).init_error(code));
         let diagnosis = Diagnosis::of(&machine, &[], 3);
-        diagnosis.says("library", "ok", &[]);
-        diagnosis.says("driver", "broken", &[name, words]);
+        diagnosis.assert_check("library", "ok", &[]);
+        diagnosis.assert_check("driver", "broken", &[name, words]);
         assert!(diagnosis.one("driver")["next"][0].is_string());
         assert!(
             diagnosis.summary().contains(name),
@@ -193,9 +193,9 @@ fn a_lost_gpu_is_broken_and_the_other_is_enough() {
     assert!(diagnosis.summary().contains("1 of 2 GPUs"));
 
     machine.play(&scene.fault(Fault::error("*", 15)));
-    Diagnosis::of(&machine, &[], 3).says("gpu", "broken", &["GPU_IS_LOST"]);
+    Diagnosis::of(&machine, &[], 3).assert_check("gpu", "broken", &["GPU_IS_LOST"]);
     machine.play(&Scene::new());
-    Diagnosis::of(&machine, &[], 3).says("gpu", "broken", &["lists no GPU"]);
+    Diagnosis::of(&machine, &[], 3).assert_check("gpu", "broken", &["lists no GPU"]);
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_gpu_that_hangs_does_not_hang_the_doctor() {
 }
 
 #[test]
-fn what_a_gpu_does_not_tell_is_a_limit_and_what_fails_is_unknown() {
+fn what_a_gpu_does_not_report_is_a_limit_and_what_fails_is_unknown() {
     let limited = Gpu {
         persistence: Some(false),
         mig: Some(true),
@@ -224,17 +224,21 @@ fn what_a_gpu_does_not_tell_is_a_limit_and_what_fails_is_unknown() {
     let call = "nvmlDeviceGetProcessUtilization";
     let machine = Machine::new(&scene.clone().fault(Fault::error(call, 3)));
     let diagnosis = Diagnosis::of(&machine, &[], 0);
-    diagnosis.says("process-utilization", "limited", &["not told"]);
-    diagnosis.says("process-memory", "limited", &["who holds how much"]);
-    diagnosis.says("persistence", "limited", &["nvidia-smi -pm 1"]);
-    diagnosis.says("mig", "limited", &["undecided"]);
+    diagnosis.assert_check("process-utilization", "limited", &["not reported"]);
+    diagnosis.assert_check(
+        "process-memory",
+        "limited",
+        &["memory by process is not known"],
+    );
+    diagnosis.assert_check("persistence", "limited", &["nvidia-smi -pm 1"]);
+    diagnosis.assert_check("mig", "limited", &["undecided"]);
 
     machine.play(&scene.fault(Fault::error(call, 999)));
-    Diagnosis::of(&machine, &[], 0).says("process-utilization", "unknown", &["failed"]);
+    Diagnosis::of(&machine, &[], 0).assert_check("process-utilization", "unknown", &["failed"]);
     machine.play(&one_gpu(&[]));
     let idle = Diagnosis::of(&machine, &[], 0);
-    idle.says("process-memory", "unknown", &["no process"]);
-    idle.says("mig", "not-applicable", &[]);
+    idle.assert_check("process-memory", "unknown", &["no process"]);
+    idle.assert_check("mig", "not-applicable", &[]);
 }
 
 #[test]
@@ -261,9 +265,9 @@ fn in_a_pid_namespace_pids_are_doubted() {
     support::clean_environment(&mut command);
     machine.environment(&mut command);
     let diagnosis = Diagnosis::from(finish(&mut command), 0);
-    diagnosis.says("pid-namespace", "limited", &["--pid=host", "unattributed"]);
+    diagnosis.assert_check("pid-namespace", "limited", &["--pid=host", "unattributed"]);
     // Nobody else is in it.
-    diagnosis.says("descriptors", "ok", &["pid 1 was looked into"]);
+    diagnosis.assert_check("descriptors", "ok", &["pid 1 could be read"]);
     // These tests may themselves run in a container.
     if machine.snapshot(0).0["host"]["pid_namespace"] == "host" {
         let host = Diagnosis::of(&machine, &[], 0);
@@ -275,7 +279,7 @@ fn in_a_pid_namespace_pids_are_doubted() {
 }
 
 #[test]
-fn who_is_not_root_is_told_what_stays_hidden() {
+fn a_plain_user_gets_a_list_of_what_stays_hidden() {
     const NOBODY: u32 = 65_534;
     if !rustix::process::geteuid().is_root() {
         return skip("root", "only root can become somebody else");
@@ -294,30 +298,30 @@ fn who_is_not_root_is_told_what_stays_hidden() {
     let diagnosis = Diagnosis::from(output, 3);
     let words = [
         "not root, without CAP_SYS_PTRACE",
-        "refused",
+        "could not be read",
         "sudo gpumem doctor",
     ];
-    diagnosis.says("descriptors", "limited", &words);
+    diagnosis.assert_check("descriptors", "limited", &words);
 }
 
 #[test]
 fn a_broken_configuration_is_a_finding_and_no_failure() {
     let machine = Machine::new(&one_gpu(&[]));
-    Diagnosis::of(&machine, &[], 0).says("configuration", "ok", &["no file", "14 rules"]);
+    Diagnosis::of(&machine, &[], 0).assert_check("configuration", "ok", &["no file", "14 rules"]);
     machine.configure("[[keep]]\nuser = \"ann\"\nreason = \"x\"\n[rules.idle]\nenabled = false\n");
     let words = [
         "gpumem/config.toml",
         "1 of them switched off",
         "exemptions: 1",
     ];
-    Diagnosis::of(&machine, &[], 0).says("configuration", "ok", &words);
+    Diagnosis::of(&machine, &[], 0).assert_check("configuration", "ok", &words);
     machine.configure("[rules.idle]\ndurations = \"5m\"\n");
     let diagnosis = Diagnosis::of(&machine, &[], 0);
     let words = ["config.toml:2: rules.idle.durations", "gpumem config check"];
-    diagnosis.says("configuration", "broken", &words);
+    diagnosis.assert_check("configuration", "broken", &words);
     assert!(diagnosis.summary().contains("broken in 1"));
     let absent = Diagnosis::of(&machine, &["--config", "/nonexistent.toml"], 0);
-    absent.says("configuration", "broken", &["/nonexistent.toml"]);
+    absent.assert_check("configuration", "broken", &["/nonexistent.toml"]);
 }
 
 #[test]
@@ -328,7 +332,7 @@ fn files_that_hang_are_unknown_after_a_while() {
     let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
     assert!(made.success());
     let diagnosis = Diagnosis::of(&machine, &["--config", pipe.to_str().unwrap()], 0);
-    diagnosis.says("configuration", "unknown", &["no answer for 3s"]);
+    diagnosis.assert_check("configuration", "unknown", &["no answer for 3s"]);
 }
 
 #[test]
@@ -354,7 +358,7 @@ fn it_knows_a_recorder_and_leaves_no_trace() {
     let store = machine.path("store");
     let store = ["--store-dir", store.to_str().unwrap()];
     let diagnosis = Diagnosis::of(&machine, &store, 0);
-    diagnosis.says("store", "limited", &["none", "gpumem record --store"]);
+    diagnosis.assert_check("store", "limited", &["none", "gpumem record --store"]);
     let record = [
         "record",
         "--store",
@@ -364,7 +368,7 @@ fn it_knows_a_recorder_and_leaves_no_trace() {
         "200ms",
     ];
     assert_eq!(machine.run(&[&record[..], &store].concat()).code, 0);
-    Diagnosis::of(&machine, &store, 0).says("store", "ok", &["a recorder is at work"]);
+    Diagnosis::of(&machine, &store, 0).assert_check("store", "ok", &["a recorder is running"]);
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn manual_pages_are_fresh_and_complete() {
 }
 
 #[test]
-fn the_readme_lists_every_kind_as_its_rule_says() {
+fn the_readme_lists_every_kind_as_its_rule_has_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     let begin = "<!-- kinds -->\n";

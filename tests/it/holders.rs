@@ -236,7 +236,7 @@ fn a_worker_that_outlived_its_trainer_is_named() {
 }
 
 #[test]
-fn memory_that_nobody_accounts_for_has_everybody_looked_at() {
+fn unattributed_memory_makes_every_process_be_read() {
     let Some(namespace) = Namespace::new() else {
         return;
     };

@@ -33,7 +33,7 @@ fn quick_check(machine: &Machine) -> support::Output {
 }
 
 #[test]
-fn it_shows_what_the_driver_says() {
+fn it_shows_what_the_driver_reports() {
     let child = Running::sleep();
     let gpu = Gpu {
         power: Some(250_500.into()),
@@ -179,7 +179,7 @@ fn it_names_real_processes_rightly() {
 }
 
 #[test]
-fn it_tells_what_a_process_has_read_and_written_and_its_sockets() {
+fn it_shows_what_a_process_has_read_and_written_and_its_sockets() {
     let silent = Running::sleep();
     let sends = "import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); time.sleep(600)";
     let sends = Running::start(Command::new("python3").args(["-c", sends]));
@@ -483,7 +483,7 @@ fn an_old_driver_without_the_new_calls_is_read_with_the_old_ones() {
 }
 
 #[test]
-fn memory_that_v2_cannot_tell_is_asked_of_v1_and_none_at_all_is_absent() {
+fn memory_that_v2_does_not_report_is_read_by_v1_and_none_at_all_is_absent() {
     let wsl = one_gpu(&[]).fault(Fault::error("nvmlDeviceGetMemoryInfo_v2", 999));
     let snapshot = Machine::new(&wsl).snapshot(0);
     assert_eq!(snapshot.gpu(0)["memory"]["total_bytes"], 80 * GIB);

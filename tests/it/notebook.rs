@@ -447,7 +447,7 @@ fn a_busy_notebook_is_not_accused_and_an_idle_one_is_named() {
     for part in [
         "notebook idle.ipynb",
         "PyTorch",
-        "says it is idle",
+        "state idle",
         "warning: idle: notebook idle.ipynb",
         "torch.cuda.empty_cache()",
         "shut the kernel down (idle.ipynb)",
@@ -480,7 +480,7 @@ fn a_server_on_a_unix_socket_is_asked_too() {
 }
 
 #[test]
-fn a_server_that_takes_a_password_only_is_said_so() {
+fn a_server_that_takes_a_password_only_is_reported() {
     // The hash of a password that nobody types.
     let password = "--PasswordIdentityProvider.hashed_password=sha1:0123456789ab:\
                     0123456789012345678901234567890123456789";
@@ -521,7 +521,7 @@ while True:
 ";
 
 #[test]
-fn a_dead_servers_file_sends_nobody_to_a_stranger() {
+fn a_dead_servers_file_leads_to_no_stranger() {
     let Some(mut server) = Server::start(&[&format!("--IdentityProvider.token={TOKEN}")]) else {
         return;
     };
@@ -536,24 +536,24 @@ fn a_dead_servers_file_sends_nobody_to_a_stranger() {
     server.running.0.kill().unwrap();
     server.running.0.wait().unwrap();
     // A process of its own: this one is an ancestor of the other tests' children, and would be their front end.
-    let heard = server.place.path("heard");
+    let request_log = server.place.path("heard");
     let mut stranger = Command::new(&server.python);
     stranger
         .args(["-c", STRANGER, &port.to_string()])
-        .arg(&heard);
+        .arg(&request_log);
     let _stranger = Running::start(&mut stranger);
     let address = ("127.0.0.1", port);
     wait_until("the stranger listens", || {
         TcpStream::connect(address).is_ok()
     });
-    wait_until("it has heard that", || heard.exists());
-    fs::remove_file(&heard).unwrap();
+    wait_until("it has heard that", || request_log.exists());
+    fs::remove_file(&request_log).unwrap();
 
     let shown = jupyter(&machine, kernel.pid);
     let error = shown["server_error"].as_str().unwrap();
     let file = format!("jpserver-{}.json", server.running.pid());
     assert!(
-        error.contains("has ended") && error.contains(&file) && error.contains("stale"),
+        error.contains("has exited") && error.contains(&file) && error.contains("stale"),
         "{shown}"
     );
     assert!(server.place.path("runtime").join(file).exists());
@@ -589,6 +589,6 @@ fn a_dead_servers_file_sends_nobody_to_a_stranger() {
         message.contains("outlived the server that started it"),
         "{message}"
     );
-    assert!(!heard.exists(), "nobody spoke to the stranger");
+    assert!(!request_log.exists(), "nobody spoke to the stranger");
     assert_no_secret(&[&check.stdout, &check.stderr]);
 }

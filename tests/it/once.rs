@@ -41,7 +41,7 @@ fn a_recording_is_shown_at_its_end() {
 }
 
 #[test]
-fn sizes_are_as_asked_or_as_the_shell_says() {
+fn sizes_are_as_asked_or_as_the_shell_has_them() {
     for (size, columns, rows) in [("40x10", 40, 10), ("1x1", 1, 1), ("200x60", 200, 60)] {
         let output = demo(&["--size", size]);
         assert_eq!(output.code, 0, "{output:?}");
@@ -152,7 +152,7 @@ fn a_terminal_shows_it_in_its_own_size_and_without_colour_where_none_is_wanted()
 }
 
 #[test]
-fn an_svg_is_a_document_that_says_what_it_shows() {
+fn an_svg_is_a_document_that_describes_what_it_shows() {
     let output = run(&["watch", "--demo", "--once=svg", "--size", "100x30"]);
     assert_eq!((output.code, output.stderr.as_str()), (0, ""));
     let svg = &output.stdout;

@@ -100,7 +100,7 @@ fn idle_gpu(pids: &[u32]) -> Scene {
 const QUICK: &str = "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n";
 
 #[test]
-fn inside_a_namespace_a_number_that_nobody_has_is_unresolved() {
+fn inside_a_namespace_a_pid_that_no_process_has_is_unresolved() {
     let Some(unshare) = unshare("p") else {
         return;
     };

@@ -270,7 +270,7 @@ fn a_gpu_that_shares_the_machines_memory_is_judged_by_its_processes() {
 }
 
 #[test]
-fn a_jetson_says_why_it_has_no_figures_and_that_its_processes_are_not_listed() {
+fn a_jetson_shows_why_it_has_no_figures_and_that_its_processes_are_not_listed() {
     let machine = Machine::new(&Scene::jetson());
     let snapshot = machine.snapshot(3);
     let gpu = snapshot.gpu(0);
@@ -316,7 +316,7 @@ fn under_wsl_the_gpus_memory_is_known_and_nobodys_share_of_it() {
 }
 
 #[test]
-fn clients_of_the_multi_process_service_are_told_from_its_server() {
+fn clients_of_the_multi_process_service_differ_from_its_server() {
     let client = Running::sleep();
     // The server is known by the name of its program.
     let folder = tempfile::tempdir().unwrap();

@@ -779,7 +779,7 @@ fn keys_answer_and_healthy_gpus_go_on_while_one_hangs() {
 }
 
 #[test]
-fn the_demo_stands_still_steps_and_is_sought_through() {
+fn the_demo_pauses_steps_and_seeks() {
     let Some(mut terminal) = demo(24, 100) else {
         return;
     };
@@ -813,7 +813,7 @@ fn the_demo_stands_still_steps_and_is_sought_through() {
 }
 
 #[test]
-fn this_machine_stands_still_and_goes_on_with_now() {
+fn this_machine_pauses_and_resumes_with_now() {
     if support::find("setsid", "util-linux").is_none() {
         return;
     }

@@ -44,7 +44,7 @@ fn ends_while(block: impl Fn(&mut Terminal)) {
 }
 
 #[test]
-fn signals_end_it_where_nobody_reads_the_terminal() {
+fn signals_end_it_where_the_terminal_is_not_read() {
     ends_while(|terminal| terminal.read(false));
 }
 

@@ -115,7 +115,7 @@ fn an_idle_kernel_is_shut_by_its_server() {
 }
 
 #[test]
-fn the_command_has_the_server_shut_a_kernel_and_says_what_came_back() {
+fn the_command_has_the_server_shut_a_kernel_and_shows_what_was_freed() {
     let Some(server) = server(&[]) else {
         return;
     };
@@ -345,12 +345,12 @@ fn a_kernel_whose_server_has_died_since_is_signalled() {
     let (outcome, past) = stage.act(target);
     assert!(is_freed(&outcome), "{outcome:?}");
     let errors = asked(&past).unwrap();
-    assert!(errors[0].contains("has ended"), "{errors:?}");
+    assert!(errors[0].contains("has exited"), "{errors:?}");
     assert_eq!(sent(&past, kernel.pid), [Signal::Term, Signal::Cont]);
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_told_once() {
+fn a_server_that_does_not_answer_is_reported_once() {
     let place = Place::new();
     let Some(fake) = place.fake_server(&["deaf"]) else {
         return;
@@ -361,7 +361,7 @@ fn a_server_that_does_not_answer_is_told_once() {
         "{outcome:?}"
     );
     let requests = fs::read_to_string(place.path("requests")).unwrap();
-    let told: Vec<&str> = requests
+    let methods: Vec<&str> = requests
         .lines()
         .filter(|line| line.ends_with(" HTTP/1.1"))
         .filter_map(|line| line.split(' ').next())
@@ -374,9 +374,9 @@ fn a_server_that_does_not_answer_is_told_once() {
     // A busy machine may be too late with the question already, which the ledger then says.
     match failed {
         Some(failed) if !failed[0].error.contains("DELETE") => {
-            assert!(!told.contains(&"DELETE"), "{told:?} {failed:?}");
+            assert!(!methods.contains(&"DELETE"), "{methods:?} {failed:?}");
         }
-        _ => assert_eq!(told, ["GET", "DELETE"]),
+        _ => assert_eq!(methods, ["GET", "DELETE"]),
     }
     assert!(sent(&past, fake.kernel).is_empty(), "{past:?}");
 }
@@ -431,7 +431,7 @@ fn pid_of(file: &std::path::Path) -> Option<u32> {
 }
 
 #[test]
-fn a_kernel_of_papermill_is_a_batch_and_papermill_says_that_it_failed() {
+fn a_kernel_of_papermill_is_a_batch_and_papermill_reports_that_it_failed() {
     let Some(python) = support::python_with(&["papermill", "ipykernel"]) else {
         return;
     };

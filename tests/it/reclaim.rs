@@ -470,7 +470,7 @@ ctypes.CDLL(None).pthread_exit(None)";
 }
 
 #[test]
-fn one_that_is_started_again_is_told() {
+fn one_that_is_started_again_is_reported() {
     let Some(python) = python_with(&["signal"]) else {
         return;
     };
@@ -531,11 +531,11 @@ fn without_the_right_to_it_is_tried_once() {
         stage.guard.policy.all_users = true;
         // As a plan that was made with more rights, or by one who was told wrong of them.
         let target = stage.target();
-        let nobody = rustix::process::Uid::from_raw(NOBODY);
+        let other_user = rustix::process::Uid::from_raw(NOBODY);
         let everybody = std::fs::Permissions::from_mode(0o777);
         std::fs::set_permissions(stage.folder.path(), everybody).unwrap();
         // Of this thread only.
-        rustix::thread::set_thread_uid(nobody).unwrap();
+        rustix::thread::set_thread_uid(other_user).unwrap();
         stage.act(target)
     });
     let (outcome, past) = acted.join().unwrap();

@@ -50,7 +50,7 @@ fn findings(machine: &Machine) -> Vec<Value> {
 }
 
 #[test]
-fn a_job_that_was_given_a_gpu_and_runs_nothing_on_it_is_told() {
+fn a_job_that_was_given_a_gpu_and_runs_nothing_on_it_is_reported() {
     if !rustix::process::geteuid().is_root() {
         return support::skip("a step daemon, which is root's", "run as root");
     }
@@ -76,10 +76,10 @@ fn a_job_that_was_given_a_gpu_and_runs_nothing_on_it_is_told() {
             seen = machine.snapshot(0);
             reservation(&seen, job).is_some()
         });
-        let told = reservation(&seen, job).unwrap();
-        assert_eq!(told["variable"], "SLURM_JOB_GPUS", "{told}");
-        assert_eq!(told["devices"], serde_json::json!(["0"]), "{told}");
-        assert_eq!(told["user"], "root", "{told}");
+        let reserved = reservation(&seen, job).unwrap();
+        assert_eq!(reserved["variable"], "SLURM_JOB_GPUS", "{reserved}");
+        assert_eq!(reserved["devices"], serde_json::json!(["0"]), "{reserved}");
+        assert_eq!(reserved["user"], "root", "{reserved}");
         for stranger in [other, "90814"] {
             assert_eq!(reservation(&seen, stranger), None, "{stranger}");
         }

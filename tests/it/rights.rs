@@ -100,7 +100,7 @@ fn root_obeys_no_configuration_that_others_may_write() {
     mode(&open, 0o1777);
     assert_eq!(check(&open.join("link.toml")).code, 0, "a link of root's");
     let loose = write(&open.join("loose.toml"), "", 0o644);
-    refused(&check(&loose), &["everybody's files"]);
+    refused(&check(&loose), &["a shared directory"]);
 }
 
 #[test]
@@ -128,10 +128,7 @@ fn root_is_not_led_by_the_home_that_sudo_kept() {
     refused(&run(&["config", "check"]), &["is not obeyed"]);
     let paths = run(&["config", "path"]);
     assert_eq!(paths.code, 0, "{paths:?}");
-    assert!(
-        paths.stdout.contains("config.toml (not obeyed: "),
-        "{paths:?}"
-    );
+    assert!(paths.stdout.contains("config.toml (refused: "), "{paths:?}");
 }
 
 #[test]
@@ -186,10 +183,7 @@ fn root_runs_no_command_and_keeps_no_state_that_others_may_change() {
         chown(&state, Some(uid), None).unwrap();
         let mut command = support::command(&["reap", "--history"]);
         let output = finish(command.env("STATE_DIRECTORY", &state));
-        refused(
-            &output,
-            &["the directory of state", state.to_str().unwrap()],
-        );
+        refused(&output, &["the state directory", state.to_str().unwrap()]);
     }
     chown(&state, Some(0), None).unwrap();
     write(&state.join("reap.jsonl"), "", 0o666);
@@ -267,7 +261,7 @@ fn a_program_with_more_rights_than_its_caller_loads_nothing_for_it() {
 }
 
 #[test]
-fn nothing_hides_or_reorders_what_json_says() {
+fn nothing_hides_or_reorders_what_json_has() {
     let folder = folder();
     let recording = folder.path().join("a.jsonl");
     let demo = support::run(&["ps", "--json", "--demo"]);

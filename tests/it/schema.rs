@@ -272,11 +272,11 @@ fn described(root: &Value, whole: &Value, path: &str, fields: &mut BTreeSet<Stri
     }
     for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
         let path = format!("{path}.{name}");
-        let said = schema.to_string();
+        let described_names = schema.to_string();
         // What tells variants apart is described with each of them.
         let is_tag = schema.get("const").is_some() && whole["description"].is_string();
         assert!(
-            is_tag || said.contains("description") || said.contains("$ref"),
+            is_tag || described_names.contains("description") || described_names.contains("$ref"),
             "{path} is not described"
         );
         fields.insert(path.clone());
@@ -295,11 +295,11 @@ fn they_name_exactly_the_fields_that_are_written() {
         (schema::HISTORY, reap::history()),
     ] {
         let schema = schema(text);
-        let (mut is, mut said) = (BTreeSet::new(), BTreeSet::new());
+        let (mut is, mut described_names) = (BTreeSet::new(), BTreeSet::new());
         written(&document, "", &mut is);
-        described(&schema, &schema, "", &mut said);
-        let missing: Vec<_> = is.difference(&said).collect();
-        let invented: Vec<_> = said.difference(&is).collect();
+        described(&schema, &schema, "", &mut described_names);
+        let missing: Vec<_> = is.difference(&described_names).collect();
+        let invented: Vec<_> = described_names.difference(&is).collect();
         assert!(missing.is_empty(), "not in the schema: {missing:?}");
         assert!(invented.is_empty(), "never written: {invented:?}");
         for (name, definition) in schema["$defs"].as_object().unwrap() {

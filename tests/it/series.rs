@@ -115,7 +115,7 @@ fn leak_rule() -> RuleSet {
 fn play(samples: &[Sample], stretch: f64, leak: impl Fn(f64) -> f64) -> (Vec<String>, bool) {
     let mut engine = Engine::new(leak_rule());
     let mut found = Vec::new();
-    let mut standing = false;
+    let mut is_active = false;
     for (seconds, rows) in samples {
         let seconds = seconds * stretch;
         let more = leak(seconds / 60.0);
@@ -126,7 +126,7 @@ fn play(samples: &[Sample], stretch: f64, leak: impl Fn(f64) -> f64) -> (Vec<Str
         engine.observe(&snapshot(seconds, &rows));
         let now = engine.findings().first();
         if let Some(finding) = now
-            && !standing
+            && !is_active
         {
             let since = finding.since.seconds_since(START);
             found.push(format!(
@@ -134,9 +134,9 @@ fn play(samples: &[Sample], stretch: f64, leak: impl Fn(f64) -> f64) -> (Vec<Str
                 finding.message
             ));
         }
-        standing = now.is_some();
+        is_active = now.is_some();
     }
-    (found, standing)
+    (found, is_active)
 }
 
 #[test]

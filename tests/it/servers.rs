@@ -565,7 +565,7 @@ fn actors_of_ray_belong_to_ray() {
     assert_eq!(output.code, 1, "{output:?}");
     // Where pids are not the host's, that is said first.
     let words = ["ray.kill(ACTOR)", "pids here are not the host's"];
-    let is_said = words.iter().any(|words| output.stdout.contains(words));
-    assert!(is_said, "{output:?}");
+    let is_printed = words.iter().any(|words| output.stdout.contains(words));
+    assert!(is_printed, "{output:?}");
     assert!(is_alive(workers[0]));
 }

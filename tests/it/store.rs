@@ -78,8 +78,8 @@ fn check(machine: &Machine, more: &[&str]) -> Output {
 fn accused(output: &Output) -> Vec<u64> {
     let verdict = output.json();
     let findings = verdict["findings"].as_array().unwrap().iter();
-    let standing = findings.filter(|finding| finding["resolved_at"].is_null());
-    let mut pids: Vec<u64> = standing
+    let unresolved = findings.filter(|finding| finding["resolved_at"].is_null());
+    let mut pids: Vec<u64> = unresolved
         .map(|finding| finding["process"]["pid"].as_u64().unwrap())
         .collect();
     pids.sort_unstable();
@@ -184,9 +184,9 @@ fn every_snapshot_is_in_the_store_when_a_signal_ends_it() {
         kill_process(Pid::from_child(&recorder), signal).unwrap();
         let output = recorder.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0));
-        let told = String::from_utf8(output.stderr).unwrap();
+        let summary = String::from_utf8(output.stderr).unwrap();
         let end = format!(" to the store {}\n", folder.display());
-        let count = told.strip_prefix("gpumem: recorded ").unwrap();
+        let count = summary.strip_prefix("gpumem: recorded ").unwrap();
         let count = count.strip_suffix(&end).unwrap().split(' ').next().unwrap();
         written += count.parse::<usize>().unwrap();
         let stored = snapshots(&folder);
@@ -205,7 +205,7 @@ fn every_snapshot_is_in_the_store_when_a_signal_ends_it() {
 }
 
 #[test]
-fn a_recorder_that_is_killed_leaves_a_store_that_says_nothing_false() {
+fn a_recorder_that_is_killed_leaves_a_store_with_nothing_false() {
     // Many, so that a frame is full in no time.
     let children: Vec<Running> = (0..60).map(|_| Running::sleep()).collect();
     let pids: Vec<u32> = children.iter().map(Running::pid).collect();
@@ -344,12 +344,12 @@ fn a_history_that_is_not_of_this_machine_or_of_another_time_is_not_used() {
             "is to come",
         ),
     ];
-    for (change, said) in changes {
+    for (change, message) in changes {
         let kept = snapshots(&folder);
         rewrite(&folder, change);
         let output = check(&machine, &[]);
         assert_eq!((output.code, accused(&output)), (0, vec![]), "{output:?}");
-        assert!(output.stderr.contains(said), "{output:?}");
+        assert!(output.stderr.contains(message), "{output:?}");
         assert_eq!(output.json()["undecided"][0]["rule"], "idle");
         let quiet = machine.run(&[
             "check",
@@ -371,7 +371,7 @@ fn a_history_that_is_not_of_this_machine_or_of_another_time_is_not_used() {
 }
 
 #[test]
-fn damage_is_said_and_stepped_over() {
+fn damage_is_reported_and_skipped() {
     let child = Running::sleep();
     let machine = machine(&one_gpu(&[child.pid()]));
     let folder = machine.path("store");
@@ -428,7 +428,7 @@ fn what_cannot_be_a_store_is_wrong_usage() {
 }
 
 #[test]
-fn the_service_and_the_configuration_are_heard() {
+fn the_service_and_the_configuration_are_obeyed() {
     let machine = machine(&one_gpu(&[]));
     let recorder = |machine: &Machine| {
         let mut command = machine.command(&["record", "--store", "--duration", "600ms"]);

@@ -37,8 +37,8 @@ impl Service {
     /// As [`Service::start`], by a command that becomes gpumem.
     fn start_by(mut command: Command, scene: &Scene, toml: &str) -> Self {
         let machine = Machine::new(scene);
-        let told = machine.path("told");
-        machine.configure(&toml.replace("TOLD", told.to_str().unwrap()));
+        let notices = machine.path("told");
+        machine.configure(&toml.replace("TOLD", notices.to_str().unwrap()));
         let manager = UnixDatagram::bind(machine.path("notify")).unwrap();
         let patience = Some(Duration::from_secs(30));
         manager.set_read_timeout(patience).unwrap();
@@ -77,15 +77,18 @@ impl Service {
     }
 
     /// What the manager hears until something that begins so, which is the last of it.
-    fn hear(&self, begin: &str) -> Vec<String> {
-        let mut heard = Vec::new();
+    fn wait_for_message(&self, begin: &str) -> Vec<String> {
+        let mut messages = Vec::new();
         loop {
-            heard.push(self.next());
-            let last = heard.last().unwrap();
+            messages.push(self.next());
+            let last = messages.last().unwrap();
             if last.starts_with(begin) {
-                return heard;
+                return messages;
             }
-            assert!(heard.len() < 1000, "in vain waited for {begin}: {heard:?}");
+            assert!(
+                messages.len() < 1000,
+                "in vain waited for {begin}: {messages:?}"
+            );
         }
     }
 
@@ -97,12 +100,12 @@ impl Service {
     /// Ends it; what it complained of.
     fn end(mut self) -> String {
         self.signal(Signal::TERM);
-        self.hear("STOPPING=1");
+        self.wait_for_message("STOPPING=1");
         assert_eq!(self.child.wait().unwrap().code(), Some(0));
         self.complaints.take().unwrap().join().unwrap()
     }
 
-    fn told(&self) -> PathBuf {
+    fn notices(&self) -> PathBuf {
         self.machine.path("told")
     }
 }
@@ -133,50 +136,48 @@ fn state(pid: u32) -> char {
 }
 
 #[test]
-fn its_manager_hears_that_it_is_ready_alive_reloading_and_stopping() {
+fn its_manager_gets_ready_alive_reloading_and_stopping() {
     let service = Service::start(&one_gpu(&[]), TELLS);
-    let heard = service.hear("READY=1");
+    let messages = service.wait_for_message("READY=1");
     assert!(
-        heard.iter().all(|it| !it.starts_with("WATCHDOG")),
-        "{heard:?}"
+        messages.iter().all(|it| !it.starts_with("WATCHDOG")),
+        "{messages:?}"
     );
     assert!(
-        heard.contains(&"STATUS=1 GPU, 0 findings, 0 told of".to_owned()),
-        "{heard:?}"
+        messages.contains(&"STATUS=1 GPU, 0 findings, 0 notified".to_owned()),
+        "{messages:?}"
     );
-    service.hear("WATCHDOG=1");
-    service.hear("WATCHDOG=1");
+    service.wait_for_message("WATCHDOG=1");
+    service.wait_for_message("WATCHDOG=1");
     service.signal(Signal::HUP);
-    service.hear("RELOADING=1\nMONOTONIC_USEC=");
-    service.hear("READY=1");
+    service.wait_for_message("RELOADING=1\nMONOTONIC_USEC=");
+    service.wait_for_message("READY=1");
     service.machine.configure("[reap]\nwarm = \"1m\"\n");
     service.signal(Signal::HUP);
-    service.hear("RELOADING=1");
-    service.hear("READY=1");
-    service.hear("WATCHDOG=1");
+    service.wait_for_message("RELOADING=1");
+    service.wait_for_message("READY=1");
+    service.wait_for_message("WATCHDOG=1");
     let complaints = service.end();
     assert_eq!(
-        complaints
-            .matches("the configuration was read again")
-            .count(),
+        complaints.matches("the configuration was reloaded").count(),
         1
     );
     let broken = "config.toml:2: reap.warm: is not known; did you mean \"warn\"?; allowed: warn, \
-                  grace, settle, most, within, notify, warn_terminal, never; what was in force stays so";
+                  grace, settle, most, within, notify, warn_terminal, never; the previous configuration stays in force";
     assert!(complaints.contains(broken), "{complaints}");
 }
 
 #[test]
-fn a_notify_command_is_told_the_finding_and_nothing_is_sent() {
+fn a_notify_command_gets_the_finding_and_nothing_is_sent() {
     let child = stopped();
     let service = Service::start(&one_gpu(&[child.pid()]), TELLS);
-    wait_until("the command is told", || service.told().exists());
+    wait_until("the command is told", || service.notices().exists());
     // It would have been ended by now.
-    service.hear("STATUS=1 GPU, 1 finding, 1 told of");
+    service.wait_for_message("STATUS=1 GPU, 1 finding, 1 notified");
     for _ in 0..6 {
-        service.hear("WATCHDOG=1");
+        service.wait_for_message("WATCHDOG=1");
     }
-    let text = fs::read_to_string(service.told()).unwrap();
+    let text = fs::read_to_string(service.notices()).unwrap();
     let notice: Value = serde_json::from_str(&text).expect("one notice, once");
     assert_eq!(notice["schema"], "gpumem.notice/1");
     assert_eq!(
@@ -201,15 +202,15 @@ fn host_pids() -> bool {
 
 /// By a rule nobody is ended whose pid may be of another namespace, as all are in a container.
 #[test]
-fn a_rule_that_says_so_ends_a_stopped_process_on_the_host_and_nothing_in_a_container() {
+fn a_rule_that_reaps_kills_a_stopped_process_on_the_host_and_nothing_in_a_container() {
     let mut child = stopped();
     let reaps = format!("{TELLS}action = \"reap\"\n");
     let service = Service::start(&one_gpu(&[child.pid()]), &reaps);
     if host_pids() {
         wait_until("it is ended", || child.0.try_wait().unwrap().is_some());
-        service.hear("WATCHDOG=1");
-        let told = fs::read_to_string(service.told()).unwrap();
-        assert_eq!(told.matches("\"notice\":").count(), 2, "{told}");
+        service.wait_for_message("WATCHDOG=1");
+        let notices = fs::read_to_string(service.notices()).unwrap();
+        assert_eq!(notices.matches("\"notice\":").count(), 2, "{notices}");
         let complaints = service.end();
         assert!(
             complaints.contains("SIGTERM and SIGCONT to"),
@@ -218,11 +219,11 @@ fn a_rule_that_says_so_ends_a_stopped_process_on_the_host_and_nothing_in_a_conta
         return;
     }
     for _ in 0..8 {
-        service.hear("WATCHDOG=1");
+        service.wait_for_message("WATCHDOG=1");
     }
     assert_eq!(state(child.pid()), 'T');
     assert!(
-        !service.told().exists(),
+        !service.notices().exists(),
         "nobody is warned of what will not be"
     );
     let complaints = service.end();
@@ -231,18 +232,18 @@ fn a_rule_that_says_so_ends_a_stopped_process_on_the_host_and_nothing_in_a_conta
 }
 
 #[test]
-fn a_command_that_fails_has_told_nobody() {
+fn a_command_that_fails_has_notified_no_owner() {
     let child = stopped();
     let toml = TELLS.replace("cat >> $0", "cat >> $0; exit 7");
     let service = Service::start(&one_gpu(&[child.pid()]), &toml);
-    wait_until("the command is told", || service.told().exists());
+    wait_until("the command is told", || service.notices().exists());
     // Some of what the manager is told was sent before.
     for _ in 0..6 {
-        service.hear("WATCHDOG=1");
+        service.wait_for_message("WATCHDOG=1");
     }
     assert!(!service.machine.path("state/reap-warnings.json").exists());
     let complaints = service.end();
-    let why = "not told: the notify command /bin/sh failed (exit status: 7)";
+    let why = "not notified: the notify command /bin/sh failed (exit status: 7)";
     assert_eq!(complaints.matches(why).count(), 1, "{complaints}");
 }
 
@@ -312,20 +313,28 @@ fn who_has_no_terminal_is_not_warned_and_keeps_his_process() {
     let mut child = stopped();
     let scene = one_gpu(&[child.pid()]);
     let service = Service::start_by(terminals.gpumem(), &scene, &only_terminals());
-    service.hear("STATUS=1 GPU, 1 finding, 0 told of");
+    service.wait_for_message("STATUS=1 GPU, 1 finding, 0 notified");
     // A second for each of rule, warning and grace: it would be gone by now.
     for _ in 0..10 {
-        service.hear("WATCHDOG=1");
+        service.wait_for_message("WATCHDOG=1");
     }
     assert!(child.0.try_wait().unwrap().is_none(), "nobody was told");
     assert_eq!(state(child.pid()), 'T', "nothing was sent");
     assert!(!service.machine.path("state/reap.jsonl").exists());
     assert!(!service.machine.path("state/reap-warnings.json").exists());
     let log = service.end();
-    let why = "took it, and [reap] has no notify command";
+    let why = "accepted it, and [reap] has no notify command";
     if host_pids() {
-        assert_eq!(log.matches("not told: no terminal of").count(), 1, "{log}");
-        assert_eq!(log.matches("skipped: nobody could be warned").count(), 1);
+        assert_eq!(
+            log.matches("not notified: no terminal of").count(),
+            1,
+            "{log}"
+        );
+        assert_eq!(
+            log.matches("skipped: its owner could not be warned")
+                .count(),
+            1
+        );
         assert_eq!(log.matches(why).count(), 2, "{log}");
     }
 }
@@ -347,23 +356,23 @@ fn who_has_a_terminal_is_warned_on_it_twice_before_the_act() {
     let mut shown = [0; 4096];
     let length = terminal.read(&mut shown).unwrap();
     let shown = String::from_utf8_lossy(&shown[..length]);
-    assert_eq!(shown.matches("unless it is used before.").count(), 2);
+    assert_eq!(shown.matches("unless it is used before then.").count(), 2);
     let log = service.end();
     assert!(log.contains(" on 1 terminal\n"), "{log}");
 }
 
 #[test]
-fn a_command_that_hangs_has_told_nobody_and_nothing_is_killed() {
+fn a_command_that_hangs_has_notified_no_owner_and_nothing_is_killed() {
     let mut child = stopped();
     // What it was told is there; it does not say that it has told it.
     let toml =
         TELLS.replace("cat >> $0", "cat >> $0; exec sleep 30 2>/dev/null") + "action = \"reap\"\n";
     let service = Service::start(&one_gpu(&[child.pid()]), &toml);
     if host_pids() {
-        wait_until("the command is told", || service.told().exists());
+        wait_until("the command is told", || service.notices().exists());
     }
     for _ in 0..8 {
-        service.hear("WATCHDOG=1");
+        service.wait_for_message("WATCHDOG=1");
     }
     assert!(child.0.try_wait().unwrap().is_none());
     assert_eq!(state(child.pid()), 'T', "nothing was sent");
@@ -375,18 +384,18 @@ fn a_command_that_hangs_has_told_nobody_and_nothing_is_killed() {
 fn a_driver_that_is_not_there_is_waited_for() {
     let scene = one_gpu(&[]);
     let service = Service::start(&scene.clone().init_error(9), TELLS);
-    let heard = service.hear("STATUS=");
-    assert!(!heard.contains(&"READY=1".to_owned()), "{heard:?}");
+    let messages = service.wait_for_message("STATUS=");
+    assert!(!messages.contains(&"READY=1".to_owned()), "{messages:?}");
     service.machine.play(&scene);
-    service.hear("READY=1");
+    service.wait_for_message("READY=1");
     let complaints = service.end();
-    assert_eq!(complaints.matches("trying on").count(), 1, "{complaints}");
+    assert_eq!(complaints.matches("retrying").count(), 1, "{complaints}");
 }
 
 #[test]
 fn it_ends_at_once_where_there_is_no_driver() {
     let service = Service::start(&one_gpu(&[]).init_error(9), TELLS);
-    service.hear("STATUS=");
+    service.wait_for_message("STATUS=");
     service.end();
 }
 
@@ -395,19 +404,19 @@ fn a_driver_that_goes_away_and_comes_back_is_survived() {
     let child = stopped();
     let scene = one_gpu(&[child.pid()]);
     let service = Service::start(&scene, TELLS);
-    service.hear("READY=1");
+    service.wait_for_message("READY=1");
     let away = scene.clone().init_error(18).fault(Fault::error("*", 18));
     service.machine.play(&away);
-    service.hear("STATUS=cannot read every GPU");
+    service.wait_for_message("STATUS=cannot read every GPU");
     // It goes on looking.
-    service.hear("WATCHDOG=1");
-    service.hear("WATCHDOG=1");
+    service.wait_for_message("WATCHDOG=1");
+    service.wait_for_message("WATCHDOG=1");
     service.machine.play(&scene);
-    service.hear("STATUS=1 GPU");
-    wait_until("the command is told", || service.told().exists());
+    service.wait_for_message("STATUS=1 GPU");
+    wait_until("the command is told", || service.notices().exists());
     let complaints = service.end();
     assert!(
-        complaints.contains("nothing is done where nothing is seen"),
+        complaints.contains("nothing is killed without a sample"),
         "{complaints}"
     );
     assert!(complaints.contains("every GPU can be read"), "{complaints}");
@@ -427,7 +436,7 @@ fn what_cannot_be_meant_together_is_refused() {
 }
 
 #[test]
-fn what_the_configuration_says_is_never_touched_a_plan_leaves_alone_too() {
+fn what_the_configuration_never_kills_a_plan_skips_too() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.toml");
     let planned = |toml: &str| {

@@ -96,9 +96,9 @@ fn a_plan_is_the_one_that_reap_prints() {
                 vec!["--pid".to_owned(), pid],
             ));
         }
-        for (keys, whom) in plans {
+        for (keys, selection) in plans {
             let mut arguments = vec!["reap", "--dry-run", "--replay", recording];
-            arguments.extend(whom.iter().map(String::as_str));
+            arguments.extend(selection.iter().map(String::as_str));
             let printed = run(&arguments);
             let screen = shown(recording, "80x200", &keys);
             assert!(
@@ -376,11 +376,11 @@ fn a_bug_in_any_thread_ends_it_on_a_restored_terminal() {
             options,
             &mut Remembered::default(),
         );
-        let is_told = match outcome {
+        let is_expected = match outcome {
             Err(gpumem::api::watch::Error::Panicked { thread }) => which == thread,
             _ => false,
         };
-        std::process::exit(if is_told { 7 } else { 8 });
+        std::process::exit(if is_expected { 7 } else { 8 });
     }
     if support::find("setsid", "util-linux").is_none() {
         return;

@@ -44,7 +44,7 @@ fn quit(terminal: &mut Terminal) {
 }
 
 #[test]
-fn a_yes_ends_it_and_the_screen_says_what_came_back() {
+fn a_yes_kills_it_and_the_screen_shows_what_was_freed() {
     let Some(stage) = Stage::new() else {
         return;
     };
@@ -155,7 +155,7 @@ fn another_signal_is_chosen_from_the_list_and_planned() {
 }
 
 #[test]
-fn who_leaves_in_the_middle_is_told_what_was_sent() {
+fn quitting_in_the_middle_shows_what_was_sent() {
     let Some(stage) = Stage::new() else {
         return;
     };
@@ -167,14 +167,14 @@ fn who_leaves_in_the_middle_is_told_what_was_sent() {
     terminal.wait_for("grace", |text| text.contains("waiting for it, "));
     quit(&mut terminal);
     let pid = holder.pid;
-    let said = format!("left at {pid}: nothing more is sent; it was sent: SIGTERM to {pid}");
-    terminal.wait_for("word of it", |text| text.contains(&said));
+    let summary = format!("left at {pid}: nothing more is sent; it was sent: SIGTERM to {pid}");
+    terminal.wait_for("word of it", |text| text.contains(&summary));
     assert!(holder.is_alive());
     assert_eq!(stage.events(), ["begun", "intended", "done"]);
 }
 
 #[test]
-fn who_stops_in_the_middle_stays_and_is_told_what_was_sent() {
+fn stopping_in_the_middle_stays_and_shows_what_was_sent() {
     let Some(stage) = Stage::new() else {
         return;
     };
@@ -334,7 +334,7 @@ fn beside_another_reaper_nothing_is_sent() {
     };
     terminal.press("y");
     terminal.wait_for("refusal", |text| {
-        text.contains("nothing was sent: another reaper is at work")
+        text.contains("nothing was sent: another reaper is running")
     });
     quit(&mut terminal);
     assert!(holder.is_alive() && stage.lines().is_empty());

@@ -182,7 +182,7 @@ fn what_others_share_is_never_to_be_stopped() {
 }
 
 #[test]
-fn what_only_the_process_says_is_not_typed_unseen() {
+fn what_only_the_process_claims_is_not_put_into_commands() {
     let within = |cgroup: &str| Process {
         cgroup: Some(cgroup.into()),
         ..in_job("77", Some("0"))
@@ -201,14 +201,14 @@ fn what_only_the_process_says_is_not_typed_unseen() {
     assert!(only(&within(newer)).contains(doubt));
     assert_eq!(owner(&within(newer)).unwrap().command, None);
 
-    let says = |variables: &[(&str, &str)]| Process {
+    let with_environment = |variables: &[(&str, &str)]| Process {
         environment: environment(variables),
         ..in_pod(Some("train-0"), Some("1234-ab"))
     };
     let other = [("POD_NAME", "train-0"), ("POD_NAMESPACE", "team-b")];
-    assert!(only(&says(&other)).contains("kubectl delete pod -n team-a train-0"));
+    assert!(only(&with_environment(&other)).contains("kubectl delete pod -n team-a train-0"));
     let same = [("POD_NAME", "train-0"), ("POD_NAMESPACE", "team-a")];
-    let line = only(&says(&same));
+    let line = only(&with_environment(&same));
     assert!(
         line.contains("grep 1234-ab") && !line.contains("delete pod"),
         "{line}"
@@ -410,7 +410,7 @@ fn what_is_stopped_is_let_go_on_first() {
         ..in_job("77", None)
     };
     let lines = place_lines(&stopped);
-    assert_eq!(lines[0], "it is stopped, let it go on: `kill -CONT 4242`");
+    assert_eq!(lines[0], "it is stopped, continue it: `kill -CONT 4242`");
     assert!(lines[1].contains("scancel 77"));
 }
 
@@ -455,11 +455,11 @@ fn a_name_reaches_a_shell_as_one_word_or_not_at_all() {
     // A shell agrees.
     for name in ["a b", "$(echo no)", "it's `x` \"y\"", "a\\b", "!!", "*"] {
         let word = quote(name).unwrap();
-        let said = std::process::Command::new("sh")
+        let echoed = std::process::Command::new("sh")
             .args(["-c", &format!("printf %s {word}")])
             .output()
             .unwrap();
-        assert_eq!(String::from_utf8(said.stdout).unwrap(), name);
+        assert_eq!(String::from_utf8(echoed.stdout).unwrap(), name);
     }
 }
 

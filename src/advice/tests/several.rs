@@ -8,14 +8,20 @@ fn what_cannot_give_back_is_not_hidden_by_what_can() {
         libraries: Some(libraries.iter().map(|name| Arc::from(*name)).collect()),
         ..process(Some(framework))
     };
-    let said = steps(&loaded("pytorch", &["tensorflow", "nccl"]));
-    assert!(said[0].contains("torch.cuda.empty_cache()"), "{said:?}");
-    assert!(said[1].contains("TensorFlow 2 is loaded too"), "{said:?}");
+    let advised = steps(&loaded("pytorch", &["tensorflow", "nccl"]));
+    assert!(
+        advised[0].contains("torch.cuda.empty_cache()"),
+        "{advised:?}"
+    );
+    assert!(
+        advised[1].contains("TensorFlow 2 is loaded too"),
+        "{advised:?}"
+    );
     for libraries in [&["cupy"][..], &["nccl", "ray"], &[]] {
-        let said = steps(&loaded("pytorch", libraries));
+        let advised = steps(&loaded("pytorch", libraries));
         assert!(
-            !said.iter().any(|line| line.contains("loaded too")),
-            "{said:?}"
+            !advised.iter().any(|line| line.contains("loaded too")),
+            "{advised:?}"
         );
     }
 }

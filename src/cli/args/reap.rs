@@ -9,44 +9,52 @@ use crate::units::{Bytes, Span};
 
 /// Free GPU memory that is not needed: show a plan, kill what it names, verify that memory came back
 ///
-/// Prints a plan: which processes it would kill, why, by which steps, what should come back, and what it
-/// skips and why. Signals go to these processes, and to children that they start meanwhile and that hold
-/// a GPU; never to what only shares a session, a process group or a job with them. It changes nothing without --yes, which carries out that very plan; on a terminal it
-/// asks, and a no ends with 1. What is named and refused, or is for others to end, ends with 1 in a dry
-/// run as in a real one. Before each signal it checks again who the process is, what protects it, and
-/// whether the rule still holds; activity cancels. It counts as done when NVML shows the memory
-/// back and nothing has taken it again within 5 seconds.
+/// Prints a plan: which processes it would kill, why, by which steps, how much memory should be
+/// freed, and
+/// what it skips and why. Signals go to these processes, and to children that they start meanwhile
+/// and that
+/// hold a GPU; never to what only shares a session, a process group or a job with them. Without
+/// --yes it
+/// changes nothing; on a terminal it asks, and exits with 1 if the answer is no. --yes carries out
+/// exactly
+/// that plan. If a named target is refused, or is not gpumem's to kill, it exits with 1, in a dry
+/// run too.
+/// Before each signal it checks again the process's identity, what protects it, and whether the
+/// rule still
+/// holds; a process that became active is skipped. A target is done when NVML shows its memory as
+/// free and nothing has taken it again within 5 seconds.
 ///
 /// By default it targets your own processes that a rule reports as idle, orphan or stopped; hung, leak,
-/// placeholder and server-idle only with --kind. With --pid, --notebook or --kernel it targets what you name, whatever the
-/// rules say. Never terminated: system and shared services (init, sshd, display
-/// servers, schedulers, container runtimes, the driver's daemons and so on), whoever started gpumem, what
-/// the owner keeps (GPUMEM_KEEP=2026-12-01 in its environment) or the configuration (`[[keep]]`).
+/// placeholder and server-idle only with --kind. With --pid, --notebook or --kernel it targets what you
+/// name, with or without a finding. Never terminated: system and shared services (init, sshd, display
+/// servers, schedulers, container runtimes, the driver's daemons and so on), the processes that started
+/// gpumem, and what the owner (GPUMEM_KEEP=2026-12-01 in its environment) or the configuration
+/// (`[[keep]]`) keeps.
 ///
-/// Targets are killed one at a time, most memory first; only --watch pauses after
-/// each and keeps a limit (`[reap]` in the configuration). Every act is in the audit log before it is done:
-/// /var/lib/gpumem/reap.jsonl for root, ~/.local/state/gpumem/reap.jsonl for anybody else; --history shows
-/// it.
+/// Targets are killed one at a time, most memory first; only --watch pauses after each and keeps a
+/// limit (`[reap]` in the configuration). Every act is in the audit log before it is done:
+/// /var/lib/gpumem/reap.jsonl for root, ~/.local/state/gpumem/reap.jsonl for other users; --history
+/// shows it.
 #[derive(Args, Debug, Default)]
 #[command(after_help = EXIT_CODES)]
 pub struct ReapArgs {
-    /// These processes, whatever the rules say
+    /// Target these processes, with or without a finding
     #[arg(long, value_name = "PID", value_delimiter = ',')]
     pub pid: Vec<u32>,
 
-    /// The kernels of these notebooks, by path or the end of it, whatever the rules say
+    /// Target the kernels of these notebooks, by path or the end of it, with or without a finding
     #[arg(long, value_name = "PATH")]
     pub notebook: Vec<String>,
 
-    /// These notebook kernels, by id, whatever the rules say
+    /// Target these notebook kernels, by id, with or without a finding
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub kernel: Vec<String>,
 
-    /// Only what holds memory on these GPUs, by index or UUID (or its beginning)
+    /// Only processes that hold memory on these GPUs, by index or UUID (or its beginning)
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     pub gpu: Vec<String>,
 
-    /// Only processes of these users, by name or uid; those of others take --all-users
+    /// Only processes of these users, by name or uid; other users' need --all-users
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub user: Vec<String>,
 
@@ -54,12 +62,12 @@ pub struct ReapArgs {
     #[command(flatten)]
     pub terms: Where,
 
-    /// Only what is found of these kinds, also by rules that are switched off [default: orphan,
+    /// Only findings of these kinds, also of rules that are switched off [default: orphan,
     /// stopped, idle]
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub kind: Vec<Kind>,
 
-    /// Only what these rules found, also where they are switched off
+    /// Only findings of these rules, also where they are switched off
     #[arg(long, value_name = "RULE", value_delimiter = ',')]
     pub rule: Vec<String>,
 
@@ -84,12 +92,12 @@ pub struct ReapArgs {
     #[arg(long, value_name = "SIGNAL")]
     pub signal: Option<Signal>,
 
-    /// How long each signal may take before the next one, instead of what is usual: 10s, 35s for the
+    /// How long each signal may take before the next one, instead of the default: 10s, 35s for the
     /// launcher of a distributed run
     #[arg(long, value_name = "DURATION")]
     pub grace: Option<Span>,
 
-    /// Signal also what a scheduler, a service manager or a container runtime owns, instead of saying
+    /// Signal also what a scheduler, a service manager or a container runtime owns, instead of printing
     /// what to type
     #[arg(long)]
     pub direct: bool,
@@ -106,7 +114,7 @@ pub struct ReapArgs {
     #[arg(long)]
     pub servers: bool,
 
-    /// Print the plan, and what came of it, as one JSON document (gpumem.reap/1); does not ask
+    /// Print the plan and its outcome as one JSON document (gpumem.reap/1); does not ask
     #[arg(long)]
     pub json: bool,
 
@@ -129,7 +137,7 @@ pub struct ReapArgs {
     pub watch: bool,
 
     /// How long to sample this machine before the plan [default: 30s, or 2s where the stored history
-    /// reaches far enough back for every rule, or where processes are named]
+    /// reaches far enough back for every rule, or if processes are named]
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub window: Option<Span>,
 
@@ -144,8 +152,8 @@ pub struct ReapArgs {
 
 /// Kill processes of yours that hold GPU memory, and verify that the memory came back
 ///
-/// The short form of `gpumem reap --pid`: it shows what it would do and asks, unless --yes is given. It
-/// ends with 1 where something that is named is not killed, also because the answer is no.
+/// The short form of `gpumem reap --pid`: it shows the plan and asks, unless --yes is given. It
+/// exits with 1 if a named process is not killed, also because the answer is no.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Kill {
@@ -165,11 +173,11 @@ pub struct Kill {
     #[arg(long, value_name = "SIGNAL")]
     pub signal: Option<Signal>,
 
-    /// How long each signal may take before the next one, instead of what is usual
+    /// How long each signal may take before the next one, instead of the default
     #[arg(long, value_name = "DURATION")]
     pub grace: Option<Span>,
 
-    /// Signal also what a scheduler, a service manager or a container runtime owns, instead of saying
+    /// Signal also what a scheduler, a service manager or a container runtime owns, instead of printing
     /// what to type
     #[arg(long)]
     pub direct: bool,

@@ -13,24 +13,22 @@ pub use picture::{Once, ThemeChoice};
 
 /// Watch GPUs, processes and findings live on the terminal, and free memory there
 ///
-/// From top to bottom: the machine, and how old what is shown is; the GPUs; the processes; what the
-/// rules found, or what is known of the selected process. Where `gpumem record --store` runs, idle
-/// times and findings are there from the start. With --replay or --demo a recording plays, and nothing
-/// in it can be signalled.
+/// From top to bottom: the machine and the sample's age; the GPUs; the processes; the findings, or the
+/// details of the selected process. If `gpumem record --store` is running, idle times and findings are
+/// there from the start. With --replay or --demo a recording plays, and nothing in it can be signalled.
 ///
-/// With --once it prints one picture and ends; that needs no terminal. It is of this machine's second
-/// sample, of the recording's end, or of the demo's 25th minute.
+/// With --once it prints one picture and exits; that needs no terminal. The picture shows this
+/// machine's second sample, the recording's end, or the demo's 25th minute.
 ///
 /// Keys: ? shows them all, q quits. j, k and the arrows select, Enter explains what is selected, / filters as
 /// in `user:ann gpu:0 idle>10m mem>4GiB`, p pauses, `[` and `]` step back and forth. The manual page (gpumem
 /// man watch) has all keys and the filter's terms.
 ///
 /// Freeing memory: Space marks a process; x shows the plan that `gpumem reap` would make for the
-/// marked, or the selected, X that for all findings. In a plan Tab goes on to the families and the
-/// findings, s chooses another signal, y says yes, and u takes that back until the first signal is
-/// sent.
+/// marked, or the selected, X that for all findings. In a plan Tab switches to families and to all
+/// findings, s chooses another signal, y confirms, and u cancels until the first signal is sent.
 ///
-/// A signal that ends it gives the terminal back first; then it ends as by that signal.
+/// On a signal that terminates it, it restores the terminal first and then dies of that signal.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct WatchArgs {
@@ -54,7 +52,7 @@ pub struct WatchArgs {
     #[arg(long, value_name = "THEME")]
     pub theme: Option<ThemeChoice>,
 
-    /// Print one picture to standard output, and end
+    /// Print one picture to standard output, and exit
     #[arg(
         long,
         value_name = "FORMAT",
@@ -77,7 +75,7 @@ pub struct WatchArgs {
     )]
     pub keys: Option<Keys>,
 
-    /// Leave the mouse to the terminal, which selects text with it
+    /// Leave the mouse to the terminal, so that it selects text
     #[arg(long)]
     pub no_mouse: bool,
 

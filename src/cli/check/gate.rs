@@ -307,7 +307,7 @@ impl Gate {
             if self.known.is_empty() {
                 errors.push(error(
                     "nvmlDeviceGetCount_v2",
-                    "the driver reports no GPU: there is nothing to judge",
+                    "the driver reports no GPU: there is nothing to check",
                 ));
             }
         }
@@ -353,7 +353,7 @@ fn forgotten(resets: Resets) -> Vec<ReadError> {
     .map(|(times, why)| format!("{why} ({times}×); the history before it was dropped"))
     .chain((resets.strays > 0).then(|| {
         let strays = resets.strays;
-        format!("snapshots that came after a later one were passed over ({strays}×)")
+        format!("snapshots older than the one before them were skipped ({strays}×)")
     }))
     .map(|error| ReadError {
         gpu: None,

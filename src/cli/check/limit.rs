@@ -49,7 +49,7 @@ pub(super) fn judge(
 
 fn used(gpu: &Gpu) -> Result<Memory, &'static str> {
     if gpu.stale_seconds.is_some() {
-        return Err("the driver does not answer for it, and what it said last is old");
+        return Err("the driver does not answer for it, and its last values are old");
     }
     gpu.memory.ok_or("its memory could not be read")
 }
@@ -62,7 +62,7 @@ fn unattributed(gpu: &Gpu, namespace: Option<PidNamespace>) -> Result<u64, &'sta
         );
     }
     if gpu.mig_mode == Some(true) {
-        return Err("under MIG it is not known what the processes hold of the whole GPU");
+        return Err("under MIG the driver does not report what processes hold of the whole GPU");
     }
     if gpu.processes.is_none() {
         return Err("its list of processes could not be read");

@@ -1,6 +1,6 @@
 //! Library, driver, kernel module, device files: whether they are there, fit together, and answer.
 //!
-//! The cures differ by where gpumem runs ([`Environment`]): in a container nothing is installed, on WSL the
+//! The cures differ by where gpumem runs ([`RuntimeEnvironment`]): in a container nothing is installed, on WSL the
 //! driver is Windows'.
 
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::units::Span;
 
 /// Where gpumem runs, as far as the cures differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Environment {
+pub(super) enum RuntimeEnvironment {
     /// On the machine itself.
     Machine,
     /// In a container, of a runtime that may be known.
@@ -24,7 +24,7 @@ pub(super) enum Environment {
     Wsl,
 }
 
-impl Environment {
+impl RuntimeEnvironment {
     pub(super) fn of(platform: Platform, namespace: Option<PidNamespace>) -> Self {
         if platform.container.is_some() || namespace == Some(PidNamespace::Container) {
             Self::Container(platform.container)
@@ -51,7 +51,7 @@ pub(super) struct DriverFacts<'a> {
     pub(super) devices: Option<Vec<DeviceFile>>,
     /// The GPUs that NVML lists.
     pub(super) gpus: Vec<&'a Gpu>,
-    pub(super) place: Environment,
+    pub(super) place: RuntimeEnvironment,
 }
 
 impl DriverFacts<'_> {
@@ -77,7 +77,7 @@ impl DriverFacts<'_> {
                 match self.place {
                     // Images that were built or committed while GPUs were passed in keep empty files
                     // in place of the libraries (NVIDIA/libnvidia-container#140).
-                    Environment::Container(_) => self.pass_gpus_in(check.means(
+                    RuntimeEnvironment::Container(_) => self.pass_gpus_in(check.means(
                         "an image often has an empty or foreign file in place of the host's library",
                     )),
                     _ => check
@@ -106,16 +106,16 @@ impl DriverFacts<'_> {
             );
         }
         match self.place {
-            Environment::Wsl => check
+            RuntimeEnvironment::Wsl => check
                 .means("under WSL the library comes with NVIDIA's driver for Windows")
                 .next("install or update the driver in Windows, none in Linux; then `wsl --update` there")
                 .next("ls -l /usr/lib/wsl/lib/libnvidia-ml.so.1"),
-            Environment::Container(_) if self.has_control_file() => check
+            RuntimeEnvironment::Container(_) if self.has_control_file() => check
                 .means("the container has the GPUs, and not the library: the capability `utility` is left out")
                 .next("docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...")
                 .next("where the file is there and not found: run `ldconfig` as root"),
-            Environment::Container(_) => self.pass_gpus_in(check),
-            Environment::Machine => match (&self.module, self.bus.as_deref()) {
+            RuntimeEnvironment::Container(_) => self.pass_gpus_in(check),
+            RuntimeEnvironment::Machine => match (&self.module, self.bus.as_deref()) {
                 (KernelModule::Loaded { version }, _) => {
                     let version = version.as_deref().unwrap_or("of the kernel module");
                     let major = version.split('.').next().unwrap_or_default();
@@ -180,7 +180,7 @@ impl DriverFacts<'_> {
                 let check = broken("no permission (NVML_ERROR_NO_PERMISSION)".to_owned())
                     .next("ls -l /dev/nvidia*");
                 match self.place {
-                    Environment::Container(_) => self.pass_gpus_in(check),
+                    RuntimeEnvironment::Container(_) => self.pass_gpus_in(check),
                     _ => check.next("in a Slurm job, ask for a GPU: --gres=gpu:1"),
                 }
             }
@@ -196,7 +196,7 @@ impl DriverFacts<'_> {
                 let check = match self.place {
                     // A reload of the host's systemd takes back device rules that a runtime has set
                     // (NVIDIA's container toolkit, troubleshooting).
-                    Environment::Container(_) => check.next(
+                    RuntimeEnvironment::Container(_) => check.next(
                         "restart the container: a reload of the host's systemd may have taken its devices away",
                     ),
                     _ => check,
@@ -213,15 +213,15 @@ impl DriverFacts<'_> {
     fn advise_on_absent_driver(&self, check: DoctorCheck) -> DoctorCheck {
         let is_loaded = matches!(self.module, KernelModule::Loaded { .. });
         match self.place {
-            Environment::Wsl => check.next(
+            RuntimeEnvironment::Wsl => check.next(
                 "in Windows: `wsl --update`, then `wsl --shutdown`, and update NVIDIA's driver",
             ),
-            Environment::Container(_) if is_loaded => self.pass_gpus_in(check),
-            Environment::Container(_) => check.next("on the host, as root: modprobe nvidia"),
-            Environment::Machine if is_loaded => check
+            RuntimeEnvironment::Container(_) if is_loaded => self.pass_gpus_in(check),
+            RuntimeEnvironment::Container(_) => check.next("on the host, as root: modprobe nvidia"),
+            RuntimeEnvironment::Machine if is_loaded => check
                 .means("the module is loaded; its device files may be missing")
                 .next(MAKE_DEVICE_FILES),
-            Environment::Machine => load_module(check, self.bus.as_deref()),
+            RuntimeEnvironment::Machine => load_module(check, self.bus.as_deref()),
         }
     }
 
@@ -236,7 +236,7 @@ impl DriverFacts<'_> {
                     DoctorCheck::new(
                         topic,
                         CheckStatus::Limited,
-                        format!("{module} is loaded, NVML speaks of {library}"),
+                        format!("{module} is loaded, NVML reports {library}"),
                     ),
                     self.place,
                 ),
@@ -246,7 +246,7 @@ impl DriverFacts<'_> {
                 let version = version.as_deref().unwrap_or("of unknown version");
                 DoctorCheck::new(topic, CheckStatus::Ok, format!("loaded, {version}"))
             }
-            (KernelModule::Absent, _) if self.place == Environment::Wsl => {
+            (KernelModule::Absent, _) if self.place == RuntimeEnvironment::Wsl => {
                 DoctorCheck::new(topic, CheckStatus::NotApplicable, "the driver is Windows'")
             }
             (KernelModule::Absent, Ok(_)) => DoctorCheck::new(
@@ -254,7 +254,7 @@ impl DriverFacts<'_> {
                 CheckStatus::Unknown,
                 "no version file, though NVML answers",
             )
-            .means("whether library and module fit cannot be compared; NVML would say so"),
+            .means("library and module versions cannot be compared; NVML would report a mismatch"),
             (KernelModule::Absent, Err(error)) => {
                 let check = DoctorCheck::new(topic, CheckStatus::Broken, "nvidia is not loaded");
                 match (error, self.place) {
@@ -262,7 +262,7 @@ impl DriverFacts<'_> {
                     (NvmlFailure::DriverNotLoaded, _) => check,
                     // First the driver has to be installed, or the GPUs passed in.
                     (NvmlFailure::LibraryNotFound { .. }, _) => check,
-                    (_, Environment::Machine) => load_module(check, self.bus.as_deref()),
+                    (_, RuntimeEnvironment::Machine) => load_module(check, self.bus.as_deref()),
                     _ => check,
                 }
             }
@@ -322,7 +322,7 @@ impl DriverFacts<'_> {
                 CheckStatus::Limited,
                 format!("{seen}; none of GPU {}", ranges(&missing)),
             )
-            .means("programs cannot use that GPU, and gpumem cannot tell who holds it")
+            .means("programs cannot use that GPU, and gpumem cannot see which processes hold it")
             .next(MAKE_DEVICE_FILES);
         }
         if has("nvidiactl") && !has("nvidia-uvm") {
@@ -333,7 +333,7 @@ impl DriverFacts<'_> {
             )
             .means("gpumem works without it; CUDA programs do not start");
             return match self.place {
-                Environment::Container(_) => self.pass_gpus_in(check),
+                RuntimeEnvironment::Container(_) => self.pass_gpus_in(check),
                 _ => check.next(MAKE_DEVICE_FILES),
             };
         }
@@ -343,16 +343,19 @@ impl DriverFacts<'_> {
     fn no_device_files(&self) -> DoctorCheck {
         let topic = Topic::DeviceFiles;
         if self.opened.is_ok() {
-            return DoctorCheck::new(topic, CheckStatus::Limited, "none, though NVML answers").means(
-                "that a process holds a GPU's file open proves that a pid is right; that proof is lacking",
-            );
+            return DoctorCheck::new(topic, CheckStatus::Limited, "none, though NVML answers")
+                .means(
+                    "pids cannot be confirmed by the GPU device files that processes have open",
+                );
         }
         let check = DoctorCheck::new(topic, CheckStatus::Broken, "none");
         match (self.place, &self.module) {
-            (Environment::Container(_), KernelModule::Loaded { .. }) => {
+            (RuntimeEnvironment::Container(_), KernelModule::Loaded { .. }) => {
                 check.means("the machine has a driver; this container was given no GPU")
             }
-            (Environment::Machine, KernelModule::Loaded { .. }) => check.next(MAKE_DEVICE_FILES),
+            (RuntimeEnvironment::Machine, KernelModule::Loaded { .. }) => {
+                check.next(MAKE_DEVICE_FILES)
+            }
             _ => check,
         }
     }
@@ -367,8 +370,8 @@ impl DriverFacts<'_> {
             "docker run --gpus all ...    (the host needs nvidia-container-toolkit)";
         const PODMAN: &str = "podman run --device nvidia.com/gpu=all ...";
         match self.place {
-            Environment::Container(Some("docker")) => check.next(DOCKER),
-            Environment::Container(Some("podman")) => check.next(PODMAN),
+            RuntimeEnvironment::Container(Some("docker")) => check.next(DOCKER),
+            RuntimeEnvironment::Container(Some("podman")) => check.next(PODMAN),
             _ => check
                 .next(DOCKER)
                 .next(PODMAN)
@@ -381,9 +384,9 @@ impl DriverFacts<'_> {
 pub(super) const KERNEL_LOG: &str = "dmesg | grep -iE 'xid|nvrm'    (as root)";
 const MAKE_DEVICE_FILES: &str = "nvidia-modprobe -u -c 0    (as root; 0 is the GPU's minor number)";
 
-fn mismatch(check: DoctorCheck, place: Environment) -> DoctorCheck {
+fn mismatch(check: DoctorCheck, place: RuntimeEnvironment) -> DoctorCheck {
     match place {
-        Environment::Container(_) => check
+        RuntimeEnvironment::Container(_) => check
             .next("restart the container: it has the library of the driver that the host had before")
             .next("an image must not bring a libnvidia-ml.so.1 of its own"),
         _ => check.next("reboot").next(
@@ -413,7 +416,7 @@ fn load_module(check: DoctorCheck, bus: Option<&[PciGpu]>) -> DoctorCheck {
     };
     if holds("nouveau") {
         return check
-            .means("the driver nouveau has the GPU, and both cannot")
+            .means("the driver nouveau uses the GPU, and NVIDIA's cannot at the same time")
             .next("blacklist nouveau, as the packages of NVIDIA's driver do, rebuild the initramfs (update-initramfs -u) and reboot");
     }
     check

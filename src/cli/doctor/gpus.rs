@@ -1,6 +1,6 @@
 //! What each GPU tells, and what its settings keep from being told.
 
-use super::driver::{Environment, KERNEL_LOG};
+use super::driver::{KERNEL_LOG, RuntimeEnvironment};
 use crate::host::MpsDaemons;
 use crate::model::Gpu;
 use crate::report::doctor::{CheckStatus, DoctorCheck, Topic, merge};
@@ -12,7 +12,7 @@ pub(super) fn is_readable(gpu: &Gpu) -> bool {
     gpu.processes.is_some() && gpu.stale_seconds.is_none()
 }
 
-pub(super) fn checks(sample: &NvmlSample, place: Environment) -> Vec<DoctorCheck> {
+pub(super) fn checks(sample: &NvmlSample, place: RuntimeEnvironment) -> Vec<DoctorCheck> {
     if sample.gpus.is_empty() {
         return vec![no_gpu(sample, place)];
     }
@@ -30,7 +30,7 @@ pub(super) fn checks(sample: &NvmlSample, place: Environment) -> Vec<DoctorCheck
     }))
 }
 
-fn no_gpu(sample: &NvmlSample, place: Environment) -> DoctorCheck {
+fn no_gpu(sample: &NvmlSample, place: RuntimeEnvironment) -> DoctorCheck {
     let error = sample.errors.first();
     let seen = error.map_or_else(
         || "NVML answers and lists no GPU".to_owned(),
@@ -38,7 +38,7 @@ fn no_gpu(sample: &NvmlSample, place: Environment) -> DoctorCheck {
     );
     let check = DoctorCheck::new(Topic::Gpu, CheckStatus::Broken, seen);
     match place {
-        Environment::Container(_) => {
+        RuntimeEnvironment::Container(_) => {
             check.next("pass GPUs in: docker run --gpus all ..., or NVIDIA_VISIBLE_DEVICES=all")
         }
         _ => check.next("lspci -d 10de:").next(KERNEL_LOG),
@@ -54,7 +54,7 @@ fn answers(gpu: &Gpu, sample: &NvmlSample) -> DoctorCheck {
         .filter(|error| error.gpu == Some(gpu.index))
         .map(|error| format!("{}: {}", error.call, error.error))
         .collect();
-    let said = |otherwise: &str| match errors.as_slice() {
+    let error_or = |otherwise: &str| match errors.as_slice() {
         [] => otherwise.to_owned(),
         errors => errors.join("; "),
     };
@@ -62,9 +62,9 @@ fn answers(gpu: &Gpu, sample: &NvmlSample) -> DoctorCheck {
         return DoctorCheck::new(
             topic,
             CheckStatus::Broken,
-            format!("{name}: {}", said("no answer")),
+            format!("{name}: {}", error_or("no answer")),
         )
-        .means("what is on this GPU is not known, and check ends with 3 for it")
+        .means("what is on this GPU is not known, and check exits with 3")
         .next(KERNEL_LOG);
     }
     match (&gpu.memory, &gpu.memory_unavailable) {
@@ -90,13 +90,13 @@ fn answers(gpu: &Gpu, sample: &NvmlSample) -> DoctorCheck {
         (None, why) => {
             let why = why
                 .as_deref()
-                .map_or_else(|| said("not told"), str::to_owned);
+                .map_or_else(|| error_or("not reported"), str::to_owned);
             DoctorCheck::new(
                 topic,
                 CheckStatus::Limited,
                 format!("{name}; its memory: {why}"),
             )
-            .means("processes are judged by what each holds; free memory is not known")
+            .means("the memory of each process is known; free memory is not")
         }
     }
 }
@@ -107,30 +107,33 @@ fn persistence(gpu: &Gpu) -> DoctorCheck {
         Some(true) => DoctorCheck::new(topic, CheckStatus::Ok, "on"),
         // 1 to 3 s: NVIDIA's driver persistence documentation.
         Some(false) => DoctorCheck::new(topic, CheckStatus::Limited, "off")
-            .means("while no program uses the GPU, the driver lets go of it, and each look takes 1 to 3 s")
+            .means(
+                "while no program uses the GPU, the driver releases it, and each sample takes \
+            1 to 3 s",
+            )
             .next("nvidia-smi -pm 1    (as root; on a laptop it keeps the GPU awake)"),
-        None => DoctorCheck::new(topic, CheckStatus::NotApplicable, "not told"),
+        None => DoctorCheck::new(topic, CheckStatus::NotApplicable, "not reported"),
     }
 }
 
 fn process_utilization(sampled: &SampledGpu) -> DoctorCheck {
     let topic = Topic::ProcessUtilization;
     match sampled.process_utilization {
-        Some(true) => DoctorCheck::new(topic, CheckStatus::Ok, "told"),
+        Some(true) => DoctorCheck::new(topic, CheckStatus::Ok, "reported"),
         Some(false) if sampled.gpu.gpu_percent.is_some() => DoctorCheck::new(
             topic,
             CheckStatus::Limited,
-            "not told by this driver for this GPU",
+            "not reported by this driver for this GPU",
         )
-        .means("a process counts as idle only while nobody uses the whole GPU"),
+        .means("a process counts as idle only while the whole GPU is unused"),
         Some(false) => DoctorCheck::new(
             topic,
             CheckStatus::Limited,
-            "not told, nor the whole GPU's use",
+            "not reported, nor the whole GPU's use",
         )
-        .means("rules that ask for use, such as idle, are undecided on this GPU"),
+        .means("rules that need use, such as idle, are undecided on this GPU"),
         None => DoctorCheck::new(topic, CheckStatus::Unknown, "the call failed")
-            .means("until it answers, rules that ask for use are undecided"),
+            .means("until it answers, rules that need use are undecided"),
     }
 }
 
@@ -138,24 +141,24 @@ fn process_memory(gpu: &Gpu) -> DoctorCheck {
     let topic = Topic::ProcessMemory;
     if let Some(why) = &gpu.process_memory_unavailable {
         return DoctorCheck::new(topic, CheckStatus::Limited, &**why)
-            .means("who holds how much of this GPU cannot be told");
+            .means("memory by process is not known on this GPU");
     }
     let rows = gpu.processes.as_deref().unwrap_or_default();
-    let told = rows.iter().filter(|row| row.used_bytes.is_some()).count();
-    match (rows.len(), told) {
+    let reported = rows.iter().filter(|row| row.used_bytes.is_some()).count();
+    match (rows.len(), reported) {
         (0, _) => DoctorCheck::new(
             topic,
             CheckStatus::Unknown,
-            "no process is on it to tell by",
+            "no process is on it to test with",
         )
         .means("run gpumem doctor again while one is"),
-        (all, told) if all == told => DoctorCheck::new(topic, CheckStatus::Ok, "told"),
-        (_, 0) => DoctorCheck::new(topic, CheckStatus::Limited, "not told of any process")
-            .means("who holds how much of this GPU cannot be told"),
-        (all, told) => DoctorCheck::new(
+        (all, reported) if all == reported => DoctorCheck::new(topic, CheckStatus::Ok, "reported"),
+        (_, 0) => DoctorCheck::new(topic, CheckStatus::Limited, "not reported for any process")
+            .means("memory by process is not known on this GPU"),
+        (all, reported) => DoctorCheck::new(
             topic,
             CheckStatus::Limited,
-            format!("told of {told} of {all} processes"),
+            format!("reported for {reported} of {all} processes"),
         )
         .means("the rest is shown as not known, never as 0"),
     }
@@ -165,7 +168,7 @@ fn mig(gpu: &Gpu) -> DoctorCheck {
     match gpu.mig_mode {
         // nvml.h: utilization is not supported while MIG is enabled.
         Some(true) => DoctorCheck::new(Topic::Mig, CheckStatus::Limited, "on")
-            .means("under MIG the driver tells no use: rules that ask for it are undecided"),
+            .means("under MIG the driver reports no use: rules that need it are undecided"),
         Some(false) => DoctorCheck::new(Topic::Mig, CheckStatus::Ok, "off"),
         None => DoctorCheck::new(Topic::Mig, CheckStatus::NotApplicable, "this GPU has none"),
     }
@@ -188,7 +191,7 @@ pub(super) fn mps(daemons: Option<MpsDaemons>) -> DoctorCheck {
                 daemons.controls, daemons.servers
             ),
         )
-        .means("the driver may count what clients do as done by their server"),
+        .means("the driver may attribute clients' use to their server"),
     }
 }
 
@@ -219,7 +222,7 @@ mod tests {
     }
 
     fn judged(topic: Topic, sample: &NvmlSample) -> Vec<DoctorCheck> {
-        let checks = checks(sample, Environment::Machine);
+        let checks = checks(sample, RuntimeEnvironment::Machine);
         checks.into_iter().filter(|it| it.id == topic).collect()
     }
 
@@ -313,12 +316,12 @@ mod tests {
         assert_ne!(whole.means, none.means);
     }
 
-    fn process_utilization_of(told: Option<bool>, gpu_percent: Option<u32>) -> DoctorCheck {
+    fn process_utilization_of(reported: Option<bool>, gpu_percent: Option<u32>) -> DoctorCheck {
         let mut sampled = sampled(Gpu {
             gpu_percent,
             ..well()
         });
-        sampled.process_utilization = told;
+        sampled.process_utilization = reported;
         process_utilization(&sampled)
     }
 
@@ -328,7 +331,10 @@ mod tests {
             gpus: Vec::new(),
             errors: Vec::new(),
         };
-        for place in [Environment::Machine, Environment::Container(None)] {
+        for place in [
+            RuntimeEnvironment::Machine,
+            RuntimeEnvironment::Container(None),
+        ] {
             let checks = checks(&sample, place);
             assert_eq!((checks.len(), checks[0].verdict), (1, CheckStatus::Broken));
         }

@@ -44,10 +44,21 @@ fn cgroups(facts: &MachineFacts) -> DoctorCheck {
     };
     match facts.is_initial_cgroup_namespace {
         Some(true) => DoctorCheck::new(topic, CheckStatus::Ok, version),
-        Some(false) => DoctorCheck::new(topic, CheckStatus::Limited, format!("{version}, in a cgroup namespace"))
-            .means("paths begin at this container: in which container, pod or job a process runs may not be told")
-            .next("run gpumem on the host, or with its cgroups: docker run --cgroupns=host ..."),
-        None => DoctorCheck::new(topic, CheckStatus::Ok, format!("{version}; this kernel has no cgroup namespaces")),
+        Some(false) => DoctorCheck::new(
+            topic,
+            CheckStatus::Limited,
+            format!("{version}, in a cgroup namespace"),
+        )
+        .means(
+            "paths begin at this container: the container, pod or job of a process may not \
+            be known",
+        )
+        .next("run gpumem on the host, or with its cgroups: docker run --cgroupns=host ..."),
+        None => DoctorCheck::new(
+            topic,
+            CheckStatus::Ok,
+            format!("{version}; this kernel has no cgroup namespaces"),
+        ),
     }
 }
 
@@ -68,8 +79,8 @@ fn clock(facts: &MachineFacts) -> DoctorCheck {
     let topic = Topic::Clock;
     let now = facts.now;
     if now < FIRST_DAY {
-        return DoctorCheck::new(topic, CheckStatus::Broken, format!("the clock says {now}"))
-            .means("recordings and exemptions with an end go by a wrong date")
+        return DoctorCheck::new(topic, CheckStatus::Broken, format!("the clock is at {now}"))
+            .means("recordings and exemptions with an expiry date use a wrong date")
             .next("timedatectl set-ntp true    (as root), or set the clock");
     }
     let Some(booted) = facts.booted else {
@@ -86,7 +97,7 @@ fn clock(facts: &MachineFacts) -> DoctorCheck {
             CheckStatus::Limited,
             format!("{now}; this boot has no id"),
         )
-        .means("a stored history cannot be told from that of another boot, and is not used");
+        .means("a stored history cannot be matched to this boot, and is not used");
     }
     let mut seen = format!(
         "{now}, up {}",

@@ -77,7 +77,7 @@ fn read_folder(roots: &Roots, folder: &RuntimeFolder) -> Result<Servers, ServerE
             .into_iter()
             .map(|found| {
                 let asking = thread::Builder::new().name("notebook-server".to_owned());
-                asking.spawn_scoped(scope, || ask(roots, found))
+                asking.spawn_scoped(scope, || probe(roots, found))
             })
             .collect();
         let answers = asking.into_iter().filter_map(Result::ok);
@@ -90,7 +90,7 @@ fn read_folder(roots: &Roots, folder: &RuntimeFolder) -> Result<Servers, ServerE
     })
 }
 
-fn ask(roots: &Roots, found: FoundServer) -> ProbedServer {
+fn probe(roots: &Roots, found: FoundServer) -> ProbedServer {
     let ask = |server: &Server| {
         let client = Client::new(roots, server)?;
         client.sessions(SERVER_TIME).map(drop)

@@ -29,19 +29,30 @@ pub(super) fn checks(facts: &ProcessFacts<'_>) -> Vec<DoctorCheck> {
 fn pid_namespace(namespace: Option<PidNamespace>) -> DoctorCheck {
     let topic = Topic::PidNamespace;
     match namespace {
-        Some(PidNamespace::Host) => {
-            DoctorCheck::new(topic, CheckStatus::Ok, "the host's: NVML's pids are those seen here")
-        }
+        Some(PidNamespace::Host) => DoctorCheck::new(
+            topic,
+            CheckStatus::Ok,
+            "the host's: NVML's pids are those seen here",
+        ),
         // RM gave the host's pids everywhere until 535.104; later ones translate, not all of them.
-        Some(PidNamespace::Container) => DoctorCheck::new(topic, CheckStatus::Limited, "a container's")
-            .means(
-                "NVML's pids may be the host's: only one whose process holds a GPU's file open is believed, \
-                 the others are unresolved, and the rules dead and unattributed are undecided",
-            )
-            .next("run gpumem on the host, or in a container with its pids: docker run --pid=host ..."),
-        None => DoctorCheck::new(topic, CheckStatus::Unknown, "the link self/ns/pid of proc cannot be read")
-            .means("pids are treated as a container's: nobody is accused by number alone")
-            .next("mount -t proc proc /proc    (as root)"),
+        Some(PidNamespace::Container) => DoctorCheck::new(
+            topic,
+            CheckStatus::Limited,
+            "a container's",
+        )
+        .means(
+            "NVML's pids may be the host's: only pids whose process has a GPU device file \
+                open are believed, the others are unresolved, and the rules dead and unattributed \
+                are undecided",
+        )
+        .next("run gpumem on the host, or in a container with its pids: docker run --pid=host ..."),
+        None => DoctorCheck::new(
+            topic,
+            CheckStatus::Unknown,
+            "the link self/ns/pid of proc cannot be read",
+        )
+        .means("pids are treated as a container's: none is believed by its number alone")
+        .next("mount -t proc proc /proc    (as root)"),
     }
 }
 
@@ -55,20 +66,22 @@ fn descriptors(rights: Rights) -> DoctorCheck {
     };
     let tried = match (rights.other_user, rights.first) {
         (Visibility::Seen, Visibility::Refused) => {
-            "another user's process was looked into, and pid 1 refused"
+            "another user's process could be read, and pid 1 could not"
         }
-        (Visibility::Seen, _) => "another user's process was looked into",
-        (Visibility::Refused, _) => "another user's process refused",
-        (Visibility::Nobody, Visibility::Seen) => {
-            "no other user's process is there; pid 1 was looked into"
+        (Visibility::Seen, _) => "another user's process could be read",
+        (Visibility::Refused, _) => "another user's process could not be read",
+        (Visibility::NoProcess, Visibility::Seen) => {
+            "no other user's process is there; pid 1 could be read"
         }
-        (Visibility::Nobody, Visibility::Refused) => "pid 1 refused",
-        (Visibility::Nobody, Visibility::Nobody) => "no process was there to try it on",
+        (Visibility::NoProcess, Visibility::Refused) => "pid 1 could not be read",
+        (Visibility::NoProcess, Visibility::NoProcess) => "no process was there to try it on",
     };
     let seen = format!("{who}{capability}: {tried}");
     match (rights.other_user, rights.first) {
-        (Visibility::Seen, Visibility::Seen | Visibility::Nobody)
-        | (Visibility::Nobody, Visibility::Seen) => DoctorCheck::new(topic, CheckStatus::Ok, seen),
+        (Visibility::Seen, Visibility::Seen | Visibility::NoProcess)
+        | (Visibility::NoProcess, Visibility::Seen) => {
+            DoctorCheck::new(topic, CheckStatus::Ok, seen)
+        }
         (Visibility::Refused, _) | (_, Visibility::Refused) => {
             let check = DoctorCheck::new(topic, CheckStatus::Limited, seen).means(if rights.other_user == Visibility::Seen {
                 "whether some processes hold a GPU's file open is unknown: those may be hidden holders"
@@ -77,7 +90,7 @@ fn descriptors(rights: Rights) -> DoctorCheck {
             });
             match (rights.is_root, rights.can_trace) {
                 (false, _) => check
-                    .next("sudo gpumem doctor    (and run check and watch so, to see everybody)"),
+                    .next("sudo gpumem doctor    (and run check and watch as root, to see all users)"),
                 (true, Some(true)) => check.next(
                     "a security module or a user namespace forbids it: dmesg | grep -i denied    (as the host's root)",
                 ),
@@ -85,7 +98,7 @@ fn descriptors(rights: Rights) -> DoctorCheck {
                     .next("give the container the capability: docker run --cap-add SYS_PTRACE ..."),
             }
         }
-        (Visibility::Nobody, Visibility::Nobody) => {
+        (Visibility::NoProcess, Visibility::NoProcess) => {
             DoctorCheck::new(topic, CheckStatus::Unknown, seen)
         }
     }
@@ -153,7 +166,7 @@ fn pidfd(answer: Result<(), Errno>, kernel: Option<&str>) -> DoctorCheck {
                 CheckStatus::Limited,
                 format!("pidfd_open: {errno}, Linux {kernel}"),
             )
-            .means("a process cannot be held by its identity, so that none can be ended safely");
+            .means("pidfds are unavailable, so no process can be signalled safely");
             if errno == Errno::NOSYS {
                 check.next("Linux 5.3 or later; in a container, a seccomp profile that knows the call (update its runtime)")
             } else {
@@ -190,16 +203,16 @@ mod tests {
             })
             .verdict
         };
-        use Visibility::{Nobody, Refused, Seen};
+        use Visibility::{NoProcess, Refused, Seen};
         for (first, other, verdict) in [
             (Seen, Seen, CheckStatus::Ok),
-            (Nobody, Seen, CheckStatus::Ok),
-            (Seen, Nobody, CheckStatus::Ok),
+            (NoProcess, Seen, CheckStatus::Ok),
+            (Seen, NoProcess, CheckStatus::Ok),
             (Seen, Refused, CheckStatus::Limited),
             (Refused, Seen, CheckStatus::Limited),
-            (Refused, Nobody, CheckStatus::Limited),
-            (Nobody, Refused, CheckStatus::Limited),
-            (Nobody, Nobody, CheckStatus::Unknown),
+            (Refused, NoProcess, CheckStatus::Limited),
+            (NoProcess, Refused, CheckStatus::Limited),
+            (NoProcess, NoProcess, CheckStatus::Unknown),
         ] {
             assert_eq!(with(first, other), verdict, "{first:?} {other:?}");
         }

@@ -58,7 +58,7 @@ pub(super) fn configuration(configuration: Option<Configuration>) -> DoctorCheck
         Err(error) => {
             return DoctorCheck::new(topic, CheckStatus::Broken, error)
                 .means("check and watch do not start with it")
-                .next("put it right, then: gpumem config check");
+                .next("correct it, then: gpumem config check");
         }
     };
     let names: Vec<String> = files
@@ -129,11 +129,11 @@ pub(super) fn history(history: Option<StoredHistory>) -> DoctorCheck {
             CheckStatus::Limited,
             format!("{name} is open to others, and not used"),
         )
-        .means("who may write to a history may make it up")
+        .means("whoever may write to a history may forge it")
         .next(format!("chmod go-w {name}"));
     }
     if let Some(fresh) = stores.iter().find(|it| it.is_fresh) {
-        let seen = format!("{}; a recorder is at work", describe(fresh));
+        let seen = format!("{}; a recorder is running", describe(fresh));
         return DoctorCheck::new(topic, CheckStatus::Ok, seen);
     }
     let no_news = [ErrorKind::NotFound, ErrorKind::PermissionDenied];
@@ -144,11 +144,11 @@ pub(super) fn history(history: Option<StoredHistory>) -> DoctorCheck {
     if let Some((store, error)) = strange {
         let seen = format!("{}: {error}", store.folder.display());
         return DoctorCheck::new(topic, CheckStatus::Limited, seen)
-            .means("check and watch know only what they see themselves");
+            .means("check and watch know only what they sample themselves");
     }
     let seen = stores.iter().find(readable).map_or_else(
         || "none".to_owned(),
-        |store| format!("{}; no recorder is at work", describe(store)),
+        |store| format!("{}; no recorder is running", describe(store)),
     );
     let check = DoctorCheck::new(topic, CheckStatus::Limited, seen)
         .means("a short check cannot decide rules that need minutes of history");
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_says_what_it_comes_to() {
+    fn a_configuration_shows_its_effect() {
         let rules = ConfigSummary {
             all: 13,
             run: 12,
@@ -229,14 +229,14 @@ mod tests {
             (well.verdict, well.seen.as_str()),
             (
                 CheckStatus::Ok,
-                "/s, 1.0 MiB, last snapshot 5s ago; a recorder is at work"
+                "/s, 1.0 MiB, last snapshot 5s ago; a recorder is running"
             )
         );
         let old = judged(vec![surveyed(Ok(1 << 20), None)], Some(true));
         assert_eq!(old.verdict, CheckStatus::Limited);
         assert!(
             old.seen
-                .ends_with("nothing of this boot; no recorder is at work")
+                .ends_with("nothing of this boot; no recorder is running")
         );
         for error in [ErrorKind::NotFound, ErrorKind::PermissionDenied] {
             assert_eq!(

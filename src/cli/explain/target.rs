@@ -226,11 +226,11 @@ fn find_finding(
 }
 
 fn no_such_finding(id: &str, seen: &SampledHistory, last: &Snapshot) -> UsageError {
-    let mut standing = seen.engine.active_findings().peekable();
-    let there = if standing.peek().is_none() {
+    let mut active = seen.engine.active_findings().peekable();
+    let there = if active.peek().is_none() {
         format!("there is none now; {}", what_there_is(last))
     } else {
-        format!("there are {}", ids(standing))
+        format!("there are {}", ids(active))
     };
     UsageError(format!(
         "{id:?} is no finding's id, process or GPU (write 4242 or gpu:0); {there}"

@@ -114,7 +114,7 @@ fn unknown_memory_is_not_available_with_its_reason() {
 }
 
 #[test]
-fn what_there_is_not_is_wrong_usage_and_the_message_says_what_there_is() {
+fn an_absent_target_is_wrong_usage_and_the_message_names_what_there_is() {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(7, &[0], GIB);
     scene.holder(8, &[0], GIB);
@@ -158,7 +158,7 @@ fn a_findings_id_and_its_beginning_lead_to_its_process() {
 }
 
 #[test]
-fn an_unknown_framework_is_told_with_the_known_ones() {
+fn an_unknown_framework_is_an_error_that_lists_the_known_ones() {
     assert!(frameworks(LIST).unwrap().frameworks.len() > 2);
     assert_eq!(frameworks("torch").unwrap().frameworks[0].name, "pytorch");
     let error = frameworks("pytroch").unwrap_err().to_string();

@@ -18,7 +18,7 @@ pub(super) fn can_ask() -> bool {
 /// # Errors
 ///
 /// Where there can be no thread.
-pub(super) fn ask(question: &str) -> anyhow::Result<Task<bool>> {
+pub(super) fn ask_yes_or_no(question: &str) -> anyhow::Result<Task<bool>> {
     // What was typed before the question does not answer it.
     let _ = tcflush(io::stdin(), QueueSelector::IFlush);
     // Where nobody can read it, nobody will say yes.

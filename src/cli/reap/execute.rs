@@ -46,7 +46,7 @@ pub(in crate::cli) fn tools_here() -> anyhow::Result<(Tools, Option<String>)> {
     let folder = store::state()?;
     fs::create_dir_all(&folder).with_context(|| {
         let name = folder.display();
-        format!("cannot make the directory {name} for the ledger; nothing is done without one")
+        format!("cannot make the directory {name} for the audit log; nothing is killed without one")
     })?;
     tools(&folder)
 }

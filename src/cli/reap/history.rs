@@ -25,7 +25,7 @@ pub(super) fn run(json: bool, global: &Global) -> anyhow::Result<Exit> {
     }
     if history.unread_lines > 0 {
         let count = history.unread_lines;
-        warn(&format!("{name}: {count} damaged lines were passed over"));
+        warn(&format!("{name}: {count} damaged lines were skipped"));
     }
     if history.acts.is_empty() {
         print(&format!("nothing was done so far ({})\n", escape(&name)))?;
@@ -88,7 +88,7 @@ fn row(act: &PastAct) -> Vec<String> {
         },
         match outcome {
             Some(outcome) => escape(&outcome).into_owned(),
-            None => "not seen: gpumem ended before it".to_owned(),
+            None => "not known: gpumem exited before it".to_owned(),
         },
     ]
 }

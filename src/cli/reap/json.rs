@@ -42,9 +42,10 @@ pub struct ReapReport {
     pub schema: &'static str,
     /// Time of the snapshot that the plan was made from: RFC 3339, UTC; `null` where there was none.
     pub time: Option<Time>,
-    /// Whether it is of a recording, in which nothing can be ended.
+    /// Whether it is of a recording, in which nothing can be killed.
     pub is_replay: bool,
-    /// `planned`: nothing was sent, the exit code is 0; `done`, 0: all is ended and its memory back;
+    /// `planned`: nothing was sent, the exit code is 0; `done`, 0: every target is killed and its
+    /// memory freed;
     /// `incomplete`, 1; `interrupted`: by a signal, which ends gpumem; `error`, 1, 2 or 3: errors says
     /// why.
     pub status: ReapStatus,
@@ -52,11 +53,11 @@ pub struct ReapReport {
     pub expected_bytes: Option<u64>,
     /// What came back, in bytes; `null` where nothing was carried out.
     pub freed_bytes: Option<u64>,
-    /// What would be, or was, ended, most memory first.
+    /// The targets, most memory first.
     pub targets: Vec<Planned>,
     /// What was asked for, or found, and is left alone.
     pub refused: Vec<Refused>,
-    /// Rules that were asked for and could not be decided; they accuse nobody.
+    /// Rules that were asked for and could not be decided; they produce no finding.
     pub undecided: Vec<Undecided>,
     /// What could not be read, and why it failed.
     pub errors: Vec<ReadError>,

@@ -73,9 +73,9 @@ pub(in crate::cli) fn why(refused: &Refused, reader: RefusalReader) -> String {
             let flag = format!("add --kind {kind}");
             format!("killed only on request{}", by_name(&flag))
         }
-        Why::OnlyTold => {
+        Why::OnlyNotified => {
             let flag = "name it with --pid";
-            format!("the rule only tells its owner{}", by_name(flag))
+            format!("the rule only notifies its owner{}", by_name(flag))
         }
         Why::Family { pids } => {
             let pids = numbers(pids);
@@ -200,7 +200,7 @@ mod tests {
         for why in [
             other(70),
             Why::OnlyWhenAsked { kind: Kind::Leak },
-            Why::OnlyTold,
+            Why::OnlyNotified,
             Why::Family { pids: vec![71] },
             Why::Protected {
                 pid: 70,
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_who_is_root_is_told_to_become_root() {
+    fn root_is_not_advised_to_become_root() {
         let what = "its owner".into();
         let unknown = Protection::Unknown { what };
         let not_permitted = Protection::NotPermitted { uid: 7 };

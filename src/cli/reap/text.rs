@@ -92,7 +92,7 @@ pub(super) fn expected(targets: &[&Target]) -> String {
     let unknown = targets.iter().filter(|it| it.bytes.is_none()).count();
     match (known, unknown) {
         (_, 0) => Bytes(known).to_string(),
-        (0, _) => "memory that NVML does not tell".to_owned(),
+        (0, _) => "memory that NVML does not report".to_owned(),
         (_, _) => format!("{} or more", Bytes(known)),
     }
 }
@@ -167,7 +167,7 @@ fn receiver(member: &TargetProcess, target: &Target) -> String {
         _ if is_launcher => "the launcher".to_owned(),
         _ if !member.is_listed => "on no GPU's list".to_owned(),
         Some(bytes) => Bytes(bytes).to_string(),
-        None => "memory that NVML does not tell".to_owned(),
+        None => "memory that NVML does not report".to_owned(),
     };
     let (pid, owner, name) = (member.pid, owner(member), short(&member.name));
     format!("kills {pid} {owner}: {holds}: {name}")
@@ -229,7 +229,7 @@ pub(in crate::cli) fn failures(failures: &[Failure]) -> String {
         .iter()
         .map(|failure| match failure.pid {
             Some(pid) => format!("not to {pid}: {}", escape(&failure.error)),
-            None => format!("in vain: {}", escape(&failure.error)),
+            None => format!("failed: {}", escape(&failure.error)),
         })
         .collect();
     words.join("; ")
@@ -245,7 +245,7 @@ pub(super) fn resumed(processes: &[LedgerProcess]) -> Option<String> {
     let pids: Vec<u32> = processes.iter().map(|it| it.pid).collect();
     (!pids.is_empty()).then(|| {
         let pids = numbers(&pids);
-        format!("SIGCONT to {pids}: stopped by an earlier gpumem, which ended before it killed")
+        format!("SIGCONT to {pids}: stopped by an earlier gpumem, which exited before it killed")
     })
 }
 

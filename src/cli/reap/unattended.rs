@@ -52,7 +52,7 @@ const MOST_EVENTS: usize = 16;
 const MOST_NOTICES: usize = 64;
 
 /// What is heard.
-enum Event {
+enum ServiceEvent {
     /// The driver cannot be opened, and why.
     NotOpened(String),
     /// It is open, and this is what the store knows of the past.
@@ -66,7 +66,7 @@ enum Event {
         at: Instant,
     },
     /// Somebody was told, or was not.
-    Told(Box<NoticeResult>),
+    Delivered(Box<NoticeResult>),
     Signal(i32),
 }
 
@@ -76,19 +76,21 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     let folder = store::state()?;
     fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make the directory {}", folder.display()))?;
-    let (events, heard) = sync_channel(MOST_EVENTS);
-    let (notices, to_tell) = sync_channel(MOST_NOTICES);
+    let (events, events_received) = sync_channel(MOST_EVENTS);
+    let (notices, notices_to_send) = sync_channel(MOST_NOTICES);
     let (ask, asks) = sync_channel(1);
     let service = Service::of_environment();
     listen_for_signals(events.clone())?;
-    let telling = events.clone();
-    spawn("telling", move || notifier::run(&to_tell, &telling))?;
+    let results = events.clone();
+    spawn("notifying", move || {
+        notifier::run(&notices_to_send, &results);
+    })?;
     let sampling = events.clone();
     // Often enough to be able to say that all is well.
     let longest = service.watchdog().unwrap_or(Duration::MAX);
     let interval = config.sample.interval.0.min(longest);
     let open = opening(args, global, &config, interval);
-    let sample = |live: &mut Live| Event::Sample {
+    let sample = |live: &mut Live| ServiceEvent::Sample {
         snapshot: Box::new(live.sample()),
         at: Instant::now(),
     };
@@ -107,7 +109,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
         },
         scheduler: None,
         last: None,
-        said: None,
+        last_warning: None,
         status: String::new(),
         is_ready: false,
         is_sampled: false,
@@ -119,9 +121,9 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
             .as_ref()
             .is_some_and(ReapScheduler::is_acting);
         let turn = if is_acting { ACTING_INTERVAL } else { TURN };
-        match heard.recv_timeout(turn) {
-            Ok(Event::Signal(SIGHUP)) => watch.reload(),
-            Ok(Event::Signal(_)) => break,
+        match events_received.recv_timeout(turn) {
+            Ok(ServiceEvent::Signal(SIGHUP)) => watch.reload(),
+            Ok(ServiceEvent::Signal(_)) => break,
             Ok(event) => watch.handle(event)?,
             Err(RecvTimeoutError::Timeout) if is_acting => {
                 // One that was asked for and has not come is asked for already.
@@ -135,7 +137,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     watch.service.stopping();
     if let Some(target) = watch.scheduler.as_ref().and_then(ReapScheduler::target) {
         warn(&format!(
-            "stopped while killing {}: signals already sent are in the ledger, no more will be sent",
+            "stopped while killing {}: signals already sent are in the audit log, no more will be sent",
             target.leader
         ));
     }
@@ -148,7 +150,7 @@ fn opening(
     global: &Global,
     config: &Config,
     interval: Duration,
-) -> impl FnMut() -> Result<(Live, Event), String> + use<> {
+) -> impl FnMut() -> Result<(Live, ServiceEvent), String> + use<> {
     let (global, rules) = (global.clone(), config.rules.clone());
     let stored = args.stored;
     move || {
@@ -162,9 +164,9 @@ fn opening(
             quiet: false,
         };
         if let Err(error) = store::feed(&mut engine, &live, ask) {
-            warn(&format!("{error}; nothing is known of the past"));
+            warn(&format!("{error}; starting without history"));
         }
-        let opened = Event::Opened {
+        let opened = ServiceEvent::Opened {
             engine: Box::new(engine),
             boot_id: live.host().boot_id.clone(),
         };
@@ -179,11 +181,11 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()>
         .with_context(|| format!("cannot start a thread for {name}"))
 }
 
-fn listen_for_signals(events: SyncSender<Event>) -> anyhow::Result<()> {
+fn listen_for_signals(events: SyncSender<ServiceEvent>) -> anyhow::Result<()> {
     // Caught, a limit on file sizes is an error of the write.
     let caught = [SIGINT, SIGTERM, SIGHUP, SIGXFSZ];
     signals::on_thread(&caught, move |signal| {
-        signal == SIGXFSZ || events.send(Event::Signal(signal)).is_ok()
+        signal == SIGXFSZ || events.send(ServiceEvent::Signal(signal)).is_ok()
     })
 }
 
@@ -197,7 +199,7 @@ struct ServiceLoop<'a> {
     /// The time of the last sample, and when it came.
     last: Option<(Time, Instant)>,
     /// What was last complained of.
-    said: Option<String>,
+    last_warning: Option<String>,
     status: String,
     is_ready: bool,
     /// A sample came since the service manager was last told that all is well.
@@ -207,19 +209,19 @@ struct ServiceLoop<'a> {
 }
 
 impl ServiceLoop<'_> {
-    fn handle(&mut self, event: Event) -> anyhow::Result<()> {
+    fn handle(&mut self, event: ServiceEvent) -> anyhow::Result<()> {
         match event {
-            Event::NotOpened(error) => {
+            ServiceEvent::NotOpened(error) => {
                 self.set_status(&error);
-                self.print_once(Some(format!("{error}; trying on")));
+                self.print_once(Some(format!("{error}; retrying")));
             }
-            Event::Opened {
+            ServiceEvent::Opened {
                 mut engine,
                 boot_id,
             } => {
                 engine.set_settings(self.config.rules.clone());
                 self.machine.resume();
-                let boot_id = boot_id.context("this machine does not tell its boot id")?;
+                let boot_id = boot_id.context("the boot id of this machine cannot be read")?;
                 let path = self.machine.folder.join(WARNINGS);
                 let (warnings, error) = Warnings::open(&path, boot_id);
                 if let Some(error) = error {
@@ -228,14 +230,14 @@ impl ServiceLoop<'_> {
                 let settings = (self.config.rules.clone(), self.config.reap.clone());
                 self.scheduler = Some(ReapScheduler::new(*engine, settings, warnings));
             }
-            Event::Sample { snapshot, at } => self.take_in(*snapshot, at),
-            Event::Told(told) => {
+            ServiceEvent::Sample { snapshot, at } => self.take_in(*snapshot, at),
+            ServiceEvent::Delivered(sent) => {
                 if let (Some(scheduler), Some((time, at))) = (&mut self.scheduler, self.last) {
                     let now = time.plus_seconds(at.elapsed().as_secs_f64());
-                    scheduler.delivered(*told, now, &mut self.machine);
+                    scheduler.delivered(*sent, now, &mut self.machine);
                 }
             }
-            Event::Signal(_) => {}
+            ServiceEvent::Signal(_) => {}
         }
         Ok(())
     }
@@ -247,7 +249,7 @@ impl ServiceLoop<'_> {
             let error = snapshot.errors.first();
             let error =
                 error.map_or_else(String::new, |it| format!(" ({}: {})", it.call, it.error));
-            format!("cannot read every GPU{error}; nothing is done where nothing is seen")
+            format!("cannot read every GPU{error}; nothing is killed without a sample")
         });
         let is_blind = blind.is_some();
         self.print_once(blind.clone());
@@ -269,11 +271,11 @@ impl ServiceLoop<'_> {
     /// Complains of what is not as it was.
     fn print_once(&mut self, text: Option<String>) {
         match &text {
-            Some(text) if self.said.as_ref() != Some(text) => warn(text),
-            None if self.said.is_some() => warn("every GPU can be read"),
+            Some(text) if self.last_warning.as_ref() != Some(text) => warn(text),
+            None if self.last_warning.is_some() => warn("every GPU can be read"),
             _ => {}
         }
-        self.said = text;
+        self.last_warning = text;
     }
 
     fn set_status(&mut self, text: &str) {
@@ -301,11 +303,13 @@ impl ServiceLoop<'_> {
                     scheduler.reconfigure(config.rules.clone(), config.reap.clone());
                 }
                 self.config = config;
-                warn("the configuration was read again");
+                warn("the configuration was reloaded");
             }
             Err(error) => {
                 let error = anyhow::Error::from(error);
-                warn(&format!("{error:#}; what was in force stays so"));
+                warn(&format!(
+                    "{error:#}; the previous configuration stays in force"
+                ));
             }
         }
         if self.is_ready {

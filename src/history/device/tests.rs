@@ -37,7 +37,7 @@ fn fuller_than_is_less_than_that_free() {
 }
 
 #[test]
-fn what_a_gpu_said_before_it_fell_silent_is_no_news() {
+fn values_from_before_a_gpu_fell_silent_are_no_news() {
     let (scene, history) = watched(|scene, step| {
         scene.gpu(0).stale_seconds = (step >= 10).then_some(5.0);
     });

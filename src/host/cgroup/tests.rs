@@ -9,14 +9,14 @@ const UID_: &str = "8f7e6d5c_4b3a_4210_8fed_cba987654321";
 const STATIC: &str = "0123456789abcdef0123456789abcdef";
 
 /// Runtime and id, pod and class, job and step, unit.
-type Told = (
+type Facts = (
     Option<(Option<String>, String)>,
     Option<(String, String)>,
     Option<(String, Option<String>)>,
     Option<String>,
 );
 
-fn told(place: &CgroupPlace) -> Told {
+fn facts(place: &CgroupPlace) -> Facts {
     let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
     (
         place
@@ -101,7 +101,7 @@ fn containers_are_known_by_their_components() {
             None,
             None,
         );
-        assert_eq!(told(&unified(&path)), expected, "{path}");
+        assert_eq!(facts(&unified(&path)), expected, "{path}");
     }
 }
 
@@ -250,7 +250,7 @@ fn pods_are_known_by_their_uid() {
             None,
             None,
         );
-        assert_eq!(told(&unified(&path)), expected, "{path}");
+        assert_eq!(facts(&unified(&path)), expected, "{path}");
     }
     // The pod's own processes, and what only looks like a pod.
     let pause = unified(&filled("/kubepods/burstable/pod{UID}"));
@@ -323,7 +323,7 @@ fn jobs_of_slurm_are_known_in_both_versions() {
             Some((job.to_owned(), step.map(str::to_owned))),
             None,
         );
-        assert_eq!(told(&unified(path)), expected, "{path}");
+        assert_eq!(facts(&unified(path)), expected, "{path}");
     }
     for path in [
         "/system.slice/slurmstepd.scope/system",
@@ -446,7 +446,7 @@ fn who_watches_a_container_is_not_in_it() {
 }
 
 #[test]
-fn the_hierarchy_that_tells_is_taken() {
+fn the_hierarchy_that_shows_more_is_used() {
     let v1 = filled(
         "12:pids:/docker/{A}\n11:memory:/docker/{A}\n1:name=systemd:/docker/{A}\n0::/system.slice/containerd.service\n",
     );

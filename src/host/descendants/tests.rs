@@ -72,7 +72,7 @@ impl Fake {
     }
 
     /// What the descendants of these come to at the next listing, five seconds later.
-    fn look(&mut self, pids: &[u32]) -> Vec<Descendants> {
+    fn list_and_update(&mut self, pids: &[u32]) -> Vec<Descendants> {
         self.now_ns += 5 * SECOND;
         let proc = Folder::list(self.folder.path()).unwrap();
         let mut listing = Vec::new();
@@ -84,11 +84,11 @@ impl Fake {
         })
         .unwrap();
         listing.sort_unstable();
-        self.tree.take(&proc, &listing);
-        self.tell(pids)
+        self.tree.update(&proc, &listing);
+        self.update(pids)
     }
 
-    fn tell(&mut self, pids: &[u32]) -> Vec<Descendants> {
+    fn update(&mut self, pids: &[u32]) -> Vec<Descendants> {
         let process = |&pid: &u32| Process {
             pid,
             start_ticks: Some(7),
@@ -112,9 +112,9 @@ impl Fake {
 
     #[track_caller]
     fn assert_used(&mut self, pid: u32, count: u32, percent: f64, seconds: f64) {
-        let told = self.look(&[pid]).remove(0);
+        let summed = self.list_and_update(&[pid]).remove(0);
         assert_eq!(
-            (told.count, told.cpu_percent, told.cpu_seconds),
+            (summed.count, summed.cpu_percent, summed.cpu_seconds),
             (Some(count), Some(percent), Some(seconds))
         );
     }
@@ -131,9 +131,9 @@ fn what_children_and_theirs_use_is_summed_up() {
     ] {
         fake.put(pid, ppid, own, waited);
     }
-    let told = fake.look(&[70, 72, 80]);
+    let summed = fake.list_and_update(&[70, 72, 80]);
     assert_eq!(
-        told[0],
+        summed[0],
         Descendants {
             count: Some(2),
             cpu_percent: None,
@@ -142,14 +142,14 @@ fn what_children_and_theirs_use_is_summed_up() {
         },
         "its own use is not its children's"
     );
-    assert_eq!((told[1].count, told[2].count), (Some(0), Some(0)));
+    assert_eq!((summed[1].count, summed[2].count), (Some(0), Some(0)));
     fake.put(72, 71, 1050, 0);
     fake.assert_used(70, 2, 200.0, 13.5);
     fake.assert_used(70, 2, 0.0, 13.5);
     // Between two listings, too; whoever is new comes with the next one, all that it used with it.
     fake.put(72, 71, 1150, 0);
     fake.put(73, 72, 100, 0);
-    assert_eq!(fake.tell(&[70])[0].cpu_seconds, Some(14.5));
+    assert_eq!(fake.update(&[70])[0].cpu_seconds, Some(14.5));
     fake.assert_used(70, 3, 20.0, 15.5);
 }
 
@@ -159,7 +159,7 @@ fn a_child_that_ended_meanwhile_loses_nothing_and_counts_once() {
     fake.put(70, 1, 0, 0);
     fake.put(71, 70, 1000, 0);
     fake.put(72, 71, 400, 0);
-    assert_eq!(fake.look(&[70])[0].cpu_seconds, Some(14.0));
+    assert_eq!(fake.list_and_update(&[70])[0].cpu_seconds, Some(14.0));
     // It used 100 ticks more before its end, and 70 waited for it: its child is another's now.
     fake.end(71);
     fake.put(72, 1, 400, 0);
@@ -195,7 +195,7 @@ fn a_number_that_is_given_again_is_another_process() {
     let mut fake = Fake::new();
     fake.put(70, 1, 0, 0);
     fake.put(71, 70, 1000, 0);
-    assert_eq!(fake.look(&[70])[0].cpu_seconds, Some(10.0));
+    assert_eq!(fake.list_and_update(&[70])[0].cpu_seconds, Some(10.0));
     fake.end(71);
     fake.write(&Line {
         pid: 71,
@@ -239,7 +239,7 @@ fn ancestors_are_climbed_and_a_circle_is_not_run_round() {
     for (pid, ppid) in [(70, 1), (71, 70), (72, 71), (90, 91), (91, 90)] {
         fake.put(pid, ppid, 0, 0);
     }
-    fake.look(&[70]);
+    fake.list_and_update(&[70]);
     assert_eq!(fake.tree.ancestors(72), [71, 70]);
     assert_eq!(fake.tree.ancestors(70), [0; 0]);
     assert_eq!(fake.tree.ancestors(99), [0; 0]);

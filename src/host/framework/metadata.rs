@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_the_metadata_tells_the_version() {
+    fn the_name_of_the_metadata_has_the_version() {
         for (framework, names, expected) in [
             ("pytorch", &["torch-2.9.1.dist-info"][..], Some("2.9.1")),
             ("pytorch", &["torch-2.4.1+cu121.dist-info"], Some("2.4.1")),

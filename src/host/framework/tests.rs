@@ -202,7 +202,7 @@ fn an_engine_is_known_by_its_program_too() {
 }
 
 #[test]
-fn launchers_and_links_stand_beside_the_framework() {
+fn launchers_and_links_are_listed_beside_the_framework() {
     let nccl = "/v/nvidia/nccl/lib/libnccl.so.2";
     let ray = "/v/ray/_raylet.so";
     let adam = "/home/ann/.cache/torch_extensions/py311_cu121/fused_adam/fused_adam.so";
@@ -280,7 +280,7 @@ fn all_frameworks_of_a_process_are_named() {
 }
 
 #[test]
-fn a_path_tells_a_version_where_a_tool_wrote_it() {
+fn a_path_has_a_version_where_a_tool_wrote_it() {
     let hash = "0123456789abcdfghijklmnpqrsvwxyz";
     let nix = format!("/nix/store/{hash}-python3.11-torch-2.1.0-lib/lib/libtorch_cuda.so");
     let guix = format!("/gnu/store/{hash}-python-pytorch-2.1.0/lib/libtorch_cuda.so");

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::*;
 
 const SECOND: u64 = SECOND_NS;
-const NOBODY: [u32; 0] = [];
+const OTHER_UID: [u32; 0] = [];
 /// Bits of the flags in a stat line.
 const KERNEL_THREAD: u32 = 0x0020_0000;
 const EXITING: u32 = 4;
@@ -91,7 +91,7 @@ impl Fake {
 }
 
 #[test]
-fn who_holds_a_device_file_is_found_and_nobody_else() {
+fn holders_of_a_device_file_are_found_and_no_others() {
     let fake = Fake::new();
     fake.process(90, &["null", "nvidiactl"]);
     fake.process(70, &["null", "tty", "nvidia0"]);
@@ -110,11 +110,11 @@ fn who_holds_a_device_file_is_found_and_nobody_else() {
 
     let mut holders = fake.holders();
     assert_eq!((holders.pids(), holders.unread()), (vec![], None));
-    holders.look(SECOND, false);
+    holders.refresh(SECOND, false);
     assert_eq!(holders.pids(), [70, 72, 90]);
     assert_eq!(holders.unread(), Some(0));
     fs::remove_dir_all(fake.folder(72)).unwrap();
-    holders.look(6 * SECOND, false);
+    holders.refresh(6 * SECOND, false);
     assert_eq!(holders.pids(), [70, 90]);
 }
 
@@ -122,16 +122,16 @@ fn who_holds_a_device_file_is_found_and_nobody_else() {
 fn a_new_process_is_looked_at_again_while_it_is_young() {
     let fake = Fake::new();
     let mut holders = fake.holders();
-    holders.look(100 * SECOND, false);
+    holders.refresh(100 * SECOND, false);
     fake.process(70, &["null"]);
     fake.process(80, &["nvidia0"]);
-    holders.look(105 * SECOND, false);
+    holders.refresh(105 * SECOND, false);
     assert_eq!(holders.pids(), [80], "at the first listing");
 
     fake.open(70, fake.roots.dev.join("nvidia0"));
-    holders.look(110 * SECOND - 1, false);
+    holders.refresh(110 * SECOND - 1, false);
     assert_eq!(holders.pids(), [80], "not on every sample");
-    holders.look(110 * SECOND, false);
+    holders.refresh(110 * SECOND, false);
     assert_eq!(holders.pids(), [70, 80]);
 }
 
@@ -139,21 +139,21 @@ fn a_new_process_is_looked_at_again_while_it_is_young() {
 fn proc_is_listed_every_five_seconds_and_whenever_everybody_is_looked_at() {
     let fake = Fake::new();
     let mut holders = fake.holders();
-    holders.look(100 * SECOND, false);
+    holders.refresh(100 * SECOND, false);
     fake.process(70, &["nvidia0"]);
-    holders.look(105 * SECOND - 1, false);
-    assert_eq!(holders.pids(), NOBODY);
-    holders.look(105 * SECOND, false);
+    holders.refresh(105 * SECOND - 1, false);
+    assert_eq!(holders.pids(), OTHER_UID);
+    holders.refresh(105 * SECOND, false);
     assert_eq!(holders.pids(), [70]);
     fake.process(80, &["nvidia0"]);
     fs::remove_dir_all(fake.folder(70)).unwrap();
-    holders.look(106 * SECOND, true);
+    holders.refresh(106 * SECOND, true);
     assert_eq!(holders.pids(), [80]);
     // That was a listing, too.
     fake.process(90, &["nvidia0"]);
-    holders.look(111 * SECOND - 1, false);
+    holders.refresh(111 * SECOND - 1, false);
     assert_eq!(holders.pids(), [80]);
-    holders.look(111 * SECOND, false);
+    holders.refresh(111 * SECOND, false);
     assert_eq!(holders.pids(), [80, 90]);
 }
 
@@ -182,22 +182,22 @@ fn everybody_is_looked_at_every_half_minute_and_when_asked() {
     fake.process(70, &["null"]);
     fake.process(80, &["nvidia0"]);
     let mut holders = fake.holders();
-    holders.look(100 * SECOND, false);
+    holders.refresh(100 * SECOND, false);
     // They were there before; nothing tells that anything has changed.
     fake.open(70, fake.roots.dev.join("nvidia0"));
     fake.close_all(80);
-    holders.look(129 * SECOND, false);
+    holders.refresh(129 * SECOND, false);
     assert_eq!(holders.pids(), [80]);
-    holders.look(130 * SECOND, false);
+    holders.refresh(130 * SECOND, false);
     assert_eq!(holders.pids(), [70]);
 
     fake.close_all(70);
-    holders.look(131 * SECOND, true);
-    assert_eq!(holders.pids(), NOBODY);
+    holders.refresh(131 * SECOND, true);
+    assert_eq!(holders.pids(), OTHER_UID);
     fake.open(70, fake.roots.dev.join("nvidia0"));
-    holders.look(132 * SECOND, true);
-    assert_eq!(holders.pids(), NOBODY, "not as often as somebody asks");
-    holders.look(136 * SECOND, false);
+    holders.refresh(132 * SECOND, true);
+    assert_eq!(holders.pids(), OTHER_UID, "not as often as somebody asks");
+    holders.refresh(136 * SECOND, false);
     assert_eq!(holders.pids(), [70], "what was asked for is done later");
 }
 
@@ -207,7 +207,7 @@ fn a_pid_that_is_given_out_again_inherits_no_verdict() {
     fake.process(70, &["null"]);
     fake.process(80, &["nvidia0"]);
     let mut holders = fake.holders();
-    holders.look(SECOND, false);
+    holders.refresh(SECOND, false);
     assert_eq!(holders.pids(), [80]);
     // Both exist before the old ones go, so that no number of a folder is used twice.
     fake.process(170, &["nvidia0"]);
@@ -216,7 +216,7 @@ fn a_pid_that_is_given_out_again_inherits_no_verdict() {
         fs::remove_dir_all(fake.folder(pid)).unwrap();
         fs::rename(fake.folder(pid + 100), fake.folder(pid)).unwrap();
     }
-    holders.look(6 * SECOND, false);
+    holders.refresh(6 * SECOND, false);
     assert_eq!(holders.pids(), [70]);
 }
 
@@ -229,24 +229,24 @@ fn who_may_not_be_read_is_counted_and_no_holder() {
     fake.unreadable(73, 'Z', EXITING);
     fake.process(74, &[]);
     let mut holders = fake.holders();
-    holders.look(SECOND, false);
+    holders.refresh(SECOND, false);
     assert_eq!((holders.pids(), holders.unread()), (vec![], Some(2)));
 
     // What root made readable meanwhile counts from the next look at everybody.
     fs::remove_dir_all(fake.folder(70)).unwrap();
-    holders.look(6 * SECOND, false);
+    holders.refresh(6 * SECOND, false);
     assert_eq!(holders.unread(), Some(2));
-    holders.look(31 * SECOND, false);
+    holders.refresh(31 * SECOND, false);
     assert_eq!(holders.unread(), Some(1));
 }
 
 #[test]
-fn where_proc_hides_processes_nobody_can_count_them() {
+fn where_proc_hides_processes_their_count_is_unknown() {
     let fake = Fake::new();
     fs::remove_dir_all(fake.folder(1)).unwrap();
     fake.process(70, &["nvidia0"]);
     let mut holders = fake.holders();
-    holders.look(SECOND, false);
+    holders.refresh(SECOND, false);
     assert_eq!((holders.pids(), holders.unread()), (vec![70], None));
 }
 
@@ -260,7 +260,7 @@ fn a_look_at_everybody_goes_on_in_the_next_sample() {
     holders.at_once = 8;
     let mut counts = Vec::new();
     for second in 1..=4 {
-        holders.look(second * SECOND, false);
+        holders.refresh(second * SECOND, false);
         counts.push((holders.pids().len(), holders.unread()));
     }
     assert_eq!(
@@ -277,11 +277,11 @@ fn what_is_mapped_is_looked_for_on_demand_only() {
     fake.maps(70, "nvidia0");
     let mut holders = fake.holders();
     let look = |holders: &mut Holders, second: u64, asks| {
-        holders.look(second * SECOND, asks);
+        holders.refresh(second * SECOND, asks);
         holders.take_found(Duration::from_secs(60));
         holders.pids()
     };
-    assert_eq!(look(&mut holders, 1, false), NOBODY);
+    assert_eq!(look(&mut holders, 1, false), OTHER_UID);
     assert_eq!(look(&mut holders, 2, true), [70]);
     let process = |start_ticks| Process {
         pid: 70,
@@ -299,12 +299,12 @@ fn what_is_mapped_is_looked_for_on_demand_only() {
     fs::write(fake.folder(70).join("maps"), "").unwrap();
     assert_eq!(look(&mut holders, 32, false), [70]);
     fake.stat(70, 'S', 0, 100);
-    assert_eq!(look(&mut holders, 62, false), NOBODY);
+    assert_eq!(look(&mut holders, 62, false), OTHER_UID);
     fake.maps(70, "nvidia0");
-    assert_eq!(look(&mut holders, 92, false), NOBODY);
+    assert_eq!(look(&mut holders, 92, false), OTHER_UID);
     assert_eq!(look(&mut holders, 93, true), [70]);
     fs::remove_dir_all(fake.folder(70)).unwrap();
-    assert_eq!(look(&mut holders, 98, false), NOBODY);
+    assert_eq!(look(&mut holders, 98, false), OTHER_UID);
 }
 
 #[test]
@@ -312,8 +312,8 @@ fn a_proc_that_cannot_be_listed_changes_nothing() {
     let fake = Fake::new();
     fake.process(70, &["nvidia0"]);
     let mut holders = fake.holders();
-    holders.look(SECOND, false);
+    holders.refresh(SECOND, false);
     fs::rename(&fake.roots.proc, fake.roots.dev.join("away")).unwrap();
-    holders.look(40 * SECOND, true);
+    holders.refresh(40 * SECOND, true);
     assert_eq!((holders.pids(), holders.unread()), (vec![70], Some(0)));
 }

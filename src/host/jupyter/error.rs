@@ -15,11 +15,14 @@ pub enum ServerError {
     Read { path: String, errno: Errno },
     /// The environment could not be read.
     #[error(
-        "the environment of process {pid}, which tells its server, cannot be read; run as root or as its owner"
+        "the environment of process {pid}, which names its server, cannot be read; run as root or \
+        as its owner"
     )]
     Environment { pid: u32 },
     /// No regular file, or another user's.
-    #[error("{path} is no file of the kernel's owner, and was not read; see who put it there")]
+    #[error(
+        "{path} does not belong to the kernel's owner, and was not read; check who put it there"
+    )]
     Foreign { path: String },
     /// Not what Jupyter writes.
     #[error("{path} is not what Jupyter writes; see what did")]
@@ -31,7 +34,8 @@ pub enum ServerError {
     NoFile { pid: u32, folder: String },
     /// A server that leaves none.
     #[error(
-        "its server (process {pid}) is {application}, which leaves no file that tells how to ask it; see its own page or client"
+        "its server (process {pid}) is {application}, which leaves no file with its address; see \
+        its own page or client"
     )]
     Fileless {
         pid: u32,
@@ -40,7 +44,7 @@ pub enum ServerError {
     },
     /// The server is gone.
     #[error(
-        "its server (process {number}) has ended{}; shut the kernel down by hand",
+        "its server (process {number}) has exited{}; shut the kernel down by hand",
         Stale(file)
     )]
     Gone {
@@ -51,7 +55,8 @@ pub enum ServerError {
     },
     /// Another user's process.
     #[error(
-        "process {pid}, which it says started it, is another user's, and was not asked; see who did start it"
+        "process {pid}, which it names as its parent, is another user's, and was not asked; check \
+        what started it"
     )]
     Stranger { pid: u32 },
     /// It cannot be told who the server is.
@@ -63,10 +68,10 @@ pub enum ServerError {
         number: u32,
     },
     /// The server ended between two looks.
-    #[error("its server (process {pid}) has just ended; look again")]
+    #[error("its server (process {pid}) has just exited; try again")]
     Ended { pid: u32 },
     /// No HTTPS where that was to be.
-    #[error("its HTTPS is not understood: {why}; see what serves there")]
+    #[error("its HTTPS cannot be used: {why}; see what serves there")]
     Https { why: String },
     /// A password and no token.
     #[error(
@@ -127,7 +132,7 @@ pub enum ServerError {
     )]
     Twin { pid: u32 },
     /// It cannot be told whether another process could be the kernel.
-    #[error("it cannot be told which process the server means: {why}; see that /proc can be read")]
+    #[error("it is not known which process the server means: {why}; see that /proc can be read")]
     Unsure { why: String },
 }
 

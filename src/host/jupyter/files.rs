@@ -69,8 +69,8 @@ pub fn read_connection(process: &OpenedProcess, path: &str) -> Result<Connection
     let read = serde_json::from_slice(&content);
     let mut read: Connection = read.map_err(|_| ServerError::Malformed { path: path.into() })?;
     // What is damaged may have the key there.
-    let tells = |name: &String| contains_secret(name, None);
-    if read.jupyter_session.as_ref().is_some_and(tells) {
+    let is_secret = |name: &String| contains_secret(name, None);
+    if read.jupyter_session.as_ref().is_some_and(is_secret) {
         read.jupyter_session = None;
     }
     Ok(read)
@@ -179,16 +179,16 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
     let root = raw.root_dir.or(raw.notebook_dir);
     // What is damaged may have the token where something else belongs, which is shown.
     let token = raw.token.as_deref();
-    let tells = |text: &str| contains_secret(text, token);
+    let is_secret = |text: &str| contains_secret(text, token);
     let is_sock = raw.sock.is_empty() || raw.sock.starts_with('/');
     if !is_sock
         || [&raw.hostname, &base_url, &raw.sock]
             .into_iter()
-            .any(|it| tells(it))
+            .any(|it| is_secret(it))
     {
         return None;
     }
-    let is_root = |root: &String| root.starts_with('/') && !tells(root);
+    let is_root = |root: &String| root.starts_with('/') && !is_secret(root);
     (is_path && is_host).then(|| ServerFile {
         pid: raw.pid,
         hostname: raw.hostname,
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_too_long_is_said() {
+    fn what_is_absent_or_too_long_is_an_error() {
         let missing = read_within(|_| (), "/a.json");
         assert!(
             missing
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_file_tells_where_its_client_is_and_keeps_no_key() {
+    fn a_connection_file_shows_where_its_client_is_and_keeps_no_key() {
         let parse = |text: &str| serde_json::from_str::<Connection>(text).unwrap();
         let local = parse(
             r#"{"ip": "127.0.0.1", "key": "k3y", "transport": "tcp", "jupyter_session": "/a.ipynb"}"#,

@@ -210,7 +210,7 @@ impl LocalKernel {
     /// where its own process is gone.
     ///
     /// That the starter is gone is believed the second time.
-    pub fn look(&mut self, roots: &Roots) -> bool {
+    pub fn refresh(&mut self, roots: &Roots) -> bool {
         let Ok(Some(process)) = OpenedProcess::open(roots, self.candidate.pid) else {
             return false;
         };
@@ -436,13 +436,13 @@ impl LocalKernel {
         let beside = connection_file
             .and_then(Path::parent)
             .map(Path::to_path_buf);
-        let said = [
+        let runtime_folders = [
             beside,
             server.and_then(Environment::runtime_folder),
             environment.runtime_folder(),
         ];
         let mut folders = Vec::new();
-        for folder in said.into_iter().flatten() {
+        for folder in runtime_folders.into_iter().flatten() {
             let folder = folder.to_string_lossy().into_owned();
             if !folders.contains(&folder) {
                 folders.push(folder);

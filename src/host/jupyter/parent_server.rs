@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_gone_where_nobody_older_has_its_number() {
+    fn a_server_is_gone_where_no_older_process_has_its_number() {
         let orphan = (90, 1, 900, 'S', "90", "a");
         assert_eq!(find(&[INIT, orphan], 50), Starter::Gone);
         let younger = (50, 1, 901, 'S', "50", "a");

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_not_to_ask_and_what_is_no_servers_file_is_said() {
+    fn servers_not_to_ask_and_foreign_files_are_reported() {
         for (file, expected) in [
             (
                 FILE.replace("s3cret", "")
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_never_tells_the_token() {
+    fn a_damaged_file_never_shows_the_token() {
         for token in [
             "1f0c9e8d7b6a59483726150f1e2d3c4b5a69788796a5b4c3",
             "Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3",

@@ -136,7 +136,10 @@ fn a_token_may_be_in_a_file_that_the_servers_environment_names() {
     std::fs::rename(&token, token.with_file_name("other")).unwrap();
     std::os::unix::fs::symlink("other", &token).unwrap();
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
-    assert!(error(&kernel).contains("is no file of"), "{kernel:?}");
+    assert!(
+        error(&kernel).contains("does not belong to the kernel"),
+        "{kernel:?}"
+    );
     // What the server's own file says goes before.
     proc.write(50, "/rt/jpserver-50.json", &server_file(""));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
@@ -144,7 +147,7 @@ fn a_token_may_be_in_a_file_that_the_servers_environment_names() {
 }
 
 #[test]
-fn whom_not_to_ask_is_said() {
+fn servers_not_to_ask_are_reported() {
     let (proc, candidate) = machine(&[], &[]);
     let file = server_file(r#""password": true,"#).replace(TOKEN, "");
     proc.write(50, "/rt/jpserver-50.json", &file);
@@ -181,11 +184,11 @@ fn that_a_server_is_gone_is_believed_the_second_time() {
     assert!(kernel.server.is_none());
     let text = error(&kernel);
     assert!(
-        text.contains("has ended, and /rt/jpserver-50.json is stale"),
+        text.contains("has exited, and /rt/jpserver-50.json is stale"),
         "{text}"
     );
     assert!(proc.root_of(90).join("rt/jpserver-50.json").exists());
-    assert!(kernel.look(&proc.roots()));
+    assert!(kernel.refresh(&proc.roots()));
     assert_eq!(kernel.jupyter.server_alive, Some(false));
 
     // Reading its files again does not begin the count again.
@@ -195,7 +198,7 @@ fn that_a_server_is_gone_is_believed_the_second_time() {
 }
 
 #[test]
-fn a_kernel_that_may_have_been_started_from_elsewhere_has_lost_nobody() {
+fn a_kernel_that_may_have_been_started_from_elsewhere_has_lost_no_server() {
     for (variables, ip) in [
         (&["SLURM_JOB_ID=7"][..], "127.0.0.1"),
         (&[], "10.0.0.7"),
@@ -204,7 +207,7 @@ fn a_kernel_that_may_have_been_started_from_elsewhere_has_lost_nobody() {
         let (proc, candidate) = orphan(variables, ip);
         let mut kernel = read_kernel(&proc.roots(), &candidate).unwrap();
         for _ in 0..3 {
-            assert!(kernel.look(&proc.roots()));
+            assert!(kernel.refresh(&proc.roots()));
             assert_eq!(kernel.jupyter.server_alive, None, "{variables:?} {ip}");
         }
     }
@@ -214,17 +217,17 @@ fn a_kernel_that_may_have_been_started_from_elsewhere_has_lost_nobody() {
 fn a_server_that_ends_later_is_not_asked_any_more() {
     let (proc, candidate) = machine(&[], &[]);
     let mut kernel = read_kernel(&proc.roots(), &candidate).unwrap();
-    assert!(kernel.look(&proc.roots()) && kernel.server.is_some());
+    assert!(kernel.refresh(&proc.roots()) && kernel.server.is_some());
     std::fs::remove_dir_all(proc.folder(50)).unwrap();
     proc.process(90, 1, 900, &["JPY_PARENT_PID=50"]);
-    assert!(kernel.look(&proc.roots()));
+    assert!(kernel.refresh(&proc.roots()));
     assert_eq!((kernel.jupyter.server_alive, &kernel.server), (None, &None));
-    assert!(error(&kernel).contains("has ended"), "{kernel:?}");
-    assert!(kernel.look(&proc.roots()));
+    assert!(error(&kernel).contains("has exited"), "{kernel:?}");
+    assert!(kernel.refresh(&proc.roots()));
     assert_eq!(kernel.jupyter.server_alive, Some(false));
     // Its number is another's by now.
     proc.process(90, 1, 901, &[]);
-    assert!(!kernel.look(&proc.roots()));
+    assert!(!kernel.refresh(&proc.roots()));
     assert!(read_kernel(&proc.roots(), &candidate).is_none());
 }
 
@@ -243,7 +246,7 @@ fn what_starts_kernels_with_its_own_environment_is_not_their_server() {
 }
 
 #[test]
-fn what_may_not_be_read_is_said_and_what_argv_tells_stays() {
+fn what_may_not_be_read_is_reported_and_what_argv_shows_stays() {
     let (proc, candidate) = machine(&[], &[]);
     std::fs::remove_file(proc.folder(90).join("environ")).unwrap();
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
@@ -253,7 +256,7 @@ fn what_may_not_be_read_is_said_and_what_argv_tells_stays() {
 }
 
 #[test]
-fn who_left_no_file_is_no_server_or_says_where_it_is_missing() {
+fn a_process_without_a_file_is_no_server_or_the_error_names_the_folder() {
     let (proc, candidate) = machine(&[], &[]);
     std::fs::remove_file(proc.root_of(50).join("rt/jpserver-50.json")).unwrap();
     for (command, application, server_pid, expected) in [
@@ -277,9 +280,9 @@ fn who_left_no_file_is_no_server_or_says_where_it_is_missing() {
         let jupyter = &kernel.jupyter;
         assert_eq!(jupyter.application.as_deref(), Some(application));
         assert_eq!(jupyter.server_pid, server_pid, "{command}");
-        let is_said = expected.is_some_and(|part| error(&kernel).contains(part));
+        let has_reason = expected.is_some_and(|part| error(&kernel).contains(part));
         assert_eq!(
-            (is_said, error(&kernel).is_empty()),
+            (has_reason, error(&kernel).is_empty()),
             (expected.is_some(), expected.is_none())
         );
         // It is the one whose end is watched for all the same.
@@ -326,7 +329,7 @@ fn long_text_is_cut_between_characters() {
 }
 
 #[test]
-fn errors_say_what_to_do_and_end_without_a_full_stop() {
+fn errors_name_what_to_do_and_end_without_a_full_stop() {
     let path = "/rt/kernel-1.json".to_owned();
     for error in [
         ServerError::Environment { pid: 7 },

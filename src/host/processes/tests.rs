@@ -132,7 +132,7 @@ fn words(command: &Process) -> Vec<&str> {
 }
 
 #[test]
-fn a_process_is_filled_as_far_as_proc_tells() {
+fn a_process_is_filled_as_far_as_proc_shows() {
     let fake = Fake::new(true);
     fake.stat(70, &TRAIN);
     fake.write(70, "status", "Name:\ttrain\nUid:\t0\t5\t5\t5\nNSpid:\t70\n");
@@ -488,7 +488,7 @@ fn a_process_held_up_while_it_exits_is_known_as_it_was() {
 }
 
 #[test]
-fn leaders_and_parents_are_told() {
+fn leaders_and_parents_are_read() {
     let fake = Fake::new(false);
     let mut processes = fake.processes();
     let mut relations = |stat: FakeStat, now: u64| {
@@ -575,7 +575,7 @@ fn what_is_no_stat_file_is_an_error_and_what_is_absent_is_not() {
 }
 
 #[test]
-fn what_is_hidden_is_not_said_to_be_gone() {
+fn what_is_hidden_is_not_reported_as_gone() {
     let fake = Fake::new(false);
     fs::remove_dir(fake.0.proc.join("1")).unwrap();
     fake.stat(70, &FakeStat { group: 69, ..TRAIN });
@@ -736,10 +736,10 @@ fn an_orphan_is_seen_to_be_adopted() {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut shell = Running(command.spawn().unwrap());
     let shell_pid = shell.pid();
-    let mut said = String::new();
+    let mut first_line = String::new();
     let mut output = BufReader::new(shell.0.stdout.take().unwrap());
-    output.read_line(&mut said).unwrap();
-    let orphan: u32 = said.trim().parse().unwrap();
+    output.read_line(&mut first_line).unwrap();
+    let orphan: u32 = first_line.trim().parse().unwrap();
     let _ended_with_the_test = Orphan(Pid::from_raw(orphan as i32).unwrap());
 
     let mut table = Processes::new(Roots::default());

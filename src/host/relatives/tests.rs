@@ -32,7 +32,7 @@ impl Fake {
             holders: Holders::new(roots.clone()),
             roots,
             _folder: folder,
-            now_ns: STANDS_NS,
+            now_ns: VALID_NS,
         }
     }
 
@@ -105,7 +105,7 @@ fn those_of_its_line_and_of_its_session_are_looked_at() {
     );
     // It is looked at again after half a minute, and not before.
     fs::remove_file(fake.roots.proc.join("71/fd/3")).unwrap();
-    fake.now_ns += STANDS_NS - 1;
+    fake.now_ns += VALID_NS - 1;
     assert_eq!(fake.relatives(&process(72)).len(), 2);
     fake.now_ns += 1;
     assert_eq!(
@@ -166,7 +166,7 @@ fn the_others_of_its_service_or_container_are_looked_at() {
     let found = [(80, Relation::Cgroup, "tcp:127.0.0.1:8088".to_owned())];
     for process in [unit.clone(), container] {
         assert_eq!(fake.relatives(&process), found);
-        fake.now_ns += STANDS_NS;
+        fake.now_ns += VALID_NS;
     }
     let step = Process {
         slurm: Some(Arc::new(Slurm::default())),
@@ -181,6 +181,6 @@ fn the_others_of_its_service_or_container_are_looked_at() {
         step,
     ] {
         assert_eq!(fake.relatives(&process), [], "{:?}", process.systemd_unit);
-        fake.now_ns += STANDS_NS;
+        fake.now_ns += VALID_NS;
     }
 }

@@ -338,7 +338,7 @@ fn parts(arguments: &str) -> Vec<&str> {
 }
 
 #[test]
-fn nobody_sees_a_secret_as_people_write_them() {
+fn secrets_are_hidden_as_people_write_them() {
     let mut seen = Vec::new();
     for (arguments, secret) in SECRETS.iter().chain(&LOOKS) {
         assert!(arguments.contains(secret), "{arguments}");

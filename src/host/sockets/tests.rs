@@ -31,7 +31,7 @@ fn tcp(address: &str, port: u16, state: &str, inode: u64) -> String {
 const UNIX: &str = "0000000000000000: 00000002 00000000 00010000 0001 01";
 
 #[test]
-fn those_who_listen_are_told_from_connections() {
+fn listening_sockets_differ_from_connections() {
     let loopback = word([127, 0, 0, 1]);
     let line = tcp(&loopback, 8888, "0A", 77);
     let socket = listens(parse_tcp(line.trim_ascii_end().as_bytes())).unwrap();
@@ -301,9 +301,9 @@ fn tables_are_read_once_a_minute_for_each_network() {
         "it is another network's 7"
     );
     assert_eq!(has(&mut listening, 73), Some(false), "without a socket");
-    listening.begin(STANDS_NS - 1);
+    listening.begin(VALID_NS - 1);
     assert_eq!(has(&mut listening, 71), Some(false), "for a minute");
-    listening.begin(STANDS_NS);
+    listening.begin(VALID_NS);
     assert_eq!(has(&mut listening, 71), Some(true), "by its own");
     let folder = Folder::open(&fake.roots.proc, 71).unwrap();
     assert_eq!(listening.read(&folder, None), Ok(Listens::default()));
@@ -318,7 +318,7 @@ fn tables_are_read_once_a_minute_for_each_network() {
 }
 
 #[test]
-fn it_is_told_where_they_listen_services_first() {
+fn the_addresses_they_listen_on_are_listed_services_first() {
     let fake = Fake::new();
     fake.process("70", &[3, 4, 5, 6, 7, 8], [1, 1]);
     let zero = word([0; 4]);
@@ -373,8 +373,8 @@ fn real_sockets_are_found() {
         .unwrap();
     assert_eq!(listens.at_all, Some(true));
     let on = listens.on.unwrap_or_default();
-    let told = format!("tcp:{address}");
-    assert!(on.iter().any(|place| **place == *told), "{on:?}");
+    let expected = format!("tcp:{address}");
+    assert!(on.iter().any(|place| **place == *expected), "{on:?}");
     drop(tcp);
     assert_eq!(holds_listener(&roots, &own, address), Some(false));
 }

@@ -221,7 +221,7 @@ fn a_kernel_is_not_of_its_server_s_family() {
 }
 
 #[test]
-fn what_a_kernel_let_go_of_stands_alone() {
+fn what_a_kernel_released_is_a_family_of_its_own() {
     let helper = Process {
         parent: parent(100, "python"),
         ..process(101, 101, 100)
@@ -245,8 +245,8 @@ fn different_users_are_never_one() {
         members(&[process(100, 100, 100), other.clone()]),
         [[100], [101]]
     );
-    let nobody = Process { uid: None, ..other };
-    assert_eq!(members(&[process(100, 100, 100), nobody]), [[100]]);
+    let without_uid = Process { uid: None, ..other };
+    assert_eq!(members(&[process(100, 100, 100), without_uid]), [[100]]);
     // Nor through a dead one.
     let dead = Process {
         pid: 90,

@@ -68,11 +68,11 @@ fn a_job_was_given_what_slurm_counts_for_its_own_node() {
     let mut over = of_job("batch", &both);
     Arc::make_mut(over.slurm.as_mut().unwrap()).over = Some(true);
     assert_eq!(given(&over), None);
-    let nobody = Process {
+    let without_environment = Process {
         slurm: None,
         ..of_job("batch", &both)
     };
-    assert_eq!(given(&nobody), None);
+    assert_eq!(given(&without_environment), None);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_number_is_a_gpu_where_it_can_mean_but_one() {
 }
 
 #[test]
-fn a_gpu_is_unused_where_nobody_may_be_on_it() {
+fn a_gpu_is_unused_where_no_process_may_be_on_it() {
     let judged = |change: &dyn Fn(&mut Snapshot)| {
         let mut snapshot = Snapshot::new(Time::default());
         snapshot.gpus.push(gpu(0, 0));

@@ -77,7 +77,7 @@ fn fitting(text: &str) -> Vec<u32> {
 }
 
 #[test]
-fn words_fit_wherever_the_row_says_them() {
+fn words_match_anywhere_in_the_row() {
     for (text, pids) in [
         ("ANN", &[3999, 4000][..]),
         ("train.py", &[4000]),
@@ -189,7 +189,7 @@ fn what_is_not_known_fits_neither_a_term_nor_the_term_negated() {
 }
 
 #[test]
-fn an_error_says_what_would_be_right() {
+fn an_error_names_what_would_be_right() {
     for (text, message) in [
         ("user:", "user: needs a value; write user:ann,bob"),
         ("!", "! needs a value; write !user:ann"),

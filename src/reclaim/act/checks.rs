@@ -57,16 +57,16 @@ impl Act {
     /// Why one of them is not touched after all.
     pub(super) fn forbids(
         &self,
-        whom: &[Handle],
+        recipients: &[Handle],
         snapshot: &Snapshot,
         control: &mut dyn ProcessControl,
     ) -> Option<Outcome> {
         let call = self.target.call();
-        for &handle in whom {
+        for &handle in recipients {
             let Some(one) = self.held.get(handle) else {
                 continue;
             };
-            let facts = control.look(one.pid);
+            let facts = control.read_guarded(one.pid);
             if control.has_exited(handle) {
                 continue;
             }

@@ -175,7 +175,7 @@ fn a_stopped_process_is_made_to_go_on() {
 }
 
 #[test]
-fn that_a_stopped_one_goes_on_as_it_was_told_is_no_activity() {
+fn a_stopped_process_that_gpumem_continued_is_not_active() {
     let mut stopped = python();
     stopped.state = Some('T');
     let mut play = Play::found(Kind::Stopped, &[stopped.clone()]);
@@ -370,7 +370,7 @@ fn what_the_kernel_refuses_is_tried_once() {
 }
 
 #[test]
-fn who_outlives_everything_is_told_where_it_hangs() {
+fn a_process_that_outlives_every_signal_is_shown_with_its_wait_channel() {
     let mut play = Play::found(Kind::Idle, &[python()]);
     assert_eq!(play.play_on(), Outcome::StillAlive);
     assert_eq!(play.sent().last(), Some(&(70, KILL)));
@@ -532,7 +532,7 @@ fn nothing_is_done_that_is_not_written_down_before() {
 }
 
 #[test]
-fn the_ledger_tells_the_whole_of_it() {
+fn the_ledger_has_the_whole_act() {
     let mut play = Play::found(Kind::Idle, &[python()]);
     ends_on(&mut play, 70, &[TERM]);
     play.play_on();

@@ -104,7 +104,7 @@ impl SampleSource for World {
 }
 
 #[test]
-fn targets_are_carried_out_one_after_another_and_each_end_is_told() {
+fn targets_are_carried_out_one_after_another_and_each_outcome_is_reported() {
     let (mut world, mut executor) = World::new();
     for pid in [70, 71] {
         // Who is stopped ends once it goes on.
@@ -119,14 +119,14 @@ fn targets_are_carried_out_one_after_another_and_each_end_is_told() {
     assert_eq!(executor.target(), None);
     assert_eq!(executor.run(&mut world, &mut notes).unwrap(), None);
     notes.0.retain(|(_, words)| words != "waiting");
-    let told: Vec<(usize, &str)> = notes.0.iter().map(|(at, it)| (*at, &**it)).collect();
+    let reported: Vec<(usize, &str)> = notes.0.iter().map(|(at, it)| (*at, &**it)).collect();
     let expected = [
         (0, "SIGTERM to 70"),
         (0, "70 ended true"),
         (1, "SIGTERM to 71"),
         (1, "71 ended true"),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     // What is told is what the ledger has.
     let pages = world.pages.get();
     let intended = pages.lines.iter();
@@ -157,7 +157,7 @@ fn who_wants_no_more_sent_stops_it_between_two_steps() {
 }
 
 #[test]
-fn without_a_ledger_nothing_is_sent_nor_told() {
+fn without_a_ledger_nothing_is_sent_or_reported() {
     let (mut world, mut executor) = World::new();
     world.pages.get().room = 1;
     let mut notes = Notes::default();

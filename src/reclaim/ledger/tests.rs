@@ -209,7 +209,7 @@ fn only_its_owner_reads_it() {
 }
 
 #[test]
-fn only_what_nobody_was_asked_about_counts_for_the_pace() {
+fn only_unattended_acts_count_for_the_pace() {
     let deed = PastDeed {
         time: at(0.0),
         deed: term(),

@@ -85,11 +85,11 @@ fn kinds_are_taken_always_when_asked_or_never() {
         assert_eq!(asked.targets.len(), when_asked, "{kind}");
         // What was asked for and is not done says why; by default only what one would expect.
         assert_eq!(asked.refused.len(), 1 - when_asked, "{kind}");
-        let is_told = matches!(
+        let is_notified = matches!(
             kind,
             Kind::Dead | Kind::Stuck | Kind::Hung | Kind::Leak | Kind::Placeholder
         );
-        assert_eq!(usual.refused.len(), usize::from(is_told), "{kind}");
+        assert_eq!(usual.refused.len(), usize::from(is_notified), "{kind}");
     }
 }
 
@@ -101,7 +101,7 @@ fn a_placeholder_is_taken_for_being_one_and_for_nothing_else() {
     let asked = |kinds: &[Kind]| with(asking(kinds, &[]));
     let named = process(70, "python /v/bin/keep-gpu --gpu-ids 0");
     let other = process(70, "python train.py");
-    for (python, told_by_conduct) in [(&named, false), (&other, true)] {
+    for (python, found_by_conduct) in [(&named, false), (&other, true)] {
         for kind in [Kind::Idle, Kind::Orphan, Kind::Stopped] {
             let seen = snapshot(
                 at(0.0),
@@ -109,7 +109,7 @@ fn a_placeholder_is_taken_for_being_one_and_for_nothing_else() {
                 vec![gpu(0, &[(70, GIB)], 0)],
             );
             let mut findings = vec![finding(kind, python)];
-            if told_by_conduct {
+            if found_by_conduct {
                 findings.push(finding(Kind::Placeholder, python));
             }
             for guard in [guard(), asked(&[kind])] {
@@ -125,7 +125,7 @@ fn a_placeholder_is_taken_for_being_one_and_for_nothing_else() {
 }
 
 #[test]
-fn a_target_says_who_why_and_how() {
+fn a_target_has_its_processes_reasons_and_steps() {
     let (findings, seen) = alone(Kind::Idle);
     let plan = plan_of(&findings, &seen, &guard());
     let [target] = &plan.targets[..] else {
@@ -151,9 +151,9 @@ fn a_target_says_who_why_and_how() {
         .map(|step| match step {
             Step::Signal {
                 signal,
-                recipients: whom,
+                recipients: to,
                 grace_seconds,
-            } => (*signal, *whom, *grace_seconds),
+            } => (*signal, *to, *grace_seconds),
             other => panic!("{other:?}"),
         })
         .collect();
@@ -174,11 +174,11 @@ fn a_target_says_who_why_and_how() {
 }
 
 #[test]
-fn what_the_rule_only_tells_is_left_alone() {
+fn what_the_rule_only_notifies_is_skipped() {
     let (mut findings, seen) = alone(Kind::Idle);
     findings[0].actions = vec![Action::Notify];
     let plan = plan_of(&findings, &seen, &guard());
-    assert_eq!(why(&plan), [&Why::OnlyTold]);
+    assert_eq!(why(&plan), [&Why::OnlyNotified]);
     findings[0].resolved_at = Some(at(0.0));
     let plan = plan_of(&findings, &seen, &guard());
     assert!(
@@ -362,17 +362,17 @@ fn notebooks_are_named_by_kernel_or_path() {
 }
 
 #[test]
-fn each_refusal_says_what_helps() {
+fn each_refusal_names_what_helps() {
     for (why, words) in [
         (Why::NeverTaken { kind: Kind::Dead }, "root"),
         (Why::NeverTaken { kind: Kind::Stuck }, "drain"),
         (Why::NeverTaken { kind: Kind::Hoard }, "advice"),
         (Why::OnlyWhenAsked { kind: Kind::Hung }, "--kind hung"),
-        (Why::OnlyTold, "--pid"),
+        (Why::OnlyNotified, "--pid"),
         (Why::Family { pids: vec![1, 2] }, "1, 2"),
         (Why::Unread { gpu: 1 }, "GPU 1"),
         (Why::NotOnGpu, "gpumem ps"),
-        (Why::Gone, "not there"),
+        (Why::Gone, "not exist"),
         (Why::NoProcess, "GPU"),
         (Why::NotFound { name: "x".into() }, "x"),
     ] {

@@ -96,7 +96,7 @@ fn asked(found: &[Finding], snapshot: &Snapshot) -> Recheck {
 }
 
 #[test]
-fn it_stands_while_the_same_rule_says_it_of_the_same_process() {
+fn it_is_true_while_the_same_rule_finds_the_same_process() {
     let here = snapshot(&[7, 8]);
     assert_eq!(asked(&[finding("idle", 7, 100)], &here), Recheck::StillTrue);
     for other in [
@@ -128,8 +128,9 @@ fn what_is_not_seen_is_not_known() {
 fn of_several_none_may_have_ceased() {
     let here = snapshot(&[7, 8]);
     let (seven, eight) = (member(7), member(8));
-    let said = [because(7), because(8)];
-    let of = |alive: &[&TargetProcess], found: &[&Finding]| of_members(alive, &said, found, &here);
+    let becauses = [because(7), because(8)];
+    let of =
+        |alive: &[&TargetProcess], found: &[&Finding]| of_members(alive, &becauses, found, &here);
     let (of_7, of_8) = (finding("idle", 7, 100), finding("idle", 8, 100));
     assert_eq!(of(&[&seven, &eight], &[&of_7, &of_8]), Recheck::StillTrue);
     assert_eq!(of(&[&seven, &eight], &[&of_7]), Recheck::NoLonger);
@@ -144,17 +145,17 @@ fn whoever_may_be_at_work_on_a_gpu_that_is_not_read_makes_it_unknown() {
     let found = [finding("idle", 1, 100)];
     let found: Vec<&Finding> = found.iter().collect();
     let (one, because) = (member(1), [because(1)]);
-    let stands = |seen: &Snapshot| of_members(&[&one], &because, &found, seen);
-    assert_eq!(stands(&seen), Recheck::StillTrue);
+    let recheck = |seen: &Snapshot| of_members(&[&one], &because, &found, seen);
+    assert_eq!(recheck(&seen), Recheck::StillTrue);
     seen.gpus.push(Gpu {
         index: 1,
         ..Gpu::default()
     });
     assert_eq!(
-        stands(&seen),
+        recheck(&seen),
         Recheck::Unknown,
         "one of its GPUs is not read"
     );
     seen.gpus[1].processes = Some(Vec::new());
-    assert_eq!(stands(&seen), Recheck::StillTrue);
+    assert_eq!(recheck(&seen), Recheck::StillTrue);
 }

@@ -108,11 +108,11 @@ impl Step {
             }),
             Self::Signal {
                 signal,
-                recipients: whom,
+                recipients: to,
                 grace_seconds,
             } => Box::new(signal::SendSignal {
                 signal: *signal,
-                recipients: *whom,
+                recipients: *to,
                 grace_seconds: *grace_seconds,
             }),
             Self::Advise { command } => Box::new(advise::Advise { command }),
@@ -220,7 +220,7 @@ pub(super) trait ReclaimWay {
     fn execute(
         &self,
         context: &mut StepContext<'_>,
-        whom: &[Handle],
+        to: &[Handle],
     ) -> Result<Started, ledger::LedgerError>;
 
     /// How long it has, in seconds.
@@ -297,12 +297,12 @@ pub(super) struct StepState<'a> {
 impl StepState<'_> {
     /// Those of whom it is meant that are alive; of those that were not in the plan, only those that
     /// hold a GPU.
-    pub fn alive(&mut self, whom: Recipients) -> Vec<Handle> {
+    pub fn alive(&mut self, to: Recipients) -> Vec<Handle> {
         let leader = self.target.leader;
         self.held
             .concerned(self.snapshot, self.control)
             .into_iter()
-            .filter(|one| match whom {
+            .filter(|one| match to {
                 Recipients::Launcher => !one.is_member,
                 Recipients::Leader => one.is_member && one.pid == leader,
                 Recipients::Family => one.is_member,
@@ -336,9 +336,9 @@ impl StepContext<'_> {
     }
 
     /// Writes down what somebody is asked, and begins to ask.
-    pub fn ask(&mut self, deed: &Deed, request: Request) -> Result<(), ledger::LedgerError> {
+    pub fn request(&mut self, deed: &Deed, request: Request) -> Result<(), ledger::LedgerError> {
         self.note(LedgerEvent::Intended(deed.clone()))?;
-        self.control.ask(request);
+        self.control.start_request(request);
         Ok(())
     }
 }

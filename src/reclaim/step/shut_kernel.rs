@@ -119,9 +119,9 @@ fn kernel(process: &Process) -> Option<KernelAtServer> {
 /// What to do about a kernel whose server cannot be asked, and why it is not signalled.
 fn through_server(kernel: &Jupyter) -> Arc<str> {
     let why = kernel.server_error.as_deref();
-    let why = why.unwrap_or("it has not said what the kernel does");
+    let why = why.unwrap_or("it has not reported the kernel's state");
     let would = match kernel.server_alive {
-        Some(true) => "its server would start it again, and is not asked",
+        Some(true) => "its server would start it again, and cannot be asked",
         _ => "its server may start it again",
     };
     let way = match kernel.application.as_deref() {
@@ -188,7 +188,7 @@ impl ReclaimWay for ShutKernel<'_> {
             kernel: self.kernel.clone(),
             even_at_work: context.is_named,
         };
-        context.ask(&deed, request)?;
+        context.request(&deed, request)?;
         Ok(Started::PendingRequest(PendingRequest {
             deed,
             prevents_respawn: true,
@@ -227,7 +227,7 @@ fn left_to_server(why: &str) -> Outcome {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ShutKernelError {
     /// It is doing something, or has since the plan was made.
-    #[error("kernel {id} is at work; leave it, or name it to end it all the same")]
+    #[error("kernel {id} is at work; leave it, or name it to kill it all the same")]
     AtWork { id: Arc<str> },
     /// The process is gone, or is not this kernel.
     #[error("process {pid} is not kernel {id} any more; make a new plan")]

@@ -51,14 +51,14 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
     let policy = &candidate.guard.policy;
     let first = policy.signal.unwrap_or(Signal::Term);
     let own = policy.grace.map(|grace| grace.as_secs_f64());
-    let ask = |whom, usual: f64| Step::Signal {
+    let ask = |to, usual: f64| Step::Signal {
         signal: first,
-        recipients: whom,
+        recipients: to,
         grace_seconds: own.unwrap_or(usual),
     };
-    let kill = |whom| Step::Signal {
+    let kill = |to| Step::Signal {
         signal: Signal::Kill,
-        recipients: whom,
+        recipients: to,
         grace_seconds: KILL_SECONDS,
     };
     let mut steps = Vec::new();
@@ -103,7 +103,7 @@ pub(super) fn write_deed(
 
 impl ReclaimWay for SendSignal {
     fn describe(&self, target: &Target) -> String {
-        let whom = match self.recipients {
+        let to = match self.recipients {
             Recipients::Launcher => target.launcher.as_ref().map_or_else(
                 || "its launcher".to_owned(),
                 |launcher| format!("{}, its launcher", launcher.pid),
@@ -121,7 +121,7 @@ impl ReclaimWay for SendSignal {
             false => "",
         };
         let wait = Span::from_seconds(self.grace_seconds);
-        format!("{}{resumes} to {whom}; wait {wait}", self.signal)
+        format!("{}{resumes} to {to}; wait {wait}", self.signal)
     }
 
     fn recipients(&self, scene: &mut StepState<'_>) -> Vec<Handle> {
@@ -137,16 +137,16 @@ impl ReclaimWay for SendSignal {
     fn execute(
         &self,
         context: &mut StepContext<'_>,
-        whom: &[Handle],
+        to: &[Handle],
     ) -> Result<Started, ledger::LedgerError> {
         let signal = self.signal;
         let resumes = !matches!(signal, Signal::Kill | Signal::Stop | Signal::Cont);
         let (mut moving, mut stopped) = (Vec::new(), Vec::new());
-        for &handle in whom.iter().rev() {
+        for &handle in to.iter().rev() {
             let Some(process) = context.held.get(handle).map(HeldProcess::process) else {
                 continue;
             };
-            let facts = context.control.look(process.pid);
+            let facts = context.control.read_guarded(process.pid);
             let is_stopped = facts
                 .is_some_and(|it| it.start_ticks == process.start_ticks && it.state == Some('T'));
             match resumes && is_stopped {

@@ -71,7 +71,7 @@ fn is_client(process: &Process, snapshot: &Snapshot) -> bool {
 /// What the daemon is asked, in words.
 pub(super) fn write_deed(f: &mut fmt::Formatter<'_>, pids: &[u32]) -> fmt::Result {
     let pids = super::numbers(pids.iter().copied());
-    write!(f, "asking the MPS control daemon to part with {pids}")
+    write!(f, "asking the MPS control daemon to terminate {pids}")
 }
 
 /// Asks, by the control program.
@@ -90,7 +90,7 @@ impl ReclaimWay for TerminateClient<'_> {
     fn describe(&self, _: &Target) -> String {
         let pids = super::numbers(self.pids.iter().copied());
         let wait = Span::from_seconds(self.grace_seconds);
-        format!("ask the MPS control daemon to part with {pids}; wait {wait}")
+        format!("ask the MPS control daemon to terminate {pids}; wait {wait}")
     }
 
     fn recipients(&self, scene: &mut StepState<'_>) -> Vec<Handle> {
@@ -109,7 +109,7 @@ impl ReclaimWay for TerminateClient<'_> {
             pids: self.pids.to_vec(),
             pipe_directory: self.pipe_directory.clone(),
         };
-        context.ask(&deed, request)?;
+        context.request(&deed, request)?;
         Ok(Started::PendingRequest(PendingRequest {
             deed,
             prevents_respawn: false,
@@ -276,10 +276,10 @@ mod tests {
              \"get_client_list 10\") echo 1;;\n\"get_client_list 20\") echo 2; echo 3;;",
         );
         terminate(&program, &[3], Some("/tmp/mps")).unwrap();
-        let told = fs::read_to_string(folder.path().join("log")).unwrap();
-        let last = told.lines().last();
+        let logged = fs::read_to_string(folder.path().join("log")).unwrap();
+        let last = logged.lines().last();
         assert_eq!(last, Some("/tmp/mps terminate_client 20 3"));
-        assert_eq!(told.matches("terminate_client").count(), 1);
+        assert_eq!(logged.matches("terminate_client").count(), 1);
         let error = terminate(&program, &[4], None).unwrap_err();
         assert!(error.to_string().contains("[4]"), "{error}");
     }

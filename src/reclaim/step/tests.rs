@@ -112,10 +112,10 @@ fn what_something_else_owns_is_only_advised() {
         ),
     ] {
         let advised = target(&process, &guard());
-        let [Step::Advise { command: said }] = &advised.steps[..] else {
+        let [Step::Advise { command: advice }] = &advised.steps[..] else {
             panic!("{advised:?}");
         };
-        assert!(advised.is_advice() && said.contains(command), "{said}");
+        assert!(advised.is_advice() && advice.contains(command), "{advice}");
         let insisted = target(&process, &direct());
         assert!(!insisted.is_advice() && insisted.steps.len() == 2);
         assert!(insisted.respawn_seconds > 0.0, "it may be started again");
@@ -293,18 +293,16 @@ fn the_parent_of_the_others_goes_first() {
     let [target] = &plan.targets[..] else {
         panic!("{plan:?}");
     };
-    let whom: Vec<Recipients> = target
+    let to: Vec<Recipients> = target
         .steps
         .iter()
         .map(|step| match step {
-            Step::Signal {
-                recipients: whom, ..
-            } => *whom,
+            Step::Signal { recipients: to, .. } => *to,
             other => panic!("{other:?}"),
         })
         .collect();
     assert_eq!(
-        (target.leader, &whom[..]),
+        (target.leader, &to[..]),
         (
             70,
             &[Recipients::Leader, Recipients::Family, Recipients::Family][..]

@@ -30,7 +30,7 @@ fn python() -> Process {
 }
 
 #[test]
-fn it_is_back_when_its_row_is_gone_and_nobody_holds_what_it_held() {
+fn it_is_back_when_its_row_is_gone_and_no_process_holds_what_it_held() {
     let before = target(&[python()], vec![gpu(0, &[(70, 4 * GIB), (80, GIB)], GIB)]);
     let other = process(80, "python other.py");
     let back = compare(
@@ -100,7 +100,7 @@ fn on_several_gpus_all_have_to_show_it() {
 }
 
 #[test]
-fn what_no_row_told_is_measured_by_what_nobody_accounts_for() {
+fn what_no_row_showed_is_measured_by_unattributed_memory() {
     // A forked worker holds what its dead trainer took: NVML lists the dead one, or nobody.
     let worker = process(71, "pt_data_worker");
     let before = target(std::slice::from_ref(&worker), vec![gpu(0, &[], 6 * GIB)]);
@@ -116,7 +116,7 @@ fn what_no_row_told_is_measured_by_what_nobody_accounts_for() {
 }
 
 #[test]
-fn where_nvml_does_not_say_how_much_the_whole_gpu_tells() {
+fn where_nvml_does_not_report_how_much_the_whole_gpu_counts() {
     let blind = |pid: Option<u32>, used: u64| {
         let mut gpu = gpu(0, &[], used);
         let rows = pid.map(|pid| crate::model::GpuProcess {
@@ -172,7 +172,7 @@ fn where_there_are_no_figures_the_list_is_the_proof() {
 }
 
 #[test]
-fn to_let_go_is_told_of_those_who_are_alive() {
+fn freed_memory_is_reported_of_processes_that_are_alive() {
     let (target, seen) = target(&[python()], vec![gpu(0, &[(70, GIB)], 0)]);
     assert_eq!(hold_anything(&target, &seen), Some(true));
     let mut free = python();

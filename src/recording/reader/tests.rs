@@ -124,7 +124,7 @@ fn a_slow_pipe_is_a_recording_too() {
 }
 
 #[test]
-fn damaged_lines_are_skipped_and_told() {
+fn damaged_lines_are_skipped_and_reported() {
     let expected = snapshots(4);
     let lines = lines(&expected);
     let bytes = [
@@ -305,7 +305,7 @@ fn damage_is_bounded_and_counted() {
 }
 
 #[test]
-fn what_damage_says_is_bounded_and_harmless() {
+fn the_report_of_damage_is_bounded_and_harmless() {
     let line = format!(
         "{{\"schema\":\"gpumem.snapshot/1\",\"time\":\"\\u001b[2J\\u202e{}\"}}\n",
         "x".repeat(1 << 16)
@@ -330,7 +330,7 @@ fn another_major_version_is_refused() {
 }
 
 #[test]
-fn a_file_without_a_snapshot_says_what_it_should_be() {
+fn the_error_of_a_file_without_a_snapshot_names_what_it_should_be() {
     for (bytes, reason) in [
         (&b""[..], "it is empty"),
         (b"\n\n", "it is empty"),
@@ -464,18 +464,18 @@ fn no_flipped_byte_loses_another_line() {
             })
             .unwrap();
         let (snapshots, _, error) = read(bytes);
-        let told = format!("byte {at}, line {hit}, made {byte:#x}: {error:?}");
+        let described = format!("byte {at}, line {hit}, made {byte:#x}: {error:?}");
         if let Some(RecordingError::Schema { line, .. }) = error {
             assert_eq!(
                 (line, byte.is_ascii_digit()),
                 (hit as u64 + 1, true),
-                "{told}"
+                "{described}"
             );
             continue;
         }
-        assert!(error.is_none(), "{told}");
+        assert!(error.is_none(), "{described}");
         for (n, snapshot) in expected.iter().enumerate().filter(|&(n, _)| n != hit) {
-            assert!(snapshots.contains(snapshot), "lost line {n}: {told}");
+            assert!(snapshots.contains(snapshot), "lost line {n}: {described}");
         }
     }
     let compressed = zstd::encode_all(&plain[..], 3).unwrap();

@@ -387,7 +387,7 @@ fn the_newest_part_is_kept_by_size() {
 }
 
 #[test]
-fn what_cannot_be_a_store_says_what_to_do() {
+fn the_error_of_what_cannot_be_a_store_names_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();

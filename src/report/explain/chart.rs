@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_nobody_saw_is_blank_and_a_peak_is_not_lost() {
+    fn a_time_without_samples_is_blank_and_a_peak_is_not_lost() {
         let seen = points(&[(0, GIB), (10, GIB), (990, GIB), (1000, GIB)]);
         let chart = draw(&seen, None, size(10, 1)).unwrap();
         let blank = chart.lines[0].chars().filter(|cell| *cell == ' ').count();

@@ -16,7 +16,7 @@ pub(super) fn write(sheet: &mut PageText, page: &FrameworkPage) {
     section(sheet, "What returns it, gentlest first", &page.inside);
     if page.inside.is_empty() {
         sheet.section("What returns it");
-        sheet.item("- ", "nothing while the process goes on; its end does");
+        sheet.item("- ", "nothing while the process runs; only its exit does");
     }
     section(sheet, "At its next start", &page.at_start);
     section(sheet, "What returns nothing", &page.unchanged);
@@ -39,7 +39,7 @@ fn section(sheet: &mut PageText, heading: &str, lines: &[AdviceLine]) {
 }
 
 pub(super) fn list(sheet: &mut PageText, pages: &[FrameworkPage]) {
-    sheet.title("Frameworks; gpumem explain --framework NAME tells more of one");
+    sheet.title("Frameworks; gpumem explain --framework NAME shows one");
     let mut table = Table::new(&[("NAME", Align::Left), ("FRAMEWORK", Align::Left)]);
     for page in pages {
         table.row(vec![

@@ -58,8 +58,7 @@ fn what(sheet: &mut PageText, page: &GpuPage) {
     }
     if let Some(age) = gpu.stale_seconds {
         let age = Span::from_seconds(age);
-        let stale =
-            format!("the driver has not answered for it for {age}; this is what it said last");
+        let stale = format!("the driver has not answered for {age}; these are its last values");
         sheet.entry("", &stale);
     }
     let mut use_ = Vec::new();
@@ -105,8 +104,8 @@ fn memory(sheet: &mut PageText, page: &GpuPage) {
 /// The balance: the first is the sum of the others, where all are known.
 fn parts(balance: &GpuBalance) -> Vec<(Option<u64>, String)> {
     let unattributed = match &balance.unattributed_unknown {
-        Some(why) => format!("in use by nobody that NVML lists: {why}"),
-        None => "in use by nobody that NVML lists".to_owned(),
+        Some(why) => format!("in use by no process that NVML lists: {why}"),
+        None => "in use by no process that NVML lists".to_owned(),
     };
     let reserved = match balance.reserved_bytes {
         Some(_) => "reserved by driver and firmware",
@@ -182,8 +181,8 @@ fn holders(sheet: &mut PageText, page: &GpuPage) {
     if let Some(count) = page.unread_processes.filter(|count| *count > 0) {
         let es = if count == 1 { "" } else { "es" };
         let text = format!(
-            "whether {count} other process{es} of this machine hold it is not known: only root may read \
-             which files they have open"
+            "whether {count} other process{es} of this machine hold it is not known: only root \
+            may read their open files"
         );
         sheet.item("- ", &text);
     }

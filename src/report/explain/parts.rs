@@ -17,16 +17,16 @@ pub(super) fn verdict(
     report: &ExplainReport,
     is_mine: impl Fn(&Finding) -> bool,
 ) {
-    sheet.section("What the rules say");
+    sheet.section("Findings");
     let findings = || verdict.findings.iter().filter(|it| is_mine(it));
     if findings().next().is_none() && verdict.kept.is_empty() {
         let span = Span::from_seconds(report.window_seconds);
         let what = if verdict.findings.is_empty() {
-            "nothing is found against it"
+            "no rule finds it"
         } else {
-            "nothing is found against the GPU itself"
+            "no rule finds the GPU itself"
         };
-        sheet.item("- ", &format!("{what}, as far as {span} of history tells"));
+        sheet.item("- ", &format!("{what}, based on {span} of history"));
     }
     for finding in findings() {
         write_finding(sheet, finding);
@@ -38,13 +38,13 @@ pub(super) fn verdict(
         let doubt = if kept.certain {
             ""
         } else {
-            "; whether the exemption is for this one is not known"
+            "; whether the exemption matches this one is not known"
         };
         let finding = &kept.finding;
         sheet.item(
             "kept: ",
             &format!(
-                "{}: {} (the configuration says: {}{until}{doubt})",
+                "{}: {} (kept by the configuration: {}{until}{doubt})",
                 finding.rule, finding.message, kept.reason
             ),
         );
@@ -55,7 +55,7 @@ pub(super) fn verdict(
             None => String::new(),
         };
         let text = format!(
-            "{}{where_}, so since {}; a finding from {} on, if nothing changes",
+            "{}{where_}, true since {}; becomes a finding at {} if nothing changes",
             pending.rule,
             instant(pending.since),
             instant(pending.due)
@@ -142,8 +142,8 @@ fn write_step(sheet: &mut PageText, mark: &str, step: &ExplainStep) {
 
 /// A line of advice below a heading that says already when it is meant for.
 pub(super) fn at_start(text: &str) -> &str {
-    const SAID: [&str; 2] = ["at its next start: ", "at its next start, "];
-    let rest = SAID.iter().find_map(|said| text.strip_prefix(said));
+    const PREFIXES: [&str; 2] = ["at its next start: ", "at its next start, "];
+    let rest = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix));
     rest.unwrap_or(text)
 }
 

@@ -27,18 +27,18 @@ pub(super) fn write(sheet: &mut PageText, page: &ProcessPage, report: &ExplainRe
     if let Some(reason) = &process.unresolved {
         sheet.title(&format!("pid {}: not resolved", process.pid));
         sheet.entry("Why", reason);
-        let caution = "NVML names a number; which process is behind it could not be told, so that \
-                       nothing is shown of any, and no process of that number is to be ended for it";
+        let caution = "NVML reports this pid, but gpumem cannot tell which process it belongs to; \
+        do not kill the process that has it now";
         sheet.entry("", caution);
     } else if !process.identity().is_certain() {
         sheet.title(&format!("pid {}: no such process", process.pid));
-        let gone = "NVML lists this number, and /proc does not know it: the process has ended, or it \
-                    is one of another pid namespace";
+        let gone = "NVML lists this pid, but it is not in /proc: the process has exited, or \
+        belongs to another pid namespace";
         match process.ended() {
             Some(ended) => {
                 sheet.entry(
                     "Why",
-                    "NVML lists this number, and the process that had it has ended",
+                    "NVML still lists this pid, but its process has exited",
                 );
                 was(sheet, ended);
             }
@@ -94,7 +94,7 @@ fn what(sheet: &mut PageText, page: &ProcessPage) {
     let mut facts = Vec::new();
     facts.extend(match process.state {
         Some(_) if process.has_threads_left() => {
-            Some("its first thread has ended, and others go on".to_owned())
+            Some("its main thread has exited, and others still run".to_owned())
         }
         letter => letter.map(state),
     });
@@ -194,7 +194,7 @@ fn notebook(sheet: &mut PageText, process: &Process, jupyter: &Jupyter, report: 
             .map(|root| format!("serves {root}")),
     );
     let state = jupyter.execution_state.as_ref();
-    named.extend(state.map(|state| format!("says it is {state}")));
+    named.extend(state.map(|state| format!("state {state}")));
     let last = jupyter.last_activity;
     named.extend(last.map(|time| format!("last active {}", ago(time, report))));
     let connections = jupyter.connections;
@@ -203,7 +203,7 @@ fn notebook(sheet: &mut PageText, process: &Process, jupyter: &Jupyter, report: 
         sheet.entry("", &named.join(", "));
     }
     if let Some(error) = &jupyter.server_error {
-        sheet.entry("", &format!("its server tells nothing: {error}"));
+        sheet.entry("", &format!("its server reports nothing: {error}"));
     }
 }
 
@@ -270,11 +270,11 @@ fn on_gpu(
         (Some(used), _) => facts.push(Bytes(used).to_string()),
         (None, _) if on.listed => {
             let why = on.used_unavailable.as_deref();
-            let why = why.unwrap_or("the driver does not tell what it holds");
+            let why = why.unwrap_or("the driver does not report its memory");
             facts.push(format!("memory n/a: {why}"));
         }
         (None, _) => facts.push(
-            "its device file is open, and NVML does not list it: what it holds is not known"
+            "it has the device file open, but NVML does not list it: its memory is not known"
                 .to_owned(),
         ),
     }
@@ -287,7 +287,7 @@ fn on_gpu(
     sheet.entry(&label, &facts.join(", "));
     if let (false, Some(bytes)) = (on.listed, on.unattributed_bytes) {
         let text = format!(
-            "{} there are in use by nobody that NVML lists",
+            "{} there are in use by no process that NVML lists",
             Bytes(bytes)
         );
         sheet.entry("", &text);
@@ -338,7 +338,7 @@ fn full_when(will: Exhaustion, report: &ExplainReport) -> Option<String> {
         None => String::new(),
     };
     Some(format!(
-        "full at about {}, in {}{between}, if it goes on: {} are free",
+        "full at about {}, in {}{between}, if this continues: {} are free",
         instant(now.plus_seconds(seconds)),
         span(seconds),
         Bytes(will.free_bytes)
@@ -418,7 +418,7 @@ fn held_by(sheet: &mut PageText, page: &ProcessPage) {
         }
         None => sheet.item(
             "- ",
-            "which GPU device files it has open is not known: root may look, where there are any",
+            "the GPU device files that it has open are not known: only root may read them",
         ),
     }
     let launcher = kin.launcher.as_ref().or(process.parent.as_ref());
@@ -484,7 +484,7 @@ fn state(letter: char) -> String {
         'D' => "in uninterruptible sleep".to_owned(),
         'T' => "stopped by a signal".to_owned(),
         't' => "stopped by a debugger".to_owned(),
-        'Z' => "a zombie: ended, and its parent has not asked how".to_owned(),
+        'Z' => "zombie: exited, not yet reaped by its parent".to_owned(),
         'X' => "dead".to_owned(),
         'I' => "idle in the kernel".to_owned(),
         other => format!("in state {other}"),

@@ -27,7 +27,7 @@ pub fn page(report: &ExplainReport, look: PageStyle) -> String {
         pages => framework::list(&mut sheet, pages),
     }
     if !report.notes.is_empty() || !report.errors.is_empty() {
-        sheet.section("What this page lacks");
+        sheet.section("What is missing");
         for note in &report.notes {
             sheet.item("- ", note);
         }

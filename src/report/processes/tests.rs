@@ -95,7 +95,7 @@ GPU   TOTAL =    FREE +  RESERVED +  PROCESSES +  UNATTRIBUTED
   1  80.0 GiB  79.5 GiB   512.0 MiB          0 B           0 B
 
 GPU 0: 15.0 GiB are in use by no process that NVML lists.
-312 processes' files could not be read: hidden holders need root.
+312 processes' files could not be read; run as root to see hidden holders.
 "
     );
     // Of some people's processes it does not follow what nobody holds.
@@ -137,10 +137,10 @@ fn a_reason_is_given_once_and_its_figures_are_not_available() {
         memory_unavailable: Some("it shares the machine's memory\n".into()),
         ..gpu(index, 0, Vec::new())
     };
-    let told = gpu(2, GIB, vec![row(7, None)]);
+    let driver_lists = gpu(2, GIB, vec![row(7, None)]);
     let wsl = Gpu {
         process_memory_unavailable: Some("Windows keeps it".into()),
-        ..told
+        ..driver_lists
     };
     let text = text(&snapshot(vec![bare(0), bare(1), wsl], Vec::new()), None);
     let lines: Vec<&str> = text.lines().collect();
@@ -199,7 +199,7 @@ GPU   TOTAL =    FREE +  RESERVED +  PROCESSES +  UNATTRIBUTED
 }
 
 #[test]
-fn places_frameworks_and_both_pids_are_told_and_escaped() {
+fn places_frameworks_and_both_pids_are_shown_and_escaped() {
     let mut pod = process(4242, "python train.py");
     pod.namespace_pid = Some(17);
     pod.framework = Some("pytorch".into());

@@ -178,11 +178,8 @@ fn a_gpu_that_does_not_answer_ends_nothing() {
 }
 
 #[test]
-fn a_number_of_another_namespace_is_nobody_to_accuse() {
-    let (_, doubted) = (
-        PID,
-        "GPU 0 lists process 4242, and who that is cannot be told for certain",
-    );
+fn a_pid_of_another_namespace_is_no_finding() {
+    let (_, doubted) = (PID, "GPU 0 lists pid 4242, whose process is not certain");
     for (namespace, expected) in [(Some(PidNamespace::Container), &[][..]), (None, &[doubted])] {
         let mut scene = alive(&[0]);
         vanish(&mut scene);

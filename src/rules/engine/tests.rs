@@ -173,8 +173,8 @@ fn who_may_be_on_a_gpu_that_is_not_read_is_not_accused() {
     );
     let undecided = engine.undecided();
     let mut undecided = undecided.iter();
-    let said = undecided.find(|it| it.pid == Some(PID)).unwrap();
-    assert_eq!((said.gpu, &*said.rule), (Some(1), "idle"));
+    let reason = undecided.find(|it| it.pid == Some(PID)).unwrap();
+    assert_eq!((reason.gpu, &*reason.rule), (Some(1), "idle"));
     assert!(engine.pending().iter().all(|it| it.pid != Some(PID)));
 }
 

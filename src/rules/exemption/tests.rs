@@ -135,7 +135,7 @@ fn name(exempts: Exempts<'_>) -> &'static str {
 }
 
 #[test]
-fn it_is_for_those_whom_it_names_and_for_nobody_else() {
+fn it_is_for_the_processes_that_it_names_and_for_no_others() {
     for (scope, expected) in [
         (user("ann"), "kept"),
         (user("1000"), "kept"),
@@ -303,7 +303,7 @@ fn judged(scope: Scope) -> (Engine, Scene) {
 }
 
 #[test]
-fn what_is_kept_is_listed_with_its_reason_and_accused_by_nobody() {
+fn what_is_kept_is_listed_with_its_reason_and_is_no_finding() {
     let (mut engine, mut scene) = judged(user("ann"));
     assert_eq!((engine.findings().len(), engine.resolved().len()), (0, 0));
     let [kept] = engine.kept() else {
@@ -321,7 +321,7 @@ fn what_is_kept_is_listed_with_its_reason_and_accused_by_nobody() {
 }
 
 #[test]
-fn of_what_is_kept_in_part_only_its_owner_is_told() {
+fn what_is_kept_in_part_is_only_notified() {
     let (engine, _) = judged(gpu(0));
     let [finding] = engine.findings() else {
         panic!("{:?}", engine.findings());

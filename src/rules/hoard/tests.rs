@@ -40,7 +40,7 @@ fn found(change: impl FnOnce(&mut Scene)) -> (usize, Vec<String>) {
 }
 
 #[test]
-fn it_is_found_after_the_duration_and_says_what_it_rests_on() {
+fn it_is_found_after_the_duration_with_its_evidence() {
     let mut scene = scene(60 * GIB);
     scene.process(PID).framework = Some("jax".into());
     let start = scene.now.time;
@@ -94,7 +94,7 @@ fn who_uses_the_gpu_hoards_nothing() {
 }
 
 #[test]
-fn where_processes_are_not_told_apart_the_gpu_stands_in_or_it_is_a_doubt() {
+fn where_use_is_not_known_by_process_the_gpu_counts_or_it_is_undecided() {
     for (gpu, count, doubts) in [(Some(5), 1, 0), (Some(60), 0, 0), (None, 0, 1)] {
         let (found, reasons) = found(|scene| {
             scene.row(0, PID).sm_percent = None;
@@ -124,7 +124,7 @@ fn memory_that_came_later_was_needed() {
 }
 
 #[test]
-fn a_beginning_that_was_not_seen_is_a_doubt_unless_the_framework_tells() {
+fn an_unseen_start_is_undecided_unless_the_framework_shows_it() {
     for (framework, expected) in [
         (Some("tensorflow"), (1, 0)),
         (Some("jax"), (1, 0)),

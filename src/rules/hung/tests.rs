@@ -72,7 +72,7 @@ fn reasons(engine: &Engine) -> Vec<String> {
 }
 
 #[test]
-fn it_is_found_after_the_duration_and_says_what_it_rests_on() {
+fn it_is_found_after_the_duration_with_its_evidence() {
     let (mut scene, mut engine) = worked(1200.0);
     assert_eq!((engine.findings().len(), engine.pending().len()), (0, 0));
     hang(&mut scene, 0);
@@ -291,7 +291,7 @@ fn the_server_of_mps_is_never_the_one() {
 }
 
 #[test]
-fn an_mps_client_may_be_at_work_whatever_its_numbers_say() {
+fn an_mps_client_may_be_at_work_whatever_its_numbers() {
     let count = found_after(|scene| {
         scene.holder(OTHER, &[0], GIB);
         scene.row(0, OTHER).kind = ProcessType::Mps;

@@ -55,7 +55,7 @@ fn assert_clean(engine: &Engine) {
 }
 
 #[test]
-fn it_is_found_after_the_duration_and_says_what_it_rests_on() {
+fn it_is_found_after_the_duration_with_its_evidence() {
     let mut scene = scene();
     let start = scene.now.time;
     let mut engine = judge(&mut scene, 590.0);
@@ -92,7 +92,7 @@ fn it_is_found_after_the_duration_and_says_what_it_rests_on() {
 }
 
 #[test]
-fn a_known_placeholder_is_only_told_of() {
+fn a_known_placeholder_is_only_notified() {
     let mut scene = scene();
     let keeper = ["python", "-m", "keep_gpu.cli"].map(Arc::from);
     scene.process(PID).command = Some(Arc::from(keeper));
@@ -117,7 +117,7 @@ fn a_short_history_is_undecided_only_while_it_may_be_idle() {
 }
 
 #[test]
-fn of_several_short_histories_the_shortest_is_told() {
+fn of_several_short_histories_the_shortest_is_reported() {
     let mut scene = scene();
     let mut engine = judge(&mut scene, 100.0);
     // Where the list could not be read before, what appears may have been there all the time.
@@ -148,7 +148,7 @@ fn use_of_any_engine_is_use() {
 }
 
 #[test]
-fn a_busy_gpu_shows_nothing_of_one_process_where_processes_are_told_apart() {
+fn a_busy_gpu_shows_nothing_of_one_process_where_use_is_known_by_process() {
     let mut scene = scene();
     scene.holder(PID + 1, &[0], GIB / 2);
     scene.row(0, PID + 1).sm_percent = Some(100);
@@ -172,7 +172,7 @@ fn memory_that_comes_or_goes_is_work() {
 }
 
 #[test]
-fn a_gpu_that_draws_the_power_of_work_does_not_prove_that_nobody_uses_it() {
+fn a_gpu_that_draws_the_power_of_work_does_not_prove_that_it_is_unused() {
     let mut scene = scene();
     scene.row(0, PID).sm_percent = None;
     scene.row(0, PID).memory_percent = None;
@@ -189,7 +189,7 @@ fn a_gpu_that_draws_the_power_of_work_does_not_prove_that_nobody_uses_it() {
 }
 
 #[test]
-fn the_whole_gpu_stands_in_where_processes_are_not_told_apart() {
+fn the_whole_gpu_counts_where_use_is_not_known_by_process() {
     let mut scene = scene();
     scene.row(0, PID).sm_percent = None;
     scene.row(0, PID).memory_percent = None;
@@ -222,7 +222,7 @@ fn the_whole_gpu_stands_in_where_processes_are_not_told_apart() {
 }
 
 #[test]
-fn little_memory_or_unknown_memory_accuses_nobody() {
+fn little_memory_or_unknown_memory_is_no_finding() {
     let mut scene = scene();
     scene.row(0, PID).used_bytes = Some(GIB - 1);
     assert_clean(&judge(&mut scene, 700.0));
@@ -233,7 +233,7 @@ fn little_memory_or_unknown_memory_accuses_nobody() {
     assert_eq!(engine.findings(), []);
     assert_eq!(
         reasons(&engine),
-        ["the driver does not tell what process 4242 holds on GPU 0"]
+        ["the driver does not report the memory of process 4242 on GPU 0"]
     );
 }
 
@@ -339,7 +339,7 @@ fn a_notebook_is_believed_by_its_server() {
 }
 
 #[test]
-fn a_kernel_of_which_nobody_says_what_it_does_is_not_to_be_ended() {
+fn a_kernel_of_unknown_state_is_not_killed() {
     let judged = |kernel: Jupyter| {
         let mut scene = scene();
         scene.process(PID).jupyter = Some(Arc::new(kernel));
@@ -397,7 +397,7 @@ fn a_kernel_of_which_nobody_says_what_it_does_is_not_to_be_ended() {
 }
 
 #[test]
-fn a_kernel_that_spins_in_a_thread_is_not_idle_whatever_its_server_says() {
+fn a_kernel_that_spins_in_a_thread_is_not_idle_whatever_its_server_reports() {
     for (percent, found) in [(100.0, 0), (1.0, 1)] {
         let mut scene = scene();
         let long_ago = scene.now.time.plus_seconds(-9_999.0);
@@ -635,7 +635,7 @@ fn a_process_without_an_identity_is_doubted_and_never_accused() {
         assert_eq!(engine.findings(), []);
         assert_eq!(
             reasons(&engine),
-            ["GPU 0 lists process 4242, and who that is cannot be told for certain"]
+            ["GPU 0 lists pid 4242, whose process is not certain"]
         );
     }
 }
@@ -816,14 +816,14 @@ fn overrides_apply_where_they_fit_and_the_later_wins() {
             user: Some("ann".into()),
             ..Process::default()
         };
-        let whom = ScopeInput {
+        let subject = ScopeInput {
             process: Some(&process),
             index: 1,
             uuid: None,
             held_bytes: None,
             snapshot: &crate::model::Snapshot::new(Time::default()),
         };
-        *rule.settings_for(&whom).unwrap()
+        *rule.settings_for(&subject).unwrap()
     };
     let span = |seconds| written(Span::from_seconds(seconds));
     let ann = Scope {
@@ -1030,7 +1030,7 @@ fn what_the_drivers_samples_do_not_cover_is_no_rest() {
 }
 
 #[test]
-fn rest_between_rare_samples_is_told_by_the_driver_or_by_the_cpu() {
+fn rest_between_rare_samples_is_known_from_the_driver_or_the_cpu() {
     for (sampled_seconds, cpu_percent, found) in [
         // The driver was asked in between, as gpumem does.
         (Some(60.0), 8.0, 1),

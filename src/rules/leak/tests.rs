@@ -166,7 +166,7 @@ fn a_desktop_and_what_the_driver_does_not_tell_are_never_accused() {
     assert_eq!(engine.findings(), []);
     assert_eq!(
         engine.undecided()[0].reason,
-        "the driver does not tell what process 4242 holds on GPU 0"
+        "the driver does not report the memory of process 4242 on GPU 0"
     );
 }
 

@@ -69,8 +69,8 @@ fn who_listens_has_clients_whatever_it_is_called() {
             "{command} {on}"
         );
     }
-    let told = rank("python app.py --port 40000", &["tcp:0.0.0.0:40000"]);
-    assert_eq!(has_clients(&told, &empty()), Some(true));
+    let configured = rank("python app.py --port 40000", &["tcp:0.0.0.0:40000"]);
+    assert_eq!(has_clients(&configured, &empty()), Some(true));
     let beside_the_rest = rank("python x.py", &["tcp:0.0.0.0:8000", "tcp:0.0.0.0:40000"]);
     assert_eq!(has_clients(&beside_the_rest, &empty()), Some(true));
 }
@@ -140,7 +140,7 @@ fn what_ranks_debuggers_and_libraries_open_is_for_no_client() {
 }
 
 #[test]
-fn what_is_not_told_is_unknown() {
+fn what_is_not_reported_is_unknown() {
     let unknown = Process {
         listening: None,
         ..process("python app.py", &[])

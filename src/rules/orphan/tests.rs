@@ -90,7 +90,7 @@ fn it_is_found_when_its_job_has_been_gone_for_the_duration() {
 }
 
 #[test]
-fn memory_that_the_driver_does_not_tell_is_memory() {
+fn memory_that_the_driver_does_not_report_is_memory() {
     for bytes in [None, Some(0)] {
         let mut scene = orphan();
         scene.row(0, PID).used_bytes = bytes;
@@ -137,7 +137,7 @@ fn who_works_on_another_gpu_is_no_orphan() {
 }
 
 #[test]
-fn those_whom_it_is_not_about_are_left_alone() {
+fn processes_that_it_does_not_concern_have_no_finding() {
     for change in [
         (|scene| scene.process(PID).executable = Some("/usr/bin/nvidia-persistenced".into()))
             as fn(&mut Scene),
@@ -349,7 +349,7 @@ fn what_is_missing_for_a_minute_breaks_nothing() {
 
 #[test]
 fn one_unknown_is_a_doubt_where_all_else_holds() {
-    let doubt = "whether process 4242 outlived its job cannot be told";
+    let doubt = "whether process 4242 outlived its job is not known";
     for (change, reason) in [
         (
             (|scene| scene.process(PID).group_leader_alive = None) as fn(&mut Scene),

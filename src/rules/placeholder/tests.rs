@@ -88,7 +88,7 @@ fn names_that_only_look_like_it_are_nobodys() {
 }
 
 #[test]
-fn it_says_what_it_rests_on() {
+fn it_shows_its_evidence() {
     let mut scene = scene("python /v/bin/keep-gpu", 2.0 * HOUR);
     let started = scene.process(PID).start_time.unwrap();
     let engine = judge(&mut scene, 60.0);
@@ -147,7 +147,7 @@ fn a_worker_that_it_spawned_is_one_too() {
 }
 
 #[test]
-fn without_memory_or_where_that_is_not_told_nobody_is_accused() {
+fn without_memory_or_with_unknown_memory_there_is_no_finding() {
     for (bytes, found) in [(Some(GIB), 1), (Some(GIB - 1), 0), (None, 0)] {
         let mut scene = scene("keep-gpu", 2.0 * HOUR);
         scene.row(0, PID).used_bytes = bytes;

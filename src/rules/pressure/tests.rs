@@ -74,7 +74,7 @@ fn the_threshold_is_not_in_it() {
 }
 
 #[test]
-fn even_the_fullest_gpu_is_no_warning_unless_somebody_says_so() {
+fn even_the_fullest_gpu_is_no_warning_unless_configured() {
     assert_eq!(
         judge(&mut scene(0), 600.0).findings()[0].severity,
         Severity::Info
@@ -145,7 +145,7 @@ fn instances_and_memory_of_the_system_are_not_judged() {
 }
 
 #[test]
-fn memory_that_is_not_known_is_doubted_and_stands_for_a_moment() {
+fn unknown_memory_is_undecided_and_keeps_a_finding_for_a_moment() {
     let mut scene = scene(0);
     let mut engine = judge(&mut scene, 60.0);
     scene.gpu(0).memory = None;

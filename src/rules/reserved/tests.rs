@@ -55,7 +55,7 @@ fn given() -> Scene {
 }
 
 #[test]
-fn a_job_that_runs_nothing_is_told_after_the_duration() {
+fn a_job_that_runs_nothing_is_found_after_the_duration() {
     let mut scene = given();
     let start = scene.now.time;
     let mut engine = judge(&mut scene, 29.0 * MINUTE);

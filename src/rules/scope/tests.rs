@@ -4,7 +4,7 @@ use super::*;
 use crate::model::{Gpu, Time};
 
 #[test]
-fn a_star_stands_for_any_text() {
+fn a_star_matches_any_text() {
     for (pattern, text, expected) in [
         ("python train.py", "python train.py", true),
         ("python train.py", "python train.py --x", false),

@@ -17,7 +17,7 @@ fn server() -> Scene {
 }
 
 #[test]
-fn a_server_that_waits_is_told_and_never_ended() {
+fn a_server_that_waits_is_found_and_never_killed() {
     let mut scene = server();
     let mut engine = judge(&mut scene, 590.0);
     assert_eq!(engine.findings(), []);

@@ -118,7 +118,7 @@ fn who_is_traced_or_holds_nothing_is_not_stopped() {
 }
 
 #[test]
-fn settings_and_slurm_change_what_is_said() {
+fn settings_and_slurm_change_the_finding() {
     let mut scene = Scene::new(1, 10.0);
     scene.holder(PID, &[0], GIB);
     scene.process(PID).state = Some('T');

@@ -16,7 +16,7 @@ fn stray() -> Scene {
 }
 
 #[test]
-fn it_is_told_after_the_duration_and_never_ended() {
+fn it_is_found_after_the_duration_and_never_killed() {
     let mut scene = stray();
     let mut engine = judge(&mut scene, 590.0);
     assert_eq!(count(&engine, Kind::StrayContext), 0);
@@ -93,7 +93,7 @@ fn unknown_memory_is_undecided() {
     assert_eq!(count(&engine, Kind::StrayContext), 0);
     assert_eq!(
         reasons(&engine, Kind::StrayContext),
-        ["the driver does not tell what process 4242 holds on GPU 0"]
+        ["the driver does not report the memory of process 4242 on GPU 0"]
     );
 }
 

@@ -45,7 +45,7 @@ fn assert_clean(engine: &Engine) {
 }
 
 #[test]
-fn it_is_found_after_the_duration_and_says_what_it_rests_on() {
+fn it_is_found_after_the_duration_with_its_evidence() {
     let mut scene = scene(11 * GIB);
     let start = scene.now.time;
     scene.holder(7, &[], 0);
@@ -145,7 +145,7 @@ fn what_is_not_known_is_doubted_where_it_matters() {
         ),
         (
             |scene| scene.row(0, PID).used_bytes = None,
-            "the driver does not tell what process 4242 holds on GPU 0",
+            "the driver does not report the memory of process 4242 on GPU 0",
         ),
         (
             |scene| scene.gpu(0).memory = None,
@@ -170,7 +170,7 @@ fn what_is_not_known_is_doubted_where_it_matters() {
 }
 
 #[test]
-fn a_pid_that_nobody_knows_accounts_for_its_memory() {
+fn an_unknown_pid_accounts_for_its_memory() {
     let mut scene = scene(11 * GIB);
     scene.rows(0).push(GpuProcess {
         pid: 999,
@@ -212,7 +212,7 @@ fn a_spike_is_none_and_nothing_flickers_at_the_threshold() {
 }
 
 #[test]
-fn what_cannot_be_read_for_a_moment_stands() {
+fn what_cannot_be_read_for_a_moment_keeps_the_finding() {
     let forget: [fn(&mut Scene); 3] = [
         |scene| scene.gpu(0).processes = None,
         |scene| scene.row(0, PID).used_bytes = None,

@@ -69,7 +69,7 @@ fn an_answer_is_put_into_its_own_process_only() {
 }
 
 #[test]
-fn what_was_said_of_another_program_is_forgotten() {
+fn what_was_reported_of_another_program_is_forgotten() {
     let (mut notebooks, _inbox, outbox) = notebooks();
     outbox.send(vec![busy((7, 70), Instant::now())]).unwrap();
     join(&mut notebooks, kernel(70));
@@ -139,21 +139,21 @@ fn a_servers_answer_is_put_into_the_kernel_of_that_id() {
         connections: Some(0),
     };
     let states = HashMap::from([("k".to_owned(), state)]);
-    let told = Jupyter {
+    let answered = Jupyter {
         kernel_id: Some("k".into()),
         notebook_path: Some("early.ipynb".into()),
         ..Jupyter::default()
     };
-    let mut jupyter = told.clone();
+    let mut jupyter = answered.clone();
     apply(&mut jupyter, &Ok(states));
     assert_eq!(jupyter.notebook_path.as_deref(), Some("a.ipynb"));
     assert_eq!(jupyter.execution_state.as_deref(), Some("idle"));
     assert_eq!((jupyter.connections, jupyter.server_error), (Some(0), None));
 
-    let mut jupyter = told.clone();
+    let mut jupyter = answered.clone();
     apply(&mut jupyter, &Ok(HashMap::new()));
     assert!(jupyter.server_error.unwrap().contains("does not know"));
-    let mut jupyter = told;
+    let mut jupyter = answered;
     apply(&mut jupyter, &Err(ServerError::Password));
     assert!(jupyter.server_error.unwrap().contains("password"));
     assert_eq!(jupyter.notebook_path.as_deref(), Some("early.ipynb"));

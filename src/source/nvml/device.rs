@@ -27,11 +27,11 @@ const MPS_EVERY: Duration = Duration::from_secs(10);
 /// Both memory calls are unsupported: GB10 and Jetson.
 const SHARED_MEMORY: &str = "it shares the machine's memory; NVML gives no framebuffer figure";
 /// Where the caller is not privileged (nvml.h, nvmlDeviceGetMemoryInfo).
-const DIVIDED_MEMORY: &str = "while MIG is on only root may read it; its MIG devices' is shown";
+const DIVIDED_MEMORY: &str = "with MIG on only root may read it; that of its MIG devices is shown";
 /// Under WDDM (nvml.h, nvmlProcessInfo_t), which is what is behind WSL.
 const WINDOWS_MEMORY: &str =
-    "under WSL Windows keeps the memory; the driver does not tell which process holds what";
-const UNTOLD_MEMORY: &str = "the driver does not tell which process holds what";
+    "under WSL Windows manages the memory, and the driver does not report memory by process";
+const UNREPORTED_MEMORY: &str = "the driver does not report memory by process";
 /// There in WSL only: the way to the GPU that Windows drives.
 const WSL_DEVICE: &str = "/dev/dxg";
 
@@ -173,7 +173,7 @@ impl<'nvml> DeviceReader<'nvml> {
         let rates = rates.filter(|rates| {
             let most = rates.gpu.max(rates.memory);
             if most > 100 {
-                calls.report(RATES, format!("the driver says {most} percent"));
+                calls.report(RATES, format!("the driver reports {most} percent"));
             }
             most <= 100
         });
@@ -198,7 +198,7 @@ impl<'nvml> DeviceReader<'nvml> {
         if gone {
             mig_devices.clear();
         }
-        let untold = processes
+        let unknown_rows = processes
             .as_deref()
             .filter(|rows| self.lacks_processes(rows));
         let sampled = std::mem::take(&mut self.utilization.sampled).as_secs_f64();
@@ -208,7 +208,7 @@ impl<'nvml> DeviceReader<'nvml> {
             memory: memory.filter(|_| !gone),
             memory_unavailable: memory_unavailable.filter(|_| !gone),
             memory_limit_bytes: self.whole.limit_bytes.take().filter(|_| !gone),
-            process_memory_unavailable: untold
+            process_memory_unavailable: unknown_rows
                 .filter(|_| !gone)
                 .map(|_| process_memory_unavailable().into()),
             mig_devices,
@@ -582,7 +582,7 @@ fn process_memory_unavailable() -> &'static str {
     if std::path::Path::new(WSL_DEVICE).exists() {
         WINDOWS_MEMORY
     } else {
-        UNTOLD_MEMORY
+        UNREPORTED_MEMORY
     }
 }
 

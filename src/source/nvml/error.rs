@@ -182,8 +182,8 @@ pub enum NvmlFailure {
     DriverNotLoaded,
     /// Library and kernel module differ.
     #[error(
-        "{MISMATCH} (NVML_ERROR_LIB_RM_VERSION_MISMATCH); reboot, or end all GPU processes and \
-         reload the nvidia modules"
+        "{MISMATCH} (NVML_ERROR_LIB_RM_VERSION_MISMATCH); reboot, or stop all GPU processes and \
+        reload the nvidia modules"
     )]
     VersionMismatch,
     /// The device files may not be opened.
@@ -206,7 +206,7 @@ pub enum NvmlFailure {
         waited: Duration,
     },
     /// Anything else that NVML says.
-    #[error("{call} failed: {code}; `nvidia-smi` may tell more")]
+    #[error("{call} failed: {code}; `nvidia-smi` may show more")]
     Call {
         /// The call.
         call: &'static str,
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_says_what_it_means_and_its_name() {
+    fn an_error_has_its_meaning_and_its_name() {
         assert_eq!(Code(7).to_string(), "NVML_ERROR_INSUFFICIENT_SIZE");
         assert!(
             Code::GPU_IS_LOST
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_wrapper_cannot_name_is_told_from_what_nvml_refuses() {
+    fn what_the_wrapper_cannot_name_differs_from_what_nvml_refuses() {
         assert_eq!(Code::from(NvmlError::UnexpectedVariant(27)), Code(27));
         assert!(Code::from(NvmlError::UnexpectedVariant(77)).is_unsupported());
         assert!(Code::from(NvmlError::FailedToLoadSymbol(String::new())).is_unsupported());

@@ -80,7 +80,7 @@ impl GpuWorker {
     }
 
     /// Asks for a reading, unless an earlier one is still to come.
-    pub(super) fn ask(&mut self, now: Instant) {
+    pub(super) fn request(&mut self, now: Instant) {
         if self.asked.is_none() && self.requests.try_send(()).is_ok() {
             self.asked = Some(now);
         }

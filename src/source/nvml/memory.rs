@@ -26,24 +26,24 @@ impl Whole {
     /// Where v1 fails and it is not known whose figures they are.
     pub(super) fn of(
         &mut self,
-        told: Memory,
+        reported: Memory,
         v1: impl FnOnce() -> Result<(u64, u64, u64), Code>,
     ) -> Result<Memory, Code> {
         self.limit_bytes = None;
-        if self.compared == Some((told.total_bytes, false)) {
-            return Ok(told);
+        if self.compared == Some((reported.total_bytes, false)) {
+            return Ok(reported);
         }
         let (total_bytes, used_bytes, free_bytes) = match v1() {
             Ok(figures) => figures,
             Err(code) if code.is_unsupported() => (0, 0, 0),
             Err(code) => return Err(code),
         };
-        let is_limit = told.total_bytes.saturating_add(ROUNDING_BYTES) < total_bytes;
-        self.compared = Some((told.total_bytes, is_limit));
+        let is_limit = reported.total_bytes.saturating_add(ROUNDING_BYTES) < total_bytes;
+        self.compared = Some((reported.total_bytes, is_limit));
         if !is_limit {
-            return Ok(told);
+            return Ok(reported);
         }
-        self.limit_bytes = Some(told.total_bytes);
+        self.limit_bytes = Some(reported.total_bytes);
         Ok(Memory {
             total_bytes,
             reserved_bytes: None,

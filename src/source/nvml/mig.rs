@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_is_the_end_of_a_name_or_what_the_slices_tell() {
+    fn a_profile_is_the_end_of_a_name_or_made_of_the_slices() {
         for (name, profile) in [
             ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", Some("1g.10gb")),
             ("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb", Some("1c.3g.20gb")),

@@ -159,7 +159,7 @@ impl Nvml {
         }
         let now = Instant::now();
         for lane in &mut self.lanes {
-            lane.ask(now);
+            lane.request(now);
         }
         self.wait_for_answers();
 

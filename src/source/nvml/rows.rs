@@ -85,8 +85,8 @@ pub(super) fn bound(rows: &mut [GpuProcess], memory: Option<Memory>) -> Option<S
             row.used_bytes = None;
             lie.get_or_insert_with(|| {
                 format!(
-                    "the driver says that process {} holds {bytes} bytes, and the GPU has no more than \
-                     {}; what it holds is not known",
+                    "the driver reports that process {} holds {bytes} bytes, but the GPU has no \
+                    more than {}; its memory is not known",
                     row.pid,
                     Bytes(most)
                 )
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn pid_0_and_a_process_that_is_listed_forty_times_are_said() {
+    fn pid_0_and_a_process_that_is_listed_forty_times_are_reported() {
         let mut records = vec![record(7, Some(5)); 40];
         records.push(record(0, Some(9)));
         let (rows, lies) = merge(&records, &[], &[]);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_holds_more_than_there_is() {
+    fn no_process_holds_more_than_there_is() {
         let (mut rows, _) = merge(
             &[record(7, Some(u64::MAX - 1)), record(8, Some(100))],
             &[],

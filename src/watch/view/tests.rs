@@ -200,7 +200,7 @@ fn mig_devices_hidden_holders_and_what_is_not_available() {
             sample::entry(&mut bare, 1, at).used_bytes = None;
         }
         bare.gpus[1].process_memory_unavailable =
-            Some("the driver does not tell which process holds what".into());
+            Some("the driver does not report memory by process".into());
         bare.gpus[1].processes.as_mut().unwrap()[1].kind = ProcessType::Mps;
         check(
             &format!("not-available-{columns}x{rows}"),

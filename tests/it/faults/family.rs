@@ -158,13 +158,16 @@ fn a_family_of_which_a_gpu_cannot_be_read_is_neither_accused_nor_ended() {
         assert!(check.stderr.contains("could not measure"), "{check:?}");
         let document = check.json();
         let undecided = document["undecided"].as_array().unwrap();
-        let says = |it: &&Value| {
+        let is_expected = |it: &&Value| {
             it["pid"] == family.ranks[0]
                 && it["gpu"] == 1
                 && it["rule"] == "idle"
                 && it["reason"].as_str().unwrap().contains("may be on GPU 1")
         };
-        assert!(undecided.iter().any(|it| says(&it)), "{list}: {document}");
+        assert!(
+            undecided.iter().any(|it| is_expected(&it)),
+            "{list}: {document}"
+        );
 
         let reap = stage.run(&["reap", "--yes", "--json", "--window", "2s"]);
         assert_eq!(reap.json()["targets"], json!([]), "{list}: {reap:?}");

@@ -9,7 +9,7 @@ const QUICK: &str = "[rules.idle]\nduration = \"1s\"\n[rules.unattributed]\ndura
     [rules.hoard]\nduration = \"1s\"\n[rules.dead]\nduration = \"60s\"\n";
 
 /// What `ps` and `check` make of a scene: a snapshot with an error that says this, and no finding.
-fn contained(gpu: Gpu, said: &str) -> Snapshot {
+fn contained(gpu: Gpu, error: &str) -> Snapshot {
     let machine = Machine::new(&Scene::new().gpu(gpu));
     machine.configure(QUICK);
     let output = machine.run(&["ps", "--json"]);
@@ -17,8 +17,8 @@ fn contained(gpu: Gpu, said: &str) -> Snapshot {
     let snapshot = Snapshot(output.json());
     let errors = snapshot.errors();
     assert!(
-        errors.iter().any(|it| it.contains(said)),
-        "{said}: {errors:?}"
+        errors.iter().any(|it| it.contains(error)),
+        "{error}: {errors:?}"
     );
     let text = machine.run(&["ps"]);
     assert!([0, 3].contains(&text.code), "{text:?}");
@@ -77,7 +77,7 @@ fn use_beyond_all_of_it_is_not_known() {
 }
 
 #[test]
-fn pid_0_is_nobody() {
+fn pid_0_is_no_process() {
     let snapshot = contained(gpu().process(Process::compute(0, 20 * GIB)), "pid 0");
     assert_eq!(snapshot.pids(0), [0u64; 0]);
 }
@@ -138,7 +138,7 @@ fn a_total_below_what_is_in_use_is_no_total() {
 }
 
 #[test]
-fn names_that_are_none_are_said() {
+fn names_that_are_none_are_reported() {
     let garbled = Gpu {
         garbled: true,
         ..gpu()

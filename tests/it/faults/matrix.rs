@@ -179,7 +179,7 @@ fn observe(library: &Path) -> Result<Run, nvml::NvmlFailure> {
 }
 
 #[test]
-fn every_fault_invents_nothing_and_is_said() {
+fn every_fault_invents_nothing_and_is_reported() {
     if let Ok(part) = env::var(PART) {
         return work(&part);
     }
@@ -198,7 +198,7 @@ fn every_fault_invents_nothing_and_is_said() {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args([
             "--exact",
-            "faults::matrix::every_fault_invents_nothing_and_is_said",
+            "faults::matrix::every_fault_invents_nothing_and_is_reported",
         ]);
         command.args(["--nocapture", "--test-threads=1"]);
         machine.environment(&mut command);
@@ -209,9 +209,9 @@ fn every_fault_invents_nothing_and_is_said() {
     let workers: Vec<_> = machines.iter().enumerate().map(start).collect();
     for worker in workers {
         let output = worker.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
-        println!("{said}");
+        let messages = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{messages}");
+        println!("{messages}");
     }
 }
 
@@ -317,13 +317,13 @@ fn compare(combination: &Combination, oracle: &Run, run: &Run) -> Vec<String> {
         };
         let (sound, faulty) = (json(sound), json(faulty));
         let errors = faulty["errors"].as_array().unwrap();
-        let is_said = |gpu: &Value| {
+        let is_reported = |gpu: &Value| {
             let is_of = |error: &Value| error.get("gpu").is_none_or(|of| of == gpu);
             errors.iter().any(is_of)
         };
         let mut lacking = Vec::new();
         absent("driver", &sound["driver"], &faulty["driver"], &mut lacking);
-        if !lacking.is_empty() && !is_said(&Value::Null) {
+        if !lacking.is_empty() && !is_reported(&Value::Null) {
             wrong.push(format!("{step}: {lacking:?} without an error"));
         }
         for gpu in sound["gpus"].as_array().unwrap() {
@@ -351,7 +351,7 @@ fn compare(combination: &Combination, oracle: &Run, run: &Run) -> Vec<String> {
             let has_reason =
                 |path: &String| path == ".memory" && other["memory_unavailable"].is_string();
             lacking.retain(|path| !may_lack(path) && !has_reason(path));
-            if !lacking.is_empty() && !is_said(index) {
+            if !lacking.is_empty() && !is_reported(index) {
                 wrong.push(format!("{step}: GPU {index}: {lacking:?} without an error"));
             }
         }

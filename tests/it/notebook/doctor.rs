@@ -72,7 +72,7 @@ fn a_server_that_takes_a_password_only_is_a_limit() {
 }
 
 #[test]
-fn a_server_that_hangs_and_one_that_only_says_it_speaks_https_are_limits() {
+fn a_server_that_hangs_and_one_that_only_claims_https_are_limits() {
     for (arguments, words) in [
         (&["hang"][..], "did not answer for 3s"),
         (&["good", "secure=true"], "did not answer for 3s"),

@@ -104,7 +104,7 @@ fn a_proxy_of_the_environment_is_not_asked() {
 }
 
 #[test]
-fn what_a_server_answers_badly_is_said_and_the_notebook_stays_named() {
+fn what_a_server_answers_badly_is_reported_and_the_notebook_stays_named() {
     for (manner, change, expected) in [
         ("huge", "port_was=1", "not Jupyter's"),
         ("garbage", "port_was=1", "not Jupyter's"),
@@ -148,8 +148,8 @@ fn a_server_that_hangs_holds_up_no_sample() {
         ]);
         assert_eq!(record.code, 0, "{record:?}");
         let recorded = fs::read_to_string(&recording).unwrap();
-        let said = "it did not answer GET api/sessions in time";
-        assert!(recorded.contains(said), "{manner}: {recorded}");
+        let reason = "it did not answer GET api/sessions in time";
+        assert!(recorded.contains(reason), "{manner}: {recorded}");
         assert_no_secret(&[&recorded, &record.stderr]);
     }
 }

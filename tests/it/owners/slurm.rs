@@ -68,7 +68,7 @@ impl Cluster {
             cluster.daemons.push(Running::start(command.arg("-D")));
         }
         wait_until("the node is there", || {
-            cluster.said("sinfo -h -o %T") == "idle"
+            cluster.output_of("sinfo -h -o %T") == "idle"
         });
         Some(cluster)
     }
@@ -85,7 +85,7 @@ impl Cluster {
     }
 
     /// What a command says, typed as it stands.
-    fn said(&self, line: &str) -> String {
+    fn output_of(&self, line: &str) -> String {
         let output = self.command("sh").args(["-c", line]).output().unwrap();
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
@@ -94,7 +94,7 @@ impl Cluster {
     fn submit(&self, options: &str, script: &str) -> String {
         fs::write(self.path("job.sh"), format!("#!/bin/sh\n{script}\n")).unwrap();
         let line = format!("sbatch --parsable -n1 -o /dev/null {options} job.sh");
-        let job = self.said(&line);
+        let job = self.output_of(&line);
         assert!(job.parse::<u32>().is_ok(), "{job:?}");
         job
     }
@@ -102,10 +102,10 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.said("scancel -u root");
+        self.output_of("scancel -u root");
         // The daemons of steps end what they run as long as there is somebody to tell of it.
         for _ in 0..200 {
-            if self.said("squeue -h").is_empty() {
+            if self.output_of("squeue -h").is_empty() {
                 break;
             }
             thread::sleep(Duration::from_millis(100));
@@ -169,7 +169,7 @@ fn is_host(process: &Value) -> bool {
 }
 
 #[test]
-fn what_scancel_is_told_ends_that_and_nothing_else() {
+fn what_scancel_gets_kills_that_and_nothing_else() {
     let Some(cluster) = Cluster::start() else {
         return;
     };
@@ -195,7 +195,7 @@ fn what_scancel_is_told_ends_that_and_nothing_else() {
         }
     }
     let (last, command_of_last) = last.unwrap();
-    cluster.said(&command_of_last);
+    cluster.output_of(&command_of_last);
     wait_until("the last task has ended", || !lives(last));
     for pid in tasks.into_iter().filter(|&pid| pid != last) {
         assert!(lives(pid), "{pid} is another task");
@@ -213,7 +213,7 @@ fn what_scancel_is_told_ends_that_and_nothing_else() {
     let (process, plan) = seen(step);
     assert_eq!(process["slurm"]["job_id"], *job, "{process}");
     assert_eq!(command(&plan), format!("scancel {job}.0"));
-    cluster.said(command(&plan));
+    cluster.output_of(command(&plan));
     wait_until("the step has ended", || !lives(step));
     assert!(lives(script));
 
@@ -258,7 +258,7 @@ fn what_a_job_that_is_over_has_left_is_nobodys() {
     let left = pid_in(&cluster.path("pid.left"));
     wait_until("the job is over", || {
         cluster
-            .said(&format!("squeue -h -t R,CG -j {job} 2>&1"))
+            .output_of(&format!("squeue -h -t R,CG -j {job} 2>&1"))
             .is_empty()
     });
     assert!(lives(left), "Slurm has lost it");
@@ -266,8 +266,8 @@ fn what_a_job_that_is_over_has_left_is_nobodys() {
     wait_until("its daemon has ended", || {
         found = seen(left);
         // At a first look not every ancestor may have been seen: then nothing is known of its job.
-        let is_told = !is_host(&found.0) || found.0["slurm"]["over"] == true;
-        is_told && found.1["step"] == "signal"
+        let is_recognised = !is_host(&found.0) || found.0["slurm"]["over"] == true;
+        is_recognised && found.1["step"] == "signal"
     });
     let (process, _) = found;
     if is_host(&process) {

@@ -198,13 +198,11 @@ fn a_full_disk_stops_the_reaper_and_nothing_is_sent() {
     let output = stage.reap(&holder, &[]);
     assert_eq!(output.code, 1, "{output:?}");
     assert!(
-        output.stderr.contains("cannot write to the ledger"),
+        output.stderr.contains("cannot write to the audit log"),
         "{output:?}"
     );
     assert!(
-        output
-            .stderr
-            .contains("what it was to announce was not done"),
+        output.stderr.contains("the action was not carried out"),
         "{output:?}"
     );
     let document = output.json();
@@ -227,14 +225,14 @@ fn there_is_one_reaper_at_a_time() {
     let output = stage.reap(&holder, &[]);
     assert_eq!(output.code, 1, "{output:?}");
     assert!(
-        output.stderr.contains("another reaper is at work"),
+        output.stderr.contains("another reaper is running"),
         "{output:?}"
     );
     assert!(holder.is_alive() && !stage.ledger().exists());
 }
 
 #[test]
-fn interrupted_it_sends_nothing_more_and_says_what_it_sent() {
+fn interrupted_it_sends_nothing_more_and_shows_what_it_sent() {
     let Some(stage) = Stage::new() else {
         return;
     };
@@ -244,10 +242,10 @@ fn interrupted_it_sends_nothing_more_and_says_what_it_sent() {
     let (signal, output) = finish(reaper);
     assert_eq!(signal, Signal::INT.as_raw(), "{output:?}");
     let pid = holder.pid;
-    let said = format!(
+    let message = format!(
         "interrupted by SIGINT at {pid}: nothing more is sent; it was sent: SIGTERM to {pid}"
     );
-    assert!(output.stderr.contains(&said), "{output:?}");
+    assert!(output.stderr.contains(&message), "{output:?}");
     assert_eq!(output.json()["status"], "interrupted");
     assert_eq!(outcome(&output), Value::Null);
     assert!(holder.is_alive());
@@ -271,7 +269,7 @@ fn killed_in_the_middle_it_leaves_what_was_sent() {
         "{history:?}"
     );
     assert!(
-        line.contains("not seen: gpumem ended before it"),
+        line.contains("not known: gpumem exited before it"),
         "{history:?}"
     );
     // The lock went with it.
@@ -503,8 +501,8 @@ fn who_was_left_stopped_by_a_gpumem_that_was_killed_goes_on_with_the_next_act() 
         output
     };
     let output = reap_another();
-    let said = format!("SIGCONT to {}: stopped by an earlier gpumem", victim.pid);
-    assert!(output.stderr.contains(&said), "{output:?}");
+    let message = format!("SIGCONT to {}: stopped by an earlier gpumem", victim.pid);
+    assert!(output.stderr.contains(&message), "{output:?}");
     assert!(victim.is_alive() && state(&victim) == 'S');
     assert_eq!(done(&stage)[0], json!(["CONT"]));
     // Whoever stops it after that is not gpumem.
@@ -541,7 +539,7 @@ fn who_goes_on_already_and_another_process_of_that_number_are_not_touched() {
 }
 
 #[test]
-fn what_cannot_be_decided_is_said() {
+fn what_cannot_be_decided_is_reported() {
     let Some(stage) = Stage::new() else {
         return;
     };

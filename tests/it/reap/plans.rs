@@ -53,13 +53,13 @@ fn the_plan_is_for_people_to_read() {
     let last = "will kill 5 processes of 3 jobs; should free 50.7 GiB; 1 skipped\n";
     assert!(plan.stdout.ends_with(last), "{}", plan.stdout);
     assert!(
-        plan.stderr.contains("of a recording nothing is killed"),
+        plan.stderr.contains("nothing of a recording is killed"),
         "{plan:?}"
     );
 }
 
 #[test]
-fn whom_to_plan_for_can_be_said_in_many_ways() {
+fn targets_can_be_named_in_many_ways() {
     assert_eq!(planned(&[]), [NOTEBOOK, STOPPED, ORPHANS]);
     assert_eq!(planned(&["--kind", "idle,orphan"]), [NOTEBOOK, ORPHANS]);
     assert_eq!(planned(&["--rule", "stopped"]), [STOPPED]);
@@ -103,7 +103,7 @@ fn what_is_asked_for_changes_the_steps() {
 }
 
 #[test]
-fn what_is_left_alone_says_why() {
+fn what_is_skipped_shows_why() {
     let refused = |more: &[&str]| {
         let output = run(&[&["reap", "--demo", "--json"], more].concat());
         output.json()["refused"].clone()
@@ -317,7 +317,7 @@ fn of_another_user_only_on_request() {
     let (Some(stage), Some(_)) = (Stage::new(), support::find("setpriv", "util-linux")) else {
         return;
     };
-    let nobody = [
+    let other_user = [
         "setpriv",
         "--reuid",
         "65534",
@@ -325,7 +325,7 @@ fn of_another_user_only_on_request() {
         "65534",
         "--clear-groups",
     ];
-    let holder = stage.holder_by(&nobody, OBEYS);
+    let holder = stage.holder_by(&other_user, OBEYS);
     let output = stage.reap(&holder, &[]);
     assert_eq!(output.code, 1, "{output:?}");
     let refused = &output.json()["refused"][0]["why"]["protection"];

@@ -83,8 +83,8 @@ impl Left {
         assert_eq!(output.code, 0, "{output:?}");
         assert!(!is_running(self.idle), "{output:?}");
         assert!(is_running(self.training), "{output:?}");
-        let told = fs::read_to_string(&self.witness).unwrap_or_default();
-        assert_eq!(told, "", "{output:?}");
+        let logged = fs::read_to_string(&self.witness).unwrap_or_default();
+        assert_eq!(logged, "", "{output:?}");
         for line in stage.lines() {
             for process in line["processes"].as_array().into_iter().flatten() {
                 assert_ne!(process["pid"], json!(self.training), "{line}");

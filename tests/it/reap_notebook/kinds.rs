@@ -254,7 +254,7 @@ fn a_kernel_of_a_kernel_gateway_is_left_to_its_client() {
 }
 
 #[test]
-fn a_kernel_that_a_person_typed_is_told_and_not_accused_of_its_end() {
+fn a_kernel_that_a_person_typed_is_recognised_and_not_found_for_its_end() {
     let Some(python) = support::python_with(&["ipykernel"]) else {
         return;
     };

@@ -154,7 +154,7 @@ struct Acted {
     /// What was asked of the kernel.
     events: Vec<Event>,
     /// What the ledger says was sent, as strace spells it.
-    told: BTreeSet<(i64, String)>,
+    signalled: BTreeSet<(i64, String)>,
     /// Nothing was made to forbid it.
     is_free: bool,
 }
@@ -406,14 +406,14 @@ impl Machine {
         let outcome = loop {
             assert!(calls.len() < 1000, "no end: {target:?}");
             let snapshot = self.look(population);
-            let stands = match is_free || random.chance(0.7) {
+            let checked = match is_free || random.chance(0.7) {
                 true => Recheck::StillTrue,
                 false => random.pick(&[Recheck::Unknown, Recheck::NoLonger]),
             };
             let moment = StepInput {
                 now: snapshot.time,
                 snapshot: &snapshot,
-                recheck: stands,
+                recheck: checked,
             };
             calls.push(microseconds());
             let progress = act.advance(moment, &mut control, &mut ledger).unwrap();
@@ -441,7 +441,7 @@ impl Machine {
                 }
             }
         };
-        let mut told = BTreeSet::new();
+        let mut signalled = BTreeSet::new();
         for act in read(&path, 1 << 24).unwrap().acts {
             for deed in act.deeds {
                 if let Deed::Signal { signals, processes } = deed.deed {
@@ -449,7 +449,7 @@ impl Machine {
                         .iter()
                         .flat_map(|signal| processes.iter().map(move |it| (signal, it)))
                     {
-                        told.insert((i64::from(process.pid), signal.to_string()));
+                        signalled.insert((i64::from(process.pid), signal.to_string()));
                     }
                 }
             }
@@ -459,7 +459,7 @@ impl Machine {
             outcome,
             calls,
             events,
-            told,
+            signalled,
             is_free,
         }
     }

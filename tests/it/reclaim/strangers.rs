@@ -94,8 +94,8 @@ print('ready', flush=True)"
         stage.guard.policy.targets = Targets::of_pids(&[self.idle]).unwrap();
         let (outcome, past) = stage.end();
         assert!(is_freed(&outcome), "{outcome:?}");
-        let told = fs::read_to_string(&self.witness).unwrap_or_default();
-        assert_eq!(told, "");
+        let logged = fs::read_to_string(&self.witness).unwrap_or_default();
+        assert_eq!(logged, "");
         let others = past.acts[0].deeds.iter().filter(|it| match &it.deed {
             Deed::Signal { processes, .. } => processes.iter().any(|it| it.pid != self.idle),
             _ => true,
@@ -257,7 +257,7 @@ fn memory_that_is_taken_again_after_a_second_is_not_freed() {
 }
 
 #[test]
-fn what_came_back_is_told_though_another_was_started() {
+fn what_was_freed_is_reported_though_another_was_started() {
     let (cast, job) = supervisor();
     let mut stage = Stage::new(&[job]);
     let mut target = stage.target();
@@ -314,8 +314,8 @@ impl ProcessControl for TooLate {
         self.inner.open(who)
     }
 
-    fn look(&mut self, pid: u32) -> Option<Facts> {
-        self.inner.look(pid)
+    fn read_guarded(&mut self, pid: u32) -> Option<Facts> {
+        self.inner.read_guarded(pid)
     }
 
     fn signal(&mut self, _: Handle, _: Signal) -> Result<(), NotSent> {
@@ -340,8 +340,8 @@ impl ProcessControl for TooLate {
         self.inner.held_up(pid)
     }
 
-    fn ask(&mut self, request: Request) {
-        self.inner.ask(request);
+    fn start_request(&mut self, request: Request) {
+        self.inner.start_request(request);
     }
 
     fn answer(&mut self) -> RequestResult {

@@ -45,12 +45,12 @@ pub fn complaints(scenario: &Scenario) -> Vec<String> {
     let labels = &scenario.labels;
     let mut complaints = Vec::new();
     for (kind, subject) in &labels.expected {
-        let stands = match (*kind, subject) {
+        let is_clear = match (*kind, subject) {
             ("leak", Subject::Process(pid)) => hindsight.has_grown(*pid),
             ("placeholder", Subject::Process(pid)) => hindsight.has_run(*pid, 3600.0),
             verdict => hard.contains(&(verdict.0, *subject)),
         };
-        if !stands {
+        if !is_clear {
             complaints.push(format!("{kind} of {subject} is expected, and is not clear"));
         }
     }

@@ -79,9 +79,9 @@ pub struct Machine {
     pub host: Host,
     pub driver: Driver,
     /// Whether the driver tells processes' utilization apart.
-    pub tells_processes_apart: bool,
+    pub has_process_use: bool,
     /// Whether it also tells of encoders and decoders.
-    pub tells_of_codecs: bool,
+    pub has_codecs: bool,
     /// Whether /proc's start ticks are in the recording, or start times only.
     pub has_ticks: bool,
 }
@@ -108,8 +108,8 @@ impl Machine {
                 nvml_version: Some(nvml.into()),
                 cuda_version: Some(cuda.into()),
             },
-            tells_processes_apart: true,
-            tells_of_codecs: random.chance(0.5),
+            has_process_use: true,
+            has_codecs: random.chance(0.5),
             has_ticks: random.chance(0.3),
         }
     }

@@ -82,7 +82,7 @@ const HOW: &str = "GPUMEM_SCENARIO_SEEDS=SEED GPUMEM_SCENARIO_FAMILY=NAME GPUMEM
     cargo test --test it scenarios writes the recording, for gpumem check --replay";
 
 #[test]
-fn every_guilty_one_is_found_and_nobody_else() {
+fn every_guilty_one_is_found_and_no_others() {
     let mut failures = Vec::new();
     let mut scores: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for scenario in play() {
@@ -176,7 +176,7 @@ fn nothing_flickers() {
 }
 
 #[test]
-fn the_labels_stand_clear_of_every_threshold() {
+fn the_labels_are_clear_of_every_threshold() {
     let complaints: Vec<String> = play()
         .flat_map(|scenario| {
             let of = format!("{} seed {}", scenario.family, scenario.seed);
@@ -245,7 +245,7 @@ fn there_are_enough_families_of_every_sort() {
 }
 
 #[test]
-fn a_seed_tells_the_same_story_twice_and_another_one_another() {
+fn a_seed_gives_the_same_world_twice_and_another_one_another() {
     // All of them are set on the same stage; a fifth of them is enough.
     for family in families::all().into_iter().step_by(5) {
         let story = family.play(5).to_jsonl();
@@ -300,7 +300,7 @@ const THROUGH_THE_BINARY: &[&str] = &[
 ];
 
 #[test]
-fn the_binary_says_the_same_and_exits_by_it() {
+fn the_binary_reports_the_same_and_exits_by_it() {
     let folder = tempfile::tempdir().unwrap();
     let seed = seeds()[0];
     let mut failures = String::new();

@@ -50,7 +50,7 @@ impl Score {
     fn take_in(&mut self, name: &str, snapshots: &[Snapshot], labels: &Labels) {
         let first = snapshots[0].time;
         let mut engine = Engine::new(RuleSet::default());
-        let mut standing: BTreeMap<Verdict, bool> = BTreeMap::new();
+        let mut active: BTreeMap<Verdict, bool> = BTreeMap::new();
         let mut found_at: BTreeMap<Verdict, f64> = BTreeMap::new();
         let mut minute = f64::NEG_INFINITY;
         let mut t = 0.0;
@@ -76,18 +76,18 @@ impl Score {
                     || labels.tolerated.iter().any(is_tolerated);
                 now.insert(verdict, is_right);
                 found_at.entry(verdict).or_insert(t);
-                if !is_right && standing.get(&verdict) != Some(&false) {
+                if !is_right && active.get(&verdict) != Some(&false) {
                     *self.alarms.entry(verdict.0.to_owned()).or_default() += 1;
                     let _ = writeln!(self.words, "{name} at {t:.0} s: {}", finding.message);
                 }
             }
-            standing = now;
+            active = now;
             if t - minute >= 60.0 {
                 minute = t;
-                self.wrong += standing.values().filter(|right| !**right).count();
+                self.wrong += active.values().filter(|right| !**right).count();
                 let onset = labels.onset.filter(|onset| t >= onset + PATIENCE_SECONDS);
                 for expected in labels.expected.iter().filter(|_| onset.is_some()) {
-                    if standing.contains_key(expected) {
+                    if active.contains_key(expected) {
                         self.right += 1;
                     } else {
                         self.missed += 1;
@@ -102,7 +102,7 @@ impl Score {
         self.hours += t / 3600.0;
     }
 
-    fn says(&mut self) -> String {
+    fn summary(&mut self) -> String {
         self.delays.sort_by(f64::total_cmp);
         let middle = self.delays.get(self.delays.len() / 2).copied();
         format!(
@@ -166,7 +166,7 @@ fn every_moment_is_judged_right() {
             score.take_in(&name, &scenario.snapshots, &scenario.labels);
         }
     }
-    let words = score.says();
+    let words = score.summary();
     println!("{words}");
     assert!(score.alarms_a_day() <= MOST_ALARMS_A_DAY, "{words}\n{HOW}");
     assert!(score.f1() >= LEAST_F1, "{words}\n{HOW}");
@@ -248,7 +248,7 @@ fn a_leak_that_stopped_is_withdrawn_within_ten_minutes() {
 /// Of growth that becomes ever slower, what fills the GPU within the day is told from the first hour on, as
 /// info; of what settles, of a logarithm, of warming up and of high waters that is never told.
 #[test]
-fn slowing_growth_is_told_where_it_fills_the_gpu_and_nowhere_else() {
+fn slowing_growth_is_found_where_it_fills_the_gpu_and_nowhere_else() {
     let settling = [
         "settles_slowly",
         "grows_by_logarithm",
@@ -271,16 +271,16 @@ fn slowing_growth_is_told_where_it_fills_the_gpu_and_nowhere_else() {
             for snapshot in &scenario.snapshots {
                 engine.observe(snapshot);
                 let t = snapshot.time.seconds_since(first);
-                let told = engine.findings().iter().any(|finding| {
+                let is_found = engine.findings().iter().any(|finding| {
                     let leak = finding.evidence.of::<LeakEvidence>();
                     leak.is_some_and(|leak| leak.slowing.is_some())
                         && finding.severity == Severity::Info
                         && finding.actions == [Action::Notify]
                 });
-                if told != fills && (told || t >= 4500.0) {
+                if is_found != fills && (is_found || t >= 4500.0) {
                     let _ = writeln!(
                         complaints,
-                        "{} seed {seed} at {t:.0} s: {told}",
+                        "{} seed {seed} at {t:.0} s: {is_found}",
                         family.name
                     );
                 }
@@ -340,5 +340,5 @@ fn the_recordings_are_judged_right_at_every_moment() {
     }
     assert_eq!(wrong, [""; 0]);
     assert!(score.hours > 40.0, "{} h", score.hours);
-    assert_eq!(score.alarms.len(), 0, "{}", score.says());
+    assert_eq!(score.alarms.len(), 0, "{}", score.summary());
 }

@@ -447,20 +447,16 @@ impl Use {
         } else {
             0.0
         };
-        let told = |percent: f64| {
-            machine
-                .tells_processes_apart
-                .then_some(percent.min(100.0) as u32)
-        };
-        let codec = if machine.tells_of_codecs {
-            told(0.0)
+        let reported = |percent: f64| machine.has_process_use.then_some(percent.min(100.0) as u32);
+        let codec = if machine.has_codecs {
+            reported(0.0)
         } else {
             None
         };
         GpuProcess {
             used_bytes: doing.bytes,
-            sm_percent: told(sm + peak.floor()),
-            memory_percent: told(traffic),
+            sm_percent: reported(sm + peak.floor()),
+            memory_percent: reported(traffic),
             encoder_percent: codec,
             decoder_percent: codec,
             ..GpuProcess::default()

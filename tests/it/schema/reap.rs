@@ -148,7 +148,7 @@ pub fn report() -> Value {
     let whys = [
         Why::NeverTaken { kind },
         Why::OnlyWhenAsked { kind },
-        Why::OnlyTold,
+        Why::OnlyNotified,
         Why::Family { pids: vec![8] },
         Why::Rank {
             launcher: 9,

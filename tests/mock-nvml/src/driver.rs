@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_are_told_from_wild_pointers() {
+    fn handles_are_distinguished_from_wild_pointers() {
         assert_eq!(Handle::of(63).target(), Some((63, None)));
         assert_eq!(Handle::of_mig(63, 0).target(), Some((63, Some(0))));
         assert_eq!(Handle::of_mig(1023, 31).target(), Some((1023, Some(31))));

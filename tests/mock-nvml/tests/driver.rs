@@ -103,7 +103,7 @@ fn bytes_of(device: &Device<'_>) -> BTreeMap<u32, Option<u64>> {
 }
 
 #[test]
-fn a_gpu_is_as_the_scene_says() {
+fn a_gpu_is_as_the_scene_has_it() {
     let mut gpu = Gpu::new("NVIDIA Test 9000")
         .total(80 * GIB)
         .unattributed(GIB)
@@ -121,7 +121,7 @@ fn a_gpu_is_as_the_scene_says() {
     gpu.compute_mode = Some(ComputeMode::ExclusiveProcess);
     gpu.persistence = Some(false);
     let scene = Scene::new().gpu(Gpu::new("first")).gpu(gpu);
-    on_stage("a_gpu_is_as_the_scene_says", &scene, |stage| {
+    on_stage("a_gpu_is_as_the_scene_has_it", &scene, |stage| {
         let nvml = stage.nvml();
         assert_eq!(nvml.sys_driver_version().unwrap(), "580.159.03");
         assert_eq!(nvml.sys_nvml_version().unwrap(), "13.580.159.03");
@@ -362,11 +362,11 @@ fn process_records_have_the_layout_of_their_driver() {
 }
 
 #[test]
-fn a_buffer_too_small_is_told_the_size_and_left_alone() {
+fn a_buffer_too_small_gets_the_size_and_stays_as_it_is() {
     let gpu = Gpu::default()
         .process(Process::compute(1, 0))
         .process(Process::compute(2, 0));
-    let test = "a_buffer_too_small_is_told_the_size_and_left_alone";
+    let test = "a_buffer_too_small_gets_the_size_and_stays_as_it_is";
     on_stage(test, &Scene::new().gpu(gpu), |_| {
         let driver = load(library());
         for symbol in [
@@ -577,9 +577,9 @@ fn calls_before_init_and_wild_arguments_are_refused() {
 }
 
 #[test]
-fn init_fails_as_the_scene_says() {
+fn init_fails_as_the_scene_has_it() {
     on_stage(
-        "init_fails_as_the_scene_says",
+        "init_fails_as_the_scene_has_it",
         &Scene::new().init_error(18),
         |stage| {
             let init = || Nvml::builder().lib_path(library().as_os_str()).init().err();
@@ -593,7 +593,7 @@ fn init_fails_as_the_scene_says() {
 }
 
 #[test]
-fn faults_strike_where_and_as_often_as_told() {
+fn faults_strike_where_and_as_often_as_set() {
     let scene = Scene::new()
         .gpu(Gpu::default())
         .gpu(Gpu::default())
@@ -605,40 +605,36 @@ fn faults_strike_where_and_as_often_as_told() {
         )
         .fault(Fault::error("nvmlDeviceGetUtilizationRates", 4))
         .fault(Fault::delay("nvmlDeviceGetPerformanceState", 30).on(1));
-    on_stage(
-        "faults_strike_where_and_as_often_as_told",
-        &scene,
-        |stage| {
-            let nvml = stage.nvml();
-            let [first, second] = [0, 1].map(|index| nvml.device_by_index(index).unwrap());
-            let power = [0; 5].map(|_| first.power_usage().is_ok());
-            assert_eq!(power, [true, true, false, true, true]);
-            assert!([0; 5].iter().all(|_| second.power_usage().is_ok()));
-            for gpu in [&first, &second] {
-                assert!(matches!(
-                    gpu.utilization_rates(),
-                    Err(NvmlError::NoPermission)
-                ));
-            }
-            let before = Instant::now();
-            second.performance_state().unwrap();
-            assert!(before.elapsed() >= Duration::from_millis(30));
+    on_stage("faults_strike_where_and_as_often_as_set", &scene, |stage| {
+        let nvml = stage.nvml();
+        let [first, second] = [0, 1].map(|index| nvml.device_by_index(index).unwrap());
+        let power = [0; 5].map(|_| first.power_usage().is_ok());
+        assert_eq!(power, [true, true, false, true, true]);
+        assert!([0; 5].iter().all(|_| second.power_usage().is_ok()));
+        for gpu in [&first, &second] {
+            assert!(matches!(
+                gpu.utilization_rates(),
+                Err(NvmlError::NoPermission)
+            ));
+        }
+        let before = Instant::now();
+        second.performance_state().unwrap();
+        assert!(before.elapsed() >= Duration::from_millis(30));
 
-            let lost = scene.clone().fault(Fault::error("*", 15).on(1));
-            lost.write(&stage.scene()).unwrap();
-            assert!(matches!(second.memory_info(), Err(NvmlError::GpuLost)));
-            assert!(first.memory_info().is_ok());
-            assert_eq!(
-                nvml.device_count().unwrap(),
-                2,
-                "\"*\" is functions of a device"
-            );
-            assert!(
-                first.power_usage().is_ok(),
-                "a fault that stays keeps its count"
-            );
-        },
-    );
+        let lost = scene.clone().fault(Fault::error("*", 15).on(1));
+        lost.write(&stage.scene()).unwrap();
+        assert!(matches!(second.memory_info(), Err(NvmlError::GpuLost)));
+        assert!(first.memory_info().is_ok());
+        assert_eq!(
+            nvml.device_count().unwrap(),
+            2,
+            "\"*\" is functions of a device"
+        );
+        assert!(
+            first.power_usage().is_ok(),
+            "a fault that stays keeps its count"
+        );
+    });
 }
 
 #[test]

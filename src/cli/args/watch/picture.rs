@@ -28,9 +28,10 @@ impl ValueEnum for ThemeChoice {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let Self::Named(theme) = self else {
-            return Some(
-                PossibleValue::new("auto").help("Light where COLORFGBG says so, else dark"),
-            );
+            return Some(PossibleValue::new("auto").help(
+                "Light if COLORFGBG names a light background, \
+                else dark",
+            ));
         };
         let value = PossibleValue::new(theme.name());
         Some(match theme {

@@ -102,7 +102,7 @@ fn more_than_there_is_is_waited_for_in_vain() {
 }
 
 #[test]
-fn it_says_what_is_waited_for() {
+fn it_shows_what_is_waited_for() {
     let wait = wait(&["8GiB", "512MiB:1", "1GiB:GPU-x"], 1.0);
     assert_eq!(wait.named_gpus().collect::<Vec<_>>(), ["1", "GPU-x"]);
     assert_eq!(

@@ -40,7 +40,7 @@ fn broken(error: &NvmlFailure) -> DriverFacts<'_> {
         bus: on_bus(Some("nvidia")),
         devices: Some(files()),
         gpus: Vec::new(),
-        place: Environment::Machine,
+        place: RuntimeEnvironment::Machine,
     }
 }
 
@@ -74,7 +74,7 @@ fn judged(check: &DoctorCheck) -> (CheckStatus, String) {
 }
 
 #[track_caller]
-fn says(check: &DoctorCheck, verdict: CheckStatus, words: &[&str]) {
+fn assert_check(check: &DoctorCheck, verdict: CheckStatus, words: &[&str]) {
     let (is, text) = judged(check);
     assert_eq!(is, verdict, "{text}");
     for word in words {
@@ -108,49 +108,52 @@ fn a_missing_library_is_cured_where_it_is_missing() {
         facts.library()
     };
     let is = CheckStatus::Broken;
-    says(&with(|_| {}), is, &["libnvidia-compute-580", "580.159.03"]);
-    says(
+    assert_check(&with(|_| {}), is, &["libnvidia-compute-580", "580.159.03"]);
+    assert_check(
         &with(|it| it.module = KernelModule::Loaded { version: None }),
         is,
         &["very version"],
     );
-    says(
+    assert_check(
         &with(|it| it.named = Some(Path::new("/x"))),
         is,
         &["--nvml-library"],
     );
     let no_module = |it: &mut DriverFacts<'_>| it.module = KernelModule::Absent;
-    says(&with(no_module), is, &["ubuntu-drivers install"]);
-    says(
+    assert_check(&with(no_module), is, &["ubuntu-drivers install"]);
+    assert_check(
         &with(|it| (it.module, it.bus) = (KernelModule::Absent, Some(Vec::new()))),
         is,
         &["no NVIDIA GPU on the PCI bus", "--demo"],
     );
-    says(
+    assert_check(
         &with(|it| (it.module, it.bus) = (KernelModule::Absent, on_bus(Some("vfio-pci")))),
         is,
         &["in the guest"],
     );
-    says(
+    assert_check(
         &with(|it| (it.module, it.bus) = (KernelModule::Absent, None)),
         is,
         &["lspci"],
     );
-    says(
-        &with(|it| it.place = Environment::Wsl),
+    assert_check(
+        &with(|it| it.place = RuntimeEnvironment::Wsl),
         is,
         &["Windows", "wsl --update"],
     );
-    says(
-        &with(|it| it.place = Environment::Container(None)),
+    assert_check(
+        &with(|it| it.place = RuntimeEnvironment::Container(None)),
         is,
         &["NVIDIA_DRIVER_CAPABILITIES=compute,utility"],
     );
     let without = |it: &mut DriverFacts<'_>| {
-        (it.place, it.devices) = (Environment::Container(Some("docker")), Some(Vec::new()));
+        (it.place, it.devices) = (
+            RuntimeEnvironment::Container(Some("docker")),
+            Some(Vec::new()),
+        );
     };
     let docker = with(without);
-    says(&docker, is, &["--gpus all"]);
+    assert_check(&docker, is, &["--gpus all"]);
     assert!(!judged(&docker).1.contains("podman"));
     // Nothing was there to ask, which is not the driver's fault.
     assert_eq!(broken(&error).driver().verdict, CheckStatus::Unknown);
@@ -168,32 +171,40 @@ fn a_driver_that_is_not_loaded_is_loaded_or_given_its_files() {
         };
         [facts.driver(), facts.kernel_module()]
     };
-    let [driver, module] = with(KernelModule::Absent, on_bus(None), Environment::Machine);
-    says(
+    let [driver, module] = with(
+        KernelModule::Absent,
+        on_bus(None),
+        RuntimeEnvironment::Machine,
+    );
+    assert_check(
         &driver,
         CheckStatus::Broken,
         &["DRIVER_NOT_LOADED", "modprobe nvidia", "dkms status"],
     );
-    says(&module, CheckStatus::Broken, &["not loaded"]);
+    assert_check(&module, CheckStatus::Broken, &["not loaded"]);
     let [driver, _] = with(
         KernelModule::Absent,
         on_bus(Some("nouveau")),
-        Environment::Machine,
+        RuntimeEnvironment::Machine,
     );
-    says(&driver, CheckStatus::Broken, &["nouveau"]);
-    let [driver, module] = with(loaded("1.2"), None, Environment::Machine);
-    says(&driver, CheckStatus::Broken, &["nvidia-modprobe"]);
+    assert_check(&driver, CheckStatus::Broken, &["nouveau"]);
+    let [driver, module] = with(loaded("1.2"), None, RuntimeEnvironment::Machine);
+    assert_check(&driver, CheckStatus::Broken, &["nvidia-modprobe"]);
     assert_eq!(module.verdict, CheckStatus::Ok);
-    let [driver, _] = with(loaded("1.2"), None, Environment::Container(None));
-    says(
+    let [driver, _] = with(loaded("1.2"), None, RuntimeEnvironment::Container(None));
+    assert_check(
         &driver,
         CheckStatus::Broken,
         &["--gpus all", "--device nvidia.com/gpu=all", "Kubernetes"],
     );
-    let [driver, _] = with(KernelModule::Absent, None, Environment::Container(None));
-    says(&driver, CheckStatus::Broken, &["on the host"]);
-    let [driver, module] = with(KernelModule::Absent, None, Environment::Wsl);
-    says(&driver, CheckStatus::Broken, &["Windows"]);
+    let [driver, _] = with(
+        KernelModule::Absent,
+        None,
+        RuntimeEnvironment::Container(None),
+    );
+    assert_check(&driver, CheckStatus::Broken, &["on the host"]);
+    let [driver, module] = with(KernelModule::Absent, None, RuntimeEnvironment::Wsl);
+    assert_check(&driver, CheckStatus::Broken, &["Windows"]);
     assert_eq!(module.verdict, CheckStatus::NotApplicable);
 }
 
@@ -206,12 +217,12 @@ fn two_versions_need_a_reboot_and_a_container_a_restart() {
         "reboot",
         "rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia",
     ];
-    says(&facts.driver(), CheckStatus::Broken, &words);
+    assert_check(&facts.driver(), CheckStatus::Broken, &words);
     let inside = DriverFacts {
-        place: Environment::Container(None),
+        place: RuntimeEnvironment::Container(None),
         ..broken(&error)
     };
-    says(
+    assert_check(
         &inside.driver(),
         CheckStatus::Broken,
         &["restart the container"],
@@ -222,7 +233,7 @@ fn two_versions_need_a_reboot_and_a_container_a_restart() {
         module: loaded("570.1"),
         ..well(&driver)
     };
-    says(
+    assert_check(
         &answers.kernel_module(),
         CheckStatus::Limited,
         &["570.1", "580.159.03", "reboot"],
@@ -230,7 +241,7 @@ fn two_versions_need_a_reboot_and_a_container_a_restart() {
 }
 
 #[test]
-fn other_answers_say_where_to_look() {
+fn other_answers_show_where_to_look() {
     let waited = std::time::Duration::from_secs(10);
     let call = "nvmlInit_v2";
     for (error, words) in [
@@ -251,7 +262,7 @@ fn other_answers_say_where_to_look() {
         ),
     ] {
         let facts = broken(&error);
-        says(&facts.driver(), CheckStatus::Broken, words);
+        assert_check(&facts.driver(), CheckStatus::Broken, words);
         assert_eq!(facts.library().verdict, CheckStatus::Ok, "it was loaded");
     }
     let unusable = NvmlFailure::LibraryUnusable {
@@ -259,15 +270,15 @@ fn other_answers_say_where_to_look() {
         reason: "file too short".to_owned(),
     };
     let inside = DriverFacts {
-        place: Environment::Container(None),
+        place: RuntimeEnvironment::Container(None),
         ..broken(&unusable)
     };
-    says(
+    assert_check(
         &inside.library(),
         CheckStatus::Broken,
         &["/l: file too short", "--gpus all"],
     );
-    says(
+    assert_check(
         &broken(&unusable).library(),
         CheckStatus::Broken,
         &["ldconfig"],
@@ -290,7 +301,7 @@ fn device_files_have_to_be_there_and_open() {
     };
     assert_eq!(with(files()).device_files().verdict, CheckStatus::Ok);
     let no_uvm = ["nvidia0", "nvidiactl"].map(file).to_vec();
-    says(
+    assert_check(
         &with(no_uvm).device_files(),
         CheckStatus::Limited,
         &["no nvidia-uvm", "nvidia-modprobe -u"],
@@ -299,12 +310,12 @@ fn device_files_have_to_be_there_and_open() {
         gpus: vec![&zero, &third],
         ..with(files())
     };
-    says(
+    assert_check(
         &lacking.device_files(),
         CheckStatus::Limited,
         &["none of GPU 1"],
     );
-    says(
+    assert_check(
         &with(Vec::new()).device_files(),
         CheckStatus::Limited,
         &["none, though NVML answers"],
@@ -315,7 +326,7 @@ fn device_files_have_to_be_there_and_open() {
         (files[0].usable, files[0].gid, files[0].mode) = (false, gid, mode);
         files
     };
-    says(
+    assert_check(
         &with(closed(44, 0o660)).device_files(),
         CheckStatus::Limited,
         &["nvidia0", "the group 44"],
@@ -324,21 +335,21 @@ fn device_files_have_to_be_there_and_open() {
         devices: files,
         ..broken(&error)
     };
-    says(
+    assert_check(
         &refused(Some(closed(0, 0o600))).device_files(),
         CheckStatus::Broken,
         &["NVreg_DeviceFileMode"],
     );
-    says(
+    assert_check(
         &refused(Some(Vec::new())).device_files(),
         CheckStatus::Broken,
         &["nvidia-modprobe"],
     );
     let inside = DriverFacts {
-        place: Environment::Container(None),
+        place: RuntimeEnvironment::Container(None),
         ..refused(Some(Vec::new()))
     };
-    says(
+    assert_check(
         &inside.device_files(),
         CheckStatus::Broken,
         &["given no GPU"],

@@ -72,7 +72,7 @@ fn because(kind: Kind) -> Reason {
 }
 
 #[test]
-fn who_is_stopped_is_made_to_go_on_to_hear_it() {
+fn a_stopped_process_is_continued_to_handle_the_signal() {
     let mut stopped = target(7, None);
     stopped.reason = because(Kind::Stopped);
     let term = &stopped.steps[0];
@@ -89,7 +89,7 @@ fn who_is_stopped_is_made_to_go_on_to_hear_it() {
 }
 
 #[test]
-fn a_plan_says_whom_why_and_how_and_nothing_that_a_terminal_obeys() {
+fn a_plan_shows_targets_reasons_and_steps_and_nothing_that_a_terminal_obeys() {
     let mut found = target(7, Some(1 << 30));
     found.reason = because(Kind::Idle);
     let refused = Refused {
@@ -127,7 +127,7 @@ fn what_is_not_known_is_no_figure() {
     let (known, unknown) = (target(7, Some(1 << 30)), target(8, None));
     assert_eq!(expected(&[&known, &known]), "2.0 GiB");
     assert_eq!(expected(&[&known, &unknown]), "1.0 GiB or more");
-    assert_eq!(expected(&[&unknown]), "memory that NVML does not tell");
+    assert_eq!(expected(&[&unknown]), "memory that NVML does not report");
     assert_eq!(
         report(vec![known, unknown], Vec::new()).expected_bytes,
         None
@@ -165,7 +165,7 @@ fn what_others_end_is_only_named() {
 }
 
 #[test]
-fn everybody_to_whom_something_is_sent_has_a_line_and_is_counted() {
+fn every_process_that_gets_a_signal_has_a_line_and_is_counted() {
     let mut run = target(7, Some(1 << 30));
     for pid in [8, 9] {
         let mut member = run.members[0].clone();

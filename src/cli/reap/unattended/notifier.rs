@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Event, notify_command, terminals};
+use super::{ServiceEvent, notify_command, terminals};
 use crate::model::Time;
 use crate::model::finding::Finding;
 use crate::model::json;
@@ -74,7 +74,7 @@ pub(super) enum Undelivered {
     #[error(transparent)]
     Command(#[from] notify_command::NotifyError),
     /// There is no command, and the owner has no terminal that could be written to.
-    #[error("no terminal of {0} took it, and [reap] has no notify command")]
+    #[error("no terminal of {0} accepted it, and [reap] has no notify command")]
     NoTerminal(String),
     /// There is no command, and terminals are not to be written to.
     #[error("[reap] has neither a notify command nor warn_terminal = true")]
@@ -116,9 +116,9 @@ impl Notice {
         let message = escape(&self.finding.message).into_owned();
         let message: String = message.chars().take(LONGEST_MESSAGE).collect();
         let what = match (self.kind, self.acts_at) {
-            (NoticeKind::Found, _) | (_, None) => "Please end it if it is not needed.".to_owned(),
+            (NoticeKind::Found, _) | (_, None) => "Please stop it if it is not needed.".to_owned(),
             (NoticeKind::Warning | NoticeKind::LastWarning, Some(at)) => {
-                format!("It will be ended at {at} unless it is used before.")
+                format!("It will be killed at {at} unless it is used before then.")
             }
         };
         // The terminal may be in any state: lines begin where they begin.
@@ -140,7 +140,7 @@ impl Notice {
         match (about.and_then(|it| it.user.as_ref()), self.uid) {
             (Some(user), _) => user.to_string(),
             (None, Some(uid)) => format!("uid {uid}"),
-            (None, None) => "its owner, who is not known,".to_owned(),
+            (None, None) => "its owner (not known)".to_owned(),
         }
     }
 
@@ -168,10 +168,13 @@ impl Notice {
 }
 
 /// Tells what comes, one after another, until nobody asks any more.
-pub(super) fn run(notices: &Receiver<Notice>, events: &SyncSender<Event>) {
+pub(super) fn run(notices: &Receiver<Notice>, events: &SyncSender<ServiceEvent>) {
     for notice in notices {
-        let told = notice.deliver(Path::new("/dev"), notify_command::DEADLINE);
-        if events.send(Event::Told(Box::new(told))).is_err() {
+        let sent = notice.deliver(Path::new("/dev"), notify_command::DEADLINE);
+        if events
+            .send(ServiceEvent::Delivered(Box::new(sent)))
+            .is_err()
+        {
             return;
         }
     }
@@ -202,18 +205,18 @@ mod tests {
     }
 
     #[test]
-    fn the_command_is_told_the_finding() {
+    fn the_command_gets_the_finding() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("told");
         let notice = notice(&["/bin/sh", "-c", "cat > \"$0\"", path.to_str().unwrap()]);
-        let told = notice
+        let sent = notice
             .clone()
             .deliver(folder.path(), notify_command::DEADLINE);
         let by_command = Delivery {
             command: true,
             terminals: 0,
         };
-        assert_eq!(told.result.unwrap(), by_command);
+        assert_eq!(sent.result.unwrap(), by_command);
         let json: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         assert_eq!(json["schema"], "gpumem.notice/1");
         assert_eq!(json["notice"], "warning");
@@ -226,51 +229,57 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_fails_has_told_nobody() {
-        let told =
+    fn a_command_that_fails_has_notified_no_owner() {
+        let sent =
             notice(&["/bin/false"]).deliver(Path::new("/nonexistent"), notify_command::DEADLINE);
-        assert!(told.result.is_err());
+        assert!(sent.result.is_err());
     }
 
     #[test]
-    fn a_command_that_hangs_has_told_nobody_whatever_terminals_there_are() {
+    fn a_command_that_hangs_has_notified_no_owner_whatever_terminals_there_are() {
         let terminal = Pty::open();
         let mut notice = notice(&["/bin/sleep", "600"]);
         notice.uid = Some(geteuid().as_raw());
-        let told = notice.deliver(Path::new("/dev"), Duration::from_millis(200));
+        let sent = notice.deliver(Path::new("/dev"), Duration::from_millis(200));
         let hangs = matches!(
-            told.result,
+            sent.result,
             Err(Undelivered::Command(
                 notify_command::NotifyError::Hangs { .. }
             ))
         );
-        assert!(hangs, "{:?}", told.result);
+        assert!(hangs, "{:?}", sent.result);
         assert_eq!(terminal.shown(), "");
     }
 
     #[test]
-    fn without_a_command_and_a_terminal_nobody_is_told() {
+    fn without_a_command_and_a_terminal_no_owner_is_notified() {
         let nowhere = tempfile::tempdir().unwrap();
         let mut notice = notice(&[]);
-        let tell = |notice: &Notice| {
-            let told = notice
+        let error_of = |notice: &Notice| {
+            let sent = notice
                 .clone()
                 .deliver(nowhere.path(), notify_command::DEADLINE);
-            told.result.unwrap_err().to_string()
+            sent.result.unwrap_err().to_string()
         };
-        let without = "took it, and [reap] has no notify command";
+        let without = "accepted it, and [reap] has no notify command";
         notice.uid = Some(geteuid().as_raw());
-        assert_eq!(tell(&notice), format!("no terminal of ann {without}"));
+        assert_eq!(error_of(&notice), format!("no terminal of ann {without}"));
         if let Some(about) = &mut notice.finding.process {
             about.user = None;
         }
         let uid = geteuid().as_raw();
-        assert_eq!(tell(&notice), format!("no terminal of uid {uid} {without}"));
+        assert_eq!(
+            error_of(&notice),
+            format!("no terminal of uid {uid} {without}")
+        );
         notice.uid = None;
-        let nobody = "its owner, who is not known,";
-        assert_eq!(tell(&notice), format!("no terminal of {nobody} {without}"));
+        let unknown_owner = "its owner (not known)";
+        assert_eq!(
+            error_of(&notice),
+            format!("no terminal of {unknown_owner} {without}")
+        );
         notice.to_terminals = false;
-        assert!(tell(&notice).contains("neither a notify command nor"));
+        assert!(error_of(&notice).contains("neither a notify command nor"));
     }
 
     #[test]
@@ -280,8 +289,7 @@ mod tests {
         assert_eq!(
             text,
             format!(
-                "\r\n\u{7}gpumem on node7: \\e]0;x\\u{{7}}train.py has been idle\\nfor 2h\r\nIt will \
-                 be ended at {} unless it is used before.\r\n",
+                "\r\n\u{7}gpumem on node7: \\e]0;x\\u{{7}}train.py has been idle\\nfor 2h\r\nIt will be killed at {} unless it is used before then.\r\n",
                 at(960.0)
             )
         );

@@ -61,7 +61,7 @@ pub(super) enum NotifyError {
         status: ExitStatus,
     },
     /// It does not end.
-    #[error("the notify command {program} was ended after {}s, with all that it had started; let it do its work in the background", deadline.as_secs_f64())]
+    #[error("the notify command {program} was killed after {}s, with all that it had started; let it do its work in the background", deadline.as_secs_f64())]
     Hangs {
         program: Arc<str>,
         deadline: Duration,
@@ -91,7 +91,7 @@ fn run_and_read(
     command: &[Arc<str>],
     input: &[u8],
     deadline: Duration,
-    said: &mut CommandOutput,
+    printed: &mut CommandOutput,
 ) -> Result<(), NotifyError> {
     let Some((program, arguments)) = command.split_first() else {
         return Ok(());
@@ -120,7 +120,7 @@ fn run_and_read(
         stdin: child.stdin.take().filter(does_not_wait),
         input,
         stderr: child.stderr.take().filter(does_not_wait),
-        said,
+        printed,
     };
     loop {
         pipes.wait();
@@ -169,7 +169,7 @@ struct CommandOutput {
 }
 
 impl CommandOutput {
-    fn take(&mut self, bytes: &[u8]) {
+    fn append(&mut self, bytes: &[u8]) {
         let room = MOST_KEPT_BYTES - self.kept.len();
         self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
         self.bytes += bytes.len();
@@ -198,7 +198,7 @@ struct Pipes<'a> {
     /// What is still to be written.
     input: &'a [u8],
     stderr: Option<ChildStderr>,
-    said: &'a mut CommandOutput,
+    printed: &'a mut CommandOutput,
 }
 
 impl Pipes<'_> {
@@ -211,7 +211,7 @@ impl Pipes<'_> {
                 .map(|pipe| PollFd::new(pipe, PollFlags::OUT)),
         );
         // A flood is not hurried after.
-        let stderr = self.stderr.iter().filter(|_| self.said.has_room());
+        let stderr = self.stderr.iter().filter(|_| self.printed.has_room());
         fds.extend(stderr.map(|pipe| PollFd::new(pipe, PollFlags::IN)));
         let pause = Timespec {
             tv_sec: 0,
@@ -242,7 +242,7 @@ impl Pipes<'_> {
         let Some(pipe) = &mut self.stderr else { return };
         let mut bytes = [0; CHUNK_BYTES];
         match pipe.read(&mut bytes) {
-            Ok(length @ 1..) => self.said.take(&bytes[..length]),
+            Ok(length @ 1..) => self.printed.append(&bytes[..length]),
             Err(error) if would_wait(&error) => {}
             Ok(0) | Err(_) => self.stderr = None,
         }
@@ -403,8 +403,9 @@ mod tests {
             "x",
             folder.path().to_str().unwrap(),
         ]);
-        let mut said = CommandOutput::default();
-        let error = run_and_read(&command, b"{}", Duration::from_secs(2), &mut said).unwrap_err();
+        let mut printed = CommandOutput::default();
+        let error =
+            run_and_read(&command, b"{}", Duration::from_secs(2), &mut printed).unwrap_err();
         assert!(matches!(error, NotifyError::Hangs { .. }), "{error}");
         for name in ["child", "session", "daemon", "bare"] {
             let pid = fs::read_to_string(folder.path().join(name)).unwrap();
@@ -414,8 +415,8 @@ mod tests {
             }
             assert!(!runs(pid.trim()), "{name} lives on");
         }
-        assert!(said.kept.len() <= MOST_KEPT_BYTES && said.bytes < 8 << 20);
-        let lines = said.lines();
+        assert!(printed.kept.len() <= MOST_KEPT_BYTES && printed.bytes < 8 << 20);
+        let lines = printed.lines();
         assert_eq!(lines.len(), MOST_LINES + 1);
         assert!(lines[MOST_LINES].starts_with("… and more"), "{lines:?}");
     }
@@ -426,9 +427,9 @@ mod tests {
         let script = "setsid sleep 1000 & echo $! > \"$1\"; echo it went >&2";
         let path = folder.path().join("pid");
         let command = words(&["/bin/sh", "-c", script, "x", path.to_str().unwrap()]);
-        let mut said = CommandOutput::default();
-        run_and_read(&command, b"{}", DEADLINE, &mut said).unwrap();
-        assert_eq!(said.lines(), ["it went"]);
+        let mut printed = CommandOutput::default();
+        run_and_read(&command, b"{}", DEADLINE, &mut printed).unwrap();
+        assert_eq!(printed.lines(), ["it went"]);
         let pid = fs::read_to_string(&path).unwrap();
         assert!(runs(pid.trim()), "{pid} was ended");
         let killed = Command::new("kill").args(["-9", pid.trim()]).status();

@@ -7,7 +7,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use super::Event;
+use super::ServiceEvent;
 
 /// Between the first attempts to open the driver; twice as long after each.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -16,11 +16,11 @@ const LAST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Samples until nobody listens. `asks` carries wishes for a sample now.
 pub(super) fn run<M>(
-    mut open: impl FnMut() -> Result<(M, Event), String>,
-    mut sample: impl FnMut(&mut M) -> Event,
+    mut open: impl FnMut() -> Result<(M, ServiceEvent), String>,
+    mut sample: impl FnMut(&mut M) -> ServiceEvent,
     interval: Duration,
     asks: &Receiver<()>,
-    events: &SyncSender<Event>,
+    events: &SyncSender<ServiceEvent>,
 ) {
     let mut pause = FIRST_PAUSE;
     let mut machine = loop {
@@ -32,7 +32,7 @@ pub(super) fn run<M>(
                 break machine;
             }
             Err(error) => {
-                if events.send(Event::NotOpened(error)).is_err() || !wait(asks, pause) {
+                if events.send(ServiceEvent::NotOpened(error)).is_err() || !wait(asks, pause) {
                     return;
                 }
                 pause = (pause * 2).min(LAST_PAUSE);
@@ -68,10 +68,10 @@ mod tests {
     #[test]
     fn a_driver_that_is_not_there_is_tried_until_it_is() {
         let (ask, asks) = sync_channel(8);
-        let (events, heard) = sync_channel(8);
+        let (events, received) = sync_channel(8);
         let mut left = 2;
         let open = move || match left {
-            0 => Ok((7, Event::NotOpened("opened".to_owned()))),
+            0 => Ok((7, ServiceEvent::NotOpened("opened".to_owned()))),
             _ => {
                 left -= 1;
                 Err(format!("no driver, {left}"))
@@ -79,16 +79,16 @@ mod tests {
         };
         let sample = |number: &mut i64| {
             *number += 1;
-            Event::Sample {
+            ServiceEvent::Sample {
                 snapshot: Box::new(Snapshot::new(Time::from_unix_milliseconds(*number))),
                 at: Instant::now(),
             }
         };
         let hour = Duration::from_secs(3600);
         let thread = thread::spawn(move || run(open, sample, hour, &asks, &events));
-        let next = || heard.recv().unwrap();
+        let next = || received.recv().unwrap();
         for expected in ["no driver, 1", "no driver, 0", "opened"] {
-            let Event::NotOpened(text) = next() else {
+            let ServiceEvent::NotOpened(text) = next() else {
                 panic!("{expected}")
             };
             assert_eq!(text, expected);
@@ -96,14 +96,14 @@ mod tests {
             ask.send(()).unwrap();
         }
         for expected in [8, 9] {
-            let Event::Sample { snapshot, .. } = next() else {
+            let ServiceEvent::Sample { snapshot, .. } = next() else {
                 panic!("no sample")
             };
             assert_eq!(snapshot.time, Time::from_unix_milliseconds(expected));
             ask.send(()).unwrap();
         }
         drop(ask);
-        while heard.recv().is_ok() {}
+        while received.recv().is_ok() {}
         thread.join().unwrap();
     }
 }

@@ -186,7 +186,7 @@ impl ReapScheduler {
         let gpus = number_of(self.snapshot.gpus.len(), "GPU");
         let found = number_of(self.engine.findings().len(), "finding");
         let warned = self.warnings.all().len();
-        let mut text = format!("{gpus}, {found}, {warned} told of");
+        let mut text = format!("{gpus}, {found}, {warned} notified");
         if let Some(target) = self.target() {
             text.push_str(&format!("; killing {}", target.leader));
         }
@@ -198,20 +198,20 @@ impl ReapScheduler {
         let now = snapshot.time;
         self.engine.observe(&snapshot);
         self.snapshot = snapshot;
-        let (reaped, told) = self.found();
+        let (reaped, notified) = self.found();
         let to_end = reaped.iter().map(|finding| (finding, true));
         let all: Vec<(&Finding, bool)> = to_end
-            .chain(told.iter().map(|finding| (finding, false)))
+            .chain(notified.iter().map(|finding| (finding, false)))
             .collect();
         let updated = self.warnings.update(&all, now);
         self.note(updated.map_err(|error| error.to_string()), system);
         let lasts = |id: &Arc<str>| all.iter().any(|(finding, _)| finding.id == *id);
         self.skip_logged.retain(lasts);
         self.undelivered.retain(|id, _| lasts(id));
-        for finding in &told {
+        for finding in &notified {
             self.warn(finding, false, now, system);
         }
-        self.rehearse(&told, now, system);
+        self.rehearse(&notified, now, system);
         if self.acting.is_none() && !reaped.is_empty() {
             self.reap(&reaped, now, system);
         }
@@ -234,12 +234,12 @@ impl ReapScheduler {
                 && (identity.is_none() || reaped.iter().all(|it| whose(it) != identity))
         };
         let others = self.engine.findings().iter();
-        let told = others
+        let notified = others
             .filter(|it| it.severity >= Severity::Warning)
             .filter(is_new)
             .cloned()
             .collect();
-        (reaped, told)
+        (reaped, notified)
     }
 
     fn is_reaping(&self, finding: &Finding) -> bool {
@@ -247,7 +247,7 @@ impl ReapScheduler {
     }
 
     /// Says what would be ended, if its rule said so.
-    fn rehearse(&mut self, told: &[Finding], now: Time, system: &mut dyn System) {
+    fn rehearse(&mut self, notified: &[Finding], now: Time, system: &mut dyn System) {
         let terms = self.terms();
         let is_due = |finding: &&Finding| {
             let known = self.warnings.of(finding, false);
@@ -259,7 +259,7 @@ impl ReapScheduler {
                 && would.is_some_and(|at| now >= at)
                 && is_seen(finding, &self.snapshot)
         };
-        let due: Vec<Finding> = told.iter().filter(is_due).cloned().collect();
+        let due: Vec<Finding> = notified.iter().filter(is_due).cloned().collect();
         if due.is_empty() {
             return;
         }
@@ -268,7 +268,7 @@ impl ReapScheduler {
             Ok((plan, _)) => {
                 for target in &plan.targets {
                     system.log(&format!(
-                        "would kill {}, if its rule said so",
+                        "would kill {}, if its rule had action = \"reap\"",
                         named(target)
                     ));
                 }

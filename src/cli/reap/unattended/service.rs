@@ -113,14 +113,14 @@ fn connect(name: &OsStr) -> Option<(UnixDatagram, SocketAddr)> {
 mod tests {
     use super::*;
 
-    fn hear(socket: &UnixDatagram) -> String {
+    fn next_message(socket: &UnixDatagram) -> String {
         let mut bytes = [0; 4096];
         let length = socket.recv(&mut bytes).unwrap();
         String::from_utf8(bytes[..length].to_vec()).unwrap()
     }
 
     #[test]
-    fn a_manager_hears_everything_by_either_kind_of_name() {
+    fn a_manager_gets_every_message_by_either_kind_of_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let by_path = UnixDatagram::bind(&path).unwrap();
@@ -138,24 +138,24 @@ mod tests {
             service.reloading();
             service.alive();
             service.stopping();
-            assert_eq!(hear(socket), "READY=1");
+            assert_eq!(next_message(socket), "READY=1");
             assert_eq!(
-                hear(socket),
+                next_message(socket),
                 "STATUS=a\\e[2Jb\\nREADY=1",
                 "it stays one line"
             );
-            let reloading = hear(socket);
+            let reloading = next_message(socket);
             let usec = reloading
                 .strip_prefix("RELOADING=1\nMONOTONIC_USEC=")
                 .unwrap();
             assert!(usec.parse::<u64>().unwrap() > 0);
-            assert_eq!(hear(socket), "WATCHDOG=1");
-            assert_eq!(hear(socket), "STOPPING=1");
+            assert_eq!(next_message(socket), "WATCHDOG=1");
+            assert_eq!(next_message(socket), "STOPPING=1");
         }
     }
 
     #[test]
-    fn nobody_has_to_listen() {
+    fn no_manager_has_to_listen() {
         for name in [
             None,
             Some(""),

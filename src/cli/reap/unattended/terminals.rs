@@ -138,7 +138,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_terminal_that_takes_nothing_holds_nobody_up() {
+    fn a_terminal_that_takes_nothing_delays_no_other() {
         let pty = Pty::open();
         let path = pty.path.clone();
         let uid = geteuid().as_raw();

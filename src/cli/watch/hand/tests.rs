@@ -213,7 +213,7 @@ fn a_family_is_named_whole() {
 }
 
 #[test]
-fn who_is_gone_is_refused_and_nobody_else_is_taken_for_it() {
+fn an_exited_process_is_refused_and_no_other_is_taken_for_it() {
     let config = Config::default();
     for is_recording in [true, false] {
         let mut hand = Acting::new(&config, is_recording);
@@ -224,7 +224,7 @@ fn who_is_gone_is_refused_and_nobody_else_is_taken_for_it() {
         assert_eq!(
             proposal.lines,
             [
-                "skipped: 8: it is not there any more",
+                "skipped: 8: it does not exist any more",
                 "nothing to kill; 1 skipped"
             ]
         );

@@ -180,7 +180,7 @@ fn one_kernel_is_asked_for_by_its_id() {
 }
 
 #[test]
-fn a_kernel_is_shut_down_where_the_server_says_so() {
+fn a_kernel_is_shut_down_where_the_server_confirms_it() {
     let request = "DELETE api/kernels/ID";
     for (status, expected) in [
         ("204 No Content", Ok(())),
@@ -214,7 +214,7 @@ fn a_kernel_is_shut_down_where_the_server_says_so() {
 }
 
 #[test]
-fn an_id_that_leads_elsewhere_is_sent_to_nobody() {
+fn an_id_that_leads_elsewhere_is_not_sent() {
     let (server, _thread) = serve(Vec::new());
     let client = Client::new(&Roots::default(), &server).unwrap();
     for id in ["", "../sessions/1", "a?b", &format!("{ID}/restart")] {

@@ -50,8 +50,8 @@ fn a_kernel_that_is_at_work_after_all_is_left_alone() {
     play.control.answer = Some(RequestResult::AtWork);
     assert_eq!(play.at(0.1), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert!(play.sent().is_empty());
-    let is_told = |event: &LedgerEvent| matches!(event, LedgerEvent::Done { failures, .. } if failures.len() == 1);
-    assert!(play.pages.lines.iter().any(|line| is_told(&line.event)));
+    let is_reported = |event: &LedgerEvent| matches!(event, LedgerEvent::Done { failures, .. } if failures.len() == 1);
+    assert!(play.pages.lines.iter().any(|line| is_reported(&line.event)));
     let mut play = Play::named(&[kernel()], guard());
     play.advance();
     assert!(matches!(

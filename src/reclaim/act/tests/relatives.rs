@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_supervisor_that_takes_the_memory_again_is_told() {
+fn a_supervisor_that_takes_the_memory_again_is_reported() {
     let shell = Process {
         gpu_files: Some(Arc::default()),
         ..process(60, "bash run.sh")
@@ -42,7 +42,7 @@ fn play_world() -> Play {
 }
 
 #[test]
-fn what_comes_back_is_told_less_what_the_next_one_took() {
+fn what_is_freed_is_reported_less_what_the_next_one_took() {
     let mut play = Play::found(Kind::Idle, &[python()]);
     ends_on(&mut play, 70, &[TERM]);
     let (pid, next) = born(&play, 95, 1, 95);
@@ -128,9 +128,9 @@ fn the_launcher_goes_first_and_the_ranks_are_swept() {
         session: Some(60),
         ..member
     });
-    let signal = |signal, whom, grace_seconds| Step::Signal {
+    let signal = |signal, to, grace_seconds| Step::Signal {
         signal,
-        recipients: whom,
+        recipients: to,
         grace_seconds,
     };
     target.steps = vec![

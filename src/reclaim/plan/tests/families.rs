@@ -74,20 +74,20 @@ fn a_run_is_ended_by_its_launcher_and_whole() {
     };
     assert_eq!(pids(target), [70, 71, 72]);
     assert_eq!(target.launcher.as_ref().map(|it| it.pid), Some(60));
-    let whom: Vec<_> = target
+    let to: Vec<_> = target
         .steps
         .iter()
         .map(|step| match step {
             Step::Signal {
-                recipients: whom,
+                recipients: to,
                 grace_seconds,
                 ..
-            } => (*whom, *grace_seconds),
+            } => (*to, *grace_seconds),
             other => panic!("{other:?}"),
         })
         .collect();
     assert_eq!(
-        whom,
+        to,
         [
             (Recipients::Launcher, 35.0),
             (Recipients::Family, 10.0),

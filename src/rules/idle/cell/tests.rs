@@ -223,7 +223,7 @@ fn what_is_not_known_decides_nothing() {
 }
 
 #[test]
-fn whose_server_does_not_say_since_when_stays_protected() {
+fn a_cell_whose_server_reports_no_start_stays_protected() {
     let (seen, engine) = night(|scene, _| {
         scene.process(PID).jupyter = Some(Arc::new(Jupyter {
             execution_state: Some("busy".into()),
@@ -255,7 +255,7 @@ fn a_cell_that_begins_after_a_night_of_rest_is_protected() {
 }
 
 #[test]
-fn the_setting_says_for_how_long() {
+fn the_setting_decides_for_how_long() {
     let mut settings = AllSettings::default();
     settings.select(&["idle"]).unwrap();
     let half = written(Span::from_seconds(1_800.0));
@@ -283,7 +283,7 @@ fn samples_that_are_lost_and_a_heartbeat_change_nothing() {
         accused(&mut engine, &mut scene, 600.0, |scene, _| busy(scene));
         rest(&mut scene);
         let start = scene.now.time;
-        let mut stood = false;
+        let mut was_found = false;
         while scene.now.time.seconds_since(start) < 6.0 * HOUR {
             scene.process(PID).cpu_percent = Some(random.below(12) as f64 / 10.0);
             let lost = random.below(100) < 20;
@@ -298,9 +298,9 @@ fn samples_that_are_lost_and_a_heartbeat_change_nothing() {
                 !is_found || at >= 2.0 * HOUR,
                 "{seed}: accused after {at} s"
             );
-            assert!(is_found || !stood, "{seed}: it flickers at {at} s");
-            stood = is_found;
+            assert!(is_found || !was_found, "{seed}: it flickers at {at} s");
+            was_found = is_found;
         }
-        assert!(stood, "{seed}: never found");
+        assert!(was_found, "{seed}: never found");
     }
 }

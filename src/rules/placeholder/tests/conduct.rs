@@ -49,7 +49,7 @@ fn play(period: u64, steps: u64, change: Change) -> (Vec<bool>, Engine) {
 }
 
 #[test]
-fn bursts_by_the_clock_that_reach_nobody_are_told_after_the_duration() {
+fn bursts_by_the_clock_without_sockets_are_found_after_the_duration() {
     for period in [6, 7, 12, 30] {
         let (accused, engine) = play(period, 420, keeps_as_it_is);
         let first = accused.iter().position(|it| *it).unwrap();
@@ -179,7 +179,7 @@ fn periods_that_stray_are_none_whatever_the_seed() {
 }
 
 #[test]
-fn what_is_unknown_accuses_nobody_and_is_said() {
+fn what_is_unknown_is_no_finding_and_is_undecided() {
     for (change, reason) in [
         (
             (|scene, _, _| scene.process(PID).io_bytes = None) as Change,

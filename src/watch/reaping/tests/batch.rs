@@ -163,7 +163,7 @@ fn what_is_carried_out_is_looked_at_with_every_sample_and_told() {
 fn one_that_does_not_begin_says_why_and_leaves_the_rest() {
     let mut app = showing(None);
     let number = begun(&mut app);
-    let error = Some("nothing was sent: another reaper is at work".to_owned());
+    let error = Some("nothing was sent: another reaper is running".to_owned());
     let stranger = News::Over {
         number: number + 1,
         error: None,
@@ -172,7 +172,7 @@ fn one_that_does_not_begin_says_why_and_leaves_the_rest() {
     hear(&mut app, News::Over { number, error });
     assert!(!app.reaping.is_running());
     let batch = app.reaping.batch.as_ref().unwrap();
-    assert!(batch.summary().ends_with("another reaper is at work"));
+    assert!(batch.summary().ends_with("another reaper is running"));
     assert_eq!(batch.lines(None)[1], "    left as it is");
     assert_eq!(press(&mut app, KeyCode::Enter), Some(Effect::Draw));
     assert_eq!((&app.mode, &app.reaping.batch), (&Mode::Main, &None));

@@ -31,7 +31,8 @@ const LINES: &[&str] = &[
     "    named",
     "    1. SIGTERM to 4000; wait 10s",
     "",
-    "skipped: 4100 hana (vllm serve): it serves and waits for requests; select it and press x to kill it by name",
+    "skipped: 4100 hana (vllm serve): it is an inference server; select it and press x to kill it \
+    by name",
     "undecided: leak: needs 600 s of history, has 5 s",
     "error: GPU 1: nvmlDeviceGetMemoryInfo_v2: GPU is lost",
     "will kill 2 processes; should free 9.0 GiB; 1 skipped",

@@ -33,7 +33,7 @@ impl Machine {
                 }
                 Call::Sent { pid, signal } => {
                     self.sent += 1;
-                    if !acted.told.contains(&(*pid, signal.clone())) {
+                    if !acted.signalled.contains(&(*pid, signal.clone())) {
                         complain("the ledger does not tell of it");
                     }
                     if planned.contains(pid) {

@@ -71,7 +71,7 @@ impl Population {
                 6 => it.orphaned_loaders(random),
                 7 => it.supervisor(random),
                 8 => it.daemon(random),
-                _ => it.of_nobody(random),
+                _ => it.without_owner(random),
             }
         }
         it
@@ -238,7 +238,7 @@ impl Population {
         self.ask(&job.word("session daemon"));
     }
 
-    fn of_nobody(&mut self, random: &mut Random) {
+    fn without_owner(&mut self, random: &mut Random) {
         let mut job = self.job(random, "").word("session");
         if rustix::process::geteuid().is_root() && may_become_others() {
             job = job.word(format!("uid={NOBODY}"));

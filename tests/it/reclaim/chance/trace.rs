@@ -57,8 +57,8 @@ impl Trace {
     /// Marks a place: the number of the mark.
     pub fn mark(&mut self) -> i32 {
         self.marks += 1;
-        let nobody = Pid::from_raw(NO_PID + self.marks).unwrap();
-        assert!(test_kill_process(nobody).is_err());
+        let absent = Pid::from_raw(NO_PID + self.marks).unwrap();
+        assert!(test_kill_process(absent).is_err());
         self.marks
     }
 
@@ -107,13 +107,13 @@ impl Trace {
                 Call::Opened { pid }
             }
             "pidfd_send_signal" => {
-                let told = first
+                let reported = first
                     .split_once("<pid:")
                     .and_then(|(_, pid)| pid.trim_end_matches('>').parse().ok())
                     .filter(|&pid: &i64| pid > 0);
                 let number = first.split('<').next().unwrap_or_default();
                 // One that has gone has no number any more.
-                match told.or_else(|| self.held.get(number).copied()) {
+                match reported.or_else(|| self.held.get(number).copied()) {
                     Some(pid) => Call::Sent {
                         pid,
                         signal: second,

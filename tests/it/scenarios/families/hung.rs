@@ -82,7 +82,7 @@ pub const FAMILIES: &[Family] = &[
         "hung_without_process_utilization",
         "The driver does not tell processes apart.",
         |s| {
-            s.machine.tells_processes_apart = false;
+            s.machine.has_process_use = false;
             let (process, bytes, at) = (trainer(&mut s.random), s.gib(4.0, 30.0), hang(s));
             let pid = s.act(process, move |t, _| then_spins(t, at, bytes, 92.0));
             s.accuse("hung", pid, &[]);

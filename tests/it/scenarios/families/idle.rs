@@ -60,7 +60,7 @@ pub const FAMILIES: &[Family] = &[
         "idle_by_the_device",
         "The driver does not tell processes apart, and the whole GPU shows no use.",
         |s| {
-            s.machine.tells_processes_apart = false;
+            s.machine.has_process_use = false;
             let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.long_idle());
             let pid = stops(s, process, bytes, stop);
             s.accuse("idle", pid, &[]);

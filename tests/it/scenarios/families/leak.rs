@@ -203,7 +203,7 @@ pub const FAMILIES: &[Family] = &[
         "The driver does not tell processes apart; memory tells enough.",
         |s| {
             s.minutes(40.0, 80.0);
-            s.machine.tells_processes_apart = false;
+            s.machine.has_process_use = false;
             let (base, growth) = room(s);
             let end = s.end();
             grows(s, move |t, _| base + growth * t / end);

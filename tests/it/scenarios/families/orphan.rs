@@ -101,7 +101,7 @@ pub const FAMILIES: &[Family] = &[
         "orphan_by_the_device",
         "The driver does not tell processes apart, and the GPU shows no use.",
         |s| {
-            s.machine.tells_processes_apart = false;
+            s.machine.has_process_use = false;
             let death = death(s);
             killed(s, death, 1, 2, Some(600 * MIB));
         },

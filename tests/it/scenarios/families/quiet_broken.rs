@@ -36,7 +36,7 @@ pub const FAMILIES: &[Family] = &[
         "no_utilization_at_all",
         "Neither the process's use nor the GPU's is told.",
         |s| {
-            s.machine.tells_processes_apart = false;
+            s.machine.has_process_use = false;
             would_be_idle(s);
             s.edit_each(|_, snapshot| {
                 for gpu in &mut snapshot.gpus {
@@ -50,7 +50,7 @@ pub const FAMILIES: &[Family] = &[
         "device_busy_by_nobody_knows_whom",
         "Processes are not told apart, and the GPU is in use.",
         |s| {
-            s.machine.tells_processes_apart = false;
+            s.machine.has_process_use = false;
             would_be_idle(s);
             let (other, bytes) = (trainer(&mut s.random), s.gib(2.0, 4.0));
             s.act(other, move |_, _| working(bytes));
@@ -60,7 +60,7 @@ pub const FAMILIES: &[Family] = &[
         "mig",
         "Under MIG there is no utilization, and the sums do not add up.",
         |s| {
-            s.machine.tells_processes_apart = false;
+            s.machine.has_process_use = false;
             would_be_idle(s);
             let gpu = s.gpu;
             s.hide(gpu, |_| 3 * GIB);

@@ -14,7 +14,7 @@ use crate::units::GIB;
 /// The rule takes two minutes, the warning ten, the last one a minute.
 const REAPS: &str = "[rules.stopped]\naction = \"reap\"\nduration = \"2m\"\n\
                      [reap]\nwarn = \"10m\"\ngrace = \"1m\"\n";
-const ONLY_TELLS: &str =
+const ONLY_NOTIFIES: &str =
     "[rules.stopped]\nduration = \"2m\"\n[reap]\nwarn = \"10m\"\ngrace = \"1m\"\n";
 /// Between two samples, in seconds.
 const STEP: f64 = 2.0;
@@ -66,7 +66,7 @@ impl System for Stage {
 
     fn tools(&mut self) -> Result<Tools, String> {
         if self.is_busy {
-            return Err("another reaper is at work".to_owned());
+            return Err("another reaper is running".to_owned());
         }
         let (hands, record) = (self.puppets.clone(), self.pages.clone());
         let tools = Tools::new(Box::new(hands), Box::new(record));
@@ -86,7 +86,7 @@ struct Day {
     /// There is none, and the owner has no terminal.
     is_away: bool,
     /// Every notice: when, of what.
-    told: Vec<(f64, NoticeKind)>,
+    sent_notices: Vec<(f64, NoticeKind)>,
     seen: Vec<Snapshot>,
     folder: tempfile::TempDir,
 }
@@ -117,7 +117,7 @@ impl Day {
             is_blind: false,
             is_deaf: false,
             is_away: false,
-            told: Vec::new(),
+            sent_notices: Vec::new(),
             seen: Vec::new(),
             folder,
         }
@@ -162,7 +162,7 @@ impl Day {
                 self.stage.acts.push(at(self.stage.now));
             }
             for notice in std::mem::take(&mut self.stage.notices) {
-                self.told.push((self.stage.now, notice.kind));
+                self.sent_notices.push((self.stage.now, notice.kind));
                 let by_command = Delivery {
                     command: true,
                     terminals: 0,
@@ -176,9 +176,9 @@ impl Day {
                     false if self.is_away => Err(Undelivered::NoTerminal("ann".to_owned())),
                     false => Ok(by_command),
                 };
-                let told = NoticeResult { notice, result };
+                let sent_notices = NoticeResult { notice, result };
                 self.scheduler
-                    .delivered(told, at(self.stage.now), &mut self.stage);
+                    .delivered(sent_notices, at(self.stage.now), &mut self.stage);
             }
         }
     }
@@ -187,7 +187,7 @@ impl Day {
         self.stage.puppets.get().sent.clone()
     }
 
-    fn says(&self, words: &str) -> usize {
+    fn count_logged(&self, words: &str) -> usize {
         let log = self.stage.log.iter();
         log.filter(|line| line.contains(words)).count()
     }
@@ -202,16 +202,25 @@ fn it_is_warned_twice_then_ended_and_the_memory_is_back() {
         .ends_on
         .insert(70, vec![Signal::Term]);
     day.until(WARNED_LAST);
-    let kinds: Vec<NoticeKind> = day.told.iter().map(|told| told.1).collect();
+    let kinds: Vec<NoticeKind> = day
+        .sent_notices
+        .iter()
+        .map(|sent_notices| sent_notices.1)
+        .collect();
     assert_eq!(kinds, [NoticeKind::Warning, NoticeKind::LastWarning]);
-    let apart = day.told[1].0 - day.told[0].0;
-    assert!((600.0..=604.0).contains(&apart), "{:?}", day.told);
-    day.until(day.told[1].0 + 58.0);
+    let apart = day.sent_notices[1].0 - day.sent_notices[0].0;
+    assert!((600.0..=604.0).contains(&apart), "{:?}", day.sent_notices);
+    day.until(day.sent_notices[1].0 + 58.0);
     assert_eq!(day.sent(), [], "not before its time");
     day.until(ACTED + 30.0);
     assert_eq!(day.sent()[0], (70, Signal::Term));
     assert!(day.sent().iter().all(|sent| sent.1 != Signal::Kill));
-    assert_eq!(day.says("70: freed 1.0 GiB in "), 1, "{:?}", day.stage.log);
+    assert_eq!(
+        day.count_logged("70: freed 1.0 GiB in "),
+        1,
+        "{:?}",
+        day.stage.log
+    );
     assert!(!day.scheduler.is_acting());
     assert!(
         day.scheduler.warnings.all().is_empty(),
@@ -220,15 +229,19 @@ fn it_is_warned_twice_then_ended_and_the_memory_is_back() {
 }
 
 #[test]
-fn a_rule_that_only_tells_ends_nothing_and_says_once_what_it_would() {
-    let mut day = Day::new(ONLY_TELLS, vec![stopped(70)]);
+fn a_rule_that_only_notifies_kills_nothing_and_logs_once_what_it_would() {
+    let mut day = Day::new(ONLY_NOTIFIES, vec![stopped(70)]);
     day.until(3.0 * ACTED);
     assert_eq!(day.sent(), []);
     assert!(day.stage.pages.get().lines.is_empty());
-    let kinds: Vec<NoticeKind> = day.told.iter().map(|told| told.1).collect();
+    let kinds: Vec<NoticeKind> = day
+        .sent_notices
+        .iter()
+        .map(|sent_notices| sent_notices.1)
+        .collect();
     assert_eq!(kinds, [NoticeKind::Found]);
     assert_eq!(
-        day.says("would kill 70 (python train.py) of ann"),
+        day.count_logged("would kill 70 (python train.py) of ann"),
         1,
         "{:?}",
         day.stage.log
@@ -244,7 +257,11 @@ fn what_ceases_and_comes_back_starts_over() {
     day.processes[0].state = Some('T');
     day.until(WARNED_LAST + 600.0);
     assert_eq!(day.sent(), []);
-    let kinds: Vec<NoticeKind> = day.told.iter().map(|told| told.1).collect();
+    let kinds: Vec<NoticeKind> = day
+        .sent_notices
+        .iter()
+        .map(|sent_notices| sent_notices.1)
+        .collect();
     let again = [
         NoticeKind::Warning,
         NoticeKind::LastWarning,
@@ -256,15 +273,15 @@ fn what_ceases_and_comes_back_starts_over() {
 }
 
 #[test]
-fn who_could_not_be_told_was_not_warned() {
+fn an_owner_who_could_not_be_notified_was_not_warned() {
     let mut day = Day::new(REAPS, vec![stopped(70)]);
     day.is_deaf = true;
     day.until(2.0 * ACTED);
     assert_eq!(day.sent(), []);
-    let apart = day.told[1].0 - day.told[0].0;
-    assert!((60.0..=64.0).contains(&apart), "{:?}", day.told);
-    let why = "not told: the notify command /bin/false failed";
-    assert_eq!(day.says(why), 1, "{:?}", day.stage.log);
+    let apart = day.sent_notices[1].0 - day.sent_notices[0].0;
+    assert!((60.0..=64.0).contains(&apart), "{:?}", day.sent_notices);
+    let why = "not notified: the notify command /bin/false failed";
+    assert_eq!(day.count_logged(why), 1, "{:?}", day.stage.log);
     day.is_deaf = false;
     day.until(2.0 * ACTED + 600.0);
     assert_eq!(day.sent(), [], "it has the whole time from then on");
@@ -273,23 +290,31 @@ fn who_could_not_be_told_was_not_warned() {
 }
 
 #[test]
-fn who_is_not_there_to_be_told_keeps_his_process_and_the_log_says_why_once() {
+fn without_a_terminal_of_its_owner_a_process_is_skipped_and_the_log_has_why_once() {
     let mut day = Day::new(REAPS, vec![stopped(70)]);
     day.is_away = true;
-    let skipped = "70 (python train.py) of ann with 1.0 GiB, stopped: skipped: nobody could be \
-                   warned: no terminal of ann took it, and [reap] has no notify command";
+    let skipped = "70 (python train.py) of ann with 1.0 GiB, stopped: skipped: its owner could not be warned: no terminal of ann accepted it, and [reap] has no notify command";
     day.until(ACTED - 20.0);
-    assert_eq!(day.says(skipped), 0, "it would not have been killed yet");
+    assert_eq!(
+        day.count_logged(skipped),
+        0,
+        "it would not have been killed yet"
+    );
     day.until(5.0 * ACTED);
     assert_eq!(day.sent(), []);
     assert!(day.stage.pages.get().lines.is_empty() && day.scheduler.warnings.all().is_empty());
-    assert_eq!(day.says("ann not told: "), 1, "{:?}", day.stage.log);
-    assert_eq!(day.says(skipped), 1, "{:?}", day.stage.log);
+    assert_eq!(
+        day.count_logged("ann not notified: "),
+        1,
+        "{:?}",
+        day.stage.log
+    );
+    assert_eq!(day.count_logged(skipped), 1, "{:?}", day.stage.log);
     // He comes back, and has the whole time.
     day.is_away = false;
     day.until(5.0 * ACTED + 600.0);
     assert_eq!(day.sent(), []);
-    assert_eq!(day.says("ann warned, to be killed at"), 1);
+    assert_eq!(day.count_logged("ann warned, to be killed at"), 1);
     // He goes home: of the last warning he knows nothing.
     day.is_away = true;
     day.until(7.0 * ACTED);
@@ -307,7 +332,7 @@ fn a_restart_neither_forgets_a_warning_nor_acts_without_one() {
     day.until(WARNED_LAST - 20.0);
     day.restart(REAPS);
     day.until(ACTED + 4.0);
-    assert_eq!(day.told.len(), 2, "{:?}", day.told);
+    assert_eq!(day.sent_notices.len(), 2, "{:?}", day.sent_notices);
     assert!(!day.sent().is_empty());
     // Without its file.
     let mut day = Day::new(REAPS, vec![stopped(70)]);
@@ -326,7 +351,7 @@ fn after_a_restart_without_history_it_starts_over_where_it_may_have_ceased() {
     day.restart(REAPS);
     day.until(WARNED_LAST + 600.0);
     assert_eq!(day.sent(), []);
-    assert_eq!(day.told.last().unwrap().1, NoticeKind::Warning);
+    assert_eq!(day.sent_notices.last().unwrap().1, NoticeKind::Warning);
 }
 
 #[test]
@@ -368,12 +393,17 @@ fn another_configuration_cancels_what_it_would_not_do() {
     }
     assert_eq!(day.scheduler.target().unwrap().leader, 70);
     let sent = day.sent();
-    let config = configured(ONLY_TELLS);
+    let config = configured(ONLY_NOTIFIES);
     day.scheduler.reconfigure(config.rules, config.reap);
     day.until(day.stage.now + 60.0);
     assert_eq!(day.sent(), sent, "no SIGKILL");
     assert!(!day.scheduler.is_acting());
-    assert_eq!(day.says("70: left alone"), 1, "{:?}", day.stage.log);
+    assert_eq!(
+        day.count_logged("70: skipped: the finding"),
+        1,
+        "{:?}",
+        day.stage.log
+    );
     // And one that would do it again warns first, again.
     let config = configured(REAPS);
     day.scheduler.reconfigure(config.rules, config.reap);
@@ -393,12 +423,15 @@ fn what_the_configuration_keeps_is_not_ended() {
 }
 
 #[test]
-fn of_what_is_never_touched_nobody_is_warned() {
+fn the_owner_of_what_is_never_killed_is_not_warned() {
     let never = format!("{REAPS}never = [\"python3.11\"]\n");
     let mut day = Day::new(&never, vec![stopped(70)]);
     day.until(2.0 * ACTED);
-    assert_eq!((day.sent(), day.told.len()), (Vec::new(), 0));
-    assert_eq!(day.says("70: skipped: python3.11 is never touched"), 1);
+    assert_eq!((day.sent(), day.sent_notices.len()), (Vec::new(), 0));
+    assert_eq!(
+        day.count_logged("70: skipped: python3.11 is never killed"),
+        1
+    );
 }
 
 #[test]
@@ -407,7 +440,7 @@ fn without_a_ledger_nothing_is_sent() {
     day.stage.pages.get().room = 0;
     day.until(ACTED + 200.0);
     assert_eq!(day.sent(), []);
-    assert!(day.says("cannot write to the ledger") > 0);
+    assert!(day.count_logged("cannot write to the audit log") > 0);
     day.stage.pages.get().room = usize::MAX;
     day.until(ACTED + 300.0);
     assert!(!day.sent().is_empty(), "once there is room again");
@@ -419,7 +452,7 @@ fn while_another_reaper_is_at_work_it_waits() {
     day.stage.is_busy = true;
     day.until(ACTED + 200.0);
     assert_eq!(day.sent(), []);
-    assert_eq!(day.says("another reaper is at work"), 1);
+    assert_eq!(day.count_logged("another reaper is running"), 1);
     day.stage.is_busy = false;
     day.until(ACTED + 300.0);
     assert!(!day.sent().is_empty());
@@ -464,7 +497,7 @@ fn what_was_tried_in_vain_is_not_tried_again() {
     day.until(3.0 * ACTED);
     let kills = day.sent().into_iter().filter(|sent| sent.1 == Signal::Kill);
     assert_eq!(kills.count(), 1, "{:?}", day.sent());
-    assert_eq!(day.says("killing 70"), 1);
+    assert_eq!(day.count_logged("killing 70"), 1);
 }
 
 /// What is idle is to be ended: what holds a GPU on purpose is not, before it is found to do so and after.
@@ -488,6 +521,6 @@ fn a_placeholder_that_is_idle_is_not_ended_where_idle_is() {
         }
         day.until(ACTED);
         assert_eq!(day.sent(), [(70, Signal::Term)], "{:?}", day.stage.log);
-        assert_eq!(day.says("71: skipped: killed only on request"), 1);
+        assert_eq!(day.count_logged("71: skipped: killed only on request"), 1);
     }
 }

@@ -69,15 +69,15 @@ impl ReapScheduler {
     /// Somebody was told, or nobody was.
     pub(in crate::cli::reap::unattended) fn delivered(
         &mut self,
-        told: NoticeResult,
+        sent: NoticeResult,
         now: Time,
         system: &mut dyn System,
     ) {
-        let NoticeResult { notice, result } = told;
+        let NoticeResult { notice, result } = sent;
         let finding = &notice.finding;
         self.pending_notices.remove(&finding.id);
-        let whom = finding.process.as_ref().and_then(|it| it.user.as_deref());
-        let whom = whom.unwrap_or("nobody in particular");
+        let owner = finding.process.as_ref().and_then(|it| it.user.as_deref());
+        let owner = owner.unwrap_or("the owner");
         let written = result
             .map_err(|error| error.to_string())
             .and_then(|delivery| {
@@ -88,7 +88,7 @@ impl ReapScheduler {
         match written {
             Ok(delivery) => {
                 let what = match (notice.kind, notice.acts_at) {
-                    (NoticeKind::Found, _) | (_, None) => "told".to_owned(),
+                    (NoticeKind::Found, _) | (_, None) => "notified".to_owned(),
                     (NoticeKind::Warning, Some(at)) => format!("warned, to be killed at {at}"),
                     (NoticeKind::LastWarning, Some(at)) => {
                         format!("warned last, to be killed at {at}")
@@ -96,14 +96,17 @@ impl ReapScheduler {
                 };
                 self.undelivered.remove(&finding.id);
                 let by = by(delivery);
-                system.log(&format!("{}: {whom} {what}{by}", finding.message));
+                system.log(&format!("{}: {owner} {what}{by}", finding.message));
             }
             Err(error) => {
                 let retry_at = now.plus_seconds(RETRY_SECONDS);
                 let known = self.undelivered.get(&finding.id);
                 // It is tried again and again, and said once.
                 if known.is_none_or(|it| it.error != error) {
-                    system.log(&format!("{}: {whom} not told: {error}", finding.message));
+                    system.log(&format!(
+                        "{}: {owner} not notified: {error}",
+                        finding.message
+                    ));
                 }
                 let since = known.map_or(now, |it| it.since);
                 let undelivered = PendingRetry {
@@ -127,7 +130,7 @@ impl ReapScheduler {
         system: &mut dyn System,
     ) {
         let terms = self.terms();
-        let untold = found.iter().find_map(|finding| {
+        let failed = found.iter().find_map(|finding| {
             let undelivered = self.undelivered.get(&finding.id)?;
             let known = self.warnings.of(finding, true).filter(|it| !it.is_over);
             let warn = match known {
@@ -139,9 +142,9 @@ impl ReapScheduler {
             let due = due.plus_seconds(terms.grace.as_secs_f64());
             (now >= due).then(|| undelivered.error.clone())
         });
-        if let Some(error) = untold {
+        if let Some(error) = failed {
             let named = named(target);
-            let why = format!("{named}: skipped: nobody could be warned: {error}");
+            let why = format!("{named}: skipped: its owner could not be warned: {error}");
             self.leave(&because(target), &why, system);
         }
     }
