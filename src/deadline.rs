@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_busy_hands_the_question_back_and_one_that_ended_says_so() {
+    fn a_busy_worker_returns_the_question_and_an_ended_one_is_an_error() {
         let (worker, asked, answers) = Worker::<u8, u8>::by_hand((1, 1));
         worker.ask(1).unwrap();
         assert!(matches!(worker.ask(2), Err(NotAsked::Busy(2))));

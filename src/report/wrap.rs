@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_is_full_and_says_that_there_was_more() {
+    fn the_last_line_is_full_and_marks_that_text_was_cut() {
         assert_eq!(wrap("one two three", (8, 8), 1), ["one two…"]);
         assert_eq!(wrap("one twofold", (8, 8), 1), ["one two…"]);
         assert_eq!(wrap("abcdefghij", (4, 4), 3), ["abcd", "efgh", "ij"]);

@@ -33,14 +33,14 @@ fn everything_named_has_to_fit_and_the_unknown_fits_nothing() {
         ..Process::default()
     };
     let snapshot = Snapshot::new(Time::default());
-    let whom = ScopeInput {
+    let input = ScopeInput {
         process: Some(&process),
         index: 1,
         uuid: Some("GPU-1"),
         held_bytes: None,
         snapshot: &snapshot,
     };
-    let fits = |scope: Scope| scope.fits(&whom);
+    let fits = |scope: Scope| scope.fits(&input);
     let ann = Scope {
         user: Some("ann".into()),
         ..Scope::default()
@@ -69,7 +69,7 @@ fn everything_named_has_to_fit_and_the_unknown_fits_nothing() {
     let nobody = Process::default();
     let nobody = ScopeInput {
         process: Some(&nobody),
-        ..whom
+        ..input
     };
     assert!(!ann.fits(&nobody));
     let any_command = Scope {
@@ -214,7 +214,7 @@ fn what_is_not_known_is_neither_yes_nor_no() {
             [Yes, Unknown, Yes, Yes],
         ),
     ] {
-        let whom = |process, uuid, held_bytes| ScopeInput {
+        let input = |process, uuid, held_bytes| ScopeInput {
             process,
             index: 3,
             uuid,
@@ -222,16 +222,20 @@ fn what_is_not_known_is_neither_yes_nor_no() {
             snapshot: &snapshot,
         };
         let answers = [
-            whom(Some(&known), Some("GPU-3"), Some(2 * GIB)),
-            whom(Some(&hidden), None, None),
-            whom(Some(&plain), Some("GPU-3"), Some(GIB)),
-            whom(None, Some("GPU-3"), None),
+            input(Some(&known), Some("GPU-3"), Some(2 * GIB)),
+            input(Some(&hidden), None, None),
+            input(Some(&plain), Some("GPU-3"), Some(GIB)),
+            input(None, Some("GPU-3"), None),
         ];
-        assert_eq!(answers.map(|whom| scope.answer(&whom)), expected, "{scope}");
+        assert_eq!(
+            answers.map(|input| scope.answer(&input)),
+            expected,
+            "{scope}"
+        );
         assert!(
             answers
                 .iter()
-                .all(|whom| scope.fits(whom) == (scope.answer(whom) == Yes))
+                .all(|input| scope.fits(input) == (scope.answer(input) == Yes))
         );
     }
 }
