@@ -22,7 +22,8 @@ use gpumem::api::model::{Gpu, GpuProcess, Me, Memory, PidNamespace, Process, Sna
 use gpumem::api::reclaim::Plan;
 use gpumem::api::rules::{Engine, RuleSet};
 use gpumem::api::watch::{
-    App, Ask, Canvas, Depth, Effect, Event, News, Proposal, Setup, draw, update,
+    App, Depth, DoubleBuffer, Effect, Event, Proposal, ReclaimProgress, ReclaimRequest, Setup,
+    draw, update,
 };
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};
@@ -148,7 +149,7 @@ impl Write for Sink {
 /// The least that a frame in which all has changed can cost.
 fn filling(rounds: usize) -> Cost {
     let sink = Sink::default();
-    let mut canvas = Canvas::new(sink.clone(), SCREEN);
+    let mut frames = DoubleBuffer::new(sink.clone(), SCREEN);
     let mut cost = Cost::default();
     let lines: Vec<String> = ('a'..='z')
         .map(|letter| letter.to_string().repeat(usize::from(SCREEN.width)))
@@ -156,7 +157,7 @@ fn filling(rounds: usize) -> Cost {
     let style = Style::new().fg(Color::Green);
     for round in 0..rounds {
         cost.frame.take(|| {
-            canvas
+            frames
                 .draw(|buffer| {
                     for y in 0..SCREEN.height {
                         let line = &lines[(round + usize::from(y)) % lines.len()];
@@ -201,7 +202,9 @@ impl Scene {
     }
 
     fn press(&mut self, key: char) {
-        if let Some(Effect::Hand(Ask::Plan(question))) = update(&mut self.app, pressed(key)) {
+        if let Some(Effect::Reclaim(ReclaimRequest::Plan(question))) =
+            update(&mut self.app, pressed(key))
+        {
             let plan = Plan {
                 time: question.snapshot.time,
                 targets: Vec::new(),
@@ -214,11 +217,11 @@ impl Scene {
                 lines: (0..PROCESSES).map(line).collect(),
                 titles: Vec::new(),
             };
-            let planned = News::Planned {
+            let planned = ReclaimProgress::Planned {
                 number: question.number,
                 plan: Ok(proposal),
             };
-            update(&mut self.app, Event::Hand(planned));
+            update(&mut self.app, Event::Reclaim(planned));
         }
     }
 
@@ -228,8 +231,9 @@ impl Scene {
         }
         let mut cost = Cost::default();
         let sink = Sink::default();
-        let mut canvas = Canvas::new(BufWriter::with_capacity(32 * 1024, sink.clone()), SCREEN);
-        let mut draw = |app: &App| canvas.draw(|buffer| draw(app, buffer)).unwrap();
+        let mut frames =
+            DoubleBuffer::new(BufWriter::with_capacity(32 * 1024, sink.clone()), SCREEN);
+        let mut draw = |app: &App| frames.draw(|buffer| draw(app, buffer)).unwrap();
         // All of the first frame is new, and it is not counted.
         draw(&self.app);
         for round in 0..rounds {

@@ -126,13 +126,15 @@ pub mod units {
 }
 
 pub mod watch {
-    pub use crate::watch::double_buffer::Canvas;
-    pub use crate::watch::hand::{Ask, Hand, News, Proposal};
-    pub use crate::watch::remember::Remembered;
+    pub use crate::watch::double_buffer::DoubleBuffer;
+    pub use crate::watch::reclaim_worker::{
+        Proposal, ReclaimProgress, ReclaimRequest, ReclaimWorker,
+    };
     pub use crate::watch::state::{App, Effect, Event, Setup};
     pub use crate::watch::terminal::with_screen;
     pub use crate::watch::theme::{Depth, Theme};
+    pub use crate::watch::ui_state::UiState;
     pub use crate::watch::update::update;
     pub use crate::watch::view::draw;
-    pub use crate::watch::{Error, Options, Past, run};
+    pub use crate::watch::{Options, Past, WatchError, run};
 }

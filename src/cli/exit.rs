@@ -40,7 +40,7 @@ impl Exit {
             if cause.is::<UsageError>()
                 || cause.is::<config::ConfigError>()
                 || cause.is::<rules::UnknownRule>()
-                || matches!(cause.downcast_ref(), Some(watch::Error::NotATerminal))
+                || matches!(cause.downcast_ref(), Some(watch::WatchError::NotATerminal))
             {
                 return Self::Usage;
             }

@@ -1,8 +1,8 @@
-//! `gpumem watch`: the terminal screen. What ends processes for it is in `hand`; how it was arranged is
-//! kept by [`habits`].
+//! `gpumem watch`: the terminal screen. What ends processes for it is in `reclaim_worker`; how it was arranged is
+//! kept by [`ui_state`].
 
-mod habits;
-mod hand;
+mod reclaim_worker;
+mod ui_state;
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -24,9 +24,9 @@ use crate::source::live::Live;
 use crate::source::replay::{DEMO_HISTORY_SECONDS, PlaybackPace, Replay};
 use crate::watch::once::Still;
 use crate::watch::theme::{Depth, Theme};
-use crate::watch::{self, Options, Outcome, Past, terminal};
+use crate::watch::{self, Options, Past, WatchOutcome, terminal};
 
-/// Columns and rows of a picture where nobody says otherwise.
+/// Columns and rows of a picture where no one says otherwise.
 const SIZE: (u16, u16) = (80, 24);
 
 pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
@@ -37,13 +37,13 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     }
     if !std::io::stdout().is_terminal() {
         // Before the driver is waited for.
-        return Err(watch::Error::NotATerminal.into());
+        return Err(watch::WatchError::NotATerminal.into());
     }
     if variable("TERM") == "dumb" {
         let why = "TERM=dumb names a terminal without a screen; use `gpumem ps` or `gpumem check`";
         return Err(UsageError(why.to_owned()).into());
     }
-    let hand = hand::Acting::new(&config, is_recording(args));
+    let worker = reclaim_worker::LocalReclaimWorker::new(&config, is_recording(args));
     let needed = store::longest(&config.rules);
     let mut past = Past::new(Engine::new(config.rules));
     let source: Box<dyn Source> = match recorded(&args.recorded, PlaybackPace::Speed(args.speed))? {
@@ -51,19 +51,19 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
         None => Box::new(judged_live(args, global, interval, needed, &mut past)?),
     };
     let options = options(args, global, interval);
-    let mut remembered = habits::load();
+    let mut ui_state = ui_state::load();
     if args.theme.is_some() {
         // What is typed counts.
-        remembered.theme = None;
+        ui_state.theme = None;
     }
-    let outcome = watch::run(source, past, Box::new(hand), options, &mut remembered);
+    let outcome = watch::run(source, past, Box::new(worker), options, &mut ui_state);
     if !is_recording(args) {
         // How one looks at another machine's day is not how one looks at this one.
-        habits::save(remembered);
+        ui_state::save(ui_state);
     }
     match outcome? {
-        Outcome::Quit => Ok(Exit::Clean),
-        Outcome::Signal(signal) => {
+        WatchOutcome::Quit => Ok(Exit::Clean),
+        WatchOutcome::Signal(signal) => {
             // Ends the program as by that signal, unless the signal has no such default.
             signals::end_as_by(signal)?;
             Ok(Exit::Clean)
@@ -71,7 +71,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     }
 }
 
-/// Whether it is a recording that is shown, where nobody can be sent anything.
+/// Whether it is a recording that is shown, where no one can be sent anything.
 fn is_recording(args: &WatchArgs) -> bool {
     args.recorded.replay.is_some() || args.recorded.demo
 }
@@ -141,7 +141,7 @@ fn once(
     config: Config,
     interval: Duration,
 ) -> anyhow::Result<Exit> {
-    let mut hand = hand::Acting::new(&config, is_recording(args));
+    let mut worker = reclaim_worker::LocalReclaimWorker::new(&config, is_recording(args));
     let needed = store::longest(&config.rules);
     let mut past = Past::new(Engine::new(config.rules));
     let mut options = options(args, global, interval);
@@ -171,7 +171,7 @@ fn once(
     };
     if let Some(keys) = &args.keys {
         still
-            .press(keys, &mut hand)
+            .press(keys, &mut worker)
             .map_err(|error| UsageError(error.to_string()))?;
     }
     print(&match format {

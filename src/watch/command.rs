@@ -1,7 +1,7 @@
 //! What a process is, in words: its notebook, or else its command line.
 
-use super::picture::Subject;
 use super::text::{UNKNOWN, clean, columns, head};
+use super::view_model::Subject;
 use crate::model::row::notebook;
 use crate::model::snapshot::Process;
 use crate::report::escape::command_line;

@@ -14,7 +14,7 @@ use ratatui::layout::Rect;
 
 /// Two frames: the one that is shown and the one that is being drawn.
 #[derive(Debug)]
-pub struct Canvas<W: Write> {
+pub struct DoubleBuffer<W: Write> {
     // Not `ratatui::Terminal`, which writes to the terminal when it is dropped, panics where that is
     // gone, and hides the cursor again with every frame.
     backend: CrosstermBackend<W>,
@@ -22,7 +22,7 @@ pub struct Canvas<W: Write> {
     next: Buffer,
 }
 
-impl<W: Write> Canvas<W> {
+impl<W: Write> DoubleBuffer<W> {
     /// Cells for `output`, which is taken to be blank.
     pub fn new(output: W, area: Rect) -> Self {
         let blank = Buffer::empty(area);
@@ -80,16 +80,16 @@ mod tests {
     #[test]
     fn only_what_has_changed_is_written() {
         let mut out = Vec::new();
-        let mut canvas = Canvas::new(&mut out, Rect::new(0, 0, 20, 3));
+        let mut frames = DoubleBuffer::new(&mut out, Rect::new(0, 0, 20, 3));
         let paint = |text: &'static str| {
             move |buffer: &mut Buffer| {
                 buffer.set_string(0, 1, text, Style::new());
             }
         };
         for text in ["used:41GiB", "used:42GiB", "used:42GiB"] {
-            canvas.draw(paint(text)).unwrap();
+            frames.draw(paint(text)).unwrap();
         }
-        drop(canvas);
+        drop(frames);
         let text = String::from_utf8(out).unwrap();
         let (first, after) = text.split_once("\x1b[2;7H").unwrap();
         assert!(first.contains("\x1b[2;1Hused:41GiB"), "{text:?}");
@@ -102,18 +102,18 @@ mod tests {
     #[test]
     fn after_a_new_size_all_of_it_is_written() {
         let mut out = Vec::new();
-        let mut canvas = Canvas::new(&mut out, Rect::new(0, 0, 20, 3));
+        let mut frames = DoubleBuffer::new(&mut out, Rect::new(0, 0, 20, 3));
         for _ in 0..2 {
-            canvas.resize(Rect::new(0, 0, 30, 2));
-            canvas.clear().unwrap();
-            canvas
+            frames.resize(Rect::new(0, 0, 30, 2));
+            frames.clear().unwrap();
+            frames
                 .draw(|buffer| {
                     assert_eq!(buffer.area.width, 30);
                     buffer.set_string(0, 0, "whole", Style::new());
                 })
                 .unwrap();
         }
-        drop(canvas);
+        drop(frames);
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.matches("\x1b[2J").count(), 2, "{text:?}");
         assert_eq!(text.matches("whole").count(), 2, "{text:?}");

@@ -15,7 +15,7 @@ use super::column::Column;
 
 /// What a key asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Action {
+pub enum KeyAction {
     /// The next row.
     Down,
     /// The row before.
@@ -169,10 +169,10 @@ pub struct Binding {
     pub label: &'static str,
     /// What they do, as the help says it.
     pub does: &'static str,
-    /// Key and word in the bottom line, for those that stand there.
+    /// Key and word in the bottom line, for those that are there.
     pub hint: Option<(&'static str, &'static str)>,
     /// What is done.
-    pub action: Action,
+    pub action: KeyAction,
 }
 
 /// Keys that are of this context alone.
@@ -184,7 +184,7 @@ pub fn table(context: Context) -> impl Iterator<Item = &'static Binding> {
 }
 
 /// What a key asks for there, if anything.
-pub fn action(context: Context, event: &KeyEvent) -> Option<Action> {
+pub fn action(context: Context, event: &KeyEvent) -> Option<KeyAction> {
     let key = pressed(event)?;
     table(context)
         .chain(table(Context::Main))

@@ -1,16 +1,16 @@
 //! Which rows of a [`Picture`] the table has, and in which order: sorted, filtered, as trees of families.
 //!
-//! Pure, and made once for each sample or choice, not for each frame. A line is a row of the picture by
+//! Pure, and made once for each sample or choice, not for each frame. A line is a row of the screenful by
 //! its place; what it says is made in `view/table.rs`.
 //!
 //! In a tree the families come in the order of their first members, and within a family whoever started
-//! another stands above it, the older before the younger. What is hidden is left out of the tree: a
-//! process stands under the nearest ancestor that is shown.
+//! another is above it, the older before the younger. What is hidden is left out of the tree: a
+//! process is under the nearest ancestor that is shown.
 
 use std::collections::HashMap;
 
 use super::column::Column;
-use super::picture::{Picture, RowKey, Sort, Subject};
+use super::view_model::{RowKey, Screenful, Sort, Subject};
 use crate::history::memory_series::Courses;
 use crate::model::family::{Family, families};
 use crate::model::row::Me;
@@ -19,7 +19,7 @@ use crate::units::MIB;
 
 /// What holds less on a GPU is small: a context without anything in it holds more on most GPUs.
 const SMALL_BYTES: u64 = 64 * MIB;
-/// Generations that a tree tells apart; the bits of [`Line::rails`].
+/// Generations that a tree tells apart; the bits of [`ListingLine::rails`].
 const DEEPEST: usize = 31;
 
 /// Which rows are wanted, and in which order.
@@ -94,7 +94,7 @@ impl Choice {
     }
 }
 
-/// Whether a row holds little and is nobody's business. What it holds where that is not known may be
+/// Whether a row holds little and is no one's business. What it holds where that is not known may be
 /// much.
 fn is_small(subject: &Subject<'_>) -> bool {
     let held = subject.row.entry.used_bytes;
@@ -103,24 +103,24 @@ fn is_small(subject: &Subject<'_>) -> bool {
 
 /// A line of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Line {
-    /// The row, by its place in the picture.
+pub struct ListingLine {
+    /// The row, by its place in the screenful.
     pub row: usize,
     /// Generations above it that are shown; 0 outside trees. Where who started a family's oldest is not
-    /// shown, these stand at 1, as if it were.
+    /// shown, these are at 1, as if it were.
     pub depth: u16,
     /// How it hangs on the tree.
-    pub bough: Bough,
+    pub branch: TreeBranch,
     /// For each generation above, from bit 1, whether a later line hangs there.
     pub rails: u32,
 }
 
 /// How a line hangs on its tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bough {
+pub enum TreeBranch {
     /// It is a root, or there is no tree.
     Root,
-    /// The first of a family that hangs on nobody who is shown.
+    /// The first of a family that hangs on no one who is shown.
     First,
     /// Another follows at its depth.
     Middle,
@@ -143,26 +143,26 @@ pub enum Head {
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Listing {
     /// From top to bottom.
-    pub lines: Vec<Line>,
-    /// Rows of the picture that are hidden.
+    pub lines: Vec<ListingLine>,
+    /// Rows of the screenful that are hidden.
     pub hidden: usize,
-    /// What families hang on, by the number of their first line; only of those with [`Bough::First`].
+    /// What families hang on, by the number of their first line; only of those with [`TreeBranch::First`].
     pub heads: HashMap<usize, Head>,
 }
 
 impl Listing {
     /// Chooses and orders. How memory moved is in `courses`; `me` is who looks.
-    pub fn new(picture: &Picture, courses: &Courses, choice: &Choice, me: &Me) -> Self {
-        let mut order = picture.order(choice.sort, courses);
+    pub fn new(screenful: &Screenful, courses: &Courses, choice: &Choice, me: &Me) -> Self {
+        let mut order = screenful.order(choice.sort, courses);
         if choice.is_limited() {
             order.retain(|&row| {
-                let subject = picture.subject(row);
+                let subject = screenful.subject(row);
                 subject.is_some_and(|subject| choice.wants(&subject, me))
             });
         }
-        let hidden = picture.rows.len() - order.len();
+        let hidden = screenful.rows.len() - order.len();
         if choice.tree {
-            let (lines, heads) = Trees::new(picture, &order).grow(&order);
+            let (lines, heads) = Trees::new(screenful, &order).grow(&order);
             return Self {
                 lines,
                 hidden,
@@ -177,9 +177,9 @@ impl Listing {
     }
 
     /// The line of a row.
-    pub fn position(&self, picture: &Picture, key: &RowKey) -> Option<usize> {
-        let is_it = |line: &Line| {
-            picture
+    pub fn position(&self, screenful: &Screenful, key: &RowKey) -> Option<usize> {
+        let is_it = |line: &ListingLine| {
+            screenful
                 .rows
                 .get(line.row)
                 .is_some_and(|row| row.key == *key)
@@ -188,9 +188,9 @@ impl Listing {
     }
 }
 
-/// The families of a picture, and where their rows are.
+/// The families of a screenful, and where their rows are.
 struct Trees<'a> {
-    picture: &'a Picture,
+    screenful: &'a Screenful,
     families: Vec<Family>,
     /// The family of a pid, by position.
     family_of: HashMap<u32, usize>,
@@ -200,22 +200,22 @@ struct Trees<'a> {
 }
 
 impl<'a> Trees<'a> {
-    fn new(picture: &'a Picture, order: &[usize]) -> Self {
-        let families = families(&picture.snapshot);
-        let mut family_of = HashMap::with_capacity(picture.snapshot.processes.len());
+    fn new(screenful: &'a Screenful, order: &[usize]) -> Self {
+        let families = families(&screenful.snapshot);
+        let mut family_of = HashMap::with_capacity(screenful.snapshot.processes.len());
         for (at, family) in families.iter().enumerate() {
             family_of.extend(family.members.iter().map(|&pid| (pid, at)));
         }
         let mut rows_of: HashMap<u32, Vec<usize>> = HashMap::with_capacity(order.len());
         for &row in order {
-            let pid = picture.rows[row].key.identity.pid;
+            let pid = screenful.rows[row].key.identity.pid;
             rows_of.entry(pid).or_default().push(row);
         }
         // Of several with one pid the first counts, as in `Snapshot::process`.
-        let processes = picture.snapshot.processes.iter().rev();
+        let processes = screenful.snapshot.processes.iter().rev();
         let process_of = processes.map(|process| (process.pid, process)).collect();
         Self {
-            picture,
+            screenful,
             families,
             family_of,
             rows_of,
@@ -223,12 +223,12 @@ impl<'a> Trees<'a> {
         }
     }
 
-    fn grow(&self, order: &[usize]) -> (Vec<Line>, HashMap<usize, Head>) {
-        let mut lines: Vec<Line> = Vec::with_capacity(order.len());
+    fn grow(&self, order: &[usize]) -> (Vec<ListingLine>, HashMap<usize, Head>) {
+        let mut lines: Vec<ListingLine> = Vec::with_capacity(order.len());
         let mut heads = HashMap::new();
         let mut grown = vec![false; self.families.len()];
         for &row in order {
-            let pid = self.picture.rows[row].key.identity.pid;
+            let pid = self.screenful.rows[row].key.identity.pid;
             match self.family_of.get(&pid) {
                 Some(&family) if grown[family] => continue,
                 Some(&family) => {
@@ -245,7 +245,7 @@ impl<'a> Trees<'a> {
 
     /// Adds a family's lines, each under the nearest ancestor that is shown; says what they hang on
     /// where that is none of them.
-    fn add(&self, family: &Family, lines: &mut Vec<Line>) -> Option<Head> {
+    fn add(&self, family: &Family, lines: &mut Vec<ListingLine>) -> Option<Head> {
         let start = lines.len();
         if let [pid] = family.members[..] {
             let rows = self.rows_of.get(&pid).into_iter().flatten();
@@ -284,7 +284,7 @@ impl<'a> Trees<'a> {
 }
 
 /// Joins the lines of a family; whether it has several roots, which then hang side by side.
-fn hang(lines: &mut [Line]) -> bool {
+fn hang(lines: &mut [ListingLine]) -> bool {
     let roots = lines.iter().filter(|line| line.depth == 0).count();
     if roots > 1 {
         for line in &mut *lines {
@@ -297,25 +297,25 @@ fn hang(lines: &mut [Line]) -> bool {
         let bit = 1u32 << line.depth;
         let above = bit - 1;
         line.rails = follows & above;
-        line.bough = match (line.depth, follows & bit) {
-            (0, _) => Bough::Root,
-            (_, 0) => Bough::Last,
-            _ => Bough::Middle,
+        line.branch = match (line.depth, follows & bit) {
+            (0, _) => TreeBranch::Root,
+            (_, 0) => TreeBranch::Last,
+            _ => TreeBranch::Middle,
         };
         follows = (follows & above) | bit;
     }
     if roots > 1 {
-        lines[0].bough = Bough::First;
+        lines[0].branch = TreeBranch::First;
     }
     roots > 1
 }
 
 /// A line that hangs on nothing yet.
-fn root(row: usize, depth: u16) -> Line {
-    Line {
+fn root(row: usize, depth: u16) -> ListingLine {
+    ListingLine {
         row,
         depth,
-        bough: Bough::Root,
+        branch: TreeBranch::Root,
         rails: 0,
     }
 }

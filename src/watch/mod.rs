@@ -5,14 +5,14 @@
 //! when something has changed; so a driver that hangs freezes its own numbers and nothing else.
 //!
 //! - [`state`]: the state, in parts; [`mod@update`]: what each event does to it, which is pure;
-//! - [`layout`]: where everything stands, read by the mouse and by the view alike;
+//! - [`layout`]: where everything is, read by the mouse and by the view alike;
 //! - [`view`]: state and layout to cells, a file per panel, in the styles of [`theme`];
-//! - [`keys`]: the table of keys; [`mod@column`]: the table of columns; [`command`] and [`text`]: what stands in
+//! - [`keys`]: the table of keys; [`mod@column`]: the table of columns; [`command`] and [`text`]: what is in
 //!   them;
-//! - [`picture`]: one snapshot with its verdicts, as rows; [`listing`]: which of them are shown, in which
+//! - [`view_model`]: one snapshot with its verdicts, as rows; [`listing`]: which of them are shown, in which
 //!   order, by the selector that is typed; [`trend`]: how a row's memory moved;
-//! - [`reaping`]: ending processes, by the [`hand`];
-//! - [`remember`]: what is kept from one run to the next;
+//! - [`reaping`]: ending processes, by the [`reclaim_worker`];
+//! - [`ui_state`]: what is kept from one run to the next;
 //! - [`double_buffer`]: a frame, and what of it has changed;
 //! - [`terminal`]: the terminal, taken and given back; `output`: what waits to be written to it; `signals`: those sent to gpumem; [`once`]: a
 //!   picture instead.
@@ -20,15 +20,13 @@
 pub mod column;
 pub mod command;
 pub mod double_buffer;
-pub mod hand;
 pub mod keys;
 pub mod layout;
 pub mod listing;
 pub mod once;
 mod output;
-pub mod picture;
 pub mod reaping;
-pub mod remember;
+pub mod reclaim_worker;
 #[cfg(test)]
 pub(crate) mod sample;
 mod signals;
@@ -37,8 +35,10 @@ pub mod terminal;
 pub mod text;
 pub mod theme;
 pub mod trend;
+pub mod ui_state;
 pub mod update;
 pub mod view;
+pub mod view_model;
 
 use std::io;
 use std::sync::mpsc::{
@@ -55,13 +55,13 @@ use crate::model::row::Me;
 use crate::rules::Engine;
 pub use crate::source::Control;
 use crate::source::{NextSnapshot, Origin, Source};
-use hand::post::{Inbox, Letter, Outbox, post};
-use hand::{Ask, Hand};
-use remember::Remembered;
+use reclaim_worker::mailbox::{MailboxReceiver, Received, ReclaimHandle, mailbox};
+use reclaim_worker::{ReclaimRequest, ReclaimWorker};
 use signals::{SignalWatch, stop, stop_in_background, suspend};
 use state::{App, Effect, Event, Setup};
 use terminal::Screen;
 use theme::{Depth, Theme};
+use ui_state::UiState;
 use update::update;
 
 /// How the screen is shown.
@@ -127,7 +127,7 @@ impl Past {
 
 /// How the screen ended. The terminal is given back by then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum WatchOutcome {
     /// A person left it.
     Quit,
     /// A signal ended it, or its terminal is gone (`SIGHUP`); the program should end as by that
@@ -137,7 +137,7 @@ pub enum Outcome {
 
 /// Why there is no screen.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum WatchError {
     /// Standard output goes elsewhere.
     #[error(
         "standard output is not a terminal; use `gpumem ps` or `gpumem check` for files and pipes"
@@ -170,14 +170,14 @@ pub enum Error {
 }
 
 /// What a thread tells the main thread.
-enum Message {
+enum ThreadMessage {
     Event(Event),
-    Failed(Error),
+    Failed(WatchError),
 }
 
 /// Messages that may wait; a source that is faster than the screen is held up.
 const QUEUE: usize = 4;
-/// How long the hand has to say what it did, once the screen is gone.
+/// How long the worker has to say what it did, once the screen is gone.
 const LEAVE: Duration = Duration::from_secs(5);
 /// A terminal that has not taken a frame is tried again after so long.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
@@ -185,8 +185,8 @@ const TRY_AGAIN: Duration = Duration::from_millis(50);
 const BATCH: Duration = Duration::from_millis(8);
 
 /// Shows what `source` yields, judged after the `past`, until a person or a signal ends it. What a person
-/// asks to be ended `hand` ends; it is told to [leave](Ask::Leave) once the terminal is given back. The
-/// screen is arranged as `remembered` says, which then says what was changed of that, and no more.
+/// asks to be ended `worker` ends; it is told to [leave](ReclaimRequest::Leave) once the terminal is given back. The
+/// screen is arranged as `ui_state` says, which then says what was changed of that, and no more.
 ///
 /// A thread that waits in `source` or for a key stays behind when this returns; the program is
 /// expected to end soon after.
@@ -198,12 +198,12 @@ const BATCH: Duration = Duration::from_millis(8);
 pub fn run(
     source: Box<dyn Source>,
     past: Past,
-    hand: Box<dyn Hand + Send>,
+    worker: Box<dyn ReclaimWorker + Send>,
     options: Options,
-    remembered: &mut Remembered,
-) -> Result<Outcome, Error> {
+    ui_state: &mut UiState,
+) -> Result<WatchOutcome, WatchError> {
     if !terminal::is_terminal() {
-        return Err(Error::NotATerminal);
+        return Err(WatchError::NotATerminal);
     }
     let (replay, can_rewind) = match source.origin() {
         Origin::Live => (None, false),
@@ -213,51 +213,51 @@ pub fn run(
     let mouse = options.mouse;
     let mut app = options.start(replay, past, columns, rows);
     app.playback.can_rewind = can_rewind;
-    app.arrange(remembered);
-    let arranged = app.remembered();
+    app.restore(ui_state);
+    let arranged = app.ui_state();
     let start = Instant::now();
     let (sender, messages) = sync_channel(QUEUE);
-    // The thread that samples may hang in the driver; nobody who tells it something waits for it.
-    let (controls, told) = channel();
-    let (asks, to_do) = post();
+    // The thread that samples may hang in the driver; no one who tells it something waits for it.
+    let (control_sender, controls) = channel();
+    let (reclaim, requests) = mailbox();
     let (leaving, left) = sync_channel(0);
 
     let outcome = terminal::with_screen(mouse, |screen| {
         // Before the threads: a signal that comes now must find the terminal's keeper.
         let signals = SignalWatch::start(&sender)?;
         spawn("sampling", &sender, move |sender| {
-            sample(source, &told, start, sender);
+            sample(source, &controls, start, sender);
         })?;
         spawn("keyboard", &sender, move |sender| read_keys(start, sender))?;
-        spawn("hand", &sender, move |sender| {
+        spawn("reclaim", &sender, move |sender| {
             let _leaving: SyncSender<()> = leaving;
-            work(hand, &to_do, sender);
+            work(worker, &requests, sender);
         })?;
-        let telling = Telling {
-            controls: &controls,
-            asks: &asks,
+        let channels = ThreadChannels {
+            controls: &control_sender,
+            reclaim: &reclaim,
         };
-        drive(&mut app, screen, &messages, &telling, &signals, start)
+        drive(&mut app, screen, &messages, &channels, &signals, start)
     });
-    *remembered = app.remembered().since(&arranged);
-    // Nobody listens any more, so that nothing holds the hand up.
+    *ui_state = app.ui_state().since(&arranged);
+    // No receiver is left, so that nothing holds the worker up.
     drop(messages);
-    asks.send(Ask::Leave, Instant::now());
+    reclaim.send(ReclaimRequest::Leave, Instant::now());
     // It hangs up when it is done.
     let _ = left.recv_timeout(LEAVE);
     match outcome {
-        Ok(Err(Error::Terminal(error))) | Err(error) if terminal::is_gone(&error) => {
-            Ok(Outcome::Signal(SIGHUP))
+        Ok(Err(WatchError::Terminal(error))) | Err(error) if terminal::is_gone(&error) => {
+            Ok(WatchOutcome::Signal(SIGHUP))
         }
         Ok(outcome) => outcome,
-        Err(error) => Err(Error::Terminal(error)),
+        Err(error) => Err(WatchError::Terminal(error)),
     }
 }
 
-/// Whom the main thread tells something.
-struct Telling<'a> {
+/// Where the main thread sends what other threads are to do.
+struct ThreadChannels<'a> {
     controls: &'a Sender<Control>,
-    asks: &'a Outbox,
+    reclaim: &'a ReclaimHandle,
 }
 
 /// The loop: takes in what has come, carries effects out, draws if anything changed and the terminal has
@@ -265,20 +265,20 @@ struct Telling<'a> {
 fn drive(
     app: &mut App,
     screen: &mut Screen,
-    messages: &Receiver<Message>,
-    telling: &Telling<'_>,
+    messages: &Receiver<ThreadMessage>,
+    channels: &ThreadChannels<'_>,
     signals: &SignalWatch,
     start: Instant,
-) -> Result<Outcome, Error> {
+) -> Result<WatchOutcome, WatchError> {
     let mut changed = true;
     loop {
         if screen.is_behind() {
-            screen.catch_up().map_err(Error::Terminal)?;
+            screen.catch_up().map_err(WatchError::Terminal)?;
         }
         if changed && !screen.is_behind() {
             screen
                 .draw(|buffer| view::draw(app, buffer))
-                .map_err(Error::Terminal)?;
+                .map_err(WatchError::Terminal)?;
             changed = false;
             update(app, Event::Drawn);
         }
@@ -293,8 +293,8 @@ fn drive(
         let more = std::iter::from_fn(|| in_time().then(|| messages.try_recv().ok())?);
         for message in std::iter::once(first).chain(more) {
             let event = match message {
-                Message::Event(event) => event,
-                Message::Failed(error) => return Err(error),
+                ThreadMessage::Event(event) => event,
+                ThreadMessage::Failed(error) => return Err(error),
             };
             let Some(effect) = update(app, event) else {
                 continue;
@@ -302,21 +302,21 @@ fn drive(
             changed = true;
             match effect {
                 Effect::Draw => {}
-                Effect::Repaint => screen.resize(app.area).map_err(Error::Terminal)?,
+                Effect::Repaint => screen.resize(app.area).map_err(WatchError::Terminal)?,
                 Effect::Suspend => suspend()?,
                 Effect::Stop => stop()?,
                 Effect::Resume if terminal::is_foreground() => {
-                    resume(app, screen).map_err(Error::Terminal)?;
+                    resume(app, screen).map_err(WatchError::Terminal)?;
                 }
                 // It would be stopped for its first touch of the terminal, and could then not even end.
                 Effect::Resume if signals.is_to_end() => {}
                 Effect::Resume => stop_in_background()?,
-                Effect::Quit => return Ok(Outcome::Quit),
-                Effect::Die(signal) => return Ok(Outcome::Signal(signal)),
-                Effect::Fail(error) => return Err(Error::Source(error)),
-                // A source that has failed listens to nobody.
-                Effect::Control(control) => drop(telling.controls.send(control)),
-                Effect::Hand(ask) => telling.asks.send(ask, Instant::now()),
+                Effect::Quit => return Ok(WatchOutcome::Quit),
+                Effect::Die(signal) => return Ok(WatchOutcome::Signal(signal)),
+                Effect::Fail(error) => return Err(WatchError::Source(error)),
+                // A source that has failed listens to no one.
+                Effect::Control(control) => drop(channels.controls.send(control)),
+                Effect::Reclaim(ask) => channels.reclaim.send(ask, Instant::now()),
             }
         }
     }
@@ -332,25 +332,29 @@ fn resume(app: &mut App, screen: &mut Screen) -> io::Result<()> {
 }
 
 /// The next message; a tick where none comes in time.
-fn wait(messages: &Receiver<Message>, tick: Option<Duration>, start: Instant) -> Message {
+fn wait(
+    messages: &Receiver<ThreadMessage>,
+    tick: Option<Duration>,
+    start: Instant,
+) -> ThreadMessage {
     const LONG: Duration = Duration::from_secs(3600);
     let patience = tick.map_or(LONG, |tick| tick.saturating_sub(start.elapsed()));
     messages.recv_timeout(patience).unwrap_or_else(|_| {
-        Message::Event(Event::Tick {
+        ThreadMessage::Event(Event::Tick {
             now: start.elapsed(),
         })
     })
 }
 
 /// Sends what `source` yields when it is due, and does what is told at once; until the source fails or
-/// nobody listens.
+/// no one listens.
 fn sample(
     mut source: Box<dyn Source>,
-    told: &Receiver<Control>,
+    controls: &Receiver<Control>,
     start: Instant,
-    sender: &SyncSender<Message>,
+    sender: &SyncSender<ThreadMessage>,
 ) {
-    let send = |event| sender.send(Message::Event(event)).is_ok();
+    let send = |event| sender.send(ThreadMessage::Event(event)).is_ok();
     let mut percent = None;
     loop {
         let next = match source.due(Instant::now()) {
@@ -358,14 +362,14 @@ fn sample(
                 if due == NextSnapshot::Ended && !send(Event::SourceEnded) {
                     return;
                 }
-                next_step(due, told)
+                next_step(due, controls)
             }
-            Err(error) => Next::Fail(error),
+            Err(error) => SamplingStep::Fail(error),
         };
         let failed = match next {
-            Next::Leave => return,
-            Next::Fail(error) => Some(error),
-            Next::Obey(control) => match source.steer(control, Instant::now()) {
+            SamplingStep::Leave => return,
+            SamplingStep::Fail(error) => Some(error),
+            SamplingStep::Control(control) => match source.steer(control, Instant::now()) {
                 Ok(()) if control == Control::Rewind => {
                     percent = None;
                     if !send(Event::SourceRewound) {
@@ -375,7 +379,7 @@ fn sample(
                 }
                 steered => steered.err(),
             },
-            Next::Take => match source.take(Instant::now()) {
+            SamplingStep::Take => match source.take(Instant::now()) {
                 Err(error) => Some(error),
                 Ok(None) => None,
                 Ok(Some(taken)) => {
@@ -406,19 +410,23 @@ fn sample(
     }
 }
 
-/// Does what is asked, until nobody asks any more or it is told to leave.
-fn work(mut hand: Box<dyn Hand + Send>, asks: &Inbox, sender: &SyncSender<Message>) {
+/// Does what is requested, until the mailbox is closed or the request is to leave.
+fn work(
+    mut worker: Box<dyn ReclaimWorker + Send>,
+    requests: &MailboxReceiver,
+    sender: &SyncSender<ThreadMessage>,
+) {
     let mut patience = None;
     loop {
-        let asked = match asks.next(patience) {
-            Letter::Ask(ask, at) => Some((ask, at.elapsed())),
-            Letter::Nothing => None,
-            Letter::Closed => return,
+        let request = match requests.receive(patience) {
+            Received::Request(request, at) => Some((request, at.elapsed())),
+            Received::TimedOut => None,
+            Received::Closed => return,
         };
-        let is_last = matches!(asked, Some((Ask::Leave, _)));
-        patience = hand.go_on(asked, &mut |news| {
-            // Where nobody listens, it will be told to leave.
-            let _ = sender.send(Message::Event(Event::Hand(news)));
+        let is_last = matches!(request, Some((ReclaimRequest::Leave, _)));
+        patience = worker.handle(request, &mut |progress| {
+            // Where the main thread has ended, a request to leave comes next.
+            let _ = sender.send(ThreadMessage::Event(Event::Reclaim(progress)));
         });
         if is_last {
             return;
@@ -427,29 +435,29 @@ fn work(mut hand: Box<dyn Hand + Send>, asks: &Inbox, sender: &SyncSender<Messag
 }
 
 /// What the thread that samples does next.
-enum Next {
+enum SamplingStep {
     Take,
-    Obey(Control),
+    Control(Control),
     Fail(crate::source::SourceError),
     Leave,
 }
 
 /// Waits until the next sample is due or something is told, whichever comes first.
-fn next_step(due: NextSnapshot, told: &Receiver<Control>) -> Next {
+fn next_step(due: NextSnapshot, controls: &Receiver<Control>) -> SamplingStep {
     match due {
-        NextSnapshot::In(Duration::ZERO) => match told.try_recv() {
-            Ok(control) => Next::Obey(control),
-            Err(TryRecvError::Empty) => Next::Take,
-            Err(TryRecvError::Disconnected) => Next::Leave,
+        NextSnapshot::In(Duration::ZERO) => match controls.try_recv() {
+            Ok(control) => SamplingStep::Control(control),
+            Err(TryRecvError::Empty) => SamplingStep::Take,
+            Err(TryRecvError::Disconnected) => SamplingStep::Leave,
         },
-        NextSnapshot::In(wait) => match told.recv_timeout(wait) {
-            Ok(control) => Next::Obey(control),
-            Err(RecvTimeoutError::Timeout) => Next::Take,
-            Err(RecvTimeoutError::Disconnected) => Next::Leave,
+        NextSnapshot::In(wait) => match controls.recv_timeout(wait) {
+            Ok(control) => SamplingStep::Control(control),
+            Err(RecvTimeoutError::Timeout) => SamplingStep::Take,
+            Err(RecvTimeoutError::Disconnected) => SamplingStep::Leave,
         },
-        NextSnapshot::OnRequest | NextSnapshot::Ended => {
-            told.recv().map_or(Next::Leave, Next::Obey)
-        }
+        NextSnapshot::OnRequest | NextSnapshot::Ended => controls
+            .recv()
+            .map_or(SamplingStep::Leave, SamplingStep::Control),
     }
 }
 
@@ -465,23 +473,23 @@ fn in_full(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Sends keys, clicks and sizes, until nobody listens.
-fn read_keys(start: Instant, sender: &SyncSender<Message>) {
+/// Sends keys, clicks and sizes, until no one listens.
+fn read_keys(start: Instant, sender: &SyncSender<ThreadMessage>) {
     loop {
         let message = match crossterm::event::read() {
-            Ok(crossterm::event::Event::Key(key)) => Message::Event(Event::Key(key)),
+            Ok(crossterm::event::Event::Key(key)) => ThreadMessage::Event(Event::Key(key)),
             Ok(crossterm::event::Event::Mouse(event)) => {
                 let now = start.elapsed();
-                Message::Event(Event::Mouse { now, event })
+                ThreadMessage::Event(Event::Mouse { now, event })
             }
             Ok(crossterm::event::Event::Resize(..)) => {
                 let (columns, rows) = terminal::size();
-                Message::Event(Event::Resize(columns, rows))
+                ThreadMessage::Event(Event::Resize(columns, rows))
             }
             Ok(_) => continue,
-            Err(error) => Message::Failed(Error::Keyboard(error)),
+            Err(error) => ThreadMessage::Failed(WatchError::Keyboard(error)),
         };
-        let failed = matches!(message, Message::Failed(_));
+        let failed = matches!(message, ThreadMessage::Failed(_));
         if sender.send(message).is_err() || failed {
             return;
         }
@@ -491,25 +499,25 @@ fn read_keys(start: Instant, sender: &SyncSender<Message>) {
 /// Starts a thread that sends messages; a panic of it is one, too.
 fn spawn(
     name: &'static str,
-    sender: &SyncSender<Message>,
-    work: impl FnOnce(&SyncSender<Message>) + Send + 'static,
-) -> Result<(), Error> {
-    struct Tell(SyncSender<Message>, &'static str);
-    impl Drop for Tell {
+    sender: &SyncSender<ThreadMessage>,
+    work: impl FnOnce(&SyncSender<ThreadMessage>) + Send + 'static,
+) -> Result<(), WatchError> {
+    struct PanicReporter(SyncSender<ThreadMessage>, &'static str);
+    impl Drop for PanicReporter {
         fn drop(&mut self) {
             if thread::panicking() {
-                let error = Error::Panicked { thread: self.1 };
-                // Where nobody listens, the program is ending already.
-                let _ = self.0.send(Message::Failed(error));
+                let error = WatchError::Panicked { thread: self.1 };
+                // Where no one listens, the program is ending already.
+                let _ = self.0.send(ThreadMessage::Failed(error));
             }
         }
     }
-    let tell = Tell(sender.clone(), name);
+    let reporter = PanicReporter(sender.clone(), name);
     thread::Builder::new()
         .name(name.to_owned())
-        .spawn(move || work(&tell.0))
+        .spawn(move || work(&reporter.0))
         .map(drop)
-        .map_err(|error| Error::Setup {
+        .map_err(|error| WatchError::Setup {
             what: "a thread",
             error,
         })

@@ -14,7 +14,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::buffer::Buffer;
 
 use super::Control;
-use super::hand::{Ask, Hand};
+use super::reclaim_worker::{ReclaimRequest, ReclaimWorker};
 use super::text::head;
 use super::view;
 use super::view::gpus::figures::sum;
@@ -37,21 +37,22 @@ pub struct Keys(Vec<(String, KeyEvent)>);
     "{0} is no key; write characters, names like <Enter> <Esc> <Tab> <Space> <Down> <PgDn> <F6> \
      <Ctrl-F>, and <lt> for <"
 )]
-pub struct NoKey(String);
+pub struct UnknownKey(String);
 
 impl FromStr for Keys {
-    type Err = NoKey;
+    type Err = UnknownKey;
 
-    fn from_str(text: &str) -> Result<Self, NoKey> {
+    fn from_str(text: &str) -> Result<Self, UnknownKey> {
         let mut keys = Vec::new();
         let mut rest = text;
         while let Some(first) = rest.chars().next() {
             let (key, after) = if first == '<' {
-                let end = rest.find('>').ok_or_else(|| NoKey(rest.to_owned()))? + 1;
-                let key = named(&rest[1..end - 1]).ok_or_else(|| NoKey(rest[..end].to_owned()))?;
+                let end = rest.find('>').ok_or_else(|| UnknownKey(rest.to_owned()))? + 1;
+                let key =
+                    named(&rest[1..end - 1]).ok_or_else(|| UnknownKey(rest[..end].to_owned()))?;
                 (key, end)
             } else if first.is_control() {
-                return Err(NoKey(escape(rest).into_owned()));
+                return Err(UnknownKey(escape(rest).into_owned()));
             } else {
                 (KeyCode::Char(first).into(), first.len_utf8())
             };
@@ -101,7 +102,7 @@ fn named(name: &str) -> Option<KeyEvent> {
 
 /// Why there is no picture of what a key does.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum OnceError {
     /// It leaves the screen.
     #[error("{key} leaves the screen; leave it out of --keys")]
     Leaves {
@@ -156,12 +157,12 @@ impl Still {
         update(&mut self.app, Event::SourceEnded);
     }
 
-    /// Presses keys. The hand makes plans, and is never asked to carry one out.
+    /// Presses keys. The worker makes plans, and is never asked to carry one out.
     ///
     /// # Errors
     ///
     /// A key asks for something of which there is no picture.
-    pub fn press(&mut self, keys: &Keys, hand: &mut dyn Hand) -> Result<(), Error> {
+    pub fn press(&mut self, keys: &Keys, worker: &mut dyn ReclaimWorker) -> Result<(), OnceError> {
         for (name, key) in &keys.0 {
             let mut effect = update(&mut self.app, Event::Key(*key));
             let key = || name.clone();
@@ -175,15 +176,20 @@ impl Still {
                         | Control::Speed(_)
                         | Control::Playing(_),
                     )
-                    | Effect::Hand(Ask::Look(_) | Ask::Stop { .. } | Ask::Leave) => {}
-                    Effect::Quit => return Err(Error::Leaves { key: key() }),
-                    Effect::Hand(ask @ Ask::Plan(_)) => {
+                    | Effect::Reclaim(
+                        ReclaimRequest::Observe(_)
+                        | ReclaimRequest::Stop { .. }
+                        | ReclaimRequest::Leave,
+                    ) => {}
+                    Effect::Quit => return Err(OnceError::Leaves { key: key() }),
+                    Effect::Reclaim(ask @ ReclaimRequest::Plan(_)) => {
                         let mut plan = None;
                         let ask = Some((ask, Duration::ZERO));
-                        hand.go_on(ask, &mut |news| plan = Some(news));
-                        effect = plan.and_then(|news| update(&mut self.app, Event::Hand(news)));
+                        worker.handle(ask, &mut |progress| plan = Some(progress));
+                        effect = plan
+                            .and_then(|progress| update(&mut self.app, Event::Reclaim(progress)));
                     }
-                    _ => return Err(Error::AsksMore { key: key() }),
+                    _ => return Err(OnceError::AsksMore { key: key() }),
                 }
             }
         }
@@ -209,12 +215,12 @@ impl Still {
 
     /// What the picture shows, for who cannot see it.
     fn description(&self) -> String {
-        let Some(picture) = &self.app.picture else {
+        let Some(screenful) = &self.app.screenful else {
             return "the screen of gpumem watch, waiting for its first sample".to_owned();
         };
-        let snapshot = &picture.snapshot;
+        let snapshot = &screenful.snapshot;
         let s = |count| if count == 1 { "" } else { "s" };
-        let (rows, findings) = (picture.rows.len(), picture.findings.len());
+        let (rows, findings) = (screenful.rows.len(), screenful.findings.len());
         let mut text = format!(
             "the screen of gpumem watch at {}: {}, {rows} row{} of processes, {findings} finding{}",
             snapshot.time,
@@ -222,7 +228,7 @@ impl Still {
             s(rows),
             s(findings)
         );
-        if let Some(worst) = picture.findings.first() {
+        if let Some(worst) = screenful.findings.first() {
             text.push_str(": ");
             text.push_str(head(&worst.message, MESSAGE_CHARS));
         }

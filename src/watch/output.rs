@@ -1,5 +1,5 @@
 //! Bytes on their way to the terminal, which may take none for as long as it likes: its window hangs on
-//! a connection that stands still, a person holds it with Ctrl-S, nobody reads the pseudo-terminal.
+//! a connection that stands still, a person holds it with Ctrl-S, no one reads the pseudo-terminal.
 //!
 //! Nothing here waits for it longer than it is told to. What is not taken waits in memory, and no more
 //! is added to that: whoever draws asks [`Output::is_behind`] first.
@@ -26,15 +26,15 @@ const SAFE_BYTES: usize = 256;
 
 /// A way to write to the terminal that standard output is.
 #[derive(Clone, Debug)]
-pub(super) struct Output {
+pub(super) struct TerminalOutput {
     file: Arc<File>,
     /// Where it could not be opened anew, its flags are also the shell's, and a write may block.
     may_block: bool,
     waiting: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Output {
-    /// Opens the terminal of standard output anew, so that not waiting for it is nobody else's matter.
+impl TerminalOutput {
+    /// Opens the terminal of standard output anew, so that not waiting for it is no one else's matter.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl Output {
         if let Ok(mut waiting) = self.waiting.try_lock() {
             waiting.clear();
         }
-        // A terminal that is gone needs no care, and nobody is left to tell.
+        // A terminal that is gone needs no care, and no one is left to tell.
         if self
             .send(bytes, LAST_PATIENCE)
             .is_ok_and(|sent| sent < bytes.len())
@@ -133,7 +133,7 @@ impl Output {
     }
 }
 
-impl Write for Output {
+impl Write for TerminalOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.lock().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -164,10 +164,10 @@ mod tests {
 
     use super::*;
 
-    fn output(may_block: bool) -> (Output, UnixStream) {
+    fn output(may_block: bool) -> (TerminalOutput, UnixStream) {
         let (reader, writer) = UnixStream::pair().unwrap();
         writer.set_nonblocking(!may_block).unwrap();
-        let output = Output {
+        let output = TerminalOutput {
             file: Arc::new(File::from(OwnedFd::from(writer))),
             may_block,
             waiting: Arc::default(),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_waits_and_nobody_waits_for_it() {
+    fn what_is_not_taken_waits_and_nothing_waits_for_it() {
         for may_block in [false, true] {
             let (mut output, mut reader) = output(may_block);
             let bytes: Vec<u8> = (0..2_000_000u32).map(|n| n as u8).collect();

@@ -1,6 +1,6 @@
 //! Ending processes: the plan as it is shown, a yes to it, and how far it is.
 //!
-//! Pure: what has to be done is asked of the [`hand`](super::hand). A number binds the answer to its
+//! Pure: what has to be done is asked of the [`reclaim_worker`](super::reclaim_worker). A number binds the answer to its
 //! question, so that what is confirmed is the very plan that is on the screen: it never changes by
 //! itself, a newer sample makes no other plan, and only a person asks for another one. A yes counts only
 //! once the plan has been drawn, and can be taken back for `UNDO`, all of which is seen: where the plan goes
@@ -16,17 +16,19 @@ use std::sync::Arc;
 use crossterm::event::{KeyCode, KeyEvent};
 
 use super::Control;
-use super::hand::{Ask, News, Question, Scope, Sight, Wish};
-use super::keys::Action;
-use super::layout::dialog::arrange;
-use super::picture::RowKey;
+use super::keys::KeyAction;
+use super::layout::dialog::lay_out;
+use super::reclaim_worker::{
+    ObservedSample, PlanOptions, PlanRequest, PlanScope, ReclaimProgress, ReclaimRequest,
+};
 use super::state::dialog::{Answer, Button, Dialog};
 use super::state::{App, Effect, Mode, NOTHING_FOUND, NOTHING_SEEN};
+use super::view_model::RowKey;
 use crate::model::Snapshot;
 use crate::model::finding::{Finding, Undecided};
 use crate::reclaim::Signal;
 use batch::Batch;
-pub use countdown::{suspended, turned};
+pub use countdown::{on_screen_change, on_suspend};
 
 /// A plan that is so many seconds old is made anew before it takes a yes.
 pub const OLD: f64 = 300.0;
@@ -34,19 +36,19 @@ pub const OLD: f64 = 300.0;
 /// Shows how the marked processes, or the selected one, would be ended.
 pub fn open_selected(app: &mut App) -> Option<Effect> {
     let selected = selected(app);
-    let scope = Scope::Processes(selected.clone());
+    let scope = PlanScope::Processes(selected.clone());
     open(app, scope, selected)
 }
 
 /// Shows how the process of this row would be ended, whatever is marked.
 pub fn open_row(app: &mut App, row: RowKey) -> Option<Effect> {
-    open(app, Scope::Processes(vec![row]), vec![row])
+    open(app, PlanScope::Processes(vec![row]), vec![row])
 }
 
 /// Shows how all that the rules found would be ended.
 pub fn open_findings(app: &mut App) -> Option<Effect> {
     let selected = selected(app);
-    open(app, Scope::Findings, selected)
+    open(app, PlanScope::Findings, selected)
 }
 
 /// The marked rows, or the selected one.
@@ -59,27 +61,27 @@ fn selected(app: &App) -> Vec<RowKey> {
     rows
 }
 
-fn open(app: &mut App, scope: Scope, selected: Vec<RowKey>) -> Option<Effect> {
+fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>) -> Option<Effect> {
     if app.reaping.batch.is_some() {
         // One at a time; what has come of it is looked at first.
         app.mode = Mode::Plan;
         return Some(Effect::Draw);
     }
-    let Some(picture) = &app.picture else {
+    let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);
     };
     match &scope {
-        Scope::Findings if picture.findings.is_empty() && picture.undecided.is_empty() => {
+        PlanScope::Findings if screenful.findings.is_empty() && screenful.undecided.is_empty() => {
             return app.refuse(NOTHING_FOUND);
         }
-        Scope::Processes(rows) | Scope::Families(rows) if rows.is_empty() => {
+        PlanScope::Processes(rows) | PlanScope::Families(rows) if rows.is_empty() => {
             return app.refuse("no process is selected; j or k selects one, X takes all findings");
         }
         _ => {}
     }
     app.mode = Mode::Plan;
     app.reaping.dialog = Some(Dialog {
-        wish: Wish {
+        options: PlanOptions {
             scope,
             signal: None,
             all_users: false,
@@ -96,7 +98,7 @@ fn open(app: &mut App, scope: Scope, selected: Vec<RowKey>) -> Option<Effect> {
         is_drawn: false,
         is_hurried: false,
     });
-    ask(app)
+    request_plan(app)
 }
 
 /// Why there is no plan of the past of this machine.
@@ -112,7 +114,7 @@ pub fn failed(app: &mut App) {
 }
 
 /// Asks for a plan of what the dialog wishes.
-fn ask(app: &mut App) -> Option<Effect> {
+fn request_plan(app: &mut App) -> Option<Effect> {
     let dialog = app.reaping.dialog.as_mut()?;
     dialog.answer = Answer::Asked;
     (dialog.offset, dialog.button) = (0, Button::Cancel);
@@ -120,13 +122,18 @@ fn ask(app: &mut App) -> Option<Effect> {
     dialog.is_drawn = false;
     // An answer to an earlier question is none to this.
     app.reaping.number += 1;
-    let picture = app.picture.as_ref()?;
+    let screenful = app.screenful.as_ref()?;
     if app.setup.replay.is_some() {
         // Of a recording: what would be done at the time that is shown.
-        let (findings, undecided) = (picture.findings.clone(), picture.undecided.clone());
-        return question(app, Arc::new(picture.snapshot.clone()), findings, undecided);
+        let (findings, undecided) = (screenful.findings.clone(), screenful.undecided.clone());
+        return send_request(
+            app,
+            Arc::new(screenful.snapshot.clone()),
+            findings,
+            undecided,
+        );
     }
-    if app.engine.history().last_time() != Some(picture.snapshot.time) {
+    if app.engine.history().last_time() != Some(screenful.snapshot.time) {
         if app.end.is_some() {
             dialog.answer = Answer::Failed(PAST.to_owned());
             return Some(Effect::Draw);
@@ -135,17 +142,17 @@ fn ask(app: &mut App) -> Option<Effect> {
         dialog.is_hurried = true;
         return Some(Effect::Control(Control::Hurry(true)));
     }
-    let snapshot = Arc::new(picture.snapshot.clone());
-    question_now(app, snapshot)
+    let snapshot = Arc::new(screenful.snapshot.clone());
+    request_plan_now(app, snapshot)
 }
 
-fn question_now(app: &mut App, snapshot: Arc<Snapshot>) -> Option<Effect> {
+fn request_plan_now(app: &mut App, snapshot: Arc<Snapshot>) -> Option<Effect> {
     let findings = app.engine.findings().to_vec();
     let undecided = app.engine.undecided();
-    question(app, snapshot, findings, undecided)
+    send_request(app, snapshot, findings, undecided)
 }
 
-fn question(
+fn send_request(
     app: &mut App,
     snapshot: Arc<Snapshot>,
     findings: Vec<Finding>,
@@ -154,38 +161,40 @@ fn question(
     let clock = app.clock();
     let dialog = app.reaping.dialog.as_mut()?;
     dialog.asked = clock;
-    Some(Effect::Hand(Ask::Plan(Box::new(Question {
-        number: app.reaping.number,
-        wish: dialog.wish.clone(),
-        snapshot,
-        findings,
-        undecided,
-    }))))
+    Some(Effect::Reclaim(ReclaimRequest::Plan(Box::new(
+        PlanRequest {
+            number: app.reaping.number,
+            options: dialog.options.clone(),
+            snapshot,
+            findings,
+            undecided,
+        },
+    ))))
 }
 
 /// Takes in a sample that the engine has judged, before it is shown.
-pub fn see(app: &mut App, snapshot: &Snapshot) -> Option<Effect> {
+pub fn on_snapshot(app: &mut App, snapshot: &Snapshot) -> Option<Effect> {
     if let Some(dialog) = &mut app.reaping.dialog
         && dialog.answer == Answer::Waiting
     {
         dialog.answer = Answer::Asked;
-        return question_now(app, Arc::new(snapshot.clone()));
+        return request_plan_now(app, Arc::new(snapshot.clone()));
     }
     let batch = app.reaping.batch.as_mut()?;
     if batch.over.is_some() {
         return None;
     }
-    batch.see(snapshot);
-    Some(Effect::Hand(Ask::Look(Sight {
+    batch.update_held(snapshot);
+    Some(Effect::Reclaim(ReclaimRequest::Observe(ObservedSample {
         snapshot: Arc::new(snapshot.clone()),
         found: app.engine.unkept().cloned().collect(),
     })))
 }
 
 /// Takes in what came of what was asked.
-pub fn hear(app: &mut App, news: News) -> Option<Effect> {
+pub fn on_progress(app: &mut App, progress: ReclaimProgress) -> Option<Effect> {
     let reaping = &mut app.reaping;
-    if let News::Planned { number, plan } = news {
+    if let ReclaimProgress::Planned { number, plan } = progress {
         let dialog = reaping.dialog.as_mut()?;
         if number != reaping.number || dialog.answer != Answer::Asked {
             return None;
@@ -198,21 +207,21 @@ pub fn hear(app: &mut App, news: News) -> Option<Effect> {
         });
     }
     let batch = reaping.batch.as_mut()?;
-    match news {
-        News::Begun { number } if number == batch.number => {
+    match progress {
+        ReclaimProgress::Begun { number } if number == batch.number => {
             return Some(Effect::Control(Control::Hurry(true)));
         }
-        News::Target {
+        ReclaimProgress::Target {
             number,
             place,
             stage,
-        } if number == batch.number => batch.stand(place, stage),
-        News::Sent {
+        } if number == batch.number => batch.set_stage(place, stage),
+        ReclaimProgress::Sent {
             number,
             place,
             words,
-        } if number == batch.number => batch.send(place, words),
-        News::Over { number, error } if number == batch.number => {
+        } if number == batch.number => batch.add_sent(place, words),
+        ReclaimProgress::Finished { number, error } if number == batch.number => {
             batch.over = Some(error.map_or(Ok(()), Err));
             return Some(Effect::Control(Control::Hurry(false)));
         }
@@ -249,7 +258,7 @@ fn begin(app: &mut App) -> Option<Effect> {
     let Answer::Plan(proposal) = dialog.answer else {
         return None;
     };
-    if dialog.wish.scope != Scope::Findings {
+    if dialog.options.scope != PlanScope::Findings {
         // Done with: the next plan is of whoever is marked after this.
         for row in &dialog.selected {
             app.tagged.remove(row);
@@ -257,11 +266,11 @@ fn begin(app: &mut App) -> Option<Effect> {
     }
     let (number, plan) = (reaping.number, Arc::clone(&proposal.plan));
     reaping.batch = Some(Batch::new(number, proposal));
-    Some(Effect::Hand(Ask::Begin { number, plan }))
+    Some(Effect::Reclaim(ReclaimRequest::Begin { number, plan }))
 }
 
 /// Takes a key while the plan is open.
-pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<Action>) -> Option<Effect> {
+pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Option<Effect> {
     let action = action?;
     match &mut app.reaping.dialog {
         None => on_batch(app, action),
@@ -273,44 +282,44 @@ pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<Action>) -> Option<E
     }
 }
 
-fn on_plan(app: &mut App, action: Action) -> Option<Effect> {
+fn on_plan(app: &mut App, action: KeyAction) -> Option<Effect> {
     if scroll(app, action) {
         return Some(Effect::Draw);
     }
     let dialog = app.reaping.dialog.as_mut()?;
     match action {
-        Action::Confirm => return countdown::confirm(app),
-        Action::Open => {
+        KeyAction::Confirm => return countdown::confirm(app),
+        KeyAction::Open => {
             return match dialog.button {
                 Button::Begin => countdown::confirm(app),
                 Button::Cancel => close(app),
             };
         }
-        Action::Back => return close(app),
-        Action::OtherButton => {
+        KeyAction::Back => return close(app),
+        KeyAction::OtherButton => {
             dialog.button = match dialog.button {
                 Button::Cancel => Button::Begin,
                 Button::Begin => Button::Cancel,
             };
         }
-        Action::ChooseSignal => {
-            let asked = dialog.wish.signal;
+        KeyAction::ChooseSignal => {
+            let asked = dialog.options.signal;
             let place = Signal::ASKED.iter().position(|&it| Some(it) == asked);
             dialog.signals = Some(place.map_or(0, |place| place + 1));
         }
-        Action::SwitchFocus => return turn(app, 1),
-        Action::EveryUser => {
-            dialog.wish.all_users ^= true;
-            return ask(app);
+        KeyAction::SwitchFocus => return turn(app, 1),
+        KeyAction::EveryUser => {
+            dialog.options.all_users ^= true;
+            return request_plan(app);
         }
-        Action::Direct if dialog.offers_direct() => {
-            dialog.wish.direct ^= true;
-            return ask(app);
+        KeyAction::Direct if dialog.offers_direct() => {
+            dialog.options.direct ^= true;
+            return request_plan(app);
         }
-        Action::Direct => {
+        KeyAction::Direct => {
             dialog.note = Some("nothing here is owned by a scheduler or a service".to_owned());
         }
-        Action::PlanAgain => return ask(app),
+        KeyAction::PlanAgain => return request_plan(app),
         _ => return None,
     }
     Some(Effect::Draw)
@@ -322,51 +331,51 @@ fn turn(app: &mut App, steps: usize) -> Option<Effect> {
     if !dialog.selected.is_empty() {
         let rows = || dialog.selected.clone();
         let scopes = [
-            Scope::Processes(rows()),
-            Scope::Families(rows()),
-            Scope::Findings,
+            PlanScope::Processes(rows()),
+            PlanScope::Families(rows()),
+            PlanScope::Findings,
         ];
-        let at = scopes.iter().position(|it| *it == dialog.wish.scope);
+        let at = scopes.iter().position(|it| *it == dialog.options.scope);
         let next = (at.unwrap_or(0) + steps) % scopes.len();
-        dialog.wish.scope = scopes[next].clone();
+        dialog.options.scope = scopes[next].clone();
     } else {
-        dialog.wish.scope = Scope::Findings;
+        dialog.options.scope = PlanScope::Findings;
     }
-    ask(app)
+    request_plan(app)
 }
 
-fn on_signals(app: &mut App, action: Action) -> Option<Effect> {
+fn on_signals(app: &mut App, action: KeyAction) -> Option<Effect> {
     let dialog = app.reaping.dialog.as_mut()?;
     let at = dialog.signals?;
     let last = Signal::ASKED.len();
     match action {
-        Action::Back | Action::ChooseSignal => dialog.signals = None,
-        Action::Open => {
-            dialog.wish.signal = at.checked_sub(1).map(|at| Signal::ASKED[at]);
-            return ask(app);
+        KeyAction::Back | KeyAction::ChooseSignal => dialog.signals = None,
+        KeyAction::Open => {
+            dialog.options.signal = at.checked_sub(1).map(|at| Signal::ASKED[at]);
+            return request_plan(app);
         }
-        Action::Down => dialog.signals = Some((at + 1).min(last)),
-        Action::Up => dialog.signals = Some(at.saturating_sub(1)),
-        Action::First => dialog.signals = Some(0),
-        Action::Last => dialog.signals = Some(last),
+        KeyAction::Down => dialog.signals = Some((at + 1).min(last)),
+        KeyAction::Up => dialog.signals = Some(at.saturating_sub(1)),
+        KeyAction::First => dialog.signals = Some(0),
+        KeyAction::Last => dialog.signals = Some(last),
         _ => return None,
     }
     Some(Effect::Draw)
 }
 
-fn on_batch(app: &mut App, action: Action) -> Option<Effect> {
+fn on_batch(app: &mut App, action: KeyAction) -> Option<Effect> {
     if scroll(app, action) {
         return Some(Effect::Draw);
     }
     let is_running = app.reaping.is_running();
     match action {
-        Action::Undo if is_running => {
+        KeyAction::Undo if is_running => {
             let batch = app.reaping.batch.as_mut()?;
             batch.is_stopping = true;
             let number = batch.number;
-            Some(Effect::Hand(Ask::Stop { number }))
+            Some(Effect::Reclaim(ReclaimRequest::Stop { number }))
         }
-        Action::Back | Action::Open => close(app),
+        KeyAction::Back | KeyAction::Open => close(app),
         _ => None,
     }
 }
@@ -385,13 +394,13 @@ fn close(app: &mut App) -> Option<Effect> {
 }
 
 /// Scrolls, if the action does that.
-fn scroll(app: &mut App, action: Action) -> bool {
-    let Some(dialog) = arrange(app, app.area) else {
+fn scroll(app: &mut App, action: KeyAction) -> bool {
+    let Some(dialog) = lay_out(app, app.area) else {
         return false;
     };
     let (last, page) = (
         dialog.last_offset(),
-        usize::from(dialog.places.body.height).max(1),
+        usize::from(dialog.areas.body.height).max(1),
     );
     let offset = match (&mut app.reaping.dialog, &mut app.reaping.batch) {
         (Some(dialog), _) => &mut dialog.offset,
@@ -399,12 +408,12 @@ fn scroll(app: &mut App, action: Action) -> bool {
         (None, None) => return false,
     };
     *offset = match action {
-        Action::Down => *offset + 1,
-        Action::Up => offset.saturating_sub(1),
-        Action::PageDown => *offset + page,
-        Action::PageUp => offset.saturating_sub(page),
-        Action::First => 0,
-        Action::Last => last,
+        KeyAction::Down => *offset + 1,
+        KeyAction::Up => offset.saturating_sub(1),
+        KeyAction::PageDown => *offset + page,
+        KeyAction::PageUp => offset.saturating_sub(page),
+        KeyAction::First => 0,
+        KeyAction::Last => last,
         _ => return false,
     }
     .min(last);

@@ -15,7 +15,7 @@ use crate::reclaim::target::{MemberGpu, Reason, Recipients, Step, TargetProcess}
 use crate::reclaim::{Plan, Signal, Target};
 use crate::rules::idle::IdleEvidence;
 use crate::units::{GIB, MIB};
-use crate::watch::hand::Proposal;
+use crate::watch::reclaim_worker::Proposal;
 
 const COMMANDS: [&[&str]; 5] = [
     &["python", "train.py", "--config", "configs/base.yaml"],

@@ -11,7 +11,7 @@ use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SI
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::{SigId, flag, low_level};
 
-use super::{Error, Message, spawn, terminal};
+use super::{ThreadMessage, WatchError, spawn, terminal};
 use crate::watch::state::Event;
 
 /// Signals as events, as long as this lives.
@@ -24,8 +24,8 @@ pub(super) struct SignalWatch {
 
 impl SignalWatch {
     /// From now on.
-    pub(super) fn start(sender: &SyncSender<Message>) -> Result<Self, Error> {
-        let failed = |error| Error::Setup {
+    pub(super) fn start(sender: &SyncSender<ThreadMessage>) -> Result<Self, WatchError> {
+        let failed = |error| WatchError::Setup {
             what: "signal handlers",
             error,
         };
@@ -46,7 +46,10 @@ impl SignalWatch {
         let handle = signals.handle();
         spawn("signals", sender, move |sender| {
             for signal in signals.forever() {
-                if sender.send(Message::Event(Event::Signal(signal))).is_err() {
+                if sender
+                    .send(ThreadMessage::Event(Event::Signal(signal)))
+                    .is_err()
+                {
                     return;
                 }
             }
@@ -76,27 +79,27 @@ impl Drop for SignalWatch {
 /// Ctrl-Z: stops all that the shell started in this job, as the terminal would outside raw mode. The
 /// signal comes back as an event and [`stop`]s gpumem itself. The terminal is given back before: its
 /// shell may wait for another of them, and takes the terminal over as soon as that one has stopped.
-pub(super) fn suspend() -> Result<(), Error> {
+pub(super) fn suspend() -> Result<(), WatchError> {
     if !can_be_continued() {
         return Ok(());
     }
     terminal::give_back();
     kill_current_process_group(rustix::process::Signal::TSTP)
-        .map_err(|errno| Error::Terminal(errno.into()))
+        .map_err(|errno| WatchError::Terminal(errno.into()))
 }
 
 /// Gives the terminal back and stops; whoever continues gpumem sends `SIGCONT`, which is an event.
-pub(super) fn stop() -> Result<(), Error> {
+pub(super) fn stop() -> Result<(), WatchError> {
     if !can_be_continued() {
         return Ok(());
     }
     terminal::give_back();
-    low_level::emulate_default_handler(SIGTSTP).map_err(Error::Terminal)
+    low_level::emulate_default_handler(SIGTSTP).map_err(WatchError::Terminal)
 }
 
 /// Stops again: gpumem was continued in the background, where it may not have the terminal.
-pub(super) fn stop_in_background() -> Result<(), Error> {
-    low_level::emulate_default_handler(SIGTTOU).map_err(Error::Terminal)
+pub(super) fn stop_in_background() -> Result<(), WatchError> {
+    low_level::emulate_default_handler(SIGTTOU).map_err(WatchError::Terminal)
 }
 
 /// Whether there is a shell to continue a stopped gpumem. A terminal that was opened for gpumem alone

@@ -21,14 +21,14 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use rustix::io::Errno;
 
-use super::double_buffer::Canvas;
-use super::output::Output;
+use super::double_buffer::DoubleBuffer;
+use super::output::TerminalOutput;
 pub(super) use super::output::is_foreground;
 
 /// Whether the terminal is taken now. Static, because a panic hook has nothing else to ask.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 /// The terminal that was taken last, for whoever gives it back.
-static TERMINAL: Mutex<Option<Output>> = Mutex::new(None);
+static TERMINAL: Mutex<Option<TerminalOutput>> = Mutex::new(None);
 
 /// Asks for buttons and the wheel, at any size of screen (xterm's modes 1000 and 1006). Not
 /// crossterm's `EnableMouseCapture`, which asks for every motion as well.
@@ -39,8 +39,8 @@ const MOUSE_OFF: &str = "\x1b[?1006l\x1b[?1000l";
 /// The terminal while it is taken; given back when dropped.
 #[derive(Debug)]
 pub struct Screen {
-    canvas: Canvas<Output>,
-    output: Output,
+    frames: DoubleBuffer<TerminalOutput>,
+    output: TerminalOutput,
     mouse: bool,
 }
 
@@ -52,13 +52,13 @@ impl Screen {
     /// Where it cannot be put into raw mode or written to, or where there are no keys to read:
     /// standard input is no terminal and there is no controlling one.
     pub fn take(mouse: bool) -> io::Result<Self> {
-        let output = Output::open()?;
+        let output = TerminalOutput::open()?;
         if let Ok(mut terminal) = TERMINAL.lock() {
             *terminal = Some(output.clone());
         }
         let (columns, rows) = size();
         let mut screen = Self {
-            canvas: Canvas::new(output.clone(), Rect::new(0, 0, columns, rows)),
+            frames: DoubleBuffer::new(output.clone(), Rect::new(0, 0, columns, rows)),
             output,
             mouse,
         };
@@ -78,7 +78,7 @@ impl Screen {
         // crossterm believes that raw mode lasts, whatever a shell has done since.
         disable_raw_mode()?;
         enable_raw_mode()?;
-        let output = self.canvas.output();
+        let output = self.frames.output();
         queue!(output, EnterAlternateScreen, Hide)?;
         if self.mouse {
             queue!(output, Print(MOUSE_ON))?;
@@ -106,9 +106,9 @@ impl Screen {
     ///
     /// Where the terminal cannot be written to.
     pub fn resize(&mut self, area: Rect) -> io::Result<()> {
-        self.canvas.resize(area);
+        self.frames.resize(area);
         if TAKEN.load(Ordering::SeqCst) {
-            self.canvas.clear()?;
+            self.frames.clear()?;
         }
         Ok(())
     }
@@ -123,7 +123,7 @@ impl Screen {
         if !TAKEN.load(Ordering::SeqCst) {
             return Ok(());
         }
-        self.canvas.draw(paint)
+        self.frames.draw(paint)
     }
 }
 
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_closed_window_is_told_from_other_errors() {
+    fn a_closed_window_is_distinguished_from_other_errors() {
         assert!(is_gone(&Errno::IO.into()) && is_gone(&Errno::PIPE.into()));
         assert!(!is_gone(&Errno::ACCESS.into()) && !is_gone(&io::Error::other("full")));
     }

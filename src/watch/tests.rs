@@ -3,15 +3,15 @@
 use super::*;
 
 #[test]
-fn a_thread_that_panics_is_heard_of() {
+fn a_thread_that_panics_is_reported() {
     let (sender, messages) = sync_channel(QUEUE);
     spawn("keyboard", &sender, |_| panic!("as a bug would")).unwrap();
-    let told = messages.recv().unwrap();
-    let is_told = matches!(
-        told,
-        Message::Failed(Error::Panicked { thread: "keyboard" })
+    let message = messages.recv().unwrap();
+    let is_reported = matches!(
+        message,
+        ThreadMessage::Failed(WatchError::Panicked { thread: "keyboard" })
     );
-    assert!(is_told);
+    assert!(is_reported);
     spawn("sampling", &sender, |_| {}).unwrap();
     drop(sender);
     assert!(messages.recv().is_err(), "an end is no panic");

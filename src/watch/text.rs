@@ -15,8 +15,8 @@ use crate::report::escape::{escape, fit};
 pub const HELD: &str = "█";
 /// In a bar: used, and no visible process holds it.
 pub const UNATTRIBUTED: &str = "▒";
-/// In a bar: used, and by whom is not known.
-pub const UNTOLD: &str = "▚";
+/// In a bar: used, and by what is not known.
+pub const USED_UNKNOWN: &str = "▚";
 /// In a bar: reserved by the driver.
 pub const RESERVED: &str = "░";
 /// In a bar: free.
@@ -57,7 +57,7 @@ pub fn columns(text: &str) -> u16 {
 }
 
 /// Whether every byte is a character of one column, as of nearly all text. Asking that costs a small part
-/// of dividing text into what stands in one cell.
+/// of dividing text into what is in one cell.
 pub(super) fn is_plain(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }

@@ -2,14 +2,14 @@
 //! never says anything alone; the text beside it says the same.
 //!
 //! The colours themselves are in `palette`. Where colours are stated exactly (256 or all), so is the
-//! ground that they were chosen for; the sixteen are the terminal's own and stand on its own ground.
+//! ground that they were chosen for; the sixteen are the terminal's own and are on its own ground.
 
 mod palette;
 
 use ratatui::style::{Color, Modifier, Style};
 use serde::{Deserialize, Serialize};
 
-use self::palette::Role;
+use self::palette::PaletteRole;
 use crate::model::Severity;
 
 /// How many colours a terminal has.
@@ -60,7 +60,7 @@ pub enum Theme {
     Light,
     /// The strongest colours on black, bold and never dim.
     HighContrast,
-    /// Blue, yellow and orange, which nobody takes for one another.
+    /// Blue, yellow and orange: safe for red-green colour blindness.
     ColourBlind,
     /// No colours: bold, dim, reversed and underlined.
     Mono,
@@ -105,12 +105,12 @@ impl Theme {
 
     /// The ground that the theme's colours are chosen for, as red, green and blue.
     pub fn ground(self) -> [u8; 3] {
-        palette::exact(self, Role::Ground)
+        palette::exact(self, PaletteRole::Ground)
     }
 
     /// What plain text has on that ground, as red, green and blue.
     pub fn text(self) -> [u8; 3] {
-        palette::exact(self, Role::Text)
+        palette::exact(self, PaletteRole::Text)
     }
 }
 
@@ -122,19 +122,19 @@ pub fn shown(color: Color) -> Option<[u8; 3]> {
 
 /// The styles of the screen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Look {
+pub struct Styles {
     /// The theme.
     pub theme: Theme,
     /// How many colours may be used.
     pub depth: Depth,
 }
 
-impl Look {
+impl Styles {
     fn is_mono(self) -> bool {
         self.theme == Theme::Mono || self.depth == Depth::Mono
     }
 
-    fn color(self, role: Role) -> Option<Color> {
+    fn color(self, role: PaletteRole) -> Option<Color> {
         if self.is_mono() {
             return None;
         }
@@ -149,7 +149,7 @@ impl Look {
         })
     }
 
-    fn colored(self, role: Role) -> Style {
+    fn colored(self, role: PaletteRole) -> Style {
         match self.color(role) {
             Some(color) if self.theme == Theme::HighContrast => {
                 Style::new().fg(color).add_modifier(Modifier::BOLD)
@@ -159,14 +159,17 @@ impl Look {
         }
     }
 
-    fn bold(self, role: Role) -> Style {
+    fn bold(self, role: PaletteRole) -> Style {
         self.colored(role).add_modifier(Modifier::BOLD)
     }
 
     /// What the whole screen is painted with before anything is drawn on it.
     pub fn ground(self) -> Style {
         let is_own = self.depth <= Depth::Ansi16 && self.theme != Theme::HighContrast;
-        match (self.color(Role::Ground), self.color(Role::Text)) {
+        match (
+            self.color(PaletteRole::Ground),
+            self.color(PaletteRole::Text),
+        ) {
             (Some(ground), Some(text)) if !is_own => Style::new().bg(ground).fg(text),
             _ => Style::new(),
         }
@@ -184,7 +187,7 @@ impl Look {
 
     /// What is there to be looked up.
     pub fn faint(self) -> Style {
-        match self.color(Role::Faint) {
+        match self.color(PaletteRole::Faint) {
             Some(color) => Style::new().fg(color),
             None if self.theme == Theme::HighContrast => Style::new(),
             None => Style::new().add_modifier(Modifier::DIM),
@@ -193,17 +196,17 @@ impl Look {
 
     /// A column's heading.
     pub fn heading(self) -> Style {
-        self.colored(Role::Heading)
+        self.colored(PaletteRole::Heading)
     }
 
     /// Something that is not as it should be.
     pub fn alarm(self) -> Style {
-        self.bold(Role::Alarm)
+        self.bold(PaletteRole::Alarm)
     }
 
     /// Something to keep an eye on.
     pub fn caution(self) -> Style {
-        let style = self.colored(Role::Caution);
+        let style = self.colored(PaletteRole::Caution);
         if self.is_mono() {
             style.add_modifier(Modifier::UNDERLINED)
         } else {
@@ -222,22 +225,23 @@ impl Look {
 
     /// A row's mark, where a person has marked it.
     pub fn tagged(self) -> Style {
-        self.bold(Role::Tag)
+        self.bold(PaletteRole::Tag)
     }
 
     /// The title of the panel that the keys move in; another's is [`Look::heading`].
     pub fn focused(self) -> Style {
-        self.bold(Role::Focus).add_modifier(Modifier::UNDERLINED)
+        self.bold(PaletteRole::Focus)
+            .add_modifier(Modifier::UNDERLINED)
     }
 
     /// What is being typed.
     pub fn prompt(self) -> Style {
-        self.bold(Role::Prompt)
+        self.bold(PaletteRole::Prompt)
     }
 
     /// A key that can be pressed; what it does, beside it, is [`Look::faint`].
     pub fn key(self) -> Style {
-        self.bold(Role::Key)
+        self.bold(PaletteRole::Key)
     }
 
     /// The key that ends a process.
@@ -247,26 +251,27 @@ impl Look {
 
     /// Where the snapshots come from, if not from here.
     pub fn origin(self) -> Style {
-        self.bold(Role::Origin).add_modifier(Modifier::REVERSED)
+        self.bold(PaletteRole::Origin)
+            .add_modifier(Modifier::REVERSED)
     }
 
     /// A finding's badge.
     pub fn badge(self, severity: Severity) -> Style {
         match severity {
-            Severity::Info => self.colored(Role::Info),
-            Severity::Warning => self.bold(Role::Caution),
+            Severity::Info => self.colored(PaletteRole::Info),
+            Severity::Warning => self.bold(PaletteRole::Caution),
             Severity::Critical => self.danger(),
         }
     }
 
     /// Memory that processes hold.
     pub fn held(self) -> Style {
-        self.colored(Role::Held)
+        self.colored(PaletteRole::Held)
     }
 
-    /// Memory that nobody visible holds.
+    /// Memory that no one visible holds.
     pub fn unattributed(self) -> Style {
-        self.colored(Role::Unattributed)
+        self.colored(PaletteRole::Unattributed)
     }
 
     /// A share of something that can run out.

@@ -1,8 +1,8 @@
 //! How a row's memory moved, in a few cells, and by how much it grew.
 //!
 //! Pure. All rows share one axis, which ends with the sample that is shown: what came after it is not
-//! shown, and a time that nobody saw is blank. Each row has a scale of its own, from the least that it
-//! held: what it holds stands beside it, so that what the cells tell is whether it climbs.
+//! shown, and a time that no one saw is blank. Each row has a scale of its own, from the least that it
+//! held: what it holds is beside it, so that what the cells tell is whether it climbs.
 
 use crate::history::memory_series::{MOST_BUCKETS, MemoryBucket, MemorySeries};
 use crate::model::Time;
@@ -35,7 +35,7 @@ impl Axis {
         Self { start, end, cells }
     }
 
-    /// The heights of a course, 0 to 7; `None` where nobody saw it.
+    /// The heights of a course, 0 to 7; `None` where no one saw it.
     pub fn heights(self, course: &MemorySeries) -> Vec<Option<u8>> {
         let mut most: Vec<Option<u64>> = vec![None; usize::from(self.cells)];
         let length = (self.end - self.start).max(1);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_nobody_saw_is_blank() {
+    fn a_time_without_samples_is_blank() {
         let gap = [(800, GIB), (790, GIB), (100, GIB), (0, GIB)];
         assert_eq!(drawn(&gap, 8).0, "0      0");
         assert_eq!(
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_sample_before_the_axis_tells_of_its_beginning() {
+    fn the_last_sample_before_the_axis_gives_its_beginning() {
         let long: Vec<_> = (0..=7).map(|at| (3500 - at * 500, GIB)).collect();
         assert_eq!(drawn(&long, 9).0, "000000000");
         let gap = [(9000, GIB), (8990, GIB), (100, GIB), (0, GIB)];

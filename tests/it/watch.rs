@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use gpumem::api::rules::{Engine, RuleSet};
 use gpumem::api::source::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
-use gpumem::api::watch::{Ask, Depth, Hand, News, Past, Remembered, Theme};
+use gpumem::api::watch::{
+    Depth, Past, ReclaimProgress, ReclaimRequest, ReclaimWorker, Theme, UiState,
+};
 use mock_nvml::scene::{Fault, Gpu, Process, Scene};
 use rustix::process::{Signal, kill_process};
 
@@ -344,10 +346,14 @@ impl Source for Buggy {
     }
 }
 
-impl Hand for Buggy {
-    fn go_on(&mut self, ask: Option<(Ask, Duration)>, _: &mut dyn FnMut(News)) -> Option<Duration> {
+impl ReclaimWorker for Buggy {
+    fn handle(
+        &mut self,
+        ask: Option<(ReclaimRequest, Duration)>,
+        _: &mut dyn FnMut(ReclaimProgress),
+    ) -> Option<Duration> {
         assert!(
-            !self.0 || !matches!(ask, Some((Ask::Plan(_), _))),
+            !self.0 || !matches!(ask, Some((ReclaimRequest::Plan(_), _))),
             "as a bug would"
         );
         None
@@ -372,12 +378,12 @@ fn a_bug_in_any_thread_ends_it_on_a_restored_terminal() {
         let outcome = gpumem::api::watch::run(
             Box::new(Buggy(which == "sampling")),
             Past::new(Engine::new(RuleSet::default())),
-            Box::new(Buggy(which == "hand")),
+            Box::new(Buggy(which == "reclaim")),
             options,
-            &mut Remembered::default(),
+            &mut UiState::default(),
         );
         let is_expected = match outcome {
-            Err(gpumem::api::watch::Error::Panicked { thread }) => which == thread,
+            Err(gpumem::api::watch::WatchError::Panicked { thread }) => which == thread,
             _ => false,
         };
         std::process::exit(if is_expected { 7 } else { 8 });
@@ -385,7 +391,7 @@ fn a_bug_in_any_thread_ends_it_on_a_restored_terminal() {
     if support::find("setsid", "util-linux").is_none() {
         return;
     }
-    for which in ["sampling", "hand"] {
+    for which in ["sampling", "reclaim"] {
         let mut again = Command::new(std::env::current_exe().unwrap());
         again.args([
             "--exact",
@@ -394,7 +400,7 @@ fn a_bug_in_any_thread_ends_it_on_a_restored_terminal() {
         ]);
         again.env(CHILD, which).env("RUST_BACKTRACE", "0");
         let mut terminal = Terminal::start(&[], &again, 40, 100);
-        if which == "hand" {
+        if which == "reclaim" {
             terminal.wait_for("sample", |text| text.contains("train"));
             assert!(terminal.is_raw());
             terminal.press("jx");

@@ -24,7 +24,7 @@ fn no_key_is_bound_twice_in_a_context() {
 #[test]
 fn every_action_is_reached_by_a_key_and_every_key_has_words() {
     let source = include_str!("../keys.rs");
-    let body = source.split("pub enum Action {").nth(1).unwrap();
+    let body = source.split("pub enum KeyAction {").nth(1).unwrap();
     let body = body.split("\n}").next().unwrap();
     let names: Vec<&str> = body
         .lines()
@@ -35,7 +35,7 @@ fn every_action_is_reached_by_a_key_and_every_key_has_words() {
     assert!(names.contains(&"Down") && names.contains(&"SortBy"));
     let bindings = || GROUPS.iter().flat_map(|group| group.bindings);
     for name in names {
-        let is_it = |action: Action| format!("{action:?}").split('(').next() == Some(name);
+        let is_it = |action: KeyAction| format!("{action:?}").split('(').next() == Some(name);
         assert!(bindings().any(|binding| is_it(binding.action)), "{name}");
     }
     for binding in bindings() {
@@ -48,26 +48,26 @@ fn every_action_is_reached_by_a_key_and_every_key_has_words() {
 fn a_key_counts_when_it_is_pressed_with_nothing_else_held() {
     let main = |code, modifiers| action(Context::Main, &event(code, modifiers));
     let q = KeyCode::Char('q');
-    assert_eq!(main(q, KeyModifiers::NONE), Some(Action::Quit));
+    assert_eq!(main(q, KeyModifiers::NONE), Some(KeyAction::Quit));
     assert_eq!(main(q, KeyModifiers::ALT), None);
     assert_eq!(main(q, KeyModifiers::CONTROL), None);
     assert_eq!(
         main(KeyCode::Char('c'), KeyModifiers::CONTROL),
-        Some(Action::QuitAtOnce)
+        Some(KeyAction::QuitAtOnce)
     );
     assert_eq!(
         main(KeyCode::Char('G'), KeyModifiers::SHIFT),
-        Some(Action::Last)
+        Some(KeyAction::Last)
     );
 }
 
 #[test]
 fn a_context_has_its_own_keys_and_those_of_the_table() {
     let space = event(KeyCode::Char(' '), KeyModifiers::NONE);
-    assert_eq!(action(Context::Main, &space), Some(Action::Tag));
-    assert_eq!(action(Context::Page, &space), Some(Action::PageDown));
+    assert_eq!(action(Context::Main, &space), Some(KeyAction::Tag));
+    assert_eq!(action(Context::Page, &space), Some(KeyAction::PageDown));
     let pause = event(KeyCode::Char('p'), KeyModifiers::NONE);
-    assert_eq!(action(Context::Page, &pause), Some(Action::Pause));
+    assert_eq!(action(Context::Page, &pause), Some(KeyAction::Pause));
 }
 
 #[test]
@@ -75,30 +75,30 @@ fn what_htop_has_in_the_fingers_does_the_same_here() {
     let press = |code: KeyCode| action(Context::Main, &event(code, KeyModifiers::NONE));
     let by = |c: char| press(KeyCode::Char(c));
     for (key, wanted) in [
-        (1, Action::Help),
-        (3, Action::Filter),
-        (4, Action::Filter),
-        (5, Action::Tree),
-        (6, Action::ChooseSort),
-        (9, Action::Reap),
-        (10, Action::Quit),
+        (1, KeyAction::Help),
+        (3, KeyAction::Filter),
+        (4, KeyAction::Filter),
+        (5, KeyAction::Tree),
+        (6, KeyAction::ChooseSort),
+        (9, KeyAction::Reap),
+        (10, KeyAction::Quit),
     ] {
         assert_eq!(press(KeyCode::F(key)), Some(wanted), "F{key}");
     }
     for (key, wanted) in [
-        (' ', Action::Tag),
-        ('U', Action::UntagAll),
-        ('u', Action::Mine),
-        ('t', Action::Tree),
-        ('/', Action::Filter),
-        ('\\', Action::Filter),
-        ('I', Action::Reverse),
-        ('Z', Action::Pause),
-        ('M', Action::SortBy(Column::Memory)),
-        ('P', Action::SortBy(Column::CpuPercent)),
-        ('T', Action::SortBy(Column::Runtime)),
+        (' ', KeyAction::Tag),
+        ('U', KeyAction::UntagAll),
+        ('u', KeyAction::Mine),
+        ('t', KeyAction::Tree),
+        ('/', KeyAction::Filter),
+        ('\\', KeyAction::Filter),
+        ('I', KeyAction::Reverse),
+        ('Z', KeyAction::Pause),
+        ('M', KeyAction::SortBy(Column::Memory)),
+        ('P', KeyAction::SortBy(Column::CpuPercent)),
+        ('T', KeyAction::SortBy(Column::Runtime)),
     ] {
         assert_eq!(by(key), Some(wanted), "{key}");
     }
-    assert_eq!(by('k'), Some(Action::Up), "a bare k never ends anything");
+    assert_eq!(by('k'), Some(KeyAction::Up), "a bare k never ends anything");
 }

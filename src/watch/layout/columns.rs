@@ -3,9 +3,9 @@
 
 use crate::watch::column::Column;
 use crate::watch::command;
-use crate::watch::picture::Widths;
 use crate::watch::state::App;
 use crate::watch::text::columns;
+use crate::watch::view_model::Widths;
 
 /// The column before the first, for the marks of rows.
 pub const GUTTER: u16 = 1;
@@ -59,7 +59,7 @@ pub fn column_width(column: Column, widths: Widths) -> u16 {
 /// The column whose heading, or whose cells, lie at this column of the screen.
 pub fn hit_column(app: &App, x: u16) -> Option<Column> {
     let area = app.layout()?.table_heading;
-    let widths = app.picture.as_ref()?.widths;
+    let widths = app.screenful.as_ref()?.widths;
     if x >= area.right() {
         return None;
     }
@@ -76,17 +76,17 @@ pub fn hit_column(app: &App, x: u16) -> Option<Column> {
 /// How far the commands are scrolled away when they are scrolled on by `steps`: no further than the end
 /// of the longest one that is visible.
 pub fn scrolled_on(app: &App, steps: u16) -> u16 {
-    let (Some(picture), Some(layout)) = (&app.picture, app.layout()) else {
+    let (Some(screenful), Some(layout)) = (&app.screenful, app.layout()) else {
         return app.scrolled;
     };
-    let columns = chosen(picture.widths, layout.table.width);
+    let columns = chosen(screenful.widths, layout.table.width);
     let Some(&(Column::Command, width)) = columns.last() else {
         return app.scrolled;
     };
     let height = usize::from(layout.table.height);
     let visible = app.listing.lines.iter().skip(app.offset).take(height);
     let longest = visible
-        .filter_map(|line| picture.subject(line.row))
+        .filter_map(|line| screenful.subject(line.row))
         .map(|subject| self::columns(&command::of_row(&subject, FARTHEST)))
         .max();
     let farthest = longest.unwrap_or(0).saturating_sub(width).min(FARTHEST);
@@ -97,7 +97,7 @@ pub fn scrolled_on(app: &App, steps: u16) -> u16 {
 
 /// The column that the rows are sorted by, where it is folded away.
 pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
-    let widths = app.picture.as_ref()?.widths;
+    let widths = app.screenful.as_ref()?.widths;
     let column = app.choice.sort.column;
     let shown = chosen(widths, width).iter().any(|(it, _)| *it == column);
     (!shown).then(|| column.spec().title)
@@ -120,9 +120,9 @@ pub fn beyond(app: &App, height: u16) -> String {
 /// How many rows are marked; those that are hidden, or gone, are marked all the same.
 fn marked(app: &App) -> String {
     let rows = app
-        .picture
+        .screenful
         .as_ref()
-        .map_or(&[][..], |picture| &picture.rows);
+        .map_or(&[][..], |screenful| &screenful.rows);
     let lines = app.listing.lines.iter();
     let seen = lines
         .filter_map(|line| rows.get(line.row))

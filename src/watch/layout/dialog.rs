@@ -1,42 +1,42 @@
-//! How something would be ended, and how far it is: what the dialog says, and where it stands.
+//! How something would be ended, and how far it is: what the dialog says, and where it is.
 //!
 //! It takes the width that the lines need and no more than the screen has; the lines scroll, all else
-//! stands.
+//! is.
 
 use ratatui::layout::Rect;
 
 use crate::reclaim::Signal;
 use crate::report::escape::escape;
 use crate::units::Span;
-use crate::watch::hand::Scope;
-use crate::watch::picture::RowKey;
 use crate::watch::reaping::batch::Batch;
+use crate::watch::reclaim_worker::PlanScope;
 use crate::watch::state::App;
 use crate::watch::state::dialog::{Answer, Button, Dialog, seconds_left};
 use crate::watch::text::{columns, wrap};
+use crate::watch::view_model::RowKey;
 
 /// Columns of the dialog where there are more.
 const WIDTH: u16 = 110;
 /// One line of a plan is cut after so many of the screen.
 const MOST_LINES: usize = 12;
 /// A plan's age is told from so many seconds on.
-const TOLD_AGE: f64 = 60.0;
+const SHOWN_AGE: f64 = 60.0;
 /// Lines of a plan that are to be seen on the lowest screen.
 const LEAST_LINES: usize = 3;
 /// What is done where no signal is asked for: what owns a process is asked first, then comes SIGTERM.
 const GENTLEST: &str = "default";
 
-/// What stands in the dialog.
+/// What is in the dialog.
 #[derive(Debug)]
-pub struct Content {
+pub struct DialogContent {
     /// What it is.
     pub title: String,
     /// Its lines.
-    pub body: Vec<(String, Tone)>,
+    pub body: Vec<(String, LineTone)>,
     /// Lines that are scrolled away.
     pub offset: usize,
     /// Below the lines: what it comes to.
-    pub note: Vec<(String, Tone)>,
+    pub note: Vec<(String, LineTone)>,
     /// Key, what it changes, and how that is now.
     pub choices: Vec<(&'static str, String)>,
     /// What can be pressed, and which of it Enter presses.
@@ -45,7 +45,7 @@ pub struct Content {
 
 /// How a line looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Tone {
+pub enum LineTone {
     /// As it is.
     Plain,
     /// What matters.
@@ -58,7 +58,7 @@ pub enum Tone {
     Selected,
 }
 
-impl Tone {
+impl LineTone {
     /// Of a line as `gpumem reap` prints it.
     fn of(line: &str) -> Self {
         if line.starts_with("skipped:") || line.starts_with("undecided:") {
@@ -75,14 +75,14 @@ impl Tone {
 
 /// The places of the dialog's parts.
 #[derive(Debug)]
-pub struct Places {
+pub struct DialogAreas {
     /// All of it.
     pub whole: Rect,
     /// Its title.
     pub title: Rect,
     /// The lines that scroll.
     pub body: Rect,
-    /// What stands below them.
+    /// What is below them.
     pub below: Rect,
 }
 
@@ -92,38 +92,38 @@ pub enum Below {
     /// What parts it from the plan.
     Rule,
     /// What it comes to.
-    Note(String, Tone),
+    Note(String, LineTone),
     /// What else can be asked for: key, and what it changes.
     Choices(Vec<(&'static str, String)>),
     /// What can be pressed.
     Buttons,
 }
 
-type Lines = Vec<(String, Tone)>;
+type DialogLines = Vec<(String, LineTone)>;
 
 /// The dialog, laid out.
 #[derive(Debug)]
-pub struct Arranged {
+pub struct DialogLayout {
     /// What it says.
-    pub content: Content,
+    pub content: DialogContent,
     /// Where its parts are.
-    pub places: Places,
+    pub areas: DialogAreas,
     /// Its body, broken for its width.
-    pub lines: Vec<(String, Tone)>,
-    /// What stands below the body.
+    pub lines: Vec<(String, LineTone)>,
+    /// What is below the body.
     pub below: Vec<Below>,
 }
 
-impl Arranged {
+impl DialogLayout {
     /// The first line when it is scrolled down to its end.
     pub fn last_offset(&self) -> usize {
-        let visible = usize::from(self.places.body.height);
+        let visible = usize::from(self.areas.body.height);
         self.lines.len().saturating_sub(visible)
     }
 }
 
 /// Lays out what is open; `None` where nothing is.
-pub fn arrange(app: &App, area: Rect) -> Option<Arranged> {
+pub fn lay_out(app: &App, area: Rect) -> Option<DialogLayout> {
     let content = match (&app.reaping.dialog, &app.reaping.batch) {
         (Some(dialog), _) => of_plan(app, dialog),
         (None, Some(batch)) => of_batch(app, batch),
@@ -133,7 +133,7 @@ pub fn arrange(app: &App, area: Rect) -> Option<Arranged> {
     let is_wide = area.width > WIDTH + 4;
     let width = if is_wide { WIDTH } else { area.width };
     let inner = width.saturating_sub(if is_wide { 2 } else { 0 });
-    let lines: Lines = content
+    let lines: DialogLines = content
         .body
         .iter()
         .flat_map(|(line, tone)| fold(line, inner).into_iter().map(|it| (it, *tone)))
@@ -183,37 +183,37 @@ pub fn arrange(app: &App, area: Rect) -> Option<Arranged> {
     let margin = (width - inner) / 2;
     let part = |top: u16, height: u16| Rect::new(whole.x + margin, whole.y + top, inner, height);
     let body_rows = height.saturating_sub(1).saturating_sub(below_rows);
-    let places = Places {
+    let places = DialogAreas {
         whole,
         title: part(0, 1.min(height)),
         body: part(1.min(height), body_rows),
         below: part(height - below_rows, below_rows),
     };
-    Some(Arranged {
+    Some(DialogLayout {
         content,
-        places,
+        areas: places,
         lines,
         below,
     })
 }
 
 /// What the plan, or what keeps it, has to say.
-pub fn of_plan(app: &App, dialog: &Dialog) -> Content {
+pub fn of_plan(app: &App, dialog: &Dialog) -> DialogContent {
     let is_recording = app.setup.replay.is_some();
     let mut note = Vec::new();
-    let mut body: Lines = Vec::new();
+    let mut body: DialogLines = Vec::new();
     match &dialog.answer {
         Answer::Waiting => body.push((
             "waiting for the next sample; what is shown is of the past".to_owned(),
-            Tone::Plain,
+            LineTone::Plain,
         )),
-        Answer::Asked => body.push(("making the plan".to_owned(), Tone::Plain)),
-        Answer::Failed(error) => body.push((escape(error).into_owned(), Tone::Alarm)),
+        Answer::Asked => body.push(("making the plan".to_owned(), LineTone::Plain)),
+        Answer::Failed(error) => body.push((escape(error).into_owned(), LineTone::Alarm)),
         Answer::Plan(proposal) => {
             let mut lines: &[String] = &proposal.lines;
-            // What it comes to stands below, whatever is scrolled.
+            // What it comes to is below, whatever is scrolled.
             if let Some((last, rest)) = lines.split_last() {
-                note.push((last.clone(), Tone::Strong));
+                note.push((last.clone(), LineTone::Strong));
                 lines = rest;
             }
             while let Some((last, rest)) = lines.split_last()
@@ -221,30 +221,30 @@ pub fn of_plan(app: &App, dialog: &Dialog) -> Content {
             {
                 lines = rest;
             }
-            body.extend(lines.iter().map(|line| (line.clone(), Tone::of(line))));
-            if let Some(age) = app.plan_age_seconds().filter(|age| *age >= TOLD_AGE) {
+            body.extend(lines.iter().map(|line| (line.clone(), LineTone::of(line))));
+            if let Some(age) = app.plan_age_seconds().filter(|age| *age >= SHOWN_AGE) {
                 let age = Span::from_seconds(age);
-                note.push((format!("made {age} ago; r refreshes it"), Tone::Plain));
+                note.push((format!("made {age} ago; r refreshes it"), LineTone::Plain));
             }
         }
     }
     if let Some(text) = &dialog.note {
-        note.push((text.clone(), Tone::Alarm));
+        note.push((text.clone(), LineTone::Alarm));
     } else if is_recording {
         let text = "a recording: nothing will be sent";
-        note.push((text.to_owned(), Tone::Plain));
+        note.push((text.to_owned(), LineTone::Plain));
     }
     if let Some(at) = dialog.signals {
-        body = vec![("kill it by".to_owned(), Tone::Plain)];
+        body = vec![("kill it by".to_owned(), LineTone::Plain)];
         let names = Signal::ASKED.iter().map(|signal| signal.name());
         for (place, name) in std::iter::once(GENTLEST).chain(names).enumerate() {
             let (mark, tone) = match place == at {
-                true => ("> ", Tone::Selected),
-                false => ("  ", Tone::Plain),
+                true => ("> ", LineTone::Selected),
+                false => ("  ", LineTone::Plain),
             };
             body.push((format!("{mark}{name}"), tone));
         }
-        return Content {
+        return DialogContent {
             title: "another signal".to_owned(),
             body,
             // The selected one is in view.
@@ -259,14 +259,14 @@ pub fn of_plan(app: &App, dialog: &Dialog) -> Content {
             let left = countdown.ends.map(|ends| seconds_left(ends, app.now()));
             let left = left.map_or_else(String::new, |left| format!(" in {left}s"));
             let text = format!("nothing was sent so far; it begins{left}");
-            note.push((text, Tone::Alarm));
+            note.push((text, LineTone::Alarm));
             let undo = ("u: undo".to_owned(), true);
             (Vec::new(), vec![undo, ("y: now".to_owned(), false)])
         }
         None => (choices(dialog, is_recording), buttons(dialog, is_recording)),
     };
-    Content {
-        title: format!("kill {}", whom(app, dialog)),
+    DialogContent {
+        title: format!("kill {}", scope_text(app, dialog)),
         body,
         offset: dialog.offset,
         note,
@@ -277,20 +277,20 @@ pub fn of_plan(app: &App, dialog: &Dialog) -> Content {
 
 fn choices(dialog: &Dialog, is_recording: bool) -> Vec<(&'static str, String)> {
     let yes = |is_so| if is_so { "yes" } else { "no" };
-    let signal = dialog.wish.signal.map_or(GENTLEST, Signal::name);
+    let signal = dialog.options.signal.map_or(GENTLEST, Signal::name);
     let mut choices = vec![
         ("Tab", "scope".to_owned()),
         ("s", format!("signal: {signal}")),
     ];
     // A recording's plan is root's.
     if !is_recording {
-        let all_users = yes(dialog.wish.all_users);
+        let all_users = yes(dialog.options.all_users);
         choices.push(("a", format!("other users' too: {all_users}")));
     }
     if dialog.offers_direct() {
         choices.push((
             "d",
-            format!("signal what others own: {}", yes(dialog.wish.direct)),
+            format!("signal what others own: {}", yes(dialog.options.direct)),
         ));
     }
     choices.push(("r", "refresh".to_owned()));
@@ -310,10 +310,10 @@ fn buttons(dialog: &Dialog, is_recording: bool) -> Vec<(String, bool)> {
 }
 
 /// Whom the plan is about; said, where marks are on rows that the table does not show.
-pub fn whom(app: &App, dialog: &Dialog) -> String {
+pub fn scope_text(app: &App, dialog: &Dialog) -> String {
     let is_shown = |key: &RowKey| {
-        let picture = app.picture.as_ref();
-        picture.is_some_and(|picture| app.listing.position(picture, key).is_some())
+        let screenful = app.screenful.as_ref();
+        screenful.is_some_and(|screenful| app.listing.position(screenful, key).is_some())
     };
     let pids = |rows: &[RowKey]| {
         let mut pids: Vec<u32> = rows.iter().map(|key| key.identity.pid).collect();
@@ -329,21 +329,23 @@ pub fn whom(app: &App, dialog: &Dialog) -> String {
             (_, _) => format!("{count} marked processes, {hidden} not in the table"),
         }
     };
-    match &dialog.wish.scope {
-        Scope::Processes(rows) if rows.is_empty() => "a process".to_owned(),
-        Scope::Processes(rows) => pids(rows),
-        Scope::Families(rows) => format!("the family of {}", pids(rows)),
-        Scope::Findings => "what the rules found".to_owned(),
+    match &dialog.options.scope {
+        PlanScope::Processes(rows) if rows.is_empty() => "a process".to_owned(),
+        PlanScope::Processes(rows) => pids(rows),
+        PlanScope::Families(rows) => format!("the family of {}", pids(rows)),
+        PlanScope::Findings => "what the rules found".to_owned(),
     }
 }
 
-fn of_batch(app: &App, batch: &Batch) -> Content {
+fn of_batch(app: &App, batch: &Batch) -> DialogContent {
     let lines = batch.lines(app.clock()).into_iter();
-    let body = lines.map(|line| (line.clone(), Tone::of(&line))).collect();
+    let body = lines
+        .map(|line| (line.clone(), LineTone::of(&line)))
+        .collect();
     let is_over = batch.over.is_some();
     let tone = match &batch.over {
-        Some(Err(_)) => Tone::Alarm,
-        _ => Tone::Strong,
+        Some(Err(_)) => LineTone::Alarm,
+        _ => LineTone::Strong,
     };
     let title = if is_over {
         "what came of it"
@@ -361,7 +363,7 @@ fn of_batch(app: &App, batch: &Batch) -> Content {
             (undo.to_owned(), false),
         ];
     }
-    Content {
+    DialogContent {
         title: title.to_owned(),
         body,
         offset: batch.offset,
@@ -379,7 +381,7 @@ fn fold(line: &str, width: u16) -> Vec<String> {
     if text.is_empty() {
         return vec![String::new()];
     }
-    // What goes on stands a little further in, where there is room.
+    // What goes on is a little further in, where there is room.
     let more = if width >= 30 { indent + 2 } else { indent };
     let first = wrap(text, width - indent, 2);
     if first.len() < 2 {

@@ -1,22 +1,22 @@
 //! What the lower panel has to say, and which of the findings have room in it.
 //!
-//! A line each; where there is room for all of them twice, the sentence stands below the evidence.
-//! [`window`] says which of them are seen, and where.
+//! A line each; where there is room for all of them twice, the sentence is below the evidence.
+//! [`visible`] says which of them are seen, and where.
 
 use crate::model::snapshot::Snapshot;
 use crate::watch::layout::Gpus;
-use crate::watch::picture::Picture;
 use crate::watch::state::{App, End, Focus};
 use crate::watch::text::{MESSAGE_CHARS, clean, date_and_time, wrap};
+use crate::watch::view_model::Screenful;
 
-/// From this width on, the sentence of each may stand below its evidence.
+/// From this width on, the sentence of each may be below its evidence.
 const WIDE: u16 = 72;
 /// A panel that is lower has no title.
 const TITLED: u16 = 4;
 
 /// Which findings are seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Window {
+pub struct VisibleFindings {
     /// The first one, by its place.
     pub first: usize,
     /// How many.
@@ -33,40 +33,46 @@ pub fn are_shown(app: &App) -> bool {
 }
 
 /// Which findings are seen; `None` where the list is not on the screen.
-pub fn window(app: &App) -> Option<Window> {
+pub fn visible(app: &App) -> Option<VisibleFindings> {
     let layout = app.layout()?;
     let area = layout.status;
     if !are_shown(app) {
         return None;
     }
-    let picture = app.picture.as_ref()?;
+    let screenful = app.screenful.as_ref()?;
     let mut used = u16::from(area.height >= TITLED);
     for (text, limit) in alarms(app) {
         let room = area.height.saturating_sub(used).min(limit);
         used += wrap(&text, area.width, usize::from(room)).len() as u16;
     }
     let room = area.height.saturating_sub(used);
-    let has_notes = notes(picture, Some(layout.gpu_form)).next().is_some();
-    Some(fit(app, picture, area.width, room, has_notes).at(area.y + used))
+    let has_notes = notes(screenful, Some(layout.gpu_form)).next().is_some();
+    Some(fit(app, screenful, area.width, room, has_notes).at(area.y + used))
 }
 
 /// The finding on a row of the screen, by its place.
 pub fn at_row(app: &App, row: u16) -> Option<usize> {
-    let window = window(app)?;
-    let line = row.checked_sub(window.top)?;
-    let at = usize::from(line / window.lines_each);
-    (at < window.shown).then_some(window.first + at)
+    let visible = visible(app)?;
+    let line = row.checked_sub(visible.top)?;
+    let at = usize::from(line / visible.lines_each);
+    (at < visible.shown).then_some(visible.first + at)
 }
 
-impl Window {
+impl VisibleFindings {
     fn at(self, top: u16) -> Self {
         Self { top, ..self }
     }
 }
 
 /// Chooses what has room on so many lines.
-pub fn fit(app: &App, picture: &Picture, width: u16, room: u16, has_notes: bool) -> Window {
-    let count = picture.findings.len();
+pub fn fit(
+    app: &App,
+    screenful: &Screenful,
+    width: u16,
+    room: u16,
+    has_notes: bool,
+) -> VisibleFindings {
+    let count = screenful.findings.len();
     let room = usize::from(room);
     // A line is kept for the notes where there is more than one.
     let kept = usize::from(has_notes && room > 1);
@@ -84,7 +90,7 @@ pub fn fit(app: &App, picture: &Picture, width: u16, room: u16, has_notes: bool)
         app.findings_offset
             .clamp((at + 1).saturating_sub(shown), at)
     });
-    Window {
+    VisibleFindings {
         first: first.min(count - shown),
         shown,
         lines_each: if twice { 2 } else { 1 },
@@ -105,8 +111,8 @@ pub fn alarms(app: &App) -> Vec<(String, u16)> {
         let text = format!("no more samples: {}", clean(error, MESSAGE_CHARS));
         alarms.push((text, 2));
     }
-    if let (Some(picture), true) = (&app.picture, app.is_overdue()) {
-        let (_, time) = date_and_time(picture.snapshot.time);
+    if let (Some(screenful), true) = (&app.screenful, app.is_overdue()) {
+        let (_, time) = date_and_time(screenful.snapshot.time);
         let text = format!("the driver does not answer; all of this is from {time} UTC");
         alarms.push((text, 1));
     }
@@ -114,8 +120,8 @@ pub fn alarms(app: &App) -> Vec<(String, u16)> {
 }
 
 /// What could not be read, what is not available, and what could not be decided yet.
-pub fn notes(picture: &Picture, form: Option<Gpus>) -> impl Iterator<Item = String> {
-    let errors = &picture.snapshot.errors;
+pub fn notes(screenful: &Screenful, form: Option<Gpus>) -> impl Iterator<Item = String> {
+    let errors = &screenful.snapshot.errors;
     let unread = errors.first().map(|error| {
         let call = clean(&error.call, 200);
         // What happened comes before the name of the call, which few know and which is cut first.
@@ -132,21 +138,21 @@ pub fn notes(picture: &Picture, form: Option<Gpus>) -> impl Iterator<Item = Stri
             clean(&error.error, 400)
         )
     });
-    let undecided = picture.undecided.iter().map(|undecided| {
+    let undecided = screenful.undecided.iter().map(|undecided| {
         format!(
             "not decided yet: {}: {}",
             clean(&undecided.rule, 100),
             clean(&undecided.reason, 400)
         )
     });
-    let unavailable = unavailable(&picture.snapshot, form);
+    let unavailable = unavailable(&screenful.snapshot, form);
     unread.into_iter().chain(unavailable).chain(undecided)
 }
 
 /// Why figures are not to be had, each reason once; and that a hidden holder may not have been seen,
-/// where there is memory that nobody holds.
+/// where there is memory that no one holds.
 fn unavailable(snapshot: &Snapshot, form: Option<Gpus>) -> Vec<String> {
-    let told = form.is_some_and(Gpus::has_words);
+    let has_words = form.is_some_and(Gpus::has_words);
     let mut notes: Vec<String> = Vec::new();
     for gpu in &snapshot.gpus {
         for (what, reason) in [
@@ -154,7 +160,7 @@ fn unavailable(snapshot: &Snapshot, form: Option<Gpus>) -> Vec<String> {
             ("memory of processes", &gpu.process_memory_unavailable),
         ] {
             // A GPU's own line tells it already.
-            let Some(reason) = reason.as_ref().filter(|_| !told || what != "memory") else {
+            let Some(reason) = reason.as_ref().filter(|_| !has_words || what != "memory") else {
                 continue;
             };
             let text = format!("{what} n/a: {}", clean(reason, 400));

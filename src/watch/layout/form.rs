@@ -5,7 +5,7 @@
 
 use ratatui::layout::Rect;
 
-use super::Needs;
+use super::LayoutNeeds;
 
 /// Columns of a cell in the grid: index, bar, memory %, utilization %.
 pub const GRID_CELL: u16 = 26;
@@ -75,7 +75,7 @@ impl Form {
     }
 
     /// What was asked for, in words.
-    pub fn said(form: Option<Self>) -> &'static str {
+    pub fn describe(form: Option<Self>) -> &'static str {
         match form {
             None => "GPUs: as there is room",
             Some(Self::Cards) => "GPUs: cards, where there is room",
@@ -87,7 +87,7 @@ impl Form {
 
 /// The first form in which all GPUs fit, and the rows that it takes. They have `usual` rows, or `most`
 /// where a person asked for a form.
-pub(super) fn gpu_form(area: Rect, most: u16, usual: u16, needs: &Needs) -> (Gpus, u16) {
+pub(super) fn gpu_form(area: Rect, most: u16, usual: u16, needs: &LayoutNeeds) -> (Gpus, u16) {
     let count = needs.gpus.max(1);
     let in_cells = |cell: u16| count.div_ceil(usize::from((area.width / cell).max(1)));
     let (cards, budget) = match needs.form {
@@ -120,7 +120,7 @@ pub(super) fn gpu_form(area: Rect, most: u16, usual: u16, needs: &Needs) -> (Gpu
 
 /// Cards for all GPUs in at most `budget` rows, with charts as high as that allows; `None` where it
 /// does not.
-fn cards(area: Rect, budget: u16, needs: &Needs) -> Option<(Gpus, u16)> {
+fn cards(area: Rect, budget: u16, needs: &LayoutNeeds) -> Option<(Gpus, u16)> {
     let count = u16::try_from(needs.gpus).ok().filter(|&count| count > 0)?;
     let across = ((area.width + CARD_GAP) / (CARD + CARD_GAP)).clamp(1, count);
     let down = count.div_ceil(across);

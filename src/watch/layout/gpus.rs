@@ -1,4 +1,4 @@
-//! Where each GPU stands in the GPUs' panel, and which lies under the mouse.
+//! Where each GPU is in the GPUs' panel, and which lies under the mouse.
 
 use ratatui::layout::{Position, Rect};
 
@@ -12,7 +12,7 @@ pub const CELL_GAP: u16 = 2;
 /// The GPU at a place on the screen, by its position in the snapshot.
 pub fn hit(app: &App, x: u16, y: u16) -> Option<usize> {
     let layout = app.layout()?;
-    let snapshot = &app.picture.as_ref()?.snapshot;
+    let snapshot = &app.screenful.as_ref()?.snapshot;
     let area = layout.gpus;
     if !area.contains(Position { x, y }) {
         return None;
@@ -59,7 +59,7 @@ pub fn has_room_for_parts(snapshot: &Snapshot, area: Rect) -> bool {
     snapshot.gpus.len() + parts <= usize::from(area.height)
 }
 
-/// Columns that the dense grid stands further right, which is as many as its last gap has: where there
+/// Columns that the dense grid is further right, which is as many as its last gap has: where there
 /// is no heading, the word of what the numbers are has room before the first index then, if that has one
 /// digit.
 pub fn dense_indent(snapshot: &Snapshot, heading: Rect) -> u16 {

@@ -1,4 +1,4 @@
-//! The help's lines, and where they stand: the keys from the very table that handles them, then what is
+//! The help's lines, and where they are: the keys from the very table that handles them, then what is
 //! typed, clicked and meant.
 //!
 //! It flows in as many columns as the width has room for, and nothing in it is cut: what is too long
@@ -10,7 +10,7 @@ use super::FOLDS;
 use crate::model::field::selectable;
 use crate::watch::column::Column;
 use crate::watch::keys::{Context, GROUPS, Group};
-use crate::watch::text::{FREE, HELD, RESERVED, UNATTRIBUTED, UNTOLD, wrap};
+use crate::watch::text::{FREE, HELD, RESERVED, UNATTRIBUTED, USED_UNKNOWN, wrap};
 
 /// How what can be typed after `/` is put together; the terms follow, from their own table.
 pub const FILTER: [(&str, &str); 5] = [
@@ -38,11 +38,11 @@ pub const MOUSE: [(&str, &str); 6] = [
 pub const MARKS: [(&str, &str); 12] = [
     (HELD, "memory that processes hold"),
     (UNATTRIBUTED, "used, but by no process that can be seen"),
-    (UNTOLD, "used; by whom is not known"),
+    (USED_UNKNOWN, "used; by what is not known"),
     (RESERVED, "reserved by the driver"),
     (FREE, "free"),
     ("-", "not known; 0 is an observed zero"),
-    ("n/a", "this GPU or driver does not tell it"),
+    ("n/a", "this GPU or driver does not report it"),
     ("0:3", "device 3 of GPU 0, under MIG"),
     (
         "unlisted",
@@ -50,7 +50,7 @@ pub const MARKS: [(&str, &str); 12] = [
     ),
     ("stale 7s", "the GPU has not answered for so long"),
     ("~", "the last known value of such a GPU"),
-    ("unresolved", "who is behind this pid could not be told"),
+    ("unresolved", "the process behind this pid is not known"),
 ];
 
 /// Terminal columns that keys and marks take.
@@ -64,18 +64,18 @@ const MOST_COLUMNS: u16 = 3;
 
 /// A line of the help.
 #[derive(Debug)]
-pub struct Line {
+pub struct HelpLine {
     /// A heading where there is no text, a key, a mark.
     pub label: String,
     /// What it means; `None` of a heading.
     pub text: Option<String>,
 }
 
-/// The help as it stands on a screen of one width.
+/// The help as it is on a screen of one width.
 #[derive(Debug)]
 pub struct HelpPage {
     /// Its columns, left to right.
-    pub columns: Vec<Vec<Line>>,
+    pub columns: Vec<Vec<HelpLine>>,
     /// Of each column.
     pub width: u16,
 }
@@ -100,10 +100,10 @@ impl HelpPage {
 
 /// The help's parts, each with its heading and a blank after it, in lines of so much text. What was
 /// open comes first.
-fn blocks(context: Context, width: u16) -> Vec<Vec<Line>> {
+fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     let mut blocks = Vec::new();
     let mut block = |title: &str, lines: &mut dyn Iterator<Item = (String, &str)>| {
-        let mut block = vec![Line {
+        let mut block = vec![HelpLine {
             label: title.to_owned(),
             text: None,
         }];
@@ -111,10 +111,10 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<Line>> {
             for text in wrap(text, width, usize::MAX) {
                 let text = Some(text.into_owned());
                 let label = std::mem::take(&mut label);
-                block.push(Line { label, text });
+                block.push(HelpLine { label, text });
             }
         }
-        block.push(Line {
+        block.push(HelpLine {
             label: String::new(),
             text: None,
         });
@@ -148,7 +148,7 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<Line>> {
 
 /// Puts the parts below each other into at most `count` columns, as low as that can be; each part
 /// stays whole, and in its order.
-fn flow(mut blocks: Vec<Vec<Line>>, count: usize) -> Vec<Vec<Line>> {
+fn flow(mut blocks: Vec<Vec<HelpLine>>, count: usize) -> Vec<Vec<HelpLine>> {
     let columns_at = |height: usize| {
         let mut columns = 1;
         let mut used = 0;
@@ -166,7 +166,7 @@ fn flow(mut blocks: Vec<Vec<Line>>, count: usize) -> Vec<Vec<Line>> {
     let height = (least..all)
         .find(|&height| columns_at(height) <= count)
         .unwrap_or(all);
-    let mut columns: Vec<Vec<Line>> = vec![Vec::new()];
+    let mut columns: Vec<Vec<HelpLine>> = vec![Vec::new()];
     for block in blocks.drain(..) {
         let last = columns.last().map_or(0, Vec::len);
         if last > 0 && last + block.len() > height {

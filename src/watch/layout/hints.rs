@@ -1,20 +1,20 @@
-//! The bottom line's parts: the keys that have room, what stands before them, and what after.
+//! The bottom line's parts: the keys that have room, what is before them, and what after.
 //!
 //! Both what draws the keys and the mouse read their places from here, so that a click does what is
 //! written there.
 
 use super::{columns as table, page};
-use crate::watch::keys::{self, Action, Binding, Context};
+use crate::watch::keys::{self, Binding, Context, KeyAction};
 use crate::watch::state::App;
 use crate::watch::text::columns;
 
 /// Blanks between one hint and the next.
 pub const GAP: u16 = 2;
-/// Hints at the end that stand before all others have room: the help, and the way out.
+/// Hints at the end that are before all others have room: the help, and the way out.
 const ALWAYS: usize = 2;
 
 /// From this width on, the column that the rows are sorted by is told where it is folded away.
-const SORT_TOLD: u16 = 56;
+const SORT_SHOWN: u16 = 56;
 
 /// A hint, and its columns.
 #[derive(Clone, Copy, Debug)]
@@ -29,16 +29,18 @@ pub struct Spot {
     pub binding: &'static Binding,
 }
 
-/// The hints that stand in the bottom line of a screen of so many columns.
+/// The hints that are in the bottom line of a screen of so many columns.
 pub fn shown(app: &App, width: u16) -> Vec<Spot> {
     // That there are marks, or rows out of sight, is worth more than another key.
     let kept = match (app.context(), columns(&after(app, width))) {
         (Context::Plan, _) | (_, 0) => 0,
-        (_, told) => told + GAP,
+        (_, after) => after + GAP,
     };
     let begin = before(app).map_or(0, |text| columns(&text) + GAP);
     let bindings = keys::table(app.context()).filter(|binding| {
-        app.context() != Context::Page || binding.action != Action::Reap || app.has_page_subject()
+        app.context() != Context::Page
+            || binding.action != KeyAction::Reap
+            || app.has_page_subject()
     });
     let mut spots = spots(bindings, width.saturating_sub(kept + begin));
     for spot in &mut spots {
@@ -48,7 +50,7 @@ pub fn shown(app: &App, width: u16) -> Vec<Spot> {
     spots
 }
 
-/// What stands before the keys: how far an ending is.
+/// What is before the keys: how far an ending is.
 pub fn before(app: &App) -> Option<String> {
     match app.context() {
         Context::Main => app.batch_hint(),
@@ -56,7 +58,7 @@ pub fn before(app: &App) -> Option<String> {
     }
 }
 
-/// What stands at the end of the line.
+/// What is at the end of the line.
 pub fn after(app: &App, width: u16) -> String {
     match app.context() {
         Context::Main => {}
@@ -67,7 +69,7 @@ pub fn after(app: &App, width: u16) -> String {
     let height = app.layout().map_or(0, |layout| layout.table.height);
     let beyond = table::beyond(app, height);
     match table::hidden_sort(app, width) {
-        Some(title) if width >= SORT_TOLD => {
+        Some(title) if width >= SORT_SHOWN => {
             format!("sorted by {title}  {beyond}").trim_end().to_owned()
         }
         _ => beyond,
@@ -111,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_help_and_the_way_out_stand_where_others_have_no_room() {
+    fn help_and_quit_are_shown_where_others_have_no_room() {
         let words = |width| -> Vec<&str> {
             let spots = spots(keys::table(Context::Main), width);
             spots.iter().map(|spot| spot.hint.1).collect()

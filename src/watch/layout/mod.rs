@@ -1,7 +1,7 @@
 //! Which panel gets which part of the screen, and what folds first when it is small.
 //!
 //! A pure function of the size, of what there is to show and of what was asked for, so that the state can
-//! know the height of the table that `view` draws. Where things stand inside a panel is in the files here, one
+//! know the height of the table that `view` draws. Where things are inside a panel is in the files here, one
 //! for each; the mouse and the view read it from there. What folds, from what goes first to what goes last:
 //!
 //! | where | what |
@@ -15,7 +15,7 @@
 //! | below [`ROWS_MIN`] rows or [`COLUMNS_MIN`] columns | all panels: the essentials in words |
 //!
 //! The header, [`TABLE_ROWS_MIN`] rows of the table with its heading, a line of findings and the keys
-//! stand as long as there are panels. The GPUs' half is of what header, heading, findings and keys leave;
+//! are as long as there are panels. The GPUs' half is of what header, heading, findings and keys leave;
 //! it is more where a person asked for a form that needs more.
 //!
 //! The help says it in fewer words: [`FOLDS`].
@@ -59,7 +59,7 @@ const STEP: usize = 4;
 
 /// What there is to show, and what was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Needs {
+pub struct LayoutNeeds {
     /// How many GPUs there are.
     pub gpus: usize,
     /// MIG devices of all of them.
@@ -101,13 +101,13 @@ pub struct Layout {
 
 impl Layout {
     /// Divides `area`; `None` where it is too small for panels.
-    pub fn new(area: Rect, needs: &Needs) -> Option<Self> {
+    pub fn new(area: Rect, needs: &LayoutNeeds) -> Option<Self> {
         if area.width < COLUMNS_MIN || area.height < ROWS_MIN {
             return None;
         }
         let roomy = area.height >= 20;
         let status = status_rows(area.height);
-        // Header, table heading and hints stand always.
+        // Header, table heading and hints are always.
         let rest = area.height - 3 - status;
         let extra = if roomy { 2 } else { 0 };
         let most = rest.saturating_sub(TABLE_ROWS_MIN + extra).max(1);
@@ -164,9 +164,9 @@ fn status_rows(height: u16) -> u16 {
 }
 
 /// How many of the `rest` rows of table and findings are the findings', where `usual` are theirs.
-fn shared(rest: u16, usual: u16, needs: &Needs) -> u16 {
+fn shared(rest: u16, usual: u16, needs: &LayoutNeeds) -> u16 {
     // A title comes before them.
-    let said = needs.findings.saturating_add(1);
+    let wanted = needs.findings.saturating_add(1);
     let table = usize::from(rest - usual);
     let lines = needs.table.unwrap_or(table);
     let rows = if lines > table {
@@ -178,10 +178,10 @@ fn shared(rest: u16, usual: u16, needs: &Needs) -> u16 {
     } else {
         let used = lines.div_ceil(STEP).saturating_mul(STEP);
         let used = used.clamp(usize::from(TABLE_ROWS_MIN), table) as u16;
-        at_most(said.max(DETAILS), rest - used).max(usual)
+        at_most(wanted.max(DETAILS), rest - used).max(usual)
     };
     if needs.is_in_findings {
-        rows.max(at_most(said, rest.saturating_sub(TABLE_ROWS_ASIDE)))
+        rows.max(at_most(wanted, rest.saturating_sub(TABLE_ROWS_ASIDE)))
     } else {
         rows
     }
@@ -204,19 +204,19 @@ mod tests {
         Some(Form::Compact),
     ];
 
-    fn layout(width: u16, height: u16, needs: Needs) -> Option<Layout> {
+    fn layout(width: u16, height: u16, needs: LayoutNeeds) -> Option<Layout> {
         Layout::new(Rect::new(0, 0, width, height), &needs)
     }
 
-    fn gpus(gpus: usize) -> Needs {
-        Needs {
+    fn gpus(gpus: usize) -> LayoutNeeds {
+        LayoutNeeds {
             gpus,
-            ..Needs::default()
+            ..LayoutNeeds::default()
         }
     }
 
     /// Whether the panels fill the screen without overlap, and the table keeps its rows.
-    fn check(width: u16, height: u16, needs: Needs) {
+    fn check(width: u16, height: u16, needs: LayoutNeeds) {
         let Some(layout) = layout(width, height, needs) else {
             assert!(width < COLUMNS_MIN || height < ROWS_MIN);
             return;
@@ -257,7 +257,7 @@ mod tests {
                     .enumerate()
                 {
                     let seed = usize::from(width) + usize::from(height) + at;
-                    let needs = Needs {
+                    let needs = LayoutNeeds {
                         gpus,
                         parts,
                         parts_most: parts.min(7),
@@ -280,7 +280,7 @@ mod tests {
                     for table in [None, Some(0), Some(7), Some(1000)] {
                         for findings in [0, 1, 8, 40] {
                             for is_in_findings in [false, true] {
-                                let needs = Needs {
+                                let needs = LayoutNeeds {
                                     gpus,
                                     parts: gpus / 2,
                                     parts_most: gpus.min(1),
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_says_what_folds() {
+    fn the_help_lists_what_folds() {
         let [findings, gpus, columns, below] = FOLDS;
         let most = status_rows(u16::MAX);
         assert_eq!(findings.1, format!("from {most} lines to one"));
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(form(40, 10, 64), Some(Gpus::Sum));
         assert_eq!(form(39, 60, 1), None);
         let lines = |height, parts| {
-            let needs = Needs {
+            let needs = LayoutNeeds {
                 parts,
                 parts_most: parts,
                 form: Some(Form::Lines),
@@ -365,7 +365,7 @@ mod tests {
     }
 
     /// How far the GPUs are folded, in the order of the table above.
-    fn folded(layout: &Layout, needs: &Needs) -> usize {
+    fn folded(layout: &Layout, needs: &LayoutNeeds) -> usize {
         match layout.gpu_form {
             Gpus::Cards { height, .. } => usize::from(CHART_ROWS_MAX + 9 - height.min(17)),
             Gpus::Lines if usize::from(layout.gpus.height) > needs.gpus => 20,
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn panels_fold_in_the_order_that_is_stated() {
-        let needs = Needs {
+        let needs = LayoutNeeds {
             parts: 4,
             parts_most: 1,
             table: Some(1000),
@@ -411,7 +411,7 @@ mod tests {
             (13, 1, 0),
             (ROWS_MIN, 1, 0),
         ] {
-            let lines = Needs {
+            let lines = LayoutNeeds {
                 form: Some(Form::Lines),
                 gpus: 1,
                 ..needs
@@ -431,7 +431,7 @@ mod tests {
     #[test]
     fn a_few_gpus_have_cards_where_there_is_room_and_more_where_one_asks() {
         let form = |width, height, count, form| {
-            let needs = Needs {
+            let needs = LayoutNeeds {
                 form,
                 ..gpus(count)
             };
@@ -464,9 +464,9 @@ mod tests {
     }
 
     #[test]
-    fn findings_grow_into_blank_rows_and_shrink_where_they_have_nothing_to_say() {
+    fn findings_grow_into_blank_rows_and_shrink_where_they_need_less() {
         let rows = |height, lines, findings, is_in_findings| {
-            let needs = Needs {
+            let needs = LayoutNeeds {
                 table: Some(lines),
                 findings,
                 is_in_findings,
@@ -499,7 +499,7 @@ mod tests {
     #[test]
     fn a_process_more_or_less_moves_no_panel() {
         let at = |lines| {
-            let needs = Needs {
+            let needs = LayoutNeeds {
                 table: Some(lines),
                 findings: 20,
                 ..gpus(4)

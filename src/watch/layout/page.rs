@@ -1,4 +1,4 @@
-//! The page of explanation: where its text stands, what is said above it, and which of its lines are seen.
+//! The page of explanation: where its text is, what is said above it, and which of its lines are seen.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ const LEAST_WIDTH: u16 = 40;
 /// What is said above the page is no longer than this many lines each.
 const NOTICE_LINES: usize = 2;
 
-/// Where the page's text stands on a screen of this size, with what is said above it.
+/// Where the page's text is on a screen of this size, with what is said above it.
 pub fn text(area: Rect) -> Rect {
     let margin = if area.width >= LEAST_WIDTH + 2 * MARGIN {
         MARGIN
@@ -29,14 +29,14 @@ pub fn text(area: Rect) -> Rect {
     }
 }
 
-/// Where the page's own lines stand, below what is said above it.
+/// Where the page's own lines are, below what is said above it.
 pub fn body(app: &App) -> Rect {
     let text = text(app.area);
-    below(text, said(app, text.width).len())
+    below(text, notice_lines(app, text.width).len())
 }
 
 /// What is said above the page, broken for so many columns.
-pub fn said(app: &App, width: u16) -> Vec<String> {
+pub fn notice_lines(app: &App, width: u16) -> Vec<String> {
     let notices = notices(app);
     let lines = notices.iter().flat_map(|it| wrap(it, width, NOTICE_LINES));
     lines.map(Cow::into_owned).collect()
@@ -66,17 +66,17 @@ pub fn notices(app: &App) -> Vec<String> {
     let judged = app.engine.history().last_time();
     if let (Some(of), Some(judged)) = (page.time, judged.filter(|time| page.time != Some(*time))) {
         notices.push(format!(
-            "of the sample of {}; what the rules say is of {}",
+            "of the sample of {}; the findings are of {}",
             clock(of),
             clock(judged)
         ));
-    } else if let (Some(of), Some(picture)) = (page.time, &app.picture)
-        && picture.snapshot.time != of
+    } else if let (Some(of), Some(screenful)) = (page.time, &app.screenful)
+        && screenful.snapshot.time != of
     {
         notices.push(format!(
             "of the newest sample, {}; the screen behind shows {}",
             clock(of),
-            clock(picture.snapshot.time)
+            clock(screenful.snapshot.time)
         ));
     }
     notices

@@ -7,9 +7,9 @@ use crate::model::Snapshot;
 use crate::model::process::Parent;
 use crate::watch::sample;
 
-fn picture(snapshot: Snapshot) -> Picture {
+fn screenful(snapshot: Snapshot) -> Screenful {
     let findings = vec![sample::finding(&snapshot, 0, 0)];
-    Picture::new(snapshot, findings, Vec::new(), |_, _| None)
+    Screenful::new(snapshot, findings, Vec::new(), |_, _| None)
 }
 
 fn me(name: &str) -> Me {
@@ -19,27 +19,27 @@ fn me(name: &str) -> Me {
     }
 }
 
-fn listing(picture: &Picture, change: impl FnOnce(&mut Choice)) -> Listing {
+fn listing(screenful: &Screenful, change: impl FnOnce(&mut Choice)) -> Listing {
     let mut choice = Choice::default();
     change(&mut choice);
-    Listing::new(picture, &Courses::default(), &choice, &me("ann"))
+    Listing::new(screenful, &Courses::default(), &choice, &me("ann"))
 }
 
-fn pids(picture: &Picture, listing: &Listing) -> Vec<u32> {
-    let rows = listing.lines.iter().map(|line| &picture.rows[line.row]);
+fn pids(screenful: &Screenful, listing: &Listing) -> Vec<u32> {
+    let rows = listing.lines.iter().map(|line| &screenful.rows[line.row]);
     rows.map(|row| row.key.identity.pid).collect()
 }
 
 /// The lines with their glyphs: `0 4000`, `1├4001`, `1└4002`.
-fn drawn(picture: &Picture, listing: &Listing) -> Vec<String> {
-    let lines = listing.lines.iter().zip(pids(picture, listing));
+fn drawn(screenful: &Screenful, listing: &Listing) -> Vec<String> {
+    let lines = listing.lines.iter().zip(pids(screenful, listing));
     lines
         .map(|(line, pid)| {
-            let bough = match line.bough {
-                Bough::Root => ' ',
-                Bough::First => '┌',
-                Bough::Middle => '├',
-                Bough::Last => '└',
+            let bough = match line.branch {
+                TreeBranch::Root => ' ',
+                TreeBranch::First => '┌',
+                TreeBranch::Middle => '├',
+                TreeBranch::Last => '└',
             };
             format!("{}{bough}{pid}", line.depth)
         })
@@ -73,16 +73,16 @@ fn family() -> Snapshot {
 }
 
 #[test]
-fn each_limit_hides_what_it_says_and_all_of_them_are_told() {
+fn each_limit_hides_what_it_names_and_all_of_them_are_listed() {
     let mut snapshot = sample::snapshot(1, 4);
     sample::entry(&mut snapshot, 0, 0).used_bytes = Some(5 * MIB);
     sample::entry(&mut snapshot, 0, 1).used_bytes = Some(5 * MIB);
     sample::entry(&mut snapshot, 0, 2).used_bytes = None;
-    let picture = picture(snapshot);
+    let screenful = screenful(snapshot);
     let of = |change: fn(&mut Choice)| {
-        let listing = listing(&picture, change);
+        let listing = listing(&screenful, change);
         assert_eq!(listing.lines.len() + listing.hidden, 4);
-        pids(&picture, &listing)
+        pids(&screenful, &listing)
     };
     assert_eq!(of(|_| ()), [4003, 4000, 4001, 4002]);
     assert_eq!(of(|it| it.mine = true), [4003, 4000]);
@@ -109,19 +109,19 @@ fn each_limit_hides_what_it_says_and_all_of_them_are_told() {
 }
 
 #[test]
-fn mine_is_told_by_number_and_only_then_by_name() {
+fn mine_is_decided_by_uid_and_only_then_by_name() {
     let mut snapshot = sample::snapshot(1, 4);
     snapshot.processes[0].uid = Some(7);
     snapshot.processes[1].uid = Some(1000);
     snapshot.processes[2].user = None;
-    let picture = picture(snapshot);
+    let screenful = screenful(snapshot);
     let choice = Choice {
         mine: true,
         ..Choice::default()
     };
     let of = |me: Me| {
-        let listing = Listing::new(&picture, &Courses::default(), &choice, &me);
-        pids(&picture, &listing)
+        let listing = Listing::new(&screenful, &Courses::default(), &choice, &me);
+        pids(&screenful, &listing)
     };
     let ann = |uid| Me { uid, ..me("ann") };
     assert_eq!(of(ann(None)), [4003, 4000]);
@@ -130,11 +130,11 @@ fn mine_is_told_by_number_and_only_then_by_name() {
 }
 
 #[test]
-fn a_tree_stands_where_its_first_member_would_and_children_below_who_started_them() {
-    let picture = picture(family());
-    let listing = listing(&picture, |it| it.tree = true);
+fn a_tree_is_where_its_first_member_would_be_and_children_are_below_their_parents() {
+    let screenful = screenful(family());
+    let listing = listing(&screenful, |it| it.tree = true);
     assert_eq!(
-        drawn(&picture, &listing),
+        drawn(&screenful, &listing),
         ["0 4000", "1├4001", "1└4003", "2└4005", "0 4004", "0 4002"]
     );
     assert!(listing.heads.is_empty());
@@ -143,38 +143,38 @@ fn a_tree_stands_where_its_first_member_would_and_children_below_who_started_the
 
 #[test]
 fn what_is_hidden_leaves_the_others_joined() {
-    let picture = picture(family());
+    let screenful = screenful(family());
     let of = |filter: &str| {
-        listing(&picture, |it| {
+        listing(&screenful, |it| {
             it.tree = true;
             it.filter = Selector::parse(filter).unwrap();
         })
     };
     let one = of("!pid:4003");
     assert_eq!(
-        drawn(&picture, &one)[..3],
+        drawn(&screenful, &one)[..3],
         ["0 4000", "1├4001", "1└4005"].map(str::to_owned)
     );
     let headless = of("!pid:4000");
     assert_eq!(
-        drawn(&picture, &headless),
+        drawn(&screenful, &headless),
         ["1┌4001", "1└4003", "2└4005", "0 4004", "0 4002"]
     );
     assert_eq!(headless.heads[&0], Head::Member(4000));
-    assert_eq!(drawn(&picture, &of("pid:4005")), ["0 4005"]);
+    assert_eq!(drawn(&screenful, &of("pid:4005")), ["0 4005"]);
 }
 
 #[test]
 fn rails_lead_past_children_to_the_next_sibling() {
-    let mut lines: Vec<Line> = [0, 1, 2, 2, 1, 0]
+    let mut lines: Vec<ListingLine> = [0, 1, 2, 2, 1, 0]
         .into_iter()
         .map(|depth| root(0, depth))
         .collect();
     assert!(!hang(&mut lines[..5]));
     let rails: Vec<u32> = lines.iter().map(|line| line.rails).collect();
     assert_eq!(rails, [0, 0, 2, 2, 0, 0]);
-    let boughs: Vec<Bough> = lines.iter().map(|line| line.bough).collect();
-    use Bough::{Last, Middle, Root};
+    let boughs: Vec<TreeBranch> = lines.iter().map(|line| line.branch).collect();
+    use TreeBranch::{Last, Middle, Root};
     assert_eq!(boughs, [Root, Middle, Middle, Last, Last, Root]);
 }
 
@@ -183,9 +183,9 @@ fn the_rows_of_one_process_hang_together() {
     let mut snapshot = sample::snapshot(2, 2);
     sample::entry(&mut snapshot, 1, 1).pid = 4000;
     snapshot.processes[0].uid = Some(1000);
-    let picture = picture(snapshot);
-    let listing = listing(&picture, |it| it.tree = true);
-    let drawn = drawn(&picture, &listing);
+    let screenful = screenful(snapshot);
+    let listing = listing(&screenful, |it| it.tree = true);
+    let drawn = drawn(&screenful, &listing);
     assert_eq!(drawn[..2], ["1┌4000", "1└4000"].map(str::to_owned));
 }
 
@@ -209,8 +209,8 @@ fn a_deep_tree_stays_within_its_bits() {
     }
     snapshot.processes[0].process_group = Some(4000);
     snapshot.processes[0].uid = Some(1000);
-    let picture = picture(snapshot);
-    let listing = listing(&picture, |it| it.tree = true);
+    let screenful = screenful(snapshot);
+    let listing = listing(&screenful, |it| it.tree = true);
     assert_eq!(listing.lines.len(), 60);
     assert!(listing.lines.iter().any(|line| line.depth > 20));
     assert!(listing.lines.iter().all(|line| line.depth < 32));
@@ -220,7 +220,7 @@ fn a_deep_tree_stays_within_its_bits() {
 fn growth_is_what_the_history_is_sorted_by() {
     let snapshot = sample::snapshot(2, 3);
     let courses = sample::courses(&snapshot, 10);
-    let picture = picture(snapshot);
+    let screenful = screenful(snapshot);
     let choice = Choice {
         sort: Sort {
             column: Column::History,
@@ -228,8 +228,8 @@ fn growth_is_what_the_history_is_sorted_by() {
         },
         ..Choice::default()
     };
-    let listing = Listing::new(&picture, &courses, &choice, &Me::default());
-    let mut first = pids(&picture, &listing);
+    let listing = Listing::new(&screenful, &courses, &choice, &Me::default());
+    let mut first = pids(&screenful, &listing);
     first.truncate(2);
     assert_eq!(first, [4101, 4001], "the two that leak");
 }

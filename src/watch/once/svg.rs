@@ -19,7 +19,7 @@ use crate::watch::theme::{Theme, shown};
 /// Width and height of a cell. Most monospaced fonts are 0.6 as wide as they are large.
 const CELL: (usize, usize) = (8, 16);
 const FONT_PIXELS: &str = "13.33";
-/// From the top of a cell to where its letters stand, and to a line under them.
+/// From the top of a cell to where its letters are, and to a line under them.
 const BASELINE: usize = 12;
 const UNDERLINE: usize = 14;
 /// Around the screen.
@@ -100,7 +100,7 @@ fn rectangle(
 
 /// How a run is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum SymbolKind {
     /// Written, by one font.
     Ascii,
     /// Drawn.
@@ -109,7 +109,7 @@ enum Kind {
     Other,
 }
 
-impl Kind {
+impl SymbolKind {
     fn of(symbol: &str) -> Self {
         let mut chars = symbol.chars();
         match (chars.next(), chars.next()) {
@@ -128,7 +128,7 @@ struct Run {
     text: String,
     color: Rgb,
     modifier: Modifier,
-    kind: Kind,
+    kind: SymbolKind,
 }
 
 /// The runs of a line that show something.
@@ -137,10 +137,10 @@ fn runs(line: &[Cell], theme: Theme) -> Vec<Run> {
     for (column, cell, columns) in visible(line) {
         let is_underlined = cell.modifier.contains(Modifier::UNDERLINED);
         if cell.symbol() == " " && !is_underlined {
-            // One blank stands between two words of a run; more end it.
+            // One blank is between two words of a run; more end it.
             let touched = runs.last_mut().filter(|run| {
                 run.column + run.columns == column
-                    && run.kind == Kind::Ascii
+                    && run.kind == SymbolKind::Ascii
                     && !run.text.ends_with(' ')
                     && !run.modifier.contains(Modifier::UNDERLINED)
             });
@@ -151,12 +151,12 @@ fn runs(line: &[Cell], theme: Theme) -> Vec<Run> {
             continue;
         }
         let color = colors(cell, theme).0;
-        let kind = Kind::of(cell.symbol());
+        let kind = SymbolKind::of(cell.symbol());
         let modifier = cell.modifier - Modifier::REVERSED;
         let fitting = runs.last_mut().filter(|run| {
             run.column + run.columns == column
                 && (run.color, run.modifier, run.kind) == (color, modifier, kind)
-                && kind != Kind::Other
+                && kind != SymbolKind::Other
         });
         match fitting {
             Some(run) => {
@@ -186,7 +186,7 @@ impl Run {
         if text.is_empty() {
             return;
         }
-        if self.kind == Kind::Shapes {
+        if self.kind == SymbolKind::Shapes {
             let _ = write!(out, "<path fill=\"{}\" d=\"", hex(self.color));
             for (at, c) in text.chars().enumerate() {
                 let corner = ((self.column + at) * CELL.0, y);

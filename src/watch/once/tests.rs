@@ -10,7 +10,7 @@ use super::cells::visible;
 use super::*;
 use crate::model::row::Me;
 use crate::rules::{Engine, RuleSet};
-use crate::watch::hand::News;
+use crate::watch::reclaim_worker::ReclaimProgress;
 use crate::watch::sample;
 use crate::watch::theme::{Depth, Theme};
 
@@ -40,13 +40,17 @@ fn still(theme: Theme, depth: Depth, size: (u16, u16)) -> Still {
 /// Plans nothing.
 struct Idle;
 
-impl Hand for Idle {
-    fn go_on(&mut self, _: Option<(Ask, Duration)>, _: &mut dyn FnMut(News)) -> Option<Duration> {
+impl ReclaimWorker for Idle {
+    fn handle(
+        &mut self,
+        _: Option<(ReclaimRequest, Duration)>,
+        _: &mut dyn FnMut(ReclaimProgress),
+    ) -> Option<Duration> {
         None
     }
 }
 
-fn press(still: &mut Still, keys: &str) -> Result<(), Error> {
+fn press(still: &mut Still, keys: &str) -> Result<(), OnceError> {
     still.press(&keys.parse().unwrap(), &mut Idle)
 }
 
@@ -116,9 +120,9 @@ fn keys_do_what_they_do_on_the_screen() {
 fn no_picture_is_taken_of_what_leaves_the_screen_or_stops_it() {
     let fresh = || still(Theme::Dark, Depth::Mono, (80, 24));
     let error = press(&mut fresh(), "jq").unwrap_err();
-    assert!(matches!(error, Error::Leaves { key } if key == "q"));
+    assert!(matches!(error, OnceError::Leaves { key } if key == "q"));
     let error = press(&mut fresh(), "<Ctrl-Z>").unwrap_err();
-    assert!(matches!(error, Error::AsksMore { key } if key == "<Ctrl-Z>"));
+    assert!(matches!(error, OnceError::AsksMore { key } if key == "<Ctrl-Z>"));
 }
 
 #[test]
@@ -317,7 +321,7 @@ fn every_shape_stays_in_its_cell_and_has_one_of_its_own() {
 }
 
 #[test]
-fn a_description_says_what_is_shown() {
+fn a_description_lists_what_is_shown() {
     let still = still(Theme::Dark, Depth::True, (80, 24));
     let svg = still.svg();
     let (_, rest) = svg.split_once("<desc id=\"description\">").unwrap();

@@ -7,7 +7,7 @@ use ratatui::style::{Color, Modifier};
 
 use super::cells::visible;
 
-/// Writes a frame, without the blanks at the ends of lines that nobody could see.
+/// Writes a frame, without the blanks at the ends of lines that no one could see.
 pub fn write(buffer: &Buffer, has_styles: bool) -> String {
     let width = usize::from(buffer.area.width).max(1);
     let mut out = String::with_capacity(buffer.content.len() * 2);

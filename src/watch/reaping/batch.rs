@@ -6,7 +6,7 @@ use crate::model::{Snapshot, Time};
 use crate::reclaim::{Outcome, Plan, Target};
 use crate::report::escape::escape;
 use crate::units::{Bytes, Span};
-use crate::watch::hand::{Proposal, Stage};
+use crate::watch::reclaim_worker::{Proposal, TargetStage};
 
 /// What was done to one target; a plan has a handful of steps.
 const MOST_SENT: usize = 16;
@@ -19,7 +19,7 @@ pub struct Batch {
     /// What is carried out.
     pub plan: Arc<Plan>,
     /// How far each of the plan's targets is.
-    pub targets: Vec<Mark>,
+    pub targets: Vec<TargetProgress>,
     /// Nothing more is done, or why not all was.
     pub over: Option<Result<(), String>>,
     /// Nothing more is to be sent; who sends has not said so far that nothing is.
@@ -30,21 +30,21 @@ pub struct Batch {
 
 /// How far a target is.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Mark {
+pub struct TargetProgress {
     /// Who it is, and what should come back.
     pub title: String,
     /// Where it is; `None` before its turn.
-    pub stage: Option<Stage>,
+    pub stage: Option<TargetStage>,
     /// What was done to it, in words, oldest first.
     pub sent: Vec<String>,
     /// What NVML says it holds still; `None` where it does not say.
     pub held_bytes: Option<u64>,
 }
 
-impl Mark {
+impl TargetProgress {
     fn outcome(&self) -> Option<&Outcome> {
         match &self.stage {
-            Some(Stage::Ended { outcome, .. }) => Some(outcome),
+            Some(TargetStage::Ended { outcome, .. }) => Some(outcome),
             _ => None,
         }
     }
@@ -53,7 +53,7 @@ impl Mark {
 impl Batch {
     /// Nothing is done so far.
     pub fn new(number: u64, proposal: Proposal) -> Self {
-        let mark = |title| Mark {
+        let mark = |title| TargetProgress {
             title,
             stage: None,
             sent: Vec::new(),
@@ -70,14 +70,14 @@ impl Batch {
     }
 
     /// Notes how far a target is.
-    pub fn stand(&mut self, place: usize, stage: Stage) {
+    pub fn set_stage(&mut self, place: usize, stage: TargetStage) {
         if let Some(mark) = self.targets.get_mut(place) {
             mark.stage = Some(stage);
         }
     }
 
     /// Notes what was done to a target.
-    pub fn send(&mut self, place: usize, words: String) {
+    pub fn add_sent(&mut self, place: usize, words: String) {
         if let Some(mark) = self.targets.get_mut(place)
             && mark.sent.len() < MOST_SENT
         {
@@ -86,7 +86,7 @@ impl Batch {
     }
 
     /// Notes what each target holds still, by a sample.
-    pub fn see(&mut self, snapshot: &Snapshot) {
+    pub fn update_held(&mut self, snapshot: &Snapshot) {
         for (mark, target) in self.targets.iter_mut().zip(&self.plan.targets) {
             mark.held_bytes = held(target, snapshot);
         }
@@ -105,14 +105,14 @@ impl Batch {
         lines
     }
 
-    fn state(&self, mark: &Mark, target: &Target, now: Option<Time>) -> String {
+    fn state(&self, mark: &TargetProgress, target: &Target, now: Option<Time>) -> String {
         let left = |until: Time| now.map(|now| left(until, now));
         match &mark.stage {
-            Some(Stage::Ended { words, .. }) => words.clone(),
+            Some(TargetStage::Ended { words, .. }) => words.clone(),
             // What is not at its end is left as it is.
             _ if self.over.is_some() => "left as it is".to_owned(),
             None => "its turn is to come".to_owned(),
-            Some(Stage::Waiting { until }) => {
+            Some(TargetStage::Waiting { until }) => {
                 let left = left(*until).map_or_else(String::new, |left| format!(", {left} left"));
                 match (target.bytes, mark.held_bytes) {
                     _ if mark.sent.is_empty() => format!("looking at it{left}"),
@@ -137,7 +137,7 @@ impl Batch {
 
     /// All of it, in a line.
     pub fn summary(&self) -> String {
-        let outcomes = || self.targets.iter().filter_map(Mark::outcome);
+        let outcomes = || self.targets.iter().filter_map(TargetProgress::outcome);
         let freed: u64 = outcomes().map(Outcome::freed_bytes).sum();
         let ended = outcomes().filter(|it| it.is_success()).count();
         let all = self.targets.len();
@@ -160,7 +160,7 @@ impl Batch {
             return format!("{} (x)", self.summary());
         }
         let all = self.targets.len();
-        let is_open = |mark: &Mark| mark.outcome().is_none();
+        let is_open = |mark: &TargetProgress| mark.outcome().is_none();
         let Some(place) = self.targets.iter().position(is_open) else {
             return self.summary();
         };
@@ -169,7 +169,7 @@ impl Batch {
         if let Some(words) = mark.sent.last() {
             text.push_str(&format!(": {words}"));
         }
-        if let (Some(Stage::Waiting { until }), Some(now)) = (&mark.stage, now) {
+        if let (Some(TargetStage::Waiting { until }), Some(now)) = (&mark.stage, now) {
             text.push_str(&format!(", {}", left(*until, now)));
         }
         text

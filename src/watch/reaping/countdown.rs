@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use super::{OLD, ask, begin, is_in_sight};
+use super::{OLD, begin, is_in_sight, request_plan};
 use crate::units::Span;
-use crate::watch::keys::Action;
+use crate::watch::keys::KeyAction;
 use crate::watch::state::dialog::{Button, Countdown};
 use crate::watch::state::{App, Effect};
 
@@ -29,14 +29,14 @@ fn undo(app: &mut App, why: &str) -> Option<Effect> {
 }
 
 /// The screen has changed: a yes that can be taken back has to be seen.
-pub fn turned(app: &mut App) {
+pub fn on_screen_change(app: &mut App) {
     if !is_in_sight(app) {
-        undo(app, "the plan went out of sight; nothing was sent");
+        undo(app, "the plan was no longer on screen; nothing was sent");
     }
 }
 
 /// gpumem is about to be stopped, and time will be missing.
-pub fn suspended(app: &mut App) {
+pub fn on_suspend(app: &mut App) {
     undo(app, "gpumem was suspended; nothing was sent");
 }
 
@@ -50,9 +50,12 @@ pub(super) fn tick(app: &mut App) -> Option<Effect> {
     }
     let ends = *countdown.ends.get_or_insert(now + UNDO);
     if !is_in_sight {
-        undo(app, "the plan was out of sight; nothing was sent")
+        undo(app, "the plan was not on screen; nothing was sent")
     } else if now >= ends + LATE {
-        undo(app, "the screen stood still meanwhile; nothing was sent")
+        undo(
+            app,
+            "the screen was not updated meanwhile; nothing was sent",
+        )
     } else if now >= ends {
         begin(app)
     } else {
@@ -71,7 +74,7 @@ pub(super) fn confirm(app: &mut App) -> Option<Effect> {
     }
     if let Some(age) = old {
         let age = Span::from_seconds(age);
-        let effect = ask(app);
+        let effect = request_plan(app);
         if let Some(dialog) = &mut app.reaping.dialog {
             let note = format!("nothing was sent: that plan was {age} old; this is a new one");
             dialog.note = Some(note);
@@ -81,7 +84,7 @@ pub(super) fn confirm(app: &mut App) -> Option<Effect> {
     if is_recording {
         dialog.note = Some("nothing was sent: it is a recording".to_owned());
     } else if dialog.ends() == 0 {
-        dialog.note = Some("nothing was sent: there is nothing for gpumem to end".to_owned());
+        dialog.note = Some("nothing was sent: there is nothing for gpumem to kill".to_owned());
     } else if has_ended {
         dialog.note = Some("nothing was sent: no more samples come".to_owned());
     } else {
@@ -96,12 +99,12 @@ pub(super) fn confirm(app: &mut App) -> Option<Effect> {
 }
 
 /// Takes a key while it counts.
-pub(super) fn on_key(app: &mut App, action: Action) -> Option<Effect> {
+pub(super) fn on_key(app: &mut App, action: KeyAction) -> Option<Effect> {
     let now = app.now();
     let dialog = app.reaping.dialog.as_mut()?;
     let countdown = dialog.countdown.as_mut()?;
     match action {
-        Action::Confirm | Action::Open => {
+        KeyAction::Confirm | KeyAction::Open => {
             countdown.ends?;
             let is_quiet = !countdown.has_yes && now >= countdown.quiet_since + HELD_DOWN;
             if is_quiet && dialog.is_drawn {
@@ -110,7 +113,7 @@ pub(super) fn on_key(app: &mut App, action: Action) -> Option<Effect> {
             countdown.has_yes = true;
             None
         }
-        Action::Undo | Action::Back => undo(app, "nothing was sent"),
+        KeyAction::Undo | KeyAction::Back => undo(app, "nothing was sent"),
         _ => None,
     }
 }

@@ -12,8 +12,8 @@ use crate::reclaim::target::Step;
 use crate::reclaim::{Outcome, Plan, Refused, Target};
 use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
-use crate::watch::hand::{Proposal, Stage};
 use crate::watch::keys::{self, Context, Key};
+use crate::watch::reclaim_worker::{Proposal, TargetStage};
 use crate::watch::sample::{self, proposal, target};
 use crate::watch::state::{Event, Setup};
 use crate::watch::theme::Depth;
@@ -68,8 +68,8 @@ fn char(app: &mut App, key: char) -> Option<Effect> {
     press(app, KeyCode::Char(key))
 }
 
-fn hear(app: &mut App, news: News) -> Option<Effect> {
-    update(app, Event::Hand(news))
+fn on_progress(app: &mut App, progress: ReclaimProgress) -> Option<Effect> {
+    update(app, Event::Reclaim(progress))
 }
 
 fn draw(app: &mut App) {
@@ -77,9 +77,9 @@ fn draw(app: &mut App) {
 }
 
 /// What is asked for by an effect.
-fn asked(effect: Option<Effect>) -> Box<Question> {
+fn asked(effect: Option<Effect>) -> Box<PlanRequest> {
     match effect {
-        Some(Effect::Hand(Ask::Plan(question))) => question,
+        Some(Effect::Reclaim(ReclaimRequest::Plan(question))) => question,
         other => panic!("no plan is asked for: {other:?}"),
     }
 }
@@ -90,7 +90,7 @@ fn planned(app: &mut App, targets: Vec<Target>) -> u64 {
     let number = asked(char(app, 'x')).number;
     let plan = Ok(proposal(targets));
     assert_eq!(
-        hear(app, News::Planned { number, plan }),
+        on_progress(app, ReclaimProgress::Planned { number, plan }),
         Some(Effect::Draw)
     );
     draw(app);
@@ -104,7 +104,7 @@ fn begun(app: &mut App) -> u64 {
     tick(app, 1_100);
     let effect = tick(app, 4_100);
     assert!(
-        matches!(effect, Some(Effect::Hand(Ask::Begin { number: of, .. })) if of == number),
+        matches!(effect, Some(Effect::Reclaim(ReclaimRequest::Begin { number: of, .. })) if of == number),
         "{effect:?}"
     );
     number
@@ -149,19 +149,22 @@ fn a_plan_never_changes_by_itself() {
     update(&mut app, Event::Resize(100, 40));
     // An answer to a question of before is none to this.
     let old = Ok(proposal(vec![target(8)]));
-    let news = News::Planned {
+    let progress = ReclaimProgress::Planned {
         number: number - 1,
         plan: old.clone(),
     };
-    assert_eq!(hear(&mut app, news), None);
+    assert_eq!(on_progress(&mut app, progress), None);
     // Nor is a second answer.
-    assert_eq!(hear(&mut app, News::Planned { number, plan: old }), None);
+    assert_eq!(
+        on_progress(&mut app, ReclaimProgress::Planned { number, plan: old }),
+        None
+    );
     assert_eq!(app.reaping, before);
     // Who asks for another one gets it, about the same process.
     let question = asked(char(&mut app, 'r'));
     assert_eq!(question.number, number + 1);
     assert_eq!(question.snapshot.time, later(2.0).time);
-    let Scope::Processes(rows) = question.wish.scope else {
+    let PlanScope::Processes(rows) = question.options.scope else {
         panic!("another scope");
     };
     assert_eq!(rows[0].identity.pid, sample::pid(0, 1));
@@ -181,7 +184,7 @@ fn a_plan_never_changes_by_itself() {
         ..proposal(Vec::new())
     });
     let number = question.number;
-    hear(&mut app, News::Planned { number, plan });
+    on_progress(&mut app, ReclaimProgress::Planned { number, plan });
     draw(&mut app);
     char(&mut app, 'y');
     assert_eq!(dialog(&app).countdown, None, "nobody is left to end");
@@ -194,7 +197,7 @@ fn an_error_is_shown_and_takes_no_yes() {
     char(&mut app, 'j');
     let number = asked(char(&mut app, 'x')).number;
     let plan = Err("cannot read /proc".to_owned());
-    hear(&mut app, News::Planned { number, plan });
+    on_progress(&mut app, ReclaimProgress::Planned { number, plan });
     draw(&mut app);
     assert_eq!(char(&mut app, 'y'), None);
     assert_eq!(
@@ -212,38 +215,42 @@ fn an_error_is_shown_and_takes_no_yes() {
 fn the_scope_turns_and_another_signal_is_chosen_and_planned_anew() {
     let mut app = showing(None);
     let number = planned(&mut app, vec![target(7)]);
-    let scopes: Vec<Scope> = (0..3)
-        .map(|_| asked(press(&mut app, KeyCode::Tab)).wish.scope)
+    let scopes: Vec<PlanScope> = (0..3)
+        .map(|_| asked(press(&mut app, KeyCode::Tab)).options.scope)
         .collect();
     assert!(
         matches!(
             &scopes[..],
-            [Scope::Families(_), Scope::Findings, Scope::Processes(_)]
+            [
+                PlanScope::Families(_),
+                PlanScope::Findings,
+                PlanScope::Processes(_)
+            ]
         ),
         "{scopes:?}"
     );
     let back = asked(press(&mut app, KeyCode::BackTab));
     assert_eq!(
-        (back.wish.scope, back.number),
-        (Scope::Findings, number + 4)
+        (back.options.scope, back.number),
+        (PlanScope::Findings, number + 4)
     );
-    assert!(asked(char(&mut app, 'a')).wish.all_users);
+    assert!(asked(char(&mut app, 'a')).options.all_users);
     char(&mut app, 'd');
-    assert!(!dialog(&app).wish.direct && dialog(&app).note.is_some());
+    assert!(!dialog(&app).options.direct && dialog(&app).note.is_some());
     char(&mut app, 's');
     char(&mut app, 'j');
     char(&mut app, 'j');
     assert_eq!(dialog(&app).signals, Some(2));
     let question = asked(press(&mut app, KeyCode::Enter));
-    assert_eq!(question.wish.signal, Some(Signal::Int));
-    assert!(question.wish.all_users);
+    assert_eq!(question.options.signal, Some(Signal::Int));
+    assert!(question.options.all_users);
     char(&mut app, 's');
     assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Draw));
-    assert_eq!(dialog(&app).wish.signal, Some(Signal::Int), "as it was");
+    assert_eq!(dialog(&app).options.signal, Some(Signal::Int), "as it was");
     press(&mut app, KeyCode::F(9));
     char(&mut app, 'g');
     let question = asked(press(&mut app, KeyCode::Enter));
-    assert_eq!(question.wish.signal, None);
+    assert_eq!(question.options.signal, None);
 }
 
 #[test]
@@ -256,8 +263,8 @@ fn what_somebody_else_owns_is_signalled_only_where_that_is_asked_for() {
     planned(&mut app, vec![owned]);
     char(&mut app, 'y');
     assert_eq!(dialog(&app).countdown, None);
-    assert!(asked(char(&mut app, 'd')).wish.direct);
-    assert!(!asked(char(&mut app, 'd')).wish.direct);
+    assert!(asked(char(&mut app, 'd')).options.direct);
+    assert!(!asked(char(&mut app, 'd')).options.direct);
 }
 
 #[test]
@@ -266,14 +273,14 @@ fn marked_processes_are_meant_together_and_findings_are_asked_for_by_x() {
     for _ in 0..3 {
         char(&mut app, ' ');
     }
-    let Scope::Processes(rows) = asked(char(&mut app, 'x')).wish.scope else {
+    let PlanScope::Processes(rows) = asked(char(&mut app, 'x')).options.scope else {
         panic!("another scope");
     };
     let pids: Vec<u32> = rows.iter().map(|row| row.identity.pid).collect();
     assert_eq!(pids, [sample::pid(0, 0), sample::pid(0, 1)]);
     press(&mut app, KeyCode::Esc);
     let question = asked(char(&mut app, 'X'));
-    assert_eq!(question.wish.scope, Scope::Findings);
+    assert_eq!(question.options.scope, PlanScope::Findings);
 }
 
 #[test]
@@ -289,7 +296,7 @@ fn on_a_sample_of_the_past_the_next_one_is_waited_for() {
     assert_eq!(question.snapshot.time, later(4.0).time);
     let number = question.number;
     let plan = Ok(proposal(vec![target(7)]));
-    let effect = hear(&mut app, News::Planned { number, plan });
+    let effect = on_progress(&mut app, ReclaimProgress::Planned { number, plan });
     assert_eq!(effect, Some(Effect::Control(Control::Hurry(false))));
     press(&mut app, KeyCode::Esc);
     app.engine.observe(&later(6.0));
@@ -307,7 +314,7 @@ fn of_a_recording_what_is_shown_is_planned_and_nothing_is_sent() {
     assert_eq!(question.snapshot.time, later(0.0).time);
     let number = question.number;
     let plan = Ok(proposal(vec![target(7)]));
-    hear(&mut app, News::Planned { number, plan });
+    on_progress(&mut app, ReclaimProgress::Planned { number, plan });
     draw(&mut app);
     for _ in 0..3 {
         assert_eq!(char(&mut app, 'y'), Some(Effect::Draw));
@@ -331,7 +338,7 @@ fn a_long_plan_scrolls_to_its_end_and_no_further() {
     char(&mut app, 'r');
     let plan = Ok(long);
     let number = number + 1;
-    hear(&mut app, News::Planned { number, plan });
+    on_progress(&mut app, ReclaimProgress::Planned { number, plan });
     draw(&mut app);
     press(&mut app, KeyCode::End);
     let end = dialog(&app).offset;
@@ -368,11 +375,11 @@ fn the_keys_of_a_plan_are_those_of_its_table() {
         let action = keys::action(Context::Main, &key.event()).unwrap();
         let scrolls = matches!(
             action,
-            Action::PageDown | Action::PageUp | Action::First | Action::Last
+            KeyAction::PageDown | KeyAction::PageUp | KeyAction::First | KeyAction::Last
         );
         let is_everywhere = matches!(
             action,
-            Action::Help | Action::Repaint | Action::Suspend | Action::QuitAtOnce
+            KeyAction::Help | KeyAction::Repaint | KeyAction::Suspend | KeyAction::QuitAtOnce
         );
         assert_eq!(effect.is_some(), scrolls || is_everywhere, "{key:?}");
     }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::model::Time;
 use crate::reclaim::Target;
-use crate::watch::hand::{Proposal, Wish};
-use crate::watch::picture::RowKey;
 use crate::watch::reaping::batch::Batch;
+use crate::watch::reclaim_worker::{PlanOptions, Proposal};
+use crate::watch::view_model::RowKey;
 
 /// What is to be ended, and what is being ended.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -23,7 +23,7 @@ pub struct Reaping {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Dialog {
     /// Whom, and how.
-    pub wish: Wish,
+    pub options: PlanOptions,
     /// Who was marked or selected when it was opened.
     pub selected: Vec<RowKey>,
     /// The plan, or what keeps it.
@@ -112,7 +112,7 @@ impl Dialog {
     /// Whether there is anything that `direct` would change.
     pub fn offers_direct(&self) -> bool {
         let targets = self.proposal().map(|it| &it.plan.targets).into_iter();
-        self.wish.direct || targets.flatten().any(Target::is_advice)
+        self.options.direct || targets.flatten().any(Target::is_advice)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The state of the screen, and its parts.
 //!
 //! Pure data: it draws nothing, reads no clock and starts nothing; time comes with the [`Event`]s, and what
-//! must be done comes back as an [`Effect`]. What an event does to it is in `update/`; where it stands on
+//! must be done comes back as an [`Effect`]. What an event does to it is in `update/`; where it is on
 //! the screen in `layout/`; what it looks like in `view/`.
 
 pub mod dialog;
@@ -23,12 +23,12 @@ use self::playback::Playback;
 use self::prompt::{Former, Prompt};
 use self::timeline::Timeline;
 use super::Control;
-use super::hand::{Ask, News};
 use super::keys::Context;
-use super::layout::{Form, Layout, Needs};
+use super::layout::{Form, Layout, LayoutNeeds};
 use super::listing::{Choice, Listing};
-use super::picture::{Picture, RowKey, Sort, Subject};
+use super::reclaim_worker::{ReclaimProgress, ReclaimRequest};
 use super::theme::{Depth, Theme};
+use super::view_model::{RowKey, Screenful, Sort, Subject};
 use crate::history::memory_series::Courses;
 use crate::model::finding::Finding;
 use crate::model::row::Me;
@@ -42,7 +42,7 @@ pub(super) const NOTHING_FOUND: &str = "nothing was found";
 /// Why a key about the selected finding does nothing.
 pub(super) const NO_FINDING: &str = "no finding is selected; j or k selects one";
 /// Why x does nothing about a process that is no more.
-pub(super) const GONE: &str = "the process is gone; there is nobody to end";
+pub(super) const GONE: &str = "the process is gone; there is nothing to kill";
 /// And about one that the table does not show.
 pub(super) const HIDDEN: &str = "the table does not show the process; show all, then press x again";
 
@@ -84,8 +84,8 @@ pub enum Event {
     },
     /// A signal was sent to gpumem.
     Signal(i32),
-    /// Something came of what was asked of the hand.
-    Hand(News),
+    /// Something came of what was asked of the worker.
+    Reclaim(ReclaimProgress),
     /// What is so now has been drawn.
     Drawn,
 }
@@ -111,8 +111,8 @@ pub enum Effect {
     Fail(String),
     /// Have the source do this, and draw what changed.
     Control(Control),
-    /// Have the hand do this, and draw what changed.
-    Hand(Ask),
+    /// Have the worker do this, and draw what changed.
+    Reclaim(ReclaimRequest),
 }
 
 /// What the keys act on.
@@ -171,7 +171,7 @@ pub struct App {
     /// What does not change.
     pub setup: Setup,
     /// The sample that is shown, judged; `None` before the first.
-    pub picture: Option<Picture>,
+    pub screenful: Option<Screenful>,
     /// Which rows the table is to have, and in which order.
     pub choice: Choice,
     /// The rows that it has.
@@ -200,7 +200,7 @@ pub struct App {
     pub page: Option<Page>,
     /// What is to be ended, or being ended.
     pub reaping: Reaping,
-    /// Whether the screen stands still, and how fast time goes.
+    /// Whether the screen is paused, and how fast time goes.
     pub playback: Playback,
     /// Why the last key did nothing, or what it did where the screen does not show that; until the next.
     pub note: Option<String>,
@@ -230,7 +230,7 @@ impl App {
     pub fn new(setup: Setup, engine: Engine, interval: Duration, columns: u16, rows: u16) -> Self {
         Self {
             setup,
-            picture: None,
+            screenful: None,
             choice: Choice::default(),
             listing: Listing::default(),
             former: Former::default(),
@@ -289,7 +289,7 @@ impl App {
     /// The row on a line of the table, counted from its first, visible or not.
     pub fn subject_at(&self, line: usize) -> Option<Subject<'_>> {
         let line = self.listing.lines.get(line)?;
-        self.picture.as_ref()?.subject(line.row)
+        self.screenful.as_ref()?.subject(line.row)
     }
 
     /// Whole seconds since the last sample (or since the start, before the first); `None` where no
@@ -300,9 +300,9 @@ impl App {
     }
 
     /// The age, where another sample should have come by now.
-    pub fn told_age_seconds(&self) -> Option<u64> {
+    pub fn late_seconds(&self) -> Option<u64> {
         self.age_seconds()
-            .filter(|age| *age >= self.playback.told_age_seconds())
+            .filter(|age| *age >= self.playback.late_from_seconds())
     }
 
     /// Whether the sample is older than three intervals, shown or not.
@@ -313,14 +313,14 @@ impl App {
 
     /// When something will read differently, as time since the start of the screen.
     pub fn next_tick(&self) -> Option<Duration> {
-        let told = self.age_seconds().map(|age| {
-            let age = (age + 1).max(self.playback.told_age_seconds());
+        let late = self.age_seconds().map(|age| {
+            let age = (age + 1).max(self.playback.late_from_seconds());
             self.sampled_at + Duration::from_secs(age)
         });
         let played = self
             .plays_timeline()
             .then(|| self.playback.next_due.unwrap_or_default());
-        let ticks = [told, played, self.reaping.next_tick(self.now)];
+        let ticks = [late, played, self.reaping.next_tick(self.now)];
         ticks.into_iter().flatten().min()
     }
 
@@ -331,7 +331,7 @@ impl App {
 
     /// When what is shown was so.
     pub fn shown_time(&self) -> Option<Time> {
-        Some(self.picture.as_ref()?.snapshot.time)
+        Some(self.screenful.as_ref()?.snapshot.time)
     }
 
     /// Whether a newer sample than the one that is shown is there.
@@ -382,7 +382,7 @@ impl App {
     /// The selected finding and its place; `None` where it is no more.
     pub fn selected_finding(&self) -> Option<(usize, &Finding)> {
         let id = self.finding.as_ref()?;
-        let findings = self.picture.as_ref()?.findings.iter().enumerate();
+        let findings = self.screenful.as_ref()?.findings.iter().enumerate();
         let mut findings = findings.filter(|(_, finding)| finding.id == *id);
         findings.next()
     }
@@ -396,7 +396,7 @@ impl App {
 
     /// The first row of a process, shown rows before hidden ones.
     pub fn row_of(&self, who: Identity) -> Option<RowKey> {
-        let rows = &self.picture.as_ref()?.rows;
+        let rows = &self.screenful.as_ref()?.rows;
         let shown = self.listing.lines.iter();
         let shown = shown.filter_map(|line| rows.get(line.row));
         let mut rows = shown.chain(rows);
@@ -439,20 +439,20 @@ impl App {
 
     /// The panels' places on a screen of this size.
     pub fn layout_of(&self, area: Rect) -> Option<Layout> {
-        let mut needs = Needs {
+        let mut needs = LayoutNeeds {
             is_in_findings: self.focus == Focus::Findings,
             form: self.form,
-            ..Needs::default()
+            ..LayoutNeeds::default()
         };
-        if let Some(picture) = &self.picture {
-            needs.gpus = picture.snapshot.gpus.len();
-            for gpu in &picture.snapshot.gpus {
+        if let Some(screenful) = &self.screenful {
+            needs.gpus = screenful.snapshot.gpus.len();
+            for gpu in &screenful.snapshot.gpus {
                 needs.parts += gpu.mig_devices.len();
                 needs.parts_most = needs.parts_most.max(gpu.mig_devices.len());
             }
             needs.table = Some(self.listing.lines.len());
-            let errors = usize::from(!picture.snapshot.errors.is_empty());
-            needs.findings = picture.findings.len() + picture.undecided.len() + errors;
+            let errors = usize::from(!screenful.snapshot.errors.is_empty());
+            needs.findings = screenful.findings.len() + screenful.undecided.len() + errors;
         }
         Layout::new(area, &needs)
     }
@@ -464,15 +464,15 @@ impl App {
     }
 
     /// Puts a judged snapshot on show; the selection follows its process.
-    pub(super) fn show(&mut self, picture: Picture) {
-        self.picture = Some(picture);
+    pub(super) fn show(&mut self, screenful: Screenful) {
+        self.screenful = Some(screenful);
         self.list();
     }
 
     /// Makes the table's rows anew, after the sample or the choice has changed.
     pub(super) fn list(&mut self) {
-        if let Some(picture) = &self.picture {
-            self.listing = Listing::new(picture, &self.courses, &self.choice, &self.setup.me);
+        if let Some(screenful) = &self.screenful {
+            self.listing = Listing::new(screenful, &self.courses, &self.choice, &self.setup.me);
         }
         self.follow();
     }
@@ -480,12 +480,12 @@ impl App {
     /// Finds the selected process again. Where it is gone, nothing is selected: a key must not act on
     /// whoever moved into its row.
     fn follow(&mut self) {
-        let Some(picture) = &self.picture else {
+        let Some(screenful) = &self.screenful else {
             return;
         };
         match self
             .selected
-            .and_then(|key| self.listing.position(picture, &key))
+            .and_then(|key| self.listing.position(screenful, &key))
         {
             Some(at) => self.cursor = at,
             None => {
@@ -516,20 +516,20 @@ impl App {
 
     /// Selects the row on this line of the table, or the last one.
     pub(super) fn select(&mut self, at: usize) {
-        let Some(picture) = &self.picture else {
+        let Some(screenful) = &self.screenful else {
             return;
         };
         let at = at.min(self.listing.lines.len().saturating_sub(1));
         self.cursor = at;
         let line = self.listing.lines.get(at);
-        self.selected = line.and_then(|line| Some(picture.rows.get(line.row)?.key));
+        self.selected = line.and_then(|line| Some(screenful.rows.get(line.row)?.key));
         self.scroll();
     }
 
     /// Selects the row of this key; nothing where the table has no such row. Says whether it has.
     pub(super) fn select_row(&mut self, key: Option<RowKey>) -> bool {
-        let picture = self.picture.as_ref();
-        let at = picture.and_then(|picture| self.listing.position(picture, &key?));
+        let screenful = self.screenful.as_ref();
+        let at = screenful.and_then(|screenful| self.listing.position(screenful, &key?));
         match at {
             Some(at) => self.select(at),
             None => self.selected = None,

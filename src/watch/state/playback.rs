@@ -1,4 +1,4 @@
-//! Whether the screen stands still, how fast time goes, and where it is going to.
+//! Whether the screen is paused, how fast time goes, and where it is going to.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::watch::Control;
 /// No silence is an alarm before this.
 const LEAST_SILENCE: Duration = Duration::from_secs(3);
 
-/// Whether the screen stands still, and how fast time goes.
+/// Whether the screen is paused, and how fast time goes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Playback {
     /// Whether newer samples are not shown.
@@ -105,9 +105,9 @@ impl Playback {
     }
 
     /// A sample's age is told from this many whole seconds on: by then another one should have come.
-    pub fn told_age_seconds(&self) -> u64 {
-        let told = self.awaited.max(self.interval) + Duration::from_secs(1);
-        told.as_secs() + u64::from(told.subsec_nanos() > 0)
+    pub fn late_from_seconds(&self) -> u64 {
+        let late = self.awaited.max(self.interval) + Duration::from_secs(1);
+        late.as_secs() + u64::from(late.subsec_nanos() > 0)
     }
 }
 

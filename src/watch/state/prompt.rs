@@ -3,7 +3,7 @@
 use crossterm::event::KeyCode;
 use unicode_width::UnicodeWidthChar;
 
-use crate::watch::picture::RowKey;
+use crate::watch::view_model::RowKey;
 
 /// Characters that can be typed; a paste of more is cut.
 pub const MOST_CHARS: usize = 1000;
@@ -119,14 +119,14 @@ impl Prompt {
         self.text.replace_range(range, "");
     }
 
-    /// Where the character before the cursor begins; marks that stand on it belong to it.
+    /// Where the character before the cursor begins; marks that are on it belong to it.
     fn left(&self) -> usize {
         let before = self.text[..self.cursor].char_indices().rev();
         let mut wide = before.filter(|(_, c)| !is_mark(*c)).map(|(at, _)| at);
         wide.next().unwrap_or(0)
     }
 
-    /// Where the character after the cursor ends, with the marks that stand on it.
+    /// Where the character after the cursor ends, with the marks that are on it.
     fn right(&self) -> usize {
         let after = self.text[self.cursor..].char_indices().skip(1);
         let mut wide = after.filter(|(_, c)| !is_mark(*c)).map(|(at, _)| at);

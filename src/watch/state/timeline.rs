@@ -10,11 +10,11 @@ use std::collections::{HashMap, VecDeque};
 use crate::model::finding::{Finding, Undecided};
 use crate::model::{Identity, Snapshot, Start, Time};
 use crate::units::MIB;
-use crate::watch::picture::Picture;
+use crate::watch::view_model::Screenful;
 
-mod packed;
+mod delta_frame;
 
-use packed::{DeltaFrame, Idle};
+use delta_frame::{DeltaFrame, IdleTimes};
 
 /// What the samples may take in memory, unless told otherwise.
 const MOST_BYTES: usize = 6 * MIB as usize;
@@ -50,8 +50,8 @@ pub struct FrameRef {
 
 #[derive(Debug)]
 struct Entry {
-    mark: FrameRef,
-    packed: DeltaFrame,
+    reference: FrameRef,
+    delta: DeltaFrame,
 }
 
 impl Default for Timeline {
@@ -83,34 +83,37 @@ impl Timeline {
         idle_since: impl Fn(Identity, u32) -> Option<Time>,
         is_live: bool,
     ) -> FrameRef {
-        let before = self.entries.back().map(|entry| &entry.packed);
+        let before = self.entries.back().map(|entry| &entry.delta);
         let idle = idle_times(snapshot, idle_since);
-        let (packed, has_beginning) = DeltaFrame::new(snapshot, findings, undecided, idle, before);
-        let mark = FrameRef {
+        let (delta, has_beginning) = DeltaFrame::new(snapshot, findings, undecided, idle, before);
+        let frame = FrameRef {
             number: self.count,
             time: snapshot.time,
             has_beginning,
         };
         self.count += 1;
         if has_beginning {
-            self.beginnings.push_back(mark.number);
+            self.beginnings.push_back(frame.number);
             if self.beginnings.len() > MOST_BEGINNINGS {
                 self.beginnings.pop_front();
             }
         }
-        self.bytes += packed.bytes();
-        self.entries.push_back(Entry { mark, packed });
+        self.bytes += delta.bytes();
+        self.entries.push_back(Entry {
+            reference: frame,
+            delta,
+        });
         self.make_room(is_live);
-        mark
+        frame
     }
 
     fn make_room(&mut self, is_live: bool) {
         while self.bytes > self.most_bytes && self.entries.len() > 1 {
             let dense = self.entries.len() - self.thinned;
             let is_thinning = is_live && dense > self.thinned;
-            let oldest_dense = self.entries.get(self.thinned).map(|entry| entry.mark);
+            let oldest_dense = self.entries.get(self.thinned).map(|entry| entry.reference);
             match oldest_dense.filter(|_| is_thinning) {
-                Some(mark) if mark.number.is_multiple_of(THINNED) || mark.has_beginning => {
+                Some(frame) if frame.number.is_multiple_of(THINNED) || frame.has_beginning => {
                     self.thinned += 1;
                 }
                 Some(_) => self.remove(self.thinned),
@@ -123,7 +126,7 @@ impl Timeline {
         let Some(entry) = self.entries.remove(at) else {
             return;
         };
-        self.bytes = self.bytes.saturating_sub(entry.packed.bytes());
+        self.bytes = self.bytes.saturating_sub(entry.delta.bytes());
         if at < self.thinned {
             self.thinned -= 1;
         }
@@ -136,62 +139,62 @@ impl Timeline {
 
     /// The first sample that is kept.
     pub fn oldest(&self) -> Option<FrameRef> {
-        self.entries.front().map(|entry| entry.mark)
+        self.entries.front().map(|entry| entry.reference)
     }
 
     /// The last sample that came.
     pub fn newest(&self) -> Option<FrameRef> {
-        self.entries.back().map(|entry| entry.mark)
+        self.entries.back().map(|entry| entry.reference)
     }
 
     /// The sample before the one with this number.
     pub fn before(&self, number: u64) -> Option<FrameRef> {
         let at = self.place(number).checked_sub(1)?;
-        Some(self.entries[at].mark)
+        Some(self.entries[at].reference)
     }
 
     /// The sample after the one with this number.
     pub fn after(&self, number: u64) -> Option<FrameRef> {
         let entry = self.entries.get(self.place(number.saturating_add(1)))?;
-        Some(entry.mark)
+        Some(entry.reference)
     }
 
     /// The first sample that is not before this time.
     pub fn at(&self, time: Time) -> Option<FrameRef> {
-        let mut marks = self.entries.iter().map(|entry| entry.mark);
-        marks.find(|mark| mark.time >= time)
+        let mut frames = self.entries.iter().map(|entry| entry.reference);
+        frames.find(|frame| frame.time >= time)
     }
 
     /// The first sample after this one that is not before `time`, or is before `from`: the clock was set
     /// back, and `time` may not come for long.
     pub fn leap_on(&self, number: u64, from: Time, time: Time) -> Option<FrameRef> {
         let after = self.place(number.saturating_add(1));
-        let mut marks = self.entries.range(after..).map(|entry| entry.mark);
-        marks.find(|mark| mark.time >= time || mark.time < from)
+        let mut frames = self.entries.range(after..).map(|entry| entry.reference);
+        frames.find(|frame| frame.time >= time || frame.time < from)
     }
 
     /// The first of the samples before this one that are not before `time`, as far as the clock was not set
     /// back in between; and whether the timeline reaches beyond it.
     pub fn leap_back(&self, number: u64, from: Time, time: Time) -> (Option<FrameRef>, bool) {
-        let marks = self.entries.range(..self.place(number)).rev();
+        let frames = self.entries.range(..self.place(number)).rev();
         let (mut last, mut then): (Option<FrameRef>, Time) = (None, from);
-        for mark in marks.map(|entry| entry.mark) {
-            if mark.time > then {
-                return (last.or(Some(mark)), true);
+        for frame in frames.map(|entry| entry.reference) {
+            if frame.time > then {
+                return (last.or(Some(frame)), true);
             }
-            if mark.time < time {
-                return (last.or(Some(mark)), true);
+            if frame.time < time {
+                return (last.or(Some(frame)), true);
             }
-            (last, then) = (Some(mark), mark.time);
+            (last, then) = (Some(frame), frame.time);
         }
-        (last, last.is_some_and(|mark| mark.time <= time))
+        (last, last.is_some_and(|frame| frame.time <= time))
     }
 
     /// The first sample after this one in which a finding began.
     pub fn beginning_after(&self, number: u64) -> Option<FrameRef> {
         let from = self.place(number.saturating_add(1));
-        let mut marks = self.entries.range(from..).map(|entry| entry.mark);
-        marks.find(|mark| mark.has_beginning)
+        let mut frames = self.entries.range(from..).map(|entry| entry.reference);
+        frames.find(|frame| frame.has_beginning)
     }
 
     /// The number of the last sample before this one in which a finding began, kept or not.
@@ -201,23 +204,23 @@ impl Timeline {
     }
 
     /// The sample with this number, where it is kept.
-    pub fn mark(&self, number: u64) -> Option<FrameRef> {
+    pub fn frame(&self, number: u64) -> Option<FrameRef> {
         let entry = self.entries.get(self.place(number))?;
-        Some(entry.mark).filter(|mark| mark.number == number)
+        Some(entry.reference).filter(|frame| frame.number == number)
     }
 
     /// The sample with this number as it was shown, or would have been.
-    pub fn picture(&self, number: u64) -> Option<Picture> {
+    pub fn screenful(&self, number: u64) -> Option<Screenful> {
         let entry = self.entries.get(self.place(number))?;
-        if entry.mark.number != number {
+        if entry.reference.number != number {
             return None;
         }
-        let (snapshot, findings, undecided, idle) = entry.packed.unpack();
+        let (snapshot, findings, undecided, idle) = entry.delta.unpack();
         let idle: HashMap<(Identity, u32), Time> = keys(&snapshot)
             .zip(idle)
             .filter_map(|(key, since)| Some((key, since?)))
             .collect();
-        Some(Picture::new(
+        Some(Screenful::new(
             snapshot,
             findings,
             undecided,
@@ -228,11 +231,11 @@ impl Timeline {
     /// Where the first sample of this number or a later one is.
     fn place(&self, number: u64) -> usize {
         self.entries
-            .partition_point(|entry| entry.mark.number < number)
+            .partition_point(|entry| entry.reference.number < number)
     }
 }
 
-fn idle_times(snapshot: &Snapshot, since: impl Fn(Identity, u32) -> Option<Time>) -> Idle {
+fn idle_times(snapshot: &Snapshot, since: impl Fn(Identity, u32) -> Option<Time>) -> IdleTimes {
     keys(snapshot).map(|(who, gpu)| since(who, gpu)).collect()
 }
 

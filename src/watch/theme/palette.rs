@@ -10,7 +10,7 @@ use super::Theme;
 
 /// What a colour is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
+pub enum PaletteRole {
     Ground,
     Text,
     Faint,
@@ -28,56 +28,56 @@ pub enum Role {
 }
 
 /// The exact colour of a role.
-pub fn exact(theme: Theme, role: Role) -> [u8; 3] {
+pub fn exact(theme: Theme, role: PaletteRole) -> [u8; 3] {
     let hex: u32 = match theme {
         Theme::Dark | Theme::Mono => match role {
-            Role::Ground => 0x000000,
-            Role::Text => 0xd0d0d0,
-            Role::Faint => 0x8a8a8a,
-            Role::Heading | Role::Info | Role::Key => 0x56c8d8,
-            Role::Alarm => 0xff6b6b,
-            Role::Caution | Role::Unattributed => 0xe5c04b,
-            Role::Origin => 0xd787ff,
-            Role::Held => 0x6cc070,
-            Role::Focus => 0x6cb6ff,
-            Role::Prompt => 0x9ad1ff,
-            Role::Tag => 0xffaf5f,
+            PaletteRole::Ground => 0x000000,
+            PaletteRole::Text => 0xd0d0d0,
+            PaletteRole::Faint => 0x8a8a8a,
+            PaletteRole::Heading | PaletteRole::Info | PaletteRole::Key => 0x56c8d8,
+            PaletteRole::Alarm => 0xff6b6b,
+            PaletteRole::Caution | PaletteRole::Unattributed => 0xe5c04b,
+            PaletteRole::Origin => 0xd787ff,
+            PaletteRole::Held => 0x6cc070,
+            PaletteRole::Focus => 0x6cb6ff,
+            PaletteRole::Prompt => 0x9ad1ff,
+            PaletteRole::Tag => 0xffaf5f,
         },
         Theme::Light => match role {
-            Role::Ground => 0xffffff,
-            Role::Text => 0x1f1f1f,
-            Role::Faint => 0x666666,
-            Role::Heading | Role::Key => 0x005f87,
-            Role::Info => 0x00626c,
-            Role::Alarm => 0xb00020,
-            Role::Caution | Role::Unattributed => 0x855200,
-            Role::Origin => 0x7a3aa0,
-            Role::Held => 0x1e6b2e,
-            Role::Focus | Role::Prompt => 0x0a50a8,
-            Role::Tag => 0xa04000,
+            PaletteRole::Ground => 0xffffff,
+            PaletteRole::Text => 0x1f1f1f,
+            PaletteRole::Faint => 0x666666,
+            PaletteRole::Heading | PaletteRole::Key => 0x005f87,
+            PaletteRole::Info => 0x00626c,
+            PaletteRole::Alarm => 0xb00020,
+            PaletteRole::Caution | PaletteRole::Unattributed => 0x855200,
+            PaletteRole::Origin => 0x7a3aa0,
+            PaletteRole::Held => 0x1e6b2e,
+            PaletteRole::Focus | PaletteRole::Prompt => 0x0a50a8,
+            PaletteRole::Tag => 0xa04000,
         },
         Theme::HighContrast => match role {
-            Role::Ground => 0x000000,
-            Role::Text | Role::Prompt => 0xffffff,
-            Role::Faint => 0xdadada,
-            Role::Heading | Role::Info | Role::Key => 0x00ffff,
-            Role::Alarm => 0xff8080,
-            Role::Caution | Role::Unattributed | Role::Focus => 0xffff00,
-            Role::Origin => 0xff9cff,
-            Role::Held => 0x00ff5f,
-            Role::Tag => 0xffb000,
+            PaletteRole::Ground => 0x000000,
+            PaletteRole::Text | PaletteRole::Prompt => 0xffffff,
+            PaletteRole::Faint => 0xdadada,
+            PaletteRole::Heading | PaletteRole::Info | PaletteRole::Key => 0x00ffff,
+            PaletteRole::Alarm => 0xff8080,
+            PaletteRole::Caution | PaletteRole::Unattributed | PaletteRole::Focus => 0xffff00,
+            PaletteRole::Origin => 0xff9cff,
+            PaletteRole::Held => 0x00ff5f,
+            PaletteRole::Tag => 0xffb000,
         },
         // After the colours that Okabe and Ito chose for everybody (2008), brighter on black.
         Theme::ColourBlind => match role {
-            Role::Ground => 0x000000,
-            Role::Text => 0xd6d6d6,
-            Role::Faint => 0x8c8c8c,
-            Role::Heading | Role::Focus | Role::Key => 0x7fc4f5,
-            Role::Info | Role::Held => 0x56b4e9,
-            Role::Alarm => 0xe25a10,
-            Role::Caution | Role::Prompt => 0xfbe64d,
-            Role::Unattributed | Role::Tag => 0xf0a030,
-            Role::Origin => 0xd9a6d0,
+            PaletteRole::Ground => 0x000000,
+            PaletteRole::Text => 0xd6d6d6,
+            PaletteRole::Faint => 0x8c8c8c,
+            PaletteRole::Heading | PaletteRole::Focus | PaletteRole::Key => 0x7fc4f5,
+            PaletteRole::Info | PaletteRole::Held => 0x56b4e9,
+            PaletteRole::Alarm => 0xe25a10,
+            PaletteRole::Caution | PaletteRole::Prompt => 0xfbe64d,
+            PaletteRole::Unattributed | PaletteRole::Tag => 0xf0a030,
+            PaletteRole::Origin => 0xd9a6d0,
         },
     };
     parts(hex)
@@ -89,44 +89,64 @@ fn parts(hex: u32) -> [u8; 3] {
 }
 
 /// The colour of a role among the sixteen. What they look like is the terminal's own choice.
-pub fn named(theme: Theme, role: Role) -> Color {
+pub fn named(theme: Theme, role: PaletteRole) -> Color {
     match theme {
         Theme::Dark | Theme::Mono => match role {
-            Role::Ground | Role::Text => Color::Reset,
-            Role::Faint => Color::DarkGray,
-            Role::Heading | Role::Info | Role::Key | Role::Focus | Role::Prompt => Color::Cyan,
-            Role::Alarm => Color::Red,
-            Role::Caution | Role::Unattributed | Role::Tag => Color::Yellow,
-            Role::Origin => Color::Magenta,
-            Role::Held => Color::Green,
+            PaletteRole::Ground | PaletteRole::Text => Color::Reset,
+            PaletteRole::Faint => Color::DarkGray,
+            PaletteRole::Heading
+            | PaletteRole::Info
+            | PaletteRole::Key
+            | PaletteRole::Focus
+            | PaletteRole::Prompt => Color::Cyan,
+            PaletteRole::Alarm => Color::Red,
+            PaletteRole::Caution | PaletteRole::Unattributed | PaletteRole::Tag => Color::Yellow,
+            PaletteRole::Origin => Color::Magenta,
+            PaletteRole::Held => Color::Green,
         },
         // Green, yellow and cyan are too pale on white in most terminals.
         Theme::Light => match role {
-            Role::Ground | Role::Text => Color::Reset,
-            Role::Faint => Color::DarkGray,
-            Role::Alarm => Color::Red,
-            Role::Caution | Role::Unattributed | Role::Tag | Role::Origin => Color::Magenta,
-            Role::Heading | Role::Info | Role::Key | Role::Held | Role::Focus | Role::Prompt => {
-                Color::Blue
-            }
+            PaletteRole::Ground | PaletteRole::Text => Color::Reset,
+            PaletteRole::Faint => Color::DarkGray,
+            PaletteRole::Alarm => Color::Red,
+            PaletteRole::Caution
+            | PaletteRole::Unattributed
+            | PaletteRole::Tag
+            | PaletteRole::Origin => Color::Magenta,
+            PaletteRole::Heading
+            | PaletteRole::Info
+            | PaletteRole::Key
+            | PaletteRole::Held
+            | PaletteRole::Focus
+            | PaletteRole::Prompt => Color::Blue,
         },
         Theme::HighContrast => match role {
-            Role::Ground => Color::Black,
-            Role::Text | Role::Faint | Role::Prompt => Color::White,
-            Role::Heading | Role::Info | Role::Key => Color::LightCyan,
-            Role::Alarm => Color::LightRed,
-            Role::Caution | Role::Unattributed | Role::Focus | Role::Tag => Color::LightYellow,
-            Role::Origin => Color::LightMagenta,
-            Role::Held => Color::LightGreen,
+            PaletteRole::Ground => Color::Black,
+            PaletteRole::Text | PaletteRole::Faint | PaletteRole::Prompt => Color::White,
+            PaletteRole::Heading | PaletteRole::Info | PaletteRole::Key => Color::LightCyan,
+            PaletteRole::Alarm => Color::LightRed,
+            PaletteRole::Caution
+            | PaletteRole::Unattributed
+            | PaletteRole::Focus
+            | PaletteRole::Tag => Color::LightYellow,
+            PaletteRole::Origin => Color::LightMagenta,
+            PaletteRole::Held => Color::LightGreen,
         },
         // There is no orange among them; a light red is the darker beside a light yellow.
         Theme::ColourBlind => match role {
-            Role::Ground | Role::Text => Color::Reset,
-            Role::Faint => Color::DarkGray,
-            Role::Alarm => Color::LightRed,
-            Role::Caution | Role::Unattributed | Role::Tag | Role::Prompt => Color::LightYellow,
-            Role::Origin => Color::LightMagenta,
-            Role::Heading | Role::Info | Role::Key | Role::Held | Role::Focus => Color::LightCyan,
+            PaletteRole::Ground | PaletteRole::Text => Color::Reset,
+            PaletteRole::Faint => Color::DarkGray,
+            PaletteRole::Alarm => Color::LightRed,
+            PaletteRole::Caution
+            | PaletteRole::Unattributed
+            | PaletteRole::Tag
+            | PaletteRole::Prompt => Color::LightYellow,
+            PaletteRole::Origin => Color::LightMagenta,
+            PaletteRole::Heading
+            | PaletteRole::Info
+            | PaletteRole::Key
+            | PaletteRole::Held
+            | PaletteRole::Focus => Color::LightCyan,
         },
     }
 }

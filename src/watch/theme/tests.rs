@@ -1,22 +1,22 @@
 //! The colours measured: readable, apart from one another, for everybody's eyes.
 
-use super::palette::{Role, exact, fixed, named, nearest, shown};
+use super::palette::{PaletteRole, exact, fixed, named, nearest, shown};
 use super::*;
 
-const ROLES: [Role; 13] = [
-    Role::Text,
-    Role::Faint,
-    Role::Heading,
-    Role::Alarm,
-    Role::Caution,
-    Role::Info,
-    Role::Origin,
-    Role::Held,
-    Role::Unattributed,
-    Role::Tag,
-    Role::Focus,
-    Role::Prompt,
-    Role::Key,
+const ROLES: [PaletteRole; 13] = [
+    PaletteRole::Text,
+    PaletteRole::Faint,
+    PaletteRole::Heading,
+    PaletteRole::Alarm,
+    PaletteRole::Caution,
+    PaletteRole::Info,
+    PaletteRole::Origin,
+    PaletteRole::Held,
+    PaletteRole::Unattributed,
+    PaletteRole::Tag,
+    PaletteRole::Focus,
+    PaletteRole::Prompt,
+    PaletteRole::Key,
 ];
 const DEPTHS: [Depth; 4] = [Depth::Mono, Depth::Ansi16, Depth::Ansi256, Depth::True];
 const SEVERITIES: [Severity; 3] = [Severity::Info, Severity::Warning, Severity::Critical];
@@ -53,7 +53,7 @@ fn every_colour_is_readable_on_its_ground() {
         } else {
             4.5
         };
-        let ground = exact(theme, Role::Ground);
+        let ground = exact(theme, PaletteRole::Ground);
         assert_eq!(fixed(nearest(ground)), ground, "{theme:?}");
         for role in ROLES {
             let color = exact(theme, role);
@@ -92,19 +92,19 @@ fn the_nearest_of_xterms_colours_is_chosen() {
 fn severities_differ_in_every_theme_and_depth() {
     for theme in Theme::ALL {
         for depth in DEPTHS {
-            let look = Look { theme, depth };
-            let styles = SEVERITIES.map(|severity| look.badge(severity));
-            assert!(styles[0] != styles[1] && styles[1] != styles[2] && styles[0] != styles[2]);
-            assert_ne!(look.alarm(), look.caution());
-            assert_ne!(look.focused(), look.heading());
-            let colors = styles.map(|style| style.fg);
-            if look.is_mono() {
-                assert_eq!(colors, [None; 3], "{look:?}");
-                assert_eq!(look.ground(), Style::new());
+            let styles = Styles { theme, depth };
+            let badges = SEVERITIES.map(|severity| styles.badge(severity));
+            assert!(badges[0] != badges[1] && badges[1] != badges[2] && badges[0] != badges[2]);
+            assert_ne!(styles.alarm(), styles.caution());
+            assert_ne!(styles.focused(), styles.heading());
+            let colors = badges.map(|style| style.fg);
+            if styles.is_mono() {
+                assert_eq!(colors, [None; 3], "{styles:?}");
+                assert_eq!(styles.ground(), Style::new());
             } else {
                 let apart =
                     colors[0] != colors[1] && colors[1] != colors[2] && colors[0] != colors[2];
-                assert!(apart, "{look:?}: {colors:?}");
+                assert!(apart, "{styles:?}: {colors:?}");
             }
         }
     }
@@ -114,9 +114,9 @@ fn severities_differ_in_every_theme_and_depth() {
 fn high_contrast_is_never_dim() {
     for depth in DEPTHS {
         let theme = Theme::HighContrast;
-        let look = Look { theme, depth };
-        assert!(!look.faint().add_modifier.contains(Modifier::DIM));
-        let is_bold = look.held().add_modifier.contains(Modifier::BOLD);
+        let styles = Styles { theme, depth };
+        assert!(!styles.faint().add_modifier.contains(Modifier::DIM));
+        let is_bold = styles.held().add_modifier.contains(Modifier::BOLD);
         assert_eq!(is_bold, depth > Depth::Mono);
     }
 }
@@ -185,7 +185,7 @@ fn difference(one: [f64; 3], other: [f64; 3]) -> f64 {
 fn severities_stay_apart_for_every_kind_of_sight() {
     // A difference of 2 can just be seen side by side; one of 25 is another colour at a glance.
     let theme = Theme::ColourBlind;
-    let roles = [Role::Info, Role::Caution, Role::Alarm];
+    let roles = [PaletteRole::Info, PaletteRole::Caution, PaletteRole::Alarm];
     for (name, sight) in &SIGHTS {
         for colors in [
             roles.map(|role| exact(theme, role)),
@@ -226,7 +226,7 @@ fn a_key_goes_through_all_themes_and_their_names_lead_back() {
 
 #[test]
 fn the_ground_is_painted_where_colours_are_exact() {
-    let ground = |theme, depth| Look { theme, depth }.ground();
+    let ground = |theme, depth| Styles { theme, depth }.ground();
     assert_eq!(ground(Theme::Dark, Depth::Ansi16), Style::new());
     assert_eq!(
         ground(Theme::Light, Depth::True).bg,
@@ -245,7 +245,7 @@ fn the_ground_is_painted_where_colours_are_exact() {
 }
 
 #[test]
-fn a_terminal_says_how_many_colours_it_has() {
+fn the_number_of_colours_is_read_from_the_environment() {
     use Depth::{Ansi16, Ansi256, Mono, True};
     for (term, colorterm, in_screen, depth) in [
         ("xterm-256color", "truecolor", false, True),
@@ -275,8 +275,8 @@ fn a_terminal_says_how_many_colours_it_has() {
 }
 
 #[test]
-fn a_terminal_says_whether_its_ground_is_light() {
-    for (said, theme) in [
+fn a_light_background_is_read_from_the_environment() {
+    for (variable, theme) in [
         ("", Theme::Dark),
         ("15;0", Theme::Dark),
         ("15;8", Theme::Dark),
@@ -287,6 +287,6 @@ fn a_terminal_says_whether_its_ground_is_light() {
         ("0;99999", Theme::Dark),
         (";", Theme::Dark),
     ] {
-        assert_eq!(Theme::of_terminal(said), theme, "{said}");
+        assert_eq!(Theme::of_terminal(variable), theme, "{variable}");
     }
 }

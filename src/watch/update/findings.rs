@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::page;
-use crate::watch::keys::Action;
+use crate::watch::keys::KeyAction;
 use crate::watch::layout::findings;
 use crate::watch::reaping;
 use crate::watch::state::{
@@ -12,10 +12,10 @@ use crate::watch::state::{
 
 /// From the table to the findings, where there are any.
 pub fn enter(app: &mut App) -> Option<Effect> {
-    let Some(picture) = &app.picture else {
+    let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);
     };
-    let findings = &picture.findings;
+    let findings = &screenful.findings;
     let own = app.subject().and_then(|subject| subject.finding);
     let at = own.and_then(|own| findings.iter().position(|it| it.id == own.id));
     let at = at.or_else(|| app.selected_finding().map(|(at, _)| at));
@@ -28,19 +28,19 @@ pub fn enter(app: &mut App) -> Option<Effect> {
 }
 
 /// Moves in the findings, where that is what the action does there.
-pub fn act(app: &mut App, action: Action) -> Option<Effect> {
-    let step = findings::window(app).map_or(1, |window| window.shown.max(1));
+pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
+    let step = findings::visible(app).map_or(1, |window| window.shown.max(1));
     match action {
-        Action::Down => move_by(app, 1),
-        Action::Up => move_by(app, -1),
-        Action::PageDown => move_by(app, step as isize),
-        Action::PageUp => move_by(app, -(step as isize)),
-        Action::First => select(app, 0),
-        Action::Last => select(app, usize::MAX),
-        Action::Open => return page::open(app),
-        Action::SwitchFocus | Action::Back => app.focus = Focus::Table,
-        Action::Reap => {
-            // Where there is nobody to end, least of all is it who was selected.
+        KeyAction::Down => move_by(app, 1),
+        KeyAction::Up => move_by(app, -1),
+        KeyAction::PageDown => move_by(app, step as isize),
+        KeyAction::PageUp => move_by(app, -(step as isize)),
+        KeyAction::First => select(app, 0),
+        KeyAction::Last => select(app, usize::MAX),
+        KeyAction::Open => return page::open(app),
+        KeyAction::SwitchFocus | KeyAction::Back => app.focus = Focus::Table,
+        KeyAction::Reap => {
+            // Where there is no one to end, least of all is it who was selected.
             let key = app.subject_of_finding();
             let is_listed = app.select_row(key);
             let is_about_gpu = app.selected_finding().map(|(_, it)| it.process.is_none());
@@ -48,7 +48,7 @@ pub fn act(app: &mut App, action: Action) -> Option<Effect> {
                 (Some(key), _) if is_listed => reaping::open_row(app, key),
                 (Some(_), _) => app.refuse(HIDDEN),
                 (None, None) => app.refuse(NO_FINDING),
-                (None, Some(true)) => app.refuse("it is about a GPU; there is no process to end"),
+                (None, Some(true)) => app.refuse("it is about a GPU; there is no process to kill"),
                 (None, Some(false)) => app.refuse(GONE),
             };
         }
@@ -59,15 +59,15 @@ pub fn act(app: &mut App, action: Action) -> Option<Effect> {
 
 /// Selects a finding by its place, or the last one, and its process's row with it.
 pub fn select(app: &mut App, at: usize) {
-    let Some(picture) = &app.picture else {
+    let Some(screenful) = &app.screenful else {
         return;
     };
-    let at = at.min(picture.findings.len().saturating_sub(1));
-    app.finding = picture
+    let at = at.min(screenful.findings.len().saturating_sub(1));
+    app.finding = screenful
         .findings
         .get(at)
         .map(|finding| Arc::clone(&finding.id));
-    if let Some(window) = findings::window(app) {
+    if let Some(window) = findings::visible(app) {
         app.findings_offset = window.first;
     }
     app.select_row(app.subject_of_finding());
@@ -77,7 +77,7 @@ pub fn select(app: &mut App, at: usize) {
 fn move_by(app: &mut App, steps: isize) {
     let at = match app.selected_finding() {
         Some((at, _)) => at.saturating_add_signed(steps),
-        None => findings::window(app).map_or(0, |window| window.first),
+        None => findings::visible(app).map_or(0, |window| window.first),
     };
     select(app, at);
 }

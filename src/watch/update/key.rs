@@ -7,12 +7,12 @@ use crossterm::event::{KeyCode, KeyEvent};
 
 use super::{findings, page, playback, prompt};
 use crate::watch::column::Column;
-use crate::watch::keys::{self, Action, Context};
+use crate::watch::keys::{self, Context, KeyAction};
 use crate::watch::layout::{Form, columns, help};
 use crate::watch::listing::Choice;
-use crate::watch::picture::Sort;
 use crate::watch::reaping;
 use crate::watch::state::{App, Effect, Focus, Mode, NOTHING_SEEN};
+use crate::watch::view_model::Sort;
 
 /// Columns of the commands that one key scrolls away.
 const SIDE_STEP: u16 = 8;
@@ -37,10 +37,10 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
     };
     let is_typing = matches!(app.mode, Mode::Prompt(_));
     match action {
-        Some(Action::Repaint) => return Some(Effect::Repaint),
-        Some(Action::Suspend) => return Some(Effect::Suspend),
-        Some(Action::QuitAtOnce) if !is_typing => return Some(Effect::Quit),
-        Some(Action::Quit) if is_warned && app.mode == Mode::Main => return Some(Effect::Quit),
+        Some(KeyAction::Repaint) => return Some(Effect::Repaint),
+        Some(KeyAction::Suspend) => return Some(Effect::Suspend),
+        Some(KeyAction::QuitAtOnce) if !is_typing => return Some(Effect::Quit),
+        Some(KeyAction::Quit) if is_warned && app.mode == Mode::Main => return Some(Effect::Quit),
         _ => {}
     }
     match &app.mode {
@@ -48,10 +48,10 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         Mode::Help(line) => {
             let last = help::last_line(app.help_over, app.area);
             app.mode = match action {
-                Some(Action::Down) => Mode::Help(last.min(line + 1)),
-                Some(Action::Up) => Mode::Help(line.saturating_sub(1)),
-                Some(Action::PageDown | Action::Last) => Mode::Help(last),
-                Some(Action::PageUp | Action::First) => Mode::Help(0),
+                Some(KeyAction::Down) => Mode::Help(last.min(line + 1)),
+                Some(KeyAction::Up) => Mode::Help(line.saturating_sub(1)),
+                Some(KeyAction::PageDown | KeyAction::Last) => Mode::Help(last),
+                Some(KeyAction::PageUp | KeyAction::First) => Mode::Help(0),
                 // Any other key leaves the help, and only that.
                 _ => match app.help_over {
                     Context::Main => Mode::Main,
@@ -86,7 +86,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
             Some(Effect::Draw)
         }
         Mode::Prompt(_) => prompt::on_key(app, key),
-        Mode::Page | Mode::Plan if action == Some(Action::Help) => open_help(app),
+        Mode::Page | Mode::Plan if action == Some(KeyAction::Help) => open_help(app),
         Mode::Page => page::on_key(app, action),
         Mode::Plan => reaping::on_key(app, key, action),
     }
@@ -96,12 +96,12 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
 fn open_help(app: &mut App) -> Option<Effect> {
     app.help_over = app.context();
     app.mode = Mode::Help(0);
-    reaping::turned(app);
+    reaping::on_screen_change(app);
     Some(Effect::Draw)
 }
 
 /// Does what a key asks for while nothing is open.
-fn act(app: &mut App, action: Action) -> Option<Effect> {
+fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
     if app.focus == Focus::Findings
         && let Some(effect) = findings::act(app, action)
     {
@@ -114,75 +114,75 @@ fn act(app: &mut App, action: Action) -> Option<Effect> {
         reversed: false,
     };
     match action {
-        Action::Down => app.move_by(1),
-        Action::Up => app.move_by(-1),
-        Action::PageDown => app.move_by(page_rows),
-        Action::PageUp => app.move_by(-page_rows),
-        Action::First => app.select(0),
-        Action::Last => app.select(usize::MAX),
-        Action::Left => app.scrolled = 0,
-        Action::Right => app.scrolled = columns::scrolled_on(app, SIDE_STEP),
-        Action::SwitchFocus => return findings::enter(app),
-        Action::Open => return page::open(app),
-        Action::Tag => app.tag(),
-        Action::UntagAll if app.tagged.is_empty() => return app.refuse("nothing is marked"),
-        Action::UntagAll => app.tagged.clear(),
-        Action::Reap => return reaping::open_selected(app),
-        Action::ReapFindings => return reaping::open_findings(app),
-        Action::Filter => prompt::open_filter(app),
-        Action::Seek if app.picture.is_none() => return app.refuse(NOTHING_SEEN),
-        Action::Seek => prompt::open_seek(app),
-        Action::Tree => app.choose(|choice| choice.tree ^= true),
-        Action::Mine => app.choose(|choice| choice.mine ^= true),
-        Action::OnlyFindings => app.choose(|choice| choice.only_findings ^= true),
-        Action::HideSmall => app.choose(|choice| choice.hide_small ^= true),
-        Action::ChooseSort => app.mode = Mode::ChooseSort,
-        Action::SortRight => app.sort_by(sorted(sort.column.step(1))),
-        Action::SortLeft => app.sort_by(sorted(sort.column.step(-1))),
-        Action::SortBy(column) => app.sort_by(sorted(column)),
-        Action::Reverse => app.sort_by(Sort {
+        KeyAction::Down => app.move_by(1),
+        KeyAction::Up => app.move_by(-1),
+        KeyAction::PageDown => app.move_by(page_rows),
+        KeyAction::PageUp => app.move_by(-page_rows),
+        KeyAction::First => app.select(0),
+        KeyAction::Last => app.select(usize::MAX),
+        KeyAction::Left => app.scrolled = 0,
+        KeyAction::Right => app.scrolled = columns::scrolled_on(app, SIDE_STEP),
+        KeyAction::SwitchFocus => return findings::enter(app),
+        KeyAction::Open => return page::open(app),
+        KeyAction::Tag => app.tag(),
+        KeyAction::UntagAll if app.tagged.is_empty() => return app.refuse("nothing is marked"),
+        KeyAction::UntagAll => app.tagged.clear(),
+        KeyAction::Reap => return reaping::open_selected(app),
+        KeyAction::ReapFindings => return reaping::open_findings(app),
+        KeyAction::Filter => prompt::open_filter(app),
+        KeyAction::Seek if app.screenful.is_none() => return app.refuse(NOTHING_SEEN),
+        KeyAction::Seek => prompt::open_seek(app),
+        KeyAction::Tree => app.choose(|choice| choice.tree ^= true),
+        KeyAction::Mine => app.choose(|choice| choice.mine ^= true),
+        KeyAction::OnlyFindings => app.choose(|choice| choice.only_findings ^= true),
+        KeyAction::HideSmall => app.choose(|choice| choice.hide_small ^= true),
+        KeyAction::ChooseSort => app.mode = Mode::ChooseSort,
+        KeyAction::SortRight => app.sort_by(sorted(sort.column.step(1))),
+        KeyAction::SortLeft => app.sort_by(sorted(sort.column.step(-1))),
+        KeyAction::SortBy(column) => app.sort_by(sorted(column)),
+        KeyAction::Reverse => app.sort_by(Sort {
             reversed: !sort.reversed,
             ..sort
         }),
-        Action::Pause
-        | Action::StepBack
-        | Action::StepOn
-        | Action::LeapBack
-        | Action::LeapOn
-        | Action::NextFinding
-        | Action::PreviousFinding
-        | Action::Now
-        | Action::Faster
-        | Action::Slower => return playback::act(app, action),
-        Action::NextForm => {
+        KeyAction::Pause
+        | KeyAction::StepBack
+        | KeyAction::StepOn
+        | KeyAction::LeapBack
+        | KeyAction::LeapOn
+        | KeyAction::NextFinding
+        | KeyAction::PreviousFinding
+        | KeyAction::Now
+        | KeyAction::Faster
+        | KeyAction::Slower => return playback::act(app, action),
+        KeyAction::NextForm => {
             app.form = Form::after(app.form);
             // There may be no room for it, and then nothing else tells that the key was heard.
-            app.note = Some(Form::said(app.form).to_owned());
+            app.note = Some(Form::describe(app.form).to_owned());
         }
-        Action::NextTheme => {
+        KeyAction::NextTheme => {
             app.theme = app.theme.next();
             // Where there are no colours, nothing else says so.
             app.note = Some(format!("theme: {}", app.theme.name()));
         }
-        Action::Help => return open_help(app),
-        Action::Back if app.playback.is_seeking() => return playback::interrupt(app),
-        Action::Back if app.unselect() => {}
-        Action::Back if !app.tagged.is_empty() => app.tagged.clear(),
-        Action::Back if app.choice.is_limited() => app.choose(Choice::lift),
+        KeyAction::Help => return open_help(app),
+        KeyAction::Back if app.playback.is_seeking() => return playback::interrupt(app),
+        KeyAction::Back if app.unselect() => {}
+        KeyAction::Back if !app.tagged.is_empty() => app.tagged.clear(),
+        KeyAction::Back if app.choice.is_limited() => app.choose(Choice::lift),
         // Not the end: one Esc too many would throw away a day's history, and on a slow line an arrow
         // whose bytes come one by one begins as one.
-        Action::Back => playback::note(app, "nothing is open; q quits"),
-        Action::Quit if app.reaping.is_running() => return app.refuse(reaping::STILL_ENDING),
-        Action::Quit | Action::QuitAtOnce => return Some(Effect::Quit),
-        Action::Repaint => return Some(Effect::Repaint),
-        Action::Suspend => return Some(Effect::Suspend),
-        Action::Confirm
-        | Action::Undo
-        | Action::ChooseSignal
-        | Action::EveryUser
-        | Action::Direct
-        | Action::OtherButton
-        | Action::PlanAgain => return None,
+        KeyAction::Back => playback::note(app, "nothing is open; q quits"),
+        KeyAction::Quit if app.reaping.is_running() => return app.refuse(reaping::STILL_ENDING),
+        KeyAction::Quit | KeyAction::QuitAtOnce => return Some(Effect::Quit),
+        KeyAction::Repaint => return Some(Effect::Repaint),
+        KeyAction::Suspend => return Some(Effect::Suspend),
+        KeyAction::Confirm
+        | KeyAction::Undo
+        | KeyAction::ChooseSignal
+        | KeyAction::EveryUser
+        | KeyAction::Direct
+        | KeyAction::OtherButton
+        | KeyAction::PlanAgain => return None,
     }
     // What was done may have given the table more rows, or fewer.
     app.scroll();

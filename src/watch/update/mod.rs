@@ -25,12 +25,12 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
     match event {
         Event::Key(key) => key::on_key(app, &key),
         Event::Mouse { now, event } => mouse::on_mouse(app, event, now),
-        Event::Hand(news) => reaping::hear(app, news),
+        Event::Reclaim(progress) => reaping::on_progress(app, progress),
         Event::Resize(columns, rows) => {
             app.area = Rect::new(0, 0, columns, rows);
             app.scroll();
             page::lay_out(app);
-            reaping::turned(app);
+            reaping::on_screen_change(app);
             Some(Effect::Repaint)
         }
         Event::Snapshot { now, snapshot, .. } => {
@@ -39,7 +39,7 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
                 true => None,
                 false => page::renew(app, &snapshot),
             };
-            let asked = reaping::see(app, &snapshot);
+            let asked = reaping::on_snapshot(app, &snapshot);
             let shown = playback::take(app, *snapshot);
             both(both(asked, shown), renewed)
         }
@@ -53,7 +53,7 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
             playback::ended(app);
             Some(Effect::Draw)
         }
-        Event::SourceFailed(error) if app.picture.is_none() => Some(Effect::Fail(error)),
+        Event::SourceFailed(error) if app.screenful.is_none() => Some(Effect::Fail(error)),
         Event::SourceFailed(error) => {
             app.end = Some(End::Failed(error));
             playback::failed(app);
@@ -61,9 +61,9 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
             Some(Effect::Draw)
         }
         Event::Tick { now } => {
-            let before = app.told_age_seconds();
+            let before = app.late_seconds();
             app.advance(now);
-            let aged = (app.told_age_seconds() != before).then_some(Effect::Draw);
+            let aged = (app.late_seconds() != before).then_some(Effect::Draw);
             let (reaped, played) = (reaping::tick(app), playback::tick(app));
             both(both(reaped, played), aged)
         }
@@ -72,7 +72,7 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
             None
         }
         Event::Signal(SIGTSTP) => {
-            reaping::suspended(app);
+            reaping::on_suspend(app);
             Some(Effect::Stop)
         }
         Event::Signal(SIGCONT) => Some(Effect::Resume),
@@ -81,7 +81,7 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
 }
 
 /// One effect of two things that one event did: of two that only draw, one does. More is never asked
-/// for at once: what time in a recording asks of the source, and what an ending asks of the hand, which
+/// for at once: what time in a recording asks of the source, and what an ending asks of the worker, which
 /// there is only on this machine.
 fn both(one: Option<Effect>, other: Option<Effect>) -> Option<Effect> {
     match (one, other) {

@@ -12,8 +12,8 @@ use super::{findings as list, key};
 use crate::model::Selector;
 use crate::watch::column::Column;
 use crate::watch::layout::{columns, findings, gpus, hints};
-use crate::watch::picture::{RowKey, Sort};
 use crate::watch::state::{App, Effect, Focus, Mode};
+use crate::watch::view_model::{RowKey, Sort};
 
 /// Two clicks on a row within this time open it.
 const DOUBLE: Duration = Duration::from_millis(400);
@@ -25,7 +25,7 @@ pub fn on_mouse(app: &mut App, event: MouseEvent, now: Duration) -> Option<Effec
     let at = Position::new(event.column, event.row);
     match event.kind {
         MouseEventKind::Down(MouseButton::Left) => {
-            // What a note stands over is not to be clicked.
+            // What a note is over is not to be clicked.
             let noted = app.note.take().map(|_| Effect::Draw);
             match noted {
                 Some(_) if at.y + 1 == app.area.bottom() => noted,
@@ -110,7 +110,7 @@ fn on_heading(app: &mut App, column: Column) -> Effect {
 /// A GPU filters the table to its rows, as if that had been typed; again lifts this filter.
 fn on_gpu(app: &mut App, at: Position) -> Option<Effect> {
     let gpu = gpus::hit(app, at.x, at.y)?;
-    let index = app.picture.as_ref()?.snapshot.gpus.get(gpu)?.index;
+    let index = app.screenful.as_ref()?.snapshot.gpus.get(gpu)?.index;
     let filter = Selector::parse(&format!("gpu:{index}")).ok()?;
     app.choose(|choice| {
         choice.filter = if choice.filter == filter {

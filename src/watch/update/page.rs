@@ -1,7 +1,7 @@
 //! The page that explains a finding or a process: opened, made anew, scrolled, left.
 //!
 //! It is the one that `gpumem explain` prints, put together by [`crate::explain`]; it is made anew
-//! with each sample and follows its process, not the pid. Where it stands is in `layout/page.rs`; it is drawn
+//! with each sample and follows its process, not the pid. Where it is is in `layout/page.rs`; it is drawn
 //! in `view/page.rs`.
 
 use super::playback;
@@ -11,7 +11,7 @@ use crate::model::finding::Finding;
 use crate::report::explain::ExplainReport;
 use crate::report::explain::text::{self, PageStyle};
 use crate::report::style::Style;
-use crate::watch::keys::Action;
+use crate::watch::keys::KeyAction;
 use crate::watch::layout::page as place;
 use crate::watch::reaping;
 use crate::watch::state::page::{About, Page};
@@ -76,31 +76,31 @@ pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
 
 /// Breaks the open page's lines for the screen as it is now.
 pub fn lay_out(app: &mut App) {
-    let look = PageStyle {
+    let styles = PageStyle {
         width: usize::from(place::text(app.area).width),
         style: Style { color: true },
         ascii: app.setup.ascii,
     };
     if let Some(page) = &mut app.page {
-        let text = text::page(&page.report, look);
+        let text = text::page(&page.report, styles);
         page.lines = text.lines().map(str::to_owned).collect();
     }
     scroll_to(app, |offset, _| offset);
 }
 
 /// Scrolls the page, or leaves it.
-pub fn on_key(app: &mut App, action: Option<Action>) -> Option<Effect> {
+pub fn on_key(app: &mut App, action: Option<KeyAction>) -> Option<Effect> {
     match action? {
-        Action::Down => scroll_to(app, |offset, _| offset.saturating_add(1)),
-        Action::Up => scroll_to(app, |offset, _| offset.saturating_sub(1)),
-        Action::PageDown => scroll_to(app, usize::saturating_add),
-        Action::PageUp => scroll_to(app, usize::saturating_sub),
-        Action::First => scroll_to(app, |_, _| 0),
-        Action::Last => scroll_to(app, |_, _| usize::MAX),
-        Action::Back | Action::Quit => close(app),
-        Action::Reap => return reap_page(app),
+        KeyAction::Down => scroll_to(app, |offset, _| offset.saturating_add(1)),
+        KeyAction::Up => scroll_to(app, |offset, _| offset.saturating_sub(1)),
+        KeyAction::PageDown => scroll_to(app, usize::saturating_add),
+        KeyAction::PageUp => scroll_to(app, usize::saturating_sub),
+        KeyAction::First => scroll_to(app, |_, _| 0),
+        KeyAction::Last => scroll_to(app, |_, _| usize::MAX),
+        KeyAction::Back | KeyAction::Quit => close(app),
+        KeyAction::Reap => return reap_page(app),
         // Whoever reads does not want it to move.
-        Action::Pause => return playback::act(app, Action::Pause),
+        KeyAction::Pause => return playback::act(app, KeyAction::Pause),
         _ => return None,
     }
     Some(Effect::Draw)
@@ -123,7 +123,7 @@ fn close(app: &mut App) {
 fn reap_page(app: &mut App) -> Option<Effect> {
     let page = app.page.as_ref()?;
     let About::Process(who) = page.about else {
-        return app.refuse("it is about a GPU; there is no process to end");
+        return app.refuse("it is about a GPU; there is no process to kill");
     };
     let key = app.row_of(who).filter(|_| page.gone.is_none());
     let Some(key) = key else {
@@ -150,7 +150,7 @@ fn about_finding(app: &App, finding: &Finding) -> Option<About> {
 /// The sample that a page opens with. It is the last that the engine has judged, but for a screen that
 /// was stepped back, whose page is of what it shows until the next sample comes.
 fn newest(app: &App) -> Option<&Snapshot> {
-    app.picture.as_ref().map(|picture| &picture.snapshot)
+    app.screenful.as_ref().map(|screenful| &screenful.snapshot)
 }
 
 /// The page about what is in `last`; `None` where it is not.

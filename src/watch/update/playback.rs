@@ -4,24 +4,24 @@
 //! the newest one, or one that a person went back to. Where the timeline does not reach, a recording is begun
 //! again and passed over at full speed until the goal.
 //!
-//! Pure: what the source has to do comes back as a [`Control`]. How a time is typed is in [`moment`],
+//! Pure: what the source has to do comes back as a [`Control`]. How a time is typed is in [`typed_time`],
 //! how fast samples come in `pace.rs`.
 
 use std::time::Duration;
 
 use crate::model::{Snapshot, Time};
 use crate::watch::Control;
-use crate::watch::keys::Action;
-use crate::watch::picture::Picture;
+use crate::watch::keys::KeyAction;
 use crate::watch::state::playback::SeekTarget;
 use crate::watch::state::timeline::FrameRef;
 use crate::watch::state::{App, Effect, NOTHING_SEEN};
+use crate::watch::view_model::Screenful;
 
-pub mod moment;
 mod pace;
+pub mod typed_time;
 
-use moment::Moment;
 use pace::faster;
+use typed_time::TypedTime;
 
 /// A leap, in seconds.
 const LEAP: f64 = 60.0;
@@ -38,7 +38,7 @@ pub fn take(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
     app.playback.awaited = app.playback.interval;
     let was_behind = app.is_behind();
     let history = app.engine.history();
-    let mark = app.timeline.push(
+    let frame = app.timeline.push(
         &snapshot,
         app.engine.findings(),
         app.engine.undecided(),
@@ -46,17 +46,17 @@ pub fn take(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
         app.setup.replay.is_none(),
     );
     match app.playback.goal {
-        Some(goal) if goal.is_reached(mark) => {
+        Some(goal) if goal.is_reached(frame) => {
             app.playback.goal = None;
-            show_newest(app, snapshot, mark);
-            // A sample that was let through while a screen stands still does not set it going.
+            show_newest(app, snapshot, frame);
+            // A sample that was let through while a screen is paused does not set it going.
             Some(Effect::Control(Control::Playing(!app.playback.is_paused)))
         }
         Some(_) => progress(app),
         // Of this machine it is told how far behind the screen is, and that grows.
         None if app.playback.is_paused || was_behind => app.is_live().then_some(Effect::Draw),
         None => {
-            show_newest(app, snapshot, mark);
+            show_newest(app, snapshot, frame);
             Some(Effect::Draw)
         }
     }
@@ -72,23 +72,23 @@ fn progress(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-fn show_newest(app: &mut App, snapshot: Snapshot, mark: FrameRef) {
+fn show_newest(app: &mut App, snapshot: Snapshot, frame: FrameRef) {
     let history = app.engine.history();
-    let picture = Picture::new(
+    let screenful = Screenful::new(
         snapshot,
         app.engine.findings().to_vec(),
         app.engine.undecided(),
         |identity, gpu| history.idle_since(identity, gpu),
     );
-    app.playback.shown = Some(mark.number);
-    app.show(picture);
+    app.playback.shown = Some(frame.number);
+    app.show(screenful);
 }
 
 /// Shows a sample of the timeline.
-fn show(app: &mut App, mark: FrameRef) {
-    if let Some(picture) = app.timeline.picture(mark.number) {
-        app.playback.shown = Some(mark.number);
-        app.show(picture);
+fn show(app: &mut App, frame: FrameRef) {
+    if let Some(screenful) = app.timeline.screenful(frame.number) {
+        app.playback.shown = Some(frame.number);
+        app.show(screenful);
     }
 }
 
@@ -158,7 +158,7 @@ pub fn tick(app: &mut App) -> Option<Effect> {
         Some(Effect::Draw)
     } else {
         // The source takes over.
-        stand(app)
+        steer_source(app)
     }
 }
 
@@ -169,68 +169,68 @@ fn gap(from: Time, to: Time, speed: f64) -> Duration {
 }
 
 /// Does what a key asks for.
-pub fn act(app: &mut App, action: Action) -> Option<Effect> {
+pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
     if app.playback.is_seeking() {
         return interrupt(app);
     }
     let shown = app.playback.shown;
     match (action, shown) {
-        (Action::Faster, _) => faster(app, true),
-        (Action::Slower, _) => faster(app, false),
-        (Action::Pause, _) => pause(app),
+        (KeyAction::Faster, _) => faster(app, true),
+        (KeyAction::Slower, _) => faster(app, false),
+        (KeyAction::Pause, _) => pause(app),
         (_, None) => app.refuse(NOTHING_SEEN),
-        (Action::StepBack, Some(shown)) => {
+        (KeyAction::StepBack, Some(shown)) => {
             app.playback.is_paused = true;
             match app.timeline.before(shown) {
-                Some(mark) => go(app, mark),
+                Some(frame) => go(app, frame),
                 None => older(app, SeekTarget::Number(shown.saturating_sub(1))),
             }
         }
-        (Action::StepOn, Some(shown)) => {
+        (KeyAction::StepOn, Some(shown)) => {
             app.playback.is_paused = true;
             match app.timeline.after(shown) {
-                Some(mark) => go(app, mark),
+                Some(frame) => go(app, frame),
                 None => newer(app, SeekTarget::Next),
             }
         }
-        (Action::LeapBack, Some(shown)) => {
+        (KeyAction::LeapBack, Some(shown)) => {
             let from = app.shown_time()?;
             let time = from.plus_seconds(-LEAP);
             let oldest = app.timeline.oldest()?;
             match app.timeline.leap_back(shown, from, time) {
-                (Some(mark), is_it) if is_it || !can_rewind_before(app, oldest) => go(app, mark),
+                (Some(frame), is_it) if is_it || !can_rewind_before(app, oldest) => go(app, frame),
                 _ => older(app, SeekTarget::Time(time)),
             }
         }
-        (Action::LeapOn, Some(shown)) => {
+        (KeyAction::LeapOn, Some(shown)) => {
             let from = app.shown_time()?;
             let time = from.plus_seconds(LEAP);
             match app.timeline.leap_on(shown, from, time) {
-                Some(mark) => go(app, mark),
+                Some(frame) => go(app, frame),
                 None => newer(app, SeekTarget::Leap(time, from)),
             }
         }
-        (Action::NextFinding, Some(shown)) => {
+        (KeyAction::NextFinding, Some(shown)) => {
             app.playback.is_paused = true;
             match app.timeline.beginning_after(shown) {
-                Some(mark) => go(app, mark),
+                Some(frame) => go(app, frame),
                 None => newer(app, SeekTarget::Beginning),
             }
         }
-        (Action::PreviousFinding, Some(shown)) => {
+        (KeyAction::PreviousFinding, Some(shown)) => {
             app.playback.is_paused = true;
             match app.timeline.beginning_before(shown) {
                 None => {
                     note(app, "no other finding began before");
-                    stand(app)
+                    steer_source(app)
                 }
-                Some(number) => match app.timeline.mark(number) {
-                    Some(mark) => go(app, mark),
+                Some(number) => match app.timeline.frame(number) {
+                    Some(frame) => go(app, frame),
                     None => older(app, SeekTarget::Number(number)),
                 },
             }
         }
-        (Action::Now, Some(_)) => now(app),
+        (KeyAction::Now, Some(_)) => now(app),
         _ => None,
     }
 }
@@ -242,17 +242,17 @@ pub fn act(app: &mut App, action: Action) -> Option<Effect> {
 /// Where the text is no time, or nothing of that time can be shown: why, in words.
 pub fn seek(app: &mut App, text: &str) -> Result<Option<Effect>, String> {
     let shown = app.shown_time().ok_or(NOTHING_SEEN)?;
-    let newest = app.timeline.newest().map_or(shown, |mark| mark.time);
+    let newest = app.timeline.newest().map_or(shown, |frame| frame.time);
     let oldest = app.timeline.oldest();
-    let moment = moment::parse(text, shown, app.is_live().then_some(newest))?;
+    let typed = typed_time::parse(text, shown, app.is_live().then_some(newest))?;
     app.note = None;
-    let to = match moment {
-        Moment::End if app.is_live() => return Ok(now(app)),
-        Moment::End if app.end.is_some() => {
-            return Ok(app.timeline.newest().and_then(|mark| go(app, mark)));
+    let to = match typed {
+        TypedTime::End if app.is_live() => return Ok(now(app)),
+        TypedTime::End if app.end.is_some() => {
+            return Ok(app.timeline.newest().and_then(|frame| go(app, frame)));
         }
-        Moment::End => return Ok(set_out(app, SeekTarget::End)),
-        Moment::Start => match oldest {
+        TypedTime::End => return Ok(set_out(app, SeekTarget::End)),
+        TypedTime::Start => match oldest {
             Some(oldest) if !can_rewind_before(app, oldest) => {
                 if oldest.number > 0 {
                     note(app, &oldest_why(app, oldest));
@@ -261,27 +261,27 @@ pub fn seek(app: &mut App, text: &str) -> Result<Option<Effect>, String> {
             }
             _ => return Ok(rewind(app, SeekTarget::Number(0))),
         },
-        Moment::At(time) => time,
+        TypedTime::At(time) => time,
     };
     if to > newest {
         if app.is_live() {
             return Err("that is yet to come; L goes to the newest sample".to_owned());
         }
         if app.end.is_some() {
-            return Err(format!("the recording ends at {}", said(newest)));
+            return Err(format!("the recording ends at {}", time_text(newest)));
         }
         return Ok(set_out(app, SeekTarget::Time(to)));
     }
     match oldest.filter(|oldest| oldest.time > to) {
-        None => Ok(app.timeline.at(to).and_then(|mark| go(app, mark))),
+        None => Ok(app.timeline.at(to).and_then(|frame| go(app, frame))),
         Some(oldest) if can_rewind_before(app, oldest) => Ok(rewind(app, SeekTarget::Time(to))),
         Some(oldest) if oldest.number == 0 && !app.is_live() => Err(format!(
             "the recording begins at {}; type start to go there",
-            said(oldest.time)
+            time_text(oldest.time)
         )),
         Some(oldest) => Err(format!(
             "nothing before {} is kept; type start to go there",
-            said(oldest.time)
+            time_text(oldest.time)
         )),
     }
 }
@@ -307,7 +307,7 @@ fn pause(app: &mut App) -> Option<Effect> {
         return app.refuse("the recording has ended; [ goes back");
     }
     app.playback.is_paused = !app.playback.is_paused;
-    stand(app)
+    steer_source(app)
 }
 
 /// Shows the newest sample; on this machine, goes on from there.
@@ -317,18 +317,18 @@ fn now(app: &mut App) -> Option<Effect> {
     }
     let newest = app.timeline.newest()?;
     show(app, newest);
-    stand(app)
+    steer_source(app)
 }
 
 /// Goes to a sample of the timeline; there the screen of this machine stands still.
-fn go(app: &mut App, mark: FrameRef) -> Option<Effect> {
+fn go(app: &mut App, frame: FrameRef) -> Option<Effect> {
     app.playback.is_paused |= app.is_live();
-    show(app, mark);
-    stand(app)
+    show(app, frame);
+    steer_source(app)
 }
 
 /// Has the source do what fits with what is shown now.
-fn stand(app: &mut App) -> Option<Effect> {
+fn steer_source(app: &mut App) -> Option<Effect> {
     app.playback.next_due = None;
     if app.is_live() || app.end.is_some() {
         return Some(Effect::Draw);
@@ -343,7 +343,7 @@ fn stand(app: &mut App) -> Option<Effect> {
 fn newer(app: &mut App, goal: SeekTarget) -> Option<Effect> {
     if !app.is_live() && app.end.is_none() {
         if app.playback.goal.is_some() {
-            // One step at a time; that the screen stands still now is seen at once.
+            // One step at a time; that the screen is paused now is seen at once.
             return Some(Effect::Draw);
         }
         return set_out(app, goal);
@@ -357,7 +357,7 @@ fn newer(app: &mut App, goal: SeekTarget) -> Option<Effect> {
             show(app, newest);
         }
     }
-    stand(app)
+    steer_source(app)
 }
 
 /// Goes beyond the timeline's beginning, where there is something and it can be had again.
@@ -367,7 +367,7 @@ fn older(app: &mut App, goal: SeekTarget) -> Option<Effect> {
         return rewind(app, goal);
     }
     note(app, &oldest_why(app, oldest));
-    stand(app)
+    steer_source(app)
 }
 
 /// Why nothing before the oldest sample on the timeline can be shown.
@@ -412,7 +412,7 @@ pub fn note(app: &mut App, text: &str) {
 }
 
 /// `2026-11-21 10:04:05`.
-fn said(time: Time) -> String {
+fn time_text(time: Time) -> String {
     let text = time.to_string();
     let text = text.split('.').next().unwrap_or(&text);
     text.replacen('T', " ", 1)

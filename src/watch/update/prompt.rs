@@ -94,10 +94,10 @@ fn apply(prompt: &mut Prompt, app: &mut App) {
 
 /// Selects again what was selected before, where it is shown again.
 fn reselect(prompt: &Prompt, app: &mut App) {
-    let (Some(key), Some(picture)) = (&prompt.selected, &app.picture) else {
+    let (Some(key), Some(screenful)) = (&prompt.selected, &app.screenful) else {
         return;
     };
-    let at = app.listing.position(picture, key);
+    let at = app.listing.position(screenful, key);
     if let Some(at) = at.filter(|_| app.selected().is_none()) {
         app.select(at);
     }

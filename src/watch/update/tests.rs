@@ -17,11 +17,11 @@ use crate::rules::Engine;
 use crate::rules::RuleSet;
 use crate::watch::Control;
 use crate::watch::column::Column;
-use crate::watch::hand::{Ask, News};
-use crate::watch::picture::{Picture, Sort};
+use crate::watch::reclaim_worker::{ReclaimProgress, ReclaimRequest};
 use crate::watch::sample;
 use crate::watch::state::{Focus, Mode, Setup};
 use crate::watch::theme::{Depth, Theme};
+use crate::watch::view_model::{Screenful, Sort};
 
 fn app() -> App {
     let setup = Setup {
@@ -108,7 +108,7 @@ fn escape_goes_one_step_back() {
 }
 
 #[test]
-fn keys_that_may_change_nothing_say_what_they_did() {
+fn keys_that_may_change_nothing_note_what_they_did() {
     let mut app = showing(sample::snapshot(1, 2));
     type_in(&mut app, "v");
     assert!(app.note.as_ref().unwrap().contains("cards"));
@@ -239,7 +239,7 @@ fn the_selection_follows_the_process_not_the_row() {
 }
 
 #[test]
-fn nobody_moves_into_the_selection_of_a_process_that_is_gone() {
+fn no_row_moves_into_the_selection_of_a_process_that_is_gone() {
     let mut app = showing(sample::snapshot(1, 4));
     type_in(&mut app, "jj");
     let gone = selected_pid(&app).unwrap();
@@ -334,7 +334,7 @@ fn signals_stop_resume_and_end() {
 }
 
 #[test]
-fn the_age_is_told_when_a_sample_is_late_and_alarms_after_three_intervals() {
+fn the_age_is_shown_when_a_sample_is_late_and_alarms_after_three_intervals() {
     let mut app = showing(sample::snapshot(1, 1));
     // Nothing is drawn while all is well: the next sample is due in two seconds.
     assert_eq!(app.next_tick(), Some(Duration::from_secs(4)));
@@ -392,7 +392,7 @@ fn what_the_engine_found_is_on_show() {
     let mut app = app();
     let snapshot = sample::snapshot(1, 2);
     let findings: Vec<Finding> = vec![sample::finding(&snapshot, 0, 0)];
-    app.show(Picture::new(snapshot, findings, Vec::new(), |_, _| None));
+    app.show(Screenful::new(snapshot, findings, Vec::new(), |_, _| None));
     type_in(&mut app, "oxj");
     assert_eq!(selected_pid(&app), Some(sample::pid(0, 0)));
 }

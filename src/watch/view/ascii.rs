@@ -42,7 +42,7 @@ fn likeness(symbol: &str) -> &'static str {
     }
 }
 
-/// What stands as high as the highest dot of a braille pattern.
+/// What is as high as the highest dot of a braille pattern.
 fn dots(symbol: &str) -> Option<&'static str> {
     let c = symbol.chars().next()? as u32;
     let bits = c.checked_sub(0x2800).filter(|bits| *bits <= 0xff)?;
@@ -62,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    /// Every character of the screens as they are committed, but for letters and pictures, which stand
+    /// Every character of the screens as they are committed, but for letters and pictures, which are
     /// only in names.
     #[test]
     fn whatever_a_panel_draws_has_a_likeness() {

@@ -1,10 +1,10 @@
-//! The memory bar: what processes hold, what nobody visible holds, what the driver reserves and what is
+//! The memory bar: what processes hold, what no one visible holds, what the driver reserves and what is
 //! free, told apart by glyph as well as by colour.
 
-use super::line_writer::Pen;
+use super::line_writer::LineWriter;
 use crate::model::snapshot::{Gpu, Memory, MigDevice};
-use crate::watch::text::{FREE, HELD, RESERVED, UNATTRIBUTED, UNKNOWN, UNTOLD};
-use crate::watch::theme::Look;
+use crate::watch::text::{FREE, HELD, RESERVED, UNATTRIBUTED, UNKNOWN, USED_UNKNOWN};
+use crate::watch::theme::Styles;
 
 /// What the glyphs mean, as a heading.
 pub fn legend() -> String {
@@ -17,7 +17,7 @@ pub struct Shares {
     total: u64,
     held: u64,
     unattributed: u64,
-    untold: u64,
+    unknown_bytes: u64,
     reserved: u64,
     is_stale: bool,
 }
@@ -28,7 +28,7 @@ impl Shares {
         let rows = gpu.processes.iter().flatten();
         let known = rows.filter_map(|entry| entry.used_bytes);
         let known = known.fold(0, u64::saturating_add);
-        // Where a share is unknown, or `used` includes what is reserved (memory info v1), nobody can
+        // Where a share is unknown, or `used` includes what is reserved (memory info v1), no one can
         // say what the rest is.
         let unattributed = gpu.balance().and_then(|it| it.unattributed.ok());
         Self::new(gpu, memory, known, unattributed.is_some())
@@ -42,14 +42,14 @@ impl Shares {
         Self::new(gpu, memory, known.fold(0, u64::saturating_add), false)
     }
 
-    fn new(gpu: &Gpu, memory: &Memory, known: u64, tells_rest: bool) -> Self {
+    fn new(gpu: &Gpu, memory: &Memory, known: u64, shows_rest: bool) -> Self {
         let held = known.min(memory.used_bytes);
         let rest = memory.used_bytes - held;
         Self {
             total: memory.total_bytes,
             held,
-            unattributed: if tells_rest { rest } else { 0 },
-            untold: if tells_rest { 0 } else { rest },
+            unattributed: if shows_rest { rest } else { 0 },
+            unknown_bytes: if shows_rest { 0 } else { rest },
             reserved: memory.reserved_bytes.unwrap_or(0),
             is_stale: gpu.stale_seconds.is_some(),
         }
@@ -57,15 +57,15 @@ impl Shares {
 }
 
 /// Draws the memory bar, `width` columns of it.
-pub fn bar(shares: Option<Shares>, width: u16, look: Look, pen: &mut Pen<'_>) {
+pub fn bar(shares: Option<Shares>, width: u16, styles: Styles, writer: &mut LineWriter<'_>) {
     let Some(shares) = shares.filter(|shares| shares.total > 0) else {
-        pen.left(UNKNOWN, width, look.faint());
+        writer.left(UNKNOWN, width, styles.faint());
         return;
     };
     let style = if shares.is_stale {
-        look.faint()
+        styles.faint()
     } else {
-        look.held()
+        styles.held()
     };
     // Each boundary is rounded by itself, so that the bar is never longer than its memory.
     let boundary = |bytes: u64| {
@@ -76,9 +76,9 @@ pub fn bar(shares: Option<Shares>, width: u16, look: Look, pen: &mut Pen<'_>) {
     let mut drawn = 0u16;
     for (part, glyph, style) in [
         (shares.held, HELD, style),
-        (shares.unattributed, UNATTRIBUTED, look.unattributed()),
-        (shares.untold, UNTOLD, look.held()),
-        (shares.reserved, RESERVED, look.faint()),
+        (shares.unattributed, UNATTRIBUTED, styles.unattributed()),
+        (shares.unknown_bytes, USED_UNKNOWN, styles.held()),
+        (shares.reserved, RESERVED, styles.faint()),
     ] {
         bytes = bytes.saturating_add(part);
         let mut end = boundary(bytes);
@@ -87,10 +87,10 @@ pub fn bar(shares: Option<Shares>, width: u16, look: Look, pen: &mut Pen<'_>) {
             end = end.max(1);
         }
         let end = end.max(drawn).min(width);
-        pen.fill(glyph, end - drawn, style);
+        writer.fill(glyph, end - drawn, style);
         drawn = end;
     }
-    pen.fill(FREE, width - drawn, look.faint());
+    writer.fill(FREE, width - drawn, styles.faint());
 }
 
 #[cfg(test)]
@@ -128,11 +128,11 @@ mod tests {
         bar(
             gpu.memory.map(|memory| Shares::of(gpu, &memory)),
             10,
-            Look {
+            Styles {
                 theme: Theme::Dark,
                 depth: Depth::Mono,
             },
-            &mut Pen::new(&mut buffer, area, 0),
+            &mut LineWriter::new(&mut buffer, area, 0),
         );
         buffer
             .content
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_tells_its_parts_apart() {
+    fn a_bar_distinguishes_its_parts() {
         assert_eq!(drawn(&gpu(60, Some(10), &[Some(40)])), "████▒▒░···");
         assert_eq!(drawn(&gpu(1, Some(0), &[Some(1)])), "█·········");
         assert_eq!(drawn(&gpu(0, Some(0), &[])), "··········");

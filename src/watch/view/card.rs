@@ -8,19 +8,19 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::bar::{Shares, bar};
-use super::chart::{self, Window};
+use super::chart::{self, ChartWindow};
 use super::gpus::figures::{
     is_lost, lost_text, memory_text, name, part_name, power_text, reason, stale_text,
 };
-use super::line_writer::Pen;
+use super::line_writer::LineWriter;
 use crate::history::memory_series::MemorySeries;
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::Bytes;
-use crate::watch::picture::percent;
 use crate::watch::text::{
     FREE, HELD, NOT_AVAILABLE, RESERVED, UNATTRIBUTED, UNKNOWN, columns, whole,
 };
-use crate::watch::theme::Look;
+use crate::watch::theme::Styles;
+use crate::watch::view_model::percent;
 
 /// Columns that the name keeps beside the figures.
 const NAME_MIN: u16 = 12;
@@ -36,19 +36,19 @@ pub(super) struct Card<'a> {
     /// How its memory and utilization moved; `None` where nothing was seen.
     pub(super) course: Option<&'a MemorySeries>,
     /// The time that the charts show.
-    pub(super) window: Window,
-    pub(super) look: Look,
+    pub(super) window: ChartWindow,
+    pub(super) styles: Styles,
 }
 
 impl Card<'_> {
     /// Draws it, from top to bottom; charts take the lines that are left.
     pub(super) fn draw(&self, area: Rect, buffer: &mut Buffer) {
-        self.title(&mut Pen::new(buffer, area, 0));
-        self.memory(&mut Pen::new(buffer, area, 1));
-        self.figures(&mut Pen::new(buffer, area, 2));
+        self.title(&mut LineWriter::new(buffer, area, 0));
+        self.memory(&mut LineWriter::new(buffer, area, 1));
+        self.figures(&mut LineWriter::new(buffer, area, 2));
         let mut line = 3;
         for device in &self.gpu.mig_devices {
-            self.part(device, &mut Pen::new(buffer, area, line));
+            self.part(device, &mut LineWriter::new(buffer, area, line));
             line += 1;
         }
         let rest = Rect {
@@ -59,49 +59,50 @@ impl Card<'_> {
         self.charts(rest, buffer);
     }
 
-    fn title(&self, pen: &mut Pen<'_>) {
-        let (gpu, look) = (self.gpu, self.look);
+    fn title(&self, writer: &mut LineWriter<'_>) {
+        let (gpu, styles) = (self.gpu, self.styles);
         let (figures, style) = match gpu.stale_seconds {
             // Utilization is of a moment and has no last known value; the mark takes its place.
-            Some(seconds) => (vec![stale_text(seconds)], look.alarm()),
-            None if is_lost(gpu) => (Vec::new(), look.plain()),
-            None => (figures(gpu), look.plain()),
+            Some(seconds) => (vec![stale_text(seconds)], styles.alarm()),
+            None if is_lost(gpu) => (Vec::new(), styles.plain()),
+            None => (figures(gpu), styles.plain()),
         };
         let index = gpu.index.to_string();
-        let room = pen.room().saturating_sub(columns(&index) + 1 + NAME_MIN);
+        let room = writer.room().saturating_sub(columns(&index) + 1 + NAME_MIN);
         let mut text = String::new();
         for figure in figures {
-            // A figure stands whole or not at all.
+            // A figure is whole or not at all.
             if columns(&text) + 2 + columns(&figure) <= room {
                 text.push_str("  ");
                 text.push_str(&figure);
             }
         }
-        let left = pen.room().saturating_sub(columns(&text));
+        let left = writer.room().saturating_sub(columns(&text));
         let name_room = left.saturating_sub(columns(&index) + 1);
-        pen.text(&index, look.strong())
+        writer
+            .text(&index, styles.strong())
             .skip(1)
-            .left(&name(gpu), name_room, look.strong())
+            .left(&name(gpu), name_room, styles.strong())
             .text(&text, style);
     }
 
-    fn memory(&self, pen: &mut Pen<'_>) {
-        let (gpu, look) = (self.gpu, self.look);
+    fn memory(&self, writer: &mut LineWriter<'_>) {
+        let (gpu, styles) = (self.gpu, self.styles);
         if is_lost(gpu) {
-            let text = lost_text(self.snapshot, gpu, pen.room());
-            pen.text(&text, look.alarm());
+            let text = lost_text(self.snapshot, gpu, writer.room());
+            writer.text(&text, styles.alarm());
             return;
         }
         if let Some(reason) = reason(gpu) {
-            pen.text(&format!("memory {NOT_AVAILABLE}: {reason}"), look.faint());
+            writer.text(&format!("memory {NOT_AVAILABLE}: {reason}"), styles.faint());
             return;
         }
         let shares = gpu.memory.map(|memory| Shares::of(gpu, &memory));
-        self.bar(gpu.memory, shares, pen);
+        self.bar(gpu.memory, shares, writer);
     }
 
     /// The bar on what the text beside it leaves of the line.
-    fn bar(&self, memory: Option<Memory>, shares: Option<Shares>, pen: &mut Pen<'_>) {
+    fn bar(&self, memory: Option<Memory>, shares: Option<Shares>, writer: &mut LineWriter<'_>) {
         let fullness = memory
             .filter(|memory| memory.total_bytes > 0)
             .map(|memory| percent(memory.used_bytes, memory.total_bytes));
@@ -109,55 +110,57 @@ impl Card<'_> {
         if let Some(percent) = fullness {
             text.push_str(&format!(" ({percent:.0}%)"));
         }
-        let width = pen.room().saturating_sub(columns(&text) + 1);
-        bar(shares, width, self.look, pen);
-        let style = self.look.fullness(fullness.unwrap_or_default());
-        pen.skip(1).text(&text, style);
+        let width = writer.room().saturating_sub(columns(&text) + 1);
+        bar(shares, width, self.styles, writer);
+        let style = self.styles.fullness(fullness.unwrap_or_default());
+        writer.skip(1).text(&text, style);
     }
 
     /// Where the memory is, in figures; the bar's legend as well.
-    fn figures(&self, pen: &mut Pen<'_>) {
-        let look = self.look;
+    fn figures(&self, writer: &mut LineWriter<'_>) {
+        let styles = self.styles;
         let Some(balance) = self.gpu.balance() else {
             return;
         };
         let parts: [(&str, Style, &str, Option<u64>); 4] = [
-            (HELD, look.held(), "processes", balance.process_bytes),
+            (HELD, styles.held(), "processes", balance.process_bytes),
             (
                 UNATTRIBUTED,
-                look.unattributed(),
+                styles.unattributed(),
                 "unattributed",
                 balance.unattributed.ok(),
             ),
-            (RESERVED, look.faint(), "reserved", balance.reserved_bytes),
-            (FREE, look.faint(), "free", Some(balance.free_bytes)),
+            (RESERVED, styles.faint(), "reserved", balance.reserved_bytes),
+            (FREE, styles.faint(), "free", Some(balance.free_bytes)),
         ];
         for (glyph, style, what, bytes) in parts {
             let bytes = bytes.map_or_else(|| UNKNOWN.to_owned(), |it| Bytes(it).to_string());
             let text = format!("{what} {bytes}");
-            if columns(&text) + 2 > pen.room() {
+            if columns(&text) + 2 > writer.room() {
                 return;
             }
-            pen.text(glyph, style)
+            writer
+                .text(glyph, style)
                 .skip(1)
-                .text(&text, look.plain())
+                .text(&text, styles.plain())
                 .skip(2);
         }
     }
 
-    fn part(&self, device: &MigDevice, pen: &mut Pen<'_>) {
-        let look = self.look;
+    fn part(&self, device: &MigDevice, writer: &mut LineWriter<'_>) {
+        let styles = self.styles;
         let (number, profile) = PART;
-        pen.left(&device.name_on(self.gpu.index), number, look.plain())
-            .left(part_name(device).trim_start(), profile, look.plain())
+        writer
+            .left(&device.name_on(self.gpu.index), number, styles.plain())
+            .left(part_name(device).trim_start(), profile, styles.plain())
             .skip(1);
         let shares = device.memory.map(|it| Shares::on(self.gpu, device, &it));
-        self.bar(device.memory, shares, pen);
+        self.bar(device.memory, shares, writer);
     }
 
     /// The charts under their captions, side by side; that of utilization only where there is any.
     fn charts(&self, area: Rect, buffer: &mut Buffer) {
-        let (gpu, look) = (self.gpu, self.look);
+        let (gpu, styles) = (self.gpu, self.styles);
         if area.height < 2 {
             return;
         }
@@ -184,10 +187,10 @@ impl Card<'_> {
             (None, Some(_)) => vec![format!("memory {NOT_AVAILABLE}")],
             (None, None) => vec![format!("memory {UNKNOWN}")],
         };
-        let mut pen = Pen::new(buffer, left, 0);
-        pen.text(longest(&caption, left.width), look.faint());
+        let mut writer = LineWriter::new(buffer, left, 0);
+        writer.text(longest(&caption, left.width), styles.faint());
         let top = top.unwrap_or_default() as f64;
-        chart::draw(held, self.window, top, look.held(), under(left), buffer);
+        chart::draw(held, self.window, top, styles.held(), under(left), buffer);
         if !has_use {
             return;
         }
@@ -197,13 +200,13 @@ impl Card<'_> {
             ..area
         };
         let caption = captions("utilization", &span, "100%");
-        let mut pen = Pen::new(buffer, right, 0);
-        pen.text(longest(&caption, right.width), look.faint());
+        let mut writer = LineWriter::new(buffer, right, 0);
+        writer.text(longest(&caption, right.width), styles.faint());
         chart::draw(
             used,
             self.window,
             100.0,
-            look.heading(),
+            styles.heading(),
             under(right),
             buffer,
         );

@@ -2,7 +2,7 @@
 //! eight heights, and in dots of braille on more, which are two to a column and four to a line.
 //!
 //! Each column is the most that was seen in its share of the time, so that no peak is lost. What was
-//! seen to be nothing is a line on the ground, and anything more stands above it; a time that nobody saw
+//! seen to be nothing is a line on the ground, and anything more is above it; a time that no one saw
 //! is blank. `ascii` has likenesses of blocks and dots. The numbers come from
 //! [`history::memory_series`](crate::history::memory_series).
 
@@ -39,12 +39,12 @@ const DAY: i64 = 24 * 3_600_000;
 
 /// The time that a chart shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Window {
+pub struct ChartWindow {
     end: Time,
     milliseconds: i64,
 }
 
-impl Window {
+impl ChartWindow {
     /// The time up to `end`, from `first` or from before it.
     pub fn new(first: Option<Time>, end: Time) -> Self {
         let wanted = first.map_or(0, |first| end - first);
@@ -68,14 +68,14 @@ impl Window {
 
 /// What was seen in a stretch of time.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Seen {
+pub struct ChartBucket {
     since: Time,
     until: Time,
     most: f64,
     last: f64,
 }
 
-impl From<&MemoryBucket> for Seen {
+impl From<&MemoryBucket> for ChartBucket {
     fn from(bucket: &MemoryBucket) -> Self {
         Self {
             since: bucket.since,
@@ -86,7 +86,7 @@ impl From<&MemoryBucket> for Seen {
     }
 }
 
-impl From<&Load> for Seen {
+impl From<&Load> for ChartBucket {
     fn from(load: &Load) -> Self {
         let mean = load.percent.mean().unwrap_or(0.0);
         Self {
@@ -99,9 +99,15 @@ impl From<&Load> for Seen {
 }
 
 /// Draws what was seen, oldest first; `top` is what the upper edge stands for, the lower one is 0.
-pub fn draw<S>(seen: &[S], window: Window, top: f64, style: Style, area: Rect, buffer: &mut Buffer)
-where
-    for<'a> Seen: From<&'a S>,
+pub fn draw<S>(
+    seen: &[S],
+    window: ChartWindow,
+    top: f64,
+    style: Style,
+    area: Rect,
+    buffer: &mut Buffer,
+) where
+    for<'a> ChartBucket: From<&'a S>,
 {
     // A chart that is not whole on the screen would end at another time than it says.
     if area.is_empty() || area.intersection(buffer.area) != area {
@@ -129,12 +135,12 @@ where
     }
 }
 
-/// How high each column is, up to `most`; 0 where nobody saw it.
-fn levels<S>(seen: &[S], window: Window, top: f64, columns: u16, most: u16) -> Vec<u16>
+/// How high each column is, up to `most`; 0 where no one saw it.
+fn levels<S>(seen: &[S], window: ChartWindow, top: f64, columns: u16, most: u16) -> Vec<u16>
 where
-    for<'a> Seen: From<&'a S>,
+    for<'a> ChartBucket: From<&'a S>,
 {
-    let is_past = |stretch: &S| Seen::from(stretch).since <= window.end;
+    let is_past = |stretch: &S| ChartBucket::from(stretch).since <= window.end;
     let seen = &seen[..seen.partition_point(is_past)];
     // Columns begin at multiples of their length, so that what is drawn moves and does not flicker.
     let step = (window.milliseconds / i64::from(columns.max(1))).max(1);
@@ -163,16 +169,16 @@ where
         }
     };
     let distances = seen.windows(2).map(|two| {
-        let [one, next] = [&two[0], &two[1]].map(Seen::from);
+        let [one, next] = [&two[0], &two[1]].map(ChartBucket::from);
         next.since - one.until
     });
     let allowed = vouched_milliseconds(distances);
     for (at, stretch) in seen.iter().enumerate() {
-        let stretch = Seen::from(stretch);
+        let stretch = ChartBucket::from(stretch);
         let (from, to) = (column(stretch.since), column(stretch.until));
         raise(from, to, stretch.most);
         // What was so at its last sample was so until the next one, unless that is long after.
-        let next = seen.get(at + 1).map(|next| Seen::from(next).since);
+        let next = seen.get(at + 1).map(|next| ChartBucket::from(next).since);
         let next = next.unwrap_or(window.end);
         if next - stretch.until <= allowed {
             raise(
@@ -211,7 +217,7 @@ mod tests {
     fn drawn(values: &[(i64, u64)], end: i64, columns: u16, rows: u16) -> Vec<String> {
         let area = Rect::new(0, 0, columns, rows);
         let mut buffer = Buffer::empty(area);
-        let window = Window::new(None, at(end));
+        let window = ChartWindow::new(None, at(end));
         draw(
             &held(values),
             window,
@@ -234,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_a_line_on_the_ground_and_little_stands_above_it() {
+    fn nothing_is_a_line_on_the_ground_and_little_rises_above_it() {
         let of = |bytes, rows| drawn(&[(0, bytes), (59, bytes)], 59, 3, rows);
         assert_eq!(of(0, 1), ["▁▁▁"]);
         assert_eq!(of(1, 1), ["▂▂▂"]);
@@ -246,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_nobody_saw_is_blank() {
+    fn a_time_without_samples_is_blank() {
         assert_eq!(drawn(&[], 59, 3, 2), ["   ", "   "]);
         assert_eq!(
             drawn(&[(59, 0)], 59, 3, 2),
@@ -262,7 +268,7 @@ mod tests {
         let area = Rect::new(0, 0, 10, 1);
         let mut buffer = Buffer::empty(area);
         let values = held(&[(0, 0), (30, 0), (330, 100), (380, 100)]);
-        let window = Window::new(Some(at(0)), at(599));
+        let window = ChartWindow::new(Some(at(0)), at(599));
         draw(&values, window, 100.0, Style::new(), area, &mut buffer);
         let text: String = buffer.content.iter().map(Cell::symbol).collect();
         assert_eq!(text, "▁    ██   ");
@@ -290,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_window_has_a_round_length_whatever_the_times_are() {
-        let label = |first, end| Window::new(first, end).label();
+        let label = |first, end| ChartWindow::new(first, end).label();
         assert_eq!(label(None, at(0)), "1m");
         assert_eq!(label(Some(at(100)), at(0)), "1m", "the past is shown");
         assert_eq!(label(Some(at(0)), at(61)), "2m");
@@ -299,7 +305,7 @@ mod tests {
         let times = [i64::MIN, -1, 0, i64::MAX].map(Time::from_unix_milliseconds);
         for first in times {
             for end in times {
-                let window = Window::new(Some(first), end);
+                let window = ChartWindow::new(Some(first), end);
                 let values = held(&[(0, u64::MAX), (1, 0)]);
                 let area = Rect::new(0, 0, 9, 2);
                 draw(
@@ -317,7 +323,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_not_drawn() {
         let mut buffer = Buffer::empty(Rect::new(0, 0, 4, 2));
-        let (values, window) = (held(&[(0, 1)]), Window::new(None, at(1)));
+        let (values, window) = (held(&[(0, 1)]), ChartWindow::new(None, at(1)));
         for area in [Rect::new(2, 0, 4, 2), Rect::new(0, 1, 4, 2), Rect::ZERO] {
             draw(&values, window, 1.0, Style::new(), area, &mut buffer);
         }

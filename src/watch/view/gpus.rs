@@ -16,26 +16,26 @@ use self::figures::{
 };
 use super::bar::{Shares, bar, legend};
 use super::card::Card;
-use super::chart::{self, Window};
-use super::line_writer::Pen;
+use super::chart::{self, ChartWindow};
+use super::line_writer::LineWriter;
 use crate::history::memory_series::{Courses, MemorySeries};
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::Bytes;
 use crate::watch::layout::gpus::{card_width, dense_indent, has_room_for_parts};
 use crate::watch::layout::{CARD_GAP, DENSE_CELL, GRID_CELL, Gpus};
-use crate::watch::picture::percent;
 use crate::watch::state::App;
 use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, columns, whole};
-use crate::watch::theme::Look;
+use crate::watch::theme::Styles;
+use crate::watch::view_model::percent;
 
 /// Draws the heading and the GPUs.
-pub fn draw(app: &App, look: Look, form: Gpus, heading: Rect, area: Rect, buffer: &mut Buffer) {
-    let Some(picture) = &app.picture else {
+pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, buffer: &mut Buffer) {
+    let Some(screenful) = &app.screenful else {
         return;
     };
-    let snapshot = &picture.snapshot;
+    let snapshot = &screenful.snapshot;
     if snapshot.gpus.is_empty() {
-        Pen::new(buffer, area, 0).text("no GPU", look.strong());
+        LineWriter::new(buffer, area, 0).text("no GPU", styles.strong());
         return;
     }
     match form {
@@ -47,7 +47,7 @@ pub fn draw(app: &App, look: Look, form: Gpus, heading: Rect, area: Rect, buffer
                     gpu,
                     course: app.courses.gpu(gpu),
                     window,
-                    look,
+                    styles,
                 };
                 let width = card_width(area, across);
                 let place = Rect {
@@ -61,49 +61,49 @@ pub fn draw(app: &App, look: Look, form: Gpus, heading: Rect, area: Rect, buffer
         }
         Gpus::Lines => {
             let window = window(&app.courses, snapshot);
-            let columns = Columns::new(snapshot, area.width);
-            columns.heading(&window.label(), look, heading, buffer);
+            let columns = GpuColumns::new(snapshot, area.width);
+            columns.heading(&window.label(), styles, heading, buffer);
             let has_parts = has_room_for_parts(snapshot, area);
             let mut line = 0;
             for gpu in &snapshot.gpus {
-                columns.line(snapshot, gpu, look, area, line, buffer);
+                columns.line(snapshot, gpu, styles, area, line, buffer);
                 if let Some(course) = app.courses.gpu(gpu).filter(|_| !is_lost(gpu)) {
                     let place = Rect::new(area.x, area.y + line, area.width, 1);
-                    columns.history(course, gpu, window, look, place, buffer);
+                    columns.history(course, gpu, window, styles, place, buffer);
                 }
                 line += 1;
                 for device in gpu.mig_devices.iter().filter(|_| has_parts) {
-                    let mut pen = Pen::new(buffer, area, line);
-                    columns.device(gpu, device, look, &mut pen);
+                    let mut writer = LineWriter::new(buffer, area, line);
+                    columns.device(gpu, device, styles, &mut writer);
                     line += 1;
                 }
             }
         }
         Gpus::Grid => {
-            cells_heading(snapshot, "memory %, util %", look, heading, buffer);
-            cells(snapshot, GRID_CELL, 0, area, buffer, |gpu, pen| {
-                grid_cell(snapshot, gpu, look, pen);
+            cells_heading(snapshot, "memory %, util %", styles, heading, buffer);
+            cells(snapshot, GRID_CELL, 0, area, buffer, |gpu, writer| {
+                grid_cell(snapshot, gpu, styles, writer);
             });
         }
         Gpus::Dense => {
-            cells_heading(snapshot, "memory %", look, heading, buffer);
+            cells_heading(snapshot, "memory %", styles, heading, buffer);
             let indent = dense_indent(snapshot, heading);
             if indent > 0 {
-                Pen::new(buffer, area, 0).text(MEMORY, look.heading());
+                LineWriter::new(buffer, area, 0).text(MEMORY, styles.heading());
             }
-            cells(snapshot, DENSE_CELL, indent, area, buffer, |gpu, pen| {
-                dense_cell(gpu, look, pen);
+            cells(snapshot, DENSE_CELL, indent, area, buffer, |gpu, writer| {
+                dense_cell(gpu, styles, writer);
             });
         }
         Gpus::Sum => {
-            Pen::new(buffer, area, 0).text(&sum(snapshot), look.plain());
+            LineWriter::new(buffer, area, 0).text(&sum(snapshot), styles.plain());
         }
     }
 }
 
 /// The time that the charts of all GPUs show, so that they can be compared: all that was seen, up to
 /// the sample that is shown.
-fn window(courses: &Courses, snapshot: &Snapshot) -> Window {
+fn window(courses: &Courses, snapshot: &Snapshot) -> ChartWindow {
     let gpus = snapshot.gpus.iter();
     let firsts = gpus.filter_map(|gpu| {
         let course = courses.gpu(gpu)?;
@@ -111,11 +111,11 @@ fn window(courses: &Courses, snapshot: &Snapshot) -> Window {
         let used = course.loads().first().map(|load| load.since);
         held.into_iter().chain(used).min()
     });
-    Window::new(firsts.min(), snapshot.time)
+    ChartWindow::new(firsts.min(), snapshot.time)
 }
 
 /// Which values a line has room for, and how wide they are.
-struct Columns {
+struct GpuColumns {
     index: u16,
     name: u16,
     bar: u16,
@@ -142,7 +142,7 @@ const BALANCE: [(&str, u16); 4] = [
     ("UNATTRIBUTED", 12),
 ];
 
-impl Columns {
+impl GpuColumns {
     fn new(snapshot: &Snapshot, width: u16) -> Self {
         let widest = |text: &dyn Fn(&Gpu) -> u16| snapshot.gpus.iter().map(text).max().unwrap_or(0);
         let mut these = Self {
@@ -208,12 +208,12 @@ impl Columns {
         these
     }
 
-    fn heading(&self, span: &str, look: Look, area: Rect, buffer: &mut Buffer) {
-        let style = look.heading();
-        let mut pen = Pen::new(buffer, area, 0);
-        pen.right("GPU", self.index, style).skip(1);
+    fn heading(&self, span: &str, styles: Styles, area: Rect, buffer: &mut Buffer) {
+        let style = styles.heading();
+        let mut writer = LineWriter::new(buffer, area, 0);
+        writer.right("GPU", self.index, style).skip(1);
         if self.name > 0 {
-            pen.left("NAME", self.name, style).skip(1);
+            writer.left("NAME", self.name, style).skip(1);
         }
         // The legend is whole or absent; the help has it, too.
         let legend = legend();
@@ -222,41 +222,43 @@ impl Columns {
         } else {
             "MEMORY"
         };
-        pen.left(bar, self.bar, style).skip(1);
-        pen.right("USED", self.memory, style).skip(1);
+        writer.left(bar, self.bar, style).skip(1);
+        writer.right("USED", self.memory, style).skip(1);
         if self.has_balance {
             for (title, width) in BALANCE {
-                pen.right(title, width, style).skip(1);
+                writer.right(title, width, style).skip(1);
             }
         }
         let (used, held) = self.history;
         for (what, width) in [("MEM", held), ("UTIL", used)] {
             if width > 0 {
-                pen.left(&format!("{what} {span}"), width, style).skip(1);
+                writer.left(&format!("{what} {span}"), width, style).skip(1);
             }
         }
-        pen.right("UTIL", UTILIZATION, style);
+        writer.right("UTIL", UTILIZATION, style);
         for (title, width) in [
             ("POWER", self.power),
             ("TEMP", self.temperature),
             ("P", self.performance),
         ] {
             if width > 0 {
-                pen.skip(1).right(title, width, style);
+                writer.skip(1).right(title, width, style);
             }
         }
     }
 
     /// A line of a MIG device: its memory is its own, the rest is its GPU's.
-    fn device(&self, gpu: &Gpu, device: &MigDevice, look: Look, pen: &mut Pen<'_>) {
-        pen.right(&device.name_on(gpu.index), self.index, look.plain())
+    fn device(&self, gpu: &Gpu, device: &MigDevice, styles: Styles, writer: &mut LineWriter<'_>) {
+        writer
+            .right(&device.name_on(gpu.index), self.index, styles.plain())
             .skip(1);
         if self.name > 0 {
-            pen.left(&part_name(device), self.name, look.plain())
+            writer
+                .left(&part_name(device), self.name, styles.plain())
                 .skip(1);
         }
         let shares = device.memory.map(|memory| Shares::on(gpu, device, &memory));
-        self.memory(device.memory, shares, None, look, pen);
+        self.memory(device.memory, shares, None, styles, writer);
     }
 
     /// The bar and the figures of some memory; why there is neither, where that is known.
@@ -265,21 +267,23 @@ impl Columns {
         memory: Option<Memory>,
         shares: Option<Shares>,
         reason: Option<String>,
-        look: Look,
-        pen: &mut Pen<'_>,
+        styles: Styles,
+        writer: &mut LineWriter<'_>,
     ) {
         if let Some(reason) = reason {
             let text = format!("{NOT_AVAILABLE}: {reason}");
-            pen.left(&text, self.bar + 1 + self.memory, look.faint())
+            writer
+                .left(&text, self.bar + 1 + self.memory, styles.faint())
                 .skip(1);
             return;
         }
-        bar(shares, self.bar, look, pen);
+        bar(shares, self.bar, styles, writer);
         let fullness = memory
             .filter(|memory| memory.total_bytes > 0)
             .map_or(0.0, |memory| percent(memory.used_bytes, memory.total_bytes));
-        pen.skip(1)
-            .right(&memory_text(memory), self.memory, look.fullness(fullness))
+        writer
+            .skip(1)
+            .right(&memory_text(memory), self.memory, styles.fullness(fullness))
             .skip(1);
     }
 
@@ -298,8 +302,8 @@ impl Columns {
         &self,
         course: &MemorySeries,
         gpu: &Gpu,
-        window: Window,
-        look: Look,
+        window: ChartWindow,
+        styles: Styles,
         line: Rect,
         buffer: &mut Buffer,
     ) {
@@ -312,62 +316,82 @@ impl Columns {
         if held > 0 {
             let total = gpu.memory.map_or(0, |memory| memory.total_bytes) as f64;
             let place = place(x, held);
-            chart::draw(course.buckets(), window, total, look.held(), place, buffer);
+            chart::draw(
+                course.buckets(),
+                window,
+                total,
+                styles.held(),
+                place,
+                buffer,
+            );
         }
         let place = place(x + if held > 0 { held + 1 } else { 0 }, used);
-        chart::draw(course.loads(), window, 100.0, look.heading(), place, buffer);
+        chart::draw(
+            course.loads(),
+            window,
+            100.0,
+            styles.heading(),
+            place,
+            buffer,
+        );
     }
 
     fn line(
         &self,
         snapshot: &Snapshot,
         gpu: &Gpu,
-        look: Look,
+        styles: Styles,
         area: Rect,
         line: u16,
         buffer: &mut Buffer,
     ) {
-        let mut pen = Pen::new(buffer, area, line);
-        pen.right(&gpu.index.to_string(), self.index, look.strong())
+        let mut writer = LineWriter::new(buffer, area, line);
+        writer
+            .right(&gpu.index.to_string(), self.index, styles.strong())
             .skip(1);
         if self.name > 0 {
-            pen.left(&name(gpu), self.name, look.plain()).skip(1);
+            writer.left(&name(gpu), self.name, styles.plain()).skip(1);
         }
         if is_lost(gpu) {
-            pen.text(&lost_text(snapshot, gpu, area.width), look.alarm());
+            writer.text(&lost_text(snapshot, gpu, area.width), styles.alarm());
             return;
         }
         let shares = gpu.memory.map(|memory| Shares::of(gpu, &memory));
-        self.memory(gpu.memory, shares, reason(gpu), look, &mut pen);
+        self.memory(gpu.memory, shares, reason(gpu), styles, &mut writer);
         if self.has_balance {
-            balance(gpu, look, &mut pen);
+            balance(gpu, styles, &mut writer);
         }
-        pen.skip(self.history_width());
+        writer.skip(self.history_width());
         if let Some(seconds) = gpu.stale_seconds {
             // Utilization is of a moment and has no last known value; the mark takes its place.
-            pen.text(&stale_text(seconds), look.alarm());
+            writer.text(&stale_text(seconds), styles.alarm());
             return;
         }
-        pen.right(&whole(gpu.gpu_percent, "%"), UTILIZATION, look.plain());
+        writer.right(&whole(gpu.gpu_percent, "%"), UTILIZATION, styles.plain());
         if self.power > 0 {
-            pen.skip(1)
-                .right(&power_text(gpu), self.power, look.plain());
+            writer
+                .skip(1)
+                .right(&power_text(gpu), self.power, styles.plain());
         }
         if self.temperature > 0 {
             let text = whole(gpu.temperature_celsius, "°C");
-            pen.skip(1).right(&text, self.temperature, look.plain());
+            writer
+                .skip(1)
+                .right(&text, self.temperature, styles.plain());
         }
         if self.performance > 0 {
             let text = gpu
                 .performance_state
                 .map_or_else(|| UNKNOWN.to_owned(), |state| format!("P{state}"));
-            pen.skip(1).right(&text, self.performance, look.faint());
+            writer
+                .skip(1)
+                .right(&text, self.performance, styles.faint());
         }
     }
 }
 
 /// Where the GPU's memory is, in figures.
-fn balance(gpu: &Gpu, look: Look, pen: &mut Pen<'_>) {
+fn balance(gpu: &Gpu, styles: Styles, writer: &mut LineWriter<'_>) {
     let balance = gpu.balance();
     let parts = balance.map(|balance| {
         [
@@ -379,6 +403,6 @@ fn balance(gpu: &Gpu, look: Look, pen: &mut Pen<'_>) {
     });
     for ((_, width), bytes) in BALANCE.into_iter().zip(parts.unwrap_or_default()) {
         let text = bytes.map_or_else(|| UNKNOWN.to_owned(), |bytes| Bytes(bytes).to_string());
-        pen.right(&text, width, look.plain()).skip(1);
+        writer.right(&text, width, styles.plain()).skip(1);
     }
 }

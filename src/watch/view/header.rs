@@ -1,5 +1,5 @@
 //! The first line: the host, the versions, where the snapshots come from; at its end the clock: when what
-//! is shown was so, whether the screen stands still, and what leads back to now.
+//! is shown was so, whether the screen is paused, and what leads back to now.
 //!
 //! The clock is written in as many words as there is room for, what matters most in the fewest.
 
@@ -7,24 +7,24 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
-use super::line_writer::Pen;
+use super::line_writer::LineWriter;
 use crate::model::Snapshot;
 use crate::units::Span;
 use crate::watch::state::playback::speed_text;
 use crate::watch::state::{App, End};
 use crate::watch::text::{clean, columns, date_and_time};
-use crate::watch::theme::Look;
+use crate::watch::theme::Styles;
 
 /// Draws the line.
-pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
-    let (right, right_style) = clock(app, look, area.width);
+pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
+    let (right, right_style) = clock(app, styles, area.width);
     let right_width = columns(&right);
     // What is now comes first: the rest of the line takes what the clock leaves.
     let left = Rect {
         width: area.width.saturating_sub(right_width + 1),
         ..area
     };
-    let mut pen = Pen::new(buffer, left, 0);
+    let mut writer = LineWriter::new(buffer, left, 0);
     if let Some(name) = &app.setup.replay {
         let name = clean(name, area.width);
         let long = format!(" REPLAY {name}: nothing can be signalled ");
@@ -33,39 +33,43 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
         } else {
             " REPLAY "
         };
-        pen.text(badge, look.origin()).skip(2);
+        writer.text(badge, styles.origin()).skip(2);
     }
-    let Some(picture) = &app.picture else {
-        pen.text("gpumem ", look.strong())
-            .text(app.setup.version, look.plain());
-        Pen::new(buffer, area, 0).at_end(&right, right_style);
+    let Some(screenful) = &app.screenful else {
+        writer
+            .text("gpumem ", styles.strong())
+            .text(app.setup.version, styles.plain());
+        LineWriter::new(buffer, area, 0).at_end(&right, right_style);
         return;
     };
-    let host = picture.snapshot.host.hostname.as_deref();
-    let driver = &picture.snapshot.driver;
+    let host = screenful.snapshot.host.hostname.as_deref();
+    let driver = &screenful.snapshot.driver;
     let parts: [(&str, Option<&str>, Style); 4] = [
-        ("", host, look.strong()),
-        ("gpumem ", Some(app.setup.version), look.plain()),
-        ("driver ", driver.version.as_deref(), look.plain()),
-        ("CUDA ", driver.cuda_version.as_deref(), look.plain()),
+        ("", host, styles.strong()),
+        ("gpumem ", Some(app.setup.version), styles.plain()),
+        ("driver ", driver.version.as_deref(), styles.plain()),
+        ("CUDA ", driver.cuda_version.as_deref(), styles.plain()),
     ];
     for (label, value, style) in parts {
         let Some(value) = value else { continue };
         let value = clean(value, area.width);
-        // A part stands whole or not at all, and with it what matters less.
-        if columns(label) + columns(&value) > pen.room() {
+        // A part is whole or not at all, and with it what matters less.
+        if columns(label) + columns(&value) > writer.room() {
             break;
         }
-        pen.text(label, look.faint()).text(&value, style).skip(2);
+        writer
+            .text(label, styles.faint())
+            .text(&value, style)
+            .skip(2);
     }
-    Pen::new(buffer, area, 0).at_end(&right, right_style);
+    LineWriter::new(buffer, area, 0).at_end(&right, right_style);
 }
 
 /// The clock and the state, in as many words as there is room for.
-fn clock(app: &App, look: Look, width: u16) -> (String, Style) {
+fn clock(app: &App, styles: Styles, width: u16) -> (String, Style) {
     let (texts, style) = match &app.setup.replay {
-        None => live(app, look),
-        Some(_) => replay(app, look),
+        None => live(app, styles),
+        Some(_) => replay(app, styles),
     };
     // The host stays beside it, and that it is a recording.
     let is_wide = width >= 60 || app.setup.replay.is_some();
@@ -76,7 +80,7 @@ fn clock(app: &App, look: Look, width: u16) -> (String, Style) {
 }
 
 /// What is to be said of this machine's time, longest first.
-fn live(app: &App, look: Look) -> (Vec<String>, Style) {
+fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
     let span = |seconds: u64| Span::from_seconds(seconds as f64);
     let paused = if app.playback.is_paused {
         "PAUSED, "
@@ -85,18 +89,18 @@ fn live(app: &App, look: Look) -> (Vec<String>, Style) {
     };
     if let Some(age) = app.age_seconds().filter(|_| app.is_overdue()) {
         let text = format!("no answer for {}", span(age));
-        return (vec![format!("{paused}{text}"), text], look.alarm());
+        return (vec![format!("{paused}{text}"), text], styles.alarm());
     }
-    let Some(picture) = &app.picture else {
+    let Some(screenful) = &app.screenful else {
         let texts = ["waiting for the first sample", "waiting"];
-        return (texts.map(str::to_owned).to_vec(), look.plain());
+        return (texts.map(str::to_owned).to_vec(), styles.plain());
     };
-    let silent = silent_seconds(&picture.snapshot).filter(|_| !app.playback.is_paused);
+    let silent = silent_seconds(&screenful.snapshot).filter(|_| !app.playback.is_paused);
     if let Some(seconds) = silent {
         let text = format!("no GPU answers for {}", Span::from_seconds(seconds.floor()));
-        return (vec![text, "no GPU answers".to_owned()], look.alarm());
+        return (vec![text, "no GPU answers".to_owned()], styles.alarm());
     }
-    let (date, time) = date_and_time(picture.snapshot.time);
+    let (date, time) = date_and_time(screenful.snapshot.time);
     let (long, short) = (format!("{date} {time} UTC"), format!("{time} UTC"));
     if app.playback.is_paused {
         let texts = match app.behind_seconds() {
@@ -114,14 +118,14 @@ fn live(app: &App, look: Look) -> (Vec<String>, Style) {
                 ]
             }
         };
-        return (texts, look.caution().add_modifier(Modifier::BOLD));
+        return (texts, styles.caution().add_modifier(Modifier::BOLD));
     }
     if let Some(End::Failed(_)) = &app.end {
         let text = |clock: &str| format!("no more samples since {clock}");
         let texts = vec![text(&long), text(&short), format!("none since {time}")];
-        return (texts, look.alarm());
+        return (texts, styles.alarm());
     }
-    let state = match app.told_age_seconds() {
+    let state = match app.late_seconds() {
         Some(age) => format!("{} ago", span(age)),
         None => format!("every {}", Span(app.playback.interval)),
     };
@@ -131,18 +135,18 @@ fn live(app: &App, look: Look) -> (Vec<String>, Style) {
         format!("{time}, {state}"),
         short,
     ];
-    (texts, look.plain())
+    (texts, styles.plain())
 }
 
 /// For how long no GPU has answered; `None` while one of them does. The samples still come, of what
-/// the host knows; nobody should take their time for that of the GPUs' figures.
+/// the host knows; no one should take their time for that of the GPUs' figures.
 fn silent_seconds(snapshot: &Snapshot) -> Option<f64> {
     let ages: Option<Vec<f64>> = snapshot.gpus.iter().map(|gpu| gpu.stale_seconds).collect();
     ages?.into_iter().reduce(f64::min)
 }
 
 /// What is to be said of a recording's time, longest first.
-fn replay(app: &App, look: Look) -> (Vec<String>, Style) {
+fn replay(app: &App, styles: Styles) -> (Vec<String>, Style) {
     let read = app.playback.percent.map(|percent| format!(" {percent}%"));
     let read = read.unwrap_or_default();
     if app.playback.is_seeking() {
@@ -153,30 +157,30 @@ fn replay(app: &App, look: Look) -> (Vec<String>, Style) {
             format!("seeking, {time}{read}, Esc stops"),
             format!("seeking{read}"),
         ];
-        return (texts, look.strong());
+        return (texts, styles.strong());
     }
-    let Some(picture) = &app.picture else {
-        return (vec!["reading".to_owned()], look.plain());
+    let Some(screenful) = &app.screenful else {
+        return (vec!["reading".to_owned()], styles.plain());
     };
-    let (date, time) = date_and_time(picture.snapshot.time);
+    let (date, time) = date_and_time(screenful.snapshot.time);
     let (long, short) = (format!("{date} {time} UTC"), format!("{time} UTC"));
     let (state, style) = match &app.end {
-        Some(End::Failed(_)) if app.is_at_end() => ("no more samples".to_owned(), look.alarm()),
-        Some(End::Complete) if app.is_at_end() => ("the end".to_owned(), look.strong()),
+        Some(End::Failed(_)) if app.is_at_end() => ("no more samples".to_owned(), styles.alarm()),
+        Some(End::Complete) if app.is_at_end() => ("the end".to_owned(), styles.strong()),
         _ if app.playback.is_paused => (
             "PAUSED".to_owned(),
-            look.caution().add_modifier(Modifier::BOLD),
+            styles.caution().add_modifier(Modifier::BOLD),
         ),
-        _ => (speed_text(app.playback.speed), look.plain()),
+        _ => (speed_text(app.playback.speed), styles.plain()),
     };
-    let told = match (app.playback.is_paused, &app.end) {
+    let shown = match (app.playback.is_paused, &app.end) {
         (true, _) if !app.is_at_end() => format!("{state}, p plays"),
         (false, None) => format!("playing {state}"),
         _ => state.clone(),
     };
     let texts = vec![
-        format!("{long}{read}, {told}"),
-        format!("{short}{read}, {told}"),
+        format!("{long}{read}, {shown}"),
+        format!("{short}{read}, {shown}"),
         format!("{short}, {state}"),
         format!("{time} {state}"),
     ];

@@ -6,33 +6,33 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::line_writer::Pen;
+use super::line_writer::LineWriter;
 use crate::watch::keys::Context;
 use crate::watch::layout::help::{GAP, HelpPage, LABEL, body};
-use crate::watch::theme::Look;
+use crate::watch::theme::Styles;
 
 /// Draws the help of `context` from line `first` on.
-pub fn draw(context: Context, look: Look, first: u16, area: Rect, buffer: &mut Buffer) {
-    let sheet = HelpPage::new(context, area.width);
+pub fn draw(context: Context, styles: Styles, first: u16, area: Rect, buffer: &mut Buffer) {
+    let help = HelpPage::new(context, area.width);
     let body = body(area);
-    let last = sheet.height().saturating_sub(usize::from(body.height));
+    let last = help.height().saturating_sub(usize::from(body.height));
     let first = usize::from(first).min(last);
-    for (at, column) in sheet.columns.iter().enumerate() {
+    for (at, column) in help.columns.iter().enumerate() {
         let left = Rect {
-            x: body.x + sheet.width * at as u16,
-            width: sheet.width,
+            x: body.x + help.width * at as u16,
+            width: help.width,
             ..body
         };
         let visible = column.iter().skip(first).take(usize::from(body.height));
         for (row, line) in visible.enumerate() {
-            let mut pen = Pen::new(buffer, left, row as u16);
-            pen.skip(GAP);
+            let mut writer = LineWriter::new(buffer, left, row as u16);
+            writer.skip(GAP);
             match &line.text {
-                None => pen.text(&line.label, look.heading().patch(look.strong())),
-                Some(text) => pen
-                    .left(&line.label, LABEL, look.strong())
+                None => writer.text(&line.label, styles.heading().patch(styles.strong())),
+                Some(text) => writer
+                    .left(&line.label, LABEL, styles.strong())
                     .skip(1)
-                    .text(text, look.plain()),
+                    .text(text, styles.plain()),
             };
         }
     }
@@ -44,9 +44,9 @@ pub fn draw(context: Context, look: Look, first: u16, area: Rect, buffer: &mut B
             (true, true) => "j k scrolls; ",
         };
         let text = format!("{more}any other key leaves this help");
-        Pen::new(buffer, area, body.height)
+        LineWriter::new(buffer, area, body.height)
             .skip(GAP)
-            .text(&text, look.faint());
+            .text(&text, styles.faint());
     }
 }
 
@@ -62,12 +62,12 @@ mod tests {
     use crate::watch::theme::{Depth, Theme};
 
     fn text(context: Context, first: u16, area: Rect) -> Vec<String> {
-        let look = Look {
+        let styles = Styles {
             theme: Theme::default(),
             depth: Depth::Mono,
         };
         let mut buffer = Buffer::empty(area);
-        draw(context, look, first, area, &mut buffer);
+        draw(context, styles, first, area, &mut buffer);
         let width = usize::from(area.width).max(1);
         let rows = buffer.content.chunks(width);
         rows.map(|row| row.iter().map(Cell::symbol).collect())

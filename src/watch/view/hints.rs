@@ -1,36 +1,40 @@
 //! The bottom line: the keys that have room, and how much of the table is out of sight.
-//! Where each stands is in `layout/hints.rs`.
+//! Where each is is in `layout/hints.rs`.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::line_writer::Pen;
+use super::line_writer::LineWriter;
 use crate::watch::column::Column;
 use crate::watch::layout::hints::{GAP, Spot, after, before, shown};
 use crate::watch::state::{App, Mode};
 use crate::watch::text::{clean, columns};
-use crate::watch::theme::Look;
+use crate::watch::theme::Styles;
 
 /// Draws the line; while a column is being chosen, the columns' letters.
-pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
+pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
     if app.mode == Mode::ChooseSort {
-        return letters(app.choice.sort.column, look, Pen::new(buffer, area, 0));
+        return letters(
+            app.choice.sort.column,
+            styles,
+            LineWriter::new(buffer, area, 0),
+        );
     }
     if let Some(note) = &app.note {
-        Pen::new(buffer, area, 0).text(&clean(note, area.width), look.caution());
+        LineWriter::new(buffer, area, 0).text(&clean(note, area.width), styles.caution());
         return;
     }
     if let Some(text) = before(app) {
-        Pen::new(buffer, area, 0).text(&text, look.caution());
+        LineWriter::new(buffer, area, 0).text(&text, styles.caution());
     }
-    let mut pen = write(&shown(app, area.width), look, area, buffer);
-    pen.at_end(&after(app, area.width), look.faint());
+    let mut writer = write(&shown(app, area.width), styles, area, buffer);
+    writer.at_end(&after(app, area.width), styles.faint());
 }
 
 /// The columns with their letters, from the first on with which the chosen one has room.
-fn letters(chosen: Column, look: Look, mut pen: Pen<'_>) {
+fn letters(chosen: Column, styles: Styles, mut writer: LineWriter<'_>) {
     let size = |column: &Column| columns(column.spec().title) + 2 + GAP;
-    pen.text("sort by", look.strong()).skip(1);
+    writer.text("sort by", styles.strong()).skip(1);
     let mut shown = &Column::ALL[..];
     let end = Column::ALL.iter().position(|it| *it == chosen);
     let mut wide: u16 = Column::ALL
@@ -40,28 +44,29 @@ fn letters(chosen: Column, look: Look, mut pen: Pen<'_>) {
         .sum();
     // The ends of the row stay free to say that there is more.
     while let [first, rest @ ..] = shown
-        && wide + GAP > pen.room()
+        && wide + GAP > writer.room()
         && *first != chosen
     {
         wide -= size(first);
         shown = rest;
     }
     if shown.len() < Column::ALL.len() {
-        pen.text("…", look.faint()).skip(1);
+        writer.text("…", styles.faint()).skip(1);
     }
     for (at, column) in shown.iter().enumerate() {
         let spec = column.spec();
         let word = spec.title.to_lowercase();
         let is_last = at + 1 == shown.len();
-        if columns(&word) + 2 + if is_last { 0 } else { GAP } > pen.room() {
-            pen.text("…", look.faint());
+        if columns(&word) + 2 + if is_last { 0 } else { GAP } > writer.room() {
+            writer.text("…", styles.faint());
             break;
         }
         let style = match *column == chosen {
-            true => look.selected(),
-            false => look.plain(),
+            true => styles.selected(),
+            false => styles.plain(),
         };
-        pen.text(spec.letter.encode_utf8(&mut [0; 4]), look.key())
+        writer
+            .text(spec.letter.encode_utf8(&mut [0; 4]), styles.key())
             .skip(1)
             .text(&word, style)
             .skip(GAP);
@@ -69,8 +74,8 @@ fn letters(chosen: Column, look: Look, mut pen: Pen<'_>) {
 }
 
 /// Writes hints on the first line of `area`, from its left end; what follows them is the caller's.
-fn write<'a>(spots: &[Spot], look: Look, area: Rect, buffer: &'a mut Buffer) -> Pen<'a> {
-    let mut pen = Pen::new(buffer, area, 0);
+fn write<'a>(spots: &[Spot], styles: Styles, area: Rect, buffer: &'a mut Buffer) -> LineWriter<'a> {
+    let mut writer = LineWriter::new(buffer, area, 0);
     let mut end = 0;
     for Spot {
         from,
@@ -79,13 +84,14 @@ fn write<'a>(spots: &[Spot], look: Look, area: Rect, buffer: &'a mut Buffer) -> 
         ..
     } in spots
     {
-        pen.skip(from - end)
-            .text(key, look.key())
+        writer
+            .skip(from - end)
+            .text(key, styles.key())
             .skip(1)
-            .text(word, look.faint());
+            .text(word, styles.faint());
         end = *to;
     }
-    pen
+    writer
 }
 
 #[cfg(test)]
@@ -98,8 +104,8 @@ mod tests {
     use crate::watch::theme::{Depth, Theme};
 
     #[test]
-    fn hints_stand_where_they_are_said_to_stand() {
-        let look = Look {
+    fn hints_are_drawn_where_the_layout_puts_them() {
+        let styles = Styles {
             theme: Theme::default(),
             depth: Depth::Mono,
         };
@@ -108,7 +114,7 @@ mod tests {
                 let area = Rect::new(0, 0, width, 1);
                 let mut buffer = Buffer::empty(area);
                 let spots = spots(keys::table(context), width);
-                let _ = write(&spots, look, area, &mut buffer);
+                let _ = write(&spots, styles, area, &mut buffer);
                 let text: String = buffer.content.iter().map(Cell::symbol).collect();
                 for spot in spots {
                     let (key, word) = spot.hint;
@@ -121,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_chosen_column_is_seen_at_any_width() {
-        let look = Look {
+        let styles = Styles {
             theme: Theme::default(),
             depth: Depth::Mono,
         };
@@ -129,8 +135,8 @@ mod tests {
             let mut buffer = Buffer::empty(Rect::new(0, 0, width, 1));
             letters(
                 chosen,
-                look,
-                Pen::new(&mut buffer, Rect::new(0, 0, width, 1), 0),
+                styles,
+                LineWriter::new(&mut buffer, Rect::new(0, 0, width, 1), 0),
             );
             let text: String = buffer.content.iter().map(Cell::symbol).collect();
             text.trim_end().to_owned()

@@ -1,6 +1,6 @@
 //! Writing a line of the screen from left to right.
 //!
-//! A pen cannot leave its line: what does not fit is cut by terminal columns, and cells that lie
+//! A writer cannot leave its line: what does not fit is cut by terminal columns, and cells that lie
 //! outside the screen are not written. Text that a process chose goes
 //! through [`clean`](crate::watch::text::clean) first.
 
@@ -12,15 +12,15 @@ use crate::report::escape::fit;
 use crate::watch::text::{columns, is_plain};
 
 /// Writes on one line.
-pub struct Pen<'a> {
+pub struct LineWriter<'a> {
     buffer: &'a mut Buffer,
     x: u16,
     y: u16,
     end: u16,
 }
 
-impl<'a> Pen<'a> {
-    /// A pen at the left end of line `line` of `area`.
+impl<'a> LineWriter<'a> {
+    /// A writer at the left end of line `line` of `area`.
     pub fn new(buffer: &'a mut Buffer, area: Rect, line: u16) -> Self {
         let area = area.intersection(buffer.area);
         Self {
@@ -69,7 +69,7 @@ impl<'a> Pen<'a> {
     /// Writes `text` at the left of the next `width` columns.
     pub fn left(&mut self, text: &str, width: u16, style: Style) -> &mut Self {
         let after = self.x.saturating_add(width).min(self.end);
-        self.within(after, |pen| pen.text(text, style));
+        self.within(after, |writer| writer.text(text, style));
         self.x = after;
         self
     }
@@ -113,13 +113,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pen_stays_on_its_line_and_wide_characters_in_their_column() {
+    fn a_writer_stays_on_its_line_and_wide_characters_in_their_column() {
         let mut buffer = Buffer::empty(Rect::new(0, 0, 10, 2));
-        Pen::new(&mut buffer, Rect::new(2, 0, 6, 1), 0)
+        LineWriter::new(&mut buffer, Rect::new(2, 0, 6, 1), 0)
             .left("日本語", 4, Style::new())
             .right("1234", 3, Style::new());
-        Pen::new(&mut buffer, Rect::new(2, 0, 6, 1), 1).text("below", Style::new());
-        Pen::new(&mut buffer, Rect::new(50, 50, 6, 1), 0).text("beyond", Style::new());
+        LineWriter::new(&mut buffer, Rect::new(2, 0, 6, 1), 1).text("below", Style::new());
+        LineWriter::new(&mut buffer, Rect::new(50, 50, 6, 1), 0).text("beyond", Style::new());
         let mut expected = Buffer::empty(Rect::new(0, 0, 10, 2));
         expected.set_string(2, 0, "日…", Style::new());
         expected.set_string(6, 0, "1…", Style::new());

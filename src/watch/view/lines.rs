@@ -4,29 +4,29 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::line_writer::Pen;
+use super::line_writer::LineWriter;
 use crate::model::finding::Finding;
-use crate::watch::picture::badge;
 use crate::watch::text::{MESSAGE_CHARS, clean, columns, wrap};
-use crate::watch::theme::Look;
+use crate::watch::theme::Styles;
+use crate::watch::view_model::badge;
 
 /// What is written from the top, as long as there is room.
-pub struct Lines<'a> {
+pub struct PanelWriter<'a> {
     /// The styles.
-    pub look: Look,
+    pub styles: Styles,
     /// The panel.
     pub area: Rect,
-    /// Whether nothing stands there yet but the rule.
+    /// Whether nothing is there yet but the rule.
     pub is_blank: bool,
     buffer: &'a mut Buffer,
     used: u16,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> PanelWriter<'a> {
     /// An empty panel.
-    pub fn new(look: Look, area: Rect, buffer: &'a mut Buffer) -> Self {
+    pub fn new(styles: Styles, area: Rect, buffer: &'a mut Buffer) -> Self {
         Self {
-            look,
+            styles,
             area,
             is_blank: true,
             buffer,
@@ -40,23 +40,23 @@ impl<'a> Lines<'a> {
     }
 
     /// Writes on the next line.
-    pub fn pen(&mut self) -> Pen<'_> {
+    pub fn next_line(&mut self) -> LineWriter<'_> {
         let line = self.used;
         self.used += 1;
         self.is_blank = false;
-        Pen::new(self.buffer, self.area, line)
+        LineWriter::new(self.buffer, self.area, line)
     }
 
     /// Draws a rule with a title in it.
     pub fn rule(&mut self, title: &str, style: Style) {
-        let look = self.look;
-        let mut pen = self.pen();
-        pen.fill("─", 2, look.faint());
+        let styles = self.styles;
+        let mut writer = self.next_line();
+        writer.fill("─", 2, styles.faint());
         if !title.is_empty() {
-            pen.skip(1).text(title, style).skip(1);
+            writer.skip(1).text(title, style).skip(1);
         }
-        let rest = pen.room();
-        pen.fill("─", rest, look.faint());
+        let rest = writer.room();
+        writer.fill("─", rest, styles.faint());
         self.is_blank = true;
     }
 
@@ -69,33 +69,33 @@ impl<'a> Lines<'a> {
             ..self.area
         };
         let row = row.intersection(self.buffer.area);
-        self.buffer.set_style(row, self.look.selected());
+        self.buffer.set_style(row, self.styles.selected());
     }
 
     /// Writes `text` on at most `limit` lines.
     pub fn write(&mut self, text: &str, limit: u16, style: Style) {
         let limit = limit.min(self.left());
         for line in wrap(text, self.area.width, usize::from(limit)) {
-            self.pen().text(&line, style);
+            self.next_line().text(&line, style);
         }
     }
 
     /// Writes a finding's badge and message on at most `limit` lines.
     pub fn finding(&mut self, finding: &Finding, limit: u16) {
-        let look = self.look;
+        let styles = self.styles;
         let limit = limit.min(self.left());
         let badge = badge(finding);
         let indent = columns(&badge) + 1;
         let message = clean(&finding.message, MESSAGE_CHARS);
         let width = self.area.width.saturating_sub(indent);
         for (at, line) in wrap(&message, width, usize::from(limit)).iter().enumerate() {
-            let mut pen = self.pen();
+            let mut writer = self.next_line();
             if at == 0 {
-                pen.left(&badge, indent, look.badge(finding.severity));
+                writer.left(&badge, indent, styles.badge(finding.severity));
             } else {
-                pen.skip(indent);
+                writer.skip(indent);
             }
-            pen.text(line, look.plain());
+            writer.text(line, styles.plain());
         }
     }
 }

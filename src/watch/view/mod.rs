@@ -29,47 +29,47 @@ use ratatui::buffer::Buffer;
 use ratatui::style::Style;
 
 use super::state::{App, Mode};
-use super::theme::Look;
+use super::theme::Styles;
 
 /// Draws the whole screen.
 pub fn draw(app: &App, buffer: &mut Buffer) {
-    let look = Look {
+    let styles = Styles {
         theme: app.theme,
         depth: app.setup.depth,
     };
     let area = buffer.area;
-    let ground = look.ground();
+    let ground = styles.ground();
     // To style every cell is a fair part of what a frame costs.
     if ground != Style::new() {
         buffer.set_style(area, ground);
     }
     match (&app.mode, app.layout_of(area)) {
-        (Mode::Help(line), _) => help::draw(app.help_over, look, *line, area, buffer),
+        (Mode::Help(line), _) => help::draw(app.help_over, styles, *line, area, buffer),
         (mode, None) => {
-            small::draw(app, look, area, buffer);
+            small::draw(app, styles, area, buffer);
             if let Mode::Prompt(prompt) = mode {
-                prompt::draw(app, prompt, look, area, buffer);
+                prompt::draw(app, prompt, styles, area, buffer);
             }
         }
-        (Mode::Page, Some(_)) => page::draw(app, look, area, buffer),
+        (Mode::Page, Some(_)) => page::draw(app, styles, area, buffer),
         (_, Some(layout)) => {
-            header::draw(app, look, layout.header, buffer);
+            header::draw(app, styles, layout.header, buffer);
             gpus::draw(
                 app,
-                look,
+                styles,
                 layout.gpu_form,
                 layout.gpu_heading,
                 layout.gpus,
                 buffer,
             );
-            table::draw(app, look, &layout, buffer);
-            status::draw(app, look, layout.status, buffer);
+            table::draw(app, styles, &layout, buffer);
+            status::draw(app, styles, layout.status, buffer);
             match &app.mode {
-                Mode::Prompt(prompt) => prompt::draw(app, prompt, look, layout.hints, buffer),
-                _ => hints::draw(app, look, layout.hints, buffer),
+                Mode::Prompt(prompt) => prompt::draw(app, prompt, styles, layout.hints, buffer),
+                _ => hints::draw(app, styles, layout.hints, buffer),
             }
             if app.mode == Mode::Plan {
-                plan::draw(app, look, area, buffer);
+                plan::draw(app, styles, area, buffer);
             }
         }
     }

@@ -4,30 +4,30 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::line_writer::Pen;
+use super::line_writer::LineWriter;
 use super::{header, hints};
 use crate::report::style::{Emphasis, pieces};
-use crate::watch::layout::page::{below, said, text};
+use crate::watch::layout::page::{below, notice_lines, text};
 use crate::watch::state::App;
-use crate::watch::theme::Look;
+use crate::watch::theme::Styles;
 
 /// Draws the header, the page and the line of keys.
-pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
+pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
     let Some(page) = &app.page else {
         return;
     };
-    header::draw(app, look, Rect { height: 1, ..area }, buffer);
-    let said = said(app, text(area).width);
-    for (line, notice) in (0..).zip(&said) {
-        Pen::new(buffer, text(area), line).text(notice, look.caution());
+    header::draw(app, styles, Rect { height: 1, ..area }, buffer);
+    let notices = notice_lines(app, text(area).width);
+    for (line, notice) in (0..).zip(&notices) {
+        LineWriter::new(buffer, text(area), line).text(notice, styles.caution());
     }
-    let body = below(text(area), said.len());
+    let body = below(text(area), notices.len());
     let height = usize::from(body.height);
     let first = page.offset.min(page.lines.len().saturating_sub(height));
     for (line, text) in (0..body.height).zip(page.lines.iter().skip(first)) {
-        let mut pen = Pen::new(buffer, body, line);
+        let mut writer = LineWriter::new(buffer, body, line);
         for (mark, piece) in pieces(text) {
-            pen.text(piece, style(mark, look));
+            writer.text(piece, style(mark, styles));
         }
     }
     let keys = Rect {
@@ -35,13 +35,13 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
         height: 1,
         ..area
     };
-    hints::draw(app, look, keys, buffer);
+    hints::draw(app, styles, keys, buffer);
 }
 
-fn style(mark: Emphasis, look: Look) -> Style {
+fn style(mark: Emphasis, styles: Styles) -> Style {
     match mark {
-        Emphasis::Plain => look.plain(),
-        Emphasis::Heading => look.heading(),
-        Emphasis::Severity(severity) => look.badge(severity),
+        Emphasis::Plain => styles.plain(),
+        Emphasis::Heading => styles.heading(),
+        Emphasis::Severity(severity) => styles.badge(severity),
     }
 }

@@ -1,24 +1,24 @@
-//! How something would be ended, and how far it is: a sheet over the panels, with the plan's lines, what it
+//! How something would be ended, and how far it is: a dialog over the panels, with the plan's lines, what it
 //! comes to, what else can be asked for, and what the keys do.
 //!
 //! It takes the width that the lines need and no more than the screen has; the lines scroll, all else
-//! stands.
+//! is.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::line_writer::Pen;
-use crate::watch::layout::dialog::{Below, Tone, arrange};
+use super::line_writer::LineWriter;
+use crate::watch::layout::dialog::{Below, LineTone, lay_out};
 use crate::watch::state::App;
-use crate::watch::theme::Look;
+use crate::watch::theme::Styles;
 
 /// Draws what is open.
-pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
-    let Some(dialog) = arrange(app, area) else {
+pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
+    let Some(dialog) = lay_out(app, area) else {
         return;
     };
-    let (content, places) = (&dialog.content, &dialog.places);
+    let (content, places) = (&dialog.content, &dialog.areas);
     for y in places.whole.top()..places.whole.bottom() {
         for x in places.whole.left()..places.whole.right() {
             if let Some(cell) = buffer.cell_mut((x, y)) {
@@ -26,8 +26,8 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
             }
         }
     }
-    buffer.set_style(places.whole, look.ground());
-    rule(&content.title, look, places.title, buffer);
+    buffer.set_style(places.whole, styles.ground());
+    rule(&content.title, styles, places.title, buffer);
     let hidden = dialog.last_offset();
     let offset = content.offset.min(hidden);
     for (at, (line, tone)) in dialog.lines.iter().skip(offset).enumerate() {
@@ -35,14 +35,14 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
         if at >= places.body.height {
             break;
         }
-        Pen::new(buffer, places.body, at).text(line, style(*tone, look));
+        LineWriter::new(buffer, places.body, at).text(line, style(*tone, styles));
     }
     for (at, line) in (0..).zip(&dialog.below) {
-        let mut pen = Pen::new(buffer, places.below, at);
+        let mut writer = LineWriter::new(buffer, places.below, at);
         match line {
             Below::Rule if hidden == 0 => {
-                let room = pen.room();
-                pen.fill("─", room, look.faint());
+                let room = writer.room();
+                writer.fill("─", room, styles.faint());
             }
             Below::Rule => {
                 let text = match hidden - offset {
@@ -50,19 +50,20 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
                     1 => "1 more line; j goes on".to_owned(),
                     more => format!("{more} more lines; j goes on"),
                 };
-                pen.fill("─", 2, look.faint()).skip(1);
-                pen.text(&text, look.caution()).skip(1);
-                let room = pen.room();
-                pen.fill("─", room, look.faint());
+                writer.fill("─", 2, styles.faint()).skip(1);
+                writer.text(&text, styles.caution()).skip(1);
+                let room = writer.room();
+                writer.fill("─", room, styles.faint());
             }
             Below::Note(text, tone) => {
-                pen.text(text, style(*tone, look));
+                writer.text(text, style(*tone, styles));
             }
             Below::Choices(choices) => {
                 for (key, word) in choices {
-                    pen.text(key, look.key())
+                    writer
+                        .text(key, styles.key())
                         .skip(1)
-                        .text(word, look.plain())
+                        .text(word, styles.plain())
                         .skip(2);
                 }
             }
@@ -70,33 +71,34 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
                 for (text, is_focused) in &content.buttons {
                     // The brackets say it without a colour.
                     let (text, style) = match is_focused {
-                        true => (format!("[{text}]"), look.selected()),
-                        false => (format!(" {text} "), look.plain()),
+                        true => (format!("[{text}]"), styles.selected()),
+                        false => (format!(" {text} "), styles.plain()),
                     };
-                    pen.text(&text, style).skip(1);
+                    writer.text(&text, style).skip(1);
                 }
             }
         }
     }
 }
 
-fn rule(title: &str, look: Look, area: Rect, buffer: &mut Buffer) {
-    let mut pen = Pen::new(buffer, area, 0);
-    pen.fill("─", 2, look.faint())
+fn rule(title: &str, styles: Styles, area: Rect, buffer: &mut Buffer) {
+    let mut writer = LineWriter::new(buffer, area, 0);
+    writer
+        .fill("─", 2, styles.faint())
         .skip(1)
-        .text(title, look.heading().patch(look.strong()))
+        .text(title, styles.heading().patch(styles.strong()))
         .skip(1);
-    let room = pen.room();
-    pen.fill("─", room, look.faint());
+    let room = writer.room();
+    writer.fill("─", room, styles.faint());
 }
 
-fn style(tone: Tone, look: Look) -> Style {
+fn style(tone: LineTone, styles: Styles) -> Style {
     match tone {
-        Tone::Plain => look.plain(),
-        Tone::Strong => look.strong(),
-        Tone::Faint => look.faint(),
-        Tone::Alarm => look.alarm(),
-        Tone::Selected => look.selected(),
+        LineTone::Plain => styles.plain(),
+        LineTone::Strong => styles.strong(),
+        LineTone::Faint => styles.faint(),
+        LineTone::Alarm => styles.alarm(),
+        LineTone::Selected => styles.selected(),
     }
 }
 

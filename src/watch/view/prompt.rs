@@ -5,19 +5,19 @@ use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 use unicode_width::UnicodeWidthChar;
 
-use super::line_writer::Pen;
+use super::line_writer::LineWriter;
 use super::table;
 use crate::report::escape::escape;
 use crate::watch::state::App;
 use crate::watch::state::prompt::{Prompt, Purpose};
 use crate::watch::text::columns;
-use crate::watch::theme::Look;
+use crate::watch::theme::Styles;
 
 /// Columns that what is typed keeps beside an error.
 const TYPED_MIN: u16 = 16;
 
 /// Draws the line on the last one of `area`.
-pub fn draw(app: &App, prompt: &Prompt, look: Look, area: Rect, buffer: &mut Buffer) {
+pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, buffer: &mut Buffer) {
     let area = area.intersection(buffer.area);
     if area.is_empty() {
         return;
@@ -26,24 +26,24 @@ pub fn draw(app: &App, prompt: &Prompt, look: Look, area: Rect, buffer: &mut Buf
     for x in line.left()..line.right() {
         buffer[(x, line.y)].reset();
     }
-    buffer.set_style(line, look.ground());
+    buffer.set_style(line, styles.ground());
     let label = match prompt.purpose {
         Purpose::Filter => "filter: ",
         Purpose::Seek => "go to: ",
     };
-    let mut pen = Pen::new(buffer, line, 0);
-    pen.text(label, look.prompt());
+    let mut writer = LineWriter::new(buffer, line, 0);
+    writer.text(label, styles.prompt());
 
     // What is pasted may be as hostile as what a process chose.
     let before = escape(&prompt.text[..prompt.cursor]);
     let after = escape(&prompt.text[prompt.cursor..]);
     let wanted = columns(&before).saturating_add(columns(&after)) + 1;
     let (note, style) = match &prompt.error {
-        Some(error) => (escape(error).into_owned(), look.caution()),
-        None if prompt.purpose == Purpose::Filter => (table::count(app), look.faint()),
-        None => (String::new(), look.faint()),
+        Some(error) => (escape(error).into_owned(), styles.caution()),
+        None if prompt.purpose == Purpose::Filter => (table::count(app), styles.faint()),
+        None => (String::new(), styles.faint()),
     };
-    let room = pen.room();
+    let room = writer.room();
     let kept = wanted.max(TYPED_MIN).min(room);
     let note_width = match columns(&note) {
         0 => 0,
@@ -54,15 +54,15 @@ pub fn draw(app: &App, prompt: &Prompt, look: Look, area: Rect, buffer: &mut Buf
     let (under, rest) = split_first(&after);
     let under_width = columns(under).max(1);
     let before = tail(&before, typed_width.saturating_sub(under_width));
-    pen.text(before, look.plain());
-    let cursor = look.plain().add_modifier(Modifier::REVERSED);
-    pen.text(if under.is_empty() { " " } else { under }, cursor);
+    writer.text(before, styles.plain());
+    let cursor = styles.plain().add_modifier(Modifier::REVERSED);
+    writer.text(if under.is_empty() { " " } else { under }, cursor);
     let left = typed_width
         .saturating_sub(columns(before))
         .saturating_sub(under_width);
-    pen.left(rest, left, look.plain());
+    writer.left(rest, left, styles.plain());
     if note_width > 2 {
-        pen.skip(2).text(&note, style);
+        writer.skip(2).text(&note, style);
     }
 }
 

@@ -5,55 +5,55 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use super::gpus::figures::sum;
-use super::line_writer::Pen;
+use super::line_writer::LineWriter;
 use crate::units::Span;
 use crate::watch::layout::{COLUMNS_MIN, ROWS_MIN};
-use crate::watch::picture::badge;
 use crate::watch::state::App;
 use crate::watch::text::{clean, columns};
-use crate::watch::theme::Look;
+use crate::watch::theme::Styles;
+use crate::watch::view_model::badge;
 
 /// Draws what matters most first; a part that does not fit goes to the next line, if there is one.
 /// The last line is kept for why there are no panels.
-pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
+pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
     let mut parts = Vec::new();
     // What became of the last key; there is no bottom line to say it.
     if let Some(note) = &app.note {
-        parts.push((clean(note, area.width).to_string(), look.caution()));
+        parts.push((clean(note, area.width).to_string(), styles.caution()));
     }
     if app.is_overdue() {
         let age = Span::from_seconds(app.age_seconds().unwrap_or_default() as f64);
-        parts.push((format!("no answer for {age}"), look.alarm()));
+        parts.push((format!("no answer for {age}"), styles.alarm()));
     }
-    match &app.picture {
-        None => parts.push(("waiting for the first sample".to_owned(), look.plain())),
-        Some(picture) => {
-            if let Some(worst) = picture.findings.first() {
+    match &app.screenful {
+        None => parts.push(("waiting for the first sample".to_owned(), styles.plain())),
+        Some(screenful) => {
+            if let Some(worst) = screenful.findings.first() {
                 let pid = worst
                     .process
                     .as_ref()
                     .map_or_else(String::new, |process| format!(" {}", process.pid));
-                let more = match picture.findings.len() - 1 {
+                let more = match screenful.findings.len() - 1 {
                     0 => String::new(),
                     more => format!(", {more} more"),
                 };
                 let text = format!("{}{pid}{more}", badge(worst));
-                parts.push((text, look.badge(worst.severity)));
+                parts.push((text, styles.badge(worst.severity)));
             }
-            for part in sum(&picture.snapshot).split("  ") {
-                parts.push((part.to_owned(), look.plain()));
+            for part in sum(&screenful.snapshot).split("  ") {
+                parts.push((part.to_owned(), styles.plain()));
             }
-            let count = picture.rows.len();
+            let count = screenful.rows.len();
             let word = if count == 1 { "process" } else { "processes" };
-            parts.push((format!("{count} {word}"), look.plain()));
+            parts.push((format!("{count} {word}"), styles.plain()));
         }
     }
-    parts.push(("q quit".to_owned(), look.faint()));
+    parts.push(("q quit".to_owned(), styles.faint()));
 
     let lines = match area.height {
         0 | 1 => area.height,
         height => {
-            Pen::new(buffer, area, height - 1).text(&too_small(area), look.caution());
+            LineWriter::new(buffer, area, height - 1).text(&too_small(area), styles.caution());
             height - 1
         }
     };
@@ -67,7 +67,9 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
         if line >= lines {
             return;
         }
-        Pen::new(buffer, area, line).skip(x).text(&text, style);
+        LineWriter::new(buffer, area, line)
+            .skip(x)
+            .text(&text, style);
         x += columns(&text) + 2;
     }
 }
@@ -91,14 +93,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_lacking_is_said_at_every_width() {
-        let said = |width| too_small(Rect::new(0, 0, width, 9));
-        assert_eq!(said(60), "too small: 60x9; 40x10 or more shows panels");
-        assert_eq!(said(39), "too small: 39x9, not 40x10");
-        assert_eq!(said(18), "too small: <40x10");
-        assert_eq!(said(7), "<40x10");
+    fn what_is_lacking_is_shown_at_every_width() {
+        let text = |width| too_small(Rect::new(0, 0, width, 9));
+        assert_eq!(text(60), "too small: 60x9; 40x10 or more shows panels");
+        assert_eq!(text(39), "too small: 39x9, not 40x10");
+        assert_eq!(text(18), "too small: <40x10");
+        assert_eq!(text(7), "<40x10");
         for width in 6..200 {
-            assert!(columns(&said(width)) <= width, "{width}");
+            assert!(columns(&text(width)) <= width, "{width}");
         }
     }
 }

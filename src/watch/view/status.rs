@@ -5,32 +5,32 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use super::findings;
-use super::lines::Lines;
+use super::lines::PanelWriter;
 use super::table;
 use crate::model::snapshot::Process;
 use crate::report::escape::escape;
 use crate::watch::command;
 use crate::watch::layout::findings::{alarms, are_shown};
-use crate::watch::picture::Subject;
 use crate::watch::state::{App, Focus};
 use crate::watch::text::{MESSAGE_CHARS, clean};
-use crate::watch::theme::Look;
+use crate::watch::theme::Styles;
+use crate::watch::view_model::Subject;
 
 /// Draws the panel.
-pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
-    let mut lines = Lines::new(look, area, buffer);
+pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
+    let mut lines = PanelWriter::new(styles, area, buffer);
     let are_findings = are_shown(app);
     if area.height >= 4 {
         let style = match app.focus {
-            Focus::Findings => look.focused(),
-            Focus::Table => look.heading(),
+            Focus::Findings => styles.focused(),
+            Focus::Table => styles.heading(),
         };
         lines.rule(&title(app), style);
     }
     for (text, limit) in alarms(app) {
-        lines.write(&text, limit, look.alarm());
+        lines.write(&text, limit, styles.alarm());
     }
-    if app.picture.is_none() {
+    if app.screenful.is_none() {
         return;
     }
     match app.subject().filter(|_| !are_findings) {
@@ -39,7 +39,7 @@ pub fn draw(app: &App, look: Look, area: Rect, buffer: &mut Buffer) {
     }
     // Silence is no good news where nothing is heard.
     if lines.is_blank && !app.is_overdue() {
-        lines.write("nothing to report", 1, look.faint());
+        lines.write("nothing to report", 1, styles.faint());
     }
 }
 
@@ -68,13 +68,13 @@ fn profile(subject: &Subject<'_>) -> String {
 }
 
 /// The finding about a process with what returns the memory, and what else is known of it.
-fn selected(subject: &Subject<'_>, lines: &mut Lines<'_>) {
-    let look = lines.look;
+fn selected(subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
+    let styles = lines.styles;
     if let Some(finding) = subject.finding {
         lines.finding(finding, 2);
         for advice in &finding.advice {
             let advice = format!("> {}", clean(advice, MESSAGE_CHARS));
-            lines.write(&advice, 2, look.strong());
+            lines.write(&advice, 2, styles.strong());
         }
         for also in &finding.also {
             let text = format!(
@@ -82,40 +82,40 @@ fn selected(subject: &Subject<'_>, lines: &mut Lines<'_>) {
                 also.kind,
                 clean(&also.message, MESSAGE_CHARS)
             );
-            lines.write(&text, 1, look.plain());
+            lines.write(&text, 1, styles.plain());
         }
     }
     match subject.process {
         Ok(process) => {
             if let Some(holding) = subject.holding() {
                 let text = clean(&holding, MESSAGE_CHARS).into_owned();
-                lines.write(&text, 2, look.caution());
+                lines.write(&text, 2, styles.caution());
             }
             let room = lines.left().min(3);
             let text = command::whole(process, lines.area.width.saturating_mul(room.max(1)));
-            lines.write(&text, 3, look.plain());
-            lines.write(&whereabouts(subject, process, look), 2, look.faint());
+            lines.write(&text, 3, styles.plain());
+            lines.write(&whereabouts(subject, process, styles), 2, styles.faint());
         }
         Err(reason) => match subject.ended {
             Some(ended) => {
                 let text = "the process has ended, and NVML still lists it; it was:";
-                lines.write(text, 1, look.caution());
+                lines.write(text, 1, styles.caution());
                 let room = lines.area.width.saturating_mul(lines.left().clamp(1, 3));
-                lines.write(&command::whole(&ended.as_named(), room), 3, look.plain());
+                lines.write(&command::whole(&ended.as_named(), room), 3, styles.plain());
             }
             None => {
                 let text = format!(
-                    "the process behind this pid is not known: {}; nothing is shown of a local process of the same number",
+                    "this PID could not be matched to a process ({}); the local process with the same PID may be unrelated and is not shown",
                     clean(reason, MESSAGE_CHARS)
                 );
-                lines.write(&text, 3, look.caution());
+                lines.write(&text, 3, styles.caution());
             }
         },
     }
 }
 
 /// Whether a process has halted, and where it belongs: executable, job, container, terminal.
-fn whereabouts(subject: &Subject<'_>, process: &Process, look: Look) -> String {
+fn whereabouts(subject: &Subject<'_>, process: &Process, styles: Styles) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut part = |label: &str, value: Option<&str>| {
         if let Some(value) = value {
@@ -124,7 +124,7 @@ fn whereabouts(subject: &Subject<'_>, process: &Process, look: Look) -> String {
     };
     let short = |id: &str| id.chars().take(12).collect::<String>();
     if let Some(state) = process.state.filter(|state| table::is_halted(*state)) {
-        part("state", Some(&table::state_word(state, look).0));
+        part("state", Some(&table::state_word(state, styles).0));
     }
     part("role", subject.mps_role());
     part("terminal", process.terminal.as_deref());

@@ -6,18 +6,18 @@ use ratatui::layout::Rect;
 
 use self::cell::{cell, command_with_state};
 pub use self::cell::{is_halted, state_word};
-use super::line_writer::Pen;
+use super::line_writer::LineWriter;
 use crate::model::snapshot::Snapshot;
 use crate::report::escape::escape;
 use crate::watch::column::Column;
 use crate::watch::layout::Layout;
 use crate::watch::layout::columns::{GUTTER, chosen, column_width};
-use crate::watch::listing::{Bough, Head, Line};
-use crate::watch::picture::{Picture, Sort, Subject};
+use crate::watch::listing::{Head, ListingLine, TreeBranch};
 use crate::watch::state::App;
 use crate::watch::text::{UNKNOWN, clean, columns, scrolled};
-use crate::watch::theme::Look;
+use crate::watch::theme::Styles;
 use crate::watch::trend::Axis;
+use crate::watch::view_model::{Screenful, Sort, Subject};
 
 /// In the gutter: the selected row, a marked one, both.
 const SELECTED: &str = "▸";
@@ -25,54 +25,54 @@ const TAGGED: &str = "*";
 const BOTH: &str = "◆";
 /// Columns of what limits the rows that say more than their count alone: ` (filter: g…`.
 const WORDS_LEAST: u16 = 12;
-/// Generations that a tree indents; further ones stand below each other.
+/// Generations that a tree indents; further ones are below each other.
 const INDENTED: u16 = 8;
 /// Blocks for the heights of an outline.
 const BLOCKS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 
 /// Draws what limits the table, the heading and the visible rows.
-pub fn draw(app: &App, look: Look, layout: &Layout, buffer: &mut Buffer) {
+pub fn draw(app: &App, styles: Styles, layout: &Layout, buffer: &mut Buffer) {
     let area = layout.table;
-    let Some(picture) = &app.picture else {
-        Pen::new(buffer, area, 0)
+    let Some(screenful) = &app.screenful else {
+        LineWriter::new(buffer, area, 0)
             .skip(GUTTER)
-            .text("waiting for the first sample", look.faint());
+            .text("waiting for the first sample", styles.faint());
         return;
     };
-    let columns = chosen(picture.widths, area.width);
+    let columns = chosen(screenful.widths, area.width);
     let limits = layout.table_limits;
     if let Some(limited) = Limited::new(app).filter(|_| !limits.is_empty()) {
-        Pen::new(buffer, limits, 0)
+        LineWriter::new(buffer, limits, 0)
             .skip(GUTTER)
-            .text(&limited.text(), look.caution());
+            .text(&limited.text(), styles.caution());
     }
-    draw_heading(app, &columns, look, layout, buffer);
+    draw_heading(app, &columns, styles, layout, buffer);
     if app.listing.lines.is_empty() {
         let text = match app.choice.limits() {
-            Some(limits) if !picture.rows.is_empty() => {
-                let count = picture.rows.len();
+            Some(limits) if !screenful.rows.is_empty() => {
+                let count = screenful.rows.len();
                 format!(
                     "none of {count} is shown ({}); Esc shows all",
                     escape(&limits)
                 )
             }
-            _ => nothing(picture),
+            _ => nothing(screenful),
         };
-        Pen::new(buffer, area, 0)
+        LineWriter::new(buffer, area, 0)
             .skip(GUTTER)
-            .text(&text, look.plain());
+            .text(&text, styles.plain());
         return;
     }
     let first = app.engine.history().first_time();
-    let table = Table {
+    let table = TableView {
         app,
-        picture,
+        screenful,
         columns: &columns,
-        look,
+        styles,
         axis: Axis::new(
             first,
-            picture.snapshot.time,
-            column_width(Column::History, picture.widths),
+            screenful.snapshot.time,
+            column_width(Column::History, screenful.widths),
         ),
     };
     for line in 0..area.height {
@@ -81,7 +81,7 @@ pub fn draw(app: &App, look: Look, layout: &Layout, buffer: &mut Buffer) {
             .listing
             .lines
             .get(at)
-            .and_then(|line| Some((line, picture.subject(line.row)?)))
+            .and_then(|line| Some((line, screenful.subject(line.row)?)))
         else {
             break;
         };
@@ -90,14 +90,14 @@ pub fn draw(app: &App, look: Look, layout: &Layout, buffer: &mut Buffer) {
         let is_selected = app.selected() == Some(at);
         let (mark, style) = match (is_selected, app.tagged.contains(&subject.row.key)) {
             (false, false) => continue,
-            (false, true) => (TAGGED, look.tagged()),
-            (true, false) => (SELECTED, look.strong()),
-            (true, true) => (BOTH, look.strong()),
+            (false, true) => (TAGGED, styles.tagged()),
+            (true, false) => (SELECTED, styles.strong()),
+            (true, true) => (BOTH, styles.strong()),
         };
         if is_selected {
-            buffer.set_style(row.intersection(buffer.area), look.selected());
+            buffer.set_style(row.intersection(buffer.area), styles.selected());
         }
-        Pen::new(buffer, row, 0).text(mark, style);
+        LineWriter::new(buffer, row, 0).text(mark, style);
     }
 }
 
@@ -111,8 +111,8 @@ pub fn count(app: &App) -> String {
 }
 
 /// Why there is no row.
-fn nothing(picture: &Picture) -> String {
-    let unread: Vec<String> = picture
+fn nothing(screenful: &Screenful) -> String {
+    let unread: Vec<String> = screenful
         .snapshot
         .gpus
         .iter()
@@ -132,20 +132,20 @@ fn nothing(picture: &Picture) -> String {
 fn draw_heading(
     app: &App,
     columns: &[(Column, u16)],
-    look: Look,
+    styles: Styles,
     layout: &Layout,
     buffer: &mut Buffer,
 ) {
     let sort = app.choice.sort;
     // What limits the rows is told here where it has no line of its own.
     let limited = Limited::new(app).filter(|_| layout.table_limits.is_empty());
-    let mut pen = Pen::new(buffer, layout.table_heading, 0);
-    pen.skip(GUTTER);
+    let mut writer = LineWriter::new(buffer, layout.table_heading, 0);
+    writer.skip(GUTTER);
     for &(column, width) in columns {
         let style = if column == sort.column {
-            look.heading().patch(look.strong())
+            styles.heading().patch(styles.strong())
         } else {
-            look.heading()
+            styles.heading()
         };
         let title = title(column, sort);
         if column == Column::Command
@@ -155,14 +155,14 @@ fn draw_heading(
             let mut room = width;
             let beside = width.saturating_sub(self::columns(&title) + 1);
             if limited.least() <= beside {
-                pen.text(&title, style).skip(1);
+                writer.text(&title, style).skip(1);
                 room = beside;
             }
-            pen.text(&limited.within(room), look.caution());
+            writer.text(&limited.within(room), styles.caution());
         } else if column.spec().right {
-            pen.right(&title, width, style).skip(1);
+            writer.right(&title, width, style).skip(1);
         } else {
-            pen.left(&title, width, style).skip(1);
+            writer.left(&title, width, style).skip(1);
         }
     }
 }
@@ -225,58 +225,58 @@ impl Limited {
 }
 
 /// What the visible rows have in common.
-struct Table<'a> {
+struct TableView<'a> {
     app: &'a App,
-    picture: &'a Picture,
+    screenful: &'a Screenful,
     columns: &'a [(Column, u16)],
-    look: Look,
+    styles: Styles,
     axis: Axis,
 }
 
-impl Table<'_> {
+impl TableView<'_> {
     /// Draws the line of the table at `at`.
     fn draw_row(
         &self,
         at: usize,
-        line: &Line,
+        line: &ListingLine,
         subject: &Subject<'_>,
         area: Rect,
         buffer: &mut Buffer,
     ) {
-        let look = self.look;
-        let mut pen = Pen::new(buffer, area, 0);
-        pen.skip(GUTTER);
-        let tells_state = self.columns.iter().any(|(it, _)| *it == Column::State);
+        let styles = self.styles;
+        let mut writer = LineWriter::new(buffer, area, 0);
+        writer.skip(GUTTER);
+        let has_state_column = self.columns.iter().any(|(it, _)| *it == Column::State);
         for &(column, width) in self.columns {
             match column {
                 Column::Command => {
                     let tree = indent(line, width / 2);
-                    pen.text(&tree, look.faint());
+                    writer.text(&tree, styles.faint());
                     let width = width.saturating_sub(columns(&tree));
                     let enough = width.saturating_add(self.app.scrolled);
-                    let (text, style) = if tells_state {
-                        cell(column, enough, subject, look)
+                    let (text, style) = if has_state_column {
+                        cell(column, enough, subject, styles)
                     } else {
-                        command_with_state(enough, subject, look)
+                        command_with_state(enough, subject, styles)
                     };
                     let head = self.app.listing.heads.get(&at);
-                    let head = head.map(|head| family(*head, &self.picture.snapshot));
+                    let head = head.map(|head| family(*head, &self.screenful.snapshot));
                     let text = format!("{}{text}", head.unwrap_or_default());
-                    pen.left(&scrolled(&text, self.app.scrolled), width, style);
+                    writer.left(&scrolled(&text, self.app.scrolled), width, style);
                 }
                 Column::History => {
-                    self.draw_history(subject, width, &mut pen);
-                    pen.skip(1);
+                    self.draw_history(subject, width, &mut writer);
+                    writer.skip(1);
                 }
                 column => {
-                    let (text, mut style) = cell(column, width, subject, look);
+                    let (text, mut style) = cell(column, width, subject, styles);
                     if column == Column::User && subject.is_of(&self.app.setup.me) == Some(false) {
-                        style = look.faint();
+                        style = styles.faint();
                     }
                     if column.spec().right {
-                        pen.right(&text, width, style).skip(1);
+                        writer.right(&text, width, style).skip(1);
                     } else {
-                        pen.left(&text, width, style).skip(1);
+                        writer.left(&text, width, style).skip(1);
                     }
                 }
             }
@@ -284,7 +284,7 @@ impl Table<'_> {
     }
 
     /// How its memory moved, up to the time that is shown.
-    fn draw_history(&self, subject: &Subject<'_>, width: u16, pen: &mut Pen<'_>) {
+    fn draw_history(&self, subject: &Subject<'_>, width: u16, writer: &mut LineWriter<'_>) {
         let course = subject.course(&self.app.courses);
         let heights = course.map(|course| self.axis.heights(course));
         match heights.filter(|heights| heights.iter().any(Option::is_some)) {
@@ -293,28 +293,28 @@ impl Table<'_> {
                     match height {
                         Some(height) => {
                             let block = BLOCKS[usize::from(*height).min(BLOCKS.len() - 1)];
-                            pen.fill(block, 1, self.look.held());
+                            writer.fill(block, 1, self.styles.held());
                         }
                         None => {
-                            pen.skip(1);
+                            writer.skip(1);
                         }
                     }
                 }
             }
             None => {
-                pen.right(UNKNOWN, width, self.look.faint());
+                writer.right(UNKNOWN, width, self.styles.faint());
             }
         }
     }
 }
 
-/// What stands before a line of a tree: `│  ├─ `, at most `room` columns of it.
-fn indent(line: &Line, room: u16) -> String {
-    let last = match line.bough {
-        Bough::Root => return String::new(),
-        Bough::First => "┌─ ",
-        Bough::Middle => "├─ ",
-        Bough::Last => "└─ ",
+/// What is before a line of a tree: `│  ├─ `, at most `room` columns of it.
+fn indent(line: &ListingLine, room: u16) -> String {
+    let last = match line.branch {
+        TreeBranch::Root => return String::new(),
+        TreeBranch::First => "┌─ ",
+        TreeBranch::Middle => "├─ ",
+        TreeBranch::Last => "└─ ",
     };
     let depth = line.depth.min(INDENTED).min((room / 3).max(1));
     let mut text = String::new();

@@ -16,13 +16,13 @@ use crate::model::row::Me;
 use crate::model::snapshot::{Jupyter, ProcessType, ReadError, Snapshot};
 use crate::rules::{Engine, RuleSet};
 use crate::watch::column::Column;
-use crate::watch::picture::{Picture, Sort};
 use crate::watch::reaping::STILL_ENDING;
 use crate::watch::sample;
 use crate::watch::sample::dice::Dice;
 use crate::watch::state::{Event, Setup};
 use crate::watch::theme::Depth;
 use crate::watch::update::update;
+use crate::watch::view_model::{Screenful, Sort};
 
 mod gpus;
 mod styles;
@@ -55,7 +55,7 @@ pub(super) fn showing(snapshot: Snapshot, columns: u16, rows: u16) -> App {
         .into_iter()
         .collect();
     let time = snapshot.time;
-    app.show(Picture::new(
+    app.show(Screenful::new(
         snapshot,
         findings,
         Vec::new(),
@@ -127,7 +127,7 @@ fn screens_with_any_number_of_gpus() {
 }
 
 #[test]
-fn a_selected_process_tells_its_finding_and_itself() {
+fn a_selected_process_shows_its_finding_and_itself() {
     for (columns, rows) in SIZES {
         let mut app = showing(sample::snapshot(4, 4), columns, rows);
         for key in "oxj".chars() {
@@ -179,8 +179,8 @@ fn mig_devices_hidden_holders_and_what_is_not_available() {
         let worker = sample::hide(&mut hidden);
         hidden.host.unread_processes = Some(312);
         let mut app = showing(hidden, columns, rows);
-        let at = app.picture.as_ref().unwrap().rows.len() - 1;
-        let subject = app.picture.as_ref().unwrap().subject(at).unwrap();
+        let at = app.screenful.as_ref().unwrap().rows.len() - 1;
+        let subject = app.screenful.as_ref().unwrap().subject(at).unwrap();
         assert_eq!(
             subject.row.key.identity.pid, worker,
             "the unknown comes last"
@@ -258,7 +258,7 @@ fn hostile_names_are_shown_and_move_nothing() {
 }
 
 #[test]
-fn a_screen_too_small_for_a_bottom_line_says_what_came_of_a_key() {
+fn a_screen_too_small_for_a_bottom_line_shows_what_came_of_a_key() {
     for (columns, rows) in [(39, 9), (20, 3)] {
         let mut app = showing(sample::snapshot(2, 3), columns, rows);
         assert!(!text(&render(&app)).contains("still killing"));
@@ -318,7 +318,7 @@ fn other_screens() {
         gpu: None,
         reason: "needs 600 s of history, has 5 s".to_owned(),
     }];
-    undecided.show(Picture::new(snapshot(), Vec::new(), reasons, |_, _| None));
+    undecided.show(Screenful::new(snapshot(), Vec::new(), reasons, |_, _| None));
     check("undecided-80x24", &undecided);
 
     let mut ascii = showing(hostile(), 80, 24);
@@ -340,7 +340,7 @@ fn of_a_gpu_that_is_not_read_no_findings_are_none() {
     let mut lost = sample::snapshot(2, 3);
     lost.gpus[0].processes = None;
     let count = lost.gpus.len();
-    app.show(Picture::new(
+    app.show(Screenful::new(
         lost.clone(),
         Vec::new(),
         vec![reason.clone()],
@@ -352,7 +352,7 @@ fn of_a_gpu_that_is_not_read_no_findings_are_none() {
     for gpu in &mut lost.gpus {
         gpu.stale_seconds = Some(9.0);
     }
-    app.show(Picture::new(lost, Vec::new(), vec![reason], |_, _| None));
+    app.show(Screenful::new(lost, Vec::new(), vec![reason], |_, _| None));
     let title = findings::title(&app);
     assert_eq!(
         title.contains(&format!("{count} GPUs are")),
@@ -413,7 +413,7 @@ fn no_size_and_no_snapshot_panics() {
                     finding.duration_seconds = f64::from_bits(dice.roll(u64::MAX));
                 }
             }
-            app.show(Picture::new(
+            app.show(Screenful::new(
                 snapshot,
                 findings,
                 Vec::new(),
@@ -447,7 +447,7 @@ fn no_size_and_no_snapshot_panics() {
 }
 
 #[test]
-fn what_is_laid_over_the_screen_stands_on_its_ground() {
+fn what_is_laid_over_the_screen_has_its_ground() {
     let mut app = showing(sample::snapshot(2, 3), 80, 24);
     app.setup.depth = Depth::True;
     let paper = render(&app)[(79, 23)].bg;
@@ -470,7 +470,7 @@ fn what_is_laid_over_the_screen_stands_on_its_ground() {
 }
 
 #[test]
-fn where_reasons_have_no_room_the_names_of_the_rules_stand_on_a_line() {
+fn where_reasons_have_no_room_the_names_of_the_rules_share_a_line() {
     let shown = |columns, rows, gpus| {
         let mut app = app(columns, rows);
         let reasons = ["dead", "stopped", "idle", "idle", "leak", "hung"].map(|rule| Undecided {
@@ -480,7 +480,7 @@ fn where_reasons_have_no_room_the_names_of_the_rules_stand_on_a_line() {
             reason: "needs 600 s of history, has 5 s".to_owned(),
         });
         let snapshot = sample::snapshot(gpus, 2);
-        app.show(Picture::new(
+        app.show(Screenful::new(
             snapshot,
             Vec::new(),
             reasons.into(),
@@ -497,7 +497,7 @@ fn where_reasons_have_no_room_the_names_of_the_rules_stand_on_a_line() {
 }
 
 #[test]
-fn help_and_the_way_out_stand_beside_what_is_told_of_the_rows() {
+fn help_and_quit_are_shown_beside_the_rows_counts() {
     for (columns, rows) in [(40, 10), (60, 15), (80, 24)] {
         let mut app = showing(sample::snapshot(2, 30), columns, rows);
         app.sort_by(Sort {

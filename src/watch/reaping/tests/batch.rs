@@ -4,29 +4,32 @@ use super::*;
 use crate::watch::layout::hints;
 
 #[test]
-fn what_is_carried_out_is_told_of_now_whatever_time_is_shown() {
+fn a_running_plan_shows_its_present_state_whatever_time_is_shown() {
     let mut app = showing(None);
     see(&mut app, 1, later(2.0));
     let number = begun(&mut app);
-    hear(&mut app, News::Begun { number });
+    on_progress(&mut app, ReclaimProgress::Begun { number });
     press(&mut app, KeyCode::Esc);
     char(&mut app, '[');
-    assert_eq!(app.picture.as_ref().unwrap().snapshot.time, later(0.0).time);
+    assert_eq!(
+        app.screenful.as_ref().unwrap().snapshot.time,
+        later(0.0).time
+    );
     let mut newest = later(4.0);
     sample::entry(&mut newest, 0, 1).used_bytes = Some(2 * GIB);
     let effect = see(&mut app, 5, newest);
     assert!(
-        matches!(&effect, Some(Effect::Hand(Ask::Look(sight))) if sight.snapshot.time == later(4.0).time),
+        matches!(&effect, Some(Effect::Reclaim(ReclaimRequest::Observe(sample))) if sample.snapshot.time == later(4.0).time),
         "{effect:?}"
     );
     let batch = app.reaping.batch.as_ref().unwrap();
     assert_eq!(batch.targets[0].held_bytes, Some(2 * GIB));
     let until = later(10.0).time;
-    let stage = Stage::Waiting { until };
+    let stage = TargetStage::Waiting { until };
     let place = 0;
-    hear(
+    on_progress(
         &mut app,
-        News::Target {
+        ReclaimProgress::Target {
             number,
             place,
             stage,
@@ -39,14 +42,14 @@ fn what_is_carried_out_is_told_of_now_whatever_time_is_shown() {
 fn what_is_carried_out_can_be_undone_and_stopped() {
     let mut app = showing(None);
     let number = begun(&mut app);
-    hear(&mut app, News::Begun { number });
-    let stop = Some(Effect::Hand(Ask::Stop { number }));
+    on_progress(&mut app, ReclaimProgress::Begun { number });
+    let stop = Some(Effect::Reclaim(ReclaimRequest::Stop { number }));
     assert_eq!(char(&mut app, 'u'), stop);
     let batch = app.reaping.batch.as_ref().unwrap();
     assert_eq!(batch.summary(), "freed 0 B; 0 of 2 done; stopping");
     assert!(app.reaping.is_running(), "not before the hand says so");
     let error = Some("undone: nothing was sent".to_owned());
-    let effect = hear(&mut app, News::Over { number, error });
+    let effect = on_progress(&mut app, ReclaimProgress::Finished { number, error });
     assert_eq!(effect, Some(Effect::Control(Control::Hurry(false))));
     let batch = app.reaping.batch.as_ref().unwrap();
     assert!(batch.summary().ends_with("; undone: nothing was sent"));
@@ -70,32 +73,32 @@ fn marks_go_with_the_plan_that_was_begun() {
 }
 
 #[test]
-fn what_is_carried_out_is_looked_at_with_every_sample_and_told() {
+fn a_running_plan_is_checked_and_shown_with_every_sample() {
     let mut app = showing(None);
     let number = begun(&mut app);
-    let effect = hear(&mut app, News::Begun { number });
+    let effect = on_progress(&mut app, ReclaimProgress::Begun { number });
     assert_eq!(effect, Some(Effect::Control(Control::Hurry(true))));
     let effect = see(&mut app, 5, later(2.0));
     assert!(
-        matches!(&effect, Some(Effect::Hand(Ask::Look(sight))) if sight.snapshot.time == later(2.0).time),
+        matches!(&effect, Some(Effect::Reclaim(ReclaimRequest::Observe(sample))) if sample.snapshot.time == later(2.0).time),
         "{effect:?}"
     );
     let words = "SIGTERM to 4001".to_owned();
-    let sent = News::Sent {
+    let sent = ReclaimProgress::Sent {
         number,
         place: 0,
         words,
     };
-    assert_eq!(hear(&mut app, sent), Some(Effect::Draw));
-    let stage = Stage::Waiting {
+    assert_eq!(on_progress(&mut app, sent), Some(Effect::Draw));
+    let stage = TargetStage::Waiting {
         until: later(12.0).time,
     };
-    let waiting = News::Target {
+    let waiting = ReclaimProgress::Target {
         number,
         place: 0,
         stage,
     };
-    assert_eq!(hear(&mut app, waiting), Some(Effect::Draw));
+    assert_eq!(on_progress(&mut app, waiting), Some(Effect::Draw));
     assert_eq!(app.next_tick(), Some(Duration::from_secs(6)));
     tick(&mut app, 8_000);
     let text = app.reaping.batch.as_ref().unwrap().lines(app.clock());
@@ -131,17 +134,17 @@ fn what_is_carried_out_is_looked_at_with_every_sample_and_told() {
         (1, Outcome::RuleNoLongerTrue),
     ] {
         let words = outcome.to_string();
-        let stage = Stage::Ended { outcome, words };
-        let news = News::Target {
+        let stage = TargetStage::Ended { outcome, words };
+        let progress = ReclaimProgress::Target {
             number,
             place,
             stage,
         };
-        hear(&mut app, news);
+        on_progress(&mut app, progress);
     }
-    let effect = hear(
+    let effect = on_progress(
         &mut app,
-        News::Over {
+        ReclaimProgress::Finished {
             number,
             error: None,
         },
@@ -160,16 +163,16 @@ fn what_is_carried_out_is_looked_at_with_every_sample_and_told() {
 }
 
 #[test]
-fn one_that_does_not_begin_says_why_and_leaves_the_rest() {
+fn one_that_does_not_begin_gives_the_reason_and_leaves_the_rest() {
     let mut app = showing(None);
     let number = begun(&mut app);
     let error = Some("nothing was sent: another reaper is running".to_owned());
-    let stranger = News::Over {
+    let stranger = ReclaimProgress::Finished {
         number: number + 1,
         error: None,
     };
-    assert_eq!(hear(&mut app, stranger), None);
-    hear(&mut app, News::Over { number, error });
+    assert_eq!(on_progress(&mut app, stranger), None);
+    on_progress(&mut app, ReclaimProgress::Finished { number, error });
     assert!(!app.reaping.is_running());
     let batch = app.reaping.batch.as_ref().unwrap();
     assert!(batch.summary().ends_with("another reaper is running"));
@@ -179,7 +182,7 @@ fn one_that_does_not_begin_says_why_and_leaves_the_rest() {
 }
 
 #[test]
-fn what_nvml_does_not_say_is_not_said_to_be_back() {
+fn what_nvml_does_not_report_is_not_counted_as_freed() {
     let mut app = showing(None);
     begun(&mut app);
     let back = |app: &App| app.reaping.batch.as_ref().unwrap().targets[0].held_bytes;
@@ -211,7 +214,7 @@ fn ctrl_c(app: &mut App) -> Option<Effect> {
 fn behind() -> (App, u64) {
     let mut app = showing(None);
     let number = begun(&mut app);
-    hear(&mut app, News::Begun { number });
+    on_progress(&mut app, ReclaimProgress::Begun { number });
     press(&mut app, KeyCode::Esc);
     assert_eq!(app.mode, Mode::Main);
     (app, number)
@@ -227,7 +230,7 @@ fn is_warned(app: &mut App, key: KeyCode) {
 const QUIT: [KeyCode; 3] = [KeyCode::Char('q'), KeyCode::Char('Q'), KeyCode::F(10)];
 
 #[test]
-fn who_quits_meanwhile_is_told_and_quits_by_the_same_again() {
+fn quitting_meanwhile_warns_and_the_same_key_again_quits() {
     for first in QUIT {
         for second in QUIT {
             let (mut app, _) = behind();
@@ -241,9 +244,9 @@ fn who_quits_meanwhile_is_told_and_quits_by_the_same_again() {
     tick(&mut app, 6_000);
     see(&mut app, 7, later(4.0));
     let (place, words) = (0, "SIGTERM to 4001".to_owned());
-    hear(
+    on_progress(
         &mut app,
-        News::Sent {
+        ReclaimProgress::Sent {
             number,
             place,
             words,
@@ -290,14 +293,14 @@ fn ctrl_c_leaves_at_once_whatever_is_being_ended() {
 }
 
 #[test]
-fn what_is_over_keeps_nobody() {
-    for is_told_before in [false, true] {
+fn what_is_over_keeps_no_one_from_quitting() {
+    for is_warned_before in [false, true] {
         let (mut app, number) = behind();
-        if is_told_before {
+        if is_warned_before {
             is_warned(&mut app, KeyCode::Char('q'));
         }
         let error = None;
-        hear(&mut app, News::Over { number, error });
+        on_progress(&mut app, ReclaimProgress::Finished { number, error });
         assert_eq!(char(&mut app, 'q'), Some(Effect::Quit));
     }
 }
@@ -327,7 +330,10 @@ fn what_a_running_plan_offers_does_something() {
     }
     // What the sheet offers beside them.
     let stop = char(&mut running(true), 'u');
-    assert!(matches!(stop, Some(Effect::Hand(Ask::Stop { .. }))));
+    assert!(matches!(
+        stop,
+        Some(Effect::Reclaim(ReclaimRequest::Stop { .. }))
+    ));
     for key in ['y', 's', 'a', 'd', 'r'] {
         assert_eq!(char(&mut running(true), key), None, "{key}");
     }

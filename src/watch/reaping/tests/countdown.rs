@@ -20,7 +20,7 @@ fn a_yes_begins_the_very_plan_that_is_shown_after_the_time_to_undo() {
         tick(&mut app, next.min(8_499));
     }
     let plan = match tick(&mut app, 8_500) {
-        Some(Effect::Hand(Ask::Begin { number: of, plan })) if of == number => plan,
+        Some(Effect::Reclaim(ReclaimRequest::Begin { number: of, plan })) if of == number => plan,
         other => panic!("{other:?}"),
     };
     assert!(Arc::ptr_eq(&plan, &shown));
@@ -44,7 +44,7 @@ fn a_yes_can_be_taken_back_and_nothing_was_sent() {
         assert_eq!(note, Some("undone: nothing was sent"));
         assert_eq!(dialog(&app).countdown, None);
         for at in [5_000, 6_000, 60_000] {
-            assert!(!matches!(tick(&mut app, at), Some(Effect::Hand(_))));
+            assert!(!matches!(tick(&mut app, at), Some(Effect::Reclaim(_))));
         }
         assert!(app.reaping.batch.is_none());
     }
@@ -55,7 +55,7 @@ fn a_second_yes_begins_at_once_but_a_key_held_down_does_not() {
     let mut app = showing(None);
     planned(&mut app, vec![target(7)]);
     for _ in 0..20 {
-        assert!(!matches!(char(&mut app, 'y'), Some(Effect::Hand(_))));
+        assert!(!matches!(char(&mut app, 'y'), Some(Effect::Reclaim(_))));
     }
     tick(&mut app, 2_000);
     for second in [3_000, 4_000] {
@@ -71,7 +71,10 @@ fn a_second_yes_begins_at_once_but_a_key_held_down_does_not() {
     tick(&mut app, 12_000);
     tick(&mut app, 13_000);
     let effect = press(&mut app, KeyCode::Enter);
-    assert!(matches!(effect, Some(Effect::Hand(Ask::Begin { .. }))));
+    assert!(matches!(
+        effect,
+        Some(Effect::Reclaim(ReclaimRequest::Begin { .. }))
+    ));
 }
 
 /// A yes whose countdown runs to 5 s after the start.
@@ -87,7 +90,10 @@ fn is_void(app: &mut App, reason: &str) {
     let note = dialog(app).note.clone().unwrap();
     assert_eq!(note, format!("undone: {reason}; nothing was sent"));
     for at in [5_000, 6_000, 60_000, 4_000_000] {
-        assert!(!matches!(tick(app, at), Some(Effect::Hand(_))), "{reason}");
+        assert!(
+            !matches!(tick(app, at), Some(Effect::Reclaim(_))),
+            "{reason}"
+        );
     }
 }
 
@@ -98,14 +104,14 @@ fn a_yes_whose_countdown_is_not_seen_is_void() {
     update(&mut app, Event::Resize(20, 5));
     // Nor does it count that the screen is large again.
     update(&mut app, Event::Resize(80, 24));
-    is_void(&mut app, "the plan went out of sight");
+    is_void(&mut app, "the plan was no longer on screen");
 
     let mut app = showing(None);
     counting(&mut app);
     char(&mut app, '?');
     press(&mut app, KeyCode::Esc);
     assert_eq!(app.mode, Mode::Plan);
-    is_void(&mut app, "the plan went out of sight");
+    is_void(&mut app, "the plan was no longer on screen");
 }
 
 #[test]
@@ -117,7 +123,7 @@ fn a_yes_is_void_where_time_is_missing() {
     update(&mut app, Event::Signal(signal_hook::consts::SIGCONT));
     is_void(&mut app, "gpumem was suspended");
 
-    // Stopped by SIGSTOP, which nobody is told of, or held up by a terminal that takes nothing: a tick
+    // Stopped by SIGSTOP, which no one is told of, or held up by a terminal that takes nothing: a tick
     // that comes much too late, with or without a sample before it.
     for has_sample in [false, true] {
         let mut app = showing(None);
@@ -126,7 +132,7 @@ fn a_yes_is_void_where_time_is_missing() {
             see(&mut app, 3_600, later(3_600.0));
         }
         assert_eq!(tick(&mut app, 3_600_000), Some(Effect::Draw));
-        is_void(&mut app, "the screen stood still meanwhile");
+        is_void(&mut app, "the screen was not updated meanwhile");
     }
 }
 
@@ -150,7 +156,7 @@ fn a_plan_that_is_old_takes_no_yes_and_is_made_anew() {
     assert_eq!(dialog(&app).countdown, None);
     assert!(dialog(&app).note.as_ref().unwrap().contains("8h"));
     let (number, plan) = (question.number, Ok(proposal(vec![target(7)])));
-    hear(&mut app, News::Planned { number, plan });
+    on_progress(&mut app, ReclaimProgress::Planned { number, plan });
     assert_eq!(char(&mut app, 'y'), None, "the new one was not drawn");
     draw(&mut app);
     char(&mut app, 'y');
@@ -165,7 +171,7 @@ fn a_plan_that_came_late_is_as_old_as_its_question() {
     // /proc hung for an hour.
     see(&mut app, 3_600, later(3_600.0));
     let plan = Ok(proposal(vec![target(7)]));
-    hear(&mut app, News::Planned { number, plan });
+    on_progress(&mut app, ReclaimProgress::Planned { number, plan });
     draw(&mut app);
     assert_eq!(asked(char(&mut app, 'y')).number, number + 1);
 }
@@ -179,7 +185,7 @@ fn what_is_typed_before_the_plan_is_seen_confirms_nothing() {
     draw(&mut app);
     assert_eq!(char(&mut app, 'y'), None, "what was drawn was no plan");
     let plan = Ok(proposal(vec![target(7)]));
-    hear(&mut app, News::Planned { number, plan });
+    on_progress(&mut app, ReclaimProgress::Planned { number, plan });
     assert_eq!(char(&mut app, 'y'), None, "it was not drawn");
     draw(&mut app);
     assert_eq!(char(&mut app, 'y'), Some(Effect::Draw));

@@ -39,27 +39,31 @@ fn idle_since(identity: Identity, gpu: u32) -> Option<Time> {
     (!identity.pid.is_multiple_of(3)).then(|| Time::from_unix_milliseconds(since))
 }
 
-fn push(tape: &mut Timeline, second: u32, processes: u32, is_live: bool) -> FrameRef {
+fn push(timeline: &mut Timeline, second: u32, processes: u32, is_live: bool) -> FrameRef {
     let (snapshot, findings, undecided) = scene(second, 2, processes);
-    tape.push(&snapshot, &findings, undecided, idle_since, is_live)
+    timeline.push(&snapshot, &findings, undecided, idle_since, is_live)
 }
 
-fn marks(tape: &Timeline) -> Vec<u64> {
-    tape.entries.iter().map(|entry| entry.mark.number).collect()
+fn marks(timeline: &Timeline) -> Vec<u64> {
+    timeline
+        .entries
+        .iter()
+        .map(|entry| entry.reference.number)
+        .collect()
 }
 
 /// What everything on the timeline takes, counted anew.
-fn counted(tape: &mut Timeline) -> usize {
+fn counted(timeline: &mut Timeline) -> usize {
     let mut bytes = 0;
-    while let Some(entry) = tape.entries.pop_front() {
-        bytes += entry.packed.bytes();
+    while let Some(entry) = timeline.entries.pop_front() {
+        bytes += entry.delta.bytes();
     }
     bytes
 }
 
 #[test]
 fn what_comes_back_is_what_was_shown() {
-    let mut tape = Timeline::default();
+    let mut timeline = Timeline::default();
     let mut shown = Vec::new();
     for second in 0..30 {
         // Processes come and go, a GPU falls silent.
@@ -71,77 +75,80 @@ fn what_comes_back_is_what_was_shown() {
         if second == 21 {
             snapshot.gpus.pop();
         }
-        tape.push(&snapshot, &findings, undecided.clone(), idle_since, false);
-        let picture = Picture::new(snapshot, findings, undecided, idle_since);
-        shown.push(format!("{picture:?}"));
+        timeline.push(&snapshot, &findings, undecided.clone(), idle_since, false);
+        let screenful = Screenful::new(snapshot, findings, undecided, idle_since);
+        shown.push(format!("{screenful:?}"));
     }
     for (number, shown) in (0..).zip(&shown) {
-        let back = tape.picture(number).unwrap();
+        let back = timeline.screenful(number).unwrap();
         assert_eq!(&format!("{back:?}"), shown, "{number}");
     }
-    assert!(tape.picture(30).is_none());
+    assert!(timeline.screenful(30).is_none());
 }
 
 #[test]
 fn a_finding_begins_where_it_was_not_before() {
-    let mut tape = Timeline::default();
+    let mut timeline = Timeline::default();
     let began: Vec<u64> = (0..20)
-        .map(|second| push(&mut tape, second, 4, false))
+        .map(|second| push(&mut timeline, second, 4, false))
         .filter(|mark| mark.has_beginning)
         .map(|mark| mark.number)
         .collect();
     assert_eq!(began, [10]);
-    assert_eq!(tape.beginning_after(3).map(|mark| mark.number), Some(10));
-    assert_eq!(tape.beginning_after(10), None);
-    assert_eq!(tape.beginning_before(19), Some(10));
-    assert_eq!(tape.beginning_before(10), None);
+    assert_eq!(
+        timeline.beginning_after(3).map(|mark| mark.number),
+        Some(10)
+    );
+    assert_eq!(timeline.beginning_after(10), None);
+    assert_eq!(timeline.beginning_before(19), Some(10));
+    assert_eq!(timeline.beginning_before(10), None);
 }
 
 #[test]
 fn it_is_asked_by_number_and_by_time() {
-    let mut tape = Timeline::default();
+    let mut timeline = Timeline::default();
     for second in 0..5 {
-        push(&mut tape, second * 10, 2, true);
+        push(&mut timeline, second * 10, 2, true);
     }
     let number = |mark: Option<FrameRef>| mark.map(|mark| mark.number);
-    let first = tape.oldest().unwrap().time;
-    assert_eq!(number(tape.before(0)), None);
-    assert_eq!(number(tape.before(3)), Some(2));
-    assert_eq!(number(tape.after(3)), Some(4));
-    assert_eq!(number(tape.after(4)), None);
-    assert_eq!(number(tape.at(first.plus_seconds(-9.0))), Some(0));
-    assert_eq!(number(tape.at(first.plus_seconds(10.0))), Some(1));
-    assert_eq!(number(tape.at(first.plus_seconds(10.5))), Some(2));
-    assert_eq!(number(tape.at(first.plus_seconds(40.5))), None);
-    assert_eq!(number(tape.after(u64::MAX)), None);
+    let first = timeline.oldest().unwrap().time;
+    assert_eq!(number(timeline.before(0)), None);
+    assert_eq!(number(timeline.before(3)), Some(2));
+    assert_eq!(number(timeline.after(3)), Some(4));
+    assert_eq!(number(timeline.after(4)), None);
+    assert_eq!(number(timeline.at(first.plus_seconds(-9.0))), Some(0));
+    assert_eq!(number(timeline.at(first.plus_seconds(10.0))), Some(1));
+    assert_eq!(number(timeline.at(first.plus_seconds(10.5))), Some(2));
+    assert_eq!(number(timeline.at(first.plus_seconds(40.5))), None);
+    assert_eq!(number(timeline.after(u64::MAX)), None);
 }
 
 #[test]
 fn a_recording_loses_the_oldest_first_and_keeps_the_rest_whole() {
-    let mut tape = Timeline::of(64 * KIBIBYTES);
+    let mut timeline = Timeline::of(64 * KIBIBYTES);
     for second in 0..400 {
-        let mark = push(&mut tape, second, 8, false);
+        let mark = push(&mut timeline, second, 8, false);
         assert_eq!(mark.number, u64::from(second));
-        assert!(tape.bytes <= 64 * KIBIBYTES);
+        assert!(timeline.bytes <= 64 * KIBIBYTES);
     }
-    let marks = marks(&tape);
+    let marks = marks(&timeline);
     assert!(marks.len() > 5 && marks[0] > 0, "{}", marks.len());
     assert!(marks.windows(2).all(|two| two[1] == two[0] + 1));
     assert_eq!(marks.last(), Some(&399));
-    assert_eq!(tape.beginning_before(399), Some(10), "it is remembered");
-    tape.clear();
-    assert_eq!((tape.oldest(), tape.bytes), (None, 0));
-    assert_eq!(push(&mut tape, 0, 8, false).number, 0);
+    assert_eq!(timeline.beginning_before(399), Some(10), "it is remembered");
+    timeline.clear();
+    assert_eq!((timeline.oldest(), timeline.bytes), (None, 0));
+    assert_eq!(push(&mut timeline, 0, 8, false).number, 0);
 }
 
 #[test]
 fn of_this_machine_old_samples_are_thinned_before_the_oldest_go() {
-    let mut tape = Timeline::of(64 * KIBIBYTES);
+    let mut timeline = Timeline::of(64 * KIBIBYTES);
     for second in 0..1000 {
-        push(&mut tape, second, 8, true);
-        assert!(tape.bytes <= 64 * KIBIBYTES);
+        push(&mut timeline, second, 8, true);
+        assert!(timeline.bytes <= 64 * KIBIBYTES);
     }
-    let marks = marks(&tape);
+    let marks = marks(&timeline);
     let dense = marks.windows(2).filter(|two| two[1] == two[0] + 1).count();
     let thin = marks.windows(2).filter(|two| two[1] == two[0] + 10).count();
     assert_eq!(dense + thin + 1, marks.len(), "{marks:?}");
@@ -151,45 +158,45 @@ fn of_this_machine_old_samples_are_thinned_before_the_oldest_go() {
 
 #[test]
 fn its_bytes_are_counted_right_however_things_are_shared_and_dropped() {
-    let mut tape = Timeline::of(100 * KIBIBYTES);
+    let mut timeline = Timeline::of(100 * KIBIBYTES);
     for second in 0..300 {
-        push(&mut tape, second, 6 + second % 3, second % 50 > 25);
+        push(&mut timeline, second, 6 + second % 3, second % 50 > 25);
     }
-    let bytes = tape.bytes;
-    assert_eq!(bytes, counted(&mut tape));
+    let bytes = timeline.bytes;
+    assert_eq!(bytes, counted(&mut timeline));
 }
 
 #[test]
 fn what_does_not_change_costs_next_to_nothing() {
-    let mut tape = Timeline::default();
+    let mut timeline = Timeline::default();
     let (snapshot, ..) = scene(0, 8, 16);
-    tape.push(&snapshot, &[], Vec::new(), idle_since, true);
-    let first = tape.bytes;
-    tape.push(&snapshot, &[], Vec::new(), idle_since, true);
-    let second = tape.bytes - first;
+    timeline.push(&snapshot, &[], Vec::new(), idle_since, true);
+    let first = timeline.bytes;
+    timeline.push(&snapshot, &[], Vec::new(), idle_since, true);
+    let second = timeline.bytes - first;
     assert!(second * 10 < first, "{first} and {second}");
 }
 
 #[test]
 fn it_is_bounded_whatever_comes() {
     // A thousand processes at work, for minutes; then small samples for more than a day.
-    let mut tape = Timeline::default();
+    let mut timeline = Timeline::default();
     for second in 0..120 {
         let (mut snapshot, ..) = scene(second, 8, 125);
         for process in &mut snapshot.processes {
             process.cpu_seconds = Some(f64::from(second));
         }
-        tape.push(&snapshot, &[], Vec::new(), idle_since, true);
-        assert!(tape.bytes <= MOST_BYTES);
+        timeline.push(&snapshot, &[], Vec::new(), idle_since, true);
+        assert!(timeline.bytes <= MOST_BYTES);
     }
-    assert!(tape.entries.len() > 40, "{}", tape.entries.len());
+    assert!(timeline.entries.len() > 40, "{}", timeline.entries.len());
     let small = sample::snapshot(1, 1);
     for second in 0..100_000 {
         let mut snapshot = small.clone();
         snapshot.time = small.time.plus_seconds(f64::from(second));
-        tape.push(&snapshot, &[], Vec::new(), idle_since, true);
+        timeline.push(&snapshot, &[], Vec::new(), idle_since, true);
     }
-    assert!(tape.bytes <= MOST_BYTES);
+    assert!(timeline.bytes <= MOST_BYTES);
     // One sample alone is kept, whatever it takes.
     let mut tiny = Timeline::of(1);
     push(&mut tiny, 0, 30, true);

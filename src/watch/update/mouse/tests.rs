@@ -7,11 +7,11 @@ use crate::model::Snapshot;
 use crate::model::row::Me;
 use crate::rules::{Engine, RuleSet};
 use crate::watch::keys::{Context, table};
-use crate::watch::picture::Picture;
 use crate::watch::sample;
 use crate::watch::state::{Event, Setup};
 use crate::watch::theme::Depth;
 use crate::watch::update::update;
+use crate::watch::view_model::Screenful;
 
 fn showing(snapshot: Snapshot) -> App {
     let setup = Setup {
@@ -23,7 +23,9 @@ fn showing(snapshot: Snapshot) -> App {
     };
     let engine = Engine::new(RuleSet::default());
     let mut app = App::new(setup, engine, Duration::from_secs(2), 120, 40);
-    app.show(Picture::new(snapshot, Vec::new(), Vec::new(), |_, _| None));
+    app.show(Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| {
+        None
+    }));
     app
 }
 
@@ -188,7 +190,7 @@ fn hints_do_what_their_keys_do() {
     assert!(app.choice.tree);
     click(&mut app, hint(Context::Main, "sort"), 0);
     assert_eq!(app.mode, Mode::ChooseSort);
-    // The letters of the columns stand there now.
+    // The letters of the columns are there now.
     let help = hint(Context::Main, "help");
     assert_eq!(click(&mut app, help, 0), Some(Effect::Draw));
     assert_eq!(app.mode, Mode::Main);

@@ -14,12 +14,12 @@ use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
 use crate::watch::keys::{self, Context, Key};
 use crate::watch::layout::findings;
-use crate::watch::picture::Picture;
 use crate::watch::sample;
 use crate::watch::state::{Event, Setup};
 use crate::watch::text::clock;
 use crate::watch::theme::Depth;
 use crate::watch::update::update;
+use crate::watch::view_model::Screenful;
 
 fn app() -> App {
     let setup = Setup {
@@ -52,7 +52,7 @@ fn see(app: &mut App, snapshot: Snapshot) {
     assert_eq!(update(app, event), Some(Effect::Draw));
 }
 
-/// A machine on which 7 has been idle for long, 8 works, and 11 GiB of GPU 1 are nobody's.
+/// A machine on which 7 has been idle for long, 8 works, and 11 GiB of GPU 1 are no one's.
 fn machine() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.memory(0, 22 * GIB, 80 * GIB);
@@ -91,7 +91,7 @@ fn finding(count: u32) -> App {
         .map(|at| sample::finding(&snapshot, 0, at))
         .collect();
     let mut app = app();
-    app.show(Picture::new(snapshot, findings, Vec::new(), |_, _| None));
+    app.show(Screenful::new(snapshot, findings, Vec::new(), |_, _| None));
     app
 }
 
@@ -118,7 +118,7 @@ fn tab_goes_to_the_findings_and_back() {
         assert_eq!(app.focus, Focus::Table);
     }
     // The finding of the selected process is the first that is selected.
-    app.select_row(app.row_of(app.picture.as_ref().unwrap().rows[2].key.identity));
+    app.select_row(app.row_of(app.screenful.as_ref().unwrap().rows[2].key.identity));
     let pid = selected_pid(&app);
     press(&mut app, KeyCode::Tab);
     assert_eq!(selected(&app), Some(2));
@@ -151,12 +151,12 @@ fn the_selection_moves_in_the_list_and_its_row_with_it() {
         assert_eq!(press(&mut app, key), Some(Effect::Draw));
         assert_eq!(selected(&app), Some(at), "{key:?}");
         assert_eq!(selected_pid(&app), Some(sample::pid(0, at as u32)));
-        let window = findings::window(&app).unwrap();
+        let window = findings::visible(&app).unwrap();
         assert!(window.shown > 0);
         let seen = window.first..window.first + window.shown;
         assert!(seen.contains(&at), "{at} in {seen:?}");
     }
-    let shown = findings::window(&app).unwrap().shown;
+    let shown = findings::visible(&app).unwrap().shown;
     press(&mut app, KeyCode::PageDown);
     assert_eq!(selected(&app), Some(shown));
     press(&mut app, KeyCode::PageUp);
@@ -168,7 +168,7 @@ fn a_row_of_the_screen_is_the_finding_that_is_drawn_there() {
     let mut app = finding(40);
     press(&mut app, KeyCode::Tab);
     type_in(&mut app, "jjjjjj");
-    let window = findings::window(&app).unwrap();
+    let window = findings::visible(&app).unwrap();
     let top = app.layout().unwrap().status.y;
     assert_eq!(window.top, top + 1, "below the title");
     assert_eq!(findings::at_row(&app, top), None);
@@ -182,7 +182,7 @@ fn a_row_of_the_screen_is_the_finding_that_is_drawn_there() {
 }
 
 #[test]
-fn the_selection_follows_the_finding_and_nobody_moves_into_its_place() {
+fn the_selection_follows_the_finding_and_no_row_moves_into_its_place() {
     let mut app = finding(3);
     press(&mut app, KeyCode::Tab);
     type_in(&mut app, "j");
@@ -191,7 +191,7 @@ fn the_selection_follows_the_finding_and_nobody_moves_into_its_place() {
         let snapshot = sample::snapshot(1, 3);
         let findings = keep.iter().map(|&at| sample::finding(&snapshot, 0, at));
         let findings = findings.collect();
-        app.show(Picture::new(snapshot, findings, Vec::new(), |_, _| None));
+        app.show(Screenful::new(snapshot, findings, Vec::new(), |_, _| None));
     };
     show(&mut app, &[2, 0, 1]);
     assert_eq!((selected(&app), &app.finding), (Some(2), &id));
@@ -204,7 +204,7 @@ fn the_selection_follows_the_finding_and_nobody_moves_into_its_place() {
 }
 
 #[test]
-fn x_on_a_finding_is_about_its_process_or_about_nobody() {
+fn x_on_a_finding_is_about_its_process_or_does_nothing() {
     let mut app = finding(3);
     press(&mut app, KeyCode::Tab);
     type_in(&mut app, "jj");
@@ -215,7 +215,7 @@ fn x_on_a_finding_is_about_its_process_or_about_nobody() {
     let snapshot = sample::snapshot(1, 2);
     let mut about_gpu = sample::finding(&snapshot, 0, 0);
     about_gpu.process = None;
-    app.show(Picture::new(
+    app.show(Screenful::new(
         snapshot,
         vec![about_gpu],
         Vec::new(),
@@ -227,7 +227,7 @@ fn x_on_a_finding_is_about_its_process_or_about_nobody() {
     app.select(1);
     type_in(&mut app, "x");
     assert_eq!((&app.mode, selected_pid(&app)), (&Mode::Main, None));
-    assert_eq!(note(&app), "it is about a GPU; there is no process to end");
+    assert_eq!(note(&app), "it is about a GPU; there is no process to kill");
 }
 
 #[test]
@@ -265,16 +265,16 @@ fn the_page_is_the_text_that_the_command_prints() {
     let known = KnownSoFar {
         engine: &app.engine,
         courses: &app.courses,
-        last: &app.picture.as_ref().unwrap().snapshot,
+        last: &app.screenful.as_ref().unwrap().snapshot,
         needed: app.engine.settings().longest(),
         more: More::ByWaiting,
     };
-    let look = PageStyle {
+    let styles = PageStyle {
         width: usize::from(place::text(app.area).width),
         style: Style::default(),
         ascii: false,
     };
-    let printed = text::page(&explain::process(known, 7, None), look);
+    let printed = text::page(&explain::process(known, 7, None), styles);
     assert_eq!(text(&app), printed.trim_end());
 }
 
@@ -332,7 +332,7 @@ fn an_open_page_goes_on_with_the_samples_until_its_process_is_gone() {
     // Another process of the same number is not it.
     scene.process(7).start_ticks = Some(1);
     see(&mut app, scene.step().clone());
-    let since = app.picture.as_ref().unwrap().snapshot.time;
+    let since = app.screenful.as_ref().unwrap().snapshot.time;
     see(&mut app, scene.step().clone());
     assert!(text(&app).contains("(301 samples)"));
     assert_eq!(
@@ -340,14 +340,14 @@ fn an_open_page_goes_on_with_the_samples_until_its_process_is_gone() {
         [format!("gone since {}: as it was", clock(since))]
     );
     press(&mut app, KeyCode::Char('x'));
-    assert_eq!(note(&app), "the process is gone; there is nobody to end");
+    assert_eq!(note(&app), "the process is gone; there is nothing to kill");
     assert_eq!(app.mode, Mode::Page);
     assert_eq!(press(&mut app, KeyCode::Char('t')), Some(Effect::Draw));
     assert_eq!(app.note, None, "until the next key");
 }
 
 #[test]
-fn x_on_a_page_asks_for_the_plan_of_its_process_and_of_nobody_else() {
+fn x_on_a_page_asks_for_the_plan_of_its_process_and_of_no_other() {
     let mut scene = machine();
     let mut app = watching(&mut scene);
     type_in(&mut app, "j");
@@ -370,7 +370,7 @@ fn a_finding_about_a_gpu_opens_the_page_of_the_gpu() {
     let mut scene = machine();
     let mut app = watching(&mut scene);
     press(&mut app, KeyCode::Tab);
-    let findings = &app.picture.as_ref().unwrap().findings;
+    let findings = &app.screenful.as_ref().unwrap().findings;
     let at = findings
         .iter()
         .position(|finding| finding.process.is_none());
@@ -384,25 +384,25 @@ fn a_finding_about_a_gpu_opens_the_page_of_the_gpu() {
     assert!(note(&app).contains("about a GPU"));
     // A process that cannot be seen has its GPU for a page.
     let mut app = finding(1);
-    let picture = app.picture.as_mut().unwrap();
-    picture.snapshot.processes.clear();
-    picture.snapshot.gpus[0].processes = None;
+    let screenful = app.screenful.as_mut().unwrap();
+    screenful.snapshot.processes.clear();
+    screenful.snapshot.gpus[0].processes = None;
     press(&mut app, KeyCode::Tab);
     press(&mut app, KeyCode::Enter);
     assert_eq!(app.page.as_ref().unwrap().about, About::Gpu(0));
 }
 
 #[test]
-fn a_page_says_where_it_is_of_another_time_than_the_screen() {
+fn a_page_notes_where_it_is_of_another_time_than_the_screen() {
     let mut scene = machine();
     let mut app = watching(&mut scene);
-    let past = app.picture.as_ref().unwrap().snapshot.clone();
+    let past = app.screenful.as_ref().unwrap().snapshot.clone();
     type_in(&mut app, "j");
     press(&mut app, KeyCode::Enter);
     see(&mut app, scene.step().clone());
     assert_eq!(place::notices(&app), [""; 0]);
     // Stepped back behind the page.
-    app.show(Picture::new(
+    app.show(Screenful::new(
         past.clone(),
         Vec::new(),
         Vec::new(),
@@ -427,7 +427,7 @@ fn a_page_says_where_it_is_of_another_time_than_the_screen() {
 }
 
 #[test]
-fn an_unresolved_pid_has_a_page_that_says_why_and_shows_nobody() {
+fn an_unresolved_pid_has_a_page_that_gives_the_reason_and_shows_no_process() {
     let mut scene = machine();
     let process = scene.process(7);
     process.start_ticks = None;
@@ -454,7 +454,7 @@ fn no_page_and_no_list_panics_at_any_size() {
     let mut app = watching(&mut scene);
     press(&mut app, KeyCode::Tab);
     for severity in [Severity::Info, Severity::Critical] {
-        for finding in &mut app.picture.as_mut().unwrap().findings {
+        for finding in &mut app.screenful.as_mut().unwrap().findings {
             finding.severity = severity;
         }
         for columns in [0, 1, 39, 40, 41, 72, 100, 220] {
@@ -494,7 +494,11 @@ fn the_keys_of_a_page_are_those_of_its_table() {
         let action = keys::action(Context::Main, &key.event()).unwrap();
         let is_everywhere = matches!(
             action,
-            Action::Help | Action::Repaint | Action::Suspend | Action::Quit | Action::QuitAtOnce
+            KeyAction::Help
+                | KeyAction::Repaint
+                | KeyAction::Suspend
+                | KeyAction::Quit
+                | KeyAction::QuitAtOnce
         );
         assert_eq!(effect.is_some(), is_everywhere, "{key:?}");
     }

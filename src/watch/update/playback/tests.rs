@@ -57,7 +57,7 @@ fn second(app: &App) -> i64 {
 }
 
 #[test]
-fn a_paused_screen_stands_still_while_samples_come_and_are_judged() {
+fn a_paused_screen_does_not_change_while_samples_come_and_are_judged() {
     let mut app = watching(5);
     assert_eq!(press(&mut app, 'p'), Some(Effect::Draw));
     assert_eq!((second(&app), app.behind_seconds()), (4, None));
@@ -107,14 +107,14 @@ fn keys_go_back_and_forth_through_what_this_machine_was() {
 }
 
 #[test]
-fn what_a_key_cannot_do_is_said_until_the_next_key() {
+fn what_a_key_cannot_do_is_noted_until_the_next_key() {
     let mut app = watching(3);
-    for (keys, said) in [("[[[", "nothing older"), ("n", "since"), ("N", "before")] {
+    for (keys, expected) in [("[[[", "nothing older"), ("n", "since"), ("N", "before")] {
         for key in keys.chars() {
             press(&mut app, key);
         }
         let note = app.note.clone().unwrap_or_default();
-        assert!(note.contains(said), "{keys}: {note}");
+        assert!(note.contains(expected), "{keys}: {note}");
         // A key that does nothing else has it taken from the screen, too.
         assert_eq!(press(&mut app, '~'), Some(Effect::Draw));
         assert_eq!(app.note, None);
@@ -193,7 +193,7 @@ fn a_longer_wait_that_has_begun_is_no_silence() {
 }
 
 #[test]
-fn a_driver_that_hangs_is_an_alarm_while_the_screen_stands_still_too() {
+fn a_driver_that_hangs_is_an_alarm_while_the_screen_is_paused_too() {
     let mut app = watching(5);
     press(&mut app, 'p');
     let now = Duration::from_secs(9);

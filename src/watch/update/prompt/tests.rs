@@ -5,12 +5,12 @@ use std::time::Duration;
 use super::*;
 use crate::model::row::Me;
 use crate::rules::{Engine, RuleSet};
-use crate::watch::picture::Picture;
 use crate::watch::sample;
 use crate::watch::state::prompt::MOST_CHARS;
 use crate::watch::state::{Event, Setup};
 use crate::watch::theme::Depth;
 use crate::watch::update::update;
+use crate::watch::view_model::Screenful;
 
 fn app() -> App {
     let setup = Setup {
@@ -23,7 +23,9 @@ fn app() -> App {
     let engine = Engine::new(RuleSet::default());
     let mut app = App::new(setup, engine, Duration::from_secs(2), 80, 24);
     let snapshot = sample::snapshot(1, 4);
-    app.show(Picture::new(snapshot, Vec::new(), Vec::new(), |_, _| None));
+    app.show(Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| {
+        None
+    }));
     app
 }
 
@@ -102,7 +104,7 @@ fn a_line_is_edited_as_in_readline() {
 }
 
 #[test]
-fn marks_go_with_what_they_stand_on() {
+fn combining_marks_go_with_their_base_character() {
     let mut app = app();
     type_in(&mut app, "/日e\u{301}\u{302}x");
     for (key, expected) in [
@@ -152,15 +154,19 @@ fn a_filter_holds_while_it_is_typed_and_enter_keeps_it() {
 }
 
 #[test]
-fn a_size_without_a_unit_hides_nothing_and_says_why() {
+fn a_size_without_a_unit_hides_nothing_and_gives_the_reason() {
     let mut app = app();
     type_in(&mut app, "/user:ann mem>20");
     assert_eq!((app.listing.lines.len(), app.listing.hidden), (2, 2));
     assert_eq!(in_force(&app), "user:ann");
-    let told = "mem: \"20\" has no unit; write 20GiB, 20MiB or 20%";
-    assert_eq!(prompt(&app).error.as_deref(), Some(told));
+    let expected = "mem: \"20\" has no unit; write 20GiB, 20MiB or 20%";
+    assert_eq!(prompt(&app).error.as_deref(), Some(expected));
     press(&mut app, KeyCode::Enter);
-    assert_eq!(prompt(&app).error.as_deref(), Some(told), "it stays open");
+    assert_eq!(
+        prompt(&app).error.as_deref(),
+        Some(expected),
+        "it stays open"
+    );
     type_in(&mut app, "%");
     assert_eq!(prompt(&app).error, None);
 }

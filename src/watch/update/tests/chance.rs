@@ -13,11 +13,11 @@ use super::*;
 use crate::model::Time;
 use crate::reclaim::target::Step;
 use crate::reclaim::{Outcome, Target};
-use crate::watch::double_buffer::Canvas;
-use crate::watch::hand::Stage;
+use crate::watch::double_buffer::DoubleBuffer;
 use crate::watch::keys::{Context, Key, table};
 use crate::watch::layout::Form;
 use crate::watch::reaping::batch::Batch;
+use crate::watch::reclaim_worker::TargetStage;
 use crate::watch::sample::dice::Dice;
 use crate::watch::state::dialog::Answer;
 use crate::watch::state::prompt::Purpose;
@@ -101,7 +101,7 @@ fn nothing_that_happens_breaks_the_screen() {
 /// A screen, what is written to it, and what it shows.
 struct Run {
     app: App,
-    canvas: Canvas<Sink>,
+    frames: DoubleBuffer<Sink>,
     written: Sink,
     snapshot: Snapshot,
     now: Duration,
@@ -123,7 +123,7 @@ impl Run {
         snapshot.host.boot_id = Some("a".into());
         let written = Sink::default();
         let mut run = Self {
-            canvas: Canvas::new(written.clone(), app.area),
+            frames: DoubleBuffer::new(written.clone(), app.area),
             written,
             app,
             snapshot,
@@ -164,9 +164,9 @@ impl Run {
             }
         }
         match &effect {
-            Some(Effect::Repaint) => self.canvas.resize(self.app.area),
-            Some(Effect::Hand(Ask::Plan(question))) => self.asked = question.number,
-            Some(Effect::Hand(Ask::Begin { number, plan })) => {
+            Some(Effect::Repaint) => self.frames.resize(self.app.area),
+            Some(Effect::Reclaim(ReclaimRequest::Plan(question))) => self.asked = question.number,
+            Some(Effect::Reclaim(ReclaimRequest::Begin { number, plan })) => {
                 self.begun = Some((*number, plan.targets.len()));
             }
             _ => {}
@@ -192,7 +192,7 @@ impl Run {
         let press = |key| Some(Event::Key(KeyCode::Char(key).into()));
         match &self.app.reaping.dialog {
             None if dice.roll(3) == 0 => press('q'),
-            None => Some(Event::Hand(self.news(dice))),
+            None => Some(Event::Reclaim(self.progress(dice))),
             Some(dialog) if dialog.countdown.is_some() => {
                 self.now += Duration::from_secs(2);
                 Some(Event::Tick { now: self.now })
@@ -201,7 +201,7 @@ impl Run {
                 Answer::Plan(_) if dialog.ends() > 0 => {
                     press(['y', 'y', 'y', 's', '?'][dice.roll(5) as usize])
                 }
-                Answer::Asked => Some(Event::Hand(News::Planned {
+                Answer::Asked => Some(Event::Reclaim(ReclaimProgress::Planned {
                     number: self.asked,
                     plan: Ok(proposal(dice)),
                 })),
@@ -266,7 +266,7 @@ impl Run {
             ("marks and a page", has_marks && is_on(&Mode::Page)),
             ("tree", app.choice.tree),
             ("only findings", app.choice.only_findings),
-            ("hidden", app.choice.is_limited() && app.picture.is_some()),
+            ("hidden", app.choice.is_limited() && app.screenful.is_some()),
             ("past", past),
             ("seeking", app.playback.is_seeking()),
             ("end", app.end.is_some()),
@@ -278,13 +278,13 @@ impl Run {
         here.map(|(place, _)| place).collect()
     }
 
-    /// What the hand may say, of what it was asked or of anything else.
-    fn news(&self, dice: &mut Dice) -> News {
+    /// What the worker may say, of what it was asked or of anything else.
+    fn progress(&self, dice: &mut Dice) -> ReclaimProgress {
         let (begun, count) = self.begun.unwrap_or((dice.roll(3), 3));
         let number = if dice.chance() { dice.roll(5) } else { begun };
         let place = dice.roll(count as u64 + 1) as usize;
         match dice.roll(9) {
-            0..4 => News::Planned {
+            0..4 => ReclaimProgress::Planned {
                 number: if dice.chance() {
                     dice.roll(3)
                 } else {
@@ -296,26 +296,26 @@ impl Run {
                     Ok(proposal(dice))
                 },
             },
-            4 => News::Begun { number },
-            5 => News::Target {
+            4 => ReclaimProgress::Begun { number },
+            5 => ReclaimProgress::Target {
                 number,
                 place,
                 stage: match dice.roll(2) {
-                    0 => Stage::Waiting {
+                    0 => TargetStage::Waiting {
                         until: dice_time(dice),
                     },
-                    _ => Stage::Ended {
+                    _ => TargetStage::Ended {
                         outcome: Outcome::AlreadyGone,
                         words: dice.name().to_string(),
                     },
                 },
             },
-            6 => News::Sent {
+            6 => ReclaimProgress::Sent {
                 number,
                 place,
                 words: dice.name().to_string(),
             },
-            _ => News::Over {
+            _ => ReclaimProgress::Finished {
                 number,
                 error: dice.chance().then(|| dice.name().to_string()),
             },
@@ -356,7 +356,7 @@ impl Run {
             22 if dice.chance() => Event::SourceFailed(dice.name().to_string()),
             22 if dice.chance() => Event::SourceEnded,
             22 if dice.chance() => Event::SourceRewound,
-            _ => Event::Hand(self.news(dice)),
+            _ => Event::Reclaim(self.progress(dice)),
         }
     }
 
@@ -399,7 +399,7 @@ impl Run {
     /// What is selected is there, once, and in sight.
     fn look_at_selection(&self, what: &str) {
         let app = &self.app;
-        let rows = app.picture.as_ref().map_or(0, |it| it.rows.len());
+        let rows = app.screenful.as_ref().map_or(0, |it| it.rows.len());
         let mut shown: Vec<usize> = app.listing.lines.iter().map(|line| line.row).collect();
         let count = shown.len();
         shown.sort_unstable();
@@ -421,7 +421,7 @@ impl Run {
     /// Draws a frame; says how much of it was new.
     fn draw(&mut self) -> usize {
         let (app, before) = (&self.app, self.written.0.get());
-        self.canvas
+        self.frames
             .draw(|buffer| {
                 draw(app, buffer);
                 whole(buffer);
@@ -432,7 +432,7 @@ impl Run {
 }
 
 /// A plan of hostile names.
-fn proposal(dice: &mut Dice) -> crate::watch::hand::Proposal {
+fn proposal(dice: &mut Dice) -> crate::watch::reclaim_worker::Proposal {
     let mut targets: Vec<Target> = Vec::new();
     for at in 0..dice.roll(8) {
         targets.push(sample::target(4000 + at as u32));
@@ -445,7 +445,7 @@ fn proposal(dice: &mut Dice) -> crate::watch::hand::Proposal {
     }
     let mut proposal = sample::proposal(targets);
     for line in proposal.lines.iter_mut().chain(&mut proposal.titles) {
-        // Escaped, as it comes from the hand.
+        // Escaped, as it comes from the worker.
         *line = crate::report::escape::escape(&dice.name()).into_owned();
     }
     proposal

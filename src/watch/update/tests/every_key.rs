@@ -3,9 +3,9 @@
 use super::*;
 use crate::reclaim::Target;
 use crate::reclaim::target::Step;
-use crate::watch::hand::{Question, Scope};
-use crate::watch::keys::{Action, Context, GROUPS};
+use crate::watch::keys::{Context, GROUPS, KeyAction};
 use crate::watch::layout::Form;
+use crate::watch::reclaim_worker::{PlanRequest, PlanScope};
 use crate::watch::state::dialog::Button;
 use crate::watch::state::prompt::Purpose;
 
@@ -20,7 +20,7 @@ const FOUND: i64 = 600;
 type Case = (&'static str, fn(&App, Option<&Effect>) -> bool);
 
 #[test]
-fn every_key_does_what_the_help_says_of_it() {
+fn every_key_does_what_the_help_describes() {
     let mut pressed = 0;
     for group in GROUPS {
         for binding in group.bindings {
@@ -87,7 +87,10 @@ fn opened(context: Context) -> App {
             };
             let own = (0..20).map(|at| sample::target(4000 + at));
             let plan = Ok(sample::proposal(own.chain([advice]).collect()));
-            update(&mut app, Event::Hand(News::Planned { number, plan }));
+            update(
+                &mut app,
+                Event::Reclaim(ReclaimProgress::Planned { number, plan }),
+            );
             update(&mut app, Event::Drawn);
         }
     }
@@ -95,9 +98,9 @@ fn opened(context: Context) -> App {
 }
 
 /// What a plan is asked for.
-fn asked(effect: Option<&Effect>) -> Option<&Question> {
+fn asked(effect: Option<&Effect>) -> Option<&PlanRequest> {
     match effect {
-        Some(Effect::Hand(Ask::Plan(question))) => Some(question),
+        Some(Effect::Reclaim(ReclaimRequest::Plan(question))) => Some(question),
         _ => None,
     }
 }
@@ -105,14 +108,14 @@ fn asked(effect: Option<&Effect>) -> Option<&Question> {
 /// Which second is shown.
 fn second(app: &App) -> i64 {
     let start = sample::snapshot(1, 1).time;
-    (app.picture.as_ref().unwrap().snapshot.time - start) / 1000
+    (app.screenful.as_ref().unwrap().snapshot.time - start) / 1000
 }
 
 /// Whether one process is asked to be ended, and it is the `at`th of the table.
 fn is_asked_for(app: &App, effect: Option<&Effect>, at: usize) -> bool {
     let row = app.subject_at(at).unwrap().row.key;
-    let wanted = Scope::Processes(vec![row]);
-    app.mode == Mode::Plan && asked(effect).is_some_and(|question| question.wish.scope == wanted)
+    let wanted = PlanScope::Processes(vec![row]);
+    app.mode == Mode::Plan && asked(effect).is_some_and(|question| question.options.scope == wanted)
 }
 
 fn offset(app: &App) -> usize {
@@ -127,166 +130,171 @@ fn is_help(app: &App, over: Context) -> bool {
     app.mode == Mode::Help(0) && app.help_over == over
 }
 
-fn on_the_table(action: Action) -> Option<Case> {
+fn on_the_table(action: KeyAction) -> Option<Case> {
     const END: usize = PROCESSES as usize - 1;
     Some(match action {
-        Action::Down => ("jj", |app, _| app.selected() == Some(2)),
-        Action::Up => ("jj", |app, _| app.selected() == Some(0)),
-        Action::PageDown => ("j", |app, _| app.selected() == Some(app.page_rows())),
-        Action::PageUp => ("G", |app, _| app.selected() == Some(END - app.page_rows())),
-        Action::First => ("G", |app, _| app.selected() == Some(0) && app.offset == 0),
-        Action::Last => ("j", |app, _| app.selected() == Some(END) && app.offset > 0),
-        Action::Right => ("", |app, _| app.scrolled > 0),
-        Action::Left => ("ll", |app, _| app.scrolled == 0),
-        Action::SwitchFocus => ("", |app, _| {
+        KeyAction::Down => ("jj", |app, _| app.selected() == Some(2)),
+        KeyAction::Up => ("jj", |app, _| app.selected() == Some(0)),
+        KeyAction::PageDown => ("j", |app, _| app.selected() == Some(app.page_rows())),
+        KeyAction::PageUp => ("G", |app, _| app.selected() == Some(END - app.page_rows())),
+        KeyAction::First => ("G", |app, _| app.selected() == Some(0) && app.offset == 0),
+        KeyAction::Last => ("j", |app, _| app.selected() == Some(END) && app.offset > 0),
+        KeyAction::Right => ("", |app, _| app.scrolled > 0),
+        KeyAction::Left => ("ll", |app, _| app.scrolled == 0),
+        KeyAction::SwitchFocus => ("", |app, _| {
             app.focus == Focus::Findings && app.finding.is_some()
         }),
-        Action::Open => ("jj", |app, _| {
+        KeyAction::Open => ("jj", |app, _| {
             app.mode == Mode::Page && app.page.is_some() && app.selected() == Some(1)
         }),
-        Action::Tag => ("j", |app, _| {
+        KeyAction::Tag => ("j", |app, _| {
             app.tagged.len() == 1 && app.selected() == Some(1)
         }),
-        Action::UntagAll => ("j  ", |app, _| app.tagged.is_empty()),
-        Action::Reap => ("jjj", |app, effect| is_asked_for(app, effect, 2)),
-        Action::ReapFindings => ("j", |app, effect| {
+        KeyAction::UntagAll => ("j  ", |app, _| app.tagged.is_empty()),
+        KeyAction::Reap => ("jjj", |app, effect| is_asked_for(app, effect, 2)),
+        KeyAction::ReapFindings => ("j", |app, effect| {
             let question = asked(effect);
             app.mode == Mode::Plan
-                && question
-                    .is_some_and(|it| it.wish.scope == Scope::Findings && !it.findings.is_empty())
+                && question.is_some_and(|it| {
+                    it.options.scope == PlanScope::Findings && !it.findings.is_empty()
+                })
         }),
-        Action::Filter => (
+        KeyAction::Filter => (
             "",
             |app, _| matches!(&app.mode, Mode::Prompt(it) if it.purpose == Purpose::Filter),
         ),
-        Action::Tree => ("", |app, _| app.choice.tree),
-        Action::Mine => ("", |app, _| app.choice.mine && app.listing.lines.is_empty()),
-        Action::OnlyFindings => ("", |app, _| {
+        KeyAction::Tree => ("", |app, _| app.choice.tree),
+        KeyAction::Mine => ("", |app, _| app.choice.mine && app.listing.lines.is_empty()),
+        KeyAction::OnlyFindings => ("", |app, _| {
             app.choice.only_findings && app.listing.lines.len() == 1
         }),
-        Action::HideSmall => ("", |app, _| app.choice.hide_small),
-        Action::ChooseSort => ("", |app, _| app.mode == Mode::ChooseSort),
-        Action::SortLeft => ("", |app, _| {
+        KeyAction::HideSmall => ("", |app, _| app.choice.hide_small),
+        KeyAction::ChooseSort => ("", |app, _| app.mode == Mode::ChooseSort),
+        KeyAction::SortLeft => ("", |app, _| {
             app.choice.sort.column == Column::Memory.step(-1)
                 && Column::Memory.step(-1) != Column::Memory
         }),
-        Action::SortRight => ("", |app, _| {
+        KeyAction::SortRight => ("", |app, _| {
             app.choice.sort.column == Column::Memory.step(1)
                 && Column::Memory.step(1) != Column::Memory
         }),
-        Action::SortBy(Column::Memory) => ("P", |app, _| app.choice.sort.column == Column::Memory),
-        Action::SortBy(Column::CpuPercent) => {
+        KeyAction::SortBy(Column::Memory) => {
+            ("P", |app, _| app.choice.sort.column == Column::Memory)
+        }
+        KeyAction::SortBy(Column::CpuPercent) => {
             ("", |app, _| app.choice.sort.column == Column::CpuPercent)
         }
-        Action::SortBy(Column::Runtime) => ("", |app, _| app.choice.sort.column == Column::Runtime),
+        KeyAction::SortBy(Column::Runtime) => {
+            ("", |app, _| app.choice.sort.column == Column::Runtime)
+        }
         // Another column's key has to have a case of its own.
-        Action::SortBy(_) => return None,
-        Action::Reverse => ("", |app, _| {
+        KeyAction::SortBy(_) => return None,
+        KeyAction::Reverse => ("", |app, _| {
             app.choice.sort.reversed && first_pid(app) == Some(sample::pid(0, 0))
         }),
-        Action::Pause => ("", |app, _| app.playback.is_paused && second(app) == LAST),
-        Action::StepBack => ("", |app, _| {
+        KeyAction::Pause => ("", |app, _| app.playback.is_paused && second(app) == LAST),
+        KeyAction::StepBack => ("", |app, _| {
             app.playback.is_paused && second(app) == LAST - 10
         }),
-        Action::StepOn => ("[[[", |app, _| second(app) == LAST - 20),
-        Action::LeapBack => ("", |app, _| {
+        KeyAction::StepOn => ("[[[", |app, _| second(app) == LAST - 20),
+        KeyAction::LeapBack => ("", |app, _| {
             app.playback.is_paused && second(app) == LAST - 60
         }),
-        Action::LeapOn => ("{{{", |app, _| second(app) == LAST - 120),
-        Action::NextFinding => ("{{{{", |app, _| second(app) == FOUND),
-        Action::PreviousFinding => ("", |app, _| app.playback.is_paused && second(app) == FOUND),
-        Action::Seek => (
+        KeyAction::LeapOn => ("{{{", |app, _| second(app) == LAST - 120),
+        KeyAction::NextFinding => ("{{{{", |app, _| second(app) == FOUND),
+        KeyAction::PreviousFinding => ("", |app, _| app.playback.is_paused && second(app) == FOUND),
+        KeyAction::Seek => (
             "",
             |app, _| matches!(&app.mode, Mode::Prompt(it) if it.purpose == Purpose::Seek),
         ),
-        Action::Now => ("{[", |app, _| {
+        KeyAction::Now => ("{[", |app, _| {
             !app.playback.is_paused && second(app) == LAST
         }),
-        Action::Faster => ("", |app, effect| {
+        KeyAction::Faster => ("", |app, effect| {
             app.playback.interval < Duration::from_secs(2)
                 && effect == Some(&Effect::Control(Control::Interval(app.playback.interval)))
         }),
-        Action::Slower => ("", |app, effect| {
+        KeyAction::Slower => ("", |app, effect| {
             app.playback.interval > Duration::from_secs(2)
                 && effect == Some(&Effect::Control(Control::Interval(app.playback.interval)))
         }),
-        Action::Help => ("", |app, _| is_help(app, Context::Main)),
-        Action::NextForm => ("", |app, _| app.form == Form::after(None)),
-        Action::NextTheme => ("", |app, _| app.theme == Theme::default().next()),
-        Action::Repaint => ("", |_, effect| effect == Some(&Effect::Repaint)),
-        Action::Suspend => ("", |_, effect| effect == Some(&Effect::Suspend)),
-        Action::Back => ("j", |app, effect| {
+        KeyAction::Help => ("", |app, _| is_help(app, Context::Main)),
+        KeyAction::NextForm => ("", |app, _| app.form == Form::after(None)),
+        KeyAction::NextTheme => ("", |app, _| app.theme == Theme::default().next()),
+        KeyAction::Repaint => ("", |_, effect| effect == Some(&Effect::Repaint)),
+        KeyAction::Suspend => ("", |_, effect| effect == Some(&Effect::Suspend)),
+        KeyAction::Back => ("j", |app, effect| {
             app.selected().is_none() && effect == Some(&Effect::Draw)
         }),
-        Action::Quit => ("j", |_, effect| effect == Some(&Effect::Quit)),
-        Action::QuitAtOnce => ("j?", |_, effect| effect == Some(&Effect::Quit)),
-        Action::Confirm
-        | Action::Undo
-        | Action::ChooseSignal
-        | Action::EveryUser
-        | Action::Direct
-        | Action::OtherButton
-        | Action::PlanAgain => return None,
+        KeyAction::Quit => ("j", |_, effect| effect == Some(&Effect::Quit)),
+        KeyAction::QuitAtOnce => ("j?", |_, effect| effect == Some(&Effect::Quit)),
+        KeyAction::Confirm
+        | KeyAction::Undo
+        | KeyAction::ChooseSignal
+        | KeyAction::EveryUser
+        | KeyAction::Direct
+        | KeyAction::OtherButton
+        | KeyAction::PlanAgain => return None,
     })
 }
 
-fn on_a_page(action: Action) -> Option<Case> {
+fn on_a_page(action: KeyAction) -> Option<Case> {
     Some(match action {
-        Action::Down => ("", |app, _| offset(app) == 1),
-        Action::Up => ("jj", |app, _| offset(app) == 1),
-        Action::PageDown => ("", |app, _| offset(app) > 1),
-        Action::PageUp => ("jG", |app, _| {
+        KeyAction::Down => ("", |app, _| offset(app) == 1),
+        KeyAction::Up => ("jj", |app, _| offset(app) == 1),
+        KeyAction::PageDown => ("", |app, _| offset(app) > 1),
+        KeyAction::PageUp => ("jG", |app, _| {
             let end = app.page.as_ref().unwrap().lines.len();
             offset(app) < end.saturating_sub(14)
         }),
-        Action::First => ("jj", |app, _| offset(app) == 0),
-        Action::Last => ("", |app, _| {
+        KeyAction::First => ("jj", |app, _| offset(app) == 0),
+        KeyAction::Last => ("", |app, _| {
             let page = app.page.as_ref().unwrap();
             offset(app) > 1 && page.lines.len() - offset(app) <= 14
         }),
-        Action::Reap => ("", |app, effect| is_asked_for(app, effect, 0)),
-        Action::Pause => ("", |app, _| {
+        KeyAction::Reap => ("", |app, effect| is_asked_for(app, effect, 0)),
+        KeyAction::Pause => ("", |app, _| {
             app.playback.is_paused && app.mode == Mode::Page
         }),
-        Action::Help => ("", |app, _| is_help(app, Context::Page)),
-        Action::Back => ("", |app, _| app.mode == Mode::Main && app.page.is_none()),
+        KeyAction::Help => ("", |app, _| is_help(app, Context::Page)),
+        KeyAction::Back => ("", |app, _| app.mode == Mode::Main && app.page.is_none()),
         _ => return None,
     })
 }
 
-fn on_a_plan(action: Action) -> Option<Case> {
+fn on_a_plan(action: KeyAction) -> Option<Case> {
     fn dialog(app: &App) -> &crate::watch::state::dialog::Dialog {
         app.reaping.dialog.as_ref().unwrap()
     }
     Some(match action {
-        Action::Confirm => ("", |app, _| dialog(app).countdown.is_some()),
-        Action::Undo => ("y", |app, _| {
+        KeyAction::Confirm => ("", |app, _| dialog(app).countdown.is_some()),
+        KeyAction::Undo => ("y", |app, _| {
             let dialog = dialog(app);
-            let is_said = dialog.note.as_deref() == Some("undone: nothing was sent");
-            dialog.countdown.is_none() && is_said
+            let is_noted = dialog.note.as_deref() == Some("undone: nothing was sent");
+            dialog.countdown.is_none() && is_noted
         }),
-        Action::Open => ("", |app, _| {
+        KeyAction::Open => ("", |app, _| {
             // The marked button is the one that does no harm.
             app.mode == Mode::Main && app.reaping.dialog.is_none() && app.reaping.batch.is_none()
         }),
-        Action::OtherButton => ("", |app, _| dialog(app).button == Button::Begin),
-        Action::ChooseSignal => ("", |app, _| dialog(app).signals == Some(0)),
-        Action::SwitchFocus => ("", |_, effect| {
-            asked(effect).is_some_and(|it| !matches!(it.wish.scope, Scope::Processes(_)))
+        KeyAction::OtherButton => ("", |app, _| dialog(app).button == Button::Begin),
+        KeyAction::ChooseSignal => ("", |app, _| dialog(app).signals == Some(0)),
+        KeyAction::SwitchFocus => ("", |_, effect| {
+            asked(effect).is_some_and(|it| !matches!(it.options.scope, PlanScope::Processes(_)))
         }),
-        Action::EveryUser => ("", |_, effect| {
-            asked(effect).is_some_and(|it| it.wish.all_users)
+        KeyAction::EveryUser => ("", |_, effect| {
+            asked(effect).is_some_and(|it| it.options.all_users)
         }),
-        Action::Direct => ("", |_, effect| {
-            asked(effect).is_some_and(|it| it.wish.direct)
+        KeyAction::Direct => ("", |_, effect| {
+            asked(effect).is_some_and(|it| it.options.direct)
         }),
-        Action::PlanAgain => ("", |app, effect| {
-            asked(effect).is_some_and(|it| it.wish == dialog(app).wish)
+        KeyAction::PlanAgain => ("", |app, effect| {
+            asked(effect).is_some_and(|it| it.options == dialog(app).options)
         }),
-        Action::Down => ("", |app, _| offset(app) == 1),
-        Action::Up => ("jj", |app, _| offset(app) == 1),
-        Action::Help => ("", |app, _| is_help(app, Context::Plan)),
-        Action::Back => ("", |app, _| {
+        KeyAction::Down => ("", |app, _| offset(app) == 1),
+        KeyAction::Up => ("jj", |app, _| offset(app) == 1),
+        KeyAction::Help => ("", |app, _| is_help(app, Context::Plan)),
+        KeyAction::Back => ("", |app, _| {
             app.mode == Mode::Main && app.reaping.dialog.is_none()
         }),
         _ => return None,

@@ -4,24 +4,24 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use super::super::bar::{Shares, bar};
-use super::super::line_writer::Pen;
+use super::super::line_writer::LineWriter;
 use super::figures::{is_lost, lost_text, sum, used_percent};
 use crate::model::snapshot::{Gpu, Snapshot};
 use crate::watch::layout::GRID_CELL;
 use crate::watch::layout::gpus::CELL_GAP;
 use crate::watch::text::whole;
-use crate::watch::theme::Look;
+use crate::watch::theme::Styles;
 
 /// What the numbers of a grid are, above it.
 pub(super) fn cells_heading(
     snapshot: &Snapshot,
     what: &str,
-    look: Look,
+    styles: Styles,
     area: Rect,
     buffer: &mut Buffer,
 ) {
     let text = format!("{}: {what}", sum(snapshot));
-    Pen::new(buffer, area, 0).text(&text, look.heading());
+    LineWriter::new(buffer, area, 0).text(&text, styles.heading());
 }
 
 /// Lays GPUs out in cells, row by row, all of them `indent` further right.
@@ -31,7 +31,7 @@ pub(super) fn cells(
     indent: u16,
     area: Rect,
     buffer: &mut Buffer,
-    mut draw: impl FnMut(&Gpu, &mut Pen<'_>),
+    mut draw: impl FnMut(&Gpu, &mut LineWriter<'_>),
 ) {
     let across = (area.width / width).max(1);
     for (at, gpu) in (0u16..).zip(&snapshot.gpus) {
@@ -45,39 +45,46 @@ pub(super) fn cells(
             width - CELL_GAP,
             1,
         );
-        draw(gpu, &mut Pen::new(buffer, cell, 0));
+        draw(gpu, &mut LineWriter::new(buffer, cell, 0));
     }
 }
 
 /// A cell with a bar.
-pub(super) fn grid_cell(snapshot: &Snapshot, gpu: &Gpu, look: Look, pen: &mut Pen<'_>) {
-    pen.right(&gpu.index.to_string(), 3, look.strong()).skip(1);
+pub(super) fn grid_cell(
+    snapshot: &Snapshot,
+    gpu: &Gpu,
+    styles: Styles,
+    writer: &mut LineWriter<'_>,
+) {
+    writer
+        .right(&gpu.index.to_string(), 3, styles.strong())
+        .skip(1);
     if is_lost(gpu) {
         let text = lost_text(snapshot, gpu, GRID_CELL);
-        pen.text(&text, look.alarm());
+        writer.text(&text, styles.alarm());
         return;
     }
     bar(
         gpu.memory.map(|memory| Shares::of(gpu, &memory)),
         10,
-        look,
-        pen,
+        styles,
+        writer,
     );
-    pen.right(&used_percent(gpu), 5, look.plain());
+    writer.right(&used_percent(gpu), 5, styles.plain());
     match gpu.stale_seconds {
-        Some(_) => pen.right("stale", 5, look.alarm()),
-        None => pen.right(&whole(gpu.gpu_percent, "%"), 5, look.faint()),
+        Some(_) => writer.right("stale", 5, styles.alarm()),
+        None => writer.right(&whole(gpu.gpu_percent, "%"), 5, styles.faint()),
     };
 }
 
 /// A cell with a number.
-pub(super) fn dense_cell(gpu: &Gpu, look: Look, pen: &mut Pen<'_>) {
-    pen.right(&gpu.index.to_string(), 3, look.strong());
+pub(super) fn dense_cell(gpu: &Gpu, styles: Styles, writer: &mut LineWriter<'_>) {
+    writer.right(&gpu.index.to_string(), 3, styles.strong());
     if is_lost(gpu) {
-        pen.right("lost", 5, look.alarm());
+        writer.right("lost", 5, styles.alarm());
     } else if gpu.stale_seconds.is_some() {
-        pen.right("stale", 6, look.alarm());
+        writer.right("stale", 6, styles.alarm());
     } else {
-        pen.right(&used_percent(gpu), 5, look.plain());
+        writer.right(&used_percent(gpu), 5, styles.plain());
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::{Bytes, Span};
-use crate::watch::picture::percent;
 use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, clean};
+use crate::watch::view_model::percent;
 
 /// All GPUs in a few words: `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
 pub fn sum(snapshot: &Snapshot) -> String {
@@ -19,7 +19,7 @@ pub fn sum(snapshot: &Snapshot) -> String {
             percent(used, total)
         ));
     }
-    let mut tell = |count: usize, word: &str| {
+    let mut add_count = |count: usize, word: &str| {
         if count > 0 {
             text.push_str(&format!("  {count} {word}"));
         }
@@ -29,8 +29,8 @@ pub fn sum(snapshot: &Snapshot) -> String {
         lost_count += usize::from(is_lost(gpu));
         stale_count += usize::from(gpu.stale_seconds.is_some());
     }
-    tell(lost_count, "lost");
-    tell(stale_count, "stale");
+    add_count(lost_count, "lost");
+    add_count(stale_count, "stale");
     text
 }
 

@@ -49,11 +49,11 @@ fn press(app: &mut App, keys: &str) {
 fn line(app: &App, width: u16) -> String {
     let area = Rect::new(0, 0, width, 1);
     let mut buffer = Buffer::empty(area);
-    let look = Look {
+    let styles = Styles {
         theme: Theme::default(),
         depth: Depth::Mono,
     };
-    draw(app, look, area, &mut buffer);
+    draw(app, styles, area, &mut buffer);
     let mut line = String::new();
     for cell in &buffer.content {
         line.push_str(cell.symbol());
@@ -71,7 +71,7 @@ fn ends(app: &App, expected: &[(u16, &str)]) {
 }
 
 #[test]
-fn of_this_machine_it_says_how_often_it_is_sampled() {
+fn of_this_machine_it_shows_how_often_it_is_sampled() {
     let app = app(None, 3);
     ends(
         &app,
@@ -85,7 +85,7 @@ fn of_this_machine_it_says_how_often_it_is_sampled() {
 }
 
 #[test]
-fn paused_it_says_how_far_behind_it_is_and_what_leads_back() {
+fn paused_it_shows_how_far_behind_it_is_and_what_leads_back() {
     let mut app = app(None, 3);
     press(&mut app, "p");
     ends(
@@ -110,7 +110,7 @@ fn paused_it_says_how_far_behind_it_is_and_what_leads_back() {
 }
 
 #[test]
-fn late_silent_and_paused_are_told_apart() {
+fn late_silent_and_paused_are_distinguished() {
     let mut app = app(None, 3);
     let tick = |app: &mut App, second| {
         let now = Duration::from_secs(second);
@@ -134,7 +134,7 @@ fn late_silent_and_paused_are_told_apart() {
 }
 
 #[test]
-fn of_a_recording_it_says_where_and_how_fast() {
+fn of_a_recording_it_shows_where_and_how_fast() {
     let mut app = app(Some("r.jsonl"), 3);
     update(&mut app, Event::SourceRead(37));
     ends(

@@ -9,8 +9,8 @@ use crate::model::row::Me;
 use crate::reclaim::Outcome;
 use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
-use crate::watch::hand::{News, Proposal, Stage};
-use crate::watch::layout::dialog::{of_plan, whom};
+use crate::watch::layout::dialog::{of_plan, scope_text};
+use crate::watch::reclaim_worker::{Proposal, ReclaimProgress, TargetStage};
 use crate::watch::sample;
 use crate::watch::state::{Event, Setup};
 use crate::watch::theme::Depth;
@@ -48,12 +48,12 @@ fn app(columns: u16, rows: u16, replay: Option<&str>) -> App {
     };
     let engine = Engine::new(RuleSet::default());
     let mut app = App::new(setup, engine, Duration::from_secs(2), columns, rows);
-    let news = Event::Snapshot {
+    let progress = Event::Snapshot {
         now: Duration::from_secs(1),
         snapshot: Box::new(sample::snapshot(2, 3)),
         is_passing: false,
     };
-    update(&mut app, news);
+    update(&mut app, progress);
     app
 }
 
@@ -76,7 +76,10 @@ fn plan(app: &mut App) {
     };
     let number = 1;
     let plan = Ok(proposal);
-    update(app, Event::Hand(News::Planned { number, plan }));
+    update(
+        app,
+        Event::Reclaim(ReclaimProgress::Planned { number, plan }),
+    );
     update(app, Event::Drawn);
 }
 
@@ -107,7 +110,7 @@ fn a_plan_and_what_can_be_done_with_it() {
 }
 
 #[test]
-fn of_a_recording_it_says_that_nothing_will_be_sent() {
+fn of_a_recording_it_notes_that_nothing_will_be_sent() {
     for (columns, rows) in SIZES {
         let mut app = app(columns, rows, Some("demo"));
         plan(&mut app);
@@ -126,37 +129,40 @@ fn what_is_carried_out_and_what_came_of_it() {
         tick(&mut app, 2);
         tick(&mut app, 5);
         let number = 1;
-        let stand = |app: &mut App, place, stage| {
-            let news = News::Target {
+        let set_stage = |app: &mut App, place, stage| {
+            let progress = ReclaimProgress::Target {
                 number,
                 place,
                 stage,
             };
-            update(app, Event::Hand(news));
+            update(app, Event::Reclaim(progress));
         };
         let outcome = Outcome::Freed {
             bytes: 6 * GIB,
             ms: 2300,
         };
         let words = format!("4001: {outcome}");
-        stand(&mut app, 0, Stage::Ended { outcome, words });
+        set_stage(&mut app, 0, TargetStage::Ended { outcome, words });
         let words = "SIGTERM to 4000".to_owned();
-        let sent = News::Sent {
+        let sent = ReclaimProgress::Sent {
             number,
             place: 1,
             words,
         };
-        update(&mut app, Event::Hand(sent));
+        update(&mut app, Event::Reclaim(sent));
         let until = sample::snapshot(0, 0).time.plus_seconds(12.0);
-        stand(&mut app, 1, Stage::Waiting { until });
+        set_stage(&mut app, 1, TargetStage::Waiting { until });
         check(&format!("plan-ending-{at}"), &app);
         press(&mut app, KeyCode::Esc);
         check(&format!("plan-behind-{at}"), &app);
         let outcome = Outcome::StillAlive;
         let words = format!("4000: {outcome}");
-        stand(&mut app, 1, Stage::Ended { outcome, words });
+        set_stage(&mut app, 1, TargetStage::Ended { outcome, words });
         let error = None;
-        update(&mut app, Event::Hand(News::Over { number, error }));
+        update(
+            &mut app,
+            Event::Reclaim(ReclaimProgress::Finished { number, error }),
+        );
         press(&mut app, KeyCode::Char('x'));
         check(&format!("plan-over-{at}"), &app);
     }
@@ -172,11 +178,11 @@ fn no_size_of_the_screen_panics() {
                 press(&mut app, KeyCode::Char(key));
                 let area = Rect::new(0, 0, columns, rows);
                 let mut buffer = Buffer::empty(area);
-                let look = Look {
+                let styles = Styles {
                     theme: app.theme,
                     depth: Depth::Mono,
                 };
-                draw(&app, look, area, &mut buffer);
+                draw(&app, styles, area, &mut buffer);
                 crate::watch::view::draw(&app, &mut buffer);
             }
         }
@@ -184,8 +190,8 @@ fn no_size_of_the_screen_panics() {
 }
 
 #[test]
-fn marks_that_the_table_does_not_show_and_an_old_plan_are_told() {
-    let title = |app: &App| whom(app, app.reaping.dialog.as_ref().unwrap());
+fn marks_that_the_table_does_not_show_and_an_old_plan_are_noted() {
+    let title = |app: &App| scope_text(app, app.reaping.dialog.as_ref().unwrap());
     let mut app = app(80, 24, None);
     for _ in 0..3 {
         press(&mut app, KeyCode::Char(' '));
@@ -199,7 +205,10 @@ fn marks_that_the_table_does_not_show_and_an_old_plan_are_told() {
 
     let number = 2;
     let plan = Ok(sample::proposal(vec![sample::target(4001)]));
-    update(&mut app, Event::Hand(News::Planned { number, plan }));
+    update(
+        &mut app,
+        Event::Reclaim(ReclaimProgress::Planned { number, plan }),
+    );
     let notes = |app: &App| of_plan(app, app.reaping.dialog.as_ref().unwrap()).note;
     assert_eq!(notes(&app).len(), 1, "the sum");
     tick(&mut app, 121);

@@ -7,28 +7,30 @@ use ratatui::style::Style;
 use crate::model::field::state_name;
 use crate::watch::column::Column;
 use crate::watch::command;
-use crate::watch::picture::{Subject, badge};
 use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, clean};
-use crate::watch::theme::Look;
+use crate::watch::theme::Styles;
+use crate::watch::view_model::{Subject, badge};
 
 /// What a cell says, and how it looks.
 pub(super) fn cell<'a>(
     column: Column,
     width: u16,
     subject: &Subject<'a>,
-    look: Look,
+    styles: Styles,
 ) -> (Cow<'a, str>, Style) {
     let stale = subject.gpu.is_some_and(|gpu| gpu.stale_seconds.is_some());
-    let never_told = subject
+    let never_reported = subject
         .gpu
         .is_some_and(|gpu| gpu.process_memory_unavailable.is_some());
     let plain = |text: Option<String>| match text {
-        Some(text) => (Cow::Owned(clean(&text, width).into_owned()), look.plain()),
-        None => (Cow::Borrowed(UNKNOWN), look.faint()),
+        Some(text) => (Cow::Owned(clean(&text, width).into_owned()), styles.plain()),
+        None => (Cow::Borrowed(UNKNOWN), styles.faint()),
     };
     match column {
-        Column::Memory if never_told && subject.is_listed() && subject.used_bytes().is_none() => {
-            (Cow::Borrowed(NOT_AVAILABLE), look.faint())
+        Column::Memory
+            if never_reported && subject.is_listed() && subject.used_bytes().is_none() =>
+        {
+            (Cow::Borrowed(NOT_AVAILABLE), styles.faint())
         }
         Column::Memory => {
             // The last known value of a GPU that does not answer.
@@ -36,17 +38,17 @@ pub(super) fn cell<'a>(
             plain(column.text(subject).map(|text| format!("{mark}{text}")))
         }
         Column::State => match subject.process.ok().and_then(|it| it.state) {
-            Some(state) => state_word(state, look),
+            Some(state) => state_word(state, styles),
             None => plain(None),
         },
         Column::Finding => match subject.finding {
-            Some(finding) => (Cow::Owned(badge(finding)), look.badge(finding.severity)),
-            None => (Cow::Borrowed(""), look.plain()),
+            Some(finding) => (Cow::Owned(badge(finding)), styles.badge(finding.severity)),
+            None => (Cow::Borrowed(""), styles.plain()),
         },
         Column::Command => {
             let style = match subject.process {
-                Ok(_) => look.plain(),
-                Err(_) => look.caution(),
+                Ok(_) => styles.plain(),
+                Err(_) => styles.caution(),
             };
             (Cow::Owned(command::of_row(subject, width)), style)
         }
@@ -59,13 +61,13 @@ pub(super) fn cell<'a>(
 pub(super) fn command_with_state<'a>(
     width: u16,
     subject: &Subject<'a>,
-    look: Look,
+    styles: Styles,
 ) -> (Cow<'a, str>, Style) {
-    let (command, style) = cell(Column::Command, width, subject, look);
+    let (command, style) = cell(Column::Command, width, subject, styles);
     let state = subject.process.ok().and_then(|process| process.state);
     match state.filter(|state| is_halted(*state)) {
         Some(state) => {
-            let (word, style) = state_word(state, look);
+            let (word, style) = state_word(state, styles);
             (Cow::Owned(format!("{word}: {command}")), style)
         }
         None => (command, style),
@@ -79,12 +81,12 @@ pub fn is_halted(state: char) -> bool {
 }
 
 /// The kernel's letter as a word.
-pub fn state_word(state: char, look: Look) -> (Cow<'static, str>, Style) {
+pub fn state_word(state: char, styles: Styles) -> (Cow<'static, str>, Style) {
     let style = match state {
-        'S' | 'I' => look.faint(),
-        'D' | 'T' | 't' => look.caution(),
-        'Z' | 'X' => look.alarm(),
-        _ => look.plain(),
+        'S' | 'I' => styles.faint(),
+        'D' | 'T' | 't' => styles.caution(),
+        'Z' | 'X' => styles.alarm(),
+        _ => styles.plain(),
     };
     match state_name(state) {
         Some(word) => (Cow::Borrowed(word), style),

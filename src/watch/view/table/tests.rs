@@ -11,10 +11,10 @@ use crate::model::row::Me;
 use crate::model::snapshot::Process;
 use crate::units::MIB;
 use crate::watch::layout::columns::{beyond, hit_column};
-use crate::watch::picture::Widths;
 use crate::watch::sample;
 use crate::watch::state::Event;
 use crate::watch::update::update;
+use crate::watch::view_model::Widths;
 
 const SIZES: [(u16, u16); 5] = [(40, 10), (60, 15), (80, 24), (120, 40), (200, 60)];
 
@@ -91,7 +91,7 @@ fn a_tree_joins_families() {
 }
 
 #[test]
-fn what_is_filtered_away_is_told() {
+fn what_is_filtered_away_is_counted() {
     check_all("filter", "/mem>4GiB\n");
     check_all("prompt", "/gpu:0 idle>10");
     check_all("filtered-away", "/nowhere\n");
@@ -150,7 +150,7 @@ fn commands_scroll_to_their_end_and_back() {
 }
 
 #[test]
-fn a_heading_is_hit_where_it_stands() {
+fn a_heading_is_hit_where_it_is_drawn() {
     let app = job();
     let screen = text(&render(&app));
     let line = screen
@@ -179,7 +179,7 @@ fn a_heading_is_hit_where_it_stands() {
 }
 
 #[test]
-fn what_is_marked_but_hidden_is_told() {
+fn what_is_marked_but_hidden_is_counted() {
     let mut app = job();
     type_in(&mut app, "j  ");
     assert_eq!(beyond(&app, 50), "2 marked");
@@ -223,7 +223,7 @@ fn only_the_halted_are_marked_so() {
 }
 
 #[test]
-fn what_limits_the_rows_is_told_beside_the_headings() {
+fn what_limits_the_rows_is_shown_beside_the_headings() {
     let lines = |width, height, count, filter: &str| {
         let mut app = showing(sample::snapshot(4, count), width, height);
         type_in(&mut app, filter);
@@ -241,14 +241,14 @@ fn what_limits_the_rows_is_told_beside_the_headings() {
         assert!(heading.ends_with("COMMAND"), "{heading}");
     }
     // In the heading where there is none: the count is whole whatever else is cut.
-    for (width, count, told) in [
+    for (width, count, expected) in [
         (100, 75, "COMMAND 75 of 300 (filter: gp…"),
         (60, 75, "COMMAND 75 of 300"),
         (40, 1, "COMMAND 1/4"),
         (40, 75, "FINDING  75 of 300"),
     ] {
         let (_, heading) = lines(width, 12, count, "/gpu:2\n");
-        assert!(heading.ends_with(told), "{heading}");
+        assert!(heading.ends_with(expected), "{heading}");
     }
     let (above, heading) = lines(80, 24, 75, "");
     assert!(above.is_empty() && heading.ends_with("COMMAND"), "{above}");

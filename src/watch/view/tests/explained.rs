@@ -48,7 +48,7 @@ fn finding(count: u32, columns: u16, rows: u16) -> App {
     }];
     let mut app = app(columns, rows);
     let found = found(&snapshot, count);
-    app.show(Picture::new(snapshot, found, undecided, |_, _| None));
+    app.show(Screenful::new(snapshot, found, undecided, |_, _| None));
     app
 }
 
@@ -67,7 +67,7 @@ fn lists_of_findings() {
 }
 
 #[test]
-fn the_title_counts_by_severity_and_says_what_is_seen() {
+fn the_title_counts_by_severity_and_names_what_is_seen() {
     let app = finding(40, 120, 40);
     let text = text(&render(&app));
     assert!(
@@ -77,7 +77,7 @@ fn the_title_counts_by_severity_and_says_what_is_seen() {
 }
 
 #[test]
-fn one_line_says_how_many_findings_it_stands_for() {
+fn one_line_shows_how_many_findings_it_is_for() {
     let mut app = finding(40, 40, 10);
     let shown = text(&render(&app));
     assert!(shown.contains("… +39"), "{shown}");
@@ -97,7 +97,7 @@ fn the_marked_line_is_the_selected_finding() {
     for key in [KeyCode::Down, KeyCode::End, KeyCode::Up, KeyCode::Home] {
         press(&mut app, key);
         let (at, finding) = app.selected_finding().unwrap();
-        let window = crate::watch::layout::findings::window(&app).unwrap();
+        let window = crate::watch::layout::findings::visible(&app).unwrap();
         let row = window.top + (at - window.first) as u16 * window.lines_each;
         let buffer = render(&app);
         let line: String = (0..120).map(|x| buffer[(x, row)].symbol()).collect();
@@ -198,7 +198,7 @@ fn hostile_names_break_no_list_and_no_page() {
             finding.advice = vec![name.repeat(500)];
         }
         let mut app = app(columns, rows);
-        app.show(Picture::new(snapshot, found, Vec::new(), |_, _| None));
+        app.show(Screenful::new(snapshot, found, Vec::new(), |_, _| None));
         press(&mut app, KeyCode::Tab);
         for at in 0..7 {
             press(&mut app, KeyCode::Enter);

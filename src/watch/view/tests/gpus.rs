@@ -126,7 +126,7 @@ fn a_step_back_in_time_shows_the_charts_of_then() {
     let mut then = now.clone();
     then.time = now.time.plus_seconds(-400.0);
     let mut app = watched(now, 120, 40);
-    app.show(Picture::new(then, Vec::new(), Vec::new(), |_, _| None));
+    app.show(Screenful::new(then, Vec::new(), Vec::new(), |_, _| None));
     check("history-then-120x40", &app);
 }
 
@@ -213,7 +213,9 @@ fn no_history_and_no_form_panics() {
                 gpu.gpu_percent = dice.bytes().map(|bits| bits as u32);
             }
             app.courses.observe(&snapshot);
-            app.show(Picture::new(snapshot, Vec::new(), Vec::new(), |_, _| None));
+            app.show(Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| {
+                None
+            }));
             for form in FORMS {
                 app.form = form;
                 draw(&app, &mut Buffer::empty(app.area));

@@ -32,7 +32,7 @@ fn everything() -> App {
     app.setup.replay = Some("old.jsonl".to_owned());
     app.courses = courses;
     app.playback.is_paused = true;
-    app.show(Picture::new(snapshot, findings, Vec::new(), |_, _| None));
+    app.show(Screenful::new(snapshot, findings, Vec::new(), |_, _| None));
     for key in ['j', ' ', 'j'] {
         update(
             &mut app,

@@ -21,7 +21,7 @@ struct Reel {
 }
 
 impl Reel {
-    fn new(reader: RecordingReader, tape: Timeline) -> Self {
+    fn new(reader: RecordingReader, timeline: Timeline) -> Self {
         let source = Replay::new(reader, PlaybackPace::Speed(1.0));
         let mut reel = Self {
             app: app(Some("r.jsonl")),
@@ -30,7 +30,7 @@ impl Reel {
             now: Duration::ZERO,
             has_ended: false,
         };
-        reel.app.timeline = tape;
+        reel.app.timeline = timeline;
         reel.deliver();
         reel
     }
@@ -45,9 +45,9 @@ impl Reel {
         Self::on(Timeline::of(40 << 10), name)
     }
 
-    fn on(tape: Timeline, name: &str) -> Self {
+    fn on(timeline: Timeline, name: &str) -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/corpus");
-        Self::new(RecordingReader::open(&folder.join(name)).unwrap(), tape)
+        Self::new(RecordingReader::open(&folder.join(name)).unwrap(), timeline)
     }
 
     fn send(&mut self, event: Event) {
@@ -115,7 +115,7 @@ impl Reel {
     }
 
     fn shown(&self) -> String {
-        format!("{:?}", self.app.picture)
+        format!("{:?}", self.app.screenful)
     }
 
     fn number(&self) -> u64 {
@@ -154,8 +154,8 @@ fn back_and_forth_shows_what_straight_on_showed() {
     }
     let note = reel.app.note.clone().unwrap_or_default();
     assert!(note.contains("beginning"), "{note}");
-    for picture in &straight {
-        assert_eq!(&reel.shown(), picture);
+    for screenful in &straight {
+        assert_eq!(&reel.shown(), screenful);
         reel.press(']');
     }
 }
@@ -182,9 +182,12 @@ fn crooked() -> Vec<u8> {
 
 #[test]
 fn where_the_clock_was_set_back_every_sample_is_reached_and_a_leap_is_none_over_it() {
-    let reel = |tape| {
+    let reel = |timeline| {
         let bytes = std::io::Cursor::new(crooked());
-        let mut reel = Reel::new(RecordingReader::from_read(bytes, "r.jsonl").unwrap(), tape);
+        let mut reel = Reel::new(
+            RecordingReader::from_read(bytes, "r.jsonl").unwrap(),
+            timeline,
+        );
         reel.press('p');
         reel
     };
@@ -226,7 +229,7 @@ fn where_the_clock_was_set_back_every_sample_is_reached_and_a_leap_is_none_over_
 }
 
 #[test]
-fn beyond_the_tape_a_recording_is_begun_again() {
+fn beyond_the_timeline_a_recording_is_begun_again() {
     let straight = straight(LEAK);
     let last = straight.len() - 1;
     let mut reel = Reel::short(LEAK);
@@ -331,7 +334,7 @@ fn samples_on_their_way_when_it_begins_again_are_not_taken_for_its_own() {
     reel.seek("end");
     let effect = seek(&mut reel.app, "start").unwrap();
     assert_eq!(effect, Some(Effect::Control(Control::Rewind)));
-    let late = reel.app.picture.as_ref().unwrap().snapshot.clone();
+    let late = reel.app.screenful.as_ref().unwrap().snapshot.clone();
     let shown = reel.shown();
     assert_eq!(
         update(
@@ -359,7 +362,7 @@ fn samples_on_their_way_when_it_begins_again_are_not_taken_for_its_own() {
 }
 
 #[test]
-fn what_cannot_be_read_again_says_so() {
+fn what_cannot_be_read_again_is_noted() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/corpus");
     let bytes = std::fs::read(folder.join(LEAK)).unwrap();
     let reader = RecordingReader::from_read(std::io::Cursor::new(bytes), "standard input").unwrap();
@@ -404,7 +407,7 @@ fn plus_and_minus_double_and_halve_the_speed() {
 }
 
 #[test]
-fn a_screen_that_stands_still_has_nothing_to_wait_for() {
+fn a_paused_screen_has_nothing_to_wait_for() {
     let mut reel = Reel::corpus(LEAK);
     reel.press('p');
     assert_eq!(reel.app.next_tick(), None);

@@ -38,19 +38,19 @@ fn an_arrangement_comes_back() {
             app.choice.hide_small = true;
             app.form = form;
             app.theme = app.theme.next();
-            let text = serde_json::to_vec(&app.remembered()).unwrap();
+            let text = serde_json::to_vec(&app.ui_state()).unwrap();
             let mut next = self::app();
-            next.arrange(&Remembered::parse(&text));
+            next.restore(&UiState::parse(&text));
             assert_eq!(next.choice, app.choice);
             assert_eq!((next.form, next.theme), (app.form, app.theme));
-            assert_eq!(next.remembered(), app.remembered());
+            assert_eq!(next.ui_state(), app.ui_state());
         }
     }
 }
 
 #[test]
 fn garbage_changes_nothing_and_what_makes_sense_counts() {
-    let usual = app().remembered();
+    let usual = app().ui_state();
     for text in [
         "",
         "null",
@@ -62,11 +62,11 @@ fn garbage_changes_nothing_and_what_makes_sense_counts() {
         r#"{"of another version":{"deep":[1]}}"#,
     ] {
         let mut app = app();
-        app.arrange(&Remembered::parse(text.as_bytes()));
-        assert_eq!(app.remembered(), usual, "{text}");
+        app.restore(&UiState::parse(text.as_bytes()));
+        assert_eq!(app.ui_state(), usual, "{text}");
     }
     let mut app = app();
-    app.arrange(&Remembered::parse(
+    app.restore(&UiState::parse(
         br#"{"sort":"PID","theme":"plaid","tree":true,"new":1}"#,
     ));
     assert_eq!(app.choice.sort.column, Column::Pid);
@@ -74,25 +74,25 @@ fn garbage_changes_nothing_and_what_makes_sense_counts() {
 }
 
 #[test]
-fn only_what_changed_is_told_and_a_direction_stays_with_its_column() {
+fn only_what_changed_is_kept_and_a_direction_stays_with_its_column() {
     let mut app = app();
-    let start = app.remembered();
-    assert_eq!(app.remembered().since(&start), Remembered::default());
+    let start = app.ui_state();
+    assert_eq!(app.ui_state().since(&start), UiState::default());
     app.choice.sort.column = Column::Pid;
-    let changes = app.remembered().since(&start);
-    let expected = Remembered {
+    let changes = app.ui_state().since(&start);
+    let expected = UiState {
         sort: Some("PID".to_owned()),
         reversed: Some(false),
-        ..Remembered::default()
+        ..UiState::default()
     };
     assert_eq!(changes, expected);
-    let stored = Remembered {
+    let stored = UiState {
         sort: Some("USER".to_owned()),
         reversed: Some(true),
         tree: Some(true),
-        ..Remembered::default()
+        ..UiState::default()
     };
-    let expected = Remembered {
+    let expected = UiState {
         tree: Some(true),
         ..expected
     };

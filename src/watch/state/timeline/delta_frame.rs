@@ -17,7 +17,7 @@ use crate::model::process::Descendants;
 use crate::model::snapshot::{Gpu, GpuProcess, MigDevice, Process, ReadError, Snapshot};
 
 /// Since when each row's process has not used its GPU, row by row.
-pub(super) type Idle = Vec<Option<Time>>;
+pub(super) type IdleTimes = Vec<Option<Time>>;
 
 /// So far a sample is searched for what the next one has in common with it.
 const REACH: usize = 1024;
@@ -30,18 +30,18 @@ pub(super) struct DeltaFrame {
     /// The snapshot without processes, and its GPUs without rows.
     frame: Snapshot,
     /// By GPU.
-    rows: Vec<Option<Vec<Shared<GpuProcess>>>>,
-    processes: Vec<Shared<Moment>>,
-    findings: Vec<Shared<Verdict>>,
-    undecided: Shared<Vec<Undecided>>,
-    idle: Shared<Idle>,
+    rows: Vec<Option<Vec<SharedBetweenFrames<GpuProcess>>>>,
+    processes: Vec<SharedBetweenFrames<ProcessDelta>>,
+    findings: Vec<SharedBetweenFrames<FindingDelta>>,
+    undecided: SharedBetweenFrames<Vec<Undecided>>,
+    idle: SharedBetweenFrames<IdleTimes>,
     own_bytes: usize,
 }
 
 /// A process in one sample.
 #[derive(PartialEq, Debug)]
-struct Moment {
-    lasting: Shared<Process>,
+struct ProcessDelta {
+    lasting: SharedBetweenFrames<Process>,
     state: Option<char>,
     cpu_percent: Option<f64>,
     cpu_seconds: Option<f64>,
@@ -52,8 +52,8 @@ struct Moment {
 
 /// A finding in one sample.
 #[derive(PartialEq, Debug)]
-struct Verdict {
-    lasting: Shared<Finding>,
+struct FindingDelta {
+    lasting: SharedBetweenFrames<Finding>,
     duration_seconds: f64,
     memory_bytes: Option<u64>,
     evidence: Evidence,
@@ -67,7 +67,7 @@ impl DeltaFrame {
         snapshot: &Snapshot,
         findings: &[Finding],
         undecided: Vec<Undecided>,
-        idle: Idle,
+        idle: IdleTimes,
         before: Option<&Self>,
     ) -> (Self, bool) {
         let rows = snapshot.gpus.iter().enumerate().map(|(at, gpu)| {
@@ -76,7 +76,7 @@ impl DeltaFrame {
             let rows = gpu.processes.as_ref()?.iter();
             let share = |row: &GpuProcess| {
                 let known = before.find(|it| it.pid == row.pid);
-                Shared::new(*row, known, |_| 0)
+                SharedBetweenFrames::new(*row, known, |_| 0)
             };
             Some(rows.map(share).collect())
         });
@@ -84,7 +84,7 @@ impl DeltaFrame {
         let mut processes_before = Before::new(before.map_or(&[], |it| &it.processes));
         let processes = snapshot.processes.iter();
         let processes = processes
-            .map(|process| Moment::pack(process, &mut processes_before))
+            .map(|process| ProcessDelta::pack(process, &mut processes_before))
             .collect();
         let mut has_beginning = false;
         let mut findings_before = Before::new(before.map_or(&[], |it| &it.findings));
@@ -93,7 +93,7 @@ impl DeltaFrame {
             .map(|finding| {
                 let known = findings_before.find(|it| it.lasting.get().id == finding.id);
                 has_beginning |= known.is_none();
-                Verdict::pack(finding, known)
+                FindingDelta::pack(finding, known)
             })
             .collect();
         let frame = Snapshot {
@@ -106,22 +106,22 @@ impl DeltaFrame {
             reservations: snapshot.reservations.clone(),
             errors: snapshot.errors.clone(),
         };
-        let mut packed = Self {
+        let mut delta = Self {
             frame,
             rows,
             processes,
             findings,
-            undecided: Shared::new(undecided, before.map(|it| &it.undecided), |it| {
+            undecided: SharedBetweenFrames::new(undecided, before.map(|it| &it.undecided), |it| {
                 let each = it.iter().map(|it| size_of::<Undecided>() + it.reason.len());
                 each.sum()
             }),
-            idle: Shared::new(idle, before.map(|it| &it.idle), |it| {
+            idle: SharedBetweenFrames::new(idle, before.map(|it| &it.idle), |it| {
                 it.len() * size_of::<Option<Time>>()
             }),
             own_bytes: 0,
         };
-        packed.own_bytes = packed.count_own();
-        (packed, has_beginning)
+        delta.own_bytes = delta.count_own();
+        (delta, has_beginning)
     }
 
     /// What it takes beside what is shared.
@@ -144,7 +144,7 @@ impl DeltaFrame {
         let processes = self.processes.iter();
         let findings = self.findings.iter();
         self.own_bytes
-            + rows.map(Shared::bytes).sum::<usize>()
+            + rows.map(SharedBetweenFrames::bytes).sum::<usize>()
             + processes
                 .map(|it| it.bytes_with(|it| it.lasting.bytes()))
                 .sum::<usize>()
@@ -155,8 +155,8 @@ impl DeltaFrame {
             + self.idle.bytes()
     }
 
-    /// What was packed.
-    pub(super) fn unpack(&self) -> (Snapshot, Vec<Finding>, Vec<Undecided>, Idle) {
+    /// What was delta.
+    pub(super) fn unpack(&self) -> (Snapshot, Vec<Finding>, Vec<Undecided>, IdleTimes) {
         let mut snapshot = self.frame.clone();
         for (gpu, rows) in snapshot.gpus.iter_mut().zip(&self.rows) {
             let rows = rows.as_ref();
@@ -177,12 +177,12 @@ fn without_rows(gpu: &Gpu) -> Gpu {
     bare
 }
 
-impl Moment {
-    fn pack(process: &Process, before: &mut Before<'_, Self>) -> Shared<Self> {
+impl ProcessDelta {
+    fn pack(process: &Process, before: &mut Before<'_, Self>) -> SharedBetweenFrames<Self> {
         let known = before.find(|it| it.lasting.get().pid == process.pid);
         let lasting = match known.map(|it| &it.get().lasting) {
             Some(known) if is_same(known.get(), process) => known.clone(),
-            _ => Shared::new(unmoved(process), None, written_bytes),
+            _ => SharedBetweenFrames::new(unmoved(process), None, written_bytes),
         };
         let moment = Self {
             lasting,
@@ -193,7 +193,7 @@ impl Moment {
             threads: process.threads,
             descendants: process.descendants.clone(),
         };
-        Shared::new(moment, known, |it| {
+        SharedBetweenFrames::new(moment, known, |it| {
             let descendants = it.descendants.as_ref();
             descendants.map_or(0, |it| size_of::<Descendants>() + size_of_val(&*it.listed))
         })
@@ -212,11 +212,14 @@ impl Moment {
     }
 }
 
-impl Verdict {
-    fn pack(finding: &Finding, known: Option<&Shared<Self>>) -> Shared<Self> {
+impl FindingDelta {
+    fn pack(
+        finding: &Finding,
+        known: Option<&SharedBetweenFrames<Self>>,
+    ) -> SharedBetweenFrames<Self> {
         let lasting = match known.map(|it| &it.get().lasting) {
             Some(known) if lasts(known.get(), finding) => known.clone(),
-            _ => Shared::new(lasting(finding), None, written_bytes),
+            _ => SharedBetweenFrames::new(lasting(finding), None, written_bytes),
         };
         let verdict = Self {
             lasting,
@@ -226,7 +229,7 @@ impl Verdict {
             message: finding.message.clone(),
             also: finding.also.clone(),
         };
-        Shared::new(verdict, known, |it| {
+        SharedBetweenFrames::new(verdict, known, |it| {
             let also = it
                 .also
                 .iter()
@@ -390,29 +393,29 @@ fn lasts(known: &Finding, finding: &Finding) -> bool {
 
 /// A value that several samples have in common.
 #[derive(Debug)]
-struct Shared<T>(Arc<Kept<T>>);
+struct SharedBetweenFrames<T>(Arc<SharedValue<T>>);
 
 #[derive(Debug)]
-struct Kept<T> {
+struct SharedValue<T> {
     value: T,
     /// What it takes.
     bytes: usize,
 }
 
-impl<T: PartialEq> Shared<T> {
+impl<T: PartialEq> SharedBetweenFrames<T> {
     /// The value, or the known one where it is equal. `more` is what it takes beside itself.
     fn new(value: T, known: Option<&Self>, more: impl FnOnce(&T) -> usize) -> Self {
         match known {
             Some(known) if known.0.value == value => known.clone(),
             _ => {
-                let bytes = size_of::<Kept<T>>() + 2 * size_of::<usize>() + more(&value);
-                Self(Arc::new(Kept { value, bytes }))
+                let bytes = size_of::<SharedValue<T>>() + 2 * size_of::<usize>() + more(&value);
+                Self(Arc::new(SharedValue { value, bytes }))
             }
         }
     }
 }
 
-impl<T> Shared<T> {
+impl<T> SharedBetweenFrames<T> {
     fn get(&self) -> &T {
         &self.0.value
     }
@@ -431,13 +434,13 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> Clone for Shared<T> {
+impl<T> Clone for SharedBetweenFrames<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<T> PartialEq for Shared<T> {
+impl<T> PartialEq for SharedBetweenFrames<T> {
     /// Whether it is the very same one.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -446,16 +449,16 @@ impl<T> PartialEq for Shared<T> {
 
 /// Finds in the sample before what there is in the next, mostly in the same order.
 struct Before<'a, T> {
-    list: &'a [Shared<T>],
+    list: &'a [SharedBetweenFrames<T>],
     at: usize,
 }
 
 impl<'a, T> Before<'a, T> {
-    fn new(list: &'a [Shared<T>]) -> Self {
+    fn new(list: &'a [SharedBetweenFrames<T>]) -> Self {
         Self { list, at: 0 }
     }
 
-    fn find(&mut self, is_it: impl Fn(&T) -> bool) -> Option<&'a Shared<T>> {
+    fn find(&mut self, is_it: impl Fn(&T) -> bool) -> Option<&'a SharedBetweenFrames<T>> {
         let (passed, ahead) = self.list.split_at(self.at);
         let mut places = (self.at..).zip(ahead).chain((0..).zip(passed)).take(REACH);
         let (at, found) = places.find(|(_, it)| is_it(it.get()))?;

@@ -7,7 +7,7 @@ use crate::units::Span;
 
 /// Where to go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Moment {
+pub enum TypedTime {
     /// The oldest sample.
     Start,
     /// The newest one.
@@ -24,22 +24,22 @@ const EXAMPLES: &str = "10:04, 10:04:30, 2026-11-21 10:04, -5m, +1h, start or en
 /// # Errors
 ///
 /// Where it is no time: what would be one.
-pub fn parse(text: &str, shown: Time, now: Option<Time>) -> Result<Moment, String> {
+pub fn parse(text: &str, shown: Time, now: Option<Time>) -> Result<TypedTime, String> {
     let text = text.trim();
     let no_time = || format!("not a time; write {EXAMPLES}");
     match text.to_ascii_lowercase().as_str() {
-        "start" | "begin" | "beginning" => return Ok(Moment::Start),
-        "end" | "now" => return Ok(Moment::End),
+        "start" | "begin" | "beginning" => return Ok(TypedTime::Start),
+        "end" | "now" => return Ok(TypedTime::End),
         _ => {}
     }
     for (sign, way) in [('-', -1.0), ('+', 1.0)] {
         if let Some(span) = text.strip_prefix(sign) {
             let span: Span = span.parse().map_err(|_| no_time())?;
-            return Ok(Moment::At(shown.plus_seconds(way * span.seconds())));
+            return Ok(TypedTime::At(shown.plus_seconds(way * span.seconds())));
         }
     }
     if let Ok(time) = text.parse() {
-        return Ok(Moment::At(time));
+        return Ok(TypedTime::At(time));
     }
     let (date, clock) = match text.split_once([' ', 'T']) {
         Some((date, clock)) => (Some(date), clock.trim()),
@@ -51,9 +51,9 @@ pub fn parse(text: &str, shown: Time, now: Option<Time>) -> Result<Moment, Strin
     match now {
         Some(now) if date.is_none() && time > now => {
             let yesterday = date_of(shown.plus_seconds(-86_400.0)).ok_or_else(no_time)?;
-            Ok(Moment::At(at(&yesterday, clock).ok_or_else(no_time)?))
+            Ok(TypedTime::At(at(&yesterday, clock).ok_or_else(no_time)?))
         }
-        _ => Ok(Moment::At(time)),
+        _ => Ok(TypedTime::At(time)),
     }
 }
 
@@ -85,12 +85,12 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn at(text: &str) -> Result<Moment, String> {
+    fn at(text: &str) -> Result<TypedTime, String> {
         parse(text, time("2026-11-21T10:04:05Z"), None)
     }
 
     #[test]
-    fn a_time_is_typed_as_it_is_said() {
+    fn a_time_is_typed_in_usual_notations() {
         for (text, means) in [
             ("10:03", "2026-11-21T10:03:00Z"),
             ("9:03", "2026-11-21T09:03:00Z"),
@@ -103,14 +103,14 @@ mod tests {
             ("+1h30m", "2026-11-21T11:34:05Z"),
             ("-0", "2026-11-21T10:04:05Z"),
         ] {
-            assert_eq!(at(text), Ok(Moment::At(time(means))), "{text}");
+            assert_eq!(at(text), Ok(TypedTime::At(time(means))), "{text}");
         }
-        assert_eq!(at("start"), Ok(Moment::Start));
-        assert_eq!(at("END"), Ok(Moment::End));
+        assert_eq!(at("start"), Ok(TypedTime::Start));
+        assert_eq!(at("END"), Ok(TypedTime::End));
     }
 
     #[test]
-    fn what_is_no_time_is_told_what_would_be_one() {
+    fn what_is_no_time_is_refused_with_an_example() {
         for text in [
             "",
             "-",
@@ -131,9 +131,12 @@ mod tests {
     fn on_this_machine_a_time_of_day_is_the_last_one_that_has_been() {
         let now = time("2026-11-21T00:10:00Z");
         let parse = |text| parse(text, now, Some(now));
-        let last = Moment::At(time("2026-11-20T23:50:00Z"));
+        let last = TypedTime::At(time("2026-11-20T23:50:00Z"));
         assert_eq!(parse("23:50"), Ok(last));
-        assert_eq!(parse("0:05"), Ok(Moment::At(time("2026-11-21T00:05:00Z"))));
+        assert_eq!(
+            parse("0:05"),
+            Ok(TypedTime::At(time("2026-11-21T00:05:00Z")))
+        );
     }
 
     #[test]

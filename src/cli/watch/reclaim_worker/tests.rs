@@ -1,11 +1,11 @@
-//! Whom the hand means, and what it makes of a recording.
+//! Whom the worker means, and what it makes of a recording.
 
 use super::*;
 use crate::cli::reap::execute::tools;
 use crate::model::snapshot::{Gpu, GpuProcess, Process};
 use crate::model::{Identity, Start};
-use crate::watch::hand::Wish;
-use crate::watch::picture::RowKey;
+use crate::watch::reclaim_worker::PlanOptions;
+use crate::watch::view_model::RowKey;
 
 fn snapshot(pids: &[u32]) -> Snapshot {
     let mut snapshot = Snapshot::new(Time::default());
@@ -44,10 +44,10 @@ fn row(pid: u32, start_ticks: u64) -> RowKey {
     }
 }
 
-fn question(scope: Scope, snapshot: Snapshot) -> Box<Question> {
-    Box::new(Question {
+fn question(scope: PlanScope, snapshot: Snapshot) -> Box<PlanRequest> {
+    Box::new(PlanRequest {
         number: 3,
-        wish: Wish {
+        options: PlanOptions {
             scope,
             signal: None,
             all_users: false,
@@ -59,8 +59,8 @@ fn question(scope: Scope, snapshot: Snapshot) -> Box<Question> {
     })
 }
 
-/// A hand that has begun a plan of one process, `waited` after the yes, with its ledger in `folder`.
-fn begun(folder: &std::path::Path, waited: Duration) -> Acting {
+/// A worker that has begun a plan of one process, `waited` after the yes, with its ledger in `folder`.
+fn begun(folder: &std::path::Path, waited: Duration) -> LocalReclaimWorker {
     begun_with(folder, waited, |plan| plan.targets)
 }
 
@@ -68,37 +68,42 @@ fn begun_with(
     folder: &std::path::Path,
     waited: Duration,
     targets: impl Fn(Plan) -> Vec<Target>,
-) -> Acting {
-    let mut hand = Acting::new(&Config::default(), false);
+) -> LocalReclaimWorker {
+    let mut worker = LocalReclaimWorker::new(&Config::default(), false);
     let snapshot = snapshot(&[7]);
     let policy = Policy::new(Targets::of_pids(&[7]).unwrap(), serves);
     let scene = PlanSource {
         snapshot: &snapshot,
         findings: &[],
-        spared: &hand.spared,
+        spared: &worker.spared,
         selected: None,
     };
     let (plan, guard) = plan_there(policy, scene);
     let (tools, _) = tools(folder).unwrap();
     let asked = Instant::now().checked_sub(waited).unwrap();
     let executor = Executor::new(targets(plan), guard, actor(&snapshot), tools);
-    hand.batch = Some(Batch::new(3, executor, asked));
-    hand
+    worker.batch = Some(RunningBatch::new(3, executor, asked));
+    worker
 }
 
 /// That nothing is being done any more, for this reason; and that nothing is in the ledger.
-fn is_over(hand: &Acting, news: &[News], folder: &std::path::Path, reason: &str) {
+fn is_over(
+    worker: &LocalReclaimWorker,
+    progress: &[ReclaimProgress],
+    folder: &std::path::Path,
+    reason: &str,
+) {
     let [
-        News::Over {
+        ReclaimProgress::Finished {
             number: 3,
             error: Some(error),
         },
-    ] = news
+    ] = progress
     else {
-        panic!("{news:?}");
+        panic!("{progress:?}");
     };
     assert!(error.starts_with(reason), "{error}");
-    assert!(hand.batch.is_none());
+    assert!(worker.batch.is_none());
     let ledger = std::fs::read_to_string(folder.join("reap.jsonl")).unwrap();
     assert_eq!(ledger, "");
 }
@@ -106,24 +111,28 @@ fn is_over(hand: &Acting, news: &[News], folder: &std::path::Path, reason: &str)
 #[test]
 fn a_yes_that_could_not_be_acted_upon_in_time_is_none() {
     let folder = tempfile::tempdir().unwrap();
-    let mut hand = begun(folder.path(), Duration::ZERO);
-    let mut news = Vec::new();
-    let wait = hand.go_on(None, &mut |it| news.push(it));
-    assert_eq!((wait, news), (Some(TURN), vec![]), "it waits for a look");
+    let mut worker = begun(folder.path(), Duration::ZERO);
+    let mut progress = Vec::new();
+    let wait = worker.handle(None, &mut |it| progress.push(it));
+    assert_eq!(
+        (wait, progress),
+        (Some(TURN), vec![]),
+        "it waits for a look"
+    );
     // A driver that hung for a minute, and then tells at once: whoever said yes may be elsewhere.
     for look in [true, false] {
-        drop(hand);
-        hand = begun(folder.path(), YES + TURN);
-        let sight = Sight {
+        drop(worker);
+        worker = begun(folder.path(), YES + TURN);
+        let sample = ObservedSample {
             snapshot: Arc::new(snapshot(&[7])),
             found: Vec::new(),
         };
-        let ask = look.then_some((Ask::Look(sight), Duration::ZERO));
-        let mut news = Vec::new();
-        hand.go_on(ask, &mut |it| news.push(it));
+        let ask = look.then_some((ReclaimRequest::Observe(sample), Duration::ZERO));
+        let mut progress = Vec::new();
+        worker.handle(ask, &mut |it| progress.push(it));
         is_over(
-            &hand,
-            &news,
+            &worker,
+            &progress,
             folder.path(),
             "nothing was sent: no sample came for 30s",
         );
@@ -133,15 +142,29 @@ fn a_yes_that_could_not_be_acted_upon_in_time_is_none() {
 #[test]
 fn what_is_stopped_before_the_first_signal_is_undone() {
     let folder = tempfile::tempdir().unwrap();
-    let mut hand = begun(folder.path(), Duration::ZERO);
-    assert_eq!(say(&mut hand, Ask::Stop { number: 2 }), [], "another plan");
-    assert!(hand.batch.is_some());
-    let news = say(&mut hand, Ask::Stop { number: 3 });
-    is_over(&hand, &news, folder.path(), "undone: nothing was sent");
-    let mut hand = begun(folder.path(), Duration::ZERO);
-    hand.batch.as_mut().unwrap().told.has_sent = true;
-    let news = say(&mut hand, Ask::Stop { number: 3 });
-    is_over(&hand, &news, folder.path(), "stopped: nothing more is sent");
+    let mut worker = begun(folder.path(), Duration::ZERO);
+    assert_eq!(
+        handle(&mut worker, ReclaimRequest::Stop { number: 2 }),
+        [],
+        "another plan"
+    );
+    assert!(worker.batch.is_some());
+    let progress = handle(&mut worker, ReclaimRequest::Stop { number: 3 });
+    is_over(
+        &worker,
+        &progress,
+        folder.path(),
+        "undone: nothing was sent",
+    );
+    let mut worker = begun(folder.path(), Duration::ZERO);
+    worker.batch.as_mut().unwrap().observer.has_sent = true;
+    let progress = handle(&mut worker, ReclaimRequest::Stop { number: 3 });
+    is_over(
+        &worker,
+        &progress,
+        folder.path(),
+        "stopped: nothing more is sent",
+    );
 }
 
 #[test]
@@ -149,36 +172,39 @@ fn a_sample_that_lay_about_is_as_old_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     // Nothing to end: it is looked at, and that is all.
     let begin = || begun_with(folder.path(), Duration::ZERO, |_| Vec::new());
-    let mut hand = begin();
-    let sight = Sight {
+    let mut worker = begin();
+    let sample = ObservedSample {
         snapshot: Arc::new(snapshot(&[7])),
         found: Vec::new(),
     };
     let hour = Duration::from_secs(3600);
-    hand.go_on(Some((Ask::Look(sight.clone()), hour)), &mut |_| ());
-    hand = begin();
-    hand.sight = None;
+    worker.handle(
+        Some((ReclaimRequest::Observe(sample.clone()), hour)),
+        &mut |_| (),
+    );
+    worker = begin();
+    worker.sample = None;
     let at = Instant::now().checked_sub(hour).unwrap();
-    let mut batch = hand.batch.take().unwrap();
+    let mut batch = worker.batch.take().unwrap();
     assert_eq!(
-        batch.advance(&sight, at.elapsed(), &mut |_| ()).unwrap(),
+        batch.advance(&sample, at.elapsed(), &mut |_| ()).unwrap(),
         None
     );
     let now = batch.now.unwrap();
-    assert!(now.seconds_since(sight.snapshot.time) >= 3600.0);
+    assert!(now.seconds_since(sample.snapshot.time) >= 3600.0);
 }
 
-/// What a hand says to an ask.
-fn say(hand: &mut Acting, ask: Ask) -> Vec<News> {
-    let mut news = Vec::new();
-    hand.go_on(Some((ask, Duration::ZERO)), &mut |it| news.push(it));
-    news
+/// What a worker says to an ask.
+fn handle(worker: &mut LocalReclaimWorker, ask: ReclaimRequest) -> Vec<ReclaimProgress> {
+    let mut progress = Vec::new();
+    worker.handle(Some((ask, Duration::ZERO)), &mut |it| progress.push(it));
+    progress
 }
 
-fn planned(news: &[News]) -> &Proposal {
-    match news {
+fn planned(progress: &[ReclaimProgress]) -> &Proposal {
+    match progress {
         [
-            News::Planned {
+            ReclaimProgress::Planned {
                 number: 3,
                 plan: Ok(proposal),
             },
@@ -189,8 +215,8 @@ fn planned(news: &[News]) -> &Proposal {
 
 #[test]
 fn only_who_was_meant_is_named() {
-    let scope = Scope::Processes(vec![row(9, 100), row(7, 100), row(7, 101), row(8, 100)]);
-    let (pids, gone) = whom(&scope, &snapshot(&[7, 9]));
+    let scope = PlanScope::Processes(vec![row(9, 100), row(7, 100), row(7, 101), row(8, 100)]);
+    let (pids, gone) = pids_in_scope(&scope, &snapshot(&[7, 9]));
     assert_eq!(pids, [7, 9]);
     let gone: Vec<Option<u32>> = gone.iter().map(|it| it.pid).collect();
     assert_eq!(gone, [Some(7), Some(8)], "another process, and none");
@@ -206,9 +232,9 @@ fn a_family_is_named_whole() {
         snapshot.processes[at].session = Some(7);
     }
     let rows = vec![row(8, 100)];
-    let (pids, gone) = whom(&Scope::Families(rows.clone()), &snapshot);
+    let (pids, gone) = pids_in_scope(&PlanScope::Families(rows.clone()), &snapshot);
     assert_eq!((pids, gone.len()), (vec![7, 8], 0));
-    let (pids, _) = whom(&Scope::Processes(rows), &snapshot);
+    let (pids, _) = pids_in_scope(&PlanScope::Processes(rows), &snapshot);
     assert_eq!(pids, [8]);
 }
 
@@ -216,10 +242,13 @@ fn a_family_is_named_whole() {
 fn an_exited_process_is_refused_and_no_other_is_taken_for_it() {
     let config = Config::default();
     for is_recording in [true, false] {
-        let mut hand = Acting::new(&config, is_recording);
-        let scope = Scope::Processes(vec![row(8, 100)]);
-        let news = say(&mut hand, Ask::Plan(question(scope, snapshot(&[7]))));
-        let proposal = planned(&news);
+        let mut worker = LocalReclaimWorker::new(&config, is_recording);
+        let scope = PlanScope::Processes(vec![row(8, 100)]);
+        let progress = handle(
+            &mut worker,
+            ReclaimRequest::Plan(question(scope, snapshot(&[7]))),
+        );
+        let proposal = planned(&progress);
         assert!(proposal.plan.targets.is_empty());
         assert_eq!(
             proposal.lines,
@@ -235,22 +264,22 @@ fn an_exited_process_is_refused_and_no_other_is_taken_for_it() {
 fn of_a_recording_there_is_a_plan_and_it_is_never_begun() {
     let mut snapshot = snapshot(&[7]);
     snapshot.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Host);
-    let mut hand = Acting::new(&Config::default(), true);
-    let scope = Scope::Processes(vec![row(7, 100)]);
-    let news = say(&mut hand, Ask::Plan(question(scope, snapshot)));
-    let proposal = planned(&news);
+    let mut worker = LocalReclaimWorker::new(&Config::default(), true);
+    let scope = PlanScope::Processes(vec![row(7, 100)]);
+    let progress = handle(&mut worker, ReclaimRequest::Plan(question(scope, snapshot)));
+    let proposal = planned(&progress);
     assert_eq!(proposal.plan.targets.len(), 1, "{proposal:?}");
     assert_eq!(proposal.titles.len(), 1);
     let plan = Arc::clone(&proposal.plan);
-    let news = say(&mut hand, Ask::Begin { number: 3, plan });
+    let progress = handle(&mut worker, ReclaimRequest::Begin { number: 3, plan });
     let [
-        News::Over {
+        ReclaimProgress::Finished {
             number: 3,
             error: Some(error),
         },
-    ] = &news[..]
+    ] = &progress[..]
     else {
-        panic!("{news:?}");
+        panic!("{progress:?}");
     };
     assert!(
         error.starts_with("nothing was sent: of a recording"),
@@ -260,22 +289,22 @@ fn of_a_recording_there_is_a_plan_and_it_is_never_begun() {
 
 #[test]
 fn a_plan_that_was_not_the_last_is_not_begun() {
-    let mut hand = Acting::new(&Config::default(), false);
+    let mut worker = LocalReclaimWorker::new(&Config::default(), false);
     let plan = Arc::new(Plan {
         time: Time::default(),
         targets: Vec::new(),
         refused: Vec::new(),
     });
-    let news = say(&mut hand, Ask::Begin { number: 9, plan });
+    let progress = handle(&mut worker, ReclaimRequest::Begin { number: 9, plan });
     assert!(
         matches!(
-            &news[..],
-            [News::Over {
+            &progress[..],
+            [ReclaimProgress::Finished {
                 number: 9,
                 error: Some(_)
             }]
         ),
-        "{news:?}"
+        "{progress:?}"
     );
-    assert!(hand.batch.is_none());
+    assert!(worker.batch.is_none());
 }

@@ -1,4 +1,4 @@
-//! The screen's hand: plans as `gpumem reap` makes them, carried out as it does it.
+//! The screen's reclaim worker: plans as `gpumem reap` makes them, carried out as it does it.
 //!
 //! It hands each sample, with what the rules say of it, to the executor, and tells the screen what that
 //! does; it prints nothing while the screen is up, and says what was sent when it is told to leave in the
@@ -25,7 +25,10 @@ use crate::reclaim::{
 use crate::report::style::Style;
 use crate::rules::{RuleSet, serves};
 use crate::units::Span;
-use crate::watch::hand::{Ask, Hand, News, Proposal, Question, Scope, Sight, Stage};
+use crate::watch::reclaim_worker::{
+    ObservedSample, PlanRequest, PlanScope, Proposal, ReclaimProgress, ReclaimRequest,
+    ReclaimWorker, TargetStage,
+};
 
 /// How often it is seen whether somebody has exited, while that is waited for.
 const TURN: Duration = Duration::from_millis(250);
@@ -35,21 +38,21 @@ const FRESH: Duration = Duration::from_secs(5);
 const YES: Duration = Duration::from_secs(30);
 
 /// Makes plans, and carries them out on this machine.
-pub(super) struct Acting {
+pub(super) struct LocalReclaimWorker {
     rules: RuleSet,
     spared: Spared,
     is_recording: bool,
     /// The number of the last plan, who decided whom it may touch, and who would act.
     guard: Option<(u64, Guard, Actor)>,
-    batch: Option<Batch>,
+    batch: Option<RunningBatch>,
     /// The newest sample, and when it came.
-    sight: Option<(Sight, Instant)>,
+    sample: Option<(ObservedSample, Instant)>,
     /// Whom an earlier gpumem had left stopped, and who go on; said when the screen is gone.
     resumed: Option<String>,
 }
 
-impl Acting {
-    /// A hand that has nothing to do.
+impl LocalReclaimWorker {
+    /// A worker that has nothing to do.
     pub(super) fn new(config: &Config, is_recording: bool) -> Self {
         Self {
             rules: config.rules.clone(),
@@ -60,25 +63,25 @@ impl Acting {
             is_recording,
             guard: None,
             batch: None,
-            sight: None,
+            sample: None,
             resumed: None,
         }
     }
 
-    fn propose(&mut self, question: &Question) -> anyhow::Result<Proposal> {
+    fn propose(&mut self, question: &PlanRequest) -> anyhow::Result<Proposal> {
         let snapshot = &*question.snapshot;
-        let (pids, mut gone) = whom(&question.wish.scope, snapshot);
-        let targets = match question.wish.scope {
-            Scope::Findings => Some(Targets::Found(FindingSelector::default())),
-            Scope::Processes(_) | Scope::Families(_) => Targets::of_pids(&pids),
+        let (pids, mut gone) = pids_in_scope(&question.options.scope, snapshot);
+        let targets = match question.options.scope {
+            PlanScope::Findings => Some(Targets::Found(FindingSelector::default())),
+            PlanScope::Processes(_) | PlanScope::Families(_) => Targets::of_pids(&pids),
         };
         let mut undecided = Vec::new();
         let mut plan = if let Some(targets) = targets {
             let concerned = concerned(&targets, &self.rules);
             let policy = Policy {
-                signal: question.wish.signal,
-                all_users: question.wish.all_users,
-                direct: question.wish.direct,
+                signal: question.options.signal,
+                all_users: question.options.all_users,
+                direct: question.options.direct,
                 ..Policy::new(targets, serves)
             };
             let scene = PlanSource {
@@ -121,7 +124,7 @@ impl Acting {
     }
 
     /// Begins a plan to which a yes was said then.
-    fn begin(&mut self, number: u64, plan: &Plan, asked: Instant) -> anyhow::Result<Batch> {
+    fn begin(&mut self, number: u64, plan: &Plan, asked: Instant) -> anyhow::Result<RunningBatch> {
         anyhow::ensure!(
             !self.is_recording,
             "of a recording nothing is killed; run gpumem watch on the machine itself"
@@ -136,11 +139,11 @@ impl Acting {
         let (tools, resumed) = tools_here()?;
         self.resumed = resumed.or(self.resumed.take());
         let executor = Executor::new(plan.targets.clone(), guard, actor, tools);
-        Ok(Batch::new(number, executor, asked))
+        Ok(RunningBatch::new(number, executor, asked))
     }
 
     /// Does what is due, and says for how long nothing is.
-    fn advance(&mut self, tell: &mut dyn FnMut(News)) -> Option<Duration> {
+    fn advance(&mut self, report: &mut dyn FnMut(ReclaimProgress)) -> Option<Duration> {
         let batch = self.batch.as_mut()?;
         let number = batch.number;
         let error = if batch.now.is_none() && batch.asked.elapsed() > YES {
@@ -149,40 +152,45 @@ impl Acting {
                 "nothing was sent: no sample came for {yes}; try again"
             ))
         } else {
-            // Nothing is done before it is seen how things stand.
-            let Some((sight, at)) = &self.sight else {
+            // Nothing is done before it is seen how things are.
+            let Some((sample, at)) = &self.sample else {
                 return Some(TURN);
             };
-            match batch.advance(sight, at.elapsed(), tell) {
+            match batch.advance(sample, at.elapsed(), report) {
                 Ok(Some(wait)) => return Some(wait),
                 Ok(None) => None,
                 Err(error) => Some(error.to_string()),
             }
         };
-        self.over(number, error, tell);
+        self.finish(number, error, report);
         None
     }
 
     /// Nothing more is done of what is under way.
-    fn over(&mut self, number: u64, error: Option<String>, tell: &mut dyn FnMut(News)) {
-        (self.batch, self.sight) = (None, None);
-        tell(News::Over { number, error });
+    fn finish(
+        &mut self,
+        number: u64,
+        error: Option<String>,
+        report: &mut dyn FnMut(ReclaimProgress),
+    ) {
+        (self.batch, self.sample) = (None, None);
+        report(ReclaimProgress::Finished { number, error });
     }
 
     /// Sends nothing more.
-    fn stop(&mut self, number: u64, tell: &mut dyn FnMut(News)) {
+    fn stop(&mut self, number: u64, report: &mut dyn FnMut(ReclaimProgress)) {
         let Some(batch) = self.batch.as_ref().filter(|batch| batch.number == number) else {
             return;
         };
-        let words = match batch.told.has_sent {
+        let words = match batch.observer.has_sent {
             true => "stopped: nothing more is sent",
             false => "undone: nothing was sent",
         };
-        self.over(number, Some(words.to_owned()), tell);
+        self.finish(number, Some(words.to_owned()), report);
     }
 
     /// Says on standard error what was sent to whom it leaves half way.
-    fn leave(&mut self) {
+    fn report_unfinished(&mut self) {
         if let Some(words) = self.resumed.take() {
             warn(&words);
         }
@@ -192,7 +200,7 @@ impl Acting {
         let Some(target) = batch.executor.target() else {
             return;
         };
-        let sent = match &batch.told.sent[..] {
+        let sent = match &batch.observer.sent[..] {
             [] => String::new(),
             sent => format!("; it was sent: {}", sent.join(", ")),
         };
@@ -201,65 +209,67 @@ impl Acting {
     }
 }
 
-impl Hand for Acting {
-    fn go_on(
+impl ReclaimWorker for LocalReclaimWorker {
+    fn handle(
         &mut self,
-        ask: Option<(Ask, Duration)>,
-        tell: &mut dyn FnMut(News),
+        ask: Option<(ReclaimRequest, Duration)>,
+        report: &mut dyn FnMut(ReclaimProgress),
     ) -> Option<Duration> {
         let (ask, waited) = ask.unzip();
         let now = Instant::now();
         let asked = waited.and_then(|it| now.checked_sub(it)).unwrap_or(now);
         match ask {
-            Some(Ask::Plan(question)) => {
+            Some(ReclaimRequest::Plan(question)) => {
                 let plan = self
                     .propose(&question)
                     .map_err(|error| format!("{error:#}"));
                 let number = question.number;
-                tell(News::Planned { number, plan });
+                report(ReclaimProgress::Planned { number, plan });
             }
-            Some(Ask::Begin { number, plan }) => match self.begin(number, &plan, asked) {
-                Ok(batch) => {
-                    // What was seen before is of no account.
-                    (self.batch, self.sight) = (Some(batch), None);
-                    tell(News::Begun { number });
+            Some(ReclaimRequest::Begin { number, plan }) => {
+                match self.begin(number, &plan, asked) {
+                    Ok(batch) => {
+                        // What was seen before is of no account.
+                        (self.batch, self.sample) = (Some(batch), None);
+                        report(ReclaimProgress::Begun { number });
+                    }
+                    Err(error) => report(ReclaimProgress::Finished {
+                        number,
+                        error: Some(format!("nothing was sent: {error:#}")),
+                    }),
                 }
-                Err(error) => tell(News::Over {
-                    number,
-                    error: Some(format!("nothing was sent: {error:#}")),
-                }),
-            },
-            Some(Ask::Look(sight)) if self.batch.is_some() => {
-                self.sight = Some((sight, asked));
             }
-            Some(Ask::Look(_)) | None => {}
-            Some(Ask::Stop { number }) => self.stop(number, tell),
-            Some(Ask::Leave) => {
-                self.leave();
+            Some(ReclaimRequest::Observe(sample)) if self.batch.is_some() => {
+                self.sample = Some((sample, asked));
+            }
+            Some(ReclaimRequest::Observe(_)) | None => {}
+            Some(ReclaimRequest::Stop { number }) => self.stop(number, report),
+            Some(ReclaimRequest::Leave) => {
+                self.report_unfinished();
                 return None;
             }
         }
-        self.advance(tell)
+        self.advance(report)
     }
 }
 
 /// A plan that is being carried out.
-struct Batch {
+struct RunningBatch {
     number: u64,
     executor: Executor,
-    told: ScreenObserver,
+    observer: ScreenObserver,
     /// When the yes was said.
     asked: Instant,
     /// The latest that it was; `None` before anything was looked at.
     now: Option<Time>,
 }
 
-impl Batch {
+impl RunningBatch {
     fn new(number: u64, executor: Executor, asked: Instant) -> Self {
         Self {
             number,
             executor,
-            told: ScreenObserver {
+            observer: ScreenObserver {
                 number,
                 ..ScreenObserver::default()
             },
@@ -271,24 +281,24 @@ impl Batch {
     /// Does what is due by a sample of some age; for how long nothing is, `None` where all is done.
     fn advance(
         &mut self,
-        sight: &Sight,
+        sample: &ObservedSample,
         age: Duration,
-        tell: &mut dyn FnMut(News),
+        report: &mut dyn FnMut(ReclaimProgress),
     ) -> Result<Option<Duration>, ledger::LedgerError> {
         // A sample takes its time, so that its own may be behind what was reckoned from the one before.
-        let reckoned = sight.snapshot.time.plus_seconds(age.as_secs_f64());
+        let reckoned = sample.snapshot.time.plus_seconds(age.as_secs_f64());
         let now = self.now.map_or(reckoned, |now| now.max(reckoned));
         self.now = Some(now);
         let sample = JudgedSample {
             now,
-            snapshot: &sight.snapshot,
+            snapshot: &sample.snapshot,
             // Where the driver hangs, what rules said may have ceased.
-            found: (age <= FRESH).then(|| sight.found.iter().collect()),
+            found: (age <= FRESH).then(|| sample.found.iter().collect()),
         };
         loop {
-            let progress = self.executor.advance(&sample, &mut self.told);
+            let progress = self.executor.advance(&sample, &mut self.observer);
             // Telling may wait for the screen, and must not in the midst of an act.
-            self.told.news.drain(..).for_each(&mut *tell);
+            self.observer.events.drain(..).for_each(&mut *report);
             match progress? {
                 Some(ActProgress::Waiting { .. }) => return Ok(Some(TURN)),
                 Some(ActProgress::Ended(_)) => {}
@@ -302,9 +312,9 @@ impl Batch {
 #[derive(Default)]
 struct ScreenObserver {
     number: u64,
-    news: Vec<News>,
+    events: Vec<ReclaimProgress>,
     /// What was told last of how far the target is.
-    said: Option<Stage>,
+    last_stage: Option<TargetStage>,
     /// What was done to the target, in words.
     sent: Vec<String>,
     /// Whether something was done to anybody.
@@ -312,11 +322,11 @@ struct ScreenObserver {
 }
 
 impl ScreenObserver {
-    fn send(&mut self, place: usize, words: String) {
+    fn report_sent(&mut self, place: usize, words: String) {
         self.has_sent = true;
         self.sent.push(words.clone());
         let number = self.number;
-        self.news.push(News::Sent {
+        self.events.push(ReclaimProgress::Sent {
             number,
             place,
             words,
@@ -324,11 +334,11 @@ impl ScreenObserver {
     }
 
     /// Tells how far the target is, where that is news.
-    fn say(&mut self, place: usize, stage: Stage) {
-        if self.said.as_ref() != Some(&stage) {
-            self.said = Some(stage.clone());
+    fn report_stage(&mut self, place: usize, stage: TargetStage) {
+        if self.last_stage.as_ref() != Some(&stage) {
+            self.last_stage = Some(stage.clone());
             let number = self.number;
-            self.news.push(News::Target {
+            self.events.push(ReclaimProgress::Target {
                 number,
                 place,
                 stage,
@@ -339,32 +349,32 @@ impl ScreenObserver {
 
 impl Observer for ScreenObserver {
     fn intended(&mut self, place: usize, deed: &Deed) {
-        self.send(place, text::deed(deed));
+        self.report_sent(place, text::deed(deed));
     }
 
     fn failed(&mut self, place: usize, failures: &[Failure]) {
-        self.send(place, text::failures(failures));
+        self.report_sent(place, text::failures(failures));
     }
 
     fn waiting(&mut self, place: usize, until: Time) {
-        self.say(place, Stage::Waiting { until });
+        self.report_stage(place, TargetStage::Waiting { until });
     }
 
     fn ended(&mut self, place: usize, target: &Target, outcome: &Outcome) {
         let words = text::outcome(target, outcome, RefusalReader::at(RefusalPlace::Screen));
         let (outcome, words) = (outcome.clone(), words.trim_end().to_owned());
-        self.say(place, Stage::Ended { outcome, words });
-        self.said = None;
+        self.report_stage(place, TargetStage::Ended { outcome, words });
+        self.last_stage = None;
         self.sent.clear();
     }
 }
 
 /// The processes that a scope names, as they are still the ones that were meant; and those that are not.
-fn whom(scope: &Scope, snapshot: &Snapshot) -> (Vec<u32>, Vec<Refused>) {
+fn pids_in_scope(scope: &PlanScope, snapshot: &Snapshot) -> (Vec<u32>, Vec<Refused>) {
     let (rows, is_family) = match scope {
-        Scope::Findings => return (Vec::new(), Vec::new()),
-        Scope::Processes(rows) => (rows, false),
-        Scope::Families(rows) => (rows, true),
+        PlanScope::Findings => return (Vec::new(), Vec::new()),
+        PlanScope::Processes(rows) => (rows, false),
+        PlanScope::Families(rows) => (rows, true),
     };
     let families = match is_family {
         true => families(snapshot),

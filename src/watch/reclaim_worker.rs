@@ -1,38 +1,38 @@
-//! The hand: what makes plans and carries them out, on a thread of its own.
+//! The worker: what makes plans and carries them out, on a thread of its own.
 //!
 //! Here is only how it is spoken to; whoever starts the screen brings one along, which knows this
 //! machine, its configuration and its ledger. A recording's makes plans and carries none out. Everything
-//! that may hang, be it /proc, a server or a disk, is the hand's, so that the screen never waits for it: what
-//! is asked lies in a [letterbox](post).
+//! that may hang, be it /proc, a server or a disk, is the worker's, so that the screen never waits for it: what
+//! is asked lies in a [`mailbox`].
 
-pub mod post;
+pub mod mailbox;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::picture::RowKey;
+use super::view_model::RowKey;
 use crate::model::finding::{Finding, Undecided};
 use crate::model::{Snapshot, Time};
 use crate::reclaim::{Outcome, Plan, Signal};
 
 /// Makes plans and carries them out.
-pub trait Hand {
+pub trait ReclaimWorker {
     /// Does what is asked, which was so long ago, or what is due; tells what came of it. How long there is
     /// nothing to do after that; `None` until something is asked.
     ///
-    /// It is called again after that time without an ask. It may take long: nobody waits for it.
-    fn go_on(
+    /// It is called again after that time without an ask. It may take long: no one waits for it.
+    fn handle(
         &mut self,
-        ask: Option<(Ask, Duration)>,
-        tell: &mut dyn FnMut(News),
+        ask: Option<(ReclaimRequest, Duration)>,
+        report: &mut dyn FnMut(ReclaimProgress),
     ) -> Option<Duration>;
 }
 
-/// Whom to end, and how.
+/// What to end, and how.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Wish {
+pub struct PlanOptions {
     /// Whom.
-    pub scope: Scope,
+    pub scope: PlanScope,
     /// With which signal, instead of the gentlest way.
     pub signal: Option<Signal>,
     /// Processes of other users too.
@@ -41,9 +41,9 @@ pub struct Wish {
     pub direct: bool,
 }
 
-/// Whom to end.
+/// What to end.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Scope {
+pub enum PlanScope {
     /// These processes.
     Processes(Vec<RowKey>),
     /// Their families.
@@ -52,11 +52,11 @@ pub enum Scope {
     Findings,
 }
 
-/// What is asked of the hand.
+/// What is asked of the worker.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Ask {
+pub enum ReclaimRequest {
     /// Make a plan.
-    Plan(Box<Question>),
+    Plan(Box<PlanRequest>),
     /// Carry out this very plan.
     Begin {
         /// The question's.
@@ -65,7 +65,7 @@ pub enum Ask {
         plan: Arc<Plan>,
     },
     /// Do what is due, by this sample.
-    Look(Sight),
+    Observe(ObservedSample),
     /// Send nothing more of this plan, whether or not something was sent.
     Stop {
         /// The question's.
@@ -75,13 +75,13 @@ pub enum Ask {
     Leave,
 }
 
-/// Of whom a plan is asked for.
+/// What a plan is asked for.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Question {
+pub struct PlanRequest {
     /// The answer carries it, too.
     pub number: u64,
     /// Of whom.
-    pub wish: Wish,
+    pub options: PlanOptions,
     /// What was seen.
     pub snapshot: Arc<Snapshot>,
     /// What was found in it.
@@ -92,7 +92,7 @@ pub struct Question {
 
 /// A sample, as it was judged.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Sight {
+pub struct ObservedSample {
     /// The newest sample.
     pub snapshot: Arc<Snapshot>,
     /// All that the rules find in it and no exemption keeps.
@@ -101,7 +101,7 @@ pub struct Sight {
 
 /// What came of it.
 #[derive(Clone, PartialEq, Debug)]
-pub enum News {
+pub enum ReclaimProgress {
     /// A plan, or why there is none.
     Planned {
         /// The question's.
@@ -121,7 +121,7 @@ pub enum News {
         /// Which of the plan's targets.
         place: usize,
         /// How far.
-        stage: Stage,
+        stage: TargetStage,
     },
     /// Something was done to one of its targets.
     Sent {
@@ -133,7 +133,7 @@ pub enum News {
         words: String,
     },
     /// Nothing more is done: all targets are at their end, or it failed, and how.
-    Over {
+    Finished {
         /// The question's.
         number: u64,
         /// Why not all was done.
@@ -154,7 +154,7 @@ pub struct Proposal {
 
 /// How far a target is.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Stage {
+pub enum TargetStage {
     /// It has until then.
     Waiting {
         /// When.

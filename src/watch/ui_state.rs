@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::column::Column;
 use super::layout::Form;
-use super::picture::Sort;
 use super::theme::Theme;
+use super::view_model::Sort;
 use crate::watch::state::App;
 
 /// What stands for the GPUs in the form that has room.
@@ -20,7 +20,7 @@ const BY_ROOM: &str = "auto";
 /// How the screen was arranged, as it is written down; `None` where nothing is known.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Remembered {
+pub struct UiState {
     /// The title of the column that the table is sorted by.
     pub sort: Option<String>,
     /// Whether against the column's own direction.
@@ -35,7 +35,7 @@ pub struct Remembered {
     pub theme: Option<String>,
 }
 
-impl Remembered {
+impl UiState {
     /// Reads what was written down; what makes no sense counts as nothing.
     pub fn parse(text: &[u8]) -> Self {
         let value: Value = serde_json::from_slice(text).unwrap_or_default();
@@ -82,32 +82,32 @@ impl Remembered {
 
 impl App {
     /// Arranges the screen as it was; what is not known or makes no sense stays as it is.
-    pub fn arrange(&mut self, remembered: &Remembered) {
+    pub fn restore(&mut self, ui_state: &UiState) {
         let choice = &mut self.choice;
-        let title = remembered.sort.as_deref();
+        let title = ui_state.sort.as_deref();
         let column = Column::ALL
             .into_iter()
             .find(|column| Some(column.spec().title) == title);
         if let Some(column) = column {
             // The direction belongs to the column.
-            let reversed = remembered.reversed.unwrap_or_default();
+            let reversed = ui_state.reversed.unwrap_or_default();
             choice.sort = Sort { column, reversed };
         }
-        choice.tree = remembered.tree.unwrap_or(choice.tree);
-        choice.hide_small = remembered.hide_small.unwrap_or(choice.hide_small);
-        match remembered.gpus.as_deref() {
+        choice.tree = ui_state.tree.unwrap_or(choice.tree);
+        choice.hide_small = ui_state.hide_small.unwrap_or(choice.hide_small);
+        match ui_state.gpus.as_deref() {
             Some(BY_ROOM) => self.form = None,
             gpus => self.form = gpus.and_then(named::<Form>).or(self.form),
         }
-        let theme = remembered.theme.as_deref();
+        let theme = ui_state.theme.as_deref();
         self.theme = theme.and_then(named::<Theme>).unwrap_or(self.theme);
         self.list();
     }
 
     /// How the screen is arranged.
-    pub fn remembered(&self) -> Remembered {
+    pub fn ui_state(&self) -> UiState {
         let choice = &self.choice;
-        Remembered {
+        UiState {
             sort: Some(choice.sort.column.spec().title.to_owned()),
             reversed: Some(choice.sort.reversed),
             tree: Some(choice.tree),
@@ -129,7 +129,7 @@ fn name(value: impl Serialize) -> Option<String> {
     }
 }
 
-/// The value of a name; `None` where it is nobody's.
+/// The value of a name; `None` where it is no one's.
 fn named<T: DeserializeOwned>(name: &str) -> Option<T> {
     serde_json::from_value(Value::String(name.to_owned())).ok()
 }

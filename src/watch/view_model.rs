@@ -34,7 +34,7 @@ pub struct RowKey {
 
 /// A process on a GPU.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct RowView {
     /// Who and where.
     pub key: RowKey,
     /// Seconds without use of this GPU: 0 while it is used, `None` where that is unknown.
@@ -54,7 +54,7 @@ pub struct Row {
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// The row.
-    pub row: &'a Row,
+    pub row: &'a RowView,
     facts: ProcessRow<'a>,
 }
 
@@ -113,7 +113,7 @@ impl Sort {
 
 /// One snapshot, judged and in order.
 #[derive(Clone, Debug)]
-pub struct Picture {
+pub struct Screenful {
     /// What was observed.
     pub snapshot: Snapshot,
     /// What is so now, worst first.
@@ -121,12 +121,12 @@ pub struct Picture {
     /// The rules that could not be decided.
     pub undecided: Vec<Undecided>,
     /// The table.
-    pub rows: Vec<Row>,
+    pub rows: Vec<RowView>,
     /// How wide its columns are.
     pub widths: Widths,
 }
 
-impl Picture {
+impl Screenful {
     /// Joins a snapshot with what the rules say of it. `idle_since` tells since when a process has
     /// not used a GPU. Rows are in no order yet.
     pub fn new(
@@ -139,7 +139,7 @@ impl Picture {
         let rows = places.filter_map(|place| {
             let facts = ProcessRow::new(&snapshot, &findings, place).idle(&idle_since);
             let identity = facts.identity?;
-            Some(Row {
+            Some(RowView {
                 key: RowKey {
                     identity,
                     gpu: facts.gpu.map(|gpu| gpu.index),
@@ -157,15 +157,15 @@ impl Picture {
             })
         });
         let rows = rows.collect();
-        let mut picture = Self {
+        let mut screenful = Self {
             snapshot,
             findings,
             undecided,
             rows,
             widths: Widths::default(),
         };
-        picture.widths = picture.measure();
-        picture
+        screenful.widths = screenful.measure();
+        screenful
     }
 
     /// The row at a position, with its parts.
@@ -173,7 +173,7 @@ impl Picture {
         self.rows.get(at).map(|row| self.parts(row))
     }
 
-    fn parts<'a>(&'a self, row: &'a Row) -> Subject<'a> {
+    fn parts<'a>(&'a self, row: &'a RowView) -> Subject<'a> {
         Subject {
             row,
             facts: ProcessRow {
@@ -202,7 +202,7 @@ impl Picture {
         let mut order: Vec<(SortValue<'_>, usize)> =
             rows.map(|(at, row)| (value(row), at)).collect();
         order.sort_by(|(left, left_at), (right, right_at)| {
-            let tie = |row: &Row| (row.key.gpu, row.key.identity, row.key.instance);
+            let tie = |row: &RowView| (row.key.gpu, row.key.identity, row.key.instance);
             left.compare(right, sort.descending())
                 .then_with(|| tie(&self.rows[*left_at]).cmp(&tie(&self.rows[*right_at])))
         });
@@ -277,16 +277,18 @@ mod tests {
     use super::*;
     use crate::watch::sample;
 
-    fn pids(picture: &Picture, sort: Sort, courses: &Courses) -> Vec<u32> {
-        let order = picture.order(sort, courses).into_iter();
-        order.map(|at| picture.rows[at].key.identity.pid).collect()
+    fn pids(screenful: &Screenful, sort: Sort, courses: &Courses) -> Vec<u32> {
+        let order = screenful.order(sort, courses).into_iter();
+        order
+            .map(|at| screenful.rows[at].key.identity.pid)
+            .collect()
     }
 
     #[test]
     fn the_unknown_comes_last_whichever_way() {
         let mut snapshot = sample::snapshot(1, 3);
         sample::entry(&mut snapshot, 0, 1).used_bytes = None;
-        let picture = Picture::new(snapshot, Vec::new(), Vec::new(), |_, _| None);
+        let screenful = Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| None);
         let unknown = sample::pid(0, 1);
         for reversed in [false, true] {
             let sort = Sort {
@@ -294,7 +296,7 @@ mod tests {
                 reversed,
             };
             assert_eq!(
-                pids(&picture, sort, &Courses::default()).last(),
+                pids(&screenful, sort, &Courses::default()).last(),
                 Some(&unknown),
                 "{reversed}"
             );
@@ -307,11 +309,11 @@ mod tests {
         let mut snapshot = sample::snapshot(2, 5);
         snapshot.processes[3].systemd_unit = Some("vllm.service".into());
         snapshot.processes[4].systemd_unit = Some("train.service".into());
-        let picture = Picture::new(snapshot, Vec::new(), Vec::new(), |identity, _| {
+        let screenful = Screenful::new(snapshot, Vec::new(), Vec::new(), |identity, _| {
             Some(Time::from_unix_milliseconds(i64::from(identity.pid)))
         });
         for column in Column::ALL {
-            let sorted = |reversed| pids(&picture, Sort { column, reversed }, &courses);
+            let sorted = |reversed| pids(&screenful, Sort { column, reversed }, &courses);
             let (there, back) = (sorted(false), sorted(true));
             assert_eq!(there.len(), 10);
             if column != Column::Finding {
@@ -326,9 +328,9 @@ mod tests {
         snapshot.processes[0].unresolved = Some("started after NVML named the pid".into());
         snapshot.processes[1].start_ticks = None;
         snapshot.processes[1].start_time = None;
-        let picture = Picture::new(snapshot, Vec::new(), Vec::new(), |_, _| None);
+        let screenful = Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| None);
         for at in 0..2 {
-            let subject = picture.subject(at).unwrap();
+            let subject = screenful.subject(at).unwrap();
             assert!(subject.process.is_err());
             assert_eq!(subject.row.runtime_seconds, None);
         }
@@ -341,15 +343,15 @@ mod tests {
         let mut finding = sample::finding(&snapshot, 1, 0);
         finding.also.push(Also::from(&finding));
         let findings = vec![finding];
-        let picture = Picture::new(snapshot, findings, Vec::new(), |_, _| None);
-        let marked: Vec<u32> = picture
+        let screenful = Screenful::new(snapshot, findings, Vec::new(), |_, _| None);
+        let marked: Vec<u32> = screenful
             .rows
             .iter()
             .filter(|row| row.finding.is_some())
             .filter_map(|row| row.key.gpu)
             .collect();
         assert_eq!(marked, [1]);
-        assert_eq!(badge(&picture.findings[0]), "IDLE 29m +1");
+        assert_eq!(badge(&screenful.findings[0]), "IDLE 29m +1");
     }
 
     #[test]
@@ -357,8 +359,8 @@ mod tests {
         let mut snapshot = sample::snapshot(1, 2);
         sample::entry(&mut snapshot, 0, 0).sm_percent = Some(7);
         sample::entry(&mut snapshot, 0, 1).sm_percent = None;
-        let picture = Picture::new(snapshot, Vec::new(), Vec::new(), |_, _| None);
-        assert_eq!(picture.rows[0].idle_seconds, Some(0.0));
-        assert_eq!(picture.rows[1].idle_seconds, None);
+        let screenful = Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| None);
+        assert_eq!(screenful.rows[0].idle_seconds, Some(0.0));
+        assert_eq!(screenful.rows[1].idle_seconds, None);
     }
 }

@@ -1,7 +1,7 @@
 //! `watch.json` in the state directory: how the screen was arranged when it was left.
 //!
 //! A convenience: what cannot be read counts as nothing, what cannot be written is not written, and
-//! nobody is told. It is replaced as a whole or not at all.
+//! no one is told. It is replaced as a whole or not at all.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 
 use super::store;
 use crate::deadline::Task;
-use crate::watch::remember::Remembered;
+use crate::watch::ui_state::UiState;
 
 /// More than this is no file of ours.
 const MOST_BYTES: u64 = 64 * 1024;
@@ -21,13 +21,13 @@ const MOST_BYTES: u64 = 64 * 1024;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What was remembered; nothing where there is none.
-pub(super) fn load() -> Remembered {
-    path().map_or_else(Remembered::default, |path| read(&path))
+pub(super) fn load() -> UiState {
+    path().map_or_else(UiState::default, |path| read(&path))
 }
 
 /// Remembers `changes` on top of what is there now: another screen may have been left meanwhile.
-pub(super) fn save(changes: Remembered) {
-    let Some(path) = path().filter(|_| changes != Remembered::default()) else {
+pub(super) fn save(changes: UiState) {
+    let Some(path) = path().filter(|_| changes != UiState::default()) else {
         return;
     };
     // A home directory may be on a server that does not answer.
@@ -40,7 +40,7 @@ fn path() -> Option<PathBuf> {
     store::state().ok().map(|folder| folder.join("watch.json"))
 }
 
-fn read(path: &Path) -> Remembered {
+fn read(path: &Path) -> UiState {
     let read = || -> io::Result<Vec<u8>> {
         let file = OpenOptions::new()
             .read(true)
@@ -51,10 +51,10 @@ fn read(path: &Path) -> Remembered {
         file.take(MOST_BYTES).read_to_end(&mut text)?;
         Ok(text)
     };
-    read().map_or_else(|_| Remembered::default(), |text| Remembered::parse(&text))
+    read().map_or_else(|_| UiState::default(), |text| UiState::parse(&text))
 }
 
-fn write(path: &Path, changes: Remembered) -> io::Result<()> {
+fn write(path: &Path, changes: UiState) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     DirBuilder::new()
         .recursive(true)
@@ -90,17 +90,17 @@ mod tests {
 
     use super::*;
 
-    fn tree(tree: bool) -> Remembered {
-        Remembered {
+    fn tree(tree: bool) -> UiState {
+        UiState {
             tree: Some(tree),
-            ..Remembered::default()
+            ..UiState::default()
         }
     }
 
-    fn theme(theme: &str) -> Remembered {
-        Remembered {
+    fn theme(theme: &str) -> UiState {
+        UiState {
             theme: Some(theme.to_owned()),
-            ..Remembered::default()
+            ..UiState::default()
         }
     }
 
@@ -108,7 +108,7 @@ mod tests {
     fn what_is_written_is_read_and_only_by_its_owner() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("not/yet/there/watch.json");
-        assert_eq!(read(&path), Remembered::default());
+        assert_eq!(read(&path), UiState::default());
         write(&path, tree(true)).unwrap();
         assert_eq!(read(&path), tree(true));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -134,16 +134,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("watch.json");
         fs::create_dir(&path).unwrap();
-        assert_eq!(read(&path), Remembered::default());
+        assert_eq!(read(&path), UiState::default());
         assert!(write(&path, tree(true)).is_err());
         fs::remove_dir(&path).unwrap();
         let pipe = rustix::fs::FileType::Fifo;
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &path, pipe, mode, 0).unwrap();
-        assert_eq!(read(&path), Remembered::default(), "and nobody waits");
+        assert_eq!(read(&path), UiState::default(), "and nobody waits");
         fs::remove_file(&path).unwrap();
         fs::write(&path, vec![b'['; 1 << 20]).unwrap();
-        assert_eq!(read(&path), Remembered::default());
+        assert_eq!(read(&path), UiState::default());
         write(&path, tree(true)).unwrap();
         assert_eq!(read(&path), tree(true));
         assert!(fs::metadata(&path).unwrap().len() < MOST_BYTES);

@@ -1,0 +1,186 @@
+//! The mailbox between the screen and its worker: neither waits for the other, and nothing is lost in it.
+//!
+//! What is asked anew takes the place of what was asked before and has not been read: of several samples
+//! only the newest is of account, of several questions the last. So a worker that /proc or a disk has held up
+//! for an hour finds one sample, and how old it is, and not those of an hour ago; and it always hears that
+//! it is to stop, or that the screen is gone.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::ReclaimRequest;
+
+/// What the worker finds in the mailbox.
+#[derive(Debug)]
+pub enum Received {
+    /// This was asked then.
+    Request(ReclaimRequest, Instant),
+    /// Nothing was asked for as long as it had patience.
+    TimedOut,
+    /// No one asks any more.
+    Closed,
+}
+
+/// The screen's side; closes the mailbox when dropped.
+#[derive(Debug)]
+pub struct ReclaimHandle(Arc<Mailbox>);
+
+/// The worker's side.
+#[derive(Debug)]
+pub struct MailboxReceiver(Arc<Mailbox>);
+
+#[derive(Debug, Default)]
+struct Mailbox {
+    state: Mutex<MailboxState>,
+    available: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct MailboxState {
+    is_closed: bool,
+    /// By [`place`]: what comes first is read first.
+    requests: [Option<(ReclaimRequest, Instant)>; 5],
+}
+
+/// Whether to go on at all comes before what to do; and what is begun is begun before it is stopped.
+fn priority(ask: &ReclaimRequest) -> usize {
+    match ask {
+        ReclaimRequest::Leave => 0,
+        ReclaimRequest::Begin { .. } => 1,
+        ReclaimRequest::Stop { .. } => 2,
+        ReclaimRequest::Plan(_) => 3,
+        ReclaimRequest::Observe(_) => 4,
+    }
+}
+
+/// An empty mailbox.
+pub fn mailbox() -> (ReclaimHandle, MailboxReceiver) {
+    let shared = Arc::new(Mailbox::default());
+    (ReclaimHandle(Arc::clone(&shared)), MailboxReceiver(shared))
+}
+
+impl Mailbox {
+    fn lock(&self) -> MutexGuard<'_, MailboxState> {
+        // Whoever panicked here left a whole mailbox.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ReclaimHandle {
+    /// Asks, `now`; the worker reads it when it can.
+    pub fn send(&self, ask: ReclaimRequest, now: Instant) {
+        let at = priority(&ask);
+        self.0.lock().requests[at] = Some((ask, now));
+        self.0.available.notify_one();
+    }
+}
+
+impl Drop for ReclaimHandle {
+    fn drop(&mut self) {
+        self.0.lock().is_closed = true;
+        self.0.available.notify_one();
+    }
+}
+
+impl MailboxReceiver {
+    /// The next message; waits for it as long as `patience`, or for ever where there is none. Where no one
+    /// asks any more, what was asked is not read.
+    pub fn receive(&self, patience: Option<Duration>) -> Received {
+        let is_empty = |asked: &mut MailboxState| {
+            !asked.is_closed && asked.requests.iter().all(Option::is_none)
+        };
+        let rung = &self.0.available;
+        let mut asked = match patience {
+            None => rung
+                .wait_while(self.0.lock(), is_empty)
+                .unwrap_or_else(PoisonError::into_inner),
+            Some(patience) => {
+                let waited = rung.wait_timeout_while(self.0.lock(), patience, is_empty);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        if asked.is_closed {
+            return Received::Closed;
+        }
+        let first = asked.requests.iter_mut().find_map(Option::take);
+        first.map_or(Received::TimedOut, |(ask, at)| Received::Request(ask, at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Snapshot;
+    use crate::model::Time;
+    use crate::reclaim::Plan;
+    use crate::watch::reclaim_worker::ObservedSample;
+
+    fn look(seconds: i64) -> ReclaimRequest {
+        ReclaimRequest::Observe(ObservedSample {
+            snapshot: Arc::new(Snapshot::new(Time::from_unix_milliseconds(seconds * 1000))),
+            found: Vec::new(),
+        })
+    }
+
+    fn begin(number: u64) -> ReclaimRequest {
+        let plan = Plan {
+            time: Time::default(),
+            targets: Vec::new(),
+            refused: Vec::new(),
+        };
+        let plan = Arc::new(plan);
+        ReclaimRequest::Begin { number, plan }
+    }
+
+    fn read(inbox: &MailboxReceiver) -> Option<ReclaimRequest> {
+        match inbox.receive(Some(Duration::ZERO)) {
+            Received::Request(ask, _) => Some(ask),
+            Received::TimedOut | Received::Closed => None,
+        }
+    }
+
+    #[test]
+    fn a_worker_that_was_held_up_finds_the_newest_sample_and_no_other() {
+        let (outbox, inbox) = mailbox();
+        for second in 0..100_000 {
+            outbox.send(look(second), Instant::now());
+        }
+        assert_eq!(read(&inbox), Some(look(99_999)));
+        assert_eq!(read(&inbox), None);
+    }
+
+    #[test]
+    fn a_stop_is_received_whatever_else_waits() {
+        let (outbox, inbox) = mailbox();
+        outbox.send(look(1), Instant::now());
+        outbox.send(ReclaimRequest::Stop { number: 5 }, Instant::now());
+        outbox.send(begin(5), Instant::now());
+        assert_eq!(read(&inbox), Some(begin(5)), "begun before it is stopped");
+        assert_eq!(read(&inbox), Some(ReclaimRequest::Stop { number: 5 }));
+        outbox.send(begin(6), Instant::now());
+        outbox.send(ReclaimRequest::Leave, Instant::now());
+        assert_eq!(read(&inbox), Some(ReclaimRequest::Leave));
+        drop(outbox);
+        assert!(
+            matches!(inbox.receive(None), Received::Closed),
+            "6 never begins"
+        );
+    }
+
+    #[test]
+    fn a_receiver_that_waits_is_woken() {
+        let (outbox, inbox) = mailbox();
+        let reader = std::thread::spawn(move || {
+            let first = inbox.receive(None);
+            (
+                matches!(first, Received::Request(ReclaimRequest::Leave, _)),
+                inbox.receive(None),
+            )
+        });
+        outbox.send(ReclaimRequest::Leave, Instant::now());
+        drop(outbox);
+        // Closing may overtake what was asked: either way nothing more is done.
+        let (_, second) = reader.join().unwrap();
+        assert!(matches!(second, Received::Closed));
+    }
+}

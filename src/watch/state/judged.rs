@@ -1,0 +1,93 @@
+//! What the rules have judged so far, and what time it is: by the screen's clock, and by that of the samples.
+
+use std::time::Duration;
+
+use crate::history::memory_series::Courses;
+use crate::model::{Snapshot, Time};
+use crate::rules::Engine;
+
+/// What was judged, and when the last sample came.
+#[derive(Debug)]
+pub struct JudgedState {
+    /// What the rules have judged.
+    pub engine: Engine,
+    /// How memory moved, as far as the engine has judged.
+    pub courses: Courses,
+    sampled_at: Duration,
+    now: Duration,
+}
+
+impl JudgedState {
+    /// No sample came so far, beside those that the engine knows already.
+    pub fn new(engine: Engine) -> Self {
+        Self {
+            engine,
+            courses: Courses::default(),
+            sampled_at: Duration::ZERO,
+            now: Duration::ZERO,
+        }
+    }
+
+    /// Time has passed.
+    pub(in crate::watch) fn advance(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+    }
+
+    /// A sample came, and is judged.
+    pub(in crate::watch) fn observe(&mut self, now: Duration, snapshot: &Snapshot) {
+        self.advance(now);
+        self.sampled_at = now;
+        self.engine.observe(snapshot);
+        self.courses.follow(self.engine.history(), snapshot);
+    }
+
+    /// Forgets what was judged, and how memory moved.
+    pub(in crate::watch) fn forget(&mut self) {
+        self.engine.forget();
+        self.courses.forget();
+    }
+
+    /// Time since the screen started, by the last event that had it.
+    pub fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// When the last sample came, as time since the screen started.
+    pub fn sampled_at(&self) -> Duration {
+        self.sampled_at
+    }
+
+    /// Since then; since the screen started, before the first.
+    pub fn age(&self) -> Duration {
+        self.now.saturating_sub(self.sampled_at)
+    }
+
+    /// Now, by the clock of the samples; `None` before the first.
+    pub fn clock(&self) -> Option<Time> {
+        let last = self.engine.history().last_time()?;
+        Some(last.plus_seconds(self.age().as_secs_f64()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::RuleSet;
+    use crate::watch::sample;
+
+    #[test]
+    fn the_samples_clock_goes_on_between_samples_and_time_never_goes_back() {
+        let seconds = Duration::from_secs;
+        let mut judged = JudgedState::new(Engine::new(RuleSet::default()));
+        judged.advance(seconds(3));
+        assert_eq!((judged.age(), judged.clock()), (seconds(3), None));
+        let snapshot = sample::snapshot(1, 1);
+        judged.observe(seconds(4), &snapshot);
+        judged.advance(seconds(6));
+        judged.advance(seconds(5));
+        assert_eq!((judged.now(), judged.age()), (seconds(6), seconds(2)));
+        assert_eq!(judged.clock(), Some(snapshot.time.plus_seconds(2.0)));
+        judged.forget();
+        assert_eq!(judged.clock(), None);
+    }
+}
