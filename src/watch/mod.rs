@@ -54,6 +54,7 @@ use crate::model::Selector;
 use crate::model::row::Me;
 use crate::rules::Engine;
 pub use crate::source::Control;
+pub(crate) use crate::source::playback::{PlaybackClock, PlaybackPace};
 use crate::source::{NextSnapshot, Origin, Source};
 use reclaim_worker::mailbox::{MailboxReceiver, Received, ReclaimHandle, mailbox};
 use reclaim_worker::{ReclaimRequest, ReclaimWorker};
@@ -98,8 +99,8 @@ impl Options {
             ascii: self.ascii,
         };
         let mut app = App::new(setup, past.engine, self.interval, columns, rows);
-        app.courses = past.courses;
-        app.choice.filter = self.filter;
+        app.judged.courses = past.courses;
+        app.table.choice.filter = self.filter;
         app.theme = self.theme;
         app.playback.speed = self.speed;
         app

@@ -53,7 +53,7 @@ pub fn open_findings(app: &mut App) -> Option<Effect> {
 
 /// The marked rows, or the selected one.
 fn selected(app: &App) -> Vec<RowKey> {
-    let mut rows: Vec<RowKey> = app.tagged.iter().copied().collect();
+    let mut rows: Vec<RowKey> = app.table.tagged.iter().copied().collect();
     if rows.is_empty() {
         rows.extend(app.subject().map(|subject| subject.row.key));
     }
@@ -133,7 +133,7 @@ fn request_plan(app: &mut App) -> Option<Effect> {
             undecided,
         );
     }
-    if app.engine.history().last_time() != Some(screenful.snapshot.time) {
+    if app.judged.engine.history().last_time() != Some(screenful.snapshot.time) {
         if app.end.is_some() {
             dialog.answer = Answer::Failed(PAST.to_owned());
             return Some(Effect::Draw);
@@ -147,8 +147,8 @@ fn request_plan(app: &mut App) -> Option<Effect> {
 }
 
 fn request_plan_now(app: &mut App, snapshot: Arc<Snapshot>) -> Option<Effect> {
-    let findings = app.engine.findings().to_vec();
-    let undecided = app.engine.undecided();
+    let findings = app.judged.engine.findings().to_vec();
+    let undecided = app.judged.engine.undecided();
     send_request(app, snapshot, findings, undecided)
 }
 
@@ -158,7 +158,7 @@ fn send_request(
     findings: Vec<Finding>,
     undecided: Vec<Undecided>,
 ) -> Option<Effect> {
-    let clock = app.clock();
+    let clock = app.judged.clock();
     let dialog = app.reaping.dialog.as_mut()?;
     dialog.asked = clock;
     Some(Effect::Reclaim(ReclaimRequest::Plan(Box::new(
@@ -187,7 +187,7 @@ pub fn on_snapshot(app: &mut App, snapshot: &Snapshot) -> Option<Effect> {
     batch.update_held(snapshot);
     Some(Effect::Reclaim(ReclaimRequest::Observe(ObservedSample {
         snapshot: Arc::new(snapshot.clone()),
-        found: app.engine.unkept().cloned().collect(),
+        found: app.judged.engine.unkept().cloned().collect(),
     })))
 }
 
@@ -261,7 +261,7 @@ fn begin(app: &mut App) -> Option<Effect> {
     if dialog.options.scope != PlanScope::Findings {
         // Done with: the next plan is of whoever is marked after this.
         for row in &dialog.selected {
-            app.tagged.remove(row);
+            app.table.tagged.remove(row);
         }
     }
     let (number, plan) = (reaping.number, Arc::clone(&proposal.plan));

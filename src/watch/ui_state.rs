@@ -83,7 +83,7 @@ impl UiState {
 impl App {
     /// Arranges the screen as it was; what is not known or makes no sense stays as it is.
     pub fn restore(&mut self, ui_state: &UiState) {
-        let choice = &mut self.choice;
+        let choice = &mut self.table.choice;
         let title = ui_state.sort.as_deref();
         let column = Column::ALL
             .into_iter()
@@ -106,7 +106,7 @@ impl App {
 
     /// How the screen is arranged.
     pub fn ui_state(&self) -> UiState {
-        let choice = &self.choice;
+        let choice = &self.table.choice;
         UiState {
             sort: Some(choice.sort.column.spec().title.to_owned()),
             reversed: Some(choice.sort.reversed),

@@ -77,28 +77,35 @@ pub fn hit_column(app: &App, x: u16) -> Option<Column> {
 /// of the longest one that is visible.
 pub fn scrolled_on(app: &App, steps: u16) -> u16 {
     let (Some(screenful), Some(layout)) = (&app.screenful, app.layout()) else {
-        return app.scrolled;
+        return app.table.scrolled;
     };
     let columns = chosen(screenful.widths, layout.table.width);
     let Some(&(Column::Command, width)) = columns.last() else {
-        return app.scrolled;
+        return app.table.scrolled;
     };
     let height = usize::from(layout.table.height);
-    let visible = app.listing.lines.iter().skip(app.offset).take(height);
+    let visible = app
+        .table
+        .listing
+        .lines
+        .iter()
+        .skip(app.table.offset)
+        .take(height);
     let longest = visible
         .filter_map(|line| screenful.subject(line.row))
         .map(|subject| self::columns(&command::of_row(&subject, FARTHEST)))
         .max();
     let farthest = longest.unwrap_or(0).saturating_sub(width).min(FARTHEST);
-    app.scrolled
+    app.table
+        .scrolled
         .saturating_add(steps)
-        .min(farthest.max(app.scrolled))
+        .min(farthest.max(app.table.scrolled))
 }
 
 /// The column that the rows are sorted by, where it is folded away.
 pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
     let widths = app.screenful.as_ref()?.widths;
-    let column = app.choice.sort.column;
+    let column = app.table.choice.sort.column;
     let shown = chosen(widths, width).iter().any(|(it, _)| *it == column);
     (!shown).then(|| column.spec().title)
 }
@@ -106,13 +113,13 @@ pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
 /// How many rows are marked, and which of the rows are visible where not all are: `2 marked  1-12 of 40`.
 pub fn beyond(app: &App, height: u16) -> String {
     let mut parts = Vec::new();
-    if !app.tagged.is_empty() {
+    if !app.table.tagged.is_empty() {
         parts.push(marked(app));
     }
-    let count = app.listing.lines.len();
+    let count = app.table.listing.lines.len();
     if count > usize::from(height) {
-        let last = (app.offset + usize::from(height)).min(count);
-        parts.push(format!("{}-{last} of {count}", app.offset + 1));
+        let last = (app.table.offset + usize::from(height)).min(count);
+        parts.push(format!("{}-{last} of {count}", app.table.offset + 1));
     }
     parts.join("  ")
 }
@@ -123,12 +130,12 @@ fn marked(app: &App) -> String {
         .screenful
         .as_ref()
         .map_or(&[][..], |screenful| &screenful.rows);
-    let lines = app.listing.lines.iter();
+    let lines = app.table.listing.lines.iter();
     let seen = lines
         .filter_map(|line| rows.get(line.row))
-        .filter(|row| app.tagged.contains(&row.key))
+        .filter(|row| app.table.tagged.contains(&row.key))
         .count();
-    let count = app.tagged.len();
+    let count = app.table.tagged.len();
     match count.saturating_sub(seen) {
         0 => format!("{count} marked"),
         unseen => format!("{count} marked, {unseen} not shown"),

@@ -256,7 +256,9 @@ pub fn of_plan(app: &App, dialog: &Dialog) -> DialogContent {
     }
     let (choices, buttons) = match dialog.countdown {
         Some(countdown) => {
-            let left = countdown.ends.map(|ends| seconds_left(ends, app.now()));
+            let left = countdown
+                .ends
+                .map(|ends| seconds_left(ends, app.judged.now()));
             let left = left.map_or_else(String::new, |left| format!(" in {left}s"));
             let text = format!("nothing was sent so far; it begins{left}");
             note.push((text, LineTone::Alarm));
@@ -313,7 +315,7 @@ fn buttons(dialog: &Dialog, is_recording: bool) -> Vec<(String, bool)> {
 pub fn scope_text(app: &App, dialog: &Dialog) -> String {
     let is_shown = |key: &RowKey| {
         let screenful = app.screenful.as_ref();
-        screenful.is_some_and(|screenful| app.listing.position(screenful, key).is_some())
+        screenful.is_some_and(|screenful| app.table.listing.position(screenful, key).is_some())
     };
     let pids = |rows: &[RowKey]| {
         let mut pids: Vec<u32> = rows.iter().map(|key| key.identity.pid).collect();
@@ -338,7 +340,7 @@ pub fn scope_text(app: &App, dialog: &Dialog) -> String {
 }
 
 fn of_batch(app: &App, batch: &Batch) -> DialogContent {
-    let lines = batch.lines(app.clock()).into_iter();
+    let lines = batch.lines(app.judged.clock()).into_iter();
     let body = lines
         .map(|line| (line.clone(), LineTone::of(&line)))
         .collect();

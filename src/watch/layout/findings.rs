@@ -86,8 +86,9 @@ pub fn fit(
         Focus::Findings => app.selected_finding().map(|(at, _)| at),
         Focus::Table => None,
     };
-    let first = selected.map_or(app.findings_offset, |at| {
-        app.findings_offset
+    let first = selected.map_or(app.findings.offset, |at| {
+        app.findings
+            .offset
             .clamp((at + 1).saturating_sub(shown), at)
     });
     VisibleFindings {

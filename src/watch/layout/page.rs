@@ -63,7 +63,7 @@ pub fn notices(app: &App) -> Vec<String> {
         notices.push(format!("gone since {}: as it was", clock(gone)));
         return notices;
     }
-    let judged = app.engine.history().last_time();
+    let judged = app.judged.engine.history().last_time();
     if let (Some(of), Some(judged)) = (page.time, judged.filter(|time| page.time != Some(*time))) {
         notices.push(format!(
             "of the sample of {}; the findings are of {}",

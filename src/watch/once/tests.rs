@@ -108,9 +108,9 @@ fn keys_are_read_as_they_are_written() {
 #[test]
 fn keys_do_what_they_do_on_the_screen() {
     let mut still = still(Theme::Dark, Depth::Mono, (80, 24));
-    assert_eq!(still.app.selected(), None);
+    assert_eq!(still.app.table.selected(), None);
     press(&mut still, "jj<Down>").unwrap();
-    assert_eq!(still.app.selected(), Some(2));
+    assert_eq!(still.app.table.selected(), Some(2));
     press(&mut still, "<Esc>?").unwrap();
     let help = still.text(false);
     assert!(help.contains("select the next process"), "{help}");

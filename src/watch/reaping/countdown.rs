@@ -42,7 +42,7 @@ pub fn on_suspend(app: &mut App) {
 
 /// Time has passed.
 pub(super) fn tick(app: &mut App) -> Option<Effect> {
-    let now = app.now();
+    let now = app.judged.now();
     let is_in_sight = is_in_sight(app);
     let countdown = app.reaping.dialog.as_mut()?.countdown.as_mut()?;
     if countdown.ends.is_none() || std::mem::take(&mut countdown.has_yes) {
@@ -100,7 +100,7 @@ pub(super) fn confirm(app: &mut App) -> Option<Effect> {
 
 /// Takes a key while it counts.
 pub(super) fn on_key(app: &mut App, action: KeyAction) -> Option<Effect> {
-    let now = app.now();
+    let now = app.judged.now();
     let dialog = app.reaping.dialog.as_mut()?;
     let countdown = dialog.countdown.as_mut()?;
     match action {

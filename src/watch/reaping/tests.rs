@@ -119,7 +119,7 @@ fn where_no_more_samples_come_nothing_is_waited_for_nor_begun() {
     let fail = |app: &mut App| update(app, Event::SourceFailed("the driver is gone".to_owned()));
     let mut app = showing(None);
     char(&mut app, 'j');
-    app.engine.observe(&later(2.0));
+    app.judged.engine.observe(&later(2.0));
     char(&mut app, 'x');
     assert_eq!(dialog(&app).answer, Answer::Waiting);
     fail(&mut app);
@@ -288,7 +288,7 @@ fn on_a_sample_of_the_past_the_next_one_is_waited_for() {
     let mut app = showing(None);
     char(&mut app, 'j');
     // The screen shows what was; the engine has seen more.
-    app.engine.observe(&later(2.0));
+    app.judged.engine.observe(&later(2.0));
     let effect = char(&mut app, 'x');
     assert_eq!(effect, Some(Effect::Control(Control::Hurry(true))));
     assert_eq!(dialog(&app).answer, Answer::Waiting);
@@ -299,7 +299,7 @@ fn on_a_sample_of_the_past_the_next_one_is_waited_for() {
     let effect = on_progress(&mut app, ReclaimProgress::Planned { number, plan });
     assert_eq!(effect, Some(Effect::Control(Control::Hurry(false))));
     press(&mut app, KeyCode::Esc);
-    app.engine.observe(&later(6.0));
+    app.judged.engine.observe(&later(6.0));
     char(&mut app, 'x');
     let effect = press(&mut app, KeyCode::Esc);
     assert_eq!(effect, Some(Effect::Control(Control::Hurry(false))));
@@ -308,7 +308,7 @@ fn on_a_sample_of_the_past_the_next_one_is_waited_for() {
 #[test]
 fn of_a_recording_what_is_shown_is_planned_and_nothing_is_sent() {
     let mut app = showing(Some("demo"));
-    app.engine.observe(&later(2.0));
+    app.judged.engine.observe(&later(2.0));
     char(&mut app, 'j');
     let question = asked(char(&mut app, 'x'));
     assert_eq!(question.snapshot.time, later(0.0).time);

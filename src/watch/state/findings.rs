@@ -36,7 +36,8 @@ mod tests {
     #[test]
     fn a_finding_is_selected_by_place_and_known_by_its_id() {
         let snapshot = sample::snapshot(1, 3);
-        let mut findings: Vec<Finding> = (0..3).map(|at| sample::finding(&snapshot, 0, at)).collect();
+        let mut findings: Vec<Finding> =
+            (0..3).map(|at| sample::finding(&snapshot, 0, at)).collect();
         let mut list = FindingsState::default();
         assert!(list.selected_of(&findings).is_none());
         for (place, selected) in [(1, 1), (9, 2), (0, 0)] {

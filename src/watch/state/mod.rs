@@ -5,31 +5,34 @@
 //! the screen in `layout/`; what it looks like in `view/`.
 
 pub mod dialog;
+pub mod findings;
+pub mod judged;
 pub mod page;
 pub mod playback;
 pub mod prompt;
+pub mod table;
 pub mod timeline;
 
-use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crossterm::event::{KeyEvent, MouseEvent};
 use ratatui::layout::Rect;
 
 use self::dialog::Reaping;
+use self::findings::FindingsState;
+use self::judged::JudgedState;
 use self::page::Page;
 use self::playback::Playback;
 use self::prompt::{Former, Prompt};
+use self::table::TableState;
 use self::timeline::Timeline;
 use super::Control;
 use super::keys::Context;
 use super::layout::{Form, Layout, LayoutNeeds};
-use super::listing::{Choice, Listing};
+use super::listing::Choice;
 use super::reclaim_worker::{ReclaimProgress, ReclaimRequest};
 use super::theme::{Depth, Theme};
 use super::view_model::{RowKey, Screenful, Sort, Subject};
-use crate::history::memory_series::Courses;
 use crate::model::finding::Finding;
 use crate::model::row::Me;
 use crate::model::{Identity, Snapshot, Time};
@@ -172,30 +175,18 @@ pub struct App {
     pub setup: Setup,
     /// The sample that is shown, judged; `None` before the first.
     pub screenful: Option<Screenful>,
-    /// Which rows the table is to have, and in which order.
-    pub choice: Choice,
-    /// The rows that it has.
-    pub listing: Listing,
+    /// The process table.
+    pub table: TableState,
+    /// The list of findings.
+    pub findings: FindingsState,
     /// What was typed before.
     pub former: Former,
-    /// The table's first visible row.
-    pub offset: usize,
-    /// The columns of the commands that are scrolled away to the left.
-    pub scrolled: u16,
-    /// The marked rows.
-    pub tagged: HashSet<RowKey>,
     /// Which panel the keys move in.
     pub focus: Focus,
-    /// The selected finding's id.
-    pub finding: Option<Arc<str>>,
-    /// The first finding that is visible.
-    pub findings_offset: usize,
     /// What the keys act on.
     pub mode: Mode,
     /// What the help was opened from.
     pub help_over: Context,
-    /// The row that was clicked last, and when.
-    pub clicked: Option<(RowKey, Duration)>,
     /// What is explained.
     pub page: Option<Page>,
     /// What is to be ended, or being ended.
@@ -206,10 +197,8 @@ pub struct App {
     pub note: Option<String>,
     /// The samples that one can go back to.
     pub timeline: Timeline,
-    /// How memory moved, as far as the engine has judged.
-    pub courses: Courses,
-    /// What the rules have judged.
-    pub engine: Engine,
+    /// What the rules have judged, and what time it is.
+    pub judged: JudgedState,
     /// How things look.
     pub theme: Theme,
     /// How the GPUs are shown; `None` leaves it to the room that there is.
@@ -218,11 +207,6 @@ pub struct App {
     pub end: Option<End>,
     /// The screen.
     pub area: Rect,
-    selected: Option<RowKey>,
-    // Where the selected row is, or was when its process went away.
-    cursor: usize,
-    sampled_at: Duration,
-    now: Duration,
 }
 
 impl App {
@@ -231,33 +215,22 @@ impl App {
         Self {
             setup,
             screenful: None,
-            choice: Choice::default(),
-            listing: Listing::default(),
+            table: TableState::default(),
+            findings: FindingsState::default(),
             former: Former::default(),
-            offset: 0,
-            scrolled: 0,
-            tagged: HashSet::new(),
             focus: Focus::Table,
-            finding: None,
-            findings_offset: 0,
             mode: Mode::Main,
             help_over: Context::Main,
-            clicked: None,
             page: None,
             reaping: Reaping::default(),
             playback: Playback::new(interval),
             note: None,
             timeline: Timeline::default(),
-            courses: Courses::default(),
-            engine,
+            judged: JudgedState::new(engine),
             theme: Theme::default(),
             form: None,
             end: None,
             area: Rect::new(0, 0, columns, rows),
-            selected: None,
-            cursor: 0,
-            sampled_at: Duration::ZERO,
-            now: Duration::ZERO,
         }
     }
 
@@ -271,24 +244,14 @@ impl App {
         }
     }
 
-    /// The position of the selected row; `None` where none is selected.
-    pub fn selected(&self) -> Option<usize> {
-        self.selected.is_some().then_some(self.cursor)
-    }
-
-    /// What makes the selected row the same in another snapshot.
-    pub fn selected_key(&self) -> Option<RowKey> {
-        self.selected
-    }
-
     /// The selected row.
     pub fn subject(&self) -> Option<Subject<'_>> {
-        self.subject_at(self.selected()?)
+        self.subject_at(self.table.selected()?)
     }
 
     /// The row on a line of the table, counted from its first, visible or not.
     pub fn subject_at(&self, line: usize) -> Option<Subject<'_>> {
-        let line = self.listing.lines.get(line)?;
+        let line = self.table.listing.lines.get(line)?;
         self.screenful.as_ref()?.subject(line.row)
     }
 
@@ -296,7 +259,7 @@ impl App {
     /// answer is due: in a recording, and after the end.
     pub fn age_seconds(&self) -> Option<u64> {
         let live = self.setup.replay.is_none() && self.end.is_none();
-        live.then(|| self.now.saturating_sub(self.sampled_at).as_secs())
+        live.then(|| self.judged.age().as_secs())
     }
 
     /// The age, where another sample should have come by now.
@@ -315,12 +278,12 @@ impl App {
     pub fn next_tick(&self) -> Option<Duration> {
         let late = self.age_seconds().map(|age| {
             let age = (age + 1).max(self.playback.late_from_seconds());
-            self.sampled_at + Duration::from_secs(age)
+            self.judged.sampled_at() + Duration::from_secs(age)
         });
         let played = self
             .plays_timeline()
-            .then(|| self.playback.next_due.unwrap_or_default());
-        let ticks = [late, played, self.reaping.next_tick(self.now)];
+            .then(|| self.next_played().unwrap_or_default());
+        let ticks = [late, played, self.reaping.next_tick(self.judged.now())];
         ticks.into_iter().flatten().min()
     }
 
@@ -362,16 +325,24 @@ impl App {
         !self.is_live() && !playback.is_paused && !playback.is_seeking() && self.is_behind()
     }
 
+    /// When the next sample of the timeline is due; `None` where that is not known yet.
+    fn next_played(&self) -> Option<Duration> {
+        let next = self.timeline.after(self.playback.shown?)?;
+        let now = self.judged.now();
+        let wait = self.playback.clock.as_ref()?.wait(next.time, now)?;
+        Some(now + wait)
+    }
+
     /// How old the plan is that is shown; `None` of a recording, where nothing is sent.
     pub fn plan_age_seconds(&self) -> Option<f64> {
         let asked = self.reaping.dialog.as_ref()?.asked?;
-        Some(self.clock()?.seconds_since(asked)).filter(|_| self.is_live())
+        Some(self.judged.clock()?.seconds_since(asked)).filter(|_| self.is_live())
     }
 
     /// How far what goes on behind the screen is, in a few words; `None` where nothing does.
     pub fn batch_hint(&self) -> Option<String> {
         let batch = self.reaping.batch.as_ref()?;
-        (self.mode != Mode::Plan).then(|| batch.hint(self.clock()))
+        (self.mode != Mode::Plan).then(|| batch.hint(self.judged.clock()))
     }
 
     /// Whether the open page is about a process that is still there.
@@ -381,10 +352,8 @@ impl App {
 
     /// The selected finding and its place; `None` where it is no more.
     pub fn selected_finding(&self) -> Option<(usize, &Finding)> {
-        let id = self.finding.as_ref()?;
-        let findings = self.screenful.as_ref()?.findings.iter().enumerate();
-        let mut findings = findings.filter(|(_, finding)| finding.id == *id);
-        findings.next()
+        self.findings
+            .selected_of(&self.screenful.as_ref()?.findings)
     }
 
     /// The first row of the process that the selected finding is about, shown rows before hidden ones;
@@ -397,39 +366,10 @@ impl App {
     /// The first row of a process, shown rows before hidden ones.
     pub fn row_of(&self, who: Identity) -> Option<RowKey> {
         let rows = &self.screenful.as_ref()?.rows;
-        let shown = self.listing.lines.iter();
+        let shown = self.table.listing.lines.iter();
         let shown = shown.filter_map(|line| rows.get(line.row));
         let mut rows = shown.chain(rows);
         rows.find(|row| row.key.identity == who).map(|row| row.key)
-    }
-
-    /// Time has passed.
-    pub(super) fn advance(&mut self, now: Duration) {
-        self.now = self.now.max(now);
-    }
-
-    /// A sample came.
-    pub(super) fn sampled(&mut self, now: Duration, snapshot: &Snapshot) {
-        self.advance(now);
-        self.sampled_at = now;
-        self.observe(snapshot);
-    }
-
-    /// Nothing is selected any more; whether something was.
-    pub(super) fn unselect(&mut self) -> bool {
-        self.selected.take().is_some()
-    }
-
-    /// Time since the screen started, by the last event that told it.
-    pub(super) fn now(&self) -> Duration {
-        self.now
-    }
-
-    /// Now, by the clock of the samples; `None` before the first.
-    pub(super) fn clock(&self) -> Option<Time> {
-        let since = self.now.saturating_sub(self.sampled_at);
-        let last = self.engine.history().last_time()?;
-        Some(last.plus_seconds(since.as_secs_f64()))
     }
 
     /// The panels' places; `None` where the screen is too small for panels.
@@ -450,7 +390,7 @@ impl App {
                 needs.parts += gpu.mig_devices.len();
                 needs.parts_most = needs.parts_most.max(gpu.mig_devices.len());
             }
-            needs.table = Some(self.listing.lines.len());
+            needs.table = Some(self.table.listing.lines.len());
             let errors = usize::from(!screenful.snapshot.errors.is_empty());
             needs.findings = screenful.findings.len() + screenful.undecided.len() + errors;
         }
@@ -472,40 +412,16 @@ impl App {
     /// Makes the table's rows anew, after the sample or the choice has changed.
     pub(super) fn list(&mut self) {
         if let Some(screenful) = &self.screenful {
-            self.listing = Listing::new(screenful, &self.courses, &self.choice, &self.setup.me);
+            let me = &self.setup.me;
+            self.table.list(screenful, &self.judged.courses, me);
+            self.scroll();
         }
-        self.follow();
-    }
-
-    /// Finds the selected process again. Where it is gone, nothing is selected: a key must not act on
-    /// whoever moved into its row.
-    fn follow(&mut self) {
-        let Some(screenful) = &self.screenful else {
-            return;
-        };
-        match self
-            .selected
-            .and_then(|key| self.listing.position(screenful, &key))
-        {
-            Some(at) => self.cursor = at,
-            None => {
-                self.selected = None;
-                self.cursor = self.cursor.min(self.listing.lines.len().saturating_sub(1));
-            }
-        }
-        self.scroll();
     }
 
     /// Keeps the selected row in view, and the table full.
     pub(super) fn scroll(&mut self) {
         let height = self.page_rows();
-        let count = self.listing.lines.len();
-        if self.selected.is_some() {
-            self.offset = self
-                .offset
-                .clamp((self.cursor + 1).saturating_sub(height), self.cursor);
-        }
-        self.offset = self.offset.min(count.saturating_sub(height));
+        self.table.scroll(height);
     }
 
     /// Rows of the table that are visible at once.
@@ -516,67 +432,44 @@ impl App {
 
     /// Selects the row on this line of the table, or the last one.
     pub(super) fn select(&mut self, at: usize) {
-        let Some(screenful) = &self.screenful else {
-            return;
-        };
-        let at = at.min(self.listing.lines.len().saturating_sub(1));
-        self.cursor = at;
-        let line = self.listing.lines.get(at);
-        self.selected = line.and_then(|line| Some(screenful.rows.get(line.row)?.key));
-        self.scroll();
+        if let Some(screenful) = &self.screenful {
+            self.table.select(at, screenful);
+            self.scroll();
+        }
     }
 
     /// Selects the row of this key; nothing where the table has no such row. Says whether it has.
     pub(super) fn select_row(&mut self, key: Option<RowKey>) -> bool {
         let screenful = self.screenful.as_ref();
-        let at = screenful.and_then(|screenful| self.listing.position(screenful, &key?));
+        let at = screenful.and_then(|screenful| self.table.listing.position(screenful, &key?));
         match at {
             Some(at) => self.select(at),
-            None => self.selected = None,
+            None => {
+                self.table.unselect();
+            }
         }
         at.is_some()
     }
 
     /// Selects `steps` rows on. The first step selects the row where the cursor is, or was.
     pub(super) fn move_by(&mut self, steps: isize) {
-        match self.selected() {
-            Some(at) => self.select(at.saturating_add_signed(steps)),
-            None => self.select(self.cursor),
-        }
+        self.select(self.table.line_after(steps));
     }
 
     pub(super) fn sort_by(&mut self, sort: Sort) {
-        self.choice.sort = sort;
+        self.table.choice.sort = sort;
         self.list();
     }
 
     /// Changes which rows the table has.
     pub(super) fn choose(&mut self, change: impl FnOnce(&mut Choice)) {
-        change(&mut self.choice);
+        change(&mut self.table.choice);
         self.list();
     }
 
     /// Marks the selected row, or takes its mark away, and selects the next.
     pub(super) fn tag(&mut self) {
-        if let Some(key) = self.selected {
-            if !self.tagged.remove(&key) {
-                self.tagged.insert(key);
-            }
-            self.select(self.cursor + 1);
-        } else {
-            self.select(self.cursor);
-        }
-    }
-
-    /// Forgets what was judged, and what is remembered of it.
-    pub(super) fn forget(&mut self) {
-        self.engine.forget();
-        self.courses.forget();
-    }
-
-    /// Judges a snapshot, and remembers it.
-    fn observe(&mut self, snapshot: &Snapshot) {
-        self.engine.observe(snapshot);
-        self.courses.follow(self.engine.history(), snapshot);
+        self.table.toggle_tag();
+        self.move_by(1);
     }
 }

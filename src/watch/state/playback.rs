@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::timeline::FrameRef;
 use crate::model::Time;
-use crate::watch::Control;
+use crate::watch::{Control, PlaybackClock, PlaybackPace};
 
 /// No silence is an alarm before this.
 const LEAST_SILENCE: Duration = Duration::from_secs(3);
@@ -28,8 +28,8 @@ pub struct Playback {
     pub rewinds: u32,
     /// The sample that is shown, by its number on the timeline.
     pub shown: Option<u64>,
-    /// When the next sample of the timeline is due, where the timeline is what plays.
-    pub next_due: Option<Duration>,
+    /// When samples of the timeline are due, where the timeline is what plays; `None` until its first tick.
+    pub clock: Option<PlaybackClock>,
     /// The interval that the sample which is awaited may take.
     pub awaited: Duration,
     /// When it was last drawn how far it is.
@@ -88,10 +88,20 @@ impl Playback {
             goal: None,
             rewinds: 0,
             shown: None,
-            next_due: None,
+            clock: None,
             awaited: interval,
             drawn: Duration::ZERO,
         }
+    }
+
+    /// The clock that plays the timeline; it begins `now`, where the sample of this time is shown.
+    pub(in crate::watch) fn play_from(&mut self, shown: Time, now: Duration) -> &mut PlaybackClock {
+        let pace = PlaybackPace::Speed(self.speed);
+        self.clock.get_or_insert_with(|| {
+            let mut clock = PlaybackClock::new(pace);
+            clock.delivered(shown, now);
+            clock
+        })
     }
 
     /// Whether samples are passed over on the way to what was asked for.

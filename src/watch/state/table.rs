@@ -74,7 +74,7 @@ impl TableState {
     }
 
     /// Nothing is selected any more; whether something was.
-    pub(super) fn unselect(&mut self) -> bool {
+    pub(in crate::watch) fn unselect(&mut self) -> bool {
         self.selected.take().is_some()
     }
 
@@ -146,7 +146,10 @@ mod tests {
         let key = table.selected_key().unwrap();
         table.choice.sort.reversed = true;
         list(&mut table, &screenful);
-        assert_eq!((table.selected_key(), table.selected()), (Some(key), Some(2)));
+        assert_eq!(
+            (table.selected_key(), table.selected()),
+            (Some(key), Some(2))
+        );
         screenful.rows.retain(|row| row.key != key);
         list(&mut table, &screenful);
         assert_eq!((table.selected(), table.line_after(1)), (None, 2));

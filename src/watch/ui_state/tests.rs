@@ -30,18 +30,18 @@ fn an_arrangement_comes_back() {
     ] {
         for column in Column::ALL {
             let mut app = app();
-            app.choice.sort = Sort {
+            app.table.choice.sort = Sort {
                 column,
                 reversed: true,
             };
-            app.choice.tree = true;
-            app.choice.hide_small = true;
+            app.table.choice.tree = true;
+            app.table.choice.hide_small = true;
             app.form = form;
             app.theme = app.theme.next();
             let text = serde_json::to_vec(&app.ui_state()).unwrap();
             let mut next = self::app();
             next.restore(&UiState::parse(&text));
-            assert_eq!(next.choice, app.choice);
+            assert_eq!(next.table.choice, app.table.choice);
             assert_eq!((next.form, next.theme), (app.form, app.theme));
             assert_eq!(next.ui_state(), app.ui_state());
         }
@@ -69,8 +69,8 @@ fn garbage_changes_nothing_and_what_makes_sense_counts() {
     app.restore(&UiState::parse(
         br#"{"sort":"PID","theme":"plaid","tree":true,"new":1}"#,
     ));
-    assert_eq!(app.choice.sort.column, Column::Pid);
-    assert!(app.choice.tree && !app.choice.sort.reversed);
+    assert_eq!(app.table.choice.sort.column, Column::Pid);
+    assert!(app.table.choice.tree && !app.table.choice.sort.reversed);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn only_what_changed_is_kept_and_a_direction_stays_with_its_column() {
     let mut app = app();
     let start = app.ui_state();
     assert_eq!(app.ui_state().since(&start), UiState::default());
-    app.choice.sort.column = Column::Pid;
+    app.table.choice.sort.column = Column::Pid;
     let changes = app.ui_state().since(&start);
     let expected = UiState {
         sort: Some("PID".to_owned()),

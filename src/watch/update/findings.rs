@@ -1,7 +1,5 @@
 //! The list of findings: which one is selected, and what a key does there.
 
-use std::sync::Arc;
-
 use super::page;
 use crate::watch::keys::KeyAction;
 use crate::watch::layout::findings;
@@ -62,13 +60,9 @@ pub fn select(app: &mut App, at: usize) {
     let Some(screenful) = &app.screenful else {
         return;
     };
-    let at = at.min(screenful.findings.len().saturating_sub(1));
-    app.finding = screenful
-        .findings
-        .get(at)
-        .map(|finding| Arc::clone(&finding.id));
+    app.findings.select(at, &screenful.findings);
     if let Some(window) = findings::visible(app) {
-        app.findings_offset = window.first;
+        app.findings.offset = window.first;
     }
     app.select_row(app.subject_of_finding());
 }

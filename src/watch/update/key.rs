@@ -62,7 +62,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
             Some(Effect::Draw)
         }
         Mode::ChooseSort => {
-            let Sort { column, reversed } = app.choice.sort;
+            let Sort { column, reversed } = app.table.choice.sort;
             // The table shows what one moves to; any other key leaves it so.
             let steps = match key.code {
                 KeyCode::Right | KeyCode::Down => 1,
@@ -108,7 +108,7 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         return Some(effect);
     }
     let page_rows = app.page_rows() as isize;
-    let sort = app.choice.sort;
+    let sort = app.table.choice.sort;
     let sorted = |column| Sort {
         column,
         reversed: false,
@@ -120,13 +120,15 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::PageUp => app.move_by(-page_rows),
         KeyAction::First => app.select(0),
         KeyAction::Last => app.select(usize::MAX),
-        KeyAction::Left => app.scrolled = 0,
-        KeyAction::Right => app.scrolled = columns::scrolled_on(app, SIDE_STEP),
+        KeyAction::Left => app.table.scrolled = 0,
+        KeyAction::Right => app.table.scrolled = columns::scrolled_on(app, SIDE_STEP),
         KeyAction::SwitchFocus => return findings::enter(app),
         KeyAction::Open => return page::open(app),
         KeyAction::Tag => app.tag(),
-        KeyAction::UntagAll if app.tagged.is_empty() => return app.refuse("nothing is marked"),
-        KeyAction::UntagAll => app.tagged.clear(),
+        KeyAction::UntagAll if app.table.tagged.is_empty() => {
+            return app.refuse("nothing is marked");
+        }
+        KeyAction::UntagAll => app.table.tagged.clear(),
         KeyAction::Reap => return reaping::open_selected(app),
         KeyAction::ReapFindings => return reaping::open_findings(app),
         KeyAction::Filter => prompt::open_filter(app),
@@ -166,9 +168,9 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         }
         KeyAction::Help => return open_help(app),
         KeyAction::Back if app.playback.is_seeking() => return playback::interrupt(app),
-        KeyAction::Back if app.unselect() => {}
-        KeyAction::Back if !app.tagged.is_empty() => app.tagged.clear(),
-        KeyAction::Back if app.choice.is_limited() => app.choose(Choice::lift),
+        KeyAction::Back if app.table.unselect() => {}
+        KeyAction::Back if !app.table.tagged.is_empty() => app.table.tagged.clear(),
+        KeyAction::Back if app.table.choice.is_limited() => app.choose(Choice::lift),
         // Not the end: one Esc too many would throw away a day's history, and on a slow line an arrow
         // whose bytes come one by one begins as one.
         KeyAction::Back => playback::note(app, "nothing is open; q quits"),

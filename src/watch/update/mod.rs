@@ -34,7 +34,7 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
             Some(Effect::Repaint)
         }
         Event::Snapshot { now, snapshot, .. } => {
-            app.sampled(now, &snapshot);
+            app.judged.observe(now, &snapshot);
             let renewed = match app.playback.is_seeking() {
                 true => None,
                 false => page::renew(app, &snapshot),
@@ -62,7 +62,7 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
         }
         Event::Tick { now } => {
             let before = app.late_seconds();
-            app.advance(now);
+            app.judged.advance(now);
             let aged = (app.late_seconds() != before).then_some(Effect::Draw);
             let (reaped, played) = (reaping::tick(app), playback::tick(app));
             both(both(reaped, played), aged)

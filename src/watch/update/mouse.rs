@@ -62,7 +62,7 @@ fn on_wheel(app: &mut App, at: Position, key: KeyCode) -> Option<Effect> {
 }
 
 fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
-    let last = app.clicked.take();
+    let last = app.table.clicked.take();
     match app.mode {
         // Whoever ends a process says so with a key.
         Mode::Prompt(_) | Mode::Plan => return None,
@@ -99,7 +99,7 @@ fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
 
 /// A column's heading sorts by it, and turns the order around where it is so already.
 fn on_heading(app: &mut App, column: Column) -> Effect {
-    let sort = app.choice.sort;
+    let sort = app.table.choice.sort;
     app.sort_by(Sort {
         column,
         reversed: sort.column == column && !sort.reversed,
@@ -130,14 +130,14 @@ fn on_row(
     last: Option<(RowKey, Duration)>,
     now: Duration,
 ) -> Option<Effect> {
-    let at = app.offset + line;
+    let at = app.table.offset + line;
     let key = app.subject_at(at)?.row.key;
     app.focus = Focus::Table;
     app.select(at);
     if last.is_some_and(|(row, then)| row == key && now.saturating_sub(then) <= DOUBLE) {
         return press(app, KeyCode::Enter).or(Some(Effect::Draw));
     }
-    app.clicked = Some((key, now));
+    app.table.clicked = Some((key, now));
     Some(Effect::Draw)
 }
 

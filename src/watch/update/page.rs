@@ -21,7 +21,7 @@ use crate::watch::state::{App, Effect, Focus, GONE, HIDDEN, Mode, NO_FINDING};
 pub fn open(app: &mut App) -> Option<Effect> {
     if app.playback.is_seeking() {
         // What the rules say is of somewhere on the way.
-        return app.refuse("it is on its way to another time; Esc stops it");
+        return app.refuse("seeking; Esc cancels");
     }
     let selected = match app.focus {
         Focus::Findings => app
@@ -161,10 +161,10 @@ fn report(
     last: &Snapshot,
 ) -> Option<ExplainReport> {
     let known = KnownSoFar {
-        engine: &app.engine,
-        courses: &app.courses,
+        engine: &app.judged.engine,
+        courses: &app.judged.courses,
         last,
-        needed: app.engine.settings().longest(),
+        needed: app.judged.engine.settings().longest(),
         more: match app.setup.replay {
             Some(_) => More::Nowhere,
             None => More::ByWaiting,

@@ -27,8 +27,7 @@ use typed_time::TypedTime;
 const LEAP: f64 = 60.0;
 /// While samples are passed over, how far that is is drawn so often.
 const PROGRESS: Duration = Duration::from_millis(100);
-/// A gap in a recording is not waited for longer than this.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
 /// Takes in a sample that the engine has judged.
 pub fn take(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
     if app.playback.rewinds > 0 {
@@ -37,11 +36,11 @@ pub fn take(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
     }
     app.playback.awaited = app.playback.interval;
     let was_behind = app.is_behind();
-    let history = app.engine.history();
+    let history = app.judged.engine.history();
     let frame = app.timeline.push(
         &snapshot,
-        app.engine.findings(),
-        app.engine.undecided(),
+        app.judged.engine.findings(),
+        app.judged.engine.undecided(),
         |identity, gpu| history.idle_since(identity, gpu),
         app.setup.replay.is_none(),
     );
@@ -64,7 +63,7 @@ pub fn take(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
 
 /// Has it drawn from time to time how far the passing is.
 fn progress(app: &mut App) -> Option<Effect> {
-    let now = app.now();
+    let now = app.judged.now();
     if now < app.playback.drawn + PROGRESS {
         return None;
     }
@@ -73,11 +72,11 @@ fn progress(app: &mut App) -> Option<Effect> {
 }
 
 fn show_newest(app: &mut App, snapshot: Snapshot, frame: FrameRef) {
-    let history = app.engine.history();
+    let history = app.judged.engine.history();
     let screenful = Screenful::new(
         snapshot,
-        app.engine.findings().to_vec(),
-        app.engine.undecided(),
+        app.judged.engine.findings().to_vec(),
+        app.judged.engine.undecided(),
         |identity, gpu| history.idle_since(identity, gpu),
     );
     app.playback.shown = Some(frame.number);
@@ -97,7 +96,7 @@ pub fn rewound(app: &mut App) -> Option<Effect> {
     app.playback.rewinds = app.playback.rewinds.saturating_sub(1);
     app.end = None;
     app.playback.percent = None;
-    app.forget();
+    app.judged.forget();
     app.timeline.clear();
     if app.playback.rewinds > 0 {
         return None;
@@ -133,26 +132,25 @@ pub fn tick(app: &mut App) -> Option<Effect> {
     if !app.plays_timeline() {
         return None;
     }
-    let now = app.now();
+    let now = app.judged.now();
     let shown = app.playback.shown?;
     let mut next = app.timeline.after(shown)?;
-    let Some(mut next_due) = app.playback.next_due else {
-        let time = app.shown_time().unwrap_or(next.time);
-        app.playback.next_due = Some(now + gap(time, next.time, app.playback.speed));
-        return None;
+    let time = app.shown_time().unwrap_or(next.time);
+    let clock = app.playback.play_from(time, now);
+    let mut is_due = |frame: FrameRef| {
+        let is_due = clock.wait(frame.time, now) == Some(Duration::ZERO);
+        if is_due {
+            clock.delivered(frame.time, now);
+        }
+        is_due
     };
-    if now < next_due {
+    if !is_due(next) {
         return None;
     }
     // All that are due by now; only the last of them is seen.
-    while let Some(after) = app.timeline.after(next.number) {
-        next_due += gap(next.time, after.time, app.playback.speed);
-        if now < next_due {
-            break;
-        }
+    while let Some(after) = app.timeline.after(next.number).filter(|it| is_due(*it)) {
         next = after;
     }
-    app.playback.next_due = Some(next_due);
     show(app, next);
     if app.is_behind() {
         Some(Effect::Draw)
@@ -160,12 +158,6 @@ pub fn tick(app: &mut App) -> Option<Effect> {
         // The source takes over.
         steer_source(app)
     }
-}
-
-/// How long to wait between two samples of a recording.
-fn gap(from: Time, to: Time, speed: f64) -> Duration {
-    let seconds = to.seconds_since(from).max(0.0) / speed;
-    Duration::try_from_secs_f64(seconds).map_or(LONGEST_WAIT, |it| it.min(LONGEST_WAIT))
 }
 
 /// Does what a key asks for.
@@ -329,7 +321,7 @@ fn go(app: &mut App, frame: FrameRef) -> Option<Effect> {
 
 /// Has the source do what fits with what is shown now.
 fn steer_source(app: &mut App) -> Option<Effect> {
-    app.playback.next_due = None;
+    app.playback.clock = None;
     if app.is_live() || app.end.is_some() {
         return Some(Effect::Draw);
     }
@@ -386,7 +378,7 @@ fn can_rewind_before(app: &App, oldest: FrameRef) -> bool {
 
 /// Has the recording begin again, and go on to `goal`.
 fn rewind(app: &mut App, goal: SeekTarget) -> Option<Effect> {
-    app.playback.next_due = None;
+    app.playback.clock = None;
     app.playback.goal = Some(goal);
     if app.playback.rewinds > 0 {
         return Some(Effect::Draw);
@@ -397,9 +389,9 @@ fn rewind(app: &mut App, goal: SeekTarget) -> Option<Effect> {
 
 /// Passes over samples from where the source is to `goal`.
 fn set_out(app: &mut App, goal: SeekTarget) -> Option<Effect> {
-    app.playback.next_due = None;
+    app.playback.clock = None;
     app.playback.goal = Some(goal);
-    app.playback.drawn = app.now();
+    app.playback.drawn = app.judged.now();
     if app.playback.rewinds > 0 {
         return Some(Effect::Draw);
     }

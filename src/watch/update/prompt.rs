@@ -15,6 +15,7 @@ use crate::watch::state::{App, Effect, Mode};
 /// Has a filter typed, or the one in force changed.
 pub fn open_filter(app: &mut App) {
     let before = app
+        .table
         .choice
         .filter
         .as_ref()
@@ -79,7 +80,7 @@ fn apply(prompt: &mut Prompt, app: &mut App) {
     let is_whole = match Selector::parse(&prompt.text) {
         Ok(filter) => {
             app.choose(|choice| choice.filter = filter);
-            !app.listing.lines.is_empty() || !selector::is_begun(&prompt.text)
+            !app.table.listing.lines.is_empty() || !selector::is_begun(&prompt.text)
         }
         Err(error) => {
             prompt.error = Some(error.to_string());
@@ -97,8 +98,8 @@ fn reselect(prompt: &Prompt, app: &mut App) {
     let (Some(key), Some(screenful)) = (&prompt.selected, &app.screenful) else {
         return;
     };
-    let at = app.listing.position(screenful, key);
-    if let Some(at) = at.filter(|_| app.selected().is_none()) {
+    let at = app.table.listing.position(screenful, key);
+    if let Some(at) = at.filter(|_| app.table.selected().is_none()) {
         app.select(at);
     }
 }

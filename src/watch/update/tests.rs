@@ -99,9 +99,9 @@ fn escape_goes_one_step_back() {
     type_in(&mut app, "j?");
     assert_eq!(app.mode, Mode::Help(0));
     assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Draw));
-    assert_eq!((&app.mode, app.selected()), (&Mode::Main, Some(0)));
+    assert_eq!((&app.mode, app.table.selected()), (&Mode::Main, Some(0)));
     assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Draw));
-    assert_eq!(app.selected(), None);
+    assert_eq!(app.table.selected(), None);
     // One too many does not end a screen that was left open all day.
     assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Draw));
     assert_eq!(app.note.as_deref(), Some("nothing is open; q quits"));
@@ -125,7 +125,7 @@ fn keys_that_may_change_nothing_note_what_they_did() {
 #[test]
 fn arrows_choose_the_column_to_sort_by_until_another_key() {
     let mut app = showing(sample::snapshot(1, 3));
-    let column = |app: &App| app.choice.sort.column;
+    let column = |app: &App| app.table.choice.sort.column;
     let before = column(&app);
     press(&mut app, KeyCode::F(6));
     for (key, steps) in [
@@ -143,7 +143,7 @@ fn arrows_choose_the_column_to_sort_by_until_another_key() {
     }
     press(&mut app, KeyCode::Enter);
     assert_eq!((column(&app), &app.mode), (before.step(-1), &Mode::Main));
-    assert_eq!(app.selected(), None, "the arrows moved nothing else");
+    assert_eq!(app.table.selected(), None, "the arrows moved nothing else");
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn the_help_scrolls_to_its_end_and_any_other_key_leaves_it() {
 #[test]
 fn the_selection_moves_and_stays_within_the_table() {
     let mut app = showing(sample::snapshot(1, 30));
-    assert_eq!(app.selected(), None);
+    assert_eq!(app.table.selected(), None);
     let table = usize::from(app.layout().unwrap().table.height);
     for (keys, at) in [
         ("j", 0),
@@ -195,20 +195,20 @@ fn the_selection_moves_and_stays_within_the_table() {
         ("g", 0),
     ] {
         type_in(&mut app, keys);
-        assert_eq!(app.selected(), Some(at), "{keys}");
-        let seen = app.offset..app.offset + table;
+        assert_eq!(app.table.selected(), Some(at), "{keys}");
+        let seen = app.table.offset..app.table.offset + table;
         assert!(seen.contains(&at), "{at} in {seen:?}");
     }
     press(&mut app, KeyCode::PageDown);
-    assert_eq!(app.selected(), Some(table));
+    assert_eq!(app.table.selected(), Some(table));
     press(&mut app, KeyCode::PageUp);
-    assert_eq!((app.selected(), app.offset), (Some(0), 0));
+    assert_eq!((app.table.selected(), app.table.offset), (Some(0), 0));
     press(&mut app, KeyCode::End);
-    assert_eq!(app.offset, 30 - table);
+    assert_eq!(app.table.offset, 30 - table);
     press(&mut app, KeyCode::Home);
     press(&mut app, KeyCode::Down);
     press(&mut app, KeyCode::Up);
-    assert_eq!((app.selected(), app.offset), (Some(0), 0));
+    assert_eq!((app.table.selected(), app.table.offset), (Some(0), 0));
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn moving_in_an_empty_table_selects_nothing() {
     ] {
         type_in(&mut app, "jkgG");
         press(&mut app, KeyCode::PageDown);
-        assert_eq!(app.selected(), None);
+        assert_eq!(app.table.selected(), None);
     }
 }
 
@@ -233,9 +233,15 @@ fn the_selection_follows_the_process_not_the_row() {
     let mut next = sample::snapshot(1, 4);
     sample::entry(&mut next, 0, 3).used_bytes = Some(1);
     see(&mut app, 2, next);
-    assert_eq!((selected_pid(&app), app.selected()), (Some(pid), Some(3)));
+    assert_eq!(
+        (selected_pid(&app), app.table.selected()),
+        (Some(pid), Some(3))
+    );
     type_in(&mut app, "r");
-    assert_eq!((selected_pid(&app), app.selected()), (Some(pid), Some(0)));
+    assert_eq!(
+        (selected_pid(&app), app.table.selected()),
+        (Some(pid), Some(0))
+    );
 }
 
 #[test]
@@ -254,7 +260,7 @@ fn no_row_moves_into_the_selection_of_a_process_that_is_gone() {
     assert_eq!(selected_pid(&app), None);
     // The next step starts where the eye is.
     type_in(&mut app, "j");
-    assert_eq!(app.selected(), Some(1));
+    assert_eq!(app.table.selected(), Some(1));
 }
 
 #[test]
@@ -264,7 +270,7 @@ fn every_letter_after_o_sorts_by_its_column() {
         let letter = column.spec().letter;
         type_in(&mut app, &format!("o{letter}"));
         assert_eq!(
-            app.choice.sort,
+            app.table.choice.sort,
             Sort {
                 column,
                 reversed: false
@@ -272,7 +278,7 @@ fn every_letter_after_o_sorts_by_its_column() {
         );
         type_in(&mut app, &format!("o{}", letter.to_ascii_uppercase()));
         assert_eq!(
-            app.choice.sort,
+            app.table.choice.sort,
             Sort {
                 column,
                 reversed: true
@@ -280,11 +286,11 @@ fn every_letter_after_o_sorts_by_its_column() {
         );
         assert_eq!(app.mode, Mode::Main);
     }
-    let before = app.choice.sort;
+    let before = app.table.choice.sort;
     press(&mut app, KeyCode::F(6));
     assert_eq!(app.mode, Mode::ChooseSort);
     press(&mut app, KeyCode::Esc);
-    assert_eq!((app.mode, app.choice.sort), (Mode::Main, before));
+    assert_eq!((app.mode, app.table.choice.sort), (Mode::Main, before));
 }
 
 #[test]
@@ -300,7 +306,7 @@ fn sort_keys_step_jump_and_turn_around() {
         ("M", Column::Memory),
     ] {
         type_in(&mut app, keys);
-        assert_eq!(app.choice.sort.column, column, "{keys}");
+        assert_eq!(app.table.choice.sort.column, column, "{keys}");
     }
     type_in(&mut app, "r");
     assert_eq!(first_pid(&app), Some(sample::pid(0, 0)));
@@ -380,9 +386,9 @@ fn a_resize_keeps_the_selection_in_view() {
             update(&mut app, Event::Resize(columns, rows)),
             Some(Effect::Repaint)
         );
-        assert_eq!(app.selected(), Some(29));
+        assert_eq!(app.table.selected(), Some(29));
         if let Some(layout) = app.layout() {
-            assert!(app.offset + usize::from(layout.table.height) >= 30);
+            assert!(app.table.offset + usize::from(layout.table.height) >= 30);
         }
     }
 }

@@ -40,12 +40,12 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, bu
     }
     match form {
         Gpus::Cards { across, height } => {
-            let window = window(&app.courses, snapshot);
+            let window = window(&app.judged.courses, snapshot);
             for (at, gpu) in (0u16..).zip(&snapshot.gpus) {
                 let card = Card {
                     snapshot,
                     gpu,
-                    course: app.courses.gpu(gpu),
+                    course: app.judged.courses.gpu(gpu),
                     window,
                     styles,
                 };
@@ -60,14 +60,14 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, bu
             }
         }
         Gpus::Lines => {
-            let window = window(&app.courses, snapshot);
+            let window = window(&app.judged.courses, snapshot);
             let columns = GpuColumns::new(snapshot, area.width);
             columns.heading(&window.label(), styles, heading, buffer);
             let has_parts = has_room_for_parts(snapshot, area);
             let mut line = 0;
             for gpu in &snapshot.gpus {
                 columns.line(snapshot, gpu, styles, area, line, buffer);
-                if let Some(course) = app.courses.gpu(gpu).filter(|_| !is_lost(gpu)) {
+                if let Some(course) = app.judged.courses.gpu(gpu).filter(|_| !is_lost(gpu)) {
                     let place = Rect::new(area.x, area.y + line, area.width, 1);
                     columns.history(course, gpu, window, styles, place, buffer);
                 }

@@ -15,7 +15,7 @@ use crate::watch::theme::Styles;
 pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
     if app.mode == Mode::ChooseSort {
         return letters(
-            app.choice.sort.column,
+            app.table.choice.sort.column,
             styles,
             LineWriter::new(buffer, area, 0),
         );

@@ -47,8 +47,8 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, buffer: &mut Buffer) {
             .text(&limited.text(), styles.caution());
     }
     draw_heading(app, &columns, styles, layout, buffer);
-    if app.listing.lines.is_empty() {
-        let text = match app.choice.limits() {
+    if app.table.listing.lines.is_empty() {
+        let text = match app.table.choice.limits() {
             Some(limits) if !screenful.rows.is_empty() => {
                 let count = screenful.rows.len();
                 format!(
@@ -63,7 +63,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, buffer: &mut Buffer) {
             .text(&text, styles.plain());
         return;
     }
-    let first = app.engine.history().first_time();
+    let first = app.judged.engine.history().first_time();
     let table = TableView {
         app,
         screenful,
@@ -76,8 +76,9 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, buffer: &mut Buffer) {
         ),
     };
     for line in 0..area.height {
-        let at = app.offset + usize::from(line);
+        let at = app.table.offset + usize::from(line);
         let Some((of_tree, subject)) = app
+            .table
             .listing
             .lines
             .get(at)
@@ -87,8 +88,8 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, buffer: &mut Buffer) {
         };
         let row = Rect::new(area.x, area.y + line, area.width, 1);
         table.draw_row(at, of_tree, &subject, row, buffer);
-        let is_selected = app.selected() == Some(at);
-        let (mark, style) = match (is_selected, app.tagged.contains(&subject.row.key)) {
+        let is_selected = app.table.selected() == Some(at);
+        let (mark, style) = match (is_selected, app.table.tagged.contains(&subject.row.key)) {
             (false, false) => continue,
             (false, true) => (TAGGED, styles.tagged()),
             (true, false) => (SELECTED, styles.strong()),
@@ -103,8 +104,8 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, buffer: &mut Buffer) {
 
 /// How many of the rows are shown, where not all are: `12 of 40`.
 pub fn count(app: &App) -> String {
-    let shown = app.listing.lines.len();
-    match app.listing.hidden {
+    let shown = app.table.listing.lines.len();
+    match app.table.listing.hidden {
         0 => String::new(),
         hidden => format!("{shown} of {}", shown + hidden),
     }
@@ -136,7 +137,7 @@ fn draw_heading(
     layout: &Layout,
     buffer: &mut Buffer,
 ) {
-    let sort = app.choice.sort;
+    let sort = app.table.choice.sort;
     // What limits the rows is told here where it has no line of its own.
     let limited = Limited::new(app).filter(|_| layout.table_limits.is_empty());
     let mut writer = LineWriter::new(buffer, layout.table_heading, 0);
@@ -188,11 +189,11 @@ struct Limited {
 impl Limited {
     /// `None` where nothing limits the rows.
     fn new(app: &App) -> Option<Self> {
-        let limits = app.choice.limits()?;
-        let shown = app.listing.lines.len();
+        let limits = app.table.choice.limits()?;
+        let shown = app.table.listing.lines.len();
         Some(Self {
             shown,
-            count: shown + app.listing.hidden,
+            count: shown + app.table.listing.hidden,
             limits: escape(&limits).into_owned(),
         })
     }
@@ -253,16 +254,16 @@ impl TableView<'_> {
                     let tree = indent(line, width / 2);
                     writer.text(&tree, styles.faint());
                     let width = width.saturating_sub(columns(&tree));
-                    let enough = width.saturating_add(self.app.scrolled);
+                    let enough = width.saturating_add(self.app.table.scrolled);
                     let (text, style) = if has_state_column {
                         cell(column, enough, subject, styles)
                     } else {
                         command_with_state(enough, subject, styles)
                     };
-                    let head = self.app.listing.heads.get(&at);
+                    let head = self.app.table.listing.heads.get(&at);
                     let head = head.map(|head| family(*head, &self.screenful.snapshot));
                     let text = format!("{}{text}", head.unwrap_or_default());
-                    writer.left(&scrolled(&text, self.app.scrolled), width, style);
+                    writer.left(&scrolled(&text, self.app.table.scrolled), width, style);
                 }
                 Column::History => {
                     self.draw_history(subject, width, &mut writer);
@@ -285,7 +286,7 @@ impl TableView<'_> {
 
     /// How its memory moved, up to the time that is shown.
     fn draw_history(&self, subject: &Subject<'_>, width: u16, writer: &mut LineWriter<'_>) {
-        let course = subject.course(&self.app.courses);
+        let course = subject.course(&self.app.judged.courses);
         let heights = course.map(|course| self.axis.heights(course));
         match heights.filter(|heights| heights.iter().any(Option::is_some)) {
             Some(heights) => {

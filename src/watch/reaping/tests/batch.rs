@@ -61,15 +61,15 @@ fn marks_go_with_the_plan_that_was_begun() {
     let mut app = showing(None);
     char(&mut app, 'j');
     char(&mut app, ' ');
-    assert_eq!(app.tagged.len(), 1);
+    assert_eq!(app.table.tagged.len(), 1);
     begun(&mut app);
-    assert!(app.tagged.is_empty(), "who is marked was dealt with");
+    assert!(app.table.tagged.is_empty(), "who is marked was dealt with");
     let mut app = showing(None);
     char(&mut app, 'j');
     char(&mut app, ' ');
     asked(char(&mut app, 'X'));
     press(&mut app, KeyCode::Esc);
-    assert_eq!(app.tagged.len(), 1, "nothing was begun");
+    assert_eq!(app.table.tagged.len(), 1, "nothing was begun");
 }
 
 #[test]
@@ -101,7 +101,12 @@ fn a_running_plan_is_checked_and_shown_with_every_sample() {
     assert_eq!(on_progress(&mut app, waiting), Some(Effect::Draw));
     assert_eq!(app.next_tick(), Some(Duration::from_secs(6)));
     tick(&mut app, 8_000);
-    let text = app.reaping.batch.as_ref().unwrap().lines(app.clock());
+    let text = app
+        .reaping
+        .batch
+        .as_ref()
+        .unwrap()
+        .lines(app.judged.clock());
     assert_eq!(
         text,
         [

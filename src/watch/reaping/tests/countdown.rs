@@ -13,7 +13,7 @@ fn a_yes_begins_the_very_plan_that_is_shown_after_the_time_to_undo() {
     assert_eq!(tick(&mut app, 5_500), Some(Effect::Draw));
     for (next, until) in [(6_500, 6_400), (7_500, 7_499), (8_500, 8_499)] {
         assert_eq!(
-            app.reaping.next_tick(app.now()),
+            app.reaping.next_tick(app.judged.now()),
             Some(Duration::from_millis(next))
         );
         assert_eq!(tick(&mut app, until), Some(Effect::Draw), "{until}");

@@ -75,11 +75,11 @@ fn a_heading_sorts_and_again_turns_around() {
             continue;
         };
         shown += 1;
-        app.choice.sort.reversed = false;
-        let mut reversed = app.choice.sort.column == column;
+        app.table.choice.sort.reversed = false;
+        let mut reversed = app.table.choice.sort.column == column;
         for _ in 0..3 {
             assert_eq!(click(&mut app, at, 0), Some(Effect::Draw));
-            assert_eq!(app.choice.sort, Sort { column, reversed });
+            assert_eq!(app.table.choice.sort, Sort { column, reversed });
             reversed ^= true;
         }
     }
@@ -95,7 +95,7 @@ fn a_heading_answers_the_question_for_a_column() {
     let at = heading(&app, Column::Pid).unwrap();
     click(&mut app, at, 0);
     assert_eq!(
-        (&app.mode, app.choice.sort.column),
+        (&app.mode, app.table.choice.sort.column),
         (&Mode::Main, Column::Pid)
     );
 }
@@ -104,27 +104,27 @@ fn a_heading_answers_the_question_for_a_column() {
 fn a_row_is_selected_where_it_is_and_nothing_below_the_last() {
     let mut app = showing(sample::snapshot(1, 60));
     press(&mut app, KeyCode::Char('G'));
-    let offset = app.offset;
+    let offset = app.table.offset;
     assert!(offset > 0);
     let at = row(&app, 2);
     assert_eq!(click(&mut app, at, 0), Some(Effect::Draw));
-    assert_eq!(app.selected(), Some(offset + 2));
-    assert_eq!(app.offset, offset, "nothing moves under the finger");
+    assert_eq!(app.table.selected(), Some(offset + 2));
+    assert_eq!(app.table.offset, offset, "nothing moves under the finger");
 
     let mut app = showing(sample::snapshot(1, 2));
     let below = row(&app, 2);
     assert_eq!(click(&mut app, below, 0), None);
-    assert_eq!(app.selected(), None);
+    assert_eq!(app.table.selected(), None);
     app.focus = Focus::Findings;
     let first = row(&app, 0);
     click(&mut app, first, 0);
-    assert_eq!((app.focus, app.selected()), (Focus::Table, Some(0)));
+    assert_eq!((app.focus, app.table.selected()), (Focus::Table, Some(0)));
 }
 
 #[test]
 fn only_two_clicks_on_one_process_in_time_open_it() {
     // What is remembered says whether the next click would open it.
-    let waits = |app: &App| app.clicked.is_some();
+    let waits = |app: &App| app.table.clicked.is_some();
     let mut app = showing(sample::snapshot(1, 4));
     let (first, second) = (row(&app, 0), row(&app, 1));
     click(&mut app, first, 1_000);
@@ -153,14 +153,17 @@ fn a_gpu_filters_the_table_and_again_lifts_that() {
     snapshot.gpus[2].index = 7;
     let mut app = showing(snapshot);
     let y = app.layout().unwrap().gpus.y;
-    let filter = |app: &App| app.choice.filter.as_ref().map(ToString::to_string);
+    let filter = |app: &App| app.table.choice.filter.as_ref().map(ToString::to_string);
     assert_eq!(click(&mut app, (3, y), 0), Some(Effect::Draw));
     assert_eq!(filter(&app).as_deref(), Some("gpu:0"));
-    assert_eq!((app.listing.lines.len(), app.listing.hidden), (4, 8));
+    assert_eq!(
+        (app.table.listing.lines.len(), app.table.listing.hidden),
+        (4, 8)
+    );
     click(&mut app, (3, y + 2), 0);
     assert_eq!(filter(&app).as_deref(), Some("gpu:7"), "another GPU");
     click(&mut app, (3, y + 2), 0);
-    assert_eq!((filter(&app), app.listing.hidden), (None, 0));
+    assert_eq!((filter(&app), app.table.listing.hidden), (None, 0));
 
     // As if it had been typed: one that was lifts, another one gives way, and what else limits stays.
     for key in "u/gpu:1".chars() {
@@ -169,7 +172,7 @@ fn a_gpu_filters_the_table_and_again_lifts_that() {
     press(&mut app, KeyCode::Enter);
     assert_eq!(filter(&app).as_deref(), Some("gpu:1"));
     click(&mut app, (3, y + 1), 0);
-    assert_eq!((filter(&app), app.choice.mine), (None, true));
+    assert_eq!((filter(&app), app.table.choice.mine), (None, true));
 
     assert_eq!(
         click(&mut app, (3, y - 1), 0),
@@ -185,9 +188,9 @@ fn a_gpu_filters_the_table_and_again_lifts_that() {
 fn hints_do_what_their_keys_do() {
     let mut app = showing(sample::snapshot(1, 2));
     click(&mut app, hint(Context::Main, "select"), 0);
-    assert_eq!(app.selected(), Some(0));
+    assert_eq!(app.table.selected(), Some(0));
     click(&mut app, hint(Context::Main, "tree"), 0);
-    assert!(app.choice.tree);
+    assert!(app.table.choice.tree);
     click(&mut app, hint(Context::Main, "sort"), 0);
     assert_eq!(app.mode, Mode::ChooseSort);
     // The letters of the columns are there now.
@@ -212,11 +215,11 @@ fn the_wheel_scrolls_what_lies_under_it() {
     let over = row(&app, 3);
     wheel(&mut app, over);
     wheel(&mut app, over);
-    assert_eq!(app.selected(), Some(5), "the first step selects");
+    assert_eq!(app.table.selected(), Some(5), "the first step selects");
     send(&mut app, MouseEventKind::ScrollUp, over, 0);
-    assert_eq!(app.selected(), Some(2));
+    assert_eq!(app.table.selected(), Some(2));
     assert_eq!(wheel(&mut app, (3, 0)), None, "the header does not scroll");
-    assert_eq!(app.selected(), Some(2));
+    assert_eq!(app.table.selected(), Some(2));
     app.mode = Mode::Help(0);
     app.area.height = 12;
     wheel(&mut app, (3, 0));
@@ -245,7 +248,7 @@ fn what_is_typed_is_not_disturbed_and_other_buttons_do_nothing() {
         assert_eq!(click(&mut app, at, 0), None);
         assert_eq!(wheel(&mut app, at), None);
     }
-    assert_eq!((&app.mode, app.selected()), (&before, None));
+    assert_eq!((&app.mode, app.table.selected()), (&before, None));
 }
 
 #[test]

@@ -160,7 +160,7 @@ fn the_selection_moves_in_the_list_and_its_row_with_it() {
     press(&mut app, KeyCode::PageDown);
     assert_eq!(selected(&app), Some(shown));
     press(&mut app, KeyCode::PageUp);
-    assert_eq!((selected(&app), app.findings_offset), (Some(0), 0));
+    assert_eq!((selected(&app), app.findings.offset), (Some(0), 0));
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn the_selection_follows_the_finding_and_no_row_moves_into_its_place() {
     let mut app = finding(3);
     press(&mut app, KeyCode::Tab);
     type_in(&mut app, "j");
-    let id = app.finding.clone();
+    let id = app.findings.selected.clone();
     let show = |app: &mut App, keep: &[u32]| {
         let snapshot = sample::snapshot(1, 3);
         let findings = keep.iter().map(|&at| sample::finding(&snapshot, 0, at));
@@ -194,7 +194,7 @@ fn the_selection_follows_the_finding_and_no_row_moves_into_its_place() {
         app.show(Screenful::new(snapshot, findings, Vec::new(), |_, _| None));
     };
     show(&mut app, &[2, 0, 1]);
-    assert_eq!((selected(&app), &app.finding), (Some(2), &id));
+    assert_eq!((selected(&app), &app.findings.selected), (Some(2), &id));
     show(&mut app, &[2, 0]);
     assert_eq!(selected(&app), None);
     assert_eq!(app.subject_of_finding(), None);
@@ -263,10 +263,10 @@ fn the_page_is_the_text_that_the_command_prints() {
     type_in(&mut app, "j");
     press(&mut app, KeyCode::Enter);
     let known = KnownSoFar {
-        engine: &app.engine,
-        courses: &app.courses,
+        engine: &app.judged.engine,
+        courses: &app.judged.courses,
         last: &app.screenful.as_ref().unwrap().snapshot,
-        needed: app.engine.settings().longest(),
+        needed: app.judged.engine.settings().longest(),
         more: More::ByWaiting,
     };
     let styles = PageStyle {
@@ -316,7 +316,7 @@ fn a_page_scrolls_to_its_end_and_no_further() {
     assert!(widest <= Some(40), "{widest:?}");
     // Keys that mean nothing here do nothing.
     assert_eq!(press(&mut app, KeyCode::Char('t')), None);
-    assert!(!app.choice.tree);
+    assert!(!app.table.choice.tree);
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn x_on_a_page_asks_for_the_plan_of_its_process_and_of_no_other() {
     // Where the table does not show it, there is no plan.
     press(&mut app, KeyCode::Esc);
     press(&mut app, KeyCode::Enter);
-    app.listing.lines.retain(|line| line.row != 0);
+    app.table.listing.lines.retain(|line| line.row != 0);
     press(&mut app, KeyCode::Char('x'));
     assert!(note(&app).starts_with("the table does not show"));
     assert_eq!((&app.mode, selected_pid(&app)), (&Mode::Page, None));
@@ -408,7 +408,7 @@ fn a_page_notes_where_it_is_of_another_time_than_the_screen() {
         Vec::new(),
         |_, _| None,
     ));
-    let newest = clock(app.engine.history().last_time().unwrap());
+    let newest = clock(app.judged.engine.history().last_time().unwrap());
     let notice = &place::notices(&app)[0];
     assert!(
         notice.starts_with(&format!("of the newest sample, {newest}")),

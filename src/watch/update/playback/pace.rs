@@ -53,6 +53,6 @@ pub(super) fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
     }
     play.speed = next;
     // Where the timeline plays, its next sample is due by the new speed.
-    play.next_due = None;
+    play.clock = None;
     Some(Effect::Control(Control::Speed(next)))
 }

@@ -67,7 +67,7 @@ fn a_paused_screen_does_not_change_while_samples_come_and_are_judged() {
     }
     assert_eq!((second(&app), app.behind_seconds()), (4, Some(4.0)));
     let newest = app.timeline.newest().unwrap().time;
-    assert_eq!(app.engine.history().last_time(), Some(newest));
+    assert_eq!(app.judged.engine.history().last_time(), Some(newest));
     for key in ['p', 'L'] {
         let mut app = watching(5);
         press(&mut app, 'p');

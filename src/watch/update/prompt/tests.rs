@@ -59,7 +59,7 @@ fn line(app: &App) -> String {
 }
 
 fn in_force(app: &App) -> String {
-    let filter = app.choice.filter.as_ref();
+    let filter = app.table.choice.filter.as_ref();
     filter.map_or_else(String::new, Selector::to_string)
 }
 
@@ -125,7 +125,7 @@ fn combining_marks_go_with_their_base_character() {
 fn a_filter_holds_while_it_is_typed_and_enter_keeps_it() {
     let mut app = app();
     type_in(&mut app, "/user:");
-    assert_eq!(app.listing.lines.len(), 4, "it is not finished");
+    assert_eq!(app.table.listing.lines.len(), 4, "it is not finished");
     assert!(
         prompt(&app)
             .error
@@ -134,7 +134,10 @@ fn a_filter_holds_while_it_is_typed_and_enter_keeps_it() {
             .contains("needs a value")
     );
     type_in(&mut app, "ann");
-    assert_eq!((app.listing.lines.len(), app.listing.hidden), (2, 2));
+    assert_eq!(
+        (app.table.listing.lines.len(), app.table.listing.hidden),
+        (2, 2)
+    );
     assert_eq!(prompt(&app).error, None);
     // The last one that made sense stays.
     type_in(&mut app, " mem>");
@@ -150,14 +153,20 @@ fn a_filter_holds_while_it_is_typed_and_enter_keeps_it() {
     ctrl(&mut app, 'u');
     assert_eq!(in_force(&app), "");
     press(&mut app, KeyCode::Enter);
-    assert_eq!((app.choice.filter.is_none(), app.listing.hidden), (true, 0));
+    assert_eq!(
+        (app.table.choice.filter.is_none(), app.table.listing.hidden),
+        (true, 0)
+    );
 }
 
 #[test]
 fn a_size_without_a_unit_hides_nothing_and_gives_the_reason() {
     let mut app = app();
     type_in(&mut app, "/user:ann mem>20");
-    assert_eq!((app.listing.lines.len(), app.listing.hidden), (2, 2));
+    assert_eq!(
+        (app.table.listing.lines.len(), app.table.listing.hidden),
+        (2, 2)
+    );
     assert_eq!(in_force(&app), "user:ann");
     let expected = "mem: \"20\" has no unit; write 20GiB, 20MiB or 20%";
     assert_eq!(prompt(&app).error.as_deref(), Some(expected));
@@ -175,24 +184,27 @@ fn a_size_without_a_unit_hides_nothing_and_gives_the_reason() {
 fn the_beginning_of_a_name_hides_nothing_but_enter_means_it() {
     let mut app = app();
     type_in(&mut app, "/runti");
-    assert_eq!((in_force(&app).as_str(), app.listing.lines.len()), ("", 4));
+    assert_eq!(
+        (in_force(&app).as_str(), app.table.listing.lines.len()),
+        ("", 4)
+    );
     ctrl(&mut app, 'u');
     type_in(&mut app, "user:ann runti");
     assert_eq!(
-        (in_force(&app).as_str(), app.listing.lines.len()),
+        (in_force(&app).as_str(), app.table.listing.lines.len()),
         ("user:ann", 2)
     );
     ctrl(&mut app, 'u');
     type_in(&mut app, "runti");
     press(&mut app, KeyCode::Enter);
     assert_eq!(
-        (in_force(&app).as_str(), app.listing.lines.len()),
+        (in_force(&app).as_str(), app.table.listing.lines.len()),
         ("runti", 0)
     );
     // What is no beginning of a name hides at once.
     press(&mut app, KeyCode::Esc);
     type_in(&mut app, "/nowhere");
-    assert_eq!(app.listing.lines.len(), 0);
+    assert_eq!(app.table.listing.lines.len(), 0);
 }
 
 #[test]
@@ -207,7 +219,7 @@ fn escape_and_ctrl_c_restore_the_filter_and_the_selection() {
         type_in(&mut app, "j");
         let selected = app.subject().unwrap().row.key;
         type_in(&mut app, "/ bob");
-        assert_eq!(app.listing.lines.len(), 0);
+        assert_eq!(app.table.listing.lines.len(), 0);
         assert_eq!(leave(&mut app), Some(Effect::Draw));
         assert_eq!((&app.mode, in_force(&app).as_str()), (&Mode::Main, "ann"));
         assert_eq!(app.subject().unwrap().row.key, selected);
@@ -220,7 +232,7 @@ fn the_selection_comes_back_with_its_row_while_one_types() {
     type_in(&mut app, "j");
     let selected = app.subject().unwrap().row.key;
     type_in(&mut app, "/nowhere");
-    assert_eq!(app.selected(), None);
+    assert_eq!(app.table.selected(), None);
     ctrl(&mut app, 'u');
     assert_eq!(app.subject().unwrap().row.key, selected);
 }

@@ -149,13 +149,14 @@ impl Run {
         };
         let what = format!("{what} in {:?}", self.app.mode);
         let is_sample = matches!(event, Event::Snapshot { .. });
-        let selected = self.app.selected_key();
+        let selected = self.app.table.selected_key();
         let shown = self.app.reaping.dialog.clone();
         let effect = update(&mut self.app, event);
 
         self.look_at_selection(&what);
         if is_sample {
-            let is_same = self.app.selected_key().is_none() || self.app.selected_key() == selected;
+            let is_same = self.app.table.selected_key().is_none()
+                || self.app.table.selected_key() == selected;
             assert!(is_same, "a sample selected somebody: {what}");
             if let (Some(before), Some(now)) = (shown, &self.app.reaping.dialog)
                 && before.proposal().is_some()
@@ -218,11 +219,11 @@ impl Run {
         let is_on = |mode: &Mode| app.mode == *mode;
         let is_prompt = |wanted| matches!(&app.mode, Mode::Prompt(it) if it.purpose == wanted);
         let is_help = |over| matches!(app.mode, Mode::Help(_)) && app.help_over == over;
-        let has_marks = !app.tagged.is_empty();
+        let has_marks = !app.table.tagged.is_empty();
         let is_over = |it: &Batch| it.over.is_some();
         let past = app.playback.is_paused && app.behind_seconds().is_some();
         let all = [
-            ("findings", !app.engine.findings().is_empty()),
+            ("findings", !app.judged.engine.findings().is_empty()),
             ("focus on findings", app.focus == Focus::Findings),
             ("help", is_help(Context::Main)),
             ("help on a page", is_help(Context::Page)),
@@ -264,9 +265,12 @@ impl Run {
             ),
             ("marks", has_marks),
             ("marks and a page", has_marks && is_on(&Mode::Page)),
-            ("tree", app.choice.tree),
-            ("only findings", app.choice.only_findings),
-            ("hidden", app.choice.is_limited() && app.screenful.is_some()),
+            ("tree", app.table.choice.tree),
+            ("only findings", app.table.choice.only_findings),
+            (
+                "hidden",
+                app.table.choice.is_limited() && app.screenful.is_some(),
+            ),
             ("past", past),
             ("seeking", app.playback.is_seeking()),
             ("end", app.end.is_some()),
@@ -400,20 +404,26 @@ impl Run {
     fn look_at_selection(&self, what: &str) {
         let app = &self.app;
         let rows = app.screenful.as_ref().map_or(0, |it| it.rows.len());
-        let mut shown: Vec<usize> = app.listing.lines.iter().map(|line| line.row).collect();
+        let mut shown: Vec<usize> = app
+            .table
+            .listing
+            .lines
+            .iter()
+            .map(|line| line.row)
+            .collect();
         let count = shown.len();
         shown.sort_unstable();
         shown.dedup();
         assert_eq!(shown.len(), count, "a row is listed twice: {what}");
         assert!(shown.iter().all(|&row| row < rows), "{what}");
-        assert!(app.offset <= count, "{what}");
-        let Some(at) = app.selected() else {
+        assert!(app.table.offset <= count, "{what}");
+        let Some(at) = app.table.selected() else {
             return;
         };
         let subject = app.subject().expect(what);
-        assert_eq!(Some(subject.row.key), app.selected_key(), "{what}");
+        assert_eq!(Some(subject.row.key), app.table.selected_key(), "{what}");
         if app.layout().is_some() {
-            let visible = app.offset..app.offset + app.page_rows();
+            let visible = app.table.offset..app.table.offset + app.page_rows();
             assert!(visible.contains(&at), "{at} is not in {visible:?}: {what}");
         }
     }

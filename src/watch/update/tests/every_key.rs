@@ -133,24 +133,30 @@ fn is_help(app: &App, over: Context) -> bool {
 fn on_the_table(action: KeyAction) -> Option<Case> {
     const END: usize = PROCESSES as usize - 1;
     Some(match action {
-        KeyAction::Down => ("jj", |app, _| app.selected() == Some(2)),
-        KeyAction::Up => ("jj", |app, _| app.selected() == Some(0)),
-        KeyAction::PageDown => ("j", |app, _| app.selected() == Some(app.page_rows())),
-        KeyAction::PageUp => ("G", |app, _| app.selected() == Some(END - app.page_rows())),
-        KeyAction::First => ("G", |app, _| app.selected() == Some(0) && app.offset == 0),
-        KeyAction::Last => ("j", |app, _| app.selected() == Some(END) && app.offset > 0),
-        KeyAction::Right => ("", |app, _| app.scrolled > 0),
-        KeyAction::Left => ("ll", |app, _| app.scrolled == 0),
+        KeyAction::Down => ("jj", |app, _| app.table.selected() == Some(2)),
+        KeyAction::Up => ("jj", |app, _| app.table.selected() == Some(0)),
+        KeyAction::PageDown => ("j", |app, _| app.table.selected() == Some(app.page_rows())),
+        KeyAction::PageUp => ("G", |app, _| {
+            app.table.selected() == Some(END - app.page_rows())
+        }),
+        KeyAction::First => ("G", |app, _| {
+            app.table.selected() == Some(0) && app.table.offset == 0
+        }),
+        KeyAction::Last => ("j", |app, _| {
+            app.table.selected() == Some(END) && app.table.offset > 0
+        }),
+        KeyAction::Right => ("", |app, _| app.table.scrolled > 0),
+        KeyAction::Left => ("ll", |app, _| app.table.scrolled == 0),
         KeyAction::SwitchFocus => ("", |app, _| {
-            app.focus == Focus::Findings && app.finding.is_some()
+            app.focus == Focus::Findings && app.findings.selected.is_some()
         }),
         KeyAction::Open => ("jj", |app, _| {
-            app.mode == Mode::Page && app.page.is_some() && app.selected() == Some(1)
+            app.mode == Mode::Page && app.page.is_some() && app.table.selected() == Some(1)
         }),
         KeyAction::Tag => ("j", |app, _| {
-            app.tagged.len() == 1 && app.selected() == Some(1)
+            app.table.tagged.len() == 1 && app.table.selected() == Some(1)
         }),
-        KeyAction::UntagAll => ("j  ", |app, _| app.tagged.is_empty()),
+        KeyAction::UntagAll => ("j  ", |app, _| app.table.tagged.is_empty()),
         KeyAction::Reap => ("jjj", |app, effect| is_asked_for(app, effect, 2)),
         KeyAction::ReapFindings => ("j", |app, effect| {
             let question = asked(effect);
@@ -163,34 +169,36 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
             "",
             |app, _| matches!(&app.mode, Mode::Prompt(it) if it.purpose == Purpose::Filter),
         ),
-        KeyAction::Tree => ("", |app, _| app.choice.tree),
-        KeyAction::Mine => ("", |app, _| app.choice.mine && app.listing.lines.is_empty()),
-        KeyAction::OnlyFindings => ("", |app, _| {
-            app.choice.only_findings && app.listing.lines.len() == 1
+        KeyAction::Tree => ("", |app, _| app.table.choice.tree),
+        KeyAction::Mine => ("", |app, _| {
+            app.table.choice.mine && app.table.listing.lines.is_empty()
         }),
-        KeyAction::HideSmall => ("", |app, _| app.choice.hide_small),
+        KeyAction::OnlyFindings => ("", |app, _| {
+            app.table.choice.only_findings && app.table.listing.lines.len() == 1
+        }),
+        KeyAction::HideSmall => ("", |app, _| app.table.choice.hide_small),
         KeyAction::ChooseSort => ("", |app, _| app.mode == Mode::ChooseSort),
         KeyAction::SortLeft => ("", |app, _| {
-            app.choice.sort.column == Column::Memory.step(-1)
+            app.table.choice.sort.column == Column::Memory.step(-1)
                 && Column::Memory.step(-1) != Column::Memory
         }),
         KeyAction::SortRight => ("", |app, _| {
-            app.choice.sort.column == Column::Memory.step(1)
+            app.table.choice.sort.column == Column::Memory.step(1)
                 && Column::Memory.step(1) != Column::Memory
         }),
         KeyAction::SortBy(Column::Memory) => {
-            ("P", |app, _| app.choice.sort.column == Column::Memory)
+            ("P", |app, _| app.table.choice.sort.column == Column::Memory)
         }
-        KeyAction::SortBy(Column::CpuPercent) => {
-            ("", |app, _| app.choice.sort.column == Column::CpuPercent)
-        }
+        KeyAction::SortBy(Column::CpuPercent) => ("", |app, _| {
+            app.table.choice.sort.column == Column::CpuPercent
+        }),
         KeyAction::SortBy(Column::Runtime) => {
-            ("", |app, _| app.choice.sort.column == Column::Runtime)
+            ("", |app, _| app.table.choice.sort.column == Column::Runtime)
         }
         // Another column's key has to have a case of its own.
         KeyAction::SortBy(_) => return None,
         KeyAction::Reverse => ("", |app, _| {
-            app.choice.sort.reversed && first_pid(app) == Some(sample::pid(0, 0))
+            app.table.choice.sort.reversed && first_pid(app) == Some(sample::pid(0, 0))
         }),
         KeyAction::Pause => ("", |app, _| app.playback.is_paused && second(app) == LAST),
         KeyAction::StepBack => ("", |app, _| {
@@ -224,7 +232,7 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         KeyAction::Repaint => ("", |_, effect| effect == Some(&Effect::Repaint)),
         KeyAction::Suspend => ("", |_, effect| effect == Some(&Effect::Suspend)),
         KeyAction::Back => ("j", |app, effect| {
-            app.selected().is_none() && effect == Some(&Effect::Draw)
+            app.table.selected().is_none() && effect == Some(&Effect::Draw)
         }),
         KeyAction::Quit => ("j", |_, effect| effect == Some(&Effect::Quit)),
         KeyAction::QuitAtOnce => ("j?", |_, effect| effect == Some(&Effect::Quit)),

@@ -67,8 +67,8 @@ fn job() -> App {
     let mut first = snapshot.clone();
     first.time = snapshot.time.plus_seconds(-1200.0);
     let mut app = showing(snapshot, 80, 24);
-    app.engine.observe(&first);
-    app.courses = courses;
+    app.judged.engine.observe(&first);
+    app.judged.courses = courses;
     app.setup.me = Me {
         uid: Some(1000),
         name: Some("ann".into()),
@@ -142,11 +142,11 @@ fn commands_scroll_to_their_end_and_back() {
     assert!(!end(&app));
     type_in(&mut app, &"l".repeat(50));
     assert!(end(&app));
-    let farthest = app.scrolled;
+    let farthest = app.table.scrolled;
     type_in(&mut app, "l");
-    assert_eq!(app.scrolled, farthest);
+    assert_eq!(app.table.scrolled, farthest);
     update(&mut app, Event::Key(KeyCode::Left.into()));
-    assert_eq!(app.scrolled, 0);
+    assert_eq!(app.table.scrolled, 0);
 }
 
 #[test]

@@ -30,9 +30,9 @@ fn watched(snapshot: Snapshot, columns: u16, rows: u16) -> App {
             let wave = (second / 5 * 7 + gpu.index * 13) % 101;
             gpu.gpu_percent = gpu.gpu_percent.map(|_| if second < 100 { 0 } else { wave });
         }
-        app.courses.observe(&past);
+        app.judged.courses.observe(&past);
     }
-    app.courses.observe(&snapshot);
+    app.judged.courses.observe(&snapshot);
     app
 }
 
@@ -212,7 +212,7 @@ fn no_history_and_no_form_panics() {
             for gpu in &mut snapshot.gpus {
                 gpu.gpu_percent = dice.bytes().map(|bits| bits as u32);
             }
-            app.courses.observe(&snapshot);
+            app.judged.courses.observe(&snapshot);
             app.show(Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| {
                 None
             }));

@@ -30,7 +30,7 @@ fn everything() -> App {
     let courses = sample::courses(&snapshot, 20);
     let mut app = app(80, 24);
     app.setup.replay = Some("old.jsonl".to_owned());
-    app.courses = courses;
+    app.judged.courses = courses;
     app.playback.is_paused = true;
     app.show(Screenful::new(snapshot, findings, Vec::new(), |_, _| None));
     for key in ['j', ' ', 'j'] {
