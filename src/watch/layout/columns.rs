@@ -3,6 +3,7 @@
 
 use crate::watch::column::Column;
 use crate::watch::command;
+use crate::watch::layout::Layout;
 use crate::watch::state::App;
 use crate::watch::text::columns;
 use crate::watch::view_model::Widths;
@@ -57,8 +58,8 @@ pub fn column_width(column: Column, widths: Widths) -> u16 {
 }
 
 /// The column whose heading, or whose cells, lie at this column of the screen.
-pub fn hit_column(app: &App, x: u16) -> Option<Column> {
-    let area = app.layout()?.table_heading;
+pub fn hit_column(app: &App, layout: &Layout, x: u16) -> Option<Column> {
+    let area = layout.table_heading;
     let widths = app.screenful.as_ref()?.widths;
     if x >= area.right() {
         return None;
@@ -75,8 +76,8 @@ pub fn hit_column(app: &App, x: u16) -> Option<Column> {
 
 /// How far the commands are scrolled away when they are scrolled on by `steps`: no further than the end
 /// of the longest one that is visible.
-pub fn scrolled_on(app: &App, steps: u16) -> u16 {
-    let (Some(screenful), Some(layout)) = (&app.screenful, app.layout()) else {
+pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
+    let Some(screenful) = &app.screenful else {
         return app.table.scrolled;
     };
     let columns = chosen(screenful.widths, layout.table.width);

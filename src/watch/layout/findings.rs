@@ -4,7 +4,7 @@
 //! [`visible`] says which of them are seen, and where.
 
 use crate::model::snapshot::Snapshot;
-use crate::watch::layout::Gpus;
+use crate::watch::layout::{Gpus, Layout};
 use crate::watch::state::{App, End, Focus};
 use crate::watch::text::{MESSAGE_CHARS, clean, date_and_time, wrap};
 use crate::watch::view_model::Screenful;
@@ -33,8 +33,7 @@ pub fn are_shown(app: &App) -> bool {
 }
 
 /// Which findings are seen; `None` where the list is not on the screen.
-pub fn visible(app: &App) -> Option<VisibleFindings> {
-    let layout = app.layout()?;
+pub fn visible(app: &App, layout: &Layout) -> Option<VisibleFindings> {
     let area = layout.status;
     if !are_shown(app) {
         return None;
@@ -47,12 +46,12 @@ pub fn visible(app: &App) -> Option<VisibleFindings> {
     }
     let room = area.height.saturating_sub(used);
     let has_notes = notes(screenful, Some(layout.gpu_form)).next().is_some();
-    Some(fit(app, screenful, area.width, room, has_notes).at(area.y + used))
+    Some(fit(app, screenful, layout, room, has_notes).at(area.y + used))
 }
 
 /// The finding on a row of the screen, by its place.
-pub fn at_row(app: &App, row: u16) -> Option<usize> {
-    let visible = visible(app)?;
+pub fn at_row(app: &App, layout: &Layout, row: u16) -> Option<usize> {
+    let visible = visible(app, layout)?;
     let line = row.checked_sub(visible.top)?;
     let at = usize::from(line / visible.lines_each);
     (at < visible.shown).then_some(visible.first + at)
@@ -68,7 +67,7 @@ impl VisibleFindings {
 pub fn fit(
     app: &App,
     screenful: &Screenful,
-    width: u16,
+    layout: &Layout,
     room: u16,
     has_notes: bool,
 ) -> VisibleFindings {
@@ -76,9 +75,9 @@ pub fn fit(
     let room = usize::from(room);
     // A line is kept for the notes where there is more than one.
     let kept = usize::from(has_notes && room > 1);
-    let twice = width >= WIDE && count * 2 + kept <= room;
+    let twice = layout.status.width >= WIDE && count * 2 + kept <= room;
     let mut shown = count.min(room - kept);
-    if shown < count && room > 2 && !has_title(app) {
+    if shown < count && room > 2 && !has_title(layout) {
         // And one for what does not fit, where no title says it.
         shown -= 1;
     }
@@ -100,9 +99,8 @@ pub fn fit(
 }
 
 /// Whether the panel has a line for its title.
-pub fn has_title(app: &App) -> bool {
-    app.layout()
-        .is_some_and(|layout| layout.status.height >= TITLED)
+pub fn has_title(layout: &Layout) -> bool {
+    layout.status.height >= TITLED
 }
 
 /// What is wrong with the samples themselves, each with the lines that it may take.

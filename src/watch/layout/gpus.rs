@@ -2,7 +2,7 @@
 
 use ratatui::layout::{Position, Rect};
 
-use super::{CARD_GAP, DENSE_CELL, GRID_CELL, Gpus};
+use super::{CARD_GAP, DENSE_CELL, GRID_CELL, Gpus, Layout};
 use crate::model::snapshot::{Gpu, Snapshot};
 use crate::watch::state::App;
 
@@ -10,8 +10,7 @@ use crate::watch::state::App;
 pub const CELL_GAP: u16 = 2;
 
 /// The GPU at a place on the screen, by its position in the snapshot.
-pub fn hit(app: &App, x: u16, y: u16) -> Option<usize> {
-    let layout = app.layout()?;
+pub fn hit(app: &App, layout: &Layout, x: u16, y: u16) -> Option<usize> {
     let snapshot = &app.screenful.as_ref()?.snapshot;
     let area = layout.gpus;
     if !area.contains(Position { x, y }) {

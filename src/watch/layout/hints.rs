@@ -3,7 +3,7 @@
 //! Both what draws the keys and the mouse read their places from here, so that a click does what is
 //! written there.
 
-use super::{columns as table, page};
+use super::{Layout, columns as table, page};
 use crate::watch::keys::{self, Binding, Context, KeyAction};
 use crate::watch::state::App;
 use crate::watch::text::columns;
@@ -30,9 +30,9 @@ pub struct Spot {
 }
 
 /// The hints that are in the bottom line of a screen of so many columns.
-pub fn shown(app: &App, width: u16) -> Vec<Spot> {
+pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
     // That there are marks, or rows out of sight, is worth more than another key.
-    let kept = match (app.context(), columns(&after(app, width))) {
+    let kept = match (app.context(), columns(&after(app, layout, width))) {
         (Context::Plan, _) | (_, 0) => 0,
         (_, after) => after + GAP,
     };
@@ -59,14 +59,14 @@ pub fn before(app: &App) -> Option<String> {
 }
 
 /// What is at the end of the line.
-pub fn after(app: &App, width: u16) -> String {
+pub fn after(app: &App, layout: Option<&Layout>, width: u16) -> String {
     match app.context() {
         Context::Main => {}
         Context::Page => return page::place(app),
         // What is scrolled there is the plan.
         Context::Plan => return String::new(),
     }
-    let height = app.layout().map_or(0, |layout| layout.table.height);
+    let height = layout.map_or(0, |layout| layout.table.height);
     let beyond = table::beyond(app, height);
     match table::hidden_sort(app, width) {
         Some(title) if width >= SORT_SHOWN => {

@@ -2,7 +2,7 @@
 
 use super::page;
 use crate::watch::keys::KeyAction;
-use crate::watch::layout::findings;
+use crate::watch::layout::findings::{self, VisibleFindings};
 use crate::watch::reaping;
 use crate::watch::state::{
     App, Effect, Focus, GONE, HIDDEN, NO_FINDING, NOTHING_FOUND, NOTHING_SEEN,
@@ -25,9 +25,14 @@ pub fn enter(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
+/// Which of the findings are visible.
+fn visible(app: &App) -> Option<VisibleFindings> {
+    findings::visible(app, &app.layout()?)
+}
+
 /// Moves in the findings, where that is what the action does there.
 pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
-    let step = findings::visible(app).map_or(1, |window| window.shown.max(1));
+    let step = visible(app).map_or(1, |visible| visible.shown.max(1));
     match action {
         KeyAction::Down => move_by(app, 1),
         KeyAction::Up => move_by(app, -1),
@@ -61,8 +66,8 @@ pub fn select(app: &mut App, at: usize) {
         return;
     };
     app.findings.select(at, &screenful.findings);
-    if let Some(window) = findings::visible(app) {
-        app.findings.offset = window.first;
+    if let Some(visible) = visible(app) {
+        app.findings.offset = visible.first;
     }
     app.select_row(app.subject_of_finding());
 }
@@ -71,7 +76,7 @@ pub fn select(app: &mut App, at: usize) {
 fn move_by(app: &mut App, steps: isize) {
     let at = match app.selected_finding() {
         Some((at, _)) => at.saturating_add_signed(steps),
-        None => findings::visible(app).map_or(0, |window| window.first),
+        None => visible(app).map_or(0, |visible| visible.first),
     };
     select(app, at);
 }

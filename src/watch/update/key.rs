@@ -121,7 +121,11 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::First => app.select(0),
         KeyAction::Last => app.select(usize::MAX),
         KeyAction::Left => app.table.scrolled = 0,
-        KeyAction::Right => app.table.scrolled = columns::scrolled_on(app, SIDE_STEP),
+        KeyAction::Right => {
+            if let Some(layout) = app.layout() {
+                app.table.scrolled = columns::scrolled_on(app, &layout, SIDE_STEP);
+            }
+        }
         KeyAction::SwitchFocus => return findings::enter(app),
         KeyAction::Open => return page::open(app),
         KeyAction::Tag => app.tag(),

@@ -11,7 +11,7 @@ use ratatui::layout::{Position, Rect};
 use super::{findings as list, key};
 use crate::model::Selector;
 use crate::watch::column::Column;
-use crate::watch::layout::{columns, findings, gpus, hints};
+use crate::watch::layout::{Layout, columns, findings, gpus, hints};
 use crate::watch::state::{App, Effect, Focus, Mode};
 use crate::watch::view_model::{RowKey, Sort};
 
@@ -63,28 +63,29 @@ fn on_wheel(app: &mut App, at: Position, key: KeyCode) -> Option<Effect> {
 
 fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
     let last = app.table.clicked.take();
+    let layout = app.layout();
     match app.mode {
         // Whoever ends a process says so with a key.
         Mode::Prompt(_) | Mode::Plan => return None,
         Mode::Help(_) => return press(app, KeyCode::Esc),
-        Mode::Page => return on_hint(app, at),
+        Mode::Page => return on_hint(app, layout.as_ref(), at),
         Mode::Main | Mode::ChooseSort => {}
     }
-    let layout = app.layout()?;
+    let layout = &layout?;
     let was_asked = app.mode == Mode::ChooseSort;
     app.mode = Mode::Main;
     let effect = if was_asked && !layout.table_heading.contains(at) {
         None
     } else if layout.hints.contains(at) {
-        on_hint(app, at)
+        on_hint(app, Some(layout), at)
     } else if layout.table_heading.contains(at) {
-        columns::hit_column(app, at.x).map(|column| on_heading(app, column))
+        columns::hit_column(app, layout, at.x).map(|column| on_heading(app, column))
     } else if layout.gpus.contains(at) {
-        on_gpu(app, at)
+        on_gpu(app, layout, at)
     } else if layout.table.contains(at) {
         on_row(app, usize::from(at.y - layout.table.y), last, now)
     } else if layout.status.contains(at) && findings::are_shown(app) {
-        let finding = findings::at_row(app, at.y);
+        let finding = findings::at_row(app, layout, at.y);
         app.focus = Focus::Findings;
         if let Some(finding) = finding {
             list::select(app, finding);
@@ -108,8 +109,8 @@ fn on_heading(app: &mut App, column: Column) -> Effect {
 }
 
 /// A GPU filters the table to its rows, as if that had been typed; again lifts this filter.
-fn on_gpu(app: &mut App, at: Position) -> Option<Effect> {
-    let gpu = gpus::hit(app, at.x, at.y)?;
+fn on_gpu(app: &mut App, layout: &Layout, at: Position) -> Option<Effect> {
+    let gpu = gpus::hit(app, layout, at.x, at.y)?;
     let index = app.screenful.as_ref()?.snapshot.gpus.get(gpu)?.index;
     let filter = Selector::parse(&format!("gpu:{index}")).ok()?;
     app.choose(|choice| {
@@ -142,7 +143,7 @@ fn on_row(
 }
 
 /// A hint in the bottom line does what its key does.
-fn on_hint(app: &mut App, at: Position) -> Option<Effect> {
+fn on_hint(app: &mut App, layout: Option<&Layout>, at: Position) -> Option<Effect> {
     let bottom = Rect {
         y: app.area.bottom().saturating_sub(1),
         height: 1.min(app.area.height),
@@ -151,7 +152,7 @@ fn on_hint(app: &mut App, at: Position) -> Option<Effect> {
     if !bottom.contains(at) {
         return None;
     }
-    let spots = hints::shown(app, bottom.width);
+    let spots = hints::shown(app, layout, bottom.width);
     let binding = spots
         .iter()
         .find(|spot| (spot.from..spot.to).contains(&at.x))?

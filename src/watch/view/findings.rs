@@ -10,6 +10,7 @@ use crate::model::finding::{Finding, Severity};
 use crate::report::check::counted;
 use crate::report::escape::escape;
 use crate::units::Bytes;
+use crate::watch::layout::Layout;
 use crate::watch::layout::findings::{fit, has_title, notes, visible};
 use crate::watch::state::{App, Focus};
 use crate::watch::text::{MESSAGE_CHARS, UNKNOWN, clean, columns};
@@ -20,7 +21,7 @@ use crate::watch::view_model::{Screenful, badge};
 const WIDEST: u16 = 100;
 /// `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`, or that there are none so far; where a GPU does not
 /// answer, nothing is known of it.
-pub fn title(app: &App) -> String {
+pub fn title(app: &App, layout: &Layout) -> String {
     let Some(screenful) = &app.screenful else {
         return String::new();
     };
@@ -32,7 +33,7 @@ pub fn title(app: &App) -> String {
             (count > 0).then(|| counted(count, severity))
         })
         .collect();
-    let place = match visible(app) {
+    let place = match visible(app, layout) {
         Some(visible) if visible.shown < findings.len() => format!(
             " {}-{} of {}",
             visible.first + 1,
@@ -63,14 +64,14 @@ fn unread(screenful: &Screenful) -> Option<String> {
 }
 
 /// Draws the list, then the notes.
-pub fn draw(app: &App, lines: &mut PanelWriter<'_>) {
+pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     let Some(screenful) = &app.screenful else {
         return;
     };
     let styles = lines.styles;
-    let form = app.layout().map(|layout| layout.gpu_form);
+    let form = Some(layout.gpu_form);
     let has_notes = notes(screenful, form).next().is_some();
-    let visible = fit(app, screenful, lines.area.width, lines.left(), has_notes);
+    let visible = fit(app, screenful, layout, lines.left(), has_notes);
     let seen = visible.first..visible.first + visible.shown;
     let columns = FindingColumns::new(&screenful.findings[seen], lines.area.width);
     let selected = match app.focus {
@@ -83,7 +84,7 @@ pub fn draw(app: &App, lines: &mut PanelWriter<'_>) {
     let seen = screenful.findings.iter().enumerate();
     for (at, finding) in seen.skip(visible.first).take(visible.shown) {
         let is_last = at + 1 == visible.first + visible.shown;
-        let tail = if is_last && left_out > 0 && !has_title(app) && !has_line {
+        let tail = if is_last && left_out > 0 && !has_title(layout) && !has_line {
             format!("+{left_out}")
         } else {
             String::new()
@@ -94,7 +95,7 @@ pub fn draw(app: &App, lines: &mut PanelWriter<'_>) {
             lines.next_line().skip(2).text(&message, styles.plain());
         }
     }
-    if left_out > 0 && !has_title(app) && has_line {
+    if left_out > 0 && !has_title(layout) && has_line {
         lines.write(&format!("and {left_out} more findings"), 1, styles.faint());
     }
     let mut notes: Vec<String> = notes(screenful, form).collect();

@@ -6,13 +6,14 @@ use ratatui::layout::Rect;
 
 use super::line_writer::LineWriter;
 use crate::watch::column::Column;
+use crate::watch::layout::Layout;
 use crate::watch::layout::hints::{GAP, Spot, after, before, shown};
 use crate::watch::state::{App, Mode};
 use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
 
 /// Draws the line; while a column is being chosen, the columns' letters.
-pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
+pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, buffer: &mut Buffer) {
     if app.mode == Mode::ChooseSort {
         return letters(
             app.table.choice.sort.column,
@@ -27,8 +28,8 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
     if let Some(text) = before(app) {
         LineWriter::new(buffer, area, 0).text(&text, styles.caution());
     }
-    let mut writer = write(&shown(app, area.width), styles, area, buffer);
-    writer.at_end(&after(app, area.width), styles.faint());
+    let mut writer = write(&shown(app, Some(layout), area.width), styles, area, buffer);
+    writer.at_end(&after(app, Some(layout), area.width), styles.faint());
 }
 
 /// The columns with their letters, from the first on with which the chosen one has room.

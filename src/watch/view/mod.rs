@@ -51,7 +51,7 @@ pub fn draw(app: &App, buffer: &mut Buffer) {
                 prompt::draw(app, prompt, styles, area, buffer);
             }
         }
-        (Mode::Page, Some(_)) => page::draw(app, styles, area, buffer),
+        (Mode::Page, Some(layout)) => page::draw(app, styles, &layout, area, buffer),
         (_, Some(layout)) => {
             header::draw(app, styles, layout.header, buffer);
             gpus::draw(
@@ -63,10 +63,10 @@ pub fn draw(app: &App, buffer: &mut Buffer) {
                 buffer,
             );
             table::draw(app, styles, &layout, buffer);
-            status::draw(app, styles, layout.status, buffer);
+            status::draw(app, styles, &layout, buffer);
             match &app.mode {
                 Mode::Prompt(prompt) => prompt::draw(app, prompt, styles, layout.hints, buffer),
-                _ => hints::draw(app, styles, layout.hints, buffer),
+                _ => hints::draw(app, styles, &layout, layout.hints, buffer),
             }
             if app.mode == Mode::Plan {
                 plan::draw(app, styles, area, buffer);

@@ -7,12 +7,13 @@ use ratatui::style::Style;
 use super::line_writer::LineWriter;
 use super::{header, hints};
 use crate::report::style::{Emphasis, pieces};
+use crate::watch::layout::Layout;
 use crate::watch::layout::page::{below, notice_lines, text};
 use crate::watch::state::App;
 use crate::watch::theme::Styles;
 
 /// Draws the header, the page and the line of keys.
-pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
+pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, buffer: &mut Buffer) {
     let Some(page) = &app.page else {
         return;
     };
@@ -35,7 +36,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
         height: 1,
         ..area
     };
-    hints::draw(app, styles, keys, buffer);
+    hints::draw(app, styles, layout, keys, buffer);
 }
 
 fn style(mark: Emphasis, styles: Styles) -> Style {

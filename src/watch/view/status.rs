@@ -2,7 +2,6 @@
 //! list.
 
 use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
 
 use super::findings;
 use super::lines::PanelWriter;
@@ -10,6 +9,7 @@ use super::table;
 use crate::model::snapshot::Process;
 use crate::report::escape::escape;
 use crate::watch::command;
+use crate::watch::layout::Layout;
 use crate::watch::layout::findings::{alarms, are_shown};
 use crate::watch::state::{App, Focus};
 use crate::watch::text::{MESSAGE_CHARS, clean};
@@ -17,7 +17,8 @@ use crate::watch::theme::Styles;
 use crate::watch::view_model::Subject;
 
 /// Draws the panel.
-pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
+pub fn draw(app: &App, styles: Styles, layout: &Layout, buffer: &mut Buffer) {
+    let area = layout.status;
     let mut lines = PanelWriter::new(styles, area, buffer);
     let are_findings = are_shown(app);
     if area.height >= 4 {
@@ -25,7 +26,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
             Focus::Findings => styles.focused(),
             Focus::Table => styles.heading(),
         };
-        lines.rule(&title(app), style);
+        lines.rule(&title(app, layout), style);
     }
     for (text, limit) in alarms(app) {
         lines.write(&text, limit, styles.alarm());
@@ -35,7 +36,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
     }
     match app.subject().filter(|_| !are_findings) {
         Some(subject) => selected(&subject, &mut lines),
-        None => findings::draw(app, &mut lines),
+        None => findings::draw(app, layout, &mut lines),
     }
     // Silence is no good news where nothing is heard.
     if lines.is_blank && !app.is_overdue() {
@@ -43,9 +44,9 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-fn title(app: &App) -> String {
+fn title(app: &App, layout: &Layout) -> String {
     let Some(subject) = app.subject().filter(|_| !are_shown(app)) else {
-        return findings::title(app);
+        return findings::title(app, layout);
     };
     let pid = subject.row.key.identity.pid;
     match subject.place_on_gpus() {

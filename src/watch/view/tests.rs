@@ -346,14 +346,14 @@ fn of_a_gpu_that_is_not_read_no_findings_are_none() {
         vec![reason.clone()],
         |_, _| None,
     ));
-    let title = findings::title(&app);
+    let title = findings::title(&app, &app.layout().unwrap());
     assert!(title.starts_with("findings: none known, "), "{title}");
     assert!(title.ends_with(" not read"), "{title}");
     for gpu in &mut lost.gpus {
         gpu.stale_seconds = Some(9.0);
     }
     app.show(Screenful::new(lost, Vec::new(), vec![reason], |_, _| None));
-    let title = findings::title(&app);
+    let title = findings::title(&app, &app.layout().unwrap());
     assert_eq!(
         title.contains(&format!("{count} GPUs are")),
         count > 1,

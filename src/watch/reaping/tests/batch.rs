@@ -321,7 +321,7 @@ fn what_a_running_plan_offers_does_something() {
     };
     for is_open in [false, true] {
         let app = running(is_open);
-        let spots = hints::shown(&app, 200);
+        let spots = hints::shown(&app, app.layout().as_ref(), 200);
         let words: Vec<&str> = spots.iter().map(|spot| spot.hint.1).collect();
         if is_open {
             assert_eq!(words, ["help", "leave"]);

@@ -54,8 +54,9 @@ fn row(app: &App, line: u16) -> (u16, u16) {
 
 /// The x of the heading of a column, if it is shown.
 fn heading(app: &App, column: Column) -> Option<(u16, u16)> {
-    let y = app.layout().unwrap().table_heading.y;
-    let x = (0..120).find(|&x| columns::hit_column(app, x) == Some(column));
+    let layout = app.layout().unwrap();
+    let y = layout.table_heading.y;
+    let x = (0..120).find(|&x| columns::hit_column(app, &layout, x) == Some(column));
     x.map(|x| (x, y))
 }
 

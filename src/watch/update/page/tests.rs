@@ -151,12 +151,14 @@ fn the_selection_moves_in_the_list_and_its_row_with_it() {
         assert_eq!(press(&mut app, key), Some(Effect::Draw));
         assert_eq!(selected(&app), Some(at), "{key:?}");
         assert_eq!(selected_pid(&app), Some(sample::pid(0, at as u32)));
-        let window = findings::visible(&app).unwrap();
+        let window = findings::visible(&app, &app.layout().unwrap()).unwrap();
         assert!(window.shown > 0);
         let seen = window.first..window.first + window.shown;
         assert!(seen.contains(&at), "{at} in {seen:?}");
     }
-    let shown = findings::visible(&app).unwrap().shown;
+    let shown = findings::visible(&app, &app.layout().unwrap())
+        .unwrap()
+        .shown;
     press(&mut app, KeyCode::PageDown);
     assert_eq!(selected(&app), Some(shown));
     press(&mut app, KeyCode::PageUp);
@@ -168,17 +170,20 @@ fn a_row_of_the_screen_is_the_finding_that_is_drawn_there() {
     let mut app = finding(40);
     press(&mut app, KeyCode::Tab);
     type_in(&mut app, "jjjjjj");
-    let window = findings::visible(&app).unwrap();
+    let window = findings::visible(&app, &app.layout().unwrap()).unwrap();
     let top = app.layout().unwrap().status.y;
     assert_eq!(window.top, top + 1, "below the title");
-    assert_eq!(findings::at_row(&app, top), None);
-    assert_eq!(findings::at_row(&app, window.top), Some(window.first));
+    assert_eq!(findings::at_row(&app, &app.layout().unwrap(), top), None);
+    assert_eq!(
+        findings::at_row(&app, &app.layout().unwrap(), window.top),
+        Some(window.first)
+    );
     let below = window.top + window.shown as u16 * window.lines_each;
     assert_eq!(
-        findings::at_row(&app, below - 1),
+        findings::at_row(&app, &app.layout().unwrap(), below - 1),
         Some(window.first + window.shown - 1)
     );
-    assert_eq!(findings::at_row(&app, below), None);
+    assert_eq!(findings::at_row(&app, &app.layout().unwrap(), below), None);
 }
 
 #[test]

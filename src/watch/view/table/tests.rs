@@ -167,15 +167,22 @@ fn a_heading_is_hit_where_it_is_drawn() {
         ("COMMAND", Column::Command),
     ] {
         let x = columns(&line[..line.find(word).unwrap()]);
-        assert_eq!(hit_column(&app, x), Some(column), "{word}");
         assert_eq!(
-            hit_column(&app, x + columns(word) - 1),
+            hit_column(&app, &app.layout().unwrap(), x),
+            Some(column),
+            "{word}"
+        );
+        assert_eq!(
+            hit_column(&app, &app.layout().unwrap(), x + columns(word) - 1),
             Some(column),
             "{word}"
         );
     }
-    assert_eq!(hit_column(&app, 79), Some(Column::Command));
-    assert_eq!(hit_column(&app, 80), None);
+    assert_eq!(
+        hit_column(&app, &app.layout().unwrap(), 79),
+        Some(Column::Command)
+    );
+    assert_eq!(hit_column(&app, &app.layout().unwrap(), 80), None);
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn a_click_finds_the_gpu_under_it() {
                 let mut seen = std::collections::BTreeSet::new();
                 for y in 0..rows {
                     for x in 0..columns {
-                        let found = crate::watch::layout::gpus::hit(&app, x, y);
+                        let found = crate::watch::layout::gpus::hit(&app, &layout, x, y);
                         let is_inside = area.contains(ratatui::layout::Position { x, y });
                         assert!(found.is_none() || is_inside && found < Some(count as usize));
                         seen.extend(found);
@@ -162,7 +162,8 @@ fn a_click_finds_the_gpu_under_it() {
     }
     let mut app = showing(sample::snapshot(3, 1), 120, 40);
     app.form = Some(Form::Cards);
-    let hit = |x, y| crate::watch::layout::gpus::hit(&app, x, y);
+    let layout = app.layout().unwrap();
+    let hit = |x, y| crate::watch::layout::gpus::hit(&app, &layout, x, y);
     assert_eq!(
         (hit(0, 1), hit(119, 1), hit(0, 8)),
         (Some(0), Some(1), Some(2))
@@ -186,7 +187,7 @@ fn the_numbers_of_a_dense_grid_have_a_word() {
         let mut at = 0;
         for gpu in 0..gpus {
             at = line[at..].find('%').unwrap() + at + 1;
-            let hit = crate::watch::layout::gpus::hit(&app, at as u16 - 1, layout.gpus.y);
+            let hit = crate::watch::layout::gpus::hit(&app, &layout, at as u16 - 1, layout.gpus.y);
             assert_eq!(hit, Some(gpu as usize));
         }
         line.trim_end().to_owned()
