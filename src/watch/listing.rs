@@ -1,4 +1,4 @@
-//! Which rows of a [`Picture`] the table has, and in which order: sorted, filtered, as trees of families.
+//! Which rows of a [`Screenful`] the table has, and in which order: sorted, filtered, as trees of families.
 //!
 //! Pure, and made once for each sample or choice, not for each frame. A line is a row of the screenful by
 //! its place; what it says is made in `view/table.rs`.

@@ -49,6 +49,7 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGHUP;
 
+use crate::deadline::Task;
 use crate::history::memory_series::Courses;
 use crate::model::Selector;
 use crate::model::row::Me;
@@ -221,7 +222,7 @@ pub fn run(
     // The thread that samples may hang in the driver; no one who tells it something waits for it.
     let (control_sender, controls) = channel();
     let (reclaim, requests) = mailbox();
-    let (leaving, left) = sync_channel(0);
+    let mut reclaiming = None;
 
     let outcome = terminal::with_screen(mouse, |screen| {
         // Before the threads: a signal that comes now must find the terminal's keeper.
@@ -230,10 +231,9 @@ pub fn run(
             sample(source, &controls, start, sender);
         })?;
         spawn("keyboard", &sender, move |sender| read_keys(start, sender))?;
-        spawn("reclaim", &sender, move |sender| {
-            let _leaving: SyncSender<()> = leaving;
+        reclaiming = Some(spawn("reclaim", &sender, move |sender| {
             work(worker, &requests, sender);
-        })?;
+        })?);
         let channels = ThreadChannels {
             controls: &control_sender,
             reclaim: &reclaim,
@@ -244,8 +244,9 @@ pub fn run(
     // No receiver is left, so that nothing holds the worker up.
     drop(messages);
     reclaim.send(ReclaimRequest::Leave, Instant::now());
-    // It hangs up when it is done.
-    let _ = left.recv_timeout(LEAVE);
+    if let Some(reclaiming) = reclaiming {
+        let _ = reclaiming.wait(LEAVE);
+    }
     match outcome {
         Ok(Err(WatchError::Terminal(error))) | Err(error) if terminal::is_gone(&error) => {
             Ok(WatchOutcome::Signal(SIGHUP))
@@ -502,7 +503,7 @@ fn spawn(
     name: &'static str,
     sender: &SyncSender<ThreadMessage>,
     work: impl FnOnce(&SyncSender<ThreadMessage>) + Send + 'static,
-) -> Result<(), WatchError> {
+) -> Result<Task<()>, WatchError> {
     struct PanicReporter(SyncSender<ThreadMessage>, &'static str);
     impl Drop for PanicReporter {
         fn drop(&mut self) {
@@ -514,14 +515,10 @@ fn spawn(
         }
     }
     let reporter = PanicReporter(sender.clone(), name);
-    thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(move || work(&reporter.0))
-        .map(drop)
-        .map_err(|error| WatchError::Setup {
-            what: "a thread",
-            error,
-        })
+    Task::start(name, move || work(&reporter.0)).map_err(|error| WatchError::Setup {
+        what: "a thread",
+        error,
+    })
 }
 
 #[cfg(test)]

@@ -228,7 +228,7 @@ impl Styles {
         self.bold(PaletteRole::Tag)
     }
 
-    /// The title of the panel that the keys move in; another's is [`Look::heading`].
+    /// The title of the panel that the keys move in; another's is [`Styles::heading`].
     pub fn focused(self) -> Style {
         self.bold(PaletteRole::Focus)
             .add_modifier(Modifier::UNDERLINED)
@@ -239,7 +239,7 @@ impl Styles {
         self.bold(PaletteRole::Prompt)
     }
 
-    /// A key that can be pressed; what it does, beside it, is [`Look::faint`].
+    /// A key that can be pressed; what it does, beside it, is [`Styles::faint`].
     pub fn key(self) -> Style {
         self.bold(PaletteRole::Key)
     }

@@ -27,7 +27,7 @@ const MOST_BEGINNINGS: usize = 4096;
 #[derive(Debug)]
 pub struct Timeline {
     most_bytes: usize,
-    entries: VecDeque<Entry>,
+    entries: VecDeque<TimelineEntry>,
     /// The number of the next sample.
     count: u64,
     bytes: usize,
@@ -49,7 +49,7 @@ pub struct FrameRef {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct TimelineEntry {
     reference: FrameRef,
     delta: DeltaFrame,
 }
@@ -99,7 +99,7 @@ impl Timeline {
             }
         }
         self.bytes += delta.bytes();
-        self.entries.push_back(Entry {
+        self.entries.push_back(TimelineEntry {
             reference: frame,
             delta,
         });

@@ -62,7 +62,7 @@ fn gpus_in_the_form_that_was_asked_for() {
 }
 
 #[test]
-fn cards_of_gpus_that_are_divided_lost_silent_or_say_little() {
+fn cards_of_gpus_that_are_divided_lost_silent_or_have_few_values() {
     let mut snapshot = sample::snapshot(4, 3);
     sample::divide(&mut snapshot, 0);
     let mut app = watched(snapshot.clone(), 120, 40);
