@@ -1,12 +1,12 @@
 //! `gpumem check`: judge by the rules; the exit code is the verdict.
 //!
 //! Here snapshots are fetched and the report is printed, one JSON document also on failure. What
-//! they come to is in `gate`, the limits on a GPU's memory in `limit`, waiting for free memory in
+//! they come to is in `verdict`, the limits on a GPU's memory in `limit`, waiting for free memory in
 //! `wait`, and what a signal does in `interrupt`.
 
-mod gate;
 mod interrupt;
 mod limit;
+mod verdict;
 mod wait;
 
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use clap::CommandFactory as _;
 
-use self::gate::{Gate, GateProgress};
+use self::verdict::{CheckVerdict, VerdictProgress};
 use super::args::{CheckArgs, Cli, Global};
 use super::exit::Exit;
 use super::reap::json::ReapReport;
@@ -38,11 +38,11 @@ const WINDOW: Span = Span(Duration::from_secs(30));
 const LOOK: Span = Span(Duration::from_secs(2));
 
 pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
-    let prepared = prepare(args, global).and_then(|(gate, interval)| {
-        interrupt::report_on_signal(&gate, args.json, args.quiet)?;
-        Ok((gate, interval))
+    let prepared = prepare(args, global).and_then(|(verdict, interval)| {
+        interrupt::report_on_signal(&verdict, args.json, args.quiet)?;
+        Ok((verdict, interval))
     });
-    let (gate, interval) = match prepared {
+    let (verdict, interval) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
             if args.json {
@@ -51,12 +51,12 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
             return Err(error);
         }
     };
-    let outcome = observe(args, global, interval, &gate);
+    let outcome = observe(args, global, interval, &verdict);
     let failure = outcome.as_ref().err().map(|error| format!("{error:#}"));
     let (report, gpus) = {
-        let mut gate = lock(&gate);
-        gate.conclude();
-        (gate.report(failure.as_deref()), gate.gpus())
+        let mut verdict = lock(&verdict);
+        verdict.conclude();
+        (verdict.report(failure.as_deref()), verdict.gpus())
     };
     if args.json {
         print(&document(&report)?)?;
@@ -95,12 +95,18 @@ fn could_not_measure(report: &CheckReport) -> String {
 }
 
 /// What is asked, and the interval between samples.
-fn prepare(args: &CheckArgs, global: &Global) -> anyhow::Result<(Arc<Mutex<Gate>>, Duration)> {
+fn prepare(
+    args: &CheckArgs,
+    global: &Global,
+) -> anyhow::Result<(Arc<Mutex<CheckVerdict>>, Duration)> {
     let config = config::load(global)?;
     let mut settings = config.rules.clone();
     choose(&mut settings, &args.rule, &args.kind)?;
     let interval = args.interval.unwrap_or(config.sample.interval);
-    Ok((Arc::new(Mutex::new(Gate::new(args, settings))), interval.0))
+    Ok((
+        Arc::new(Mutex::new(CheckVerdict::new(args, settings))),
+        interval.0,
+    ))
 }
 
 /// Keeps the rules that have one of the names and one of the kinds; none given means any.
@@ -133,12 +139,14 @@ fn observe(
     args: &CheckArgs,
     global: &Global,
     interval: Duration,
-    gate: &Mutex<Gate>,
+    verdict: &Mutex<CheckVerdict>,
 ) -> anyhow::Result<()> {
     if let Some(mut replay) = recorded(&args.recorded, PlaybackPace::AsFast)? {
         session::play(&mut replay, |snapshot| {
-            let mut gate = lock(gate);
-            if gate.is_too_late(snapshot.time) || gate.observe(snapshot) == GateProgress::Answered {
+            let mut verdict = lock(verdict);
+            if verdict.is_too_late(snapshot.time)
+                || verdict.observe(snapshot) == VerdictProgress::Answered
+            {
                 return ControlFlow::Break(());
             }
             ControlFlow::Continue(())
@@ -146,7 +154,7 @@ fn observe(
         if !args.quiet {
             warn_of_damage(&replay);
         }
-        return lock(gate).prove_gpus().map_err(Into::into);
+        return lock(verdict).prove_gpus().map_err(Into::into);
     }
     let asked = if args.wait_free.is_empty() {
         args.window
@@ -160,10 +168,10 @@ fn observe(
         }),
     )?;
     // The stored history, where there is one, decides what a look at the machine cannot.
-    let fed = lock(gate).feed(&live, args, global)?;
+    let fed = lock(verdict).feed(&live, args, global)?;
     let patience = asked.unwrap_or(if fed.suffices { LOOK } else { WINDOW });
     if !args.quiet && !args.json && io::stderr().is_terminal() {
-        warn(&lock(gate).purpose(patience));
+        warn(&lock(verdict).purpose(patience));
     }
     let window = SampleWindow {
         interval,
@@ -171,19 +179,19 @@ fn observe(
         begins_answered: true,
     };
     session::sample(&mut live, window, |snapshot| {
-        let mut gate = lock(gate);
-        let progress = gate.observe(snapshot);
-        gate.prove_gpus()?;
+        let mut verdict = lock(verdict);
+        let progress = verdict.observe(snapshot);
+        verdict.prove_gpus()?;
         Ok(match progress {
-            GateProgress::Answered => ControlFlow::Break(()),
-            GateProgress::Open => ControlFlow::Continue(()),
+            VerdictProgress::Answered => ControlFlow::Break(()),
+            VerdictProgress::Open => ControlFlow::Continue(()),
         })
     })
 }
 
 /// What a panic left is still true.
-fn lock(gate: &Mutex<Gate>) -> MutexGuard<'_, Gate> {
-    gate.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(verdict: &Mutex<CheckVerdict>) -> MutexGuard<'_, CheckVerdict> {
+    verdict.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Arguments that could not be parsed: who asked `check` or `reap` for JSON gets a document

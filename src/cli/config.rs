@@ -1,4 +1,4 @@
-//! `gpumem config`: show, find or prove the configuration. Trying it is in [`trial`].
+//! `gpumem config`: show, find or prove the configuration. Trying it is in [`backtest`].
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::args::{ConfigAction, ConfigArgs as Args, Global};
 use super::exit::Exit;
-use super::{print, trial};
+use super::{backtest, print};
 use crate::config::reap::Response;
 use crate::config::{self, Config, remark};
 use crate::host::{NotOurs, prove_ours};
@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
             files.retain(|path| path.exists());
             print(&proved(&files, &config, now()))?;
         }
-        ConfigAction::Test { json, recorded } => trial::run(*json, recorded, global)?,
+        ConfigAction::Test { json, recorded } => backtest::run(*json, recorded, global)?,
     }
     Ok(Exit::Clean)
 }

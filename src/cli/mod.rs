@@ -4,6 +4,7 @@
 //! through it; `signals` catches what ends it; [`exit`] says what a failure ends with. Data goes to standard output and talk to standard error; a closed pipe ends quietly.
 
 pub mod args;
+mod backtest;
 mod check;
 mod config;
 mod doctor;
@@ -20,7 +21,6 @@ mod selection;
 mod session;
 mod signals;
 mod store;
-mod trial;
 mod version;
 mod watch;
 

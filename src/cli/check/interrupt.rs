@@ -5,23 +5,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::gate::Gate;
+use super::verdict::CheckVerdict;
 use crate::cli::exit::Exit;
 use crate::cli::{print, signals, warn};
 use crate::model::json::document;
 
 /// From now on, a signal ends the check with a report of what is known: a JSON document or a line.
 pub(super) fn report_on_signal(
-    gate: &Arc<Mutex<Gate>>,
+    verdict: &Arc<Mutex<CheckVerdict>>,
     json: bool,
     quiet: bool,
 ) -> anyhow::Result<()> {
     signals::end_on_second(&[SIGINT, SIGTERM])?;
-    let gate = Arc::clone(gate);
+    let verdict = Arc::clone(verdict);
     signals::on_thread(&[SIGINT, SIGTERM], move |signal| {
-        let gate = gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let verdict = verdict.lock().unwrap_or_else(PoisonError::into_inner);
         // The verdict is being printed, whole; it is the program's last deed.
-        if gate.is_concluded() {
+        if verdict.is_concluded() {
             return true;
         }
         let why = format!(
@@ -30,7 +30,7 @@ pub(super) fn report_on_signal(
         );
         if json {
             // There is nobody left to tell that standard output is closed.
-            let _ = document(&gate.report(Some(&why)))
+            let _ = document(&verdict.report(Some(&why)))
                 .map_err(Into::into)
                 .and_then(|json| print(&json));
         }

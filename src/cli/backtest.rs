@@ -25,9 +25,9 @@ pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Resul
         let message = "config test needs a recording: add --replay FILE, or --demo";
         return Err(UsageError(message.to_owned()).into());
     };
-    let mut trial = Trial::new(config.rules);
-    session::play_all(replay, |snapshot| trial.observe(&snapshot))?;
-    let outcome = trial.conclude();
+    let mut backtest = Backtest::new(config.rules);
+    session::play_all(replay, |snapshot| backtest.observe(&snapshot))?;
+    let outcome = backtest.conclude();
     if json {
         print(&json::document(&outcome)?)
     } else {
@@ -38,15 +38,15 @@ pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Resul
 /// More than these are counted and not listed: a recording may be made to have any number of them.
 const MOST_EVENTS: usize = 100_000;
 
-/// What the trial came to: the document that `--json` prints.
+/// What the backtest came to: the document that `--json` prints.
 #[derive(Serialize)]
-struct TrialOutcome {
+struct BacktestOutcome {
     schema: &'static str,
     /// The recording's first and last snapshot; `null` where it has none.
     from: Option<Time>,
     to: Option<Time>,
     /// In the order in which they happened.
-    events: Vec<TrialEvent>,
+    events: Vec<BacktestEvent>,
     /// How many more there were; they count in `rules`.
     #[serde(skip_serializing_if = "is_zero")]
     events_left_out: u64,
@@ -62,7 +62,7 @@ fn is_zero(count: &u64) -> bool {
 
 /// A finding began, or was over.
 #[derive(Clone, Serialize)]
-struct TrialEvent {
+struct BacktestEvent {
     /// The snapshot that showed it.
     time: Time,
     event: Change,
@@ -107,19 +107,19 @@ struct Summary {
     undecided: Vec<String>,
 }
 
-/// A trial while the recording is read.
-struct Trial {
+/// A backtest while the recording is read.
+struct Backtest {
     engine: Engine,
     summaries: Vec<Summary>,
     first: Option<Time>,
     last: Option<Time>,
     /// What stands, by rule, id and whether an exemption keeps it, as it began.
-    active: HashMap<(Arc<str>, Arc<str>, bool), TrialEvent>,
-    events: Vec<TrialEvent>,
+    active: HashMap<(Arc<str>, Arc<str>, bool), BacktestEvent>,
+    events: Vec<BacktestEvent>,
     events_left_out: u64,
 }
 
-impl Trial {
+impl Backtest {
     fn new(settings: RuleSet) -> Self {
         let summaries = settings.rules().iter().map(|rule| Summary {
             rule: Arc::clone(rule.name()),
@@ -144,7 +144,7 @@ impl Trial {
     }
 
     /// Lists an event, if there are not too many already.
-    fn list(&mut self, event: TrialEvent) {
+    fn list(&mut self, event: BacktestEvent) {
         if self.events.len() < MOST_EVENTS {
             self.events.push(event);
         } else {
@@ -170,13 +170,13 @@ impl Trial {
             }
             still_active.insert(key);
         }
-        let over = |event: &TrialEvent| TrialEvent {
+        let over = |event: &BacktestEvent| BacktestEvent {
             time: snapshot.time,
             event: Change::Ended,
             duration_seconds: snapshot.time.seconds_since(event.since),
             ..event.clone()
         };
-        let mut ended: Vec<TrialEvent> = self
+        let mut ended: Vec<BacktestEvent> = self
             .active
             .extract_if(|key, _| !still_active.contains(key))
             .map(|(_, event)| over(&event))
@@ -206,8 +206,8 @@ impl Trial {
             .find(|summary| summary.rule == *rule)
     }
 
-    fn conclude(mut self) -> TrialOutcome {
-        let lasting: Vec<TrialEvent> = self.active.values().cloned().collect();
+    fn conclude(mut self) -> BacktestOutcome {
+        let lasting: Vec<BacktestEvent> = self.active.values().cloned().collect();
         for event in lasting {
             let end = self.last.unwrap_or(event.since);
             if let Some(summary) = self.summary(&event.rule) {
@@ -220,7 +220,7 @@ impl Trial {
                 summary.undecided.push(undecided.reason);
             }
         }
-        TrialOutcome {
+        BacktestOutcome {
             schema: SCHEMA,
             from: self.first,
             to: self.last,
@@ -231,10 +231,10 @@ impl Trial {
     }
 }
 
-fn began_at(time: Time, finding: &Finding, kept: &[Kept]) -> TrialEvent {
+fn began_at(time: Time, finding: &Finding, kept: &[Kept]) -> BacktestEvent {
     let is_this = |kept: &&Kept| kept.finding.rule == finding.rule && kept.finding.id == finding.id;
     let kept = kept.iter().find(is_this);
-    TrialEvent {
+    BacktestEvent {
         time,
         event: Change::Began,
         rule: Arc::clone(&finding.rule),
@@ -250,7 +250,7 @@ fn began_at(time: Time, finding: &Finding, kept: &[Kept]) -> TrialEvent {
     }
 }
 
-impl TrialOutcome {
+impl BacktestOutcome {
     fn to_text(&self) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
@@ -285,7 +285,7 @@ impl TrialOutcome {
     }
 }
 
-impl TrialEvent {
+impl BacktestEvent {
     fn write(&self, out: &mut String) -> std::fmt::Result {
         let span = Span::from_seconds(self.duration_seconds);
         let (time, rule, message) = (self.time, &self.rule, escape(&self.message));

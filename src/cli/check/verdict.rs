@@ -23,7 +23,7 @@ use crate::units::{Amount, Span};
 
 /// What is asked of a machine, and what is known so far.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(super) struct CheckVerdict {
     selection: Selection,
     fail_on: Option<Severity>,
     limits: Vec<(Limit, Amount)>,
@@ -58,14 +58,14 @@ struct Last {
 
 /// Whether to go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum GateProgress {
+pub(super) enum VerdictProgress {
     /// More snapshots may change the answer.
     Open,
     /// What was waited for is there, or never will be.
     Answered,
 }
 
-impl Gate {
+impl CheckVerdict {
     pub(super) fn new(args: &CheckArgs, settings: RuleSet) -> Self {
         let limits = [
             (Limit::MaxUsed, args.max_used),
@@ -132,19 +132,19 @@ impl Gate {
     }
 
     /// Takes in the next snapshot.
-    pub(super) fn observe(&mut self, mut snapshot: Snapshot) -> GateProgress {
+    pub(super) fn observe(&mut self, mut snapshot: Snapshot) -> VerdictProgress {
         self.engine.observe(&snapshot);
         let selected = select(&self.selection, &self.engine, &snapshot, &mut self.selected);
         // The rules saw all of it: what a process does on one GPU excuses it on another.
         self.note_gpus(&snapshot.gpus);
         self.selection.retain_gpus(&mut snapshot);
         let missing = self.selection.missing_gpus(&snapshot.gpus);
-        let mut progress = GateProgress::Open;
+        let mut progress = VerdictProgress::Open;
         if let Some(wait) = &mut self.wait {
             wait.observe(snapshot.time, &snapshot.gpus);
             self.in_vain = wait.in_vain(&snapshot.gpus);
             if wait.is_satisfied() || self.in_vain.is_some() {
-                progress = GateProgress::Answered;
+                progress = VerdictProgress::Answered;
             }
         }
         let (limits, unknown) = limit::judge(&self.limits, &snapshot);
