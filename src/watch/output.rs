@@ -2,7 +2,7 @@
 //! a connection that stands still, a person holds it with Ctrl-S, no one reads the pseudo-terminal.
 //!
 //! Nothing here waits for it longer than it is told to. What is not taken waits in memory, and no more
-//! is added to that: whoever draws asks [`Output::is_behind`] first.
+//! is added to that: whoever draws asks [`TerminalOutput::is_behind`] first.
 
 use std::fs::File;
 use std::io::{self, Write};

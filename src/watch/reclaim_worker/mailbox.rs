@@ -38,7 +38,7 @@ struct Mailbox {
 #[derive(Debug, Default)]
 struct MailboxState {
     is_closed: bool,
-    /// By [`place`]: what comes first is read first.
+    /// By [`priority`]: what comes first is read first.
     requests: [Option<(ReclaimRequest, Instant)>; 5],
 }
 

@@ -18,7 +18,7 @@ pub enum About {
 pub struct Page {
     /// What it is about.
     pub about: About,
-    /// Its lines as [`Style`] colours them, which [`pieces`](crate::report::style::pieces) takes apart.
+    /// Its lines as [`Style`](crate::report::style::Style) colours them, which [`pieces`](crate::report::style::pieces) takes apart.
     pub lines: Vec<String>,
     /// Lines that are scrolled away.
     pub offset: usize,
