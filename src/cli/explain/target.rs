@@ -3,8 +3,10 @@
 //! What there is not is wrong usage, and the message lists what there is; what cannot be told because a
 //! GPU could not be read is blindness.
 
+use crate::cli::selection::names;
 use crate::cli::{UsageError, unreadable};
 use crate::explain;
+use crate::model::field::Needle;
 use crate::model::finding::Finding;
 use crate::model::{Gpu, Snapshot, Time};
 use crate::rules;
@@ -56,10 +58,10 @@ impl TypedTarget {
         } else if let Some(rest) = lower.strip_prefix("gpu:") {
             match rest.parse() {
                 Ok(index) => Ok(Self::Index(index)),
-                Err(_) if is_uuid(rest) => Ok(Self::Uuid(rest.to_owned())),
+                Err(_) if Needle::new(rest).is_uuid() => Ok(Self::Uuid(rest.to_owned())),
                 Err(_) => Err(misuse()),
             }
-        } else if is_uuid(&lower) {
+        } else if Needle::new(&*lower).is_uuid() {
             Ok(Self::Uuid(lower))
         } else {
             Ok(Self::Finding(typed.to_owned()))
@@ -98,7 +100,7 @@ impl TypedTarget {
         };
         let device = gpu.mig_devices.iter().find(|device| {
             let own = device.uuid.as_deref();
-            own.is_some_and(|own| begins(own, uuid))
+            own.is_some_and(|own| Needle::new(uuid).is_uuid_of(own, false))
         });
         let instance = device.and_then(|device| device.gpu_instance_id);
         instance
@@ -111,16 +113,6 @@ impl TypedTarget {
             .into_iter()
             .collect()
     }
-}
-
-fn is_uuid(lower: &str) -> bool {
-    lower.starts_with("gpu-") || lower.starts_with("mig-")
-}
-
-/// Whether a UUID begins with what was typed, in any case.
-fn begins(uuid: &str, typed: &str) -> bool {
-    uuid.get(..typed.len())
-        .is_some_and(|start| start.eq_ignore_ascii_case(typed))
 }
 
 fn find_pid(pid: u32, seen: &SampledHistory, last: &Snapshot) -> anyhow::Result<ExplainSubject> {
@@ -153,13 +145,8 @@ fn find_pid(pid: u32, seen: &SampledHistory, last: &Snapshot) -> anyhow::Result<
 }
 
 fn find_uuid(typed: &str, last: &Snapshot) -> Result<ExplainSubject, UsageError> {
-    let has = |gpu: &Gpu| {
-        let own = gpu.uuid.as_deref();
-        let mig = gpu.mig_devices.iter().filter_map(|mig| mig.uuid.as_deref());
-        own.into_iter().chain(mig).any(|uuid| begins(uuid, typed))
-    };
     let places: Vec<usize> = (0..last.gpus.len())
-        .filter(|&at| has(&last.gpus[at]))
+        .filter(|&at| names(typed, &last.gpus[at]))
         .collect();
     match places[..] {
         [] => Err(no_such_gpu(typed, last)),
@@ -323,13 +310,5 @@ mod tests {
             let error = TypedTarget::parse(wrong).unwrap_err().to_string();
             assert!(error.contains("write 4242, gpu:0"), "{error}");
         }
-    }
-
-    #[test]
-    fn a_uuid_begins_in_any_case_and_never_splits_a_character() {
-        assert!(begins("GPU-3F", "gpu-3"));
-        assert!(!begins("GPU-3", "gpu-3f"));
-        assert!(!begins("GPU-é", "gpu-\u{e9}x"));
-        assert!(!begins("GPU-é", "gpu-e"));
     }
 }

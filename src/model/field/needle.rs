@@ -61,7 +61,7 @@ impl Needle {
     }
 
     /// Whether a UUID is it, or begins with it.
-    pub(super) fn is_uuid_of(&self, uuid: &str, whole: bool) -> bool {
+    pub fn is_uuid_of(&self, uuid: &str, whole: bool) -> bool {
         if whole {
             self.is(uuid)
         } else {
@@ -72,5 +72,20 @@ impl Needle {
     /// Whether it can only be meant as a UUID.
     pub fn is_uuid(&self) -> bool {
         self.lower.starts_with("gpu-") || self.lower.starts_with("mig-")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_begins_in_any_case_and_never_splits_a_character() {
+        let begins = |uuid: &str, typed: &str| Needle::new(typed).is_uuid_of(uuid, false);
+        assert!(begins("GPU-3F", "gpu-3"));
+        assert!(begins("GPU-3f", "GPU-3F"));
+        assert!(!begins("GPU-3", "gpu-3f"));
+        assert!(!begins("GPU-é", "gpu-\u{e9}x"));
+        assert!(!begins("GPU-é", "gpu-e"));
     }
 }
