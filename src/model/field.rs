@@ -3,12 +3,15 @@
 //! The [selector](super::selector) is parsed by it and the help shows it. A field answers yes, no or
 //! nothing: what is not known is no evidence either way. A process that is resolved and in no container,
 //! though, is known to be in none.
+//!
+//! What is one value of a GPU has its own table, in [`gpu`].
 
 use super::finding::{Finding, Kind};
 use super::row::ProcessRow;
 use super::snapshot::Process;
 use crate::units::Span;
 
+pub mod gpu;
 mod needle;
 mod order;
 mod read;

@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 use super::escape::escape;
 use super::style::Style;
 use super::table::{Align, Table};
+use crate::model::field::STAYS;
+use crate::model::field::gpu::{GPU_FIELDS, GpuField};
 use crate::model::snapshot::{Memory, MigDevice};
 use crate::model::{Gpu, Snapshot};
 use crate::units::{Bytes, Span};
@@ -19,20 +21,23 @@ pub(super) fn table(snapshot: &Snapshot, width: Option<usize>, style: Style) -> 
     if snapshot.gpus.is_empty() {
         return "The driver reports no GPU.\n".to_owned();
     }
-    let mut table = Table::new(&[
+    let mut columns = vec![
         ("GPU", Align::Right),
         ("NAME", Align::Left),
         ("USED", Align::Right),
         ("TOTAL", Align::Right),
         ("FULL", Align::Right),
-        ("UTIL", Align::Right),
-        ("TEMP", Align::Right),
-        ("POWER", Align::Right),
-        ("LIMIT", Align::Right),
-        ("STATE", Align::Left),
-        ("", Align::Left),
-    ])
-    .giving_way(&["LIMIT", "STATE", "TEMP", "POWER"]);
+    ];
+    columns.extend(GPU_FIELDS.iter().map(|field| match field.right {
+        true => (field.title, Align::Right),
+        false => (field.title, Align::Left),
+    }));
+    columns.push(("", Align::Left));
+    let mut giving_way: Vec<&GpuField> = GPU_FIELDS.iter().collect();
+    giving_way.retain(|field| field.gives_way != STAYS);
+    giving_way.sort_by_key(|field| field.gives_way);
+    let giving_way: Vec<&str> = giving_way.iter().map(|field| field.title).collect();
+    let mut table = Table::new(&columns).giving_way(&giving_way);
     for gpu in &snapshot.gpus {
         table.row(gpu_row(gpu));
         for device in &gpu.mig_devices {
@@ -54,23 +59,10 @@ fn gpu_row(gpu: &Gpu) -> Vec<String> {
         None => UNKNOWN,
     };
     let [used, total, full] = memory_cells(gpu.memory, missing);
-    let power = |watts: Option<f64>| known(watts.map(|watts| format!("{watts:.0} W")));
-    vec![
-        gpu.index.to_string(),
-        known(name),
-        used,
-        total,
-        full,
-        known(gpu.gpu_percent.map(|percent| format!("{percent}%"))),
-        known(
-            gpu.temperature_celsius
-                .map(|celsius| format!("{celsius} °C")),
-        ),
-        power(gpu.power_watts),
-        power(gpu.power_limit_watts),
-        known(gpu.performance_state.map(|state| format!("P{state}"))),
-        note,
-    ]
+    let mut row = vec![gpu.index.to_string(), known(name), used, total, full];
+    row.extend(GPU_FIELDS.iter().map(|field| field.text(gpu)));
+    row.push(note);
+    row
 }
 
 /// A MIG device has memory of its own; the rest is its GPU's.
@@ -84,7 +76,7 @@ fn mig_row(gpu: &Gpu, device: &MigDevice) -> Vec<String> {
         total,
         full,
     ];
-    row.resize(11, String::new());
+    row.resize(row.len() + GPU_FIELDS.len() + 1, String::new());
     row
 }
 

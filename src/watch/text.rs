@@ -24,11 +24,6 @@ pub const FREE: &str = "·";
 /// The text of one finding is cut here, whatever a rule or a recording put into it.
 pub const MESSAGE_CHARS: u16 = 1000;
 
-/// A whole number with its unit.
-pub fn whole(number: Option<u32>, unit: &str) -> String {
-    number.map_or_else(|| UNKNOWN.to_owned(), |number| format!("{number}{unit}"))
-}
-
 /// `2026-11-21` and `10:04:05`; a time that no calendar has stays as it is.
 pub fn date_and_time(time: Time) -> (String, String) {
     let text = time.to_string();

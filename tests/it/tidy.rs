@@ -138,6 +138,7 @@ fn is_test(path: &Path) -> bool {
     path.components()
         .any(|part| part.as_os_str().to_string_lossy().starts_with("test"))
         || path == Path::new("api.rs")
+        || path.with_extension("").starts_with("watch/sample")
 }
 
 #[test]
@@ -219,6 +220,21 @@ fn a_way_to_reclaim_is_one_file_and_its_entry_in_the_list() {
 fn a_column_stands_in_the_table_of_fields() {
     let files = files_that_name(&["hostmemory"]);
     assert_eq!(files, ["model/field.rs"]);
+}
+
+/// What NVML gives of a GPU is a call, a field of the snapshot, and a line in the table of GPUs' values, which
+/// `ps` and the screen show.
+#[test]
+fn an_nvml_field_is_its_call_its_option_and_its_line() {
+    let files = files_that_name(&["performance_state", "performancestate", "p{state}"]);
+    assert_eq!(
+        files,
+        [
+            "model/field/gpu.rs",
+            "model/snapshot.rs",
+            "source/nvml/device.rs"
+        ]
+    );
 }
 
 #[test]

@@ -9,16 +9,13 @@ use ratatui::style::Style;
 
 use super::bar::{Shares, bar};
 use super::chart::{self, ChartWindow};
-use super::gpus::figures::{
-    is_lost, lost_text, memory_text, name, part_name, power_text, reason, stale_text,
-};
+use super::gpus::figures::{is_lost, lost_text, memory_text, name, part_name, reason, stale_text};
 use super::line_writer::LineWriter;
 use crate::history::memory_series::MemorySeries;
+use crate::model::field::gpu;
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::Bytes;
-use crate::watch::text::{
-    FREE, HELD, NOT_AVAILABLE, RESERVED, UNATTRIBUTED, UNKNOWN, columns, whole,
-};
+use crate::watch::text::{FREE, HELD, NOT_AVAILABLE, RESERVED, UNATTRIBUTED, UNKNOWN, columns};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::percent;
 
@@ -215,13 +212,8 @@ impl Card<'_> {
 
 /// What there is to say of a GPU beside its memory, the most telling first.
 fn figures(gpu: &Gpu) -> Vec<String> {
-    let mut figures = vec![
-        format!("util {}", whole(gpu.gpu_percent, "%")),
-        power_text(gpu),
-        whole(gpu.temperature_celsius, "°C"),
-    ];
-    figures.extend(gpu.performance_state.map(|state| format!("P{state}")));
-    figures
+    let fields = gpu::on_screen().into_iter();
+    fields.filter_map(|field| field.on_card(gpu)).collect()
 }
 
 /// What a chart is of, with its time and its scale, in less and less words.

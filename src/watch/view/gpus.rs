@@ -11,20 +11,19 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use self::cells::{cells, cells_heading, dense_cell, grid_cell};
-use self::figures::{
-    is_lost, lost_text, memory_text, name, part_name, power_text, reason, stale_text, sum,
-};
+use self::figures::{is_lost, lost_text, memory_text, name, part_name, reason, stale_text, sum};
 use super::bar::{Shares, bar, legend};
 use super::card::Card;
 use super::chart::{self, ChartWindow};
 use super::line_writer::LineWriter;
 use crate::history::memory_series::{Courses, MemorySeries};
+use crate::model::field::gpu::{self, GpuField};
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::Bytes;
 use crate::watch::layout::gpus::{card_width, dense_indent, has_room_for_parts};
 use crate::watch::layout::{CARD_GAP, DENSE_CELL, GRID_CELL, Gpus};
 use crate::watch::state::App;
-use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, columns, whole};
+use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, columns};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::percent;
 
@@ -120,9 +119,8 @@ struct GpuColumns {
     name: u16,
     bar: u16,
     memory: u16,
-    power: u16,
-    temperature: u16,
-    performance: u16,
+    /// What is one value of a GPU, the first always; the width of what there is no room for is 0.
+    figures: Vec<(&'static GpuField, u16)>,
     has_balance: bool,
     /// Of the chart of utilization, and of that of memory.
     history: (u16, u16),
@@ -131,7 +129,6 @@ struct GpuColumns {
 /// What the numbers of the dense grid are, where no heading says so; with a blank it takes the gap and the
 /// blanks before an index of one digit.
 const MEMORY: &str = "mem";
-const UTILIZATION: u16 = 5;
 const BAR_MIN: u16 = 8;
 const BAR_MAX: u16 = 64;
 /// The columns of where the memory is, each with the blank before it.
@@ -162,14 +159,20 @@ impl GpuColumns {
                 texts.max().unwrap_or(0)
             })
             .max(6),
-            power: 0,
-            temperature: 0,
-            performance: 0,
+            figures: Vec::new(),
             has_balance: false,
             history: (0, 0),
         };
+        let wanted = |field: &GpuField| match field.width {
+            _ if width < field.from_columns => 0,
+            0 => widest(&|gpu| columns(&field.short(gpu))).max(columns(field.heading)),
+            fixed => fixed,
+        };
+        let figures = gpu::on_screen().into_iter();
+        these.figures = figures.map(|field| (field, wanted(field))).collect();
+        let (_, always) = these.figures[0];
         let mut room =
-            width.saturating_sub(these.index + 1 + BAR_MIN + 1 + these.memory + 1 + UTILIZATION);
+            width.saturating_sub(these.index + 1 + BAR_MIN + 1 + these.memory + 1 + always);
         // The most telling first; each brings the blank before it.
         let mut grant = |wanted: u16| {
             let fits = wanted > 0 && wanted < room;
@@ -178,8 +181,10 @@ impl GpuColumns {
             }
             if fits { wanted } else { 0 }
         };
-        these.power = grant(widest(&|gpu| columns(&power_text(gpu))).max(5));
-        these.temperature = grant(5);
+        let figures = these.figures[1..].iter_mut();
+        for (_, width) in figures.filter(|(field, _)| field.from_columns == 0) {
+            *width = grant(*width);
+        }
         let names = |gpu: &Gpu| {
             let parts = gpu.mig_devices.iter().map(|part| columns(&part_name(part)));
             parts.max().unwrap_or(0).max(columns(&name(gpu)))
@@ -195,8 +200,9 @@ impl GpuColumns {
         if width >= 140 {
             these.history.1 = grant(chart);
         }
-        if width >= 100 {
-            these.performance = grant(3);
+        let figures = these.figures[1..].iter_mut();
+        for (_, width) in figures.filter(|(field, _)| field.from_columns > 0) {
+            *width = grant(*width);
         }
         // The bar with its legend says more than these, and comes first.
         let balance: u16 = BALANCE.iter().map(|(_, width)| width + 1).sum();
@@ -235,15 +241,8 @@ impl GpuColumns {
                 writer.left(&format!("{what} {span}"), width, style).skip(1);
             }
         }
-        writer.right("UTIL", UTILIZATION, style);
-        for (title, width) in [
-            ("POWER", self.power),
-            ("TEMP", self.temperature),
-            ("P", self.performance),
-        ] {
-            if width > 0 {
-                writer.skip(1).right(title, width, style);
-            }
+        for (field, width) in self.shown_figures() {
+            writer.right(field.heading, width, style).skip(1);
         }
     }
 
@@ -367,26 +366,19 @@ impl GpuColumns {
             writer.text(&stale_text(seconds), styles.alarm());
             return;
         }
-        writer.right(&whole(gpu.gpu_percent, "%"), UTILIZATION, styles.plain());
-        if self.power > 0 {
-            writer
-                .skip(1)
-                .right(&power_text(gpu), self.power, styles.plain());
+        for (field, width) in self.shown_figures() {
+            let style = match field.from_columns {
+                0 => styles.plain(),
+                _ => styles.faint(),
+            };
+            writer.right(&field.short(gpu), width, style).skip(1);
         }
-        if self.temperature > 0 {
-            let text = whole(gpu.temperature_celsius, "°C");
-            writer
-                .skip(1)
-                .right(&text, self.temperature, styles.plain());
-        }
-        if self.performance > 0 {
-            let text = gpu
-                .performance_state
-                .map_or_else(|| UNKNOWN.to_owned(), |state| format!("P{state}"));
-            writer
-                .skip(1)
-                .right(&text, self.performance, styles.faint());
-        }
+    }
+
+    /// What there is room for, with its width.
+    fn shown_figures(&self) -> impl Iterator<Item = (&GpuField, u16)> {
+        let figures = self.figures.iter().map(|(field, width)| (*field, *width));
+        figures.filter(|(_, width)| *width > 0)
     }
 }
 

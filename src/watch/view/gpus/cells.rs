@@ -6,10 +6,10 @@ use ratatui::layout::Rect;
 use super::super::bar::{Shares, bar};
 use super::super::line_writer::LineWriter;
 use super::figures::{is_lost, lost_text, sum, used_percent};
+use crate::model::field::gpu::UTILIZATION;
 use crate::model::snapshot::{Gpu, Snapshot};
 use crate::watch::layout::GRID_CELL;
 use crate::watch::layout::gpus::CELL_GAP;
-use crate::watch::text::whole;
 use crate::watch::theme::Styles;
 
 /// What the numbers of a grid are, above it.
@@ -73,7 +73,7 @@ pub(super) fn grid_cell(
     writer.right(&used_percent(gpu), 5, styles.plain());
     match gpu.stale_seconds {
         Some(_) => writer.right("stale", 5, styles.alarm()),
-        None => writer.right(&whole(gpu.gpu_percent, "%"), 5, styles.faint()),
+        None => writer.right(&UTILIZATION.short(gpu), 5, styles.faint()),
     };
 }
 

@@ -70,15 +70,6 @@ pub fn used_percent(gpu: &Gpu) -> String {
         )
 }
 
-/// `52/70 W`.
-pub fn power_text(gpu: &Gpu) -> String {
-    match (gpu.power_watts, gpu.power_limit_watts) {
-        (Some(power), Some(limit)) => format!("{power:.0}/{limit:.0} W"),
-        (Some(power), None) => format!("{power:.0} W"),
-        (None, _) => UNKNOWN.to_owned(),
-    }
-}
-
 /// What the GPU is called.
 pub fn name(gpu: &Gpu) -> String {
     let name = gpu.name.as_deref().unwrap_or(UNKNOWN);

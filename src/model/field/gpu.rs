@@ -1,0 +1,203 @@
+//! The table of what is one value of a GPU: what it is called, its unit, and where it is shown.
+//!
+//! A value that NVML gives is a call in `source::nvml`, a field of [`Gpu`] and a line here; `ps`'s table and the
+//! screen's lines and cards show what this table has. Memory is no value but a balance, and has its own columns.
+
+use super::{STAYS, UNKNOWN};
+use crate::model::snapshot::Gpu;
+
+/// A value's line in the table.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuField {
+    /// The heading of its column in `ps`.
+    pub title: &'static str,
+    /// Whether it is at the right edge of that column; on the screen it always is.
+    pub right: bool,
+    /// In `ps`, when it gives way to a narrow terminal: 1 goes first, [`STAYS`] never.
+    pub gives_way: usize,
+    /// The heading of its column on the screen; empty where it is not on the screen.
+    pub heading: &'static str,
+    /// The terminal columns that it takes there; the widest text or heading decides where this is 0.
+    pub width: u16,
+    /// There, its place from the one that stays longest to the one that goes first.
+    pub need: usize,
+    /// There, the terminal's columns from which it is shown, after the charts and faint; where this is 0 it comes
+    /// before the name.
+    pub from_columns: u16,
+    /// What is before it on a card.
+    label: &'static str,
+    /// Whether a card shows that it is not known.
+    shown_unknown: bool,
+    /// What is before its number.
+    prefix: &'static str,
+    /// In `ps`, and on the screen.
+    units: [&'static str; 2],
+    value: fn(&Gpu) -> Option<f64>,
+    /// The most that it can be, shown beside it on the screen.
+    most: fn(&Gpu) -> Option<f64>,
+}
+
+/// At the right edge of a column of `ps` that never gives way, and not on the screen.
+const VALUE: GpuField = GpuField {
+    title: "",
+    right: true,
+    gives_way: STAYS,
+    heading: "",
+    width: 0,
+    need: 0,
+    from_columns: 0,
+    label: "",
+    shown_unknown: true,
+    prefix: "",
+    units: ["", ""],
+    value: |_| None,
+    most: |_| None,
+};
+
+/// Use of the GPU, the one value that the grid of GPUs has room for.
+pub const UTILIZATION: GpuField = GpuField {
+    title: "UTIL",
+    heading: "UTIL",
+    width: 5,
+    label: "util ",
+    units: ["%", "%"],
+    value: |gpu| gpu.gpu_percent.map(f64::from),
+    ..VALUE
+};
+
+/// Every value, in the order of `ps`'s columns.
+pub const GPU_FIELDS: [GpuField; 5] = [
+    UTILIZATION,
+    GpuField {
+        title: "TEMP",
+        gives_way: 3,
+        heading: "TEMP",
+        need: 2,
+        width: 5,
+        units: [" °C", "°C"],
+        value: |gpu| gpu.temperature_celsius.map(f64::from),
+        ..VALUE
+    },
+    GpuField {
+        title: "POWER",
+        gives_way: 4,
+        heading: "POWER",
+        need: 1,
+        units: [" W", " W"],
+        value: |gpu| gpu.power_watts,
+        most: |gpu| gpu.power_limit_watts,
+        ..VALUE
+    },
+    GpuField {
+        title: "LIMIT",
+        gives_way: 1,
+        units: [" W", " W"],
+        value: |gpu| gpu.power_limit_watts,
+        ..VALUE
+    },
+    GpuField {
+        title: "STATE",
+        right: false,
+        gives_way: 2,
+        heading: "P",
+        need: 3,
+        width: 3,
+        from_columns: 100,
+        shown_unknown: false,
+        prefix: "P",
+        value: |gpu| gpu.performance_state.map(f64::from),
+        ..VALUE
+    },
+];
+
+/// Those that the screen shows, from the one that stays longest to the one that goes first.
+pub fn on_screen() -> Vec<&'static GpuField> {
+    let shown = GPU_FIELDS.iter().filter(|field| !field.heading.is_empty());
+    let mut shown: Vec<&GpuField> = shown.collect();
+    shown.sort_by_key(|field| field.need);
+    shown
+}
+
+impl GpuField {
+    /// `34 °C`, as in `ps`.
+    pub fn text(&self, gpu: &Gpu) -> String {
+        self.write((self.value)(gpu), None, self.units[0])
+    }
+
+    /// `34°C` or `52/70 W`, as on the screen.
+    pub fn short(&self, gpu: &Gpu) -> String {
+        self.write((self.value)(gpu), (self.most)(gpu), self.units[1])
+    }
+
+    /// `util 37%`, as on a card; `None` where a card does not show it.
+    pub fn on_card(&self, gpu: &Gpu) -> Option<String> {
+        let is_shown = self.shown_unknown || (self.value)(gpu).is_some();
+        is_shown.then(|| format!("{}{}", self.label, self.short(gpu)))
+    }
+
+    fn write(&self, value: Option<f64>, most: Option<f64>, unit: &str) -> String {
+        let prefix = self.prefix;
+        match (value, most) {
+            (Some(value), Some(most)) => format!("{prefix}{value:.0}/{most:.0}{unit}"),
+            (Some(value), None) => format!("{prefix}{value:.0}{unit}"),
+            (None, _) => UNKNOWN.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(title: &str) -> GpuField {
+        let mut fields = GPU_FIELDS.into_iter();
+        fields.find(|field| field.title == title).unwrap()
+    }
+
+    #[test]
+    fn a_value_is_written_with_its_unit_and_what_is_not_known_is_no_zero() {
+        let gpu = Gpu {
+            gpu_percent: Some(0),
+            temperature_celsius: Some(34),
+            power_watts: Some(51.6),
+            power_limit_watts: Some(70.0),
+            performance_state: Some(8),
+            ..Gpu::default()
+        };
+        let no_limit = Gpu {
+            power_limit_watts: None,
+            ..gpu.clone()
+        };
+        for (title, text, short, card) in [
+            ("UTIL", "0%", "0%", "util 0%"),
+            ("TEMP", "34 °C", "34°C", "34°C"),
+            ("POWER", "52 W", "52/70 W", "52/70 W"),
+            ("LIMIT", "70 W", "70 W", "70 W"),
+            ("STATE", "P8", "P8", "P8"),
+        ] {
+            let field = one(title);
+            assert_eq!(field.text(&gpu), text);
+            assert_eq!(field.short(&gpu), short);
+            assert_eq!(field.on_card(&gpu).as_deref(), Some(card));
+            assert_eq!(field.text(&Gpu::default()), UNKNOWN);
+            assert_eq!(field.short(&Gpu::default()), UNKNOWN);
+        }
+        assert_eq!(one("POWER").short(&no_limit), "52 W");
+        assert_eq!(
+            UTILIZATION.on_card(&Gpu::default()).as_deref(),
+            Some("util -")
+        );
+        assert_eq!(one("STATE").on_card(&Gpu::default()), None);
+    }
+
+    /// What stays longest comes first, and the order of needs has no gap; else two would take one place.
+    #[test]
+    fn each_value_has_its_own_place() {
+        let needs: Vec<usize> = on_screen().iter().map(|field| field.need).collect();
+        assert_eq!(needs, Vec::from_iter(0..needs.len()));
+        let mut steps: Vec<usize> = GPU_FIELDS.iter().map(|it| it.gives_way).collect();
+        steps.retain(|&step| step != STAYS);
+        steps.sort_unstable();
+        assert_eq!(steps, Vec::from_iter(1..=steps.len()));
+    }
+}
