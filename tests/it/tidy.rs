@@ -489,9 +489,9 @@ fn without_text(text: &str) -> String {
         } else if is_raw {
             let end = format!("\"{}", "#".repeat(hashes));
             sign[1..].find(&end).map(|at| at + 1 + end.len())
-        } else if sign.starts_with('"') {
+        } else if let Some(quoted) = sign.strip_prefix('"') {
             let mut is_escaped = false;
-            let end = sign[1..].find(|c| {
+            let end = quoted.find(|c| {
                 let is_end = c == '"' && !is_escaped;
                 is_escaped = c == '\\' && !is_escaped;
                 is_end
