@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_says_its_keys_and_what_they_mean() {
+    fn a_table_lists_its_keys_and_what_they_mean() {
         assert_eq!(
             keys::<Sample>(),
             ["flag", "size", "time", "share", "severity"]

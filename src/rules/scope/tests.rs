@@ -66,17 +66,17 @@ fn everything_named_has_to_fit_and_the_unknown_fits_nothing() {
         gpu: Some(GpuName::Uuid("GPU-1".into())),
         ..ann.clone()
     }));
-    let nobody = Process::default();
-    let nobody = ScopeInput {
-        process: Some(&nobody),
+    let unknown = Process::default();
+    let unknown = ScopeInput {
+        process: Some(&unknown),
         ..input
     };
-    assert!(!ann.fits(&nobody));
+    assert!(!ann.fits(&unknown));
     let any_command = Scope {
         command: Some("*".into()),
         ..Scope::default()
     };
-    assert!(!any_command.fits(&nobody));
+    assert!(!any_command.fits(&unknown));
 }
 
 #[test]
