@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use jiff::civil::{Date, DateTime, Time as TimeOfDay};
 use toml::Value;
 
-use super::read::{Entry, Section, kind_names, rule_names, setting_names};
 use super::scope::{scope, scope_keys, zone};
+use super::section::{Entry, Section, kind_names, rule_names, setting_names};
 use super::{Config, ConfigError, reap};
 use crate::model::finding::KindSubject;
 use crate::model::{Kind, Time};

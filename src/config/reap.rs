@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::Value;
 
-use super::read::{Entry, Section, settings};
+use super::section::{Entry, Section, settings};
 use super::{Config, ConfigError};
 use crate::model::Kind;
 use crate::rules::setting;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use toml::Value;
 
 use super::ConfigError;
-use super::read::{Entry, Section};
+use super::section::{Entry, Section};
 use crate::rules::hours::{DAYS, DayHours, Hours, Zone};
 use crate::rules::scope::Scope;
 use crate::rules::setting::keys;

@@ -1,0 +1,247 @@
+//! A TOML file as it is read: its tables and entries, each with its place, and errors that name file, line
+//! and key. What the tables mean is in `read`, `entry`, `scope` and `reap`.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+
+use serde::de::{DeserializeOwned, IntoDeserializer as _};
+use serde::{Deserialize as _, Serialize};
+use toml::de::{DeTable, DeValue};
+use toml::{Spanned, Value};
+
+use super::ConfigError;
+use crate::rules::RuleSet;
+use crate::rules::rule::Rule;
+use crate::rules::setting::{self, WrongValue, keys, near};
+
+/// A file that is being read.
+pub(super) struct File<'a> {
+    pub(super) text: &'a str,
+    pub(super) path: &'a Path,
+}
+
+impl File<'_> {
+    /// Line and character, from 1, of a place in the text.
+    pub(super) fn place(&self, at: usize) -> (usize, usize) {
+        let before = self.text.get(..at).unwrap_or(self.text);
+        let line = before.matches('\n').count() + 1;
+        let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        (line, before[start..].chars().count() + 1)
+    }
+
+    pub(super) fn origin(&self, at: &Range<usize>) -> String {
+        format!("{}:{}", self.path.display(), self.place(at.start).0)
+    }
+
+    pub(super) fn wrong(&self, at: Range<usize>, key: &str, message: String) -> ConfigError {
+        ConfigError::Wrong {
+            path: self.path.to_owned(),
+            line: self.place(at.start).0,
+            key: key.to_owned(),
+            message,
+        }
+    }
+}
+
+/// A table of a file.
+pub(super) struct Section<'f> {
+    pub(super) file: &'f File<'f>,
+    /// Its dotted key; empty of the whole file.
+    pub(super) key: String,
+    pub(super) at: Range<usize>,
+    /// As they stand in the file.
+    pub(super) entries: Vec<Entry<'f>>,
+}
+
+/// A key and its value.
+pub(super) struct Entry<'f> {
+    pub(super) file: &'f File<'f>,
+    pub(super) name: &'f str,
+    /// The dotted key.
+    pub(super) key: String,
+    /// Where the key stands.
+    pub(super) at: Range<usize>,
+    pub(super) value: Value,
+    pub(super) source: &'f Spanned<DeValue<'f>>,
+}
+
+impl<'f> Section<'f> {
+    pub(super) fn new(
+        file: &'f File<'f>,
+        key: &str,
+        at: Range<usize>,
+        table: &'f DeTable<'f>,
+    ) -> Self {
+        let dot = if key.is_empty() { "" } else { "." };
+        let entry = |(name, source): (&'f Spanned<_>, &'f Spanned<DeValue<'f>>)| {
+            let at = name.span();
+            let name: &'f toml::de::DeString<'f> = name.get_ref();
+            Entry {
+                file,
+                name,
+                key: format!("{key}{dot}{}", name.escape_debug()),
+                at,
+                value: value(source),
+                source,
+            }
+        };
+        let mut entries: Vec<_> = table.iter().map(entry).collect();
+        entries.sort_by_key(|entry| entry.at.start);
+        Self {
+            file,
+            key: key.to_owned(),
+            at,
+            entries,
+        }
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Entry<'f>> {
+        self.entries.iter().find(|entry| entry.name == name)
+    }
+
+    /// Refuses what is none of these.
+    pub(super) fn allow(&self, known: &[&str]) -> Result<(), ConfigError> {
+        self.entries.iter().try_for_each(|entry| entry.allow(known))
+    }
+
+    /// Reads what `T` has of it.
+    pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        let entries = self.entries.iter();
+        let known = entries.filter(|entry| keys::<T>().contains(&entry.name));
+        setting::read(known.map(|entry| (entry.name, &entry.value)))
+            .map_err(|wrong| self.refuse(wrong))
+    }
+
+    pub(super) fn origin(&self) -> String {
+        self.file.origin(&self.at)
+    }
+
+    pub(super) fn refuse(&self, wrong: WrongValue) -> ConfigError {
+        match self.get(&wrong.key) {
+            Some(entry) => entry.refuse(wrong),
+            None => self.wrong(wrong.message),
+        }
+    }
+
+    /// What is wrong with it as a whole.
+    pub(super) fn wrong(&self, message: impl Into<String>) -> ConfigError {
+        self.file.wrong(self.at.clone(), &self.key, message.into())
+    }
+}
+
+impl<'f> Entry<'f> {
+    pub(super) fn origin(&self) -> String {
+        self.file.origin(&self.at)
+    }
+
+    /// Refuses what is called otherwise.
+    pub(super) fn allow(&self, known: &[&str]) -> Result<(), ConfigError> {
+        if known.contains(&self.name) {
+            return Ok(());
+        }
+        let hint = near(self.name, known.iter().copied());
+        let message = format!("is not known{hint}; allowed: {}", known.join(", "));
+        Err(self.file.wrong(self.at.clone(), &self.key, message))
+    }
+
+    pub(super) fn section(&self) -> Result<Section<'f>, ConfigError> {
+        let (at, source) = (self.source.span(), self.source.get_ref());
+        match source.as_table() {
+            Some(table) => Ok(Section::new(self.file, &self.key, at, table)),
+            None => Err(self.error(format!("is to be a table; write [{}]", self.key))),
+        }
+    }
+
+    /// A list of tables.
+    pub(super) fn sections(&self) -> Result<Vec<Section<'f>>, ConfigError> {
+        let name = self.name;
+        let wrong = |at| {
+            let message = format!("is to be a list of tables; begin each with [[{name}]]");
+            self.file.wrong(at, name, message)
+        };
+        let section = |source: &'f Spanned<DeValue<'f>>| {
+            let table = source.get_ref().as_table();
+            let table = table.ok_or_else(|| wrong(source.span()))?;
+            Ok(Section::new(self.file, name, source.span(), table))
+        };
+        let list = self.source.get_ref().as_array();
+        let list = list.ok_or_else(|| wrong(self.source.span()))?;
+        list.iter().map(section).collect()
+    }
+
+    /// What was written is not allowed; `write` says what is.
+    pub(super) fn wrong(&self, write: &str) -> ConfigError {
+        let written = setting::shown(&self.value);
+        self.error(format!("{written} is not allowed; write {write}"))
+    }
+
+    /// What is wrong with it, in other words.
+    pub(super) fn error(&self, message: String) -> ConfigError {
+        self.file.wrong(self.source.span(), &self.key, message)
+    }
+
+    pub(super) fn refuse(&self, wrong: WrongValue) -> ConfigError {
+        self.error(wrong.message)
+    }
+
+    pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        setting::read_value(&self.value).map_err(|wrong| self.refuse(wrong))
+    }
+
+    /// The entries of a list, of which there is at least one, each read by `read`.
+    pub(super) fn list<T>(
+        &self,
+        example: &str,
+        read: impl Fn(&Self) -> Result<T, ConfigError>,
+    ) -> Result<Vec<T>, ConfigError> {
+        let DeValue::Array(list) = self.source.get_ref() else {
+            return Err(self.wrong(example));
+        };
+        if list.is_empty() {
+            return Err(self.error(format!("is empty; write {example}, or leave it out")));
+        }
+        let item = |source: &'f Spanned<DeValue<'f>>| Entry {
+            key: self.key.clone(),
+            at: source.span(),
+            value: value(source),
+            source,
+            ..*self
+        };
+        list.iter().map(|source| read(&item(source))).collect()
+    }
+}
+
+/// Reads settings over those in force, in the order of the file, so that of two mistakes the first is told.
+pub(super) fn settings<T: DeserializeOwned + Serialize>(
+    settings: &mut T,
+    section: &Section<'_>,
+    origins: &mut BTreeMap<String, String>,
+) -> Result<(), ConfigError> {
+    for entry in &section.entries {
+        entry.allow(keys::<T>())?;
+        let change = [(entry.name, &entry.value)].into_iter();
+        *settings = setting::changed(settings, change).map_err(|wrong| entry.refuse(wrong))?;
+        origins.insert(entry.key.clone(), entry.origin());
+    }
+    Ok(())
+}
+
+/// It without its place; a number that is none of TOML's is larger than any that is allowed.
+fn value(source: &Spanned<DeValue<'_>>) -> Value {
+    Value::deserialize(source.clone().into_deserializer()).unwrap_or(Value::Float(f64::INFINITY))
+}
+
+pub(super) fn setting_names(rule: &dyn Rule) -> Vec<&'static str> {
+    rule.settings().into_iter().map(|(name, _)| name).collect()
+}
+
+/// The kinds of rules, each of which has a rule of its own name.
+pub(super) fn kind_names(rules: &RuleSet) -> impl Iterator<Item = &'static str> {
+    let rules = rules.rules().iter();
+    rules.filter_map(|rule| Some(rule.kind().name()).filter(|kind| **rule.name() == **kind))
+}
+
+pub(super) fn rule_names(rules: &RuleSet) -> impl Iterator<Item = &str> {
+    rules.rules().iter().map(|rule| &**rule.name())
+}
