@@ -51,14 +51,13 @@ pub mod reclaim {
     pub use crate::reclaim::process_control::{
         Approved, Handle, NotOpened, NotSent, RequestResult,
     };
-    pub use crate::reclaim::step::Request;
     pub use crate::reclaim::target::{
-        Because, KernelAtServer, MemberGpu, Reason, Recipients, Step, TargetProcess,
+        Because, KernelAtServer, MemberGpu, Reason, Recipients, Request, Step, TargetProcess,
     };
     pub use crate::reclaim::{
         Act, ActProgress, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, Policy,
         ProcessControl, Protection, Recheck, Refused, Signal, StepInput, Target, Targets,
-        ask_servers, plan,
+        ask_servers, perform_requests, plan,
     };
     pub mod ledger {
         pub use crate::reclaim::ledger::{

@@ -16,9 +16,9 @@ use super::handles::Handles;
 use super::ledger::{self, Actor, Failure, LedgerEntry, LedgerEvent, LedgerSink};
 use super::process_control::{Handle, NotOpened, ProcessControl, RequestResult};
 use super::step::{
-    Measured, PendingRequest, Recipients, ReclaimWay, Started, StepContext, StepEffect, StepState,
+    Measured, PendingRequest, ReclaimWay, Started, StepContext, StepEffect, StepState,
 };
-use super::target::{Target, TargetProcess};
+use super::target::{Recipients, Target, TargetProcess};
 use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, hold_anything};
 use crate::model::{Snapshot, Time};
 

@@ -20,7 +20,7 @@ use super::policy::ReapPace;
 use super::process_control::{PidfdControl, ProcessControl};
 use super::recheck::recheck;
 use super::resume::resume;
-use super::step::ask_servers;
+use super::step::perform_requests;
 use super::target::Target;
 use super::verify::Outcome;
 use crate::host::Roots;
@@ -59,7 +59,8 @@ impl Tools {
         let path = folder.join(ledger::FILE_NAME);
         let mut ledger = Ledger::open(&path)?;
         let past = ledger::read(&path, ledger::MOST_READ_BYTES)?;
-        let mut control = PidfdControl::new(roots.clone()).with_server(ask_servers(roots.clone()));
+        let mut control =
+            PidfdControl::new(roots.clone()).with_requests(perform_requests(roots.clone()));
         let resumed = resume(&past, now, &mut control, &mut ledger)?;
         control.release();
         Ok(Self {

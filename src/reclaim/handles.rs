@@ -10,11 +10,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::guard::{Call, Guard, is_gpu_open};
-use super::ledger::LedgerProcess;
-use super::plan::WORKING_CPU_PERCENT;
+use super::policy::WORKING_CPU_PERCENT;
 use super::process_control::{Approved, Handle, NotOpened, ProcessControl};
 use super::respawn::Respawn;
-use super::target::{Target, TargetProcess};
+use super::target::{LedgerProcess, Target, TargetProcess};
 use crate::host::{Guarded, ListedProcess};
 use crate::model::{self, Snapshot, Time};
 

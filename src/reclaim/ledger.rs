@@ -16,8 +16,8 @@ use rustix::fs::OFlags;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use super::step::Deed;
 use super::target::Target;
+pub use super::target::{Deed, LedgerProcess};
 use super::verify::Outcome;
 use crate::model::Time;
 use crate::model::json;
@@ -91,15 +91,6 @@ pub struct Actor {
     /// Nobody was asked: `gpumem reap --watch` acted by itself.
     #[serde(default)]
     pub is_unattended: bool,
-}
-
-/// A process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
-pub struct LedgerProcess {
-    /// The process id.
-    pub pid: u32,
-    /// Clock ticks from boot to its start.
-    pub start_ticks: u64,
 }
 
 /// What was not done.

@@ -40,7 +40,7 @@ pub use ledger::Ledger;
 pub use plan::{Plan, Refused, plan};
 pub use policy::{Exempt, FindingSelector, Policy, Signal, TargetLimits, Targets};
 pub use process_control::{PidfdControl, ProcessControl};
-pub use step::ask_servers;
+pub use step::{ask_servers, perform_requests};
 pub use target::Target;
 pub use verify::Outcome;
 pub use warnings::Warnings;

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::guard::{Call, Guard, Protection};
 use super::launcher::{is_launcher, leader};
-use super::policy::Targets;
+use super::policy::{Targets, WORKING_CPU_PERCENT};
 use super::select::{Accused, found, named};
 use super::step::{self, FamilyInput};
 use super::target::{Because, MemberGpu, Reason, Target, TargetProcess};
@@ -23,9 +23,6 @@ use crate::model::family::{Family, member};
 use crate::model::finding::{Finding, Kind};
 use crate::model::process::Parent;
 use crate::model::{Process, Snapshot, Time, Unread};
-
-/// A member of a family that NVML does not list, and no rule judges, is at work from here on.
-pub(super) const WORKING_CPU_PERCENT: f64 = 10.0;
 
 /// How many generations are followed from a process to one that is asked for.
 const MOST_GENERATIONS: usize = 64;

@@ -14,6 +14,9 @@ use crate::model::finding::Ends;
 use crate::model::selector::Selected;
 use crate::model::{Finding, Identity, Kind, Process, Snapshot, Time};
 
+/// A member of a family that NVML does not list, and no rule judges, is at work from here on.
+pub(super) const WORKING_CPU_PERCENT: f64 = 10.0;
+
 /// Whether a process of a snapshot is an inference server, for which waiting is work.
 pub type Serves = fn(&Process, &Snapshot) -> bool;
 

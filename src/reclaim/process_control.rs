@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
 
 use super::policy::Signal;
-use super::step::{AskServer, Request, Services};
+use super::target::Request;
 use crate::deadline::{NoAnswer, Task};
 use crate::host::{
     Guarded, ListedProcess, Roots, read_all, read_guarded, read_host, read_wait_channel,
@@ -91,6 +91,9 @@ pub enum RequestResult {
     Restarts(String),
 }
 
+/// Makes a request and waits for the answer, which may take seconds; it is called on a thread of its own.
+pub type PerformRequest = Arc<dyn Fn(&Request) -> RequestResult + Send + Sync>;
+
 /// What an act may do. Nothing here waits.
 pub trait ProcessControl {
     /// Takes hold of a process, if it is who is meant.
@@ -133,26 +136,26 @@ pub trait ProcessControl {
 pub struct PidfdControl {
     roots: Roots,
     held: Vec<OwnedFd>,
-    services: Services,
+    perform: PerformRequest,
     asked: Option<Task<RequestResult>>,
     answer: RequestResult,
 }
 
 impl PidfdControl {
-    /// Holds nothing yet, and asks no notebook server.
+    /// Holds nothing yet, and makes no request.
     pub fn new(roots: Roots) -> Self {
         Self {
             roots,
             held: Vec::new(),
-            services: Services::default(),
+            perform: Arc::new(|_| RequestResult::Failed("no request is made here".to_owned())),
             asked: None,
             answer: RequestResult::Waiting,
         }
     }
 
-    /// How notebook servers are asked. It is called on a thread of its own.
-    pub fn with_server(mut self, server: AskServer) -> Self {
-        self.services.server = Some(server);
+    /// What makes requests; see `step::perform_requests`.
+    pub fn with_requests(mut self, perform: PerformRequest) -> Self {
+        self.perform = perform;
         self
     }
 
@@ -246,8 +249,8 @@ impl ProcessControl for PidfdControl {
     }
 
     fn start_request(&mut self, request: Request) {
-        let services = self.services.clone();
-        let asked = Task::start("asking", move || request.perform(&services));
+        let perform = Arc::clone(&self.perform);
+        let asked = Task::start("asking", move || perform(&request));
         (self.asked, self.answer) = match asked {
             Ok(asked) => (Some(asked), RequestResult::Waiting),
             Err(error) => (None, RequestResult::Failed(error.to_string())),
@@ -286,7 +289,7 @@ impl std::fmt::Debug for PidfdControl {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reclaim::step::KernelAtServer;
+    use crate::reclaim::target::KernelAtServer;
     use std::thread;
 
     #[test]

@@ -1,4 +1,5 @@
-//! A target: what is ended together, why, and by which steps. Plain data, as it is shown and written.
+//! A target: what is ended together, why, by which steps, and what is done and asked for it. Plain data, as it
+//! is shown and written; what a step does is in `step`.
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::guard::Call;
-pub use super::step::{KernelAtServer, Recipients, Step};
+use super::policy::Signal;
 use crate::model::finding::{Finding, Kind};
 use crate::model::{Identity, Start, Time};
 
@@ -145,4 +146,123 @@ pub struct MemberGpu {
     pub uuid: Option<Arc<str>>,
     /// How much; `None` where NVML does not say.
     pub used_bytes: Option<u64>,
+}
+
+/// One thing to do.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+pub enum Step {
+    /// Ask the notebook server to shut the kernel down.
+    ShutKernel {
+        /// Which, and where.
+        kernel: KernelAtServer,
+        /// How long to wait.
+        grace_seconds: f64,
+    },
+    /// Ask the control daemon of the Multi-Process Service to part with its clients.
+    TerminateClient {
+        /// Which.
+        pids: Vec<u32>,
+        /// `CUDA_MPS_PIPE_DIRECTORY`, where the clients have one.
+        pipe_directory: Option<Arc<str>>,
+        /// How long to wait.
+        grace_seconds: f64,
+    },
+    /// Send a signal.
+    Signal {
+        /// Which.
+        signal: Signal,
+        /// To which processes; `whom` in JSON.
+        #[serde(rename = "whom")]
+        recipients: Recipients,
+        /// How long to wait.
+        grace_seconds: f64,
+    },
+    /// Only say what to type.
+    Advise {
+        /// That. Holds names that others chose: escape it for a terminal.
+        command: Arc<str>,
+    },
+}
+
+/// A notebook kernel at its server.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+pub struct KernelAtServer {
+    /// The kernel's id.
+    pub id: Arc<str>,
+    /// Its process.
+    pub pid: u32,
+    /// Clock ticks from boot to the process's start.
+    pub start_ticks: u64,
+    /// The server's last word of activity; what is later is not what the plan was made of.
+    pub last_activity: Option<Time>,
+    /// The server.
+    pub server_url: Arc<str>,
+    /// The server's process.
+    pub server_pid: Option<u32>,
+    /// The notebook.
+    pub notebook: Option<Arc<str>>,
+}
+
+/// To which processes a signal goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Recipients {
+    /// What started the members.
+    Launcher,
+    /// The member that the others depend on.
+    Leader,
+    /// All members.
+    Family,
+}
+
+/// One thing that is done, as it is written down.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+#[serde(tag = "deed", rename_all = "snake_case")]
+pub enum Deed {
+    /// Signals are sent, to each of the processes all of them in this order.
+    Signal {
+        /// Which.
+        signals: Vec<Signal>,
+        /// To whom.
+        processes: Vec<LedgerProcess>,
+    },
+    /// A notebook server is asked to shut a kernel down.
+    ShutKernel {
+        /// Which.
+        kernel_id: Arc<str>,
+    },
+    /// The Multi-Process Service is asked to part with clients.
+    TerminateClient {
+        /// Which.
+        pids: Vec<u32>,
+    },
+}
+
+/// A process, as the ledger has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+pub struct LedgerProcess {
+    /// The process id.
+    pub pid: u32,
+    /// Clock ticks from boot to its start.
+    pub start_ticks: u64,
+}
+
+/// What is asked of somebody else.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// Of a notebook server: to shut a kernel down.
+    ShutKernel {
+        /// Which.
+        kernel: KernelAtServer,
+        /// Also where it is at work now.
+        even_at_work: bool,
+    },
+    /// Of the control daemon of the Multi-Process Service: to part with clients.
+    TerminateClient {
+        /// Which.
+        pids: Vec<u32>,
+        /// Where the daemon listens; `None` for the usual place.
+        pipe_directory: Option<Arc<str>>,
+    },
 }

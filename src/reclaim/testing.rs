@@ -8,7 +8,7 @@ use super::ledger::{LedgerEntry, LedgerError, LedgerSink};
 use super::plan::{Plan, PlanInput, plan};
 use super::policy::{FindingSelector, Policy, Signal, Targets};
 use super::process_control::{Approved, Handle, NotOpened, NotSent, ProcessControl, RequestResult};
-use super::step::Request;
+use super::target::Request;
 use crate::host::{Guarded, ListedProcess, Ourselves};
 use crate::model::evidence::Evidence;
 use crate::model::family::{Family, families};

@@ -21,7 +21,7 @@ use gpumem::api::model::{
 use gpumem::api::reclaim::ledger::{Actor, Deed, LedgerSummary, read};
 use gpumem::api::reclaim::{
     Act, ActProgress, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, PlanInput,
-    Policy, Protection, Recheck, Signal, StepInput, Target, Targets, ask_servers, pids, plan,
+    Policy, Protection, Recheck, Signal, StepInput, Target, Targets, perform_requests, pids, plan,
 };
 
 use crate::support::{python_with, skip};
@@ -178,7 +178,7 @@ impl Stage {
         let path = self.folder.path().join("ledger.jsonl");
         let mut ledger = Ledger::open(&path).unwrap();
         let mut control =
-            PidfdControl::new(self.roots()).with_server(ask_servers(Roots::default()));
+            PidfdControl::new(self.roots()).with_requests(perform_requests(Roots::default()));
         let mut act = Act::new(target, Arc::new(self.guard.clone()), Actor::default());
         let begun = Instant::now();
         loop {

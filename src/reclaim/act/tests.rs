@@ -12,7 +12,7 @@ use crate::reclaim::ledger::Deed;
 use crate::reclaim::policy::Signal;
 use crate::reclaim::policy::{Keeps, Targets};
 use crate::reclaim::process_control::NotSent;
-use crate::reclaim::step::Request;
+use crate::reclaim::target::Request;
 use crate::reclaim::target::{Reason, Step};
 use crate::reclaim::testing::{
     Pages, Puppets, at, facts, finding, gpu, guard, plan_of, process, snapshot,

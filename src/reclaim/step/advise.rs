@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use super::{FamilyInput, ReclaimWay, Started, Step, StepContext, StepEffect, StepState};
+use super::{FamilyInput, ReclaimWay, Started, StepContext, StepEffect, StepState};
 use crate::advice;
 use crate::model::Process;
 use crate::reclaim::ledger;
 use crate::reclaim::process_control::Handle;
-use crate::reclaim::target::Target;
+use crate::reclaim::target::{Step, Target};
 
 /// To say what to type.
 pub(super) struct Advise<'a> {

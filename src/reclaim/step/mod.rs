@@ -4,8 +4,8 @@
 //! has come of it. Here are the list of them, what is written and asked of each, and their order. Whoever
 //! would start a process again is asked first: the notebook server, the launcher of a distributed run,
 //! and where a scheduler, a service manager, a container runtime or a pool of workers owns it, that one, by
-//! a command that is only named. To add a way is to add its file, its variant of [`Step`], and where it
-//! does something of its own, of [`Deed`] and [`Request`].
+//! a command that is only named. To add a way is to add its file, its line here, its variant of [`Step`], and
+//! where it does something of its own, of [`Deed`] and [`Request`]: these are data, in `target`.
 //!
 //! Whether a step may be taken at all is asked in `act`, of whatever way.
 
@@ -15,64 +15,23 @@ mod signal;
 mod terminate_client;
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-pub use self::shut_kernel::{AskServer, KernelAtServer, ask_servers};
-pub use self::signal::Recipients;
+pub use self::shut_kernel::ask_servers;
 use super::guard::Guard;
 use super::handles::Handles;
 use super::ledger::{self, LedgerEntry, LedgerEvent, LedgerSink};
-use super::policy::{Policy, Signal};
-use super::process_control::{Handle, ProcessControl, RequestResult};
-use super::target::{Target, TargetProcess};
+use super::policy::Policy;
+use super::process_control::{Handle, PerformRequest, ProcessControl, RequestResult};
+use super::target::{Deed, Recipients, Request, Step, Target, TargetProcess};
 use super::verify::Outcome;
 use crate::advice;
+use crate::host::Roots;
 use crate::model::{Process, Snapshot, Time};
 
 /// A notebook server looks after its kernels every 3 s (`jupyter_client`: `KernelRestarter.time_to_dead`
 /// and `poll_interval`), torchrun more often.
 const RESPAWN_SECONDS: f64 = 6.0;
-
-/// One thing to do.
-#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
-#[serde(tag = "step", rename_all = "snake_case")]
-pub enum Step {
-    /// Ask the notebook server to shut the kernel down.
-    ShutKernel {
-        /// Which, and where.
-        kernel: KernelAtServer,
-        /// How long to wait.
-        grace_seconds: f64,
-    },
-    /// Ask the control daemon of the Multi-Process Service to part with its clients.
-    TerminateClient {
-        /// Which.
-        pids: Vec<u32>,
-        /// `CUDA_MPS_PIPE_DIRECTORY`, where the clients have one.
-        pipe_directory: Option<Arc<str>>,
-        /// How long to wait.
-        grace_seconds: f64,
-    },
-    /// Send a signal.
-    Signal {
-        /// Which.
-        signal: Signal,
-        /// To which processes; `whom` in JSON.
-        #[serde(rename = "whom")]
-        recipients: Recipients,
-        /// How long to wait.
-        grace_seconds: f64,
-    },
-    /// Only say what to type.
-    Advise {
-        /// That. Holds names that others chose: escape it for a terminal.
-        command: Arc<str>,
-    },
-}
 
 impl Step {
     /// What will be done. Holds names that others chose: escape it for a terminal.
@@ -120,29 +79,6 @@ impl Step {
     }
 }
 
-/// One thing that is done, as it is written down.
-#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
-#[serde(tag = "deed", rename_all = "snake_case")]
-pub enum Deed {
-    /// Signals are sent, to each of the processes all of them in this order.
-    Signal {
-        /// Which.
-        signals: Vec<Signal>,
-        /// To whom.
-        processes: Vec<ledger::LedgerProcess>,
-    },
-    /// A notebook server is asked to shut a kernel down.
-    ShutKernel {
-        /// Which.
-        kernel_id: Arc<str>,
-    },
-    /// The Multi-Process Service is asked to part with clients.
-    TerminateClient {
-        /// Which.
-        pids: Vec<u32>,
-    },
-}
-
 /// Holds names that others chose: escape it for a terminal.
 impl fmt::Display for Deed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -154,57 +90,20 @@ impl fmt::Display for Deed {
     }
 }
 
-/// What is asked of somebody else.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Request {
-    /// Of a notebook server: to shut a kernel down.
-    ShutKernel {
-        /// Which.
-        kernel: KernelAtServer,
-        /// Also where it is at work now.
-        even_at_work: bool,
-    },
-    /// Of the control daemon of the Multi-Process Service: to part with clients.
-    TerminateClient {
-        /// Which.
-        pids: Vec<u32>,
-        /// Where the daemon listens; `None` for the usual place.
-        pipe_directory: Option<Arc<str>>,
-    },
-}
-
-/// By what requests are made; by itself no notebook server is asked.
-#[derive(Clone)]
-pub(super) struct Services {
-    /// How notebook servers are asked; `None` where none is.
-    pub server: Option<AskServer>,
-    /// The control program of the Multi-Process Service.
-    pub mps_control: PathBuf,
-}
-
-impl Default for Services {
-    fn default() -> Self {
-        Self {
-            server: None,
-            mps_control: terminate_client::CONTROL.into(),
-        }
-    }
-}
-
-impl Request {
-    /// Asks, and waits for the answer; may take seconds.
-    pub(super) fn perform(&self, services: &Services) -> RequestResult {
-        match self {
-            Self::ShutKernel {
-                kernel,
-                even_at_work,
-            } => shut_kernel::perform(services, kernel, *even_at_work),
-            Self::TerminateClient {
-                pids,
-                pipe_directory,
-            } => terminate_client::perform(services, pids, pipe_directory.as_deref()),
-        }
-    }
+/// What makes the requests of all ways, for
+/// [`PidfdControl::with_requests`](crate::reclaim::PidfdControl::with_requests); a call may take seconds.
+pub fn perform_requests(roots: Roots) -> PerformRequest {
+    let ask = ask_servers(roots);
+    Arc::new(move |request| match request {
+        Request::ShutKernel {
+            kernel,
+            even_at_work,
+        } => ask(kernel, *even_at_work),
+        Request::TerminateClient {
+            pids,
+            pipe_directory,
+        } => terminate_client::perform(pids, pipe_directory.as_deref()),
+    })
 }
 
 /// A way to get memory back, at the deed.

@@ -13,22 +13,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use super::{
-    Deed, FamilyInput, PendingRequest, ReclaimWay, Request, Services, Started, Step, StepContext,
-    StepEffect, StepState,
-};
+use super::{FamilyInput, PendingRequest, ReclaimWay, Started, StepContext, StepEffect, StepState};
 use crate::deadline::Task;
 use crate::host::Roots;
 use crate::host::jupyter::{self, Client, KernelState, read_kernel};
+use crate::model::Process;
 use crate::model::snapshot::Jupyter;
-use crate::model::{Process, Time};
 use crate::reclaim::guard::Protection;
 use crate::reclaim::ledger;
 use crate::reclaim::process_control::{Handle, RequestResult};
-use crate::reclaim::target::Target;
+use crate::reclaim::target::{Deed, KernelAtServer, Request, Step, Target};
 use crate::reclaim::verify::Outcome;
 use crate::units::Span;
 
@@ -44,25 +38,6 @@ const LOOK_TIME: Duration = Duration::from_secs(2);
 /// How long the server has to shut it down: it goes from interrupt to SIGKILL within 5 s
 /// (`jupyter_client`: `KernelManager.shutdown_wait_time`).
 const SHUT_TIME: Duration = Duration::from_secs(6);
-
-/// A notebook kernel at its server.
-#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
-pub struct KernelAtServer {
-    /// The kernel's id.
-    pub id: Arc<str>,
-    /// Its process.
-    pub pid: u32,
-    /// Clock ticks from boot to the process's start.
-    pub start_ticks: u64,
-    /// The server's last word of activity; what is later is not what the plan was made of.
-    pub last_activity: Option<Time>,
-    /// The server.
-    pub server_url: Arc<str>,
-    /// The server's process.
-    pub server_pid: Option<u32>,
-    /// The notebook.
-    pub notebook: Option<Arc<str>>,
-}
 
 /// Asks a notebook server to shut a kernel down, having looked at its state: one that is at work is left
 /// alone, unless the second argument says otherwise. May take seconds.
@@ -145,18 +120,6 @@ pub(super) fn is_notebook(process: &Process) -> bool {
 /// What a server is asked, in words.
 pub(super) fn write_deed(f: &mut fmt::Formatter<'_>, kernel_id: &str) -> fmt::Result {
     write!(f, "asking its server to shut kernel {kernel_id} down")
-}
-
-/// Asks, by whatever asks servers here.
-pub(super) fn perform(
-    services: &Services,
-    kernel: &KernelAtServer,
-    even_at_work: bool,
-) -> RequestResult {
-    match &services.server {
-        Some(ask) => ask(kernel, even_at_work),
-        None => RequestResult::Failed("no notebook server is asked here".to_owned()),
-    }
 }
 
 impl ReclaimWay for ShutKernel<'_> {
@@ -274,7 +237,7 @@ impl ShutKernelError {
     }
 }
 
-/// How notebook servers are asked, for [`PidfdControl::with_server`](crate::reclaim::PidfdControl::with_server).
+/// How notebook servers are asked.
 pub fn ask_servers(roots: Roots) -> AskServer {
     Arc::new(
         move |kernel, even_at_work| match shut(&roots, kernel, even_at_work) {
@@ -371,6 +334,7 @@ fn is_at_work(state: &KernelState, kernel: &KernelAtServer) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Time;
 
     fn kernel(last_activity: Option<i64>) -> KernelAtServer {
         KernelAtServer {

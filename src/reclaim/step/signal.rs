@@ -2,20 +2,15 @@
 
 use std::fmt;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use super::{
-    Deed, FamilyInput, ReclaimWay, Started, Step, StepContext, StepEffect, StepState, numbers,
-};
+use super::{FamilyInput, ReclaimWay, Started, StepContext, StepEffect, StepState, numbers};
 use crate::model::{self, Kind};
 use crate::reclaim::guard::Protection;
 use crate::reclaim::handles::HeldProcess;
 use crate::reclaim::launcher::launches;
-use crate::reclaim::ledger::{self, Failure, LedgerEvent, LedgerProcess};
+use crate::reclaim::ledger::{self, Failure, LedgerEvent};
 use crate::reclaim::policy::Signal;
 use crate::reclaim::process_control::{Handle, NotSent};
-use crate::reclaim::target::{Reason, Target};
+use crate::reclaim::target::{Deed, LedgerProcess, Reason, Recipients, Step, Target};
 use crate::reclaim::verify::Outcome;
 use crate::units::Span;
 
@@ -26,18 +21,6 @@ const GRACE_SECONDS: f64 = 10.0;
 const LAUNCHER_SECONDS: f64 = 35.0;
 /// What the kernel may take to end what was killed.
 const KILL_SECONDS: f64 = 5.0;
-
-/// To whom a signal goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Recipients {
-    /// What started the members.
-    Launcher,
-    /// The member that the others depend on.
-    Leader,
-    /// All members.
-    Family,
-}
 
 /// To send a signal.
 pub(super) struct SendSignal {

@@ -11,16 +11,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{
-    Deed, FamilyInput, PendingRequest, ReclaimWay, Request, Services, Started, Step, StepContext,
-    StepEffect, StepState,
-};
+use super::{FamilyInput, PendingRequest, ReclaimWay, Started, StepContext, StepEffect, StepState};
 use crate::deadline::Task;
 use crate::model::snapshot::ProcessType;
 use crate::model::{Process, Snapshot};
 use crate::reclaim::ledger;
 use crate::reclaim::process_control::{Handle, RequestResult};
-use crate::reclaim::target::Target;
+use crate::reclaim::target::{Deed, Request, Step, Target};
 use crate::reclaim::verify::Outcome;
 use crate::units::Span;
 
@@ -29,7 +26,7 @@ use crate::units::Span;
 const GRACE_SECONDS: f64 = 5.0;
 
 /// Where the program is installed.
-pub const CONTROL: &str = "/usr/bin/nvidia-cuda-mps-control";
+const CONTROL: &str = "/usr/bin/nvidia-cuda-mps-control";
 /// How long one command may take.
 const DEADLINE: Duration = Duration::from_secs(3);
 /// How much of its answer is read: lists of pids.
@@ -75,12 +72,8 @@ pub(super) fn write_deed(f: &mut fmt::Formatter<'_>, pids: &[u32]) -> fmt::Resul
 }
 
 /// Asks, by the control program.
-pub(super) fn perform(
-    services: &Services,
-    pids: &[u32],
-    pipe_directory: Option<&str>,
-) -> RequestResult {
-    match terminate(&services.mps_control, pids, pipe_directory) {
+pub(super) fn perform(pids: &[u32], pipe_directory: Option<&str>) -> RequestResult {
+    match terminate(Path::new(CONTROL), pids, pipe_directory) {
         Ok(()) => RequestResult::Done,
         Err(error) => RequestResult::Failed(error.to_string()),
     }

@@ -8,6 +8,7 @@ use crate::model::Finding;
 use crate::model::Kind;
 use crate::model::snapshot::{Container, Jupyter, Kubernetes, Parent, ProcessType, Slurm};
 use crate::reclaim::launcher::launches;
+use crate::reclaim::policy::Signal;
 use crate::reclaim::target::Target;
 use crate::reclaim::testing::{at, finding, gpu, guard, naming, plan_of, process, snapshot};
 use crate::units::GIB;
