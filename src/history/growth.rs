@@ -40,7 +40,7 @@
 //! | Mann-Kendall z ≥ 3, Theil-Sen | 87 % | 21 % | 18 |
 //! | this | 99 % | 0.2 % | 0 |
 //!
-//! The gates were set while looking at these curves, so the figures flatter them. What cannot be told from
+//! The thresholds were set while looking at these curves, so the figures flatter them. What cannot be told from
 //! a leak is called one until it stops: a first slow climb of a quarter of an hour, be it a fill, the start
 //! of a slow sawtooth, or for half its time an approach to a level that takes an hour and more. What is missed: fewer than four equal
 //! steps of less than 1 GiB, a drip in a sawtooth for the first six periods or so, and for an hour what comes
@@ -52,69 +52,23 @@ mod band;
 mod grain;
 mod halt;
 mod outline;
+mod scale;
 mod slowing;
 mod steady;
 mod steps;
+mod trend;
+mod view;
 mod window;
 
 use crate::model::Time;
-use grain::Grain;
 use outline::{Bucket, Outline};
+use scale::{SHORTEST_SECONDS, UNIT};
 pub use slowing::Outlook;
-use steady::Steady;
+use steady::{GrowthDetector, Steady};
+pub use trend::Trend;
 
-/// Bytes are kept in units of 64 KiB: 256 TiB fit into 32 bits.
-const UNIT: u64 = 1 << 16;
 /// Less than 16 MiB between lowest and highest is standing still.
 const STILL: u32 = (16 << 20) / UNIT as u32;
-/// A floor that has risen by less than 64 MiB is not looked at.
-const LEAST_RISE: u32 = (64 << 20) / UNIT as u32;
-/// Buckets kept of one row: 1.4 KiB.
-const MOST_BUCKETS: usize = 72;
-/// A bucket's width before it is merged with another.
-const BUCKET_SECONDS: u32 = 30;
-/// A plateau is judged for as long.
-const YOUNG_SECONDS: u32 = 180;
-/// No window is shorter.
-const SHORTEST_SECONDS: u32 = 900;
-/// No window is longer.
-const LONGEST_SECONDS: u32 = 12 * 3600;
-
-/// Growth that has been steady for a while.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Trend {
-    /// When it began, not when it was noticed.
-    pub since: Time,
-    /// How fast the floor rises.
-    pub bytes_per_second: f64,
-    /// It is hardly slower than this.
-    pub bytes_per_second_low: f64,
-    /// It is hardly faster than this.
-    pub bytes_per_second_high: f64,
-    /// From `since` to the last sample.
-    pub span_seconds: f64,
-    /// Samples in that span.
-    pub samples: u64,
-    /// What the floor has risen by in that span, less what single jumps added.
-    pub grown_bytes: u64,
-    /// The share of the span's twelfths in which the floor rose, 0 to 1.
-    pub growing_share: f64,
-    /// What was given back between sixths of the span, as a share of what was added.
-    pub falls_share: f64,
-    /// From `since` to when anything rose last.
-    pub rising_seconds: f64,
-    /// How long ago anything rose last.
-    pub quiet_seconds: f64,
-    /// The longest time between two rises.
-    pub longest_pause_seconds: f64,
-}
-
-impl Trend {
-    /// Whether nothing rose for so long, and for longer than it ever paused.
-    pub fn is_quiet_for(&self, seconds: f64) -> bool {
-        self.quiet_seconds >= seconds && self.quiet_seconds >= 1.5 * self.longest_pause_seconds
-    }
-}
 
 /// What is to be called a leak.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -154,7 +108,7 @@ pub struct Growth {
     seen: Option<(Time, Time)>,
     /// Everything, as long as it stands still.
     still: Option<Bucket>,
-    moved: Option<Box<Outline>>,
+    moved: Option<Box<GrowthDetector>>,
 }
 
 impl Growth {
@@ -190,8 +144,8 @@ impl Growth {
             held: 0,
             samples: 1,
         };
-        if let Some(outline) = &mut self.moved {
-            outline.observe(sample, hole);
+        if let Some(detector) = &mut self.moved {
+            detector.observe(sample, hole);
             return;
         }
         if let Some(still) = &mut self.still {
@@ -201,19 +155,10 @@ impl Growth {
                 still.samples = still.samples.saturating_add(1);
                 return;
             }
-            let mut outline = Outline {
-                buckets: vec![*still],
-                judge_at: 0,
-                passes_since: None,
-                steady: None,
-                slowing: None,
-                ended: None,
-                first,
-                now: seconds(last, first),
-                grain: Grain::default(),
-            };
-            outline.observe(sample, hole);
-            self.moved = Some(Box::new(outline));
+            let outline = Outline::new(*still, first, seconds(last, first));
+            let mut detector = GrowthDetector::new(outline);
+            detector.observe(sample, hole);
+            self.moved = Some(Box::new(detector));
             self.still = None;
         }
     }
@@ -225,11 +170,11 @@ impl Growth {
 
     /// What the growth so far comes to; costs nothing, because it was judged when it was observed.
     pub fn verdict(&self, demand: &Demand) -> Verdict {
-        let Some(outline) = &self.moved else {
+        let Some(detector) = &self.moved else {
             return Verdict::Not;
         };
         let needed = demand.seconds.max(f64::from(SHORTEST_SECONDS));
-        match outline.steady {
+        match detector.steady {
             Some(Steady { trend, pace, .. }) => {
                 let has_stopped = pace.has_stopped();
                 // A quarter of an hour is one of growth, not of growth and the silence after it.
@@ -245,15 +190,17 @@ impl Growth {
                     Verdict::Growing(trend)
                 }
             }
-            None => match outline.slowing {
+            None => match detector.slowing {
                 Some((trend, outlook))
                     if trend.grown_bytes >= demand.bytes && trend.span_seconds >= needed =>
                 {
                     Verdict::Slowing(trend, outlook)
                 }
-                None if f64::from(outline.now) < needed && outline.has_risen() => {
+                None if f64::from(detector.outline.now) < needed
+                    && detector.outline.has_risen() =>
+                {
                     Verdict::TooShort {
-                        seconds: f64::from(outline.now),
+                        seconds: f64::from(detector.outline.now),
                         needed,
                     }
                 }

@@ -1,14 +1,12 @@
 //! Whether growth leaves the band that memory moved in before: what only comes back to where it was takes
 //! nothing anew, and neither does what wanders up as far as it wandered before.
 
-use super::halt::{HELD_SECONDS, held_at};
-use super::outline::Outline;
-use super::window::{SLOTS, View};
+use super::halt::HELD_SECONDS;
+use super::outline::held_at;
+use super::view::{SLOTS, View};
 
 /// Of its growth in a third of the window, so much has to be above all that was held before.
 const NEW_SHARE: f64 = 0.3;
-/// What was held for so long before is no news.
-pub(super) const BAND_SECONDS: u32 = 240;
 
 /// Lows that went up and down by more than this share of the growth before do so again.
 const WANDERED_SHARE: f64 = 0.5;
@@ -16,19 +14,6 @@ const WANDERED_SHARE: f64 = 0.5;
 /// growth, as the root of the mean square: of short parts, where noise moves them, or of parts that are longer
 /// than most teeth. Requests that come and go by chance stray in both.
 const STRAYS: [(usize, f64); 2] = [(SLOTS, 0.12), (SLOTS / 2, 0.07)];
-
-impl Outline {
-    /// Notes what the last bucket held for long when it ends: once merged with others it tells no more.
-    pub(super) fn note_held(&mut self, end: u32) {
-        if end < BAND_SECONDS {
-            return;
-        }
-        let held = held_at(&self.buckets, end, BAND_SECONDS);
-        if let Some(last) = self.buckets.last_mut().filter(|last| !last.is_hole()) {
-            last.held = last.held.max(held);
-        }
-    }
-}
 
 impl View<'_> {
     /// Whether it held as much as now, for minutes, before it grew: then it takes nothing anew.

@@ -1,12 +1,12 @@
 //! Whether growth that was found has stopped: when memory last rose, and what would be giving it back.
 //!
-//! The gates of [`super::window`] ask whether a window has grown; growth that ended a while ago still
+//! The thresholds of [`super::window`] ask whether a window has grown; growth that ended a while ago still
 //! fills most of a long one. This asks when the highest last rose, and the highest of what was held for
 //! some minutes: peaks come and go, and what is below them tells. What moves within a band that was filled
 //! before does not rise. How long growth may pause without having stopped is told by its own pauses.
 
-use super::UNIT;
-use super::outline::{Bucket, Outline};
+use super::outline::{Bucket, Outline, held_at};
+use super::scale::UNIT;
 
 /// Growth that never paused has stopped after five minutes.
 pub(super) const QUIET_SECONDS: u32 = 300;
@@ -31,7 +31,7 @@ const HELD_LATE_SECONDS: u32 = 90;
 /// Peaks shorter than this do not hide what is below them.
 pub(super) const HELD_SECONDS: u32 = 150;
 /// What is held rises as often as this where only peaks are above it.
-const TELLING_PAUSE: u32 = 240;
+const INDICATIVE_PAUSE: u32 = 240;
 /// What was held for as long as this was not only a peak, and is missed when it goes.
 const KEPT_SECONDS: u32 = 300;
 /// What goes up and down has stopped where neither its lows nor its highs are above those of so long before,
@@ -255,17 +255,17 @@ impl Pace {
 
     /// What tells of the growth. Where what is held pauses longer than peaks last, it tells no more than the
     /// highest does.
-    fn telling(&self) -> impl Iterator<Item = Rises> {
-        let held = Some(self.held_alone).filter(|held| held.accepted_pause <= TELLING_PAUSE);
+    fn indicators(&self) -> impl Iterator<Item = Rises> {
+        let held = Some(self.held_alone).filter(|held| held.accepted_pause <= INDICATIVE_PAUSE);
         std::iter::once(self.either).chain(held)
     }
 
     /// Whether nothing has risen for too long to be a pause; then it goes on only when all rise again.
     fn is_still(&self, now: u32) -> bool {
         match self.stopped {
-            Some(stop) => self.telling().any(|rises| rises.last <= stop.at),
+            Some(stop) => self.indicators().any(|rises| rises.last <= stop.at),
             None => self
-                .telling()
+                .indicators()
                 .zip([0, HELD_LATE_SECONDS])
                 .any(|(rises, late)| now.saturating_sub(rises.last) >= rises.patience() + late),
         }
@@ -349,25 +349,10 @@ impl Pace {
 
     /// Whether it stopped so long ago that there is no more to say.
     pub(super) fn is_history(&self, now: u32) -> bool {
-        self.telling().any(|rises| {
+        self.indicators().any(|rises| {
             let word = WORTH_A_WORD * rises.usual();
             let word = word.clamp(WORTH_A_WORD_SECONDS, LONGEST_WORD_SECONDS);
             now.saturating_sub(rises.last) >= word.max(rises.patience())
         })
     }
-}
-
-/// The least in the last `seconds` of some buckets, the last of which ends at `end`.
-pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
-    let mut until = end;
-    let mut least = u32::MAX;
-    for bucket in buckets.iter().rev() {
-        if end - until >= seconds {
-            break;
-        }
-        // A hole has no least.
-        least = least.min(bucket.low);
-        until = bucket.start;
-    }
-    least
 }

@@ -1,11 +1,12 @@
 //! The bounded outline of what a row held: buckets with their lowest and highest value, each no wider than some
-//! twentieth of its age, and what was last judged of them in [`super::steady`].
+//! twentieth of its age.
 
 use super::grain::Grain;
-use super::steady::Steady;
-use super::window::Floor;
-use super::{BUCKET_SECONDS, LEAST_RISE, MOST_BUCKETS, Outlook, Trend, YOUNG_SECONDS};
+use super::scale::{BUCKET_SECONDS, LEAST_RISE, MOST_BUCKETS, YOUNG_SECONDS};
 use crate::model::Time;
+
+/// What was held for so long before is no news.
+const BAND_SECONDS: u32 = 240;
 
 /// What was held in a stretch of time, up to where the next begins.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +15,7 @@ pub(super) struct Bucket {
     pub(super) start: u32,
     pub(super) low: u32,
     pub(super) high: u32,
-    /// The most that had been held for [`super::band::BAND_SECONDS`] at some time in it, once it is closed.
+    /// The most that had been held for [`BAND_SECONDS`] at some time in it, once it is closed.
     pub(super) held: u32,
     pub(super) samples: u32,
 }
@@ -43,36 +44,68 @@ impl Bucket {
     }
 }
 
+/// For each bucket the least that has been held since.
+pub(super) struct Floor {
+    values: [u32; MOST_BUCKETS],
+    pub(super) len: usize,
+}
+
+impl Floor {
+    pub(super) fn of(buckets: &[Bucket]) -> Self {
+        let mut values = [0; MOST_BUCKETS];
+        let mut least = u32::MAX;
+        for (value, bucket) in values.iter_mut().zip(buckets).rev() {
+            least = least.min(bucket.low);
+            *value = least;
+        }
+        Self {
+            values,
+            len: buckets.len().min(MOST_BUCKETS),
+        }
+    }
+
+    pub(super) fn at(&self, at: usize) -> u32 {
+        self.values[at]
+    }
+
+    pub(super) fn last(&self) -> u32 {
+        self.values[self.len - 1]
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Outline {
     pub(super) buckets: Vec<Bucket>,
-    /// When it is judged next.
-    pub(super) judge_at: u32,
-    /// Since when some window passes.
-    pub(super) passes_since: Option<u32>,
-    pub(super) steady: Option<Steady>,
-    /// Growth that is not steady, and becomes slower.
-    pub(super) slowing: Option<(Trend, Outlook)>,
-    /// When growth ended, and at what height.
-    pub(super) ended: Option<(u32, u32)>,
     pub(super) first: Time,
+    /// The last sample, in seconds since the first.
     pub(super) now: u32,
     pub(super) grain: Grain,
 }
 
 impl Outline {
+    /// Of what stood still so far, up to `now`.
+    pub(super) fn new(still: Bucket, first: Time, now: u32) -> Self {
+        Self {
+            buckets: vec![still],
+            first,
+            now,
+            grain: Grain::default(),
+        }
+    }
+
     pub(super) fn has_risen(&self) -> bool {
         let floor = Floor::of(&self.buckets);
         floor.last() - floor.at(0) >= LEAST_RISE
     }
 
-    pub(super) fn observe(&mut self, sample: Bucket, hole: Option<u32>) {
+    /// Takes in a sample, after nothing was seen since `hole`; whether that closed a bucket.
+    pub(super) fn observe(&mut self, sample: Bucket, hole: Option<u32>) -> bool {
         self.now = sample.start;
         if hole.is_some() {
             self.grain.interrupt();
         }
         self.grain.observe(sample.low);
-        let is_closed = if let Some(since) = hole {
+        if let Some(since) = hole {
             self.push(Bucket::hole(since));
             self.push(sample);
             true
@@ -91,20 +124,24 @@ impl Outline {
                     true
                 }
             }
-        };
-        self.look_back(&sample);
-        // On a plateau growth can cease, and cannot begin, once it is sure that it is one.
-        let is_watched = self.steady.is_some() || self.slowing.is_some() || self.is_young_plateau();
-        if is_closed || (is_watched && self.now >= self.judge_at) {
-            self.judge_at = self.now.saturating_add(BUCKET_SECONDS);
-            self.judge();
         }
     }
 
     /// Whether the last rise may yet prove to be a peak.
-    fn is_young_plateau(&self) -> bool {
+    pub(super) fn is_young_plateau(&self) -> bool {
         let last = self.buckets.last();
         last.is_some_and(|last| self.now - last.start <= YOUNG_SECONDS)
+    }
+
+    /// Notes what the last bucket held for long when it ends: once merged with others it tells no more.
+    fn note_held(&mut self, end: u32) {
+        if end < BAND_SECONDS {
+            return;
+        }
+        let held = held_at(&self.buckets, end, BAND_SECONDS);
+        if let Some(last) = self.buckets.last_mut().filter(|last| !last.is_hole()) {
+            last.held = last.held.max(held);
+        }
     }
 
     fn push(&mut self, bucket: Bucket) {
@@ -139,4 +176,19 @@ impl Outline {
             self.buckets[at].take_in(&next);
         }
     }
+}
+
+/// The least in the last `seconds` of some buckets, the last of which ends at `end`.
+pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
+    let mut until = end;
+    let mut least = u32::MAX;
+    for bucket in buckets.iter().rev() {
+        if end - until >= seconds {
+            break;
+        }
+        // A hole has no least.
+        least = least.min(bucket.low);
+        until = bucket.start;
+    }
+    least
 }

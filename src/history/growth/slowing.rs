@@ -6,9 +6,10 @@
 
 use std::sync::LazyLock;
 
-use super::outline::Outline;
-use super::window::{Floor, View, Window};
-use super::{LEAST_RISE, Trend, UNIT};
+use super::outline::{Floor, Outline};
+use super::scale::{LEAST_RISE, UNIT};
+use super::trend::Trend;
+use super::view::{View, Window};
 
 /// Growth is cut into as many parts.
 const PARTS: usize = 12;
@@ -331,17 +332,6 @@ impl View<'_> {
             heights[at..].iter_mut().for_each(|height| *height -= more);
         }
         Bend::of(&heights).uneven
-    }
-
-    /// When the last bucket began: what rises within it is not known yet.
-    fn last_start(&self) -> u32 {
-        self.buckets().last().map_or(0, |last| last.start)
-    }
-
-    /// Up to when the floor has not risen at all.
-    pub(super) fn first_rise(&self) -> u32 {
-        let first = (1..self.floor.len).find(|at| self.floor.at(*at) > self.floor.at(0));
-        first.map_or(0, |at| self.buckets()[at - 1].start)
     }
 
     /// How often the floor rose after a time, from bucket to bucket, and when it did last.

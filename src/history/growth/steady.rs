@@ -3,9 +3,13 @@
 //! What makes a window of growth steady is in [`super::window`], what ends it in [`super::halt`].
 
 use super::halt::{CAME_BACK_SECONDS, Pace};
-use super::outline::{Bucket, Outline};
-use super::window::{EVEN, FIRE, Floor, KEEP, RESUME, View};
-use super::{LEAST_RISE, LONGEST_SECONDS, SHORTEST_SECONDS, Trend, UNIT, slowing, steps};
+use super::outline::{Bucket, Floor, Outline};
+use super::scale::{BUCKET_SECONDS, LEAST_RISE, LONGEST_SECONDS, SHORTEST_SECONDS, UNIT};
+use super::slowing::Outlook;
+use super::trend::Trend;
+use super::view::View;
+use super::window::{EVEN, KEEP, RESUME, START};
+use super::{slowing, steps};
 
 /// Growth that becomes slower does so for as long,
 const SLOW_FOR_SECONDS: u32 = 90;
@@ -39,8 +43,48 @@ fn units(bytes: f64) -> f64 {
     bytes / UNIT as f64
 }
 
-impl Outline {
-    pub(super) fn judge(&mut self) {
+/// The outline of a row, and what was last judged of it.
+#[derive(Clone, Debug)]
+pub(super) struct GrowthDetector {
+    pub(super) outline: Outline,
+    /// When it is judged next.
+    judge_at: u32,
+    /// Since when some window passes.
+    passes_since: Option<u32>,
+    pub(super) steady: Option<Steady>,
+    /// Growth that is not steady, and becomes slower.
+    pub(super) slowing: Option<(Trend, Outlook)>,
+    /// When growth ended, and at what height.
+    ended: Option<(u32, u32)>,
+}
+
+impl GrowthDetector {
+    /// Nothing is judged of it so far.
+    pub(super) fn new(outline: Outline) -> Self {
+        Self {
+            outline,
+            judge_at: 0,
+            passes_since: None,
+            steady: None,
+            slowing: None,
+            ended: None,
+        }
+    }
+
+    /// Takes in a sample, after nothing was seen since `hole`, and judges what there is.
+    pub(super) fn observe(&mut self, sample: Bucket, hole: Option<u32>) {
+        let is_closed = self.outline.observe(sample, hole);
+        self.look_back(&sample);
+        // On a plateau growth can cease, and cannot begin, once it is sure that it is one.
+        let is_watched =
+            self.steady.is_some() || self.slowing.is_some() || self.outline.is_young_plateau();
+        if is_closed || (is_watched && self.outline.now >= self.judge_at) {
+            self.judge_at = self.outline.now.saturating_add(BUCKET_SECONDS);
+            self.judge();
+        }
+    }
+
+    fn judge(&mut self) {
         match self.passing().or_else(|| self.in_large_steps()) {
             None => {
                 self.passes_since = None;
@@ -51,25 +95,29 @@ impl Outline {
                     self.steady = None;
                     self.steady = self.passing().map(|passing| Steady {
                         since: passing.since,
-                        held_at: self.now,
+                        held_at: self.outline.now,
                         trend: passing.trend,
                         ..steady
                     });
                 }
             }
             Some(passing) => {
-                let passes_since = *self.passes_since.get_or_insert(self.now);
+                let passes_since = *self.passes_since.get_or_insert(self.outline.now);
                 if let Some(steady) = &mut self.steady {
-                    steady.held_at = self.now;
+                    steady.held_at = self.outline.now;
                     if !steady.pace.has_stopped() {
                         steady.trend = passing.trend;
                     }
-                } else if self.now - passes_since >= passing.probation {
+                } else if self.outline.now - passes_since >= passing.probation {
                     let steady = Steady {
                         since: passing.since,
-                        held_at: self.now,
+                        held_at: self.outline.now,
                         trend: passing.trend,
-                        pace: Pace::of(self, passing.since, units(passing.trend.bytes_per_second)),
+                        pace: Pace::of(
+                            &self.outline,
+                            passing.since,
+                            units(passing.trend.bytes_per_second),
+                        ),
                         came_back_below: [0; 2],
                         low_since: None,
                     };
@@ -83,7 +131,7 @@ impl Outline {
         self.follow();
         self.slowing = match self.steady {
             Some(_) => None,
-            None => slowing::of(self),
+            None => slowing::of(&self.outline),
         };
     }
 
@@ -94,9 +142,9 @@ impl Outline {
         };
         let grown = units(steady.trend.grown_bytes as f64);
         steady.pace.follow(
-            self,
+            &self.outline,
             units(steady.trend.bytes_per_second),
-            steady.held_at == self.now,
+            steady.held_at == self.outline.now,
         );
         if steady.low_since.is_none() {
             steady.came_back_below = steady.pace.came_back_below(grown);
@@ -104,36 +152,37 @@ impl Outline {
         let rose_at = steady.pace.either.last;
         let trend = &mut steady.trend;
         trend.rising_seconds = f64::from(rose_at.saturating_sub(steady.since));
-        trend.quiet_seconds = f64::from(self.now.saturating_sub(steady.pace.rose_at()));
+        trend.quiet_seconds = f64::from(self.outline.now.saturating_sub(steady.pace.rose_at()));
         trend.longest_pause_seconds = f64::from(steady.pace.longest_pause());
         self.steady = Some(steady);
-        if steady.pace.is_history(self.now) {
+        if steady.pace.is_history(self.outline.now) {
             self.end(rose_at);
         }
     }
 
     /// Looks whether what it grew by has come back.
-    pub(super) fn look_back(&mut self, sample: &Bucket) {
+    fn look_back(&mut self, sample: &Bucket) {
         let Some(steady) = &mut self.steady else {
             return;
         };
         let [at_once, in_a_while] = steady.came_back_below;
-        let low_since = (sample.low < in_a_while).then(|| steady.low_since.unwrap_or(self.now));
+        let low_since =
+            (sample.low < in_a_while).then(|| steady.low_since.unwrap_or(self.outline.now));
         steady.low_since = low_since;
-        let stays = low_since.is_some_and(|since| self.now - since >= CAME_BACK_SECONDS);
+        let stays = low_since.is_some_and(|since| self.outline.now - since >= CAME_BACK_SECONDS);
         if sample.low < at_once || stays {
             let grown = units(steady.trend.grown_bytes as f64);
             if steady.pace.is_calm(grown) {
-                self.end(self.now);
+                self.end(self.outline.now);
             } else {
                 // It may well take that again.
-                steady.pace.stop(self.now);
+                steady.pace.stop(self.outline.now);
             }
         }
     }
 
     /// Growth that has ended is over: what it came to proves nothing any more.
-    pub(super) fn end(&mut self, at: u32) {
+    fn end(&mut self, at: u32) {
         if let Some(steady) = self.steady.take() {
             self.ended = Some((at, steady.pace.height()));
             self.passes_since = None;
@@ -142,15 +191,15 @@ impl Outline {
 
     /// Large steps far apart, which no window is full of yet.
     fn in_large_steps(&self) -> Option<Passing> {
-        let floor = Floor::of(&self.buckets);
+        let floor = Floor::of(&self.outline.buckets);
         if floor.last() - floor.at(0) < LEAST_RISE {
             return None;
         }
         let view = View {
-            outline: self,
+            outline: &self.outline,
             floor: &floor,
         };
-        let window = steps::large(&view, self.now.saturating_sub(LONGEST_SECONDS))?;
+        let window = steps::large(&view, self.outline.now.saturating_sub(LONGEST_SECONDS))?;
         if self
             .ended
             .is_some_and(|(at, height)| window.start < at && floor.last() <= height)
@@ -161,7 +210,7 @@ impl Outline {
         let mut trend = view.trend(since, &window);
         // A jump counts for little elsewhere; here the jumps are what grows.
         let counted = view.risen(since);
-        let span = f64::from(self.now - since);
+        let span = f64::from(self.outline.now - since);
         let a_second = counted / span * UNIT as f64;
         trend.grown_bytes = counted as u64 * UNIT;
         trend.bytes_per_second = a_second;
@@ -176,32 +225,32 @@ impl Outline {
 
     /// The longest window that passes.
     fn passing(&self) -> Option<Passing> {
-        let floor = Floor::of(&self.buckets);
-        if floor.last() - floor.at(0) < LEAST_RISE || self.now < SHORTEST_SECONDS {
+        let floor = Floor::of(&self.outline.buckets);
+        if floor.last() - floor.at(0) < LEAST_RISE || self.outline.now < SHORTEST_SECONDS {
             return None;
         }
         let view = View {
-            outline: self,
+            outline: &self.outline,
             floor: &floor,
         };
-        let gates = match self.steady {
-            None => &FIRE,
+        let thresholds = match self.steady {
+            None => &START,
             Some(steady) if steady.pace.has_stopped() => &RESUME,
             Some(_) => &KEEP,
         };
-        let mut length = self.now.min(LONGEST_SECONDS);
+        let mut length = self.outline.now.min(LONGEST_SECONDS);
         // What grew before is no news, and what it gave back it may take again.
         if let Some((at, height)) = self.ended
             && floor.last() <= height
         {
-            length = length.min(self.now - at);
+            length = length.min(self.outline.now - at);
             if length < SHORTEST_SECONDS {
                 return None;
             }
         }
         let window = loop {
-            if let Some(window) = view.judge(self.now - length, gates)
-                && window.counted >= f64::from(self.grain.mean())
+            if let Some(window) = view.judge(self.outline.now - length, thresholds)
+                && window.counted >= f64::from(self.outline.grain.mean())
             {
                 break window;
             }
@@ -215,11 +264,11 @@ impl Outline {
             None => view.beginning(&window),
         };
         let trend = view.trend(since, &window);
-        if view.slows(since, window.end, &gates.slower) {
+        if view.slows(since, window.end, &thresholds.slower) {
             return None;
         }
         let mean = trend.grown_bytes as f64 / trend.span_seconds.max(1.0);
-        (trend.bytes_per_second >= gates.slowed * mean).then(|| Passing {
+        (trend.bytes_per_second >= thresholds.slowed * mean).then(|| Passing {
             since,
             trend,
             probation: if view.is_restless(&window) {
@@ -233,15 +282,16 @@ impl Outline {
     /// Whether growth that does not pass just now is still called so: a peak or a pause ends nothing, and
     /// giving back half of it does.
     fn may_last(&self, steady: &Steady) -> bool {
-        let grace = ((self.now - steady.since) / 12).clamp(300, 600);
+        let grace = ((self.outline.now - steady.since) / 12).clamp(300, 600);
         let since = self
+            .outline
             .buckets
             .partition_point(|bucket| bucket.start <= steady.since)
             .saturating_sub(1);
-        let floor = Floor::of(&self.buckets);
+        let floor = Floor::of(&self.outline.buckets);
         let kept = u64::from(floor.last() - floor.at(since)) * UNIT;
         let view = View {
-            outline: self,
+            outline: &self.outline,
             floor: &floor,
         };
         if kept * 2 < steady.trend.grown_bytes {
@@ -251,7 +301,7 @@ impl Outline {
             // How long there is a word to say of it is told by its pauses.
             return true;
         }
-        let passed = self.now - steady.held_at;
+        let passed = self.outline.now - steady.held_at;
         let end = steady.pace.either.last;
         // What comes by chance comes more rarely by chance, too.
         let is_even = || view.unevenness(steady.since, end) < EVEN;

@@ -4,8 +4,8 @@
 //! random, ever more rarely, by any amount. What leaks at each epoch or request does it as regularly as
 //! these come, or so often that chance is no matter.
 
-use super::UNIT;
-use super::window::{View, Window};
+use super::scale::UNIT;
+use super::view::{View, Window};
 
 /// A step is no less than this share of what counts.
 const LEAST_SHARE: f64 = 0.02;
@@ -24,7 +24,7 @@ const ODDS_OF_NEARLY_SMOOTH: f64 = 1.5;
 /// or they are so many for each time that the process grew e times as old.
 const DENSE: f64 = 25.0;
 /// Over less than this, old by young, time and its logarithm are alike.
-const TELLING: f64 = 3.0;
+const DISTINCT_AGES: f64 = 3.0;
 /// What a process takes in its first minutes is no high water.
 const BEGINNING_SECONDS: u32 = 120;
 /// Regular steps are so many at least,
@@ -166,7 +166,7 @@ impl Steps {
         if self.sizes.len() >= MANY {
             let dense = self.sizes.len() as f64 / self.ages.ln();
             return if self.flat_share < FLAT_SHARE {
-                self.ages < TELLING || self.odds_of_time > ODDS_OF_NEARLY_SMOOTH
+                self.ages < DISTINCT_AGES || self.odds_of_time > ODDS_OF_NEARLY_SMOOTH
             } else {
                 self.odds_of_time > ODDS || dense > DENSE
             };

@@ -2,6 +2,7 @@
 
 mod chance;
 
+use super::scale::{BUCKET_SECONDS, MOST_BUCKETS};
 use super::*;
 use crate::units::MIB;
 
@@ -68,8 +69,8 @@ fn play(interval: f64, minutes: f64, mut curve: impl FnMut(f64) -> f64) -> Playe
         );
         let verdict = growth.verdict(&DEMAND);
         let is_leak = matches!(verdict, Verdict::Leak(_));
-        let is_told = is_leak || matches!(verdict, Verdict::Stopped(_));
-        for (now, turns) in [(is_leak, &mut turns), (is_told, &mut words)] {
+        let is_reported = is_leak || matches!(verdict, Verdict::Stopped(_));
+        for (now, turns) in [(is_leak, &mut turns), (is_reported, &mut words)] {
             if now != (turns.len() % 2 == 1) {
                 turns.push(seconds / 60.0);
             }
@@ -126,7 +127,7 @@ fn a_steady_leak_is_found_at_any_rate() {
 }
 
 #[test]
-fn its_trend_says_since_when_and_how_fast() {
+fn its_trend_has_its_beginning_and_rate() {
     let played = play(10.0, 105.0, |t| {
         BASE + steps(20.0 * (t - 60.0).max(0.0), 2.0)
     });
@@ -222,7 +223,7 @@ fn missing_samples_and_a_gap_of_minutes_hide_no_leak() {
 }
 
 #[test]
-fn what_nobody_saw_grow_proves_nothing() {
+fn growth_that_was_not_sampled_proves_nothing() {
     // Five samples that rise, and forty minutes of darkness between each two.
     let mut growth = Growth::default();
     for visit in 0..5u64 {
@@ -288,7 +289,7 @@ fn outlook(played: &Played) -> Option<Outlook> {
 }
 
 #[test]
-fn a_root_is_no_leak_and_tells_when_it_fills_a_gpu() {
+fn a_root_is_no_leak_and_has_a_time_at_which_it_fills_a_gpu() {
     for (minutes, interval) in [(60.0, 60.0), (120.0, 10.0), (300.0, 30.0), (600.0, 60.0)] {
         // At 16 h it has grown by 62 GiB.
         let root = |t: f64| BASE + 2000.0 * (t + 0.1).sqrt();
@@ -430,7 +431,7 @@ fn what_climbs_back_to_where_it_was_is_no_leak() {
 }
 
 #[test]
-fn large_steps_are_told_from_the_third_on() {
+fn large_steps_are_found_from_the_third_on() {
     for minutes in [12.0, 20.0] {
         for interval in [1.0, 10.0, 30.0, 60.0] {
             let curve = |t: f64| BASE + 2000.0 * (t / minutes).floor();
@@ -507,21 +508,23 @@ fn shapes_that_change_are_no_leak() {
 }
 
 #[test]
-fn what_stands_still_costs_a_few_words_and_what_moves_a_bounded_number() {
+fn what_is_still_costs_a_few_words_and_what_moves_a_bounded_number() {
     let still = play(1.0, 600.0, |t| BASE + (t % 2.0));
     assert!(still.growth.moved.is_none());
     assert!(size_of::<Growth>() <= 64, "{}", size_of::<Growth>());
     let mut random = Random(7);
     let wild = play(1.0, 600.0, |_| 30_000.0 * random.share());
-    let outline = wild.growth.moved.unwrap();
+    let detector = wild.growth.moved.unwrap();
+    let outline = &detector.outline;
     assert!(outline.buckets.capacity() <= MOST_BUCKETS);
-    let bytes = size_of::<Outline>() + outline.buckets.capacity() * size_of::<Bucket>();
+    let bytes = size_of::<GrowthDetector>() + outline.buckets.capacity() * size_of::<Bucket>();
     assert!(bytes <= 1900, "{bytes}");
 }
 
 #[test]
 fn old_buckets_are_wide_and_young_ones_narrow() {
-    let outline = play(5.0, 900.0, |t| BASE + 3.0 * t).growth.moved.unwrap();
+    let detector = play(5.0, 900.0, |t| BASE + 3.0 * t).growth.moved.unwrap();
+    let outline = detector.outline;
     for pair in outline.buckets.windows(2) {
         let (width, age) = (pair[1].start - pair[0].start, outline.now - pair[0].start);
         assert!(
@@ -556,7 +559,7 @@ fn no_input_panics_or_grows_without_bound() {
             let buckets = growth
                 .moved
                 .as_ref()
-                .map_or(0, |outline| outline.buckets.len());
+                .map_or(0, |detector| detector.outline.buckets.len());
             assert!(buckets <= MOST_BUCKETS);
         }
     }

@@ -1,0 +1,159 @@
+//! How fast memory grows in a window, and how steadily: what is told of growth once it is found.
+
+use super::scale::UNIT;
+use super::view::{SLOTS, View, Window};
+use crate::model::Time;
+
+/// Of all growth that counts, one slot may be no more than one part in so many.
+const LEAST_STEPS: f64 = 4.0;
+
+/// Growth that has been steady for a while.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Trend {
+    /// When it began, not when it was noticed.
+    pub since: Time,
+    /// How fast the floor rises.
+    pub bytes_per_second: f64,
+    /// It is hardly slower than this.
+    pub bytes_per_second_low: f64,
+    /// It is hardly faster than this.
+    pub bytes_per_second_high: f64,
+    /// From `since` to the last sample.
+    pub span_seconds: f64,
+    /// Samples in that span.
+    pub samples: u64,
+    /// What the floor has risen by in that span, less what single jumps added.
+    pub grown_bytes: u64,
+    /// The share of the span's twelfths in which the floor rose, 0 to 1.
+    pub growing_share: f64,
+    /// What was given back between sixths of the span, as a share of what was added.
+    pub falls_share: f64,
+    /// From `since` to when anything rose last.
+    pub rising_seconds: f64,
+    /// How long ago anything rose last.
+    pub quiet_seconds: f64,
+    /// The longest time between two rises.
+    pub longest_pause_seconds: f64,
+}
+
+impl Trend {
+    /// Whether nothing rose for so long, and for longer than it ever paused.
+    pub fn is_quiet_for(&self, seconds: f64) -> bool {
+        self.quiet_seconds >= seconds && self.quiet_seconds >= 1.5 * self.longest_pause_seconds
+    }
+}
+
+impl View<'_> {
+    pub(super) fn trend(&self, since: u32, window: &Window) -> Trend {
+        let raw = self.rises(since, window.end);
+        let most = cap(&raw);
+        let rises = raw.map(|rise| rise.min(most));
+        let counted: f64 = rises.iter().sum();
+        // What was before it began says nothing of how fast it is.
+        let start = since.max(window.start);
+        let lately = self.rises(start, window.end);
+        let most = cap(&lately);
+        let (rate, low, high) = rates(&lately.map(|rise| rise.min(most)));
+        let per_second =
+            |rise: f64| rise * UNIT as f64 * SLOTS as f64 / f64::from((window.end - start).max(1));
+        let first = self.outline.first;
+        Trend {
+            since: first.plus_seconds(f64::from(since)),
+            bytes_per_second: per_second(rate),
+            bytes_per_second_low: per_second(low),
+            bytes_per_second_high: per_second(high),
+            span_seconds: f64::from(self.outline.now - since),
+            samples: self
+                .buckets()
+                .iter()
+                .filter(|bucket| bucket.start >= since)
+                .map(|bucket| u64::from(bucket.samples))
+                .sum(),
+            grown_bytes: counted.max(window.counted) as u64 * UNIT,
+            growing_share: rises.iter().filter(|rise| **rise > 0.0).count() as f64 / SLOTS as f64,
+            falls_share: self.gives_back(since, window.end),
+            // What `halt` tells.
+            rising_seconds: 0.0,
+            quiet_seconds: 0.0,
+            longest_pause_seconds: 0.0,
+        }
+    }
+
+    /// What is given back, by the coarser or the finer measure: peaks may fill a short part altogether.
+    pub(super) fn gives_back(&self, start: u32, end: u32) -> f64 {
+        self.falls(start, end, 9)
+            .min(4.0 * self.falls(start, end, 6) + 0.05)
+    }
+
+    /// What is given back between the lows of so many parts, as a share of what is added.
+    fn falls(&self, start: u32, end: u32, parts: usize) -> f64 {
+        let lows = self.lows(start, end, parts);
+        let (mut rises, mut falls, mut before) = (0.0, 0.0, None);
+        for low in lows[..parts].iter().copied().flatten() {
+            if let Some(before) = before.replace(low) {
+                let step: f64 = low - before;
+                rises += step.max(0.0);
+                falls += (-step).max(0.0);
+            }
+        }
+        falls / f64::max(rises, 1.0)
+    }
+}
+
+/// The most that a slot may count for, so that it is no more than a quarter of what counts; 0 where
+/// fewer than four rise.
+pub(super) fn cap(rises: &[f64; SLOTS]) -> f64 {
+    let mut sorted = *rises;
+    sorted.sort_unstable_by(f64::total_cmp);
+    // With the `above` largest cut to c, c is a quarter of c * above and all the rest.
+    let mut rest: f64 = sorted.iter().sum();
+    for above in 0..LEAST_STEPS as usize {
+        let cap = rest / (LEAST_STEPS - above as f64);
+        let largest = sorted[SLOTS - 1 - above];
+        if largest <= cap {
+            return cap;
+        }
+        rest -= largest;
+    }
+    sorted[SLOTS - LEAST_STEPS as usize]
+}
+
+/// Rise per slot: the median slope between ends of slots a third apart or more, and the tenths that
+/// are lowest and highest.
+fn rates(rises: &[f64; SLOTS]) -> (f64, f64, f64) {
+    let mut heights = [0.0; SLOTS + 1];
+    for slot in 0..SLOTS {
+        heights[slot + 1] = heights[slot] + rises[slot];
+    }
+    let mut slopes = Vec::with_capacity(SLOTS * SLOTS / 2);
+    for from in 0..=SLOTS {
+        for to in from + SLOTS / 3..=SLOTS {
+            slopes.push((heights[to] - heights[from]) / (to - from) as f64);
+        }
+    }
+    slopes.sort_unstable_by(f64::total_cmp);
+    let quantile = |tenths: usize| slopes[(slopes.len() - 1) * tenths / 10];
+    (quantile(5), quantile(1), quantile(9))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_slot_counts_for_more_than_a_quarter() {
+        let rises = |few: &[f64]| {
+            let mut rises = [0.0; SLOTS];
+            rises[..few.len()].copy_from_slice(few);
+            rises
+        };
+        assert_eq!(cap(&rises(&[])), 0.0);
+        assert_eq!(cap(&rises(&[9.0, 9.0, 9.0])), 0.0);
+        assert_eq!(cap(&rises(&[9.0, 7.0, 7.0, 7.0])), 7.0);
+        assert_eq!(cap(&rises(&[1.0; 12])), 3.0);
+        // Twelve of 1 and one of 100 in their midst: (11 + c) / 4 = c.
+        let mut jump = [1.0; 12];
+        jump[5] = 100.0;
+        assert!((cap(&jump) - 11.0 / 3.0).abs() < 1e-9);
+    }
+}
