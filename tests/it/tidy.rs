@@ -192,6 +192,19 @@ fn every_file_describes_what_lives_in_it() {
     }
 }
 
+/// A file that is longer holds more than one thing. One of tests only is a list, of whatever length.
+#[test]
+fn no_file_has_more_than_600_lines() {
+    let long: Vec<String> = sources()
+        .iter()
+        .filter(|(path, _)| !is_test(path))
+        .map(|(path, text)| (path, text.lines().count()))
+        .filter(|(_, lines)| *lines > 600)
+        .map(|(path, lines)| format!("src/{}: {lines}", path.display()))
+        .collect();
+    assert!(long.is_empty(), "{long:#?}");
+}
+
 /// The files beside its tests that name an example of something, by any of these names in lower case: they say
 /// what it takes to add another.
 fn files_that_name(example: &[&str]) -> Vec<String> {

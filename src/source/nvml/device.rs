@@ -1,22 +1,21 @@
 //! One GPU: its static facts, read once, and what each sample reads of it.
 //!
-//! How a call is made and what its failure means is in `calls`; what a GPU is divided into, in `mig`.
+//! How a call is made and what its failure means is in `calls`; what a GPU is divided into, in `mig`; how
+//! busy each process is, in `utilization`.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode, TemperatureSensor};
 use nvml_wrapper::{Device, Nvml};
 
 use super::calls::{CallProgress, Calls};
 use super::error::Code;
-use super::ffi::{
-    self, List, ProcessLists, ProcessRecord, StructLayout, UtilizationSamples, Version,
-};
+use super::ffi::{self, List, ProcessLists, ProcessRecord, StructLayout, Version};
 use super::memory::Whole;
 use super::mig::{self, Mig};
 use super::rows;
+use super::utilization::Utilization;
 use crate::model::snapshot::{Gpu, GpuProcess, Memory, MigDevice, ReadError};
 
 /// Settings that change by an administrator's hand, the power limit, and the slow fan.
@@ -51,34 +50,6 @@ pub(super) struct Reading {
     /// When the reading was complete.
     pub(super) completed: Instant,
 }
-
-/// The highest utilization of one process since the last sample.
-#[derive(Clone, Copy, Default, Debug)]
-struct Peak {
-    sm: Option<u32>,
-    memory: u32,
-    encoder: u32,
-    decoder: u32,
-}
-
-/// Process utilization, gathered more often than snapshots are taken: the driver keeps about 10 s.
-#[derive(Debug, Default)]
-struct Utilization {
-    samples: UtilizationSamples,
-    /// The newest timestamp seen, on the driver's clock; 0 asks for all that it has.
-    last_seen: u64,
-    peaks: HashMap<u32, Peak>,
-    /// Since the last snapshot every call succeeded.
-    known: bool,
-    /// Whether the driver supports the call; `None` where it was not asked, or failed otherwise.
-    supported: Option<bool>,
-    asked: Option<(Instant, SystemTime)>,
-    /// How much of the time since the last snapshot they cover.
-    sampled: Duration,
-}
-
-/// The driver keeps this much of them.
-const KEPT_BY_DRIVER: Duration = Duration::from_secs(10);
 
 /// Reads one GPU.
 pub(super) struct DeviceReader<'nvml> {
@@ -151,10 +122,7 @@ impl<'nvml> DeviceReader<'nvml> {
             only_v1_answers: false,
             whole: Whole::default(),
             mps_seen_or_due: Instant::now(),
-            utilization: Utilization {
-                known: true,
-                ..Utilization::default()
-            },
+            utilization: Utilization::new(),
         })
     }
 
@@ -201,8 +169,8 @@ impl<'nvml> DeviceReader<'nvml> {
         let unknown_rows = processes
             .as_deref()
             .filter(|rows| self.lacks_processes(rows));
-        let sampled = std::mem::take(&mut self.utilization.sampled).as_secs_f64();
-        let is_sampled = processes.is_some() && !gone && self.utilization.supported == Some(true);
+        let sampled = self.utilization.take_sampled().as_secs_f64();
+        let is_sampled = processes.is_some() && !gone && self.utilization.supported() == Some(true);
         let gpu = Gpu {
             sampled_seconds: is_sampled.then(|| (sampled * 100.0).round() / 100.0),
             memory: memory.filter(|_| !gone),
@@ -226,7 +194,7 @@ impl<'nvml> DeviceReader<'nvml> {
             errors: std::mem::take(&mut self.calls.errors),
             driver_gone,
             lost,
-            process_utilization: self.utilization.supported,
+            process_utilization: self.utilization.supported(),
             completed: Instant::now(),
         }
     }
@@ -417,27 +385,14 @@ impl<'nvml> DeviceReader<'nvml> {
         self.gather_utilization();
         // With MIG no samples are supported (nvml.h): that there are none proves nothing.
         let may_be_divided = !self.mig_mode_reported || self.facts.mig_mode == Some(true);
-        let utilization = &mut self.utilization;
-        if std::mem::replace(&mut utilization.known, true) {
-            for row in &mut rows {
-                let peak = match utilization.peaks.get(&row.pid) {
-                    None if may_be_divided || row.gpu_instance_id.is_some() => continue,
-                    None => Peak {
-                        sm: Some(0),
-                        ..Peak::default()
-                    },
-                    // Only absurd samples: nothing is known.
-                    Some(Peak { sm: None, .. }) => continue,
-                    Some(peak) => *peak,
-                };
-                row.sm_percent = peak.sm;
-                row.memory_percent = Some(peak.memory);
-                row.encoder_percent = Some(peak.encoder);
-                row.decoder_percent = Some(peak.decoder);
-            }
-        }
-        utilization.peaks.clear();
+        self.utilization.fill(&mut rows, may_be_divided);
         Some(rows)
+    }
+
+    /// Takes in the utilization samples since the last call, before the driver's ring wraps.
+    pub(super) fn gather_utilization(&mut self) {
+        self.utilization
+            .gather(self.nvml, &self.device, &mut self.calls);
     }
 
     fn list_name(&self, list: List) -> &'static str {
@@ -514,68 +469,6 @@ impl<'nvml> DeviceReader<'nvml> {
             answer => calls.judge(name, answer),
         }
     }
-
-    /// Takes in the utilization samples since the last call, before the driver's ring wraps.
-    pub(super) fn gather_utilization(&mut self) {
-        const CALL: &str = "nvmlDeviceGetProcessUtilization";
-        let Self {
-            nvml,
-            device,
-            calls,
-            utilization,
-            ..
-        } = self;
-        let now = (Instant::now(), SystemTime::now());
-        // Where the driver stamps samples with Unix time, a clock that was set back would make
-        // every new sample look old and a busy process look idle.
-        if utilization
-            .asked
-            .is_some_and(|then| clock_was_set_back(then, now))
-        {
-            utilization.last_seen = 0;
-        }
-        let since = utilization.asked.replace(now).map(|then| now.0 - then.0);
-        let last_seen = utilization.last_seen;
-        let peaks = &mut utilization.peaks;
-        let answer = calls.raw(CALL, || {
-            let samples = utilization.samples.read(nvml, device, last_seen)?;
-            let mut newest = last_seen;
-            for sample in samples.filter(|sample| sample.timestamp > last_seen) {
-                newest = newest.max(sample.timestamp);
-                let peak = peaks.entry(sample.pid).or_default();
-                let percents = [
-                    sample.sm_percent,
-                    sample.memory_percent,
-                    sample.encoder_percent,
-                    sample.decoder_percent,
-                ];
-                // Drivers have returned garbage here while zombies were present.
-                if percents.iter().any(|&percent| percent > 100) {
-                    continue;
-                }
-                peak.sm = peak.sm.max(Some(sample.sm_percent));
-                peak.memory = peak.memory.max(sample.memory_percent);
-                peak.encoder = peak.encoder.max(sample.encoder_percent);
-                peak.decoder = peak.decoder.max(sample.decoder_percent);
-            }
-            Ok::<_, Code>(newest)
-        });
-        utilization.supported = match answer {
-            Ok(_) | Err(Code::NOT_FOUND) => Some(true),
-            Err(code) => code.is_unsupported().then_some(false),
-        };
-        match answer {
-            Ok(newest) => utilization.last_seen = newest,
-            // No process ran since: an observed 0.
-            Err(Code::NOT_FOUND) => {}
-            Err(code) => {
-                utilization.known = false;
-                calls.failed(CALL, code);
-                return;
-            }
-        }
-        utilization.sampled += since.map_or(KEPT_BY_DRIVER, |since| since.min(KEPT_BY_DRIVER));
-    }
 }
 
 fn process_memory_unavailable() -> &'static str {
@@ -588,35 +481,4 @@ fn process_memory_unavailable() -> &'static str {
 
 fn watts(milliwatts: u32) -> f64 {
     f64::from(milliwatts) / 1000.0
-}
-
-fn clock_was_set_back(then: (Instant, SystemTime), now: (Instant, SystemTime)) -> bool {
-    let expected = then.1 + now.0.duration_since(then.0);
-    expected
-        .duration_since(now.1)
-        .is_ok_and(|behind| behind > Duration::from_secs(1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_clock_set_back_is_noticed_and_one_set_forward_is_harmless() {
-        let then = (
-            Instant::now(),
-            SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000),
-        );
-        let after = |wall: i64| {
-            let wall = Duration::from_millis(1_000_000_000u64.saturating_add_signed(wall));
-            (
-                then.0 + Duration::from_secs(5),
-                SystemTime::UNIX_EPOCH + wall,
-            )
-        };
-        assert!(!clock_was_set_back(then, after(5_000)));
-        assert!(!clock_was_set_back(then, after(4_500)));
-        assert!(!clock_was_set_back(then, after(3_600_000)));
-        assert!(clock_was_set_back(then, after(-3_600_000)));
-    }
 }

@@ -17,6 +17,7 @@ mod gpu_worker;
 mod memory;
 mod mig;
 mod rows;
+mod utilization;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,0 +1,165 @@
+//! How busy each process is, by the samples that the driver keeps.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime};
+
+use nvml_wrapper::{Device, Nvml};
+
+use super::calls::Calls;
+use super::error::Code;
+use super::ffi::UtilizationSamples;
+use crate::model::snapshot::GpuProcess;
+
+/// The driver keeps this much of them.
+const KEPT_BY_DRIVER: Duration = Duration::from_secs(10);
+
+/// The highest utilization of one process since the last sample.
+#[derive(Clone, Copy, Default, Debug)]
+struct Peak {
+    sm: Option<u32>,
+    memory: u32,
+    encoder: u32,
+    decoder: u32,
+}
+
+/// Process utilization, gathered more often than snapshots are taken: the driver keeps about 10 s.
+#[derive(Debug, Default)]
+pub(super) struct Utilization {
+    samples: UtilizationSamples,
+    /// The newest timestamp seen, on the driver's clock; 0 asks for all that it has.
+    last_seen: u64,
+    peaks: HashMap<u32, Peak>,
+    /// Since the last snapshot every call succeeded.
+    known: bool,
+    /// Whether the driver supports the call; `None` where it was not asked, or failed otherwise.
+    supported: Option<bool>,
+    asked: Option<(Instant, SystemTime)>,
+    /// How much of the time since the last snapshot they cover.
+    sampled: Duration,
+}
+
+impl Utilization {
+    pub(super) fn new() -> Self {
+        Self {
+            known: true,
+            ..Self::default()
+        }
+    }
+
+    /// Whether the driver supports the call; `None` where it was not asked, or failed otherwise.
+    pub(super) fn supported(&self) -> Option<bool> {
+        self.supported
+    }
+
+    /// How much of the time since this was asked last the samples cover.
+    pub(super) fn take_sampled(&mut self) -> Duration {
+        std::mem::take(&mut self.sampled)
+    }
+
+    /// Takes in the utilization samples since the last call, before the driver's ring wraps.
+    pub(super) fn gather(&mut self, nvml: &Nvml, device: &Device<'_>, calls: &mut Calls) {
+        const CALL: &str = "nvmlDeviceGetProcessUtilization";
+        let now = (Instant::now(), SystemTime::now());
+        // Where the driver stamps samples with Unix time, a clock that was set back would make
+        // every new sample look old and a busy process look idle.
+        if self.asked.is_some_and(|then| clock_was_set_back(then, now)) {
+            self.last_seen = 0;
+        }
+        let since = self.asked.replace(now).map(|then| now.0 - then.0);
+        let last_seen = self.last_seen;
+        let Self { samples, peaks, .. } = self;
+        let answer = calls.raw(CALL, || {
+            let found = samples.read(nvml, device, last_seen)?;
+            let mut newest = last_seen;
+            for sample in found.filter(|sample| sample.timestamp > last_seen) {
+                newest = newest.max(sample.timestamp);
+                let peak = peaks.entry(sample.pid).or_default();
+                let percents = [
+                    sample.sm_percent,
+                    sample.memory_percent,
+                    sample.encoder_percent,
+                    sample.decoder_percent,
+                ];
+                // Drivers have returned garbage here while zombies were present.
+                if percents.iter().any(|&percent| percent > 100) {
+                    continue;
+                }
+                peak.sm = peak.sm.max(Some(sample.sm_percent));
+                peak.memory = peak.memory.max(sample.memory_percent);
+                peak.encoder = peak.encoder.max(sample.encoder_percent);
+                peak.decoder = peak.decoder.max(sample.decoder_percent);
+            }
+            Ok::<_, Code>(newest)
+        });
+        self.supported = match answer {
+            Ok(_) | Err(Code::NOT_FOUND) => Some(true),
+            Err(code) => code.is_unsupported().then_some(false),
+        };
+        match answer {
+            Ok(newest) => self.last_seen = newest,
+            // No process ran since: an observed 0.
+            Err(Code::NOT_FOUND) => {}
+            Err(code) => {
+                self.known = false;
+                calls.failed(CALL, code);
+                return;
+            }
+        }
+        self.sampled += since.map_or(KEPT_BY_DRIVER, |since| since.min(KEPT_BY_DRIVER));
+    }
+
+    /// Fills in what was gathered since the last snapshot, and begins anew. On a GPU that may be divided, that
+    /// there are no samples of a process proves nothing.
+    pub(super) fn fill(&mut self, rows: &mut [GpuProcess], may_be_divided: bool) {
+        if std::mem::replace(&mut self.known, true) {
+            for row in rows {
+                let peak = match self.peaks.get(&row.pid) {
+                    None if may_be_divided || row.gpu_instance_id.is_some() => continue,
+                    None => Peak {
+                        sm: Some(0),
+                        ..Peak::default()
+                    },
+                    // Only absurd samples: nothing is known.
+                    Some(Peak { sm: None, .. }) => continue,
+                    Some(peak) => *peak,
+                };
+                row.sm_percent = peak.sm;
+                row.memory_percent = Some(peak.memory);
+                row.encoder_percent = Some(peak.encoder);
+                row.decoder_percent = Some(peak.decoder);
+            }
+        }
+        self.peaks.clear();
+    }
+}
+
+fn clock_was_set_back(then: (Instant, SystemTime), now: (Instant, SystemTime)) -> bool {
+    let expected = then.1 + now.0.duration_since(then.0);
+    expected
+        .duration_since(now.1)
+        .is_ok_and(|behind| behind > Duration::from_secs(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_set_back_is_noticed_and_one_set_forward_is_harmless() {
+        let then = (
+            Instant::now(),
+            SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000),
+        );
+        let after = |wall: i64| {
+            let wall = Duration::from_millis(1_000_000_000u64.saturating_add_signed(wall));
+            (
+                then.0 + Duration::from_secs(5),
+                SystemTime::UNIX_EPOCH + wall,
+            )
+        };
+        assert!(!clock_was_set_back(then, after(5_000)));
+        assert!(!clock_was_set_back(then, after(4_500)));
+        assert!(!clock_was_set_back(then, after(3_600_000)));
+        assert!(clock_was_set_back(then, after(-3_600_000)));
+    }
+}
