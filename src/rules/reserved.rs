@@ -2,7 +2,7 @@
 //!
 //! Told for as long as nobody at all is on the GPU ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)):
 //! one that another works on is not kept from anybody. It takes the duration without any use, since the job
-//! began, in samples a minute apart or less, so that a job that has just begun, one between two steps and a
+//! began, in samples about a minute apart or less, so that a job that has just begun, one between two steps and a
 //! shell in which the GPU was used a while ago are none. What was given is known by the environment of its
 //! processes, as far as that may be read and names GPUs one by one
 //! ([`Reservation`]): `all` and `none` are no claim, and where
@@ -29,8 +29,9 @@ use crate::model::snapshot::PidNamespace;
 use crate::model::{Gpu, Process, Time};
 use crate::units::Span;
 
-/// Samples farther apart than this, in seconds, may have missed a use.
-const SPARSEST_SECONDS: f64 = 60.0;
+/// Samples farther apart than this on the mean, in seconds, may have missed a use: one a minute, of which
+/// some are late or lost.
+const SPARSEST_SECONDS: f64 = 75.0;
 /// A coincidence has fewer samples.
 const LEAST_SAMPLES: u64 = 10;
 

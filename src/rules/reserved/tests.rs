@@ -209,3 +209,16 @@ fn a_rule_has_a_duration_of_its_own() {
     let engine = judge_with("reserved", "duration", &value, &mut sparse, 90.0 * MINUTE);
     assert_eq!(count(&engine, Kind::Reserved), 0);
 }
+
+#[test]
+fn samples_a_minute_apart_may_be_late_or_lost() {
+    let mut scene = every(MINUTE);
+    let job = job(&scene, 3600.0, &["0", "1"]);
+    give(&mut scene, &[job]);
+    let mut engine = judge(&mut scene, 10.0 * MINUTE);
+    for _ in 0..3 {
+        scene.pass(2.0 * MINUTE);
+        scene.play(10.0 * MINUTE, |snapshot| engine.observe(snapshot));
+    }
+    assert_eq!(count(&engine, Kind::Reserved), 1);
+}
