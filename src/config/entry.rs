@@ -122,7 +122,7 @@ fn add_override(config: &mut Config, section: &Section<'_>) -> Result<(), Config
     let kind = rule.kind();
     if scope.is_empty() {
         return Err(section.wrong(format!(
-            "is for nobody in particular; add one of {}, or write the settings {}",
+            "matches every process; add one of {}, or write the settings {}",
             keys.join(", "),
             if kind.name() == &*name {
                 format!("under [rules.{name}]")
@@ -176,7 +176,7 @@ fn add_keep(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigErro
     };
     if scope.is_empty() {
         return Err(section.wrong(format!(
-            "is for nobody in particular; add one of {}, or switch rules off with enabled = false",
+            "matches every process; add one of {}, or switch rules off with enabled = false",
             keys.join(", ")
         )));
     }
@@ -264,7 +264,7 @@ fn refuse_processes(kind: Kind, scope: &Scope, section: &Section<'_>) -> Result<
         None => Ok(()),
         Some(key) => {
             let message = format!(
-                "{kind} is about a GPU and not about a process, so that nobody fits; write gpu, time or \
+                "{kind} is about a GPU and not about a process, so no process matches; write gpu, time or \
                  days"
             );
             let key = format!("{}.{key}", section.key);

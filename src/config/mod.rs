@@ -5,7 +5,7 @@
 //! are applied in their order, every one that fits, so that the later wins. A `[[rule]]` starts from what
 //! is in force for its kind where it is read: the defaults, the layers before, and its own file. A
 //! `[[keep]]` of any layer exempts, and so does a program of `[reap]`'s `never`. An error names file, line and key and what is allowed. What the rules'
-//! settings are is in [`crate::rules`], what is done about findings while nobody looks in [`reap`];
+//! settings are is in [`crate::rules`], what is done about findings unattended in [`reap`];
 //! reading is in `read`, `entry`, `scope` and `section`, writing in `write`.
 
 mod entry;
@@ -46,7 +46,7 @@ pub struct Config {
     pub sample: SampleConfig,
     /// How it is judged.
     pub rules: RuleSet,
-    /// What is done about it while nobody looks.
+    /// What is done about it unattended.
     pub reap: ReapConfig,
     /// Where each value that is not a default comes from, by its dotted key.
     origins: BTreeMap<String, String>,
@@ -127,7 +127,7 @@ pub enum ConfigError {
         message: String,
     },
     /// Others may change it, and so decide what is done with more rights than theirs.
-    #[error("the configuration {} is not obeyed: {why}", path.display())]
+    #[error("the configuration {} is refused: {why}", path.display())]
     NotOurs {
         /// The file.
         path: PathBuf,
@@ -135,7 +135,7 @@ pub enum ConfigError {
         why: String,
     },
     /// Others may change the command that is run with more rights than theirs.
-    #[error("{origin}: reap.notify: {} is not run: {why}", path.display())]
+    #[error("{origin}: reap.notify: {} is refused: {why}", path.display())]
     CommandNotOurs {
         /// Where the command is configured.
         origin: String,

@@ -1,6 +1,6 @@
-//! `[reap]` and a rule's `action`: what is done about findings while nobody looks.
+//! `[reap]` and a rule's `action`: what is done about findings unattended.
 //!
-//! A rule only tells, unless it says `action = "reap"`; then what it finds is ended, but not before its
+//! A rule only notifies, unless it has `action = "reap"`; then what it finds is killed, but not before its
 //! owner was warned. Values only; what they lead to is in `gpumem reap --watch`.
 
 use std::collections::BTreeMap;
@@ -112,7 +112,7 @@ impl ReapConfig {
     pub(super) fn contradiction(&self) -> Option<&'static str> {
         let warns = self.warn_terminal || !self.notify.is_empty();
         (!warns && self.reaping().next().is_some()).then_some(
-            "a rule says action = \"reap\", and nobody would be warned; give a notify command, or \
+            "a rule has action = \"reap\", but no owner could be warned; give a notify command, or \
              warn_terminal = true",
         )
     }
@@ -122,7 +122,7 @@ impl ReapConfig {
 pub(super) fn action(entry: &Entry<'_>, kind: Kind) -> Result<Response, ConfigError> {
     match entry.read()? {
         Response::Reap if !kind.may_be_reaped() => Err(entry.error(format!(
-            "what {kind} finds is never ended while nobody looks; write \"notify\""
+            "what {kind} finds is never killed unattended; write \"notify\""
         ))),
         response => Ok(response),
     }
@@ -166,7 +166,7 @@ fn words(written: &Value) -> Option<Vec<Arc<str>>> {
 /// A program and its arguments, as they are run without a shell.
 fn command<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error> {
     let example = "a program by its whole path and its arguments, such as \
-                   [\"/usr/local/bin/tell\", \"--mail\"]";
+                   [\"/usr/local/bin/notify-owner\", \"--mail\"]";
     // What is looked for in a search path may be somebody else's.
     let is_whole = |words: &Vec<Arc<str>>| words.first().is_none_or(|it| it.starts_with('/'));
     setting::parsed(from, example, |written| words(written).filter(is_whole))

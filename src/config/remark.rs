@@ -31,7 +31,7 @@ fn of_scope(of: &Scope) -> Option<String> {
     (!scope::is_framework(name)).then(|| {
         let known: Vec<&str> = scope::frameworks().collect();
         format!(
-            "framework {name:?} is none that gpumem recognises, so that this is for no process; it \
+            "framework {name:?} is none that gpumem recognises, so this matches no process; it \
              recognises {}",
             known.join(", ")
         )

@@ -1,4 +1,4 @@
-//! Reads whom a rule, an override or an exemption is for.
+//! Reads which processes a rule, an override or an exemption is for.
 
 use serde::{Deserialize, Serialize};
 use toml::Value;
@@ -26,12 +26,12 @@ pub(super) struct HoursKeys {
 impl From<&Hours> for HoursKeys {
     fn from(hours: &Hours) -> Self {
         // Without a time the days are what there is, all seven of them too.
-        let is_told = hours.stretch.is_none() || hours.days != [true; 7];
+        let is_written = hours.stretch.is_none() || hours.days != [true; 7];
         let days = DAYS.iter().zip(hours.days);
         let days: Vec<&str> = days.filter_map(|(day, is)| is.then_some(*day)).collect();
         Self {
             time: hours.stretch,
-            days: is_told.then(|| days.into()),
+            days: is_written.then(|| days.into()),
             timezone: Some(hours.zone.clone()).filter(|zone| zone.name().is_some()),
         }
     }
@@ -56,10 +56,7 @@ pub(super) fn scope(section: &Section<'_>, may_name_zone: bool) -> Result<Scope,
     let hours: HoursKeys = section.read()?;
     let bounds = scope.memory_above.zip(scope.memory_below);
     if bounds.is_some_and(|(above, below)| above >= below) {
-        return Err(section.wrong(
-            "nobody holds more than memory_above and less than memory_below; make memory_below the \
-             larger",
-        ));
+        return Err(section.wrong("memory_below must be greater than memory_above"));
     }
     let days = section.get("days").map(days).transpose()?;
     if hours.time.is_some() || days.is_some() {
@@ -69,7 +66,7 @@ pub(super) fn scope(section: &Section<'_>, may_name_zone: bool) -> Result<Scope,
             zone: zone(section, "")?,
         });
     } else if let Some(zone) = section.get("timezone").filter(|_| !may_name_zone) {
-        let message = "says nothing without time or days; add one of them";
+        let message = "has no effect without `time` or `days`; add one of them";
         let at = zone.at.clone();
         return Err(section.file.wrong(at, &zone.key, message.to_owned()));
     }

@@ -148,7 +148,7 @@ fn a_path_in_a_comment_breaks_no_line() {
 }
 
 #[test]
-fn a_mistake_is_told_with_file_line_key_and_what_is_allowed() {
+fn a_mistake_is_reported_with_file_line_key_and_what_is_allowed() {
     let all: Vec<String> = rules::catalogue().into_iter().map(|it| it.name).collect();
     for (text, message) in [
         (
@@ -206,7 +206,7 @@ fn a_mistake_is_told_with_file_line_key_and_what_is_allowed() {
         ),
         (
             "[[override]]\nrule = \"idle\"\nduration = \"1h\"",
-            "config.toml:1: override: is for nobody in particular; add one of user, command, gpu, \
+            "config.toml:1: override: matches every process; add one of user, command, gpu, \
              framework, container, notebook, memory_above, memory_below, where, time, days, timezone, or write the settings under [rules.idle]",
         ),
         (
@@ -258,7 +258,7 @@ fn values_without_sense_are_refused() {
 }
 
 #[test]
-fn what_is_no_toml_is_told_by_line_and_column() {
+fn what_is_no_toml_is_reported_by_line_and_column() {
     let error = refused("[sample]\ninterval = \n");
     assert!(error.starts_with("config.toml:2:12: not TOML: "), "{error}");
     assert!(!error.contains('\n'), "{error}");
@@ -306,7 +306,7 @@ fn a_later_layer_wins_setting_by_setting_and_adds_its_overrides() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_plainly_and_what_is_not_there_is_no_error() {
+fn what_cannot_be_read_is_reported_plainly_and_what_is_absent_is_no_error() {
     let folder = Folder::new("unreadable");
     let absent = folder.0.join("absent.toml");
     assert_eq!(
@@ -336,7 +336,7 @@ fn what_cannot_be_read_is_told_plainly_and_what_is_not_there_is_no_error() {
 }
 
 #[test]
-fn the_chosen_file_stands_alone_and_relative_folders_are_ignored() {
+fn the_chosen_file_is_read_alone_and_relative_folders_are_ignored() {
     let listed = |chosen: Option<&str>, xdg: Option<&str>, home: Option<&str>| -> Vec<String> {
         paths(
             chosen.map(Path::new),

@@ -22,7 +22,7 @@ pub(super) fn document(config: &Config) -> String {
 fn write_all(config: &Config, out: &mut String) -> fmt::Result {
     writeln!(
         out,
-        "# what gpumem goes by, and where each value comes from\n"
+        "# the configuration in force, and where each value comes from\n"
     )?;
     write_settings(config, "sample", values(&config.sample), out)?;
     writeln!(out, "\n# what `gpumem reap --watch` does about findings")?;

@@ -39,11 +39,11 @@ impl Exemption {
     }
 
     /// Whether it is for a process or a GPU, `None` where its scope does not fit; whether it is known.
-    fn protects(&self, whom: &ScopeInput<'_>) -> Option<bool> {
+    fn protects(&self, input: &ScopeInput<'_>) -> Option<bool> {
         let could_be_ended = |process: &Process| process.identity().is_certain();
-        match self.scope.answer(whom) {
+        match self.scope.answer(input) {
             Fit::Yes => Some(true),
-            Fit::Unknown if whom.process.is_some_and(could_be_ended) => Some(false),
+            Fit::Unknown if input.process.is_some_and(could_be_ended) => Some(false),
             Fit::Unknown | Fit::No => None,
         }
     }
@@ -107,7 +107,7 @@ pub(super) fn exempts<'a>(
         let answers = || {
             places
                 .iter()
-                .map(|(is_accused, whom)| (*is_accused, keep.protects(whom)))
+                .map(|(is_accused, input)| (*is_accused, keep.protects(input)))
         };
         in_part |= answers().any(|(_, answer)| answer.is_some());
         let mut accused = answers().filter_map(|(is_accused, answer)| is_accused.then_some(answer));
@@ -146,7 +146,7 @@ pub fn exempt_processes<'a>(
     for process in &snapshot.processes {
         let places = places_of(process, &[], snapshot);
         let is_for = |keep: &&Exemption| {
-            let mut answers = places.iter().filter_map(|(_, whom)| keep.protects(whom));
+            let mut answers = places.iter().filter_map(|(_, input)| keep.protects(input));
             !keep.is_expired(snapshot.time) && answers.next().is_some()
         };
         let keeps = keeps.iter().filter(is_for);
@@ -184,14 +184,14 @@ fn places<'a>(
         .gpus
         .iter()
         .map(|gpu| {
-            let whom = ScopeInput {
+            let input = ScopeInput {
                 process,
                 index: gpu.index,
                 uuid: gpu.uuid.as_deref(),
                 held_bytes: gpu.used_bytes,
                 snapshot,
             };
-            (true, whom)
+            (true, input)
         })
         .collect();
     if let Some(process) = process {
@@ -211,7 +211,7 @@ fn places_of<'a>(
         let is_accused = accused.iter().any(|on| on.index == gpu.index);
         let rows = gpu.processes.iter().flatten();
         for row in rows.filter(|row| row.pid == process.pid && !is_accused) {
-            let whom = ScopeInput {
+            let input = ScopeInput {
                 process: Some(process),
                 index: gpu.index,
                 uuid: gpu.uuid.as_deref(),
@@ -219,7 +219,7 @@ fn places_of<'a>(
                 snapshot,
             };
             // A finding about no GPU in particular is about all that its process is on.
-            places.push((accused.is_empty(), whom));
+            places.push((accused.is_empty(), input));
         }
     }
     if places.is_empty() && accused.is_empty() {

@@ -1,6 +1,6 @@
 //! Whom a rule, an override or an exemption is for.
 //!
-//! A scope answers yes, no or unknown. What is unknown accuses nobody: a rule and an override are for
+//! A scope answers yes, no or unknown. What is unknown leads to no finding: a rule and an override are for
 //! those who are known to fit. What an exemption makes of it is in [`exemption`](super::exemption).
 
 use std::fmt;
@@ -137,7 +137,7 @@ fn selector<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Selector>, D::E
     for field in selector.fields() {
         match field {
             None => return Err(wrong("has a word that names no field")),
-            // They are what rules conclude, and who asks is nobody.
+            // They are what rules conclude, and the caller is no user.
             Some(Field::Idle | Field::Finding | Field::Is) => {
                 return Err(wrong(
                     "asks for idle, finding or is, which no rule can be asked",
@@ -180,7 +180,7 @@ pub fn frameworks() -> impl Iterator<Item = &'static str> {
 }
 
 impl Scope {
-    /// Whether it names nobody, and so is for everybody.
+    /// Whether it has no selector, and so matches every process.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -197,12 +197,12 @@ impl Scope {
     }
 
     /// Whether it is known to be for this one.
-    pub fn fits(&self, whom: &ScopeInput<'_>) -> bool {
-        self.answer(whom) == Fit::Yes
+    pub fn fits(&self, input: &ScopeInput<'_>) -> bool {
+        self.answer(input) == Fit::Yes
     }
 
     /// Whether it is for this one.
-    pub fn answer(&self, whom: &ScopeInput<'_>) -> Fit {
+    pub fn answer(&self, input: &ScopeInput<'_>) -> Fit {
         // The cheapest first.
         let parts: [fn(&Self, &ScopeInput<'_>) -> Fit; 9] = [
             Self::gpu_fits,
@@ -217,7 +217,7 @@ impl Scope {
         ];
         let mut answer = Fit::Yes;
         for part in parts {
-            match part(self, whom) {
+            match part(self, input) {
                 Fit::Yes => {}
                 Fit::Unknown => answer = Fit::Unknown,
                 Fit::No => return Fit::No,
@@ -226,20 +226,20 @@ impl Scope {
         answer
     }
 
-    fn gpu_fits(&self, whom: &ScopeInput<'_>) -> Fit {
-        match (&self.gpu, whom.uuid) {
+    fn gpu_fits(&self, input: &ScopeInput<'_>) -> Fit {
+        match (&self.gpu, input.uuid) {
             (None, _) => Fit::Yes,
-            (Some(GpuName::Index(wanted)), _) => (*wanted == whom.index).into(),
+            (Some(GpuName::Index(wanted)), _) => (*wanted == input.index).into(),
             (Some(GpuName::Uuid(wanted)), Some(uuid)) => (**wanted == *uuid).into(),
             (Some(GpuName::Uuid(_)), None) => Fit::Unknown,
         }
     }
 
-    fn memory_fits(&self, whom: &ScopeInput<'_>) -> Fit {
+    fn memory_fits(&self, input: &ScopeInput<'_>) -> Fit {
         if self.memory_above.is_none() && self.memory_below.is_none() {
             return Fit::Yes;
         }
-        match (whom.process, whom.held_bytes) {
+        match (input.process, input.held_bytes) {
             (None, _) => Fit::No,
             (_, None) => Fit::Unknown,
             (_, Some(held)) => {
@@ -250,8 +250,8 @@ impl Scope {
         }
     }
 
-    fn user_fits(&self, whom: &ScopeInput<'_>) -> Fit {
-        of_process(self.user.as_deref(), whom, |wanted, process| {
+    fn user_fits(&self, input: &ScopeInput<'_>) -> Fit {
+        of_process(self.user.as_deref(), input, |wanted, process| {
             let wanted_uid: Option<u32> = wanted.parse().ok();
             match (&process.user, process.uid) {
                 (Some(user), _) if **user == *wanted => Fit::Yes,
@@ -262,8 +262,8 @@ impl Scope {
         })
     }
 
-    fn framework_fits(&self, whom: &ScopeInput<'_>) -> Fit {
-        of_process(self.framework.as_deref(), whom, |wanted, process| {
+    fn framework_fits(&self, input: &ScopeInput<'_>) -> Fit {
+        of_process(self.framework.as_deref(), input, |wanted, process| {
             match &process.framework {
                 Some(framework) => {
                     let is_row = || advice::of(process).is_some_and(|row| row.name == wanted);
@@ -276,8 +276,8 @@ impl Scope {
         })
     }
 
-    fn container_fits(&self, whom: &ScopeInput<'_>) -> Fit {
-        of_process(self.container.as_deref(), whom, |wanted, process| {
+    fn container_fits(&self, input: &ScopeInput<'_>) -> Fit {
+        of_process(self.container.as_deref(), input, |wanted, process| {
             // Anybody may read in which container a process is; where none is told, it is in none.
             let Some(container) = &process.container else {
                 return Fit::No;
@@ -301,8 +301,8 @@ impl Scope {
         })
     }
 
-    fn notebook_fits(&self, whom: &ScopeInput<'_>) -> Fit {
-        of_process(self.notebook.as_deref(), whom, |wanted, process| {
+    fn notebook_fits(&self, input: &ScopeInput<'_>) -> Fit {
+        of_process(self.notebook.as_deref(), input, |wanted, process| {
             match &process.jupyter {
                 Some(jupyter) => match &jupyter.notebook_path {
                     Some(path) => matches(wanted, path).into(),
@@ -315,26 +315,26 @@ impl Scope {
         })
     }
 
-    fn hours_fit(&self, whom: &ScopeInput<'_>) -> Fit {
+    fn hours_fit(&self, input: &ScopeInput<'_>) -> Fit {
         let hours = self.hours.as_ref();
         hours
-            .is_none_or(|hours| hours.hold(whom.snapshot.time))
+            .is_none_or(|hours| hours.hold(input.snapshot.time))
             .into()
     }
 
-    fn selector_fits(&self, whom: &ScopeInput<'_>) -> Fit {
+    fn selector_fits(&self, input: &ScopeInput<'_>) -> Fit {
         let Some(selector) = &self.selector else {
             return Fit::Yes;
         };
         // Nobody asks: `is:mine` is refused.
-        match whom.with_row(|row| selector.answer(row, &Me::default())) {
+        match input.with_row(|row| selector.answer(row, &Me::default())) {
             Some(fits) => fits.into(),
             None => Fit::Unknown,
         }
     }
 
-    fn command_fits(&self, whom: &ScopeInput<'_>) -> Fit {
-        of_process(self.command.as_deref(), whom, |wanted, process| {
+    fn command_fits(&self, input: &ScopeInput<'_>) -> Fit {
+        of_process(self.command.as_deref(), input, |wanted, process| {
             command_line(process).map_or(Fit::Unknown, |line| matches(wanted, &line).into())
         })
     }

@@ -70,7 +70,7 @@ fn root_obeys_no_configuration_that_others_may_write() {
     for (bits, text) in [(0o664, "mode 0664"), (0o646, "mode 0646")] {
         mode(&good, bits);
         let next = format!("chmod go-w {name}");
-        refused(&check(&good), &["is not obeyed", name, text, &next]);
+        refused(&check(&good), &["is refused", name, text, &next]);
     }
     mode(&good, 0o644);
     chown(&good, Some(NOBODY), None).unwrap();
@@ -79,10 +79,7 @@ fn root_obeys_no_configuration_that_others_may_write() {
         &["belongs to", "uid 65534", "not to root", "chown"],
     );
     // Any command that goes by it.
-    refused(
-        &support::run(&["rules", "--config", name]),
-        &["is not obeyed"],
-    );
+    refused(&support::run(&["rules", "--config", name]), &["is refused"]);
     chown(&good, Some(0), None).unwrap();
     // The folder, and a link to a good file that lies in a bad one.
     chown(folder.path(), Some(NOBODY), None).unwrap();
@@ -124,8 +121,8 @@ fn root_is_not_led_by_the_home_that_sudo_kept() {
             .env_remove("XDG_CONFIG_HOME");
         finish(&mut command)
     };
-    refused(&run(&["rules"]), &["is not obeyed", "uid 65534", "sudo -H"]);
-    refused(&run(&["config", "check"]), &["is not obeyed"]);
+    refused(&run(&["rules"]), &["is refused", "uid 65534", "sudo -H"]);
+    refused(&run(&["config", "check"]), &["is refused"]);
     let paths = run(&["config", "path"]);
     assert_eq!(paths.code, 0, "{paths:?}");
     assert!(paths.stdout.contains("config.toml (refused: "), "{paths:?}");
@@ -166,7 +163,7 @@ fn root_runs_no_command_and_keeps_no_state_that_others_may_change() {
         mode(Path::new(hook), 0o755);
         assert_eq!(check().code, 0, "{words}");
         mode(Path::new(hook), 0o775);
-        let place = format!("{}:3: reap.notify: {hook} is not run", config.display());
+        let place = format!("{}:3: reap.notify: {hook} is refused", config.display());
         refused(&check(), &[&place, "mode 0775", "chmod go-w"]);
         let machine = Machine::new(&one_gpu(&[]));
         let mut command = support::command(&["reap", "--watch", "--no-store", "--config"]);
@@ -174,7 +171,7 @@ fn root_runs_no_command_and_keeps_no_state_that_others_may_change() {
             .arg(&config)
             .arg("--nvml-library")
             .arg(machine.library());
-        refused(&finish(&mut command), &["is not run"]);
+        refused(&finish(&mut command), &["is refused"]);
     }
     let state = folder.path().join("state");
     fs::create_dir(&state).unwrap();

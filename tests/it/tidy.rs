@@ -462,27 +462,12 @@ fn no_cycle_has_more_than_three_files() {
     }
 }
 
-/// Rooms whose names are being changed: they may still hold what [`PRIVATE_WORDS`] and the rule of one
-/// name for one type forbid. A path's beginning under `src/`; shorten it, and add nothing.
-const STILL_TO_RENAME: &[&str] = &[
-    "config/",
-    "history/growth",
-    "rules/leak",
-    "rules/scope.rs",
-    "rules/exemption",
-];
-
 /// Words that name no thing of the field: an identifier is a noun or a verb that a stranger can search for.
 const PRIVATE_WORDS: &[&str] = &[
     "whom", "nobody", "nobodies", "say", "says", "said", "saying", "tell", "tells", "told",
     "telling", "untold", "hear", "hears", "heard", "hearing", "stand", "stands", "stood",
     "standing",
 ];
-
-fn is_still_to_rename(path: &Path) -> bool {
-    let path = path.to_str().unwrap();
-    STILL_TO_RENAME.iter().any(|begin| path.starts_with(begin))
-}
 
 /// The code of a file without what is in quotes and in comments; lines stay where they are.
 fn without_text(text: &str) -> String {
@@ -547,9 +532,6 @@ fn parts(identifier: &str) -> Vec<String> {
 fn identifiers_are_the_fields_words() {
     let mut found = Vec::new();
     for (path, text) in sources() {
-        if is_still_to_rename(&path) {
-            continue;
-        }
         for (line, code) in without_text(&text).lines().enumerate() {
             found.extend(
                 words(code)
@@ -566,7 +548,7 @@ fn identifiers_are_the_fields_words() {
 fn no_two_types_have_one_name() {
     let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (path, text) in sources() {
-        if is_test(&path) || is_still_to_rename(&path) {
+        if is_test(&path) {
             continue;
         }
         for line in code(&text).lines() {

@@ -160,7 +160,7 @@ fn an_exemption_lasts_to_the_end_of_the_day_that_is_named() {
 }
 
 #[test]
-fn a_mistake_in_an_entry_is_told_with_its_line_and_key() {
+fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
     let rule = |rest: &str| format!("[[rule]]\nname = \"x\"\nkind = \"idle\"\n{rest}");
     let keep = |rest: &str| format!("[[keep]]\nuser = \"ann\"\nreason = \"x\"\n{rest}");
     for (text, start) in [
@@ -222,11 +222,11 @@ fn a_mistake_in_an_entry_is_told_with_its_line_and_key() {
         ),
         (
             rule("timezone = \"UTC\""),
-            "4: rule.timezone: says nothing without time or days",
+            "4: rule.timezone: has no effect without `time` or `days`",
         ),
         (
             rule("memory_above = \"8GiB\"\nmemory_below = \"8GiB\""),
-            "1: rule: nobody holds more than memory_above and less than memory_below",
+            "1: rule: memory_below must be greater than memory_above",
         ),
         (
             rule("memory_above = 8"),
@@ -246,11 +246,11 @@ fn a_mistake_in_an_entry_is_told_with_its_line_and_key() {
         ),
         (
             "[[keep]]\nreason = \"x\"".to_owned(),
-            "1: keep: is for nobody in particular; add one of user",
+            "1: keep: matches every process; add one of user",
         ),
         (
             "[[keep]]\nreason = \"x\"\nuntil = 2026-12-31\ntimezone = \"UTC\"".to_owned(),
-            "1: keep: is for nobody in particular",
+            "1: keep: matches every process",
         ),
         (
             "[[keep]]\nuser = \"ann\"".to_owned(),
@@ -376,8 +376,8 @@ fn parse_band(text: &str) -> Result<Config, ConfigError> {
 }
 
 #[test]
-fn thresholds_that_contradict_each_other_are_told_where_they_meet() {
-    let told = "low is not below high; make high the larger";
+fn thresholds_that_contradict_each_other_are_reported_where_they_meet() {
+    let message = "low is not below high; make high the larger";
     let rule = "name = \"x\"\nkind = \"pressure\"";
     for (text, place) in [
         (
@@ -395,7 +395,7 @@ fn thresholds_that_contradict_each_other_are_told_where_they_meet() {
         ),
     ] {
         let error = parse_band(&text).unwrap_err().to_string();
-        assert_eq!(error, format!("config.toml:{place}: {told}"));
+        assert_eq!(error, format!("config.toml:{place}: {message}"));
     }
     parse_band("[rules.pressure]\nlow = \"3GiB\"\nhigh = \"4GiB\"").unwrap();
 }

@@ -10,7 +10,7 @@ grace = "2m"
 settle = "20s"
 most = 1
 within = "1h"
-notify = ["/usr/local/bin/tell", "--mail", "a \"word\"\n"]
+notify = ["/usr/local/bin/notify-owner", "--mail", "a \"word\"\n"]
 warn_terminal = false
 never = ["tensorboard", "Xorg"]
 
@@ -37,7 +37,7 @@ fn everything_of_it_is_read_and_reads_back() {
     assert_eq!(reap.grace, Span::from_seconds(120.0));
     assert_eq!(reap.settle, Span::from_seconds(20.0));
     assert_eq!((reap.most, reap.within), (1, Span::from_seconds(3600.0)));
-    let notify = ["/usr/local/bin/tell", "--mail", "a \"word\"\n"];
+    let notify = ["/usr/local/bin/notify-owner", "--mail", "a \"word\"\n"];
     assert_eq!(reap.notify, notify.map(Arc::from));
     assert!(!reap.warn_terminal);
     assert_eq!(reap.never, ["tensorboard", "Xorg"].map(Arc::from));
@@ -56,7 +56,7 @@ fn everything_of_it_is_read_and_reads_back() {
 }
 
 #[test]
-fn nothing_is_ended_unless_a_rule_says_so() {
+fn nothing_is_killed_unless_a_rule_has_that_action() {
     let config = parse("").unwrap();
     assert_eq!(config.reap.reaping().count(), 0);
     // What its kind does a rule does not take over: it may be for others.
@@ -69,7 +69,7 @@ fn nothing_is_ended_unless_a_rule_says_so() {
 }
 
 #[test]
-fn a_later_layer_changes_what_an_earlier_one_says_and_takes_no_protection_away() {
+fn a_later_layer_changes_an_earlier_one_and_takes_no_protection_away() {
     let mut config = parse(WHOLE).unwrap();
     let user = "[reap]\nwarn = \"1h\"\nwarn_terminal = true\nnever = [\"Xorg\", \"blender\"]\n\
                 [rules.orphan]\naction = \"notify\"";
@@ -82,7 +82,7 @@ fn a_later_layer_changes_what_an_earlier_one_says_and_takes_no_protection_away()
 }
 
 #[test]
-fn mistakes_are_told_with_line_and_key() {
+fn mistakes_are_reported_with_line_and_key() {
     for (text, message) in [
         (
             "[reap]\nwarm = \"1m\"",
@@ -101,12 +101,12 @@ fn mistakes_are_told_with_line_and_key() {
         (
             "[reap]\nnotify = \"mail ann\"",
             "config.toml:2: reap.notify: \"mail ann\" is not allowed; write a program by its whole \
-             path and its arguments, such as [\"/usr/local/bin/tell\", \"--mail\"]",
+             path and its arguments, such as [\"/usr/local/bin/notify-owner\", \"--mail\"]",
         ),
         (
             "[reap]\nnotify = [\"tell\"]",
             "config.toml:2: reap.notify: the list is not allowed; write a program by its whole path \
-             and its arguments, such as [\"/usr/local/bin/tell\", \"--mail\"]",
+             and its arguments, such as [\"/usr/local/bin/notify-owner\", \"--mail\"]",
         ),
         (
             "[reap]\nnever = [\"/usr/bin/x\"]",
@@ -123,17 +123,17 @@ fn mistakes_are_told_with_line_and_key() {
         ),
         (
             "[rules.dead]\naction = \"reap\"",
-            "config.toml:2: rules.dead.action: what dead finds is never ended while nobody looks; \
+            "config.toml:2: rules.dead.action: what dead finds is never killed unattended; \
              write \"notify\"",
         ),
         (
             "[[rule]]\nname = \"mine\"\nkind = \"server-idle\"\naction = \"reap\"",
-            "config.toml:4: rule.action: what server-idle finds is never ended while nobody looks; \
+            "config.toml:4: rule.action: what server-idle finds is never killed unattended; \
              write \"notify\"",
         ),
         (
             "[rules.idle]\naction = \"reap\"\n\n[reap]\nwarn_terminal = false",
-            "config.toml:4: reap: a rule says action = \"reap\", and nobody would be warned; give a \
+            "config.toml:4: reap: a rule has action = \"reap\", but no owner could be warned; give a \
              notify command, or warn_terminal = true",
         ),
         (

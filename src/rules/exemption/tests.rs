@@ -170,12 +170,12 @@ fn what_is_not_known_protects_a_process_that_could_be_ended() {
         outcome(&[ann[0].clone(), certain], somebody.clone(), &[0]),
         "kept"
     );
-    // Nobody is never ended: that it is listed is said.
-    let nobody = Process {
+    // What is not identified is never killed: that it is listed is reported.
+    let unidentified = Process {
         start_ticks: None,
         ..somebody
     };
-    assert_eq!(outcome(&ann, nobody, &[0]), "no");
+    assert_eq!(outcome(&ann, unidentified, &[0]), "no");
     // What is known not to fit is no protection, whatever else is unknown.
     let both = Scope {
         gpu: Some(GpuName::Index(2)),
@@ -354,9 +354,9 @@ fn who_is_kept_on_one_gpu_is_not_to_be_ended() {
     let mut over = keep(user("ann"));
     over.until = Some(seen.time);
     assert_eq!(kept(over), 0);
-    let mut nobodys = process();
-    nobodys.user = None;
-    let nobodys = snapshot(nobodys);
-    let answer = exempt_processes(&[keep(user("ann"))], &nobodys).len();
+    let mut ownerless = process();
+    ownerless.user = None;
+    let ownerless = snapshot(ownerless);
+    let answer = exempt_processes(&[keep(user("ann"))], &ownerless).len();
     assert_eq!(answer, 1, "whose it is is not known");
 }

@@ -57,7 +57,7 @@ fn evidence_of(finding: &Finding) -> &LeakEvidence {
 }
 
 #[test]
-fn it_is_found_and_says_how_fast_since_when_and_until_when() {
+fn it_is_found_with_its_rate_its_beginning_and_its_end() {
     let (mut scene, mut engine) = (scene(), engine());
     let start = scene.now.time;
     grow(&mut scene, &mut engine, 0, 14, 60 * MIB);
@@ -152,7 +152,7 @@ fn the_thresholds_are_the_settings() {
 }
 
 #[test]
-fn a_desktop_and_what_the_driver_does_not_tell_are_never_accused() {
+fn a_desktop_and_what_the_driver_does_not_report_are_never_accused() {
     let (mut desktop, mut engine) = (scene(), engine());
     desktop.row(0, PID).kind = ProcessType::Graphics;
     grow(&mut desktop, &mut engine, 0, 40, 100 * MIB);
@@ -221,7 +221,7 @@ fn a_leak_that_pauses_keeps_its_finding_and_not_its_severity() {
 }
 
 #[test]
-fn what_becomes_slower_and_fills_the_gpu_within_a_day_is_said_to_as_info() {
+fn what_becomes_slower_and_fills_the_gpu_within_a_day_is_reported_as_info() {
     let (mut scene, mut engine) = (scene(), engine());
     let root = |scene: &mut Scene, engine: &mut Engine, from: u64, to: u64| {
         for sample in from * 6..to * 6 {
@@ -257,7 +257,7 @@ fn what_becomes_slower_and_fills_the_gpu_within_a_day_is_said_to_as_info() {
 }
 
 #[test]
-fn what_becomes_slower_and_fills_no_gpu_within_a_day_is_not_told() {
+fn what_becomes_slower_and_fills_no_gpu_within_a_day_is_not_reported() {
     let (mut scene, mut engine) = (scene(), engine());
     for sample in 0..1200 {
         scene.step();
