@@ -1,6 +1,6 @@
 //! Reads one file over what is in force, and says what is wrong with it.
 //!
-//! The values are read by serde, each table as the struct that it becomes (see [`setting`]); what is
+//! The values are read by serde, each table as the struct that it becomes (see [`crate::rules::setting`]); what is
 //! wrong is reported with its place in the file. Here are the tables of which a file has one each; the
 //! entries of which there may be many are in [`entry`], and what all reading shares is in [`super::section`].
 

@@ -341,7 +341,7 @@ fn a_history_that_is_not_of_this_machine_or_of_another_time_is_not_used() {
         ),
         (
             |snapshot| snapshot.time = snapshot.time.plus_seconds(3600.0),
-            "is to come",
+            "in the future",
         ),
     ];
     for (change, message) in changes {

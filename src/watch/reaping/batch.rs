@@ -111,7 +111,7 @@ impl Batch {
             Some(TargetStage::Ended { words, .. }) => words.clone(),
             // What is not at its end is left as it is.
             _ if self.over.is_some() => "left as it is".to_owned(),
-            None => "its turn is to come".to_owned(),
+            None => "pending".to_owned(),
             Some(TargetStage::Waiting { until }) => {
                 let left = left(*until).map_or_else(String::new, |left| format!(", {left} left"));
                 match (target.bytes, mark.held_bytes) {

@@ -153,8 +153,8 @@ fn replay(app: &App, styles: Styles) -> (Vec<String>, Style) {
         let reached = app.timeline.newest().map(|mark| date_and_time(mark.time));
         let (date, time) = reached.unwrap_or_default();
         let texts = vec![
-            format!("seeking, {date} {time} UTC{read}, Esc stops"),
-            format!("seeking, {time}{read}, Esc stops"),
+            format!("seeking, {date} {time} UTC{read}, Esc to stop"),
+            format!("seeking, {time}{read}, Esc to stop"),
             format!("seeking{read}"),
         ];
         return (texts, styles.strong());

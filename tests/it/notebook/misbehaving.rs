@@ -177,7 +177,10 @@ fn others_files_are_not_read_for_a_user() {
     assert_eq!(shown["connection_file"], secret.to_str().unwrap());
     assert_eq!(shown["notebook_path"], Value::Null, "{shown}");
     let error = shown["server_error"].as_str().unwrap();
-    assert!(error.contains("no file of the kernel's owner"), "{shown}");
+    assert!(
+        error.contains("does not belong to the kernel's owner"),
+        "{shown}"
+    );
 }
 
 #[test]

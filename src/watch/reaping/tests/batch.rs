@@ -114,7 +114,7 @@ fn a_running_plan_is_checked_and_shown_with_every_sample() {
             "    done: SIGTERM to 4001",
             "    waiting for it, 7s left; freed 0 B of 6.0 GiB",
             "7 ann: 6.0 GiB: python",
-            "    its turn is to come",
+            "    pending",
         ]
     );
     // It goes on behind the table, and x comes back to it.

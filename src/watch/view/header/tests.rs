@@ -156,7 +156,7 @@ fn of_a_recording_it_shows_where_and_how_fast() {
     ends(
         &app,
         &[
-            (80, "seeking, 2026-11-21 10:04:07 UTC 37%, Esc stops"),
+            (80, "seeking, 2026-11-21 10:04:07 UTC 37%, Esc to stop"),
             (40, "seeking 37%"),
         ],
     );
