@@ -4,6 +4,10 @@
 //! Told by what there was before the first signal and what is new since. A new process with the command
 //! of the one that was ended is its successor; one with another command is, where NVML lists it on a GPU
 //! of the target and the same parent, service or container started it. Nothing is sent to a successor: it is in no plan.
+//!
+//! Whoever has lost its parent has another one that only adopted it, and adopts others: of those, only one of
+//! the same user counts, in a session of its own or in the one of whom it follows. What an ended login has left
+//! is in that login's session.
 
 use std::sync::Arc;
 
@@ -18,6 +22,8 @@ struct FormerPlace {
     ppid: Option<u32>,
     /// Its parent only adopted it: what else that parent has is not its successor.
     is_orphan: bool,
+    session: Option<u32>,
+    uid: Option<u32>,
     /// Its parent held a GPU by itself.
     parent_holds: bool,
     command: Option<Arc<[Arc<str>]>>,
@@ -44,6 +50,8 @@ impl Respawn {
         self.places.push(FormerPlace {
             ppid: facts.ppid,
             is_orphan,
+            session: facts.session,
+            uid: facts.uid,
             parent_holds: facts.ppid.is_some_and(|ppid| is_listed(ppid, snapshot)),
             command: facts.command.clone(),
             is_kernel: kernel.is_some_and(|kernel| kernel.kernel_id.is_some()),
@@ -87,8 +95,14 @@ impl Respawn {
                 continue;
             };
             let is_same =
-                |place: &FormerPlace| place.command.is_some() && place.command == facts.command;
-            if siblings().chain(kernels()).any(is_same) {
+                |place: &&FormerPlace| place.command.is_some() && place.command == facts.command;
+            let started_it = |place: &&FormerPlace| {
+                !place.is_orphan
+                    || place.uid == facts.uid
+                        && (facts.session == Some(it.pid) || facts.session == place.session)
+            };
+            let siblings_like_it = siblings().filter(started_it);
+            if siblings_like_it.chain(kernels()).any(|it| is_same(&it)) {
                 return Some(it.pid);
             }
             let has_place = siblings().any(|place| !place.is_orphan)

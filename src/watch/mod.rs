@@ -47,6 +47,7 @@ use std::sync::mpsc::{
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use signal_hook::consts::SIGHUP;
 
 use crate::deadline::Task;
@@ -475,11 +476,30 @@ fn in_full(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// The keys that were pressed. A terminal sends the same for Alt and a character as for Esc and then that
+/// character; no key here has Alt, so it is the second.
+fn pressed(key: KeyEvent) -> impl Iterator<Item = KeyEvent> {
+    let is_second =
+        key.modifiers.contains(KeyModifiers::ALT) && matches!(key.code, KeyCode::Char(_));
+    let esc = is_second.then(|| KeyEvent::from(KeyCode::Esc));
+    let modifiers = match is_second {
+        true => key.modifiers - KeyModifiers::ALT,
+        false => key.modifiers,
+    };
+    esc.into_iter().chain([KeyEvent { modifiers, ..key }])
+}
+
 /// Sends keys, clicks and sizes, until no one listens.
 fn read_keys(start: Instant, sender: &SyncSender<ThreadMessage>) {
     loop {
         let message = match crossterm::event::read() {
-            Ok(crossterm::event::Event::Key(key)) => ThreadMessage::Event(Event::Key(key)),
+            Ok(crossterm::event::Event::Key(key)) => {
+                let mut keys = pressed(key).map(|key| ThreadMessage::Event(Event::Key(key)));
+                if keys.try_for_each(|key| sender.send(key)).is_err() {
+                    return;
+                }
+                continue;
+            }
             Ok(crossterm::event::Event::Mouse(event)) => {
                 let now = start.elapsed();
                 ThreadMessage::Event(Event::Mouse { now, event })

@@ -1,6 +1,7 @@
 //! Who is not the target and yet concerned: supervisors, children, groups, launchers and their ranks.
 
 use super::*;
+use crate::reclaim::testing::OWNER;
 
 #[test]
 fn a_supervisor_that_takes_the_memory_again_is_reported() {
@@ -57,6 +58,29 @@ fn what_is_freed_is_reported_less_what_the_next_one_took() {
     assert_eq!(play.advance(), ActProgress::Ended(outcome.clone()));
     assert_eq!(outcome.freed_bytes(), bytes);
     assert!(!outcome.is_success());
+}
+
+#[test]
+fn what_was_adopted_meanwhile_does_not_take_its_place() {
+    let started_again = |change: fn(&mut Guarded)| {
+        let mut play = Play::found(Kind::Idle, &[python()]);
+        ends_on(&mut play, 70, &[TERM]);
+        let (pid, mut next) = born(&play, 95, 1, 95);
+        change(&mut next);
+        play.advance();
+        play.control.world.insert(pid, next);
+        play.now = 1.0;
+        play.shows(Vec::new(), vec![gpu(0, &[], 0)]);
+        matches!(
+            play.advance(),
+            ActProgress::Ended(Outcome::Respawned { pid: 95, .. })
+        )
+    };
+    assert!(started_again(|_| {}));
+    assert!(started_again(|next| next.session = Some(70)));
+    // Another login has left the same command, or another user.
+    assert!(!started_again(|next| next.session = Some(93)));
+    assert!(!started_again(|next| next.uid = Some(OWNER + 1)));
 }
 
 #[test]
