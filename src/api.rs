@@ -42,7 +42,7 @@ pub mod model {
     pub use crate::model::row::Me;
     pub use crate::model::snapshot::*;
     pub use crate::model::{
-        Gpu, GpuProcess, Identity, Kind, Process, Severity, Snapshot, Start, Time,
+        Gpu, GpuProcess, Identity, Kind, Process, Severity, Snapshot, Start, Suspect, Time,
     };
 }
 

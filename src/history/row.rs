@@ -133,6 +133,8 @@ pub struct UnusedRun {
     pub by_device: u64,
     /// In how many of them the GPU was used, and no process's sample says by whom.
     pub unexplained: u64,
+    /// How much of the time before `since` its first sample covers, in seconds.
+    pub seconds_before: f64,
     covered: i64,
 }
 
@@ -310,6 +312,7 @@ impl RowHistory {
                     samples: 1,
                     by_device,
                     unexplained: 0,
+                    seconds_before: sampled_seconds.filter(|_| by_device == 0).unwrap_or(0.0),
                     covered: 0,
                 });
             }

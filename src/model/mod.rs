@@ -2,7 +2,7 @@
 //!
 //! [`snapshot`] is what was observed at one instant and is the format of `ps --json`, `record` and
 //! `--replay`; [`finding`] is what the rules concluded from it, and
-//! [`evidence`] what that rests on; [`identity`] says when two
+//! [`evidence`] what that rests on, [`suspect`] what they cannot prove yet; [`identity`] says when two
 //! observations are of the same process, [`family`] which processes belong together; [`time`] is an
 //! instant as all of them write it; [`balance`] is where a GPU's memory is, [`device_file`] how it is
 //! held, [`json`] how all of them are written, [`label`] how every view names what it shows, [`pool`]
@@ -28,6 +28,7 @@ pub mod reservation;
 pub mod row;
 pub mod selector;
 pub mod snapshot;
+pub mod suspect;
 pub mod time;
 pub mod unit;
 pub mod unread;
@@ -37,5 +38,6 @@ pub use identity::{Identity, Start};
 pub use process::Process;
 pub use selector::Selector;
 pub use snapshot::{Gpu, GpuProcess, Snapshot};
+pub use suspect::Suspect;
 pub use time::Time;
 pub use unread::Unread;

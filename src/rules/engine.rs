@@ -16,11 +16,12 @@ use std::sync::Arc;
 use super::RuleSet;
 use super::exemption::{self, Exempts};
 use super::rule::{Rule, RuleInput, RuleOutput};
+use super::suspect;
 use super::undecided_reason::UndecidedReason;
 use crate::history::History;
 use crate::model::family::families;
 use crate::model::finding::{Action, Also, Finding, Kept, Pending, Undecided};
-use crate::model::{Gpu, Identity, Kind, Snapshot, Unread};
+use crate::model::{Gpu, Identity, Kind, Snapshot, Suspect, Unread};
 
 /// How many findings that have ceased are kept.
 const MOST_RESOLVED: usize = 256;
@@ -34,6 +35,7 @@ pub struct Engine {
     resolved: Vec<Finding>,
     pending: Vec<Pending>,
     undecided: Vec<Undecided>,
+    suspects: Vec<Suspect>,
 }
 
 impl Engine {
@@ -70,6 +72,12 @@ impl Engine {
         self.undecided = self.name_doubts(&verdicts);
         self.pending = verdicts.pending;
         self.carry_over(verdicts.findings, snapshot);
+        let seen = RuleInput {
+            history: &self.history,
+            snapshot,
+            active: &self.active,
+        };
+        self.suspects = suspect::suspects(seen, self.settings.keeps(), verdicts.candidates);
     }
 
     fn judge(&self, snapshot: &Snapshot) -> RuleOutput {
@@ -119,16 +127,21 @@ impl Engine {
     /// about it.
     fn withhold(&self, verdicts: &mut RuleOutput, snapshot: &Snapshot) {
         let RuleOutput {
-            findings, pending, ..
+            findings,
+            pending,
+            candidates,
+            ..
         } = verdicts;
         let is_needed = findings.iter().any(|finding| finding.process.is_some())
-            || pending.iter().any(|pending| pending.pid.is_some());
+            || pending.iter().any(|pending| pending.pid.is_some())
+            || !candidates.is_empty();
         if !is_needed || !snapshot.gpus.iter().any(Gpu::is_unread) {
             return;
         }
         let unread = Unread::new(snapshot, &families(snapshot), |process, gpu| {
             self.history.was_on(process.identity(), gpu)
         });
+        candidates.retain(|candidate| unread.gpu_of(candidate.process.pid).is_none());
         let mut doubts = Vec::new();
         findings.retain_mut(|finding| {
             let pid = finding.process.as_ref().map(|process| process.pid);
@@ -284,6 +297,12 @@ impl Engine {
         &self.pending
     }
 
+    /// What looks like waste already and is not proved, the one that holds most first. It is never acted
+    /// upon and counts for no exit code.
+    pub fn suspects(&self) -> &[Suspect] {
+        &self.suspects
+    }
+
     /// The rules that could not be decided on the history so far.
     pub fn undecided(&self) -> Vec<Undecided> {
         self.undecided.clone()
@@ -387,6 +406,13 @@ impl ActiveFindings {
         let kept = self.kept.into_iter().map(|kept| kept.finding);
         let others = self.subordinate.into_iter().chain(kept);
         accusations.chain(others.map(|finding| (finding, false)))
+    }
+
+    /// The processes of which anything is found, reported or kept.
+    pub(super) fn identities(&self) -> impl Iterator<Item = Identity> {
+        let kept = self.kept.iter().map(|kept| &kept.finding);
+        let all = self.accusations.iter().chain(kept);
+        all.filter_map(|finding| Some(finding.process.as_ref()?.identity))
     }
 
     fn get(&self, subject: &FindingSubject) -> Option<&Finding> {

@@ -32,10 +32,10 @@ impl Exemption {
         self.until.is_some_and(|until| time >= until)
     }
 
-    fn is_from(&self, finding: &Finding) -> bool {
+    fn is_from(&self, kind: Kind, rule: &Arc<str>) -> bool {
         (self.kinds.is_empty() && self.rules.is_empty())
-            || self.kinds.contains(&finding.kind)
-            || self.rules.contains(&finding.rule)
+            || self.kinds.contains(&kind)
+            || self.rules.contains(rule)
     }
 
     /// Whether it is for a process or a GPU, `None` where its scope does not fit; whether it is known.
@@ -89,7 +89,7 @@ pub(super) fn exempts<'a>(
 ) -> Exempts<'a> {
     let mut keeps = keeps
         .iter()
-        .filter(|keep| !keep.is_expired(snapshot.time) && keep.is_from(finding))
+        .filter(|keep| !keep.is_expired(snapshot.time) && keep.is_from(finding.kind, &finding.rule))
         .peekable();
     if keeps.peek().is_none() {
         return Exempts::No;
@@ -134,6 +134,28 @@ pub(super) fn exempts<'a>(
         None if in_part => Exempts::InPart,
         None => Exempts::No,
     }
+}
+
+/// Whether an exemption is, or may be, for a process on any of its GPUs, from a finding of this kind and
+/// rule.
+pub(super) fn exempts_anywhere(
+    keeps: &[Exemption],
+    process: &Process,
+    (kind, rule): (Kind, &Arc<str>),
+    snapshot: &Snapshot,
+) -> bool {
+    let mut keeps = keeps
+        .iter()
+        .filter(|keep| !keep.is_expired(snapshot.time) && keep.is_from(kind, rule))
+        .peekable();
+    if keeps.peek().is_none() {
+        return false;
+    }
+    let places = places_of(process, &[], snapshot);
+    keeps.any(|keep| {
+        let mut answers = places.iter().map(|(_, input)| keep.protects(input));
+        answers.any(|answer| answer.is_some())
+    })
 }
 
 /// The processes that exemptions are for on any of their GPUs, each with those that are: whoever ends

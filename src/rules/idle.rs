@@ -36,9 +36,10 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::lasting::{LEAST_COVERAGE, is_covered};
+use super::lasting::{LEAST_COVERAGE, is_covered, on};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
 use super::scope::ScopeInput;
+use super::suspect::Candidate;
 use super::undecided_reason::UndecidedReason;
 use super::{server, stuck};
 use crate::history::{Began, Device, ProcessHistory, RowHistory, Use};
@@ -254,14 +255,24 @@ pub(super) fn judge<S: Idleness>(
         match candidate.judge() {
             IdleAnswer::No => {}
             IdleAnswer::Unknown(doubt) => verdicts.doubt(doubt),
-            IdleAnswer::NotYet { since } => verdicts.expect(Pending {
-                rule: rule.name().clone(),
-                kind: S::KIND,
-                pid: Some(process.pid),
-                gpu: candidate.index,
-                since,
-                due: since.plus_seconds(candidate.needed()),
-            }),
+            IdleAnswer::NotYet { since } => {
+                verdicts.suspect(candidate.suspect(S::KIND, since, Began::Witnessed));
+                verdicts.expect(Pending {
+                    rule: rule.name().clone(),
+                    kind: S::KIND,
+                    pid: Some(process.pid),
+                    gpu: candidate.index,
+                    since,
+                    due: since.plus_seconds(candidate.needed()),
+                });
+            }
+            IdleAnswer::TooShort { since, seen } => {
+                verdicts.suspect(candidate.suspect(S::KIND, since, Began::Unwitnessed));
+                verdicts.doubt(UndecidedReason::ShortHistory {
+                    needed: candidate.needed(),
+                    seen,
+                });
+            }
             IdleAnswer::Idle {
                 evidence,
                 since,
@@ -346,6 +357,11 @@ enum IdleAnswer {
     NotYet {
         since: Time,
     },
+    /// Its beginning was not seen, and what was seen is too short to tell.
+    TooShort {
+        since: Time,
+        seen: f64,
+    },
     Unknown(UndecidedReason),
     Idle {
         evidence: IdleEvidence,
@@ -395,10 +411,10 @@ impl IdleCandidate<'_> {
                 Began::AfterDeviceUse => {
                     IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu })
                 }
-                Began::Unwitnessed => IdleAnswer::Unknown(UndecidedReason::ShortHistory {
-                    needed,
+                Began::Unwitnessed => IdleAnswer::TooShort {
+                    since,
                     seen: seconds.max(0.0),
-                }),
+                },
             };
         }
         if run.is_unexplained() {
@@ -458,6 +474,23 @@ impl IdleCandidate<'_> {
             since,
             until: run.until,
             bytes,
+        }
+    }
+
+    /// The same as what looks idle, and is not proved.
+    fn suspect(&self, kind: Kind, since: Time, began: Began) -> Candidate {
+        let run = self.row.run();
+        Candidate {
+            rule: Arc::clone(self.rule),
+            kind,
+            process: self.known.identity(),
+            gpus: vec![on(self.seen, self.row)],
+            since,
+            began,
+            samples: run.map_or(0, |run| run.samples),
+            needed: self.needed(),
+            max_cpu_percent: self.settings.max_cpu_percent.0,
+            is_undecidable: self.is_kernel_unknown(),
         }
     }
 

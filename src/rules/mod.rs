@@ -6,6 +6,7 @@
 //! [`scope`], whom none is to accuse in [`exemption`], why a rule may be undecided in [`undecided_reason`]. [`Engine`]
 //! feeds snapshots to the history, asks every rule, and makes one accusation of what several say of one
 //! process.
+//! What a rule cannot prove yet and already looks so is a suspect ([`suspect`]), never a finding.
 //!
 //! A rule accuses only on evidence: what is unknown makes it undecided, which is said. Nothing here
 //! asks a clock, reads a file or acts.
@@ -33,6 +34,7 @@ pub mod stopped;
 pub mod stray_context;
 pub mod stuck;
 mod subject;
+mod suspect;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod unattributed;

@@ -36,6 +36,7 @@ use serde::{Deserialize, Serialize};
 
 use super::lasting::{FindingText, ProcessFinding, expect, on};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::suspect::Candidate;
 use super::undecided_reason::UndecidedReason;
 use super::{idle, server, stuck, subject};
 use crate::advice;
@@ -174,6 +175,10 @@ impl RuleKind for OrphanSettings {
             } else {
                 unused.began == Began::Witnessed
             };
+            let began = match is_witnessed {
+                true => Began::Witnessed,
+                false => Began::Unwitnessed,
+            };
             if is_witnessed {
                 let gpu = unused.gpus[0].index;
                 expect(rule, process, gpu, since, needed, verdicts);
@@ -183,6 +188,18 @@ impl RuleKind for OrphanSettings {
                     seen: seconds.max(0.0),
                 });
             }
+            verdicts.suspect(Candidate {
+                rule: rule.name().clone(),
+                kind: Self::KIND,
+                process: known.identity(),
+                gpus: unused.gpus,
+                since,
+                began,
+                samples,
+                needed,
+                max_cpu_percent: settings.max_cpu_percent.0,
+                is_undecidable: false,
+            });
             return;
         }
         let mean = known

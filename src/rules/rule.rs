@@ -15,10 +15,11 @@ use toml::Value;
 use super::engine::ActiveFindings;
 use super::scope::{Scope, ScopeInput};
 use super::setting::{self, WrongValue};
+use super::suspect::Candidate;
 use super::undecided_reason::{Doubts, UndecidedReason};
 use crate::history::{Device, HighStretch, History, ProcessHistory, RowHistory};
 use crate::model::evidence::KindEvidence;
-use crate::model::finding::{Finding, Kind, Pending};
+use crate::model::finding::{Ends, Finding, Kind, Pending};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot};
 
 /// What a rule judges by: the history, into which the snapshot has been taken, and the snapshot.
@@ -110,6 +111,8 @@ pub struct RuleOutput {
     pub(super) pending: Vec<Pending>,
     /// By the place of the rule.
     pub(super) doubts: Vec<Doubts>,
+    /// What looks so and is not proved.
+    pub(super) candidates: Vec<Candidate>,
     /// The place of the rule that is being asked.
     pub(super) rule: usize,
 }
@@ -123,6 +126,13 @@ impl RuleOutput {
     /// It will be so if nothing changes.
     pub fn expect(&mut self, pending: Pending) {
         self.pending.push(pending);
+    }
+
+    /// It looks so, and has not been seen for long enough.
+    pub(super) fn suspect(&mut self, candidate: Candidate) {
+        if candidate.kind.ends() == Ends::Always {
+            self.candidates.push(candidate);
+        }
     }
 
     /// It cannot be decided. The same doubt is listed once.

@@ -381,7 +381,7 @@ fn exact_bytes(Bytes(bytes): Bytes) -> String {
 }
 
 /// The span in all the units that it takes.
-fn exact_span(span: Span) -> String {
+pub(super) fn exact_span(span: Span) -> String {
     let mut rest = span.0.as_millis();
     let mut text = String::new();
     for (unit, milliseconds) in [

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::lasting::{FindingText, ProcessFinding, held, wait};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
 use super::subject;
+use super::suspect::Candidate;
 use crate::advice::quote;
 use crate::history::{ProcessHistory, RowHistory};
 use crate::model::Process;
@@ -91,6 +92,18 @@ impl RuleKind for StoppedSettings {
         let needed = held.settings.duration.seconds();
         if streak.seconds() < needed {
             wait(rule, process, held.gpus[0].index, &streak, needed, verdicts);
+            verdicts.suspect(Candidate {
+                rule: rule.name().clone(),
+                kind: Self::KIND,
+                process: known.identity(),
+                gpus: held.gpus,
+                since: streak.since,
+                began: streak.began,
+                samples: streak.samples,
+                needed,
+                max_cpu_percent: f64::INFINITY,
+                is_undecidable: false,
+            });
             return;
         }
         let about = ProcessFinding {

@@ -1,0 +1,350 @@
+//! Which processes look like waste before a rule can prove it.
+//!
+//! The rules name the candidates: what meets each of their conditions and has not been seen for long
+//! enough. Here it is asked whether a first look already speaks against them, by what is known without a
+//! history: that a notebook's server calls it idle for longer than the rule asks for, that a process has
+//! used next to no CPU in all its life, that it is stopped; or that it was seen unused for some seconds.
+//!
+//! Never a suspect: of whom anything is found, whom an exemption may be for, who is busy now on any GPU or
+//! on the CPU, and of whom the rule could not tell later either. Unknown is no reason to suspect anybody.
+//! Kinds only that `reap` takes by default: a server that waits does its work.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::exemption::{self, Exemption};
+use super::rule::RuleInput;
+use super::setting::exact_span;
+use super::subject;
+use crate::advice::quote;
+use crate::history::{Began, ProcessHistory, RowHistory, Use};
+use crate::model::finding::FindingGpu;
+use crate::model::snapshot::ProcessType;
+use crate::model::suspect::{Suspect, SuspectEvidence};
+use crate::model::{Identity, Kind, Process, Time};
+use crate::units::Span;
+
+/// A process that used less of a core than this in all its life has waited for most of it. Percent.
+const LITTLE_CPU_PERCENT: f64 = 5.0;
+/// Seen unused for as long, what was going on before may be over.
+const LEAST_SECONDS: f64 = 10.0;
+/// Where it was seen at work just before, a pause of this share of the rule's duration is nothing yet.
+const LEAST_SHARE: f64 = 0.1;
+/// CPU use that was not told for longer than this is unknown.
+const OLDEST_CPU_SECONDS: f64 = 60.0;
+/// A window that is to hold the whole duration begins a little before it.
+const MARGIN_SECONDS: f64 = 10.0;
+
+/// What meets the conditions of a rule but for the time that it takes.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Candidate {
+    pub(super) rule: Arc<str>,
+    pub(super) kind: Kind,
+    pub(super) process: Identity,
+    /// Where it holds memory.
+    pub(super) gpus: Vec<FindingGpu>,
+    /// Since when it has been seen so.
+    pub(super) since: Time,
+    /// Whether that is since when it is so.
+    pub(super) began: Began,
+    pub(super) samples: u64,
+    /// How long it has to be so, in seconds.
+    pub(super) needed: f64,
+    /// With this CPU use or more it is at work.
+    pub(super) max_cpu_percent: f64,
+    /// The rule will not be able to tell then either.
+    pub(super) is_undecidable: bool,
+}
+
+/// The suspects among the candidates, the one that holds most first; each process once.
+pub(super) fn suspects(
+    seen: RuleInput<'_>,
+    keeps: &[Exemption],
+    mut candidates: Vec<Candidate>,
+) -> Vec<Suspect> {
+    if candidates.is_empty() {
+        return Vec::new();
+    }
+    let found: HashSet<Identity> = seen.active.identities().collect();
+    candidates.retain(|it| !it.is_undecidable && !found.contains(&it.process));
+    // As of several findings of a process, the kind about which something is to be done first.
+    candidates.sort_by(|a, b| (a.process, a.kind, &a.rule).cmp(&(b.process, b.kind, &b.rule)));
+    let mut suspects: Vec<Suspect> = Vec::new();
+    let mut last = None;
+    for of_rule in candidates.chunk_by(|a, b| (a.process, &a.rule) == (b.process, &b.rule)) {
+        let identity = of_rule[0].process;
+        if last == Some(identity) {
+            continue;
+        }
+        let Some(process) = seen.snapshot.process(identity.pid) else {
+            continue;
+        };
+        let Some(known) = seen.history.process(identity) else {
+            continue;
+        };
+        let look = Look {
+            seen,
+            process,
+            known,
+            candidate: joined(of_rule),
+        };
+        let about = (look.candidate.kind, &look.candidate.rule);
+        if process.identity() == identity
+            && !exemption::exempts_anywhere(keeps, process, about, seen.snapshot)
+            && look.is_suspect()
+        {
+            suspects.push(look.suspect());
+            last = Some(identity);
+        }
+    }
+    suspects.sort_by(|a, b| {
+        let rank = |it: &Suspect| (it.memory_bytes, std::cmp::Reverse(it.process.pid));
+        rank(b).cmp(&rank(a))
+    });
+    suspects
+}
+
+/// What a rule says of the GPUs of a process, as one: it is so since it is so on all of them.
+fn joined(candidates: &[Candidate]) -> Candidate {
+    let mut all = candidates[0].clone();
+    for other in &candidates[1..] {
+        all.gpus.extend(other.gpus.iter().cloned());
+        if other.since > all.since {
+            (all.since, all.began) = (other.since, other.began);
+        }
+        all.samples = all.samples.min(other.samples);
+        all.needed = all.needed.max(other.needed);
+        all.max_cpu_percent = all.max_cpu_percent.min(other.max_cpu_percent);
+    }
+    all.gpus = subject::by_gpu(all.gpus.into_iter());
+    all
+}
+
+/// A candidate, and what is known of it now.
+struct Look<'a> {
+    seen: RuleInput<'a>,
+    process: &'a Process,
+    known: &'a ProcessHistory,
+    candidate: Candidate,
+}
+
+impl Look<'_> {
+    fn now(&self) -> Time {
+        self.seen.snapshot.time
+    }
+
+    /// For how long it was seen so, in seconds.
+    fn seconds(&self) -> f64 {
+        self.now().seconds_since(self.candidate.since).max(0.0)
+    }
+
+    fn is_suspect(&self) -> bool {
+        // A process that is stopped does nothing, whatever was seen of it before.
+        self.candidate.kind == Kind::Stopped
+            || (self.is_quiet() && (self.is_known_quiet() || self.was_seen_quiet()))
+    }
+
+    /// Whether nothing shows it at work: neither on any GPU that it is on, nor on the CPU, of which both
+    /// are known.
+    fn is_quiet(&self) -> bool {
+        let rows = self.rows();
+        let is_unused = |row: &RowHistory| {
+            row.last_seen() == self.now()
+                && matches!(row.last_use(), Use::NotUsed(_))
+                && row.run().is_some_and(|run| !run.is_unexplained())
+        };
+        let cpu = self.known.cpu();
+        let is_recent = |at: Time| self.now().seconds_since(at) <= OLDEST_CPU_SECONDS;
+        let most = self.candidate.max_cpu_percent;
+        let mean = cpu.mean(self.candidate.needed);
+        let last = self.cpu_percent();
+        let may_run = match self.process.state {
+            // It reads or writes a disk.
+            Some('D') => true,
+            Some('R') => last.is_none(),
+            _ => false,
+        };
+        !may_run
+            && rows.into_iter().all(is_unused)
+            && cpu.known_at().is_some_and(is_recent)
+            && mean.is_none_or(|mean| mean.percent < most)
+            && last.is_none_or(|percent| percent < most)
+    }
+
+    /// What is known without a history says that it waits.
+    fn is_known_quiet(&self) -> bool {
+        let needed = self.candidate.needed;
+        if let Some(seconds) = self.inactive_seconds() {
+            return seconds >= needed;
+        }
+        let little =
+            |(cpu, age): (f64, f64)| age >= needed && cpu < age * LITTLE_CPU_PERCENT / 100.0;
+        self.candidate.began == Began::Unwitnessed && self.lifetime().is_some_and(little)
+    }
+
+    /// It was seen to wait for some seconds, and did not start just now.
+    fn was_seen_quiet(&self) -> bool {
+        let needed = self.candidate.needed;
+        let share = needed * LEAST_SHARE;
+        let least = match self.candidate.began {
+            Began::Unwitnessed => LEAST_SECONDS.min(share),
+            Began::Witnessed | Began::AfterDeviceUse => share,
+        };
+        let is_settled = self.age_seconds().is_none_or(|age| age >= share);
+        // What it uses of the CPU tells only from the second sample on.
+        let has_cpu = self.known.cpu().mean(needed).is_some();
+        is_settled && has_cpu && self.watched_seconds() >= least
+    }
+
+    /// How long it was seen so, with the time before the first sample of which the driver told; seconds.
+    fn watched_seconds(&self) -> f64 {
+        let before = || {
+            let rows = self.rows().into_iter();
+            let runs = rows.filter_map(|row| Some(row.run()?.seconds_before));
+            runs.reduce(f64::min).unwrap_or(0.0)
+        };
+        self.seconds()
+            + match self.candidate.began {
+                Began::Unwitnessed => before(),
+                Began::Witnessed | Began::AfterDeviceUse => 0.0,
+            }
+    }
+
+    /// What it uses of the CPU, with its descendants; `None` where that is not known.
+    fn cpu_percent(&self) -> Option<f64> {
+        let own = self.process.cpu_percent?;
+        match self.process.descendants.as_deref() {
+            Some(below) => Some(own + below.cpu_percent?),
+            None => Some(own),
+        }
+    }
+
+    /// What it and its descendants used of the CPU since it started, and how long ago that was; seconds.
+    fn lifetime(&self) -> Option<(f64, f64)> {
+        let own = self.process.cpu_seconds?;
+        let cpu = match self.process.descendants.as_deref() {
+            Some(below) => own + below.cpu_seconds?,
+            None => own,
+        };
+        Some((cpu, self.age_seconds()?))
+    }
+
+    fn age_seconds(&self) -> Option<f64> {
+        let age = self.now().seconds_since(self.process.start_time?);
+        (age >= 0.0).then_some(age)
+    }
+
+    /// How long ago a notebook was last active, where its server calls it idle.
+    fn inactive_seconds(&self) -> Option<f64> {
+        let kernel = self.process.jupyter.as_deref()?;
+        let is_idle = kernel.execution_state.as_deref() == Some("idle");
+        let last = kernel.last_activity.filter(|_| is_idle)?;
+        Some(self.now().seconds_since(last).max(0.0))
+    }
+
+    /// Its rows but for those of graphics.
+    fn rows(&self) -> Vec<&RowHistory> {
+        let rows = self.known.rows().iter();
+        rows.filter(|row| row.kind() != ProcessType::Graphics)
+            .collect()
+    }
+
+    fn evidence(&self) -> SuspectEvidence {
+        let candidate = &self.candidate;
+        if candidate.kind == Kind::Stopped {
+            return SuspectEvidence {
+                samples: candidate.samples,
+                state: self.process.state,
+                ..SuspectEvidence::default()
+            };
+        }
+        let rows = self.rows();
+        let mut runs = rows.iter().filter_map(|row| row.run()).peekable();
+        let is_listed = runs.peek().is_some();
+        let by_device = runs.any(|run| run.by_device > 0);
+        let lifetime = self.lifetime();
+        let inactive_seconds = self.inactive_seconds();
+        let kernel = self.process.jupyter.as_deref();
+        SuspectEvidence {
+            samples: candidate.samples,
+            sm_percent_max: (is_listed && !by_device).then_some(0),
+            gpu_percent_max: by_device.then_some(0),
+            cpu_seconds: lifetime.map(|(cpu, _)| cpu),
+            age_seconds: lifetime.map(|(_, age)| age),
+            last_activity: inactive_seconds
+                .and(kernel)
+                .and_then(|kernel| kernel.last_activity),
+            inactive_seconds,
+            state: None,
+            job_gone: (candidate.kind == Kind::Orphan).then_some(true),
+        }
+    }
+
+    fn suspect(self) -> Suspect {
+        let candidate = &self.candidate;
+        let (seconds, needed) = (self.seconds(), candidate.needed);
+        let kind = candidate.kind;
+        let due = candidate.since.plus_seconds(needed);
+        let needed_text = exact_span(Span::from_seconds(needed));
+        let name = format!("{} ({})", subject::name(self.process), self.process.pid);
+        let looks = match kind {
+            Kind::Stopped => "is stopped",
+            Kind::Orphan => "may have outlived its job",
+            _ => "looks idle",
+        };
+        Suspect {
+            rule: Arc::clone(&candidate.rule),
+            kind,
+            process: subject::process(self.process),
+            memory_bytes: subject::sum(&candidate.gpus),
+            since: candidate.since,
+            seen_seconds: seconds,
+            needed_seconds: needed,
+            due,
+            evidence: self.evidence(),
+            mark: format!("{kind}? {} of {needed_text}", short(seconds)),
+            message: format!(
+                "{name} holds {} and {looks}",
+                subject::held(&candidate.gpus)
+            ),
+            missing: missing(due.seconds_since(self.now()), candidate.began),
+            command: command(&candidate.rule, needed),
+            gpus: self.candidate.gpus,
+        }
+    }
+}
+
+/// What is missing until the rule can tell.
+fn missing(seconds: f64, began: Began) -> String {
+    let mut words = match seconds.ceil() {
+        wait if wait >= 1.0 => format!("can tell in {}", Span::from_seconds(wait)),
+        _ => "can tell with the next samples".to_owned(),
+    };
+    if began != Began::Witnessed {
+        words.push_str("; `gpumem record --store` would know");
+    }
+    words
+}
+
+/// The command that watches for as long as the rule asks for.
+fn command(rule: &str, needed: f64) -> String {
+    let window = exact_span(Span::from_seconds((needed + MARGIN_SECONDS).ceil()));
+    match quote(rule) {
+        Some(rule) => format!("gpumem check --rule {rule} --window {window}"),
+        None => format!("gpumem check --window {window}"),
+    }
+}
+
+/// A span by its largest unit, for a cell: `12s`, `9m`, `3h`, `5d`.
+fn short(seconds: f64) -> String {
+    let seconds = seconds as u64;
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,331 @@
+//! Who looks like waste at a first look, and who never does.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::history::testing::Scene;
+use crate::model::process::{Descendants, Jupyter};
+use crate::model::snapshot::GpuProcess;
+use crate::rules::exemption::Exemption;
+use crate::rules::scope::Scope;
+use crate::rules::testing::{PID, count, judge};
+use crate::rules::{Engine, RuleSet};
+use crate::units::GIB;
+
+/// `python train.py` that holds 24 GiB on GPU 0 and has used 1000 s of CPU in a day; a sample every 2 s.
+fn idle() -> Scene {
+    let mut scene = Scene::new(2, 2.0);
+    scene.holder(PID, &[0], 24 * GIB);
+    scene
+}
+
+/// The same, at work for all the day before.
+fn worked() -> Scene {
+    let mut scene = idle();
+    scene.process(PID).cpu_seconds = Some(80_000.0);
+    scene
+}
+
+fn kernel(scene: &mut Scene, state: &str, seconds_ago: f64) {
+    let last = scene.now.time.plus_seconds(-seconds_ago);
+    scene.process(PID).jupyter = Some(Arc::new(Jupyter {
+        application: Some("jupyter".into()),
+        kernel_id: Some("k".into()),
+        server_url: Some("http://localhost:8888/".into()),
+        server_pid: Some(99),
+        execution_state: Some(state.into()),
+        last_activity: Some(last),
+        ..Jupyter::default()
+    }));
+}
+
+fn marks(engine: &Engine) -> Vec<&str> {
+    let suspects = engine.suspects().iter();
+    suspects.map(|suspect| &*suspect.mark).collect()
+}
+
+#[track_caller]
+fn only(engine: &Engine) -> &Suspect {
+    let [suspect] = engine.suspects() else {
+        panic!("{:?}", engine.suspects())
+    };
+    suspect
+}
+
+#[test]
+fn little_cpu_in_a_long_life_is_seen_at_the_first_look() {
+    let engine = judge(&mut idle(), 0.0);
+    let suspect = only(&engine);
+    assert_eq!((suspect.kind, &*suspect.rule), (Kind::Idle, "idle"));
+    assert_eq!(suspect.process.pid, PID);
+    assert_eq!(suspect.process.start_ticks, Some(u64::from(PID) * 100));
+    assert_eq!(suspect.memory_bytes, Some(24 * GIB));
+    assert_eq!(suspect.mark, "idle? 0s of 10m");
+    assert_eq!(
+        suspect.message,
+        "python train.py (4242) holds 24.0 GiB on GPU 0 and looks idle"
+    );
+    assert_eq!(
+        suspect.evidence.words(),
+        "SM 0% in 1 sample, CPU time 16m 40s in 1d 00h"
+    );
+    assert_eq!(
+        suspect.missing,
+        "can tell in 10m 00s; `gpumem record --store` would know"
+    );
+    assert_eq!(suspect.command, "gpumem check --rule idle --window 10m10s");
+    assert_eq!(engine.findings(), []);
+}
+
+#[test]
+fn it_is_a_suspect_until_it_is_found() {
+    let mut scene = idle();
+    let mut engine = judge(&mut scene, 12.0);
+    assert_eq!(only(&engine).mark, "idle? 12s of 10m");
+    assert!(only(&engine).missing.starts_with("can tell in 9m 48s"));
+    scene.play(586.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(
+        (count(&engine, Kind::Idle), engine.suspects().len()),
+        (0, 1)
+    );
+    engine.observe(scene.step());
+    assert_eq!(
+        (count(&engine, Kind::Idle), engine.suspects().len()),
+        (1, 0)
+    );
+}
+
+#[test]
+fn who_worked_before_is_one_when_it_was_seen_to_wait() {
+    let mut scene = worked();
+    let mut engine = judge(&mut scene, 8.0);
+    assert_eq!(marks(&engine), [""; 0]);
+    engine.observe(scene.step());
+    assert_eq!(marks(&engine), ["idle? 10s of 10m"]);
+    // The driver's first answer is of the 10 s before; the CPU tells from the second sample on.
+    let mut scene = worked();
+    scene.gpu(0).sampled_seconds = Some(10.0);
+    let mut engine = judge(&mut scene, 0.0);
+    assert_eq!(marks(&engine), [""; 0]);
+    engine.observe(scene.step());
+    assert_eq!(marks(&engine), ["idle? 2s of 10m"]);
+}
+
+#[test]
+fn who_was_seen_at_work_is_one_after_a_tenth_of_the_time() {
+    let mut scene = idle();
+    scene.row(0, PID).sm_percent = Some(90);
+    let mut engine = judge(&mut scene, 4.0);
+    scene.row(0, PID).sm_percent = Some(0);
+    engine.observe(scene.step());
+    scene.play(58.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(marks(&engine), [""; 0]);
+    engine.observe(scene.step());
+    assert_eq!(marks(&engine), ["idle? 1m of 10m"]);
+    assert_eq!(only(&engine).missing, "can tell in 9m 00s");
+}
+
+#[test]
+fn a_notebook_is_one_by_its_servers_word() {
+    let mut scene = worked();
+    kernel(&mut scene, "idle", 3.0 * 3600.0);
+    let engine = judge(&mut scene, 0.0);
+    assert_eq!(
+        only(&engine).evidence.words(),
+        "SM 0% in 1 sample, notebook last active 3h 00m ago, CPU time 22h 13m in 1d 00h"
+    );
+    for (state, seconds_ago) in [("busy", 3.0 * 3600.0), ("idle", 60.0), ("starting", 60.0)] {
+        let mut scene = idle();
+        kernel(&mut scene, state, seconds_ago);
+        assert_eq!(marks(&judge(&mut scene, 20.0)), [""; 0], "{state}");
+    }
+    // A server that says nothing of it leaves the rule undecided for ever.
+    let mut scene = idle();
+    kernel(&mut scene, "idle", 0.0);
+    let mut silent = (**scene.process(PID).jupyter.as_ref().unwrap()).clone();
+    (silent.execution_state, silent.last_activity) = (None, None);
+    scene.process(PID).jupyter = Some(Arc::new(silent));
+    assert_eq!(marks(&judge(&mut scene, 20.0)), [""; 0]);
+}
+
+#[test]
+fn a_stopped_process_is_one_in_its_first_two_minutes() {
+    let mut scene = worked();
+    scene.process(PID).state = Some('T');
+    let mut engine = judge(&mut scene, 0.0);
+    let suspect = only(&engine);
+    assert_eq!(
+        (suspect.kind, &*suspect.mark),
+        (Kind::Stopped, "stopped? 0s of 2m")
+    );
+    assert_eq!(suspect.evidence.words(), "state T in 1 sample");
+    scene.play(120.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(
+        (count(&engine, Kind::Stopped), engine.suspects().len()),
+        (1, 0)
+    );
+    scene.process(PID).state = Some('t');
+    assert_eq!(marks(&judge(&mut scene, 0.0)), [""; 0], "a debugger's");
+}
+
+#[test]
+fn what_its_job_left_is_suspected_of_that_first() {
+    let mut scene = Scene::new(1, 2.0);
+    scene.orphan(PID, &[0], 24 * GIB);
+    let engine = judge(&mut scene, 4.0);
+    let suspect = only(&engine);
+    assert_eq!(
+        (suspect.kind, &*suspect.mark),
+        (Kind::Orphan, "orphan? 4s of 2m")
+    );
+    assert!(suspect.message.ends_with("and may have outlived its job"));
+}
+
+#[test]
+fn no_innocent_is_ever_one() {
+    type Change = fn(&mut Scene);
+    let innocents: [(&str, Change); 21] = [
+        ("SM", |scene| scene.row(0, PID).sm_percent = Some(1)),
+        ("copies", |scene| scene.row(0, PID).memory_percent = Some(1)),
+        ("encoder", |scene| {
+            scene.row(0, PID).encoder_percent = Some(3)
+        }),
+        ("SM not told, GPU used", |scene| {
+            scene.row(0, PID).sm_percent = None;
+            scene.gpu(0).gpu_percent = Some(40);
+        }),
+        ("nothing told", |scene| {
+            scene.row(0, PID).sm_percent = None;
+            scene.gpu(0).gpu_percent = None;
+        }),
+        ("use that no sample explains", |scene| {
+            scene.gpu(0).gpu_percent = Some(80)
+        }),
+        ("CPU", |scene| scene.process(PID).cpu_percent = Some(100.0)),
+        ("CPU not told", |scene| {
+            let process = scene.process(PID);
+            (process.cpu_percent, process.cpu_seconds) = (None, None);
+        }),
+        ("children's CPU", |scene| {
+            scene.process(PID).descendants = Some(Arc::new(Descendants {
+                count: Some(8),
+                cpu_percent: Some(600.0),
+                cpu_seconds: Some(1000.0),
+                ..Descendants::default()
+            }));
+        }),
+        ("children's CPU not told", |scene| {
+            scene.process(PID).descendants = Some(Arc::new(Descendants {
+                count: Some(8),
+                ..Descendants::default()
+            }));
+        }),
+        ("reads a disk", |scene| scene.process(PID).state = Some('D')),
+        ("a debugger's", |scene| scene.process(PID).state = Some('t')),
+        ("graphics", |scene| {
+            scene.row(0, PID).kind = ProcessType::Graphics
+        }),
+        ("a server that listens", |scene| {
+            let process = scene.process(PID);
+            process.listening = Some(true);
+            process.listening_on = Some(["tcp:0.0.0.0:8000".into()].into());
+            process.command = Some(["vllm", "serve", "m"].map(Arc::from).into());
+        }),
+        ("a daemon of MPS", |scene| {
+            let command = ["nvidia-cuda-mps-server"].map(Arc::from);
+            scene.process(PID).command = Some(command.into());
+            scene.process(PID).comm = Some("nvidia-cuda-mps".into());
+        }),
+        ("at work on another GPU", |scene| {
+            scene.rows(1).push(GpuProcess {
+                pid: PID,
+                kind: ProcessType::Compute,
+                used_bytes: Some(GIB),
+                sm_percent: Some(70),
+                ..GpuProcess::default()
+            });
+        }),
+        ("little memory", |scene| {
+            scene.row(0, PID).used_bytes = Some(GIB / 2)
+        }),
+        ("not known for certain", |scene| {
+            let process = scene.process(PID);
+            (process.start_ticks, process.start_time) = (None, None);
+        }),
+        ("on a GPU that does not answer", |scene| {
+            scene.gpu(0).stale_seconds = Some(5.0)
+        }),
+        ("perhaps on a GPU that could not be read", |scene| {
+            scene.gpu(1).processes = None;
+            scene.gpu(1).minor_number = Some(1);
+            scene.process(PID).gpu_files = Some(["/dev/nvidia1".into()].into());
+        }),
+        ("just started", |scene| {
+            let now = scene.now.time;
+            scene.process(PID).start_time = Some(now.plus_seconds(-5.0));
+            scene.process(PID).cpu_seconds = Some(0.0);
+        }),
+    ];
+    for (name, change) in innocents {
+        for mut scene in [idle(), worked()] {
+            change(&mut scene);
+            let mut engine = Engine::new(RuleSet::default());
+            scene.play(30.0, |snapshot| {
+                engine.observe(snapshot);
+                assert_eq!(marks(&engine), [""; 0], "{name}");
+            });
+        }
+    }
+}
+
+#[test]
+fn who_is_exempt_or_whose_rule_is_off_is_none() {
+    let mut settings = RuleSet::default();
+    settings.add_keep(Exemption {
+        scope: Scope {
+            user: Some("ann".into()),
+            ..Scope::default()
+        },
+        reason: "hers".into(),
+        until: None,
+        kinds: Vec::new(),
+        rules: Vec::new(),
+    });
+    let mut engine = Engine::new(settings);
+    idle().play(20.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(marks(&engine), [""; 0]);
+    let mut settings = RuleSet::default();
+    settings.select(&["leak"]).unwrap();
+    let mut engine = Engine::new(settings);
+    idle().play(20.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(marks(&engine), [""; 0]);
+}
+
+#[test]
+fn several_gpus_are_one_suspect_and_the_biggest_comes_first() {
+    let mut scene = Scene::new(2, 2.0);
+    scene.holder(PID, &[0, 1], 4 * GIB);
+    scene.holder(7, &[1], 9 * GIB);
+    let engine = judge(&mut scene, 2.0);
+    let held: Vec<(u32, Option<u64>)> = engine
+        .suspects()
+        .iter()
+        .map(|it| (it.process.pid, it.memory_bytes))
+        .collect();
+    assert_eq!(held, [(7, Some(9 * GIB)), (PID, Some(8 * GIB))]);
+    assert!(
+        engine.suspects()[1]
+            .message
+            .contains("8.0 GiB on GPUs 0 and 1")
+    );
+}
+
+#[test]
+fn a_pause_ends_with_the_first_sign_of_work() {
+    let mut scene = idle();
+    let mut engine = judge(&mut scene, 20.0);
+    assert_eq!(engine.suspects().len(), 1);
+    scene.process(PID).cpu_percent = Some(150.0);
+    engine.observe(scene.step());
+    assert_eq!(marks(&engine), [""; 0]);
+}
