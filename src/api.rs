@@ -41,8 +41,10 @@ pub mod model {
     pub use crate::model::reservation::Reservation;
     pub use crate::model::row::Me;
     pub use crate::model::snapshot::*;
+    pub use crate::model::suspect::SuspectEvidence;
     pub use crate::model::{
-        Gpu, GpuProcess, Identity, Kind, Process, Severity, Snapshot, Start, Suspect, Time,
+        Gpu, GpuProcess, Identity, Kind, Process, Reclaimable, Severity, Snapshot, Start, Suspect,
+        Time,
     };
 }
 

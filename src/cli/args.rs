@@ -187,6 +187,11 @@ impl ValueEnum for Field {
 /// not provide, are listed as undecided and never produce a finding. If `gpumem record --store` is
 /// running, its history is used too, and two seconds of sampling are enough.
 ///
+/// The first line says how much memory could be had back: what `gpumem reap --all-users` would take
+/// by default, before its plan asks what protects a process. What looks like waste already and is not
+/// proved is listed as a suspect, with the command that decides it; suspects never change the exit
+/// code, and nothing is done about them.
+///
 /// With --max-used or --max-unattributed a GPU that exceeds the limit fails the check too; where
 /// the value is not known, the check could not measure (3). With --wait-free the question is
 /// whether the memory became free in time: 0 if so, 1 if not. Findings are then listed, and count

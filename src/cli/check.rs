@@ -22,6 +22,7 @@ use super::args::{CheckArgs, Cli, Global};
 use super::exit::Exit;
 use super::reap::json::ReapReport;
 use super::session::{self, SampleWindow};
+use super::watch::locale_is_utf8;
 use super::{
     UsageError, config, live, print, recorded, style, terminal_width, warn, warn_of_damage,
 };
@@ -66,7 +67,8 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
         warn(&could_not_measure(&report));
     }
     if !args.json && !args.quiet {
-        print(&report.to_text(gpus, style(global.color), terminal_width()))?;
+        let ascii = !locale_is_utf8();
+        print(&report.to_text(gpus, style(global.color), terminal_width(), ascii))?;
     }
     Ok(match report.status {
         CheckOutcome::Ok => Exit::Clean,

@@ -2,7 +2,8 @@
 //!
 //! [`snapshot`] is what was observed at one instant and is the format of `ps --json`, `record` and
 //! `--replay`; [`finding`] is what the rules concluded from it, and
-//! [`evidence`] what that rests on, [`suspect`] what they cannot prove yet; [`identity`] says when two
+//! [`evidence`] what that rests on, [`suspect`] what they cannot prove yet,
+//! [`reclaimable`] what both come to; [`identity`] says when two
 //! observations are of the same process, [`family`] which processes belong together; [`time`] is an
 //! instant as all of them write it; [`balance`] is where a GPU's memory is, [`device_file`] how it is
 //! held, [`json`] how all of them are written, [`label`] how every view names what it shows, [`pool`]
@@ -24,6 +25,7 @@ mod placeholder;
 pub mod pool;
 pub mod process;
 pub mod program;
+pub mod reclaimable;
 pub mod reservation;
 pub mod row;
 pub mod selector;
@@ -36,6 +38,7 @@ pub mod unread;
 pub use finding::{Finding, Kind, Severity};
 pub use identity::{Identity, Start};
 pub use process::Process;
+pub use reclaimable::Reclaimable;
 pub use selector::Selector;
 pub use snapshot::{Gpu, GpuProcess, Snapshot};
 pub use suspect::Suspect;

@@ -7,7 +7,7 @@ use super::launcher::is_launcher;
 use super::plan::{PlanInput, Refused, Why, name};
 use super::policy::{FindingSelector, ProcessNames, TargetLimits};
 use crate::model::Process;
-use crate::model::finding::{Action, Ends, Finding, Kind};
+use crate::model::finding::{Ends, Finding, Kind};
 
 /// A process that is asked for, and what was found of it.
 pub(super) struct Accused<'a> {
@@ -168,9 +168,7 @@ pub(super) fn found<'a>(
             });
             continue;
         }
-        // Of what is stopped the rule only tells, and never offers more.
-        let offers = |action: &Action| *action != Action::Notify;
-        if matches!(kind, Kind::Idle | Kind::Orphan) && !finding.actions.iter().any(offers) {
+        if finding.is_only_notified() {
             refuse(Why::OnlyNotified);
             continue;
         }

@@ -10,7 +10,7 @@ use super::escape::escape;
 use super::style::{Style, broken};
 use crate::model::finding::{Finding, Kept, Pending, Undecided};
 use crate::model::snapshot::ReadError;
-use crate::model::{Severity, Time};
+use crate::model::{Reclaimable, Severity, Suspect, Time};
 use crate::units::{Bytes, Span, number_of};
 
 /// The `schema` that this version writes.
@@ -74,10 +74,15 @@ pub struct CheckReport {
     pub status: CheckOutcome,
     /// How many findings last, by severity.
     pub counts: Counts,
+    /// How much could be had back, and how much is suspected.
+    pub reclaimable: Reclaimable,
     /// What lasts, the worst first, then what ceased meanwhile, latest first.
     pub findings: Vec<Finding>,
     /// What will be a finding when its rule's duration is over, if nothing changes.
     pub pending: Vec<Pending>,
+    /// What looks like waste already and is not proved, what holds most first. It counts for no exit code, and
+    /// nothing is done about it.
+    pub suspects: Vec<Suspect>,
     /// What an exemption of the configuration keeps from being a finding.
     pub kept: Vec<Kept>,
     /// Rules that could not be decided; they produce no finding.
@@ -155,8 +160,10 @@ impl CheckReport {
             window_seconds: 0.0,
             status: CheckOutcome::Error,
             counts: Counts::default(),
+            reclaimable: Reclaimable::default(),
             findings: Vec::new(),
             pending: Vec::new(),
+            suspects: Vec::new(),
             kept: Vec::new(),
             undecided: Vec::new(),
             limits: Vec::new(),
@@ -169,9 +176,14 @@ impl CheckReport {
         }
     }
 
-    /// The report for people; its lines broken for a terminal of `width` columns, where one is given.
-    pub fn to_text(&self, gpus: usize, style: Style, width: Option<usize>) -> String {
+    /// The report for people; its lines broken for a terminal of `width` columns, where one is given, and its
+    /// headline of ASCII characters only where they are asked for.
+    pub fn to_text(&self, gpus: usize, style: Style, width: Option<usize>, ascii: bool) -> String {
         let mut out = String::new();
+        // Of a machine of which nothing is known, that nothing could be had back is not known either.
+        if self.time.is_some() {
+            out = style.heading(&self.reclaimable.headline(ascii)) + "\n\n";
+        }
         // Writing to a String cannot fail.
         let _ = self.text(&mut out, gpus, style);
         match width {
@@ -187,6 +199,9 @@ impl CheckReport {
             .filter(|finding| finding.resolved_at.is_none());
         for finding in lasting {
             write_finding(out, finding, style)?;
+        }
+        for suspect in &self.suspects {
+            write_suspect(out, suspect, style)?;
         }
         let ceased =
             self.findings.len() - self.counts.info - self.counts.warning - self.counts.critical;
@@ -237,6 +252,10 @@ impl CheckReport {
         } else {
             String::new()
         };
+        let suspects = match self.suspects.len() {
+            0 => String::new(),
+            count => format!(", {}", number_of(count, "suspect")),
+        };
         let kept = match self.kept.len() {
             0 => String::new(),
             count => format!(", {count} kept by the configuration"),
@@ -250,7 +269,7 @@ impl CheckReport {
         };
         writeln!(
             out,
-            "{verdict}{found}{ceased}{kept} on {gpus}, based on {span} of history"
+            "{verdict}{found}{suspects}{ceased}{kept} on {gpus}, based on {span} of history"
         )
     }
 }
@@ -325,6 +344,26 @@ fn write_kept(out: &mut String, kept: &Kept) -> fmt::Result {
         write!(out, "; whether it matches this one is not known")?;
     }
     writeln!(out, ")")
+}
+
+fn write_suspect(out: &mut String, suspect: &Suspect, style: Style) -> fmt::Result {
+    write!(out, "suspect: {}", style.heading(suspect.kind.name()))?;
+    if *suspect.rule != *suspect.kind.name() {
+        write!(out, " (rule {})", escape(&suspect.rule))?;
+    }
+    writeln!(out, ": {}", escape(&suspect.message))?;
+    write!(out, "    not proved: {}", suspect.missing)?;
+    if let Some(user) = suspect.process.user.as_deref() {
+        write!(out, "; owner {}", escape(user))?;
+    }
+    writeln!(out, "; {}", escape(&suspect.evidence.words()))?;
+    writeln!(
+        out,
+        "    {} {}",
+        style.faint("->"),
+        escape(&suspect.command)
+    )?;
+    writeln!(out)
 }
 
 fn write_finding(out: &mut String, finding: &Finding, style: Style) -> fmt::Result {

@@ -21,7 +21,7 @@ use super::undecided_reason::UndecidedReason;
 use crate::history::History;
 use crate::model::family::families;
 use crate::model::finding::{Action, Also, Finding, Kept, Pending, Undecided};
-use crate::model::{Gpu, Identity, Kind, Snapshot, Suspect, Unread};
+use crate::model::{Gpu, Identity, Kind, Reclaimable, Snapshot, Suspect, Unread};
 
 /// How many findings that have ceased are kept.
 const MOST_RESOLVED: usize = 256;
@@ -72,12 +72,14 @@ impl Engine {
         self.undecided = self.name_doubts(&verdicts);
         self.pending = verdicts.pending;
         self.carry_over(verdicts.findings, snapshot);
-        let seen = RuleInput {
-            history: &self.history,
-            snapshot,
-            active: &self.active,
+        self.suspects = match verdicts.candidates.is_empty() {
+            true => Vec::new(),
+            false => {
+                let found = self.active.identities().collect();
+                let seen = (&self.history, snapshot);
+                suspect::suspects(seen, &found, self.settings.keeps(), verdicts.candidates)
+            }
         };
-        self.suspects = suspect::suspects(seen, self.settings.keeps(), verdicts.candidates);
     }
 
     fn judge(&self, snapshot: &Snapshot) -> RuleOutput {
@@ -282,7 +284,7 @@ impl Engine {
     }
 
     /// What each rule finds now, but for what an exemption keeps.
-    pub fn unkept(&self) -> impl Iterator<Item = &Finding> {
+    pub fn unkept(&self) -> impl Iterator<Item = &Finding> + Clone {
         let current = &self.active;
         current.accusations.iter().chain(&current.subordinate)
     }
@@ -301,6 +303,12 @@ impl Engine {
     /// upon and counts for no exit code.
     pub fn suspects(&self) -> &[Suspect] {
         &self.suspects
+    }
+
+    /// How much could be had back, and how much is suspected.
+    pub fn reclaimable(&self) -> Reclaimable {
+        let seconds = self.history.span_seconds();
+        Reclaimable::new(self.unkept(), self.suspects.iter(), seconds)
     }
 
     /// The rules that could not be decided on the history so far.

@@ -13,15 +13,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::exemption::{self, Exemption};
-use super::rule::RuleInput;
 use super::setting::exact_span;
 use super::subject;
 use crate::advice::quote;
-use crate::history::{Began, ProcessHistory, RowHistory, Use};
+use crate::history::{Began, History, ProcessHistory, RowHistory, Use};
 use crate::model::finding::FindingGpu;
 use crate::model::snapshot::ProcessType;
 use crate::model::suspect::{Suspect, SuspectEvidence};
-use crate::model::{Identity, Kind, Process, Time};
+use crate::model::{Identity, Kind, Process, Snapshot, Time};
 use crate::units::Span;
 
 /// A process that used less of a core than this in all its life has waited for most of it. Percent.
@@ -33,7 +32,7 @@ const LEAST_SHARE: f64 = 0.1;
 /// CPU use that was not told for longer than this is unknown.
 const OLDEST_CPU_SECONDS: f64 = 60.0;
 /// A window that is to hold the whole duration begins a little before it.
-const MARGIN_SECONDS: f64 = 10.0;
+const MARGIN_SECONDS: f64 = 5.0;
 
 /// What meets the conditions of a rule but for the time that it takes.
 #[derive(Clone, PartialEq, Debug)]
@@ -56,16 +55,14 @@ pub(super) struct Candidate {
     pub(super) is_undecidable: bool,
 }
 
-/// The suspects among the candidates, the one that holds most first; each process once.
+/// The suspects among the candidates, the one that holds most first; each process once. Of those in `found`
+/// something is found.
 pub(super) fn suspects(
-    seen: RuleInput<'_>,
+    (history, snapshot): (&History, &Snapshot),
+    found: &HashSet<Identity>,
     keeps: &[Exemption],
     mut candidates: Vec<Candidate>,
 ) -> Vec<Suspect> {
-    if candidates.is_empty() {
-        return Vec::new();
-    }
-    let found: HashSet<Identity> = seen.active.identities().collect();
     candidates.retain(|it| !it.is_undecidable && !found.contains(&it.process));
     // As of several findings of a process, the kind about which something is to be done first.
     candidates.sort_by(|a, b| (a.process, a.kind, &a.rule).cmp(&(b.process, b.kind, &b.rule)));
@@ -76,21 +73,21 @@ pub(super) fn suspects(
         if last == Some(identity) {
             continue;
         }
-        let Some(process) = seen.snapshot.process(identity.pid) else {
+        let Some(process) = snapshot.process(identity.pid) else {
             continue;
         };
-        let Some(known) = seen.history.process(identity) else {
+        let Some(known) = history.process(identity) else {
             continue;
         };
         let look = Look {
-            seen,
+            now: snapshot.time,
             process,
             known,
             candidate: joined(of_rule),
         };
         let about = (look.candidate.kind, &look.candidate.rule);
         if process.identity() == identity
-            && !exemption::exempts_anywhere(keeps, process, about, seen.snapshot)
+            && !exemption::exempts_anywhere(keeps, process, about, snapshot)
             && look.is_suspect()
         {
             suspects.push(look.suspect());
@@ -122,20 +119,16 @@ fn joined(candidates: &[Candidate]) -> Candidate {
 
 /// A candidate, and what is known of it now.
 struct Look<'a> {
-    seen: RuleInput<'a>,
+    now: Time,
     process: &'a Process,
     known: &'a ProcessHistory,
     candidate: Candidate,
 }
 
 impl Look<'_> {
-    fn now(&self) -> Time {
-        self.seen.snapshot.time
-    }
-
     /// For how long it was seen so, in seconds.
     fn seconds(&self) -> f64 {
-        self.now().seconds_since(self.candidate.since).max(0.0)
+        self.now.seconds_since(self.candidate.since).max(0.0)
     }
 
     fn is_suspect(&self) -> bool {
@@ -149,12 +142,12 @@ impl Look<'_> {
     fn is_quiet(&self) -> bool {
         let rows = self.rows();
         let is_unused = |row: &RowHistory| {
-            row.last_seen() == self.now()
+            row.last_seen() == self.now
                 && matches!(row.last_use(), Use::NotUsed(_))
                 && row.run().is_some_and(|run| !run.is_unexplained())
         };
         let cpu = self.known.cpu();
-        let is_recent = |at: Time| self.now().seconds_since(at) <= OLDEST_CPU_SECONDS;
+        let is_recent = |at: Time| self.now.seconds_since(at) <= OLDEST_CPU_SECONDS;
         let most = self.candidate.max_cpu_percent;
         let mean = cpu.mean(self.candidate.needed);
         let last = self.cpu_percent();
@@ -230,7 +223,7 @@ impl Look<'_> {
     }
 
     fn age_seconds(&self) -> Option<f64> {
-        let age = self.now().seconds_since(self.process.start_time?);
+        let age = self.now.seconds_since(self.process.start_time?);
         (age >= 0.0).then_some(age)
     }
 
@@ -239,7 +232,7 @@ impl Look<'_> {
         let kernel = self.process.jupyter.as_deref()?;
         let is_idle = kernel.execution_state.as_deref() == Some("idle");
         let last = kernel.last_activity.filter(|_| is_idle)?;
-        Some(self.now().seconds_since(last).max(0.0))
+        Some(self.now.seconds_since(last).max(0.0))
     }
 
     /// Its rows but for those of graphics.
@@ -307,7 +300,7 @@ impl Look<'_> {
                 "{name} holds {} and {looks}",
                 subject::held(&candidate.gpus)
             ),
-            missing: missing(due.seconds_since(self.now()), candidate.began),
+            missing: missing(due.seconds_since(self.now), candidate.began),
             command: command(&candidate.rule, needed),
             gpus: self.candidate.gpus,
         }

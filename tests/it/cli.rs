@@ -168,7 +168,12 @@ fn a_verdict_is_the_exit_code() {
     );
     let clean = check(&corpus("nohup_active-100"), &[]);
     assert_eq!(clean.code, 0, "{clean:?}");
-    assert!(clean.stdout.starts_with("no findings"), "{clean:?}");
+    assert!(
+        clean
+            .stdout
+            .starts_with("nothing to reclaim\n\nno findings"),
+        "{clean:?}"
+    );
     let quiet = check(&corpus("idle_shared_gpu-100"), &["--quiet"]);
     assert_eq!(
         (quiet.code, quiet.stdout.as_str(), quiet.stderr.as_str()),
@@ -413,7 +418,7 @@ fn an_override_is_for_the_processes_that_it_names() {
     assert!(
         idle_notebook_under(worse)
             .stdout
-            .starts_with("critical: idle")
+            .contains("\ncritical: idle")
     );
 }
 

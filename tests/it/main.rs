@@ -44,6 +44,7 @@ mod series;
 mod servers;
 mod store;
 mod support;
+mod suspects;
 mod tidy;
 mod unattended;
 mod watch;

@@ -14,7 +14,7 @@ use crate::history::Resets;
 use crate::model::finding::{Finding, Pending};
 use crate::model::selector::Selected;
 use crate::model::snapshot::ReadError;
-use crate::model::{Gpu, Severity, Snapshot, Time};
+use crate::model::{Gpu, Identity, Reclaimable, Severity, Snapshot, Suspect, Time};
 use crate::recording;
 use crate::report::check::{CheckOutcome, CheckReport, Counts, Limit, LimitVerdict, SCHEMA};
 use crate::rules::{Engine, RuleSet};
@@ -220,6 +220,7 @@ impl CheckVerdict {
         let engine = &self.engine;
         let all = engine.findings().iter().chain(engine.resolved());
         let findings: Vec<Finding> = all.filter(|f| self.concerns(f)).cloned().collect();
+        let suspects = self.suspects();
         let limits = self
             .last
             .as_ref()
@@ -235,8 +236,10 @@ impl CheckVerdict {
                 .map_or(0.0, |(first, last)| last.seconds_since(first).max(0.0)),
             status: self.status(&findings, failure.is_some()),
             counts: Counts::of(&findings),
+            reclaimable: self.reclaimable(&findings, &suspects),
             findings,
             pending: self.pending(),
+            suspects,
             kept: engine
                 .kept()
                 .iter()
@@ -262,6 +265,31 @@ impl CheckVerdict {
             .filter(concerns)
             .cloned()
             .collect()
+    }
+
+    /// The suspects of those asked for.
+    fn suspects(&self) -> Vec<Suspect> {
+        let selected = self.last.as_ref().and_then(|last| last.selected.as_ref());
+        let concerns = |suspect: &&Suspect| {
+            let pid = Some(suspect.process.pid);
+            let is_on = |selected: &Selected, gpu: u32| selected.on_gpus.contains(&(pid, gpu));
+            selected
+                .is_none_or(|selected| suspect.gpus.iter().any(|gpu| is_on(selected, gpu.index)))
+        };
+        let suspects = self.engine.suspects().iter().filter(concerns);
+        suspects.cloned().collect()
+    }
+
+    /// What could be had back of the processes of these findings, by whatever is found of them.
+    fn reclaimable(&self, findings: &[Finding], suspects: &[Suspect]) -> Reclaimable {
+        let identity = |finding: &Finding| Some(finding.process.as_ref()?.identity);
+        let concerned: HashSet<Identity> = findings.iter().filter_map(identity).collect();
+        let found = self
+            .engine
+            .unkept()
+            .filter(|finding| identity(finding).is_some_and(|it| concerned.contains(&it)));
+        let seconds = self.engine.history().span_seconds();
+        Reclaimable::new(found, suspects.iter(), seconds)
     }
 
     fn status(&self, findings: &[Finding], failed: bool) -> CheckOutcome {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::history::testing::Scene;
+use crate::model::Reclaimable;
+use crate::model::finding::{Action, Finding};
 use crate::model::process::{Descendants, Jupyter};
 use crate::model::snapshot::GpuProcess;
 use crate::rules::exemption::Exemption;
@@ -73,7 +75,7 @@ fn little_cpu_in_a_long_life_is_seen_at_the_first_look() {
         suspect.missing,
         "can tell in 10m 00s; `gpumem record --store` would know"
     );
-    assert_eq!(suspect.command, "gpumem check --rule idle --window 10m10s");
+    assert_eq!(suspect.command, "gpumem check --rule idle --window 10m5s");
     assert_eq!(engine.findings(), []);
 }
 
@@ -328,4 +330,83 @@ fn a_pause_ends_with_the_first_sign_of_work() {
     scene.process(PID).cpu_percent = Some(150.0);
     engine.observe(scene.step());
     assert_eq!(marks(&engine), [""; 0]);
+}
+
+/// An idle and a stopped process of two users, after `seconds`.
+fn judged(seconds: f64) -> Engine {
+    let mut scene = Scene::new(1, 10.0);
+    scene.holder(7, &[0], 4 * GIB);
+    scene.holder(8, &[0], 8 * GIB);
+    scene.process(8).state = Some('T');
+    scene.process(8).user = Some("ben".into());
+    let mut engine = Engine::new(RuleSet::default());
+    scene.play(seconds, |snapshot| engine.observe(snapshot));
+    engine
+}
+
+#[test]
+fn what_is_suspected_becomes_reclaimable() {
+    let line = |seconds, ascii| judged(seconds).reclaimable().headline(ascii);
+    assert_eq!(
+        line(0.0, false),
+        "nothing to reclaim yet · 12.0 GiB suspected"
+    );
+    assert_eq!(
+        line(200.0, true),
+        "8.0 GiB reclaimable: 1 process of 1 user, 4.0 GiB suspected"
+    );
+    assert_eq!(
+        line(700.0, false),
+        "12.0 GiB reclaimable: 2 processes of 2 users"
+    );
+}
+
+#[test]
+fn what_reap_leaves_alone_is_not_counted() {
+    let engine = judged(700.0);
+    let all: Vec<Finding> = engine.unkept().cloned().collect();
+    let bytes = |findings: &[Finding]| {
+        let sum = Reclaimable::new(findings.iter(), [].iter(), 700.0);
+        (sum.processes, sum.bytes)
+    };
+    assert_eq!(bytes(&all), (2, 12 * GIB));
+    let change = |change: fn(&mut Finding)| {
+        let mut findings = all.clone();
+        findings.iter_mut().for_each(change);
+        bytes(&findings)
+    };
+    let notify = |it: &mut Finding| it.actions = vec![Action::Notify];
+    assert_eq!(
+        change(notify),
+        (1, 8 * GIB),
+        "what is stopped is taken all the same"
+    );
+    for kind in [Kind::ServerIdle, Kind::Leak, Kind::Hung, Kind::Placeholder] {
+        let findings: Vec<Finding> = all
+            .iter()
+            .cloned()
+            .map(|it| Finding { kind, ..it })
+            .collect();
+        assert_eq!(bytes(&findings), (0, 0), "{kind}");
+    }
+    assert_eq!(change(|it| it.resolved_at = Some(it.since)), (0, 0));
+    assert_eq!(change(|it| it.process = None), (0, 0));
+    // Said twice of the same process.
+    assert_eq!(bytes(&[all.clone(), all.clone()].concat()), (2, 12 * GIB));
+}
+
+#[test]
+fn an_unknown_size_makes_the_sum_a_least_one() {
+    let mut findings: Vec<Finding> = judged(700.0).unkept().cloned().collect();
+    findings[0].memory_bytes = None;
+    let line = Reclaimable::new(findings.iter(), [].iter(), 700.0).headline(true);
+    assert!(
+        line.starts_with("at least ") && line.ends_with("2 processes of 2 users"),
+        "{line}"
+    );
+    let of = |seconds| Reclaimable::new([].iter(), [].iter(), seconds).headline(false);
+    assert_eq!(
+        (&*of(0.0), &*of(30.0)),
+        ("nothing to reclaim at a first look", "nothing to reclaim")
+    );
 }

@@ -370,6 +370,37 @@ pub(super) fn finding(kind: Kind) -> Finding {
     }
 }
 
+/// A suspect of which everything is known.
+fn suspect() -> Suspect {
+    let of = finding(Kind::Idle);
+    Suspect {
+        rule: of.rule,
+        kind: of.kind,
+        process: of.process.unwrap(),
+        gpus: of.gpus,
+        memory_bytes: of.memory_bytes,
+        since: of.since,
+        seen_seconds: 12.0,
+        needed_seconds: 600.0,
+        due: Time::default(),
+        evidence: SuspectEvidence {
+            samples: 3,
+            sm_percent_max: Some(0),
+            gpu_percent_max: Some(0),
+            cpu_seconds: Some(3480.0),
+            age_seconds: Some(432_000.0),
+            last_activity: Some(Time::default()),
+            inactive_seconds: Some(10_800.0),
+            state: Some('T'),
+            job_gone: Some(true),
+        },
+        mark: "idle? 12s of 10m".to_owned(),
+        message: "python (7) holds 1.0 GiB on GPU 0 and looks idle".to_owned(),
+        missing: "can tell in 9m 48s".to_owned(),
+        command: "gpumem check --rule idle --window 10m5s".to_owned(),
+    }
+}
+
 /// A report with a finding of every kind, in which nothing is unknown.
 pub(super) fn report() -> Value {
     let findings: Vec<Finding> = Kind::ALL.iter().copied().map(finding).collect();
@@ -379,7 +410,9 @@ pub(super) fn report() -> Value {
         window_seconds: 600.0,
         status: CheckOutcome::Findings,
         counts: Counts::of(&findings),
+        reclaimable: Reclaimable::new(findings.iter(), [].iter(), 600.0),
         findings,
+        suspects: vec![suspect()],
         pending: vec![Pending {
             rule: "idle".into(),
             kind: Kind::Idle,

@@ -1,0 +1,128 @@
+//! How much memory could be had back, from how many, in a line: the first of `check`, `ps` and the screen.
+//!
+//! Reclaimable is what the findings hold that `gpumem reap` takes by default, everybody's: those of kinds
+//! that it takes without being asked for them, where the rule offers more than to notify. What protects a
+//! process or its family from being killed is for the plan. Suspected is what suspects hold.
+
+use std::collections::{HashMap, HashSet};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::finding::{Action, Ends, Finding, Kind};
+use super::identity::Identity;
+use super::suspect::Suspect;
+use crate::units::{Bytes, number_of};
+
+/// Seconds of history below which nobody has been looked at for long enough to be called needed.
+const FIRST_LOOK_SECONDS: f64 = 10.0;
+
+/// What could be had back, in numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
+pub struct Reclaimable {
+    /// What the processes hold that `gpumem reap --all-users` takes by default, in bytes, as far as that is
+    /// known. What protects a process is for the plan, and not looked at here.
+    pub bytes: u64,
+    /// How many processes these are.
+    pub processes: usize,
+    /// Of how many users.
+    pub users: usize,
+    /// What suspects hold, in bytes, as far as that is known: not proved, and nothing takes it.
+    pub suspected_bytes: u64,
+    /// How many suspects there are.
+    pub suspected_processes: usize,
+    /// What one of them holds is not known.
+    #[serde(skip)]
+    is_least: bool,
+    /// The history is too short to find anything.
+    #[serde(skip)]
+    is_first_look: bool,
+}
+
+impl Finding {
+    /// Whether its rule only notifies where others of the kind are offered for reclaiming. Of what is stopped
+    /// the rule never offers more.
+    pub fn is_only_notified(&self) -> bool {
+        let offers = |action: &Action| *action != Action::Notify;
+        matches!(self.kind, Kind::Idle | Kind::Orphan) && !self.actions.iter().any(offers)
+    }
+}
+
+impl Reclaimable {
+    /// Sums up what every rule finds, also beside a worse finding of the same process, and the suspects,
+    /// after so many seconds of history.
+    pub fn new<'a>(
+        findings: impl Iterator<Item = &'a Finding> + Clone,
+        suspects: impl Iterator<Item = &'a Suspect>,
+        history_seconds: f64,
+    ) -> Self {
+        let identity = |finding: &Finding| Some(finding.process.as_ref()?.identity);
+        let is_placeholder = |it: &&Finding| it.kind == Kind::Placeholder;
+        let placeholders: HashSet<Identity> = findings
+            .clone()
+            .filter(is_placeholder)
+            .filter_map(identity)
+            .collect();
+        let mut held: HashMap<Identity, Option<u64>> = HashMap::new();
+        let mut users = HashSet::new();
+        for finding in findings {
+            let is_taken = finding.resolved_at.is_none()
+                && finding.kind.ends() == Ends::Always
+                && !finding.is_only_notified();
+            let Some(process) = finding.process.as_ref().filter(|_| is_taken) else {
+                continue;
+            };
+            if placeholders.contains(&process.identity) {
+                continue;
+            }
+            users.insert(process.user.as_deref());
+            let bytes = held.entry(process.identity).or_default();
+            *bytes = (*bytes).max(finding.memory_bytes);
+        }
+        let mut sum = Self {
+            processes: held.len(),
+            users: users.len(),
+            bytes: held
+                .values()
+                .flatten()
+                .fold(0, |sum, bytes| sum.saturating_add(*bytes)),
+            is_least: held.values().any(Option::is_none),
+            is_first_look: history_seconds < FIRST_LOOK_SECONDS,
+            ..Self::default()
+        };
+        for suspect in suspects {
+            sum.suspected_processes += 1;
+            let bytes = suspect.memory_bytes.unwrap_or_default();
+            sum.suspected_bytes = sum.suspected_bytes.saturating_add(bytes);
+        }
+        sum
+    }
+
+    /// `78.4 GiB reclaimable: 4 processes of 3 users · 12.0 GiB suspected`; with a comma for the dot where
+    /// only ASCII can be shown.
+    pub fn headline(&self, ascii: bool) -> String {
+        let processes = |count: usize| match count {
+            1 => "1 process".to_owned(),
+            _ => format!("{count} processes"),
+        };
+        let mut line = match self.processes {
+            0 if self.suspected_processes > 0 => "nothing to reclaim yet".to_owned(),
+            0 if self.is_first_look => "nothing to reclaim at a first look".to_owned(),
+            0 => "nothing to reclaim".to_owned(),
+            count => {
+                let least = if self.is_least { "at least " } else { "" };
+                let (bytes, who) = (Bytes(self.bytes), processes(count));
+                let users = number_of(self.users, "user");
+                format!("{least}{bytes} reclaimable: {who} of {users}")
+            }
+        };
+        if self.suspected_processes > 0 {
+            line.push_str(if ascii { ", " } else { " · " });
+            line.push_str(&match self.suspected_bytes {
+                0 => format!("{} suspected", processes(self.suspected_processes)),
+                bytes => format!("{} suspected", Bytes(bytes)),
+            });
+        }
+        line
+    }
+}

@@ -1,0 +1,213 @@
+//! Suspects: seen at a first look, never acted upon, and never those who work.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use gpumem::api::model::{Snapshot, Suspect};
+use gpumem::api::rules::{Engine, RuleSet};
+use mock_nvml::scene::{Gpu, Process, Scene};
+use serde_json::json;
+
+use crate::machine::{GIB, Machine, Running, one_gpu};
+
+/// A rule that is decided within a test.
+const QUICK: &str = "[rules.idle]\nduration = \"2s\"\n";
+
+#[test]
+fn a_suspect_is_listed_changes_no_exit_code_and_is_never_reaped() {
+    let idle = Running::sleep();
+    let busy = Running::sleep();
+    let gpu = Gpu::default()
+        .process(Process::compute(idle.pid(), 4 * GIB))
+        .process(Process::compute(busy.pid(), 2 * GIB).sm(70));
+    let machine = Machine::new(&Scene::new().gpu(gpu));
+    machine.configure(QUICK);
+    let look = ["check", "--window", "1s", "--interval", "200ms"];
+    let output = machine.run(&[&look[..], &["--json"]].concat());
+    let document = output.json();
+    assert_eq!((output.code, &document["status"]), (0, &json!("ok")));
+    let [suspect] = &document["suspects"].as_array().unwrap()[..] else {
+        panic!("{document}")
+    };
+    assert_eq!(suspect["process"]["pid"], idle.pid());
+    assert!(suspect["process"]["start_ticks"].is_u64());
+    assert_eq!(
+        (&suspect["kind"], &suspect["memory_bytes"]),
+        (&json!("idle"), &json!(4 * GIB))
+    );
+    assert_eq!(
+        document["reclaimable"],
+        json!({"bytes": 0, "processes": 0, "users": 0,
+            "suspected_bytes": 4 * GIB, "suspected_processes": 1})
+    );
+    let text = machine.run(&look);
+    assert_eq!(text.code, 0);
+    let first = text.stdout.lines().next().unwrap();
+    // Whether there is a dot depends on the locale.
+    assert!(first.starts_with("nothing to reclaim yet") && first.ends_with("4.0 GiB suspected"));
+    assert!(
+        text.stdout.contains("\nsuspect: idle: sleep 600 ("),
+        "{text:?}"
+    );
+    assert!(
+        text.stdout.contains("no findings, 1 suspect on 1 GPU"),
+        "{text:?}"
+    );
+    for strict in [&["--fail-on", "info"][..], &["--kind", "idle"]] {
+        let output = machine.run(&[&look[..], strict].concat());
+        assert_eq!(output.code, 0, "{strict:?}: {output:?}");
+    }
+    // Nothing takes it, not even where everybody's idle are asked for.
+    let reap = machine.run(&[
+        "reap",
+        "--yes",
+        "--json",
+        "--all-users",
+        "--kind",
+        "idle",
+        "--window",
+        "1s",
+    ]);
+    assert_eq!(reap.json()["targets"], json!([]), "{reap:?}");
+    // The command that is named decides it.
+    let command = suspect["command"].as_str().unwrap();
+    assert_eq!(command, "gpumem check --rule idle --window 7s");
+    let words: Vec<&str> = command.split(' ').skip(1).collect();
+    let decided = machine.run(&[&words[..], &["--json"]].concat());
+    let document = decided.json();
+    assert_eq!(decided.code, 1, "{document}");
+    assert_eq!(document["findings"][0]["process"]["pid"], idle.pid());
+    assert_eq!(document["suspects"], json!([]));
+    assert_eq!(
+        document["reclaimable"],
+        json!({"bytes": 4 * GIB, "processes": 1, "users": 1,
+            "suspected_bytes": 0, "suspected_processes": 0})
+    );
+}
+
+#[test]
+fn a_selection_is_about_suspects_too() {
+    let idle = Running::sleep();
+    let machine = Machine::new(&one_gpu(&[idle.pid()]));
+    machine.configure(QUICK);
+    let look = ["check", "--window", "1s", "--interval", "200ms", "--json"];
+    for (selection, count) in [
+        (&["--gpu", "0"][..], 1),
+        (&["--user", "nobody-of-this-name"], 0),
+        (&["--where", "mem>1GiB"], 1),
+        (&["--rule", "leak"], 0),
+    ] {
+        let document = machine.run(&[&look[..], selection].concat()).json();
+        let suspects = document["suspects"].as_array().unwrap();
+        assert_eq!(suspects.len(), count, "{selection:?}: {document}");
+        assert_eq!(document["reclaimable"]["suspected_processes"], count);
+    }
+}
+
+/// The recordings of a folder, by their names.
+fn recordings(folder: &str) -> Vec<(String, Vec<Snapshot>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(folder);
+    let mut recordings = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let bytes = fs::read(&path).unwrap();
+        let bytes = match name.rsplit('.').next() {
+            Some("zst") => zstd::decode_all(&*bytes).unwrap(),
+            Some("jsonl") => bytes,
+            _ => continue,
+        };
+        let text = String::from_utf8(bytes).unwrap();
+        let read = |line| serde_json::from_str(line).unwrap();
+        recordings.push((name, text.lines().map(read).collect()));
+    }
+    recordings.sort_by(|a, b| a.0.cmp(&b.0));
+    recordings
+}
+
+/// What a suspect does that it should not; empty where it is right to suspect it.
+fn wrong(suspect: &Suspect, snapshot: &Snapshot, engine: &Engine) -> Option<String> {
+    let pid = suspect.process.pid;
+    let rows = snapshot
+        .gpus
+        .iter()
+        .flat_map(|gpu| gpu.processes.iter().flatten());
+    let uses = rows
+        .filter(|row| row.pid == pid)
+        .any(|row| row.sm_percent.is_some_and(|percent| percent > 0));
+    let process = snapshot.process(pid)?;
+    let cpu = process.cpu_percent.unwrap_or(0.0);
+    let is_stopped = suspect.kind.name() == "stopped";
+    let mut findings = engine.active_findings();
+    let is_found = findings.any(|it| {
+        it.process
+            .as_ref()
+            .is_some_and(|it| it.identity == process.identity())
+    });
+    let why = match () {
+        () if uses && !is_stopped => "uses a GPU",
+        () if cpu >= 20.0 && !is_stopped => "uses the CPU",
+        () if is_found => "is found",
+        () if process.identity() != suspect.process.identity => "is another one",
+        () => return None,
+    };
+    Some(format!("{pid} {why}: {}", suspect.message))
+}
+
+/// At every moment of every recording, after all that was before it and at a first look: nobody who works is a
+/// suspect, and nobody twice.
+#[test]
+fn whoever_works_is_no_suspect_at_any_moment() {
+    let mut seen = BTreeSet::new();
+    let mut complaints = Vec::new();
+    let mut moments = 0;
+    for (name, snapshots) in ["corpus", "over-time"].into_iter().flat_map(recordings) {
+        let mut long = Engine::new(RuleSet::default());
+        for (at, snapshot) in snapshots.iter().enumerate() {
+            long.observe(snapshot);
+            let mut look = Engine::new(RuleSet::default());
+            let first = if at % 10 == 0 {
+                at.saturating_sub(1)
+            } else {
+                at
+            };
+            for snapshot in &snapshots[first..=at] {
+                look.observe(snapshot);
+            }
+            for engine in [&long, &look] {
+                moments += 1;
+                let pids: BTreeSet<u32> =
+                    engine.suspects().iter().map(|it| it.process.pid).collect();
+                assert_eq!(pids.len(), engine.suspects().len(), "{name}");
+                for suspect in engine.suspects() {
+                    seen.insert((name.clone(), suspect.kind.name(), suspect.process.pid));
+                    let wrong = wrong(suspect, snapshot, engine);
+                    complaints.extend(wrong.map(|it| format!("{name}, {at}: {it}")));
+                }
+            }
+        }
+    }
+    assert_eq!(complaints, [""; 0]);
+    assert!(moments > 20_000, "{moments}");
+    // Who will be found, and one that took over a number and has done nothing since.
+    let expected = [
+        ("idle_notebook_after_training-101.jsonl", "idle", 12_385),
+        ("idle_shared_gpu-100.jsonl", "idle", 3_896_993),
+        ("idle_vllm_in_a_notebook-101.jsonl.zst", "idle", 3_892_315),
+        ("orphan_dataloader_workers-101.jsonl", "orphan", 967_097),
+        ("orphan_dataloader_workers-101.jsonl", "orphan", 2_527_111),
+        ("orphan_under_slurmd-101.jsonl", "orphan", 3_279_583),
+        ("orphan_under_slurmd-101.jsonl", "orphan", 3_489_305),
+        ("orphan_under_slurmd-101.jsonl.zst", "orphan", 3_279_583),
+        ("orphan_under_slurmd-101.jsonl.zst", "orphan", 3_489_305),
+        ("pid_reuse-100.jsonl", "idle", 1_652_433),
+        ("stopped_trainer-100.jsonl", "stopped", 3_258_055),
+    ];
+    let expected: BTreeSet<(String, &str, u32)> = expected
+        .map(|(name, kind, pid)| (name.to_owned(), kind, pid))
+        .into();
+    assert_eq!(seen, expected);
+}
