@@ -140,7 +140,9 @@ pub struct Stored {
 /// Show who holds GPU memory now
 ///
 /// One table of the GPUs and one of the processes that NVML lists on them. "-" means not known,
-/// never 0. With --json, the snapshot itself.
+/// never 0. The first line says how much memory could be had back, and how much is suspected: one
+/// look proves little, and FINDING marks whom `gpumem check` would have to watch. With --json, the
+/// snapshot itself.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Ps {

@@ -7,27 +7,36 @@ use anyhow::Context as _;
 use super::args::{Global, Ps, Stored};
 use super::exit::Exit;
 use super::selection::Selection;
+use super::watch::locale_is_utf8;
 use super::{
     config, live, print, recorded, session, store, style, terminal_width, unreadable, warn,
 };
-use crate::model::Snapshot;
+use crate::model::finding::FindingProcess;
 use crate::model::json;
-use crate::report::processes;
+use crate::model::{Reclaimable, Snapshot};
+use crate::report::processes::{self, RuleResults};
 use crate::rules::Engine;
 use crate::source::Source as _;
 use crate::source::replay::PlaybackPace;
 
 pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     let selection = Selection::new(&args.gpu, &args.user, &args.terms);
-    let mut engine = match selection.needs_history() {
-        true => Some(Engine::new(config::load(global)?.rules)),
-        false => None,
+    let mut engine = match (selection.needs_history(), args.json) {
+        (true, _) => Some(Engine::new(config::load(global)?.rules)),
+        (false, true) => None,
+        (false, false) => match config::load(global) {
+            Ok(config) => Some(Engine::new(config.rules)),
+            Err(error) => {
+                warn(&format!("{error:#}; findings and suspects are not shown"));
+                None
+            }
+        },
     };
     let mut snapshot = match recorded(&args.recorded, PlaybackPace::AsFast)? {
         Some(replay) => session::last(replay, |snapshot| {
             engine.iter_mut().for_each(|it| it.observe(snapshot));
         })?,
-        None => now(global, engine.as_mut())?,
+        None => now(global, engine.as_mut(), selection.needs_history())?,
     };
     let unreadable = unreadable(&snapshot);
     selection.check_gpus(&snapshot.gpus)?;
@@ -51,7 +60,15 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
             style: style(global.color),
             everyone,
         };
-        print(&processes::write(&snapshot, options))?;
+        let headline = engine
+            .as_ref()
+            .and_then(|it| headline(it, &snapshot, is_blind));
+        let results = RuleResults {
+            findings: engine.as_ref().map_or(&[], Engine::findings),
+            suspects: engine.as_ref().map_or(&[], Engine::suspects),
+            headline: headline.as_deref(),
+        };
+        print(&processes::write(&snapshot, results, options))?;
     }
     // With no GPU at all there is nothing that was not measured.
     Ok(if is_blind {
@@ -61,8 +78,32 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     })
 }
 
-/// This machine now. Of what was before, the engine is told what is stored.
-fn now(global: &Global, engine: Option<&mut Engine>) -> anyhow::Result<Snapshot> {
+/// What could be had back of the processes that are shown; `None` where that nothing can is not known.
+fn headline(engine: &Engine, shown: &Snapshot, is_blind: bool) -> Option<String> {
+    let is_shown = |process: &FindingProcess| {
+        let shown = shown.process(process.pid);
+        shown.is_some_and(|it| it.identity() == process.identity)
+    };
+    let findings = engine
+        .unkept()
+        .filter(|finding| finding.process.as_ref().is_some_and(is_shown));
+    let suspects = engine
+        .suspects()
+        .iter()
+        .filter(|suspect| is_shown(&suspect.process));
+    let seconds = engine.history().span_seconds();
+    let sum = Reclaimable::new(findings, suspects, seconds);
+    let is_known = !is_blind && !shown.gpus.is_empty();
+    (is_known || !sum.is_nothing()).then(|| sum.headline(!locale_is_utf8()))
+}
+
+/// This machine now. Of what was before, the engine is told what is stored where that is asked for: to read
+/// it takes longer than a look.
+fn now(
+    global: &Global,
+    engine: Option<&mut Engine>,
+    needs_history: bool,
+) -> anyhow::Result<Snapshot> {
     let mut live = live(global, Duration::from_secs(1))?;
     let Some(engine) = engine else {
         return live.next()?.context("the driver gave no snapshot");
@@ -74,7 +115,7 @@ fn now(global: &Global, engine: Option<&mut Engine>) -> anyhow::Result<Snapshot>
         most_bytes: store::MOST_FOR_CHECK,
         quiet: false,
     };
-    if store::feed(engine, &live, ask)?.first.is_none() {
+    if needs_history && store::feed(engine, &live, ask)?.first.is_none() {
         warn(
             "idle times and findings need a stored history (gpumem record --store) or longer \
             sampling (gpumem check); unknown values never match",

@@ -245,7 +245,8 @@ pub const FIELDS: [FieldSpec; 25] = {
         )
         .text("FINDING")
         .most_first()
-        .on_screen('x', 3, 0),
+        .on_screen('x', 3, 0)
+        .in_ps(8),
         field(
             Field::Command,
             &["command", "cmd"],
@@ -476,7 +477,10 @@ impl Field {
             }),
             Self::Framework => process?.framework_text(),
             Self::Place => process?.place(),
-            Self::Finding => row.finding.map(badge),
+            Self::Finding => match row.finding {
+                Some(finding) => Some(badge(finding)),
+                None => row.suspect.map(|suspect| suspect.mark.clone()),
+            },
             _ => self.number(row).map(|number| match self.spec().notation {
                 Notation::Bytes | Notation::BytesOrShare => {
                     crate::units::Bytes(number as u64).to_string()

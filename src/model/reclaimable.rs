@@ -98,6 +98,11 @@ impl Reclaimable {
         sum
     }
 
+    /// Whether there is neither anything to be had back nor a suspect.
+    pub fn is_nothing(&self) -> bool {
+        self.processes == 0 && self.suspected_processes == 0
+    }
+
     /// `78.4 GiB reclaimable: 4 processes of 3 users · 12.0 GiB suspected`; with a comma for the dot where
     /// only ASCII can be shown.
     pub fn headline(&self, ascii: bool) -> String {

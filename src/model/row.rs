@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::finding::Finding;
 use super::snapshot::{Gpu, GpuProcess, LastKnown, Process, Snapshot};
+use super::suspect::Suspect;
 use super::{Identity, Start, Time};
 
 /// The user that gpumem runs as.
@@ -88,6 +89,8 @@ pub struct ProcessRow<'a> {
     pub ended: Option<&'a LastKnown>,
     /// The worst finding about it.
     pub finding: Option<&'a Finding>,
+    /// What it is suspected of on this GPU, where nothing is found of it.
+    pub suspect: Option<&'a Suspect>,
     /// Seconds without use of this GPU: 0 while it is used, `None` where that is unknown.
     pub idle_seconds: Option<f64>,
     /// By how many bytes its memory grew, where somebody has followed it.
@@ -115,6 +118,7 @@ impl<'a> ProcessRow<'a> {
             },
             ended: process.and_then(Process::ended),
             finding: place.finding.map(|at| &findings[at]),
+            suspect: None,
             idle_seconds: None,
             growth_bytes: None,
         }
@@ -130,8 +134,20 @@ impl<'a> ProcessRow<'a> {
             process: Err("it is not a process"),
             ended: None,
             finding,
+            suspect: None,
             idle_seconds: None,
             growth_bytes: None,
+        }
+    }
+
+    /// With what it is suspected of, as `suspect_of` tells it of a process.
+    pub fn suspected(self, suspect_of: impl Fn(Identity) -> Option<&'a Suspect>) -> Self {
+        let index = self.gpu.map(|gpu| gpu.index);
+        let is_here = |suspect: &&Suspect| suspect.gpus.iter().any(|on| Some(on.index) == index);
+        let suspect = self.identity.and_then(suspect_of).filter(is_here);
+        Self {
+            suspect: suspect.filter(|_| self.finding.is_none()),
+            ..self
         }
     }
 

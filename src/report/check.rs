@@ -180,8 +180,8 @@ impl CheckReport {
     /// headline of ASCII characters only where they are asked for.
     pub fn to_text(&self, gpus: usize, style: Style, width: Option<usize>, ascii: bool) -> String {
         let mut out = String::new();
-        // Of a machine of which nothing is known, that nothing could be had back is not known either.
-        if self.time.is_some() {
+        // Where it could not be measured, that nothing could be had back is not known.
+        if self.status != CheckOutcome::Error || !self.reclaimable.is_nothing() {
             out = style.heading(&self.reclaimable.headline(ascii)) + "\n\n";
         }
         // Writing to a String cannot fail.
@@ -352,11 +352,12 @@ fn write_suspect(out: &mut String, suspect: &Suspect, style: Style) -> fmt::Resu
         write!(out, " (rule {})", escape(&suspect.rule))?;
     }
     writeln!(out, ": {}", escape(&suspect.message))?;
-    write!(out, "    not proved: {}", suspect.missing)?;
-    if let Some(user) = suspect.process.user.as_deref() {
-        write!(out, "; owner {}", escape(user))?;
-    }
-    writeln!(out, "; {}", escape(&suspect.evidence.words()))?;
+    let owner = match suspect.process.user.as_deref() {
+        Some(user) => format!("owner {}; ", escape(user)),
+        None => String::new(),
+    };
+    writeln!(out, "    {owner}{}", escape(&suspect.evidence.words()))?;
+    writeln!(out, "    not proved: {}", suspect.missing)?;
     writeln!(
         out,
         "    {} {}",

@@ -4,6 +4,7 @@
 //! evidence and no bytes. It is what was seen, and no accusation.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use super::escape::{escape, program};
@@ -11,10 +12,10 @@ use super::gpus::{self, NOT_AVAILABLE, UNKNOWN};
 use super::style::Style;
 use super::table::{Align, Table};
 use super::wrap::fit;
-use crate::model::Snapshot;
 use crate::model::field::{FIELDS, Field, FieldSpec, STAYS, SortValue};
 use crate::model::row::{ProcessRow, places};
 use crate::model::snapshot::{LastKnown, ProcessType};
+use crate::model::{Finding, Identity, Snapshot, Suspect};
 
 /// Columns of an owner on a terminal, at most: a daemon's long name must not push others out.
 const OWNER_MAX: usize = 12;
@@ -38,13 +39,33 @@ pub struct ProcessesOptions {
     pub everyone: bool,
 }
 
-/// The GPUs, their processes, where the memory is, and what cannot be told.
-pub fn write(snapshot: &Snapshot, options: ProcessesOptions) -> String {
+/// What the rules find and suspect of the processes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RuleResults<'a> {
+    pub findings: &'a [Finding],
+    pub suspects: &'a [Suspect],
+    /// The first line; `None` where nothing is known of it.
+    pub headline: Option<&'a str>,
+}
+
+/// What could be had back, the GPUs, their processes, where the memory is, and what cannot be told.
+pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOptions) -> String {
     let ProcessesOptions { width, style, .. } = options;
-    let mut out = gpus::table(snapshot, width, style);
-    let places = places(snapshot, &[]).into_iter();
+    let mut out = results
+        .headline
+        .map_or_else(String::new, |line| style.heading(line) + "\n\n");
+    out.push_str(&gpus::table(snapshot, width, style));
+    let suspects: HashMap<Identity, &Suspect> = results
+        .suspects
+        .iter()
+        .map(|suspect| (suspect.process.identity, suspect))
+        .collect();
+    let places = places(snapshot, results.findings).into_iter();
     let mut rows: Vec<ProcessRow<'_>> = places
-        .map(|place| ProcessRow::new(snapshot, &[], place))
+        .map(|place| {
+            let row = ProcessRow::new(snapshot, results.findings, place);
+            row.suspected(|identity| suspects.get(&identity).copied())
+        })
         .collect();
     rows.sort_by(|a, b| order(a, b, options.sort));
     out.push('\n');
@@ -125,7 +146,7 @@ fn cell(field: Field, row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<u
         (Field::Memory, None) if is_unavailable() => NOT_AVAILABLE.to_owned(),
         (_, Some(text)) => text,
         // Most have none.
-        (Field::Framework | Field::Place, None) => String::new(),
+        (Field::Framework | Field::Place | Field::Finding, None) => String::new(),
         (_, None) => UNKNOWN.to_owned(),
     }
 }

@@ -429,6 +429,7 @@ impl ScopeInput<'_> {
             process: self.process.ok_or("it is no process"),
             ended: None,
             finding: None,
+            suspect: None,
             idle_seconds: None,
             growth_bytes: None,
         })

@@ -241,7 +241,7 @@ fn a_look_too_short_for_the_rule_is_undecided() {
         .run(&["check", "--window", "200ms", "--interval", "100ms"])
         .stdout;
     assert!(
-        text.starts_with("undecided: idle: needs 600 s of history, has 0 s\n"),
+        text.contains("\nundecided: idle: needs 600 s of history, has 0 s\n"),
         "{text}"
     );
 }

@@ -7,9 +7,11 @@ use std::path::Path;
 use gpumem::api::model::{Snapshot, Suspect};
 use gpumem::api::rules::{Engine, RuleSet};
 use mock_nvml::scene::{Gpu, Process, Scene};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::support::wait_until;
 
 /// A rule that is decided within a test.
 const QUICK: &str = "[rules.idle]\nduration = \"2s\"\n";
@@ -58,6 +60,10 @@ fn a_suspect_is_listed_changes_no_exit_code_and_is_never_reaped() {
         let output = machine.run(&[&look[..], strict].concat());
         assert_eq!(output.code, 0, "{strict:?}: {output:?}");
     }
+    let ps = machine.run(&["ps"]);
+    let first = ps.stdout.lines().next().unwrap();
+    assert!(first.starts_with("nothing to reclaim"), "{ps:?}");
+    assert_eq!(ps.code, 0);
     // Nothing takes it, not even where everybody's idle are asked for.
     let reap = machine.run(&[
         "reap",
@@ -83,6 +89,47 @@ fn a_suspect_is_listed_changes_no_exit_code_and_is_never_reaped() {
         document["reclaimable"],
         json!({"bytes": 4 * GIB, "processes": 1, "users": 1,
             "suspected_bytes": 0, "suspected_processes": 0})
+    );
+}
+
+/// What a first look tells: a process that is stopped, and the state of all others is nothing to say yet.
+#[test]
+fn ps_marks_suspects_at_once() {
+    let (stopped, other) = (Running::sleep(), Running::sleep());
+    let pid = Pid::from_raw(i32::try_from(stopped.pid()).unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let machine = Machine::new(&one_gpu(&[stopped.pid(), other.pid()]));
+    let is_stopped = || machine.snapshot(0).process(stopped.pid())["state"] == "T";
+    wait_until("it is stopped", is_stopped);
+    let ps = machine.run(&["ps"]);
+    let first = ps.stdout.lines().next().unwrap();
+    assert!(first.starts_with("nothing to reclaim yet") && first.ends_with("2.0 GiB suspected"));
+    let marked: Vec<&str> = ps
+        .stdout
+        .lines()
+        .filter(|line| line.contains("? "))
+        .collect();
+    let [marked] = marked[..] else {
+        panic!("{ps:?}")
+    };
+    assert!(marked.contains(&stopped.pid().to_string()), "{marked}");
+    assert!(marked.contains("stopped? 0s of 2m"), "{marked}");
+    let user = machine.run(&["ps", "--user", "nobody-of-this-name"]);
+    assert!(
+        user.stdout
+            .starts_with("nothing to reclaim at a first look\n"),
+        "{user:?}"
+    );
+    // A configuration that cannot be read leaves ps without the rules, and nothing else.
+    machine.configure("[rules.idel]\n");
+    let without = machine.run(&["ps"]);
+    assert_eq!(without.code, 0);
+    assert!(without.stdout.starts_with("GPU ") && !without.stdout.contains("stopped?"));
+    assert!(
+        without
+            .stderr
+            .contains("findings and suspects are not shown"),
+        "{without:?}"
     );
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::model::finding::FindingProcess;
 use crate::model::snapshot::{Container, Memory, MigDevice, Slurm};
 use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::{GIB, MIB};
@@ -62,7 +63,7 @@ fn text(snapshot: &Snapshot, width: Option<usize>) -> String {
         style: Style::default(),
         everyone: true,
     };
-    write(snapshot, options)
+    write(snapshot, RuleResults::default(), options)
 }
 
 /// The process table and what follows it.
@@ -105,7 +106,7 @@ GPU 0: 15.0 GiB are in use by no process that NVML lists.
         style: Style::default(),
         everyone: false,
     };
-    let some = write(&snapshot, options);
+    let some = write(&snapshot, RuleResults::default(), options);
     assert!(!some.contains("UNATTRIBUTED") && !some.contains("are in use by no process"));
 }
 
@@ -238,4 +239,62 @@ fn places_frameworks_and_both_pids_are_shown_and_escaped() {
             "  0          7  ann   1.0 GiB    -  sleeping  job:812        python eval.py",
         ]
     );
+}
+
+#[test]
+fn a_suspect_is_marked_on_its_gpu_and_a_finding_is_before_it() {
+    let mut snapshot = snapshot(
+        vec![
+            gpu(0, 20 * GIB, vec![row(7, Some(GIB))]),
+            gpu(1, 20 * GIB, vec![row(7, Some(GIB)), row(8, Some(GIB))]),
+        ],
+        vec![process(7, "python a.py"), process(8, "python b.py")],
+    );
+    let suspect = Suspect {
+        process: FindingProcess {
+            identity: snapshot.processes[0].identity(),
+            ..suspect().process
+        },
+        ..suspect()
+    };
+    let suspects = [suspect];
+    let results = RuleResults {
+        suspects: &suspects,
+        headline: Some("nothing to reclaim yet"),
+        ..RuleResults::default()
+    };
+    let options = ProcessesOptions {
+        sort: Field::Gpu,
+        width: None,
+        style: Style::default(),
+        everyone: true,
+    };
+    let text = write(&snapshot, results, options);
+    assert!(text.starts_with("nothing to reclaim yet\n\nGPU"), "{text}");
+    let marked: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("idle? "))
+        .collect();
+    let [marked] = marked[..] else {
+        panic!("{text}")
+    };
+    assert!(marked.trim_start().starts_with('0') && marked.contains("idle? 12s of 10m"));
+    // Another process of the same number is nobody's suspect.
+    snapshot.processes[0].start_ticks = Some(8);
+    assert!(!write(&snapshot, results, options).contains("idle?"));
+    snapshot.processes[0].start_ticks = Some(7);
+    let row = ProcessRow::new(&snapshot, &[], places(&snapshot, &[])[0]);
+    let named = row.suspected(|_| Some(&suspects[0]));
+    assert!(named.suspect.is_some() && named.finding.is_none());
+}
+
+/// One on GPU 0, of whichever process.
+fn suspect() -> Suspect {
+    use crate::history::testing::Scene;
+    use crate::rules::{Engine, RuleSet};
+    let mut scene = Scene::new(1, 12.0);
+    scene.holder(7, &[0], GIB);
+    let mut engine = Engine::new(RuleSet::default());
+    scene.play(12.0, |snapshot| engine.observe(snapshot));
+    engine.suspects()[0].clone()
 }
