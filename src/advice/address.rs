@@ -1,4 +1,4 @@
-//! Where a server is spoken to: what its command line says of port, host and model, put into the words
+//! Where a server is spoken to: what its command line has_port of port, host and model, put into the words
 //! of the table in place of `HOST:PORT` and `MODEL`.
 //!
 //! A command line is its process's own claim: only what is a number, a plain host or a plain name is
@@ -6,6 +6,7 @@
 
 use super::{Remark, of};
 use crate::model::Process;
+use crate::model::process::Relation;
 use crate::model::program::file_name;
 
 /// A host name or a model's name is no longer than this; a longer one is not offered to be typed.
@@ -57,16 +58,15 @@ const FLAGS: [Flags; 4] = [
 ];
 
 impl Remark {
-    /// The words for this process, with what its command line says filled in.
+    /// The words for this process, with what its command line has_port filled in.
     pub fn text_for(&self, process: &Process) -> String {
         let mut text = self.text.to_owned();
-        let Some(words) = process.command.as_deref() else {
+        let Some(flags) =
+            of(process).and_then(|row| FLAGS.iter().find(|flags| flags.framework == row.name))
+        else {
             return text;
         };
-        let Some(flags) = of(process)
-            .and_then(|row| FLAGS.iter().find(|flags| flags.framework == row.name))
-            .filter(|_| !is_routers_child(words))
-        else {
+        let Some(words) = server(process, flags).filter(|words| !is_routers_child(words)) else {
             return text;
         };
         let port = values(words, flags.port).last().and_then(|port| {
@@ -101,6 +101,31 @@ impl Remark {
         }
         text
     }
+}
+
+/// The command line that has_port where a server listens: the process's own, or that of the server which started
+/// it to hold the memory.
+fn server<'p>(process: &'p Process, flags: &Flags) -> Option<&'p [std::sync::Arc<str>]> {
+    let own = process.command.as_deref();
+    let has_port = |words: &[std::sync::Arc<str>]| values(words, flags.port).next().is_some();
+    if own.is_some_and(has_port) {
+        return own;
+    }
+    let serves = |words: &[std::sync::Arc<str>]| {
+        let mut parts = words.iter().flat_map(|word| word.split(['/', '.', ':']));
+        parts.any(|part| part == flags.framework)
+    };
+    let relatives = process.listening_relatives.as_deref().unwrap_or_default();
+    let ancestors = relatives
+        .iter()
+        .filter(|relative| relative.relation == Relation::Ancestor)
+        .filter_map(|relative| relative.command.as_deref());
+    let parent = process.parent.as_deref();
+    let parent = parent.and_then(|parent| parent.command.as_deref());
+    let mut started_by = ancestors.chain(parent);
+    started_by
+        .find(|words| serves(words) && has_port(words))
+        .or(own)
 }
 
 /// What follows a flag, in the next word or behind `=`.
@@ -149,7 +174,7 @@ mod tests {
 
     use super::*;
     use crate::advice::find;
-    use crate::model::process::Container;
+    use crate::model::process::{Container, Parent, Relative};
 
     fn filled_in(framework: &str, command: &str) -> String {
         let process = server(framework, command);
@@ -204,6 +229,44 @@ mod tests {
             assert!(text.contains(words), "{words}: {text}");
             assert!(!text.contains("HOST"), "{text}");
         }
+    }
+
+    #[test]
+    fn an_engine_is_spoken_to_where_its_server_listens() {
+        let line = find("vllm").unwrap().inside[0];
+        let engine = |parent: &str| Process {
+            parent: Some(Arc::new(Parent {
+                command: server("vllm", parent).command,
+                ..Parent::default()
+            })),
+            ..server("vllm", "VLLM::EngineCore")
+        };
+        for (parent, place) in [
+            (
+                "/v/bin/python /v/bin/vllm serve m --port 8000",
+                "localhost:8000/",
+            ),
+            (
+                "python -m vllm.entrypoints.openai.api_server --port=8011",
+                "localhost:8011/",
+            ),
+            ("vllm serve m", "HOST:PORT"),
+            ("supervisor --port 9001", "HOST:PORT"),
+        ] {
+            let text = line.text_for(&engine(parent));
+            assert!(text.contains(place), "{parent}: {text}");
+        }
+        let relative = Relative {
+            pid: 7,
+            relation: Relation::Ancestor,
+            command: server("vllm", "vllm serve m --port 8012").command,
+            listening_on: Arc::from(Vec::new()),
+        };
+        let worker = Process {
+            listening_relatives: Some(Arc::from(vec![relative])),
+            ..engine("VLLM::EngineCore")
+        };
+        assert!(line.text_for(&worker).contains("localhost:8012/"));
     }
 
     #[test]

@@ -19,6 +19,7 @@ use clap::CommandFactory as _;
 
 use self::verdict::{CheckVerdict, VerdictProgress};
 use super::args::{CheckArgs, Cli, Global};
+use super::commands::{self, CommandSource};
 use super::exit::Exit;
 use super::reap::json::ReapReport;
 use super::session::{self, SampleWindow};
@@ -67,6 +68,7 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
         warn(&could_not_measure(&report));
     }
     if !args.json && !args.quiet {
+        commands::warn_of_recorded(&args.recorded, &report.findings);
         let ascii = !locale_is_utf8();
         print(&report.to_text(gpus, style(global.color), terminal_width(), ascii))?;
     }
@@ -104,9 +106,10 @@ fn prepare(
     let config = config::load(global)?;
     let mut settings = config.rules.clone();
     choose(&mut settings, &args.rule, &args.kind)?;
+    let commands = CommandSource::new(&config, &args.recorded);
     let interval = args.interval.unwrap_or(config.sample.interval);
     Ok((
-        Arc::new(Mutex::new(CheckVerdict::new(args, settings))),
+        Arc::new(Mutex::new(CheckVerdict::new(args, settings, commands))),
         interval.0,
     ))
 }

@@ -13,6 +13,7 @@ use anyhow::Context as _;
 
 use self::target::{ExplainSubject, TypedTarget};
 use super::args::{Explain, Global};
+use super::commands::{self, CommandSource};
 use super::exit::Exit;
 use super::session::{self, SampleWindow};
 use super::watch::locale_is_utf8;
@@ -48,11 +49,18 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
     }
     let typed = args.target.as_deref().unwrap_or_default();
     let target = TypedTarget::parse(typed)?;
-    let mut seen = SampledHistory::new(config::load(global)?.rules);
+    let config = config::load(global)?;
+    let source = CommandSource::new(&config, &args.recorded);
+    let mut seen = SampledHistory::new(config.rules);
     observe(&mut seen, args, global)?;
     let last = seen.last.as_ref().context("there was no snapshot")?;
     let found = target.find(&seen, last)?;
-    let report = report(&target, &found, seen.known(last));
+    let mut report = report(&target, &found, seen.known(last));
+    let all = seen.engine.findings();
+    source.fill_in(report.findings_mut(), all, last);
+    if !args.json {
+        commands::warn_of_recorded(&args.recorded, all);
+    }
     put(&report, args.json, look)?;
     Ok(if is_blind(&report) {
         warn("its target could not be read; see the page's errors");

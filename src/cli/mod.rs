@@ -6,6 +6,7 @@
 pub mod args;
 mod backtest;
 mod check;
+mod commands;
 mod config;
 mod doctor;
 pub mod exit;

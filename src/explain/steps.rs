@@ -144,7 +144,7 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<E
                         -KILL {pid}` kills everything in there)"
                     )
                 } else {
-                    format!(" (`kill {pid}`)")
+                    format!(" (`gpumem kill {pid}`)")
                 });
             }
             ends.extend(end);

@@ -431,7 +431,7 @@ fn a_process_that_takes_no_input_is_not_asked_to_free_memory_itself() {
         crate::model::Kind::Orphan
     );
     assert!(!text.contains("empty_cache"), "{text}");
-    assert!(text.contains("`kill 7`"), "{text}");
+    assert!(text.contains("`gpumem kill 7`"), "{text}");
 }
 
 #[test]

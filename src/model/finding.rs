@@ -171,6 +171,11 @@ pub struct Finding {
     pub message: String,
     /// What would give the memory back, gentlest first.
     pub advice: Vec<String>,
+    /// What to type next, each a whole command: `gpumem kill 4242`, or the command of what owns the
+    /// process; where there is nothing to kill, `gpumem explain`. Rules leave it empty; a report fills it
+    /// in from a plan. Holds names that others chose, quoted for a shell: escape it for a terminal.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub commands: Vec<String>,
     /// What gpumem may do about it by default: `notify`, `jupyter-shutdown`, `terminate`.
     pub actions: Vec<Action>,
     /// What else is so of the same process, and would be a finding of its own if this one were not;

@@ -12,6 +12,7 @@
 //! Nothing here prints, asks a clock, knows NVML or judges: what rules find now is said with each sample.
 
 pub mod act;
+pub mod commands;
 pub mod executor;
 pub mod guard;
 mod handles;

@@ -119,6 +119,7 @@ pub fn finding(kind: Kind, process: &Process) -> Finding {
         message: format!("{} is {kind}", process.pid),
         advice: Vec::new(),
         actions,
+        commands: Vec::new(),
         also: Vec::new(),
     }
 }

@@ -66,6 +66,13 @@ impl ExplainReport {
             errors: Vec::new(),
         }
     }
+
+    /// The findings on the page.
+    pub fn findings_mut(&mut self) -> impl Iterator<Item = &mut Finding> {
+        let process = self.process.iter_mut().map(|page| &mut page.verdict);
+        let gpu = self.gpu.iter_mut().map(|page| &mut page.verdict);
+        process.chain(gpu).flat_map(|verdict| &mut verdict.findings)
+    }
 }
 
 /// The page about a process.

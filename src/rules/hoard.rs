@@ -319,6 +319,7 @@ fn finding(
             .chain(advice::steps(process))
             .collect(),
         actions: vec![Action::Notify],
+        commands: Vec::new(),
         also: Vec::new(),
     })
 }

@@ -391,6 +391,7 @@ fn finding(
         message,
         advice: advice(process),
         actions: vec![Action::Notify],
+        commands: Vec::new(),
         also: Vec::new(),
     })
 }

@@ -164,6 +164,7 @@ impl<S: RuleKind> ProcessFinding<'_, S> {
             message: content.message,
             advice: content.advice,
             actions: content.actions,
+            commands: Vec::new(),
             also: Vec::new(),
         }
     }

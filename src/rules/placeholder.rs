@@ -348,6 +348,7 @@ fn finding(
             .chain(advice::steps(process))
             .collect(),
         actions: vec![Action::Notify],
+        commands: Vec::new(),
         also: Vec::new(),
     }
 }

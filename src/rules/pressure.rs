@@ -185,6 +185,7 @@ impl RuleKind for PressureSettings {
                 gpu.index
             )],
             actions: vec![Action::Notify],
+            commands: Vec::new(),
             also: Vec::new(),
         });
     }

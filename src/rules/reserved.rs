@@ -231,6 +231,7 @@ fn finding(
         message,
         advice: std::iter::once(asks).chain(line).collect(),
         actions: vec![Action::Notify],
+        commands: Vec::new(),
         also: Vec::new(),
     }
 }

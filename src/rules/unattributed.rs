@@ -346,6 +346,7 @@ fn finding(
         evidence: Evidence::new(evidence),
         message,
         actions: vec![Action::Notify],
+        commands: Vec::new(),
         also: Vec::new(),
     }
 }

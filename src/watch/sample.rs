@@ -235,6 +235,7 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
         ),
         advice: vec!["call torch.cuda.empty_cache(), or end the process".to_owned()],
         actions: vec![Action::Notify, Action::Terminate],
+        commands: Vec::new(),
         also: Vec::new(),
     }
 }

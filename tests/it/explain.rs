@@ -144,7 +144,7 @@ fn a_living_process_is_explained_and_its_end_noticed() {
         &*format!("sleep 600 (pid {pid})"),
         "2.0 GiB of 80.0 GiB",
         "gpumem record --store",
-        &*format!("`kill {pid}`"),
+        &*format!("`gpumem kill {pid}`"),
     ] {
         assert!(output.stdout.contains(part), "{part}: {output:?}");
     }

@@ -11,6 +11,7 @@
 mod advice;
 mod bombs;
 mod cli;
+mod commands;
 mod configured;
 mod corpus;
 mod demo;

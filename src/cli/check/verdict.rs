@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::limit;
 use super::wait::Wait;
 use crate::cli::args::{CheckArgs, Global};
+use crate::cli::commands::CommandSource;
 use crate::cli::selection::{Selection, names, no_such_gpu};
 use crate::cli::store::{self, Fed};
 use crate::cli::{UsageError, unreadable};
@@ -29,6 +30,7 @@ pub(super) struct CheckVerdict {
     limits: Vec<(Limit, Amount)>,
     wait: Option<Wait>,
     engine: Engine,
+    commands: CommandSource,
     /// The longest time that a rule asks for.
     needed: Duration,
     first: Option<Time>,
@@ -41,10 +43,12 @@ pub(super) struct CheckVerdict {
     concluded: bool,
 }
 
-/// What a verdict needs of the last snapshot; not all of it, while the next one is being taken.
+/// What a verdict needs of the last snapshot.
 #[derive(Debug)]
 struct Last {
     time: Time,
+    /// All of it, where something was found in it: what to type depends on who works together.
+    whole: Option<Snapshot>,
     /// Those that were asked for.
     gpus: usize,
     /// Which of `--gpu` it lacks.
@@ -66,7 +70,7 @@ pub(super) enum VerdictProgress {
 }
 
 impl CheckVerdict {
-    pub(super) fn new(args: &CheckArgs, settings: RuleSet) -> Self {
+    pub(super) fn new(args: &CheckArgs, settings: RuleSet, commands: CommandSource) -> Self {
         let limits = [
             (Limit::MaxUsed, args.max_used),
             (Limit::MaxUnattributed, args.max_unattributed),
@@ -81,6 +85,7 @@ impl CheckVerdict {
             wait: wait.then(|| Wait::new(&args.wait_free, args.timeout)),
             needed: store::longest(&settings),
             engine: Engine::new(settings),
+            commands,
             first: None,
             last: None,
             selected: HashSet::new(),
@@ -137,6 +142,7 @@ impl CheckVerdict {
         let selected = select(&self.selection, &self.engine, &snapshot, &mut self.selected);
         // The rules saw all of it: what a process does on one GPU excuses it on another.
         self.note_gpus(&snapshot.gpus);
+        let whole = (!self.engine.findings().is_empty()).then(|| snapshot.clone());
         self.selection.retain_gpus(&mut snapshot);
         let missing = self.selection.missing_gpus(&snapshot.gpus);
         let mut progress = VerdictProgress::Open;
@@ -154,6 +160,7 @@ impl CheckVerdict {
         self.first.get_or_insert(snapshot.time);
         self.last = Some(Last {
             time: snapshot.time,
+            whole,
             gpus: snapshot.gpus.len(),
             missing,
             errors,
@@ -219,7 +226,11 @@ impl CheckVerdict {
     pub(super) fn report(&self, failure: Option<&str>) -> CheckReport {
         let engine = &self.engine;
         let all = engine.findings().iter().chain(engine.resolved());
-        let findings: Vec<Finding> = all.filter(|f| self.concerns(f)).cloned().collect();
+        let mut findings: Vec<Finding> = all.filter(|f| self.concerns(f)).cloned().collect();
+        if let Some(whole) = self.last.as_ref().and_then(|last| last.whole.as_ref()) {
+            let findings = findings.iter_mut();
+            self.commands.fill_in(findings, engine.findings(), whole);
+        }
         let suspects = self.suspects();
         let limits = self
             .last

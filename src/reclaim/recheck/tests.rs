@@ -67,6 +67,7 @@ fn finding(rule: &str, pid: u32, start_ticks: u64) -> Finding {
         message: String::new(),
         advice: Vec::new(),
         actions: Vec::new(),
+        commands: Vec::new(),
         also: Vec::new(),
     }
 }

@@ -1,7 +1,7 @@
 //! A GPU's page: where its memory is, who holds it, what the rules say, what to do.
 
 use super::page::PageText;
-use super::parts::{steps, verdict};
+use super::parts::{commands, steps, verdict};
 use super::process::course;
 use super::{ExplainReport, GpuBalance, GpuHolder, GpuPage};
 use crate::model::Gpu;
@@ -31,6 +31,7 @@ pub(super) fn write(sheet: &mut PageText, page: &GpuPage, report: &ExplainReport
         finding.process.is_none()
     });
     steps(sheet, &page.steps, "What to do, gentlest first");
+    commands(sheet, &page.verdict.findings);
 }
 
 fn what(sheet: &mut PageText, page: &GpuPage) {

@@ -124,6 +124,22 @@ pub(super) fn steps(sheet: &mut PageText, steps: &[ExplainStep], heading: &str) 
     }
 }
 
+/// What to type about what lasts, each command once; nothing where it is only to open this page.
+pub(super) fn commands(sheet: &mut PageText, findings: &[Finding]) {
+    let mut written: Vec<&str> = Vec::new();
+    let commands = findings.iter().flat_map(|finding| &finding.commands);
+    for command in commands.filter(|command| !command.starts_with("gpumem explain ")) {
+        if written.contains(&command.as_str()) {
+            continue;
+        }
+        if written.is_empty() {
+            sheet.section("What to type");
+        }
+        written.push(command);
+        sheet.item("", &format!("`{command}`"));
+    }
+}
+
 fn of(steps: &[ExplainStep], moment: WhenPossible) -> impl Iterator<Item = &ExplainStep> {
     steps.iter().filter(move |step| step.moment == moment)
 }

@@ -2,7 +2,7 @@
 
 use super::chart::{self, ForecastLine, Size};
 use super::page::{PageText, instant};
-use super::parts::{ago, steps, verdict};
+use super::parts::{ago, commands, steps, verdict};
 use super::{ExplainReport, GpuHolder, MemoryCurve, OnGpu, ProcessPage};
 use crate::model::evidence::Exhaustion;
 use crate::model::snapshot::{Jupyter, LastKnown, Process};
@@ -56,6 +56,7 @@ pub(super) fn write(sheet: &mut PageText, page: &ProcessPage, report: &ExplainRe
     verdict(sheet, &page.verdict, report, |_| true);
     held_by(sheet, page);
     steps(sheet, &page.steps, "What to do, gentlest first");
+    commands(sheet, &page.verdict.findings);
 }
 
 /// What a process was that has ended.

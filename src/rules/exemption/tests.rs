@@ -114,6 +114,7 @@ fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
         message: String::new(),
         advice: Vec::new(),
         actions: vec![Action::Notify, Action::Terminate],
+        commands: Vec::new(),
         also: Vec::new(),
     }
 }

@@ -143,6 +143,7 @@ pub(super) fn finding<S: Idleness>(
         } else {
             actions(process)
         },
+        commands: Vec::new(),
         also: Vec::new(),
     })
 }

@@ -359,6 +359,7 @@ pub(super) fn finding(kind: Kind) -> Finding {
         message: "python (7) has held 1.0 GiB".to_owned(),
         advice: vec!["end it".to_owned()],
         actions: vec![Action::Notify, Action::JupyterShutdown, Action::Terminate],
+        commands: vec!["gpumem kill 4242".to_owned()],
         also: vec![Also {
             rule: kind.name().into(),
             kind,

@@ -376,6 +376,7 @@ fn lasts(known: &Finding, finding: &Finding) -> bool {
         evidence: _,
         message: _,
         advice,
+        commands,
         actions,
         also: _,
     } = finding;
@@ -388,6 +389,7 @@ fn lasts(known: &Finding, finding: &Finding) -> bool {
         && known.gpus == *gpus
         && known.process == *process
         && known.advice == *advice
+        && known.commands == *commands
         && known.actions == *actions
 }
 

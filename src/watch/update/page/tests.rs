@@ -250,7 +250,7 @@ fn enter_opens_the_page_of_explain_and_three_keys_leave_it() {
         for part in [
             "python train.py (pid 7)",
             "warning: idle:",
-            "(`kill 7`); frees",
+            "(`gpumem kill 7`);",
             "the same for 49m 50s (300 samples)",
         ] {
             assert!(shown.contains(part), "{part}: {shown}");

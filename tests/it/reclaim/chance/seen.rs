@@ -67,6 +67,7 @@ pub fn finding(kind: Kind, process: &Process, now: Time) -> Finding {
         message: format!("{} is {kind}", process.pid),
         advice: Vec::new(),
         actions: vec![Action::Notify, Action::Terminate],
+        commands: Vec::new(),
         also: Vec::new(),
     }
 }

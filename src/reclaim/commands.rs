@@ -1,0 +1,107 @@
+//! What to type about each finding: the command that does what the plan for it does. Pure.
+//!
+//! What the plan would end by signals or requests is `gpumem kill` with every process of the target that a
+//! rule found; what something else owns is that owner's own command. What `reap` would not take gets no
+//! command that kills, only the one that explains it.
+
+use super::guard::Protection;
+use super::plan::{Plan, Why};
+use super::policy::{FindingSelector, Policy, Serves, Targets};
+use super::target::{Reason, Target};
+use crate::advice;
+use crate::model::Snapshot;
+use crate::model::finding::{Finding, Kind};
+
+/// What a plan is asked about, for it to tell what to type: what `reap` takes by default, whoever's it is.
+pub fn policy(serves: Serves) -> Policy {
+    Policy {
+        all_users: true,
+        ..Policy::new(Targets::Found(FindingSelector::default()), serves)
+    }
+}
+
+/// Fills in the commands of what lasts, by the plan that [`policy`] made of a snapshot. `typed_by` is the
+/// uid of who would type them; `None` where that is whose the processes are, as for a recording.
+pub fn fill_in<'f>(
+    findings: impl Iterator<Item = &'f mut Finding>,
+    plan: &Plan,
+    snapshot: &Snapshot,
+    typed_by: Option<u32>,
+) {
+    for finding in findings.filter(|finding| finding.resolved_at.is_none()) {
+        let target = plan.targets.iter().find(|it| is_for(it, finding));
+        finding.commands = target
+            .and_then(|target| kill(target, snapshot, typed_by))
+            .or_else(|| explain(finding))
+            .into_iter()
+            .collect();
+        finding.advice.extend(ask_owner(finding, plan));
+    }
+}
+
+/// Whether a target is there because of a finding.
+fn is_for(target: &Target, finding: &Finding) -> bool {
+    match &target.reason {
+        Reason::Found { findings } => findings.iter().any(|because| because.id == finding.id),
+        Reason::Named => false,
+    }
+}
+
+/// The command that ends a target; `None` where it takes more than one, or cannot be typed.
+fn kill(target: &Target, snapshot: &Snapshot, typed_by: Option<u32>) -> Option<String> {
+    if target.is_advice() {
+        let leader = snapshot.process(target.leader)?;
+        return advice::owner(leader)?.command;
+    }
+    let Reason::Found { findings } = &target.reason else {
+        return None;
+    };
+    let mut pids: Vec<u32> = match &target.launcher {
+        Some(launcher) => vec![launcher.pid],
+        None => findings.iter().map(|because| because.pid).collect(),
+    };
+    pids.sort_unstable();
+    pids.dedup();
+    let is_others = |uid: u32| typed_by.is_some_and(|own| own != uid);
+    let others = target.members.iter().any(|member| is_others(member.uid));
+    let option = if others { " --all-users" } else { "" };
+    let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+    Some(format!("gpumem kill{option} {}", pids.join(" ")))
+}
+
+/// The command that shows more; `None` where nobody knows what it is about.
+fn explain(finding: &Finding) -> Option<String> {
+    match (&finding.process, finding.gpus.first()) {
+        (Some(process), _) => {
+            let is_certain = process.identity.is_certain() || finding.kind == Kind::Dead;
+            is_certain.then(|| format!("gpumem explain {}", process.pid))
+        }
+        (None, Some(gpu)) => Some(format!("gpumem explain gpu:{}", gpu.index)),
+        (None, None) => None,
+    }
+}
+
+/// Whose it is and what they may type, where only rights stand in the way.
+fn ask_owner(finding: &Finding, plan: &Plan) -> Option<String> {
+    let mut refused = plan.refused.iter();
+    let refused = refused.find(|it| it.finding.as_ref() == Some(&finding.id))?;
+    let Why::Protected {
+        protection: Protection::NotPermitted { uid },
+        ..
+    } = refused.why
+    else {
+        return None;
+    };
+    let pid = refused.pid?;
+    let owner = match finding.process.as_ref().and_then(|it| it.user.as_deref()) {
+        Some(user) => user.to_owned(),
+        None => format!("uid {uid}"),
+    };
+    Some(format!(
+        "it is another user's: ask {owner} to run `gpumem kill {pid}`, or as root run `gpumem kill \
+        --all-users {pid}`"
+    ))
+}
+
+#[cfg(test)]
+mod tests;

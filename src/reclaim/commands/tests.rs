@@ -1,0 +1,131 @@
+//! Each finding gets the command that is right for it, and none that kills where none is.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::model::Process;
+use crate::model::process::Slurm;
+use crate::reclaim::guard::Guard;
+use crate::reclaim::testing::{OWNER, at, finding, gpu, guard, plan_of, process, serves, snapshot};
+use crate::units::GIB;
+
+/// The findings with what to type, for who asks.
+fn typed(found: &[(Kind, &Process)], seen: &Snapshot, guard: &Guard) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = found.iter().map(|(kind, it)| finding(*kind, it)).collect();
+    let guard = Guard {
+        policy: policy(serves),
+        ourselves: guard.ourselves.clone(),
+    };
+    let plan = plan_of(&findings, seen, &guard);
+    let typed_by = Some(guard.ourselves.uid);
+    fill_in(findings.iter_mut(), &plan, seen, typed_by);
+    findings
+}
+
+fn commands(found: &[(Kind, &Process)], seen: &Snapshot) -> Vec<Vec<String>> {
+    let findings = typed(found, seen, &guard());
+    findings
+        .into_iter()
+        .map(|finding| finding.commands)
+        .collect()
+}
+
+fn on_gpu(processes: &[Process]) -> Snapshot {
+    let rows: Vec<(u32, u64)> = processes.iter().map(|it| (it.pid, GIB)).collect();
+    snapshot(at(0.0), processes, vec![gpu(0, &rows, 0)])
+}
+
+#[test]
+fn what_reap_takes_by_default_is_killed_and_the_rest_explained() {
+    let python = process(70, "python train.py");
+    let seen = on_gpu(std::slice::from_ref(&python));
+    for &kind in Kind::ALL {
+        let command = match kind {
+            Kind::Idle | Kind::Orphan | Kind::Stopped => "gpumem kill 70",
+            _ => "gpumem explain 70",
+        };
+        assert_eq!(commands(&[(kind, &python)], &seen), [[command]], "{kind}");
+    }
+    let server = process(70, "vllm serve m");
+    let seen = on_gpu(std::slice::from_ref(&server));
+    let explained = [["gpumem explain 70"]];
+    assert_eq!(commands(&[(Kind::Idle, &server)], &seen), explained);
+}
+
+#[test]
+fn one_command_names_all_of_a_job_and_none_where_one_of_it_is_innocent() {
+    let rank = |pid| Process {
+        process_group: Some(60),
+        session: Some(60),
+        ..process(pid, "python finetune.py")
+    };
+    let ranks = [rank(71), rank(72), rank(73)];
+    let seen = on_gpu(&ranks);
+    let all: Vec<(Kind, &Process)> = ranks.iter().map(|it| (Kind::Orphan, it)).collect();
+    let together = "gpumem kill 71 72 73".to_owned();
+    assert_eq!(commands(&all, &seen), vec![vec![together]; 3]);
+    let some = commands(&all[..2], &seen);
+    assert_eq!(some, [["gpumem explain 71"], ["gpumem explain 72"]]);
+}
+
+#[test]
+fn the_owner_of_a_process_ends_it_by_its_own_command() {
+    let job = Process {
+        slurm: Some(Arc::new(Slurm {
+            job_id: Some("812".into()),
+            step_id: Some("0".into()),
+            ..Slurm::default()
+        })),
+        environment: Some(Arc::new(
+            [(Arc::from("SLURM_JOB_ID"), Arc::from("812"))].into(),
+        )),
+        ..process(70, "python train.py")
+    };
+    let seen = on_gpu(std::slice::from_ref(&job));
+    assert_eq!(commands(&[(Kind::Idle, &job)], &seen), [["scancel 812.0"]]);
+}
+
+#[test]
+fn whose_it_is_decides_what_may_be_typed() {
+    let others = Process {
+        uid: Some(OWNER + 1),
+        user: Some("ben".into()),
+        ..process(70, "python train.py")
+    };
+    let seen = on_gpu(std::slice::from_ref(&others));
+    let found = [(Kind::Idle, &others)];
+    let mine = typed(&found, &seen, &guard());
+    assert_eq!(mine[0].commands, ["gpumem explain 70"]);
+    let words = mine[0].advice.join("\n");
+    assert!(words.contains("ask ben to run `gpumem kill 70`"), "{words}");
+    let mut root = guard();
+    root.ourselves.uid = 0;
+    root.ourselves.may_signal_others = true;
+    let roots = typed(&found, &seen, &root);
+    assert_eq!(roots[0].commands, ["gpumem kill --all-users 70"]);
+    assert!(roots[0].advice.is_empty());
+    // Of a recording nobody knows who reads it.
+    let mut findings = vec![finding(Kind::Idle, &others)];
+    root.policy = policy(serves);
+    let plan = plan_of(&findings, &seen, &root);
+    fill_in(findings.iter_mut(), &plan, &seen, None);
+    assert_eq!(findings[0].commands, ["gpumem kill 70"]);
+}
+
+#[test]
+fn what_is_protected_or_over_gets_no_command_that_kills() {
+    let kept = Process {
+        environment: Some(Arc::new(
+            [(Arc::from("GPUMEM_KEEP"), Arc::from("forever"))].into(),
+        )),
+        ..process(70, "python train.py")
+    };
+    let seen = on_gpu(std::slice::from_ref(&kept));
+    let explained = [["gpumem explain 70"]];
+    assert_eq!(commands(&[(Kind::Idle, &kept)], &seen), explained);
+    let mut over = finding(Kind::Idle, &kept);
+    over.resolved_at = Some(at(0.0));
+    let plan = plan_of(&[], &seen, &guard());
+    fill_in(std::iter::once(&mut over), &plan, &seen, None);
+    assert!(over.commands.is_empty());
+}
