@@ -194,8 +194,10 @@ impl ValueEnum for Field {
 /// proved is listed as a suspect, with the command that decides it; suspects never change the exit
 /// code, and nothing is done about them.
 ///
-/// With --max-used or --max-unattributed a GPU that exceeds the limit fails the check too; where
-/// the value is not known, the check could not measure (3). With --wait-free the question is
+/// With --max-used or --max-unattributed a GPU that exceeds the limit fails the check; where the
+/// value is not known, the check could not measure (3). Alone, or with --gpu, a limit is decided by
+/// the first sample and no rule is applied; with --rule, --kind, --fail-on, --user, --where or
+/// --window, findings count too, and limits are judged at the end. With --wait-free the question is
 /// whether the memory became free in time: 0 if so, 1 if not. Findings are then listed, and count
 /// for the exit code only where --fail-on is given.
 #[derive(Args, Debug)]

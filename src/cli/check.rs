@@ -106,12 +106,26 @@ fn prepare(
     let config = config::load(global)?;
     let mut settings = config.rules.clone();
     choose(&mut settings, &args.rule, &args.kind)?;
+    if asks_only_for_limits(args) {
+        settings.clear();
+    }
     let commands = CommandSource::new(&config, &args.recorded);
     let interval = args.interval.unwrap_or(config.sample.interval);
     Ok((
         Arc::new(Mutex::new(CheckVerdict::new(args, settings, commands))),
         interval.0,
     ))
+}
+
+/// Whether limits are asked for and no rule is, so that one snapshot has the answer.
+fn asks_only_for_limits(args: &CheckArgs) -> bool {
+    let has_limit = args.max_used.is_some() || args.max_unattributed.is_some();
+    let selects_findings = !(args.rule.is_empty()
+        && args.kind.is_empty()
+        && args.user.is_empty()
+        && args.terms.terms.is_empty())
+        || args.fail_on.is_some();
+    has_limit && !selects_findings && args.wait_free.is_empty() && args.window.is_none()
 }
 
 /// Keeps the rules that have one of the names and one of the kinds; none given means any.
@@ -173,9 +187,10 @@ fn observe(
         }),
     )?;
     // The stored history, where there is one, decides what a look at the machine cannot.
-    let fed = lock(verdict).feed(&live, args, global)?;
-    let patience = asked.unwrap_or(if fed.suffices { LOOK } else { WINDOW });
-    if !args.quiet && !args.json && io::stderr().is_terminal() {
+    let at_once = asks_only_for_limits(args);
+    let suffices = at_once || lock(verdict).feed(&live, args, global)?.suffices;
+    let patience = asked.unwrap_or(if suffices { LOOK } else { WINDOW });
+    if !at_once && !args.quiet && !args.json && io::stderr().is_terminal() {
         warn(&lock(verdict).purpose(patience));
     }
     let window = SampleWindow {

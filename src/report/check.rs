@@ -76,6 +76,9 @@ pub struct CheckReport {
     pub counts: Counts,
     /// How much could be had back, and how much is suspected.
     pub reclaimable: Reclaimable,
+    /// Whether rules were applied; `false` where only limits were asked for, so that no finding means
+    /// nothing.
+    pub rules_applied: bool,
     /// What lasts, the worst first, then what ceased meanwhile, latest first.
     pub findings: Vec<Finding>,
     /// What will be a finding when its rule's duration is over, if nothing changes.
@@ -161,6 +164,7 @@ impl CheckReport {
             status: CheckOutcome::Error,
             counts: Counts::default(),
             reclaimable: Reclaimable::default(),
+            rules_applied: false,
             findings: Vec::new(),
             pending: Vec::new(),
             suspects: Vec::new(),
@@ -242,10 +246,11 @@ impl CheckReport {
         if self.wait.iter().any(|wait| !wait.satisfied) {
             found.push("not free in time".to_owned());
         }
-        let found = if found.is_empty() {
-            "no findings".to_owned()
-        } else {
-            found.join(", ")
+        let found = match (found.is_empty(), self.rules_applied, self.limits.is_empty()) {
+            (true, false, false) if self.status == CheckOutcome::Ok => "within limits".to_owned(),
+            (true, false, _) => "nothing exceeded that is known".to_owned(),
+            (true, true, _) => "no findings".to_owned(),
+            (false, ..) => found.join(", "),
         };
         let ceased = if ceased > 0 {
             format!(", {ceased} ceased meanwhile")
@@ -267,10 +272,11 @@ impl CheckReport {
         } else {
             ""
         };
-        writeln!(
-            out,
-            "{verdict}{found}{suspects}{ceased}{kept} on {gpus}, based on {span} of history"
-        )
+        let based = match self.rules_applied {
+            true => format!(", based on {span} of history"),
+            false => String::new(),
+        };
+        writeln!(out, "{verdict}{found}{suspects}{ceased}{kept} on {gpus}{based}")
     }
 }
 

@@ -199,6 +199,11 @@ impl RuleSet {
         self.rules = vec![rule];
     }
 
+    /// Leaves no rule: nothing will be found.
+    pub fn clear(&mut self) {
+        self.rules.clear();
+    }
+
     /// Keeps the named rules only, and runs them also where they are switched off: who asks for a rule
     /// by name wants its verdict. Without any name nothing changes.
     ///

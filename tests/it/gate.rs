@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::Instant;
 
 use mock_nvml::scene::Value as Played;
 use mock_nvml::scene::{Fault, Gpu, Memory, Process, Scene};
@@ -138,6 +139,43 @@ fn a_limit_on_what_is_not_known_is_never_green() {
         json!([{"gpu": 0, "call": "--max-unattributed",
             "error": "the memory of a process on it is not known"}])
     );
+}
+
+#[test]
+fn a_limit_alone_is_decided_by_the_first_sample() {
+    let used = Gpu::new("NVIDIA H100 80GB HBM3")
+        .total(80 * GIB)
+        .process(Process::compute(1, 60 * GIB));
+    let machine = Machine::new(&Scene::new().gpu(used));
+    for (arguments, code, last) in [
+        (&["--max-used", "90%"][..], 0, "within limits on 1 GPU"),
+        (&["--max-used", "50%"], 1, "1 limit exceeded on 1 GPU"),
+        (
+            &["--max-used", "50GiB", "--gpu", "0"],
+            1,
+            "1 limit exceeded on 1 GPU",
+        ),
+    ] {
+        let begun = Instant::now();
+        let output = machine.run(&[&["check", "--no-store"], arguments].concat());
+        assert!(begun.elapsed().as_secs() < 20, "{arguments:?}: {output:?}");
+        assert_eq!(output.code, code, "{arguments:?}: {output:?}");
+        assert_eq!(output.stdout.lines().last(), Some(last), "{arguments:?}");
+    }
+    let alone = machine
+        .run(&["check", "--json", "--max-used", "90%"])
+        .json();
+    assert_eq!(
+        (&alone["rules_applied"], &alone["window_seconds"]),
+        (&json!(false), &json!(0.0))
+    );
+    assert_eq!(alone["undecided"], json!([]));
+    // Who asks for findings gets them, and the limit at the end.
+    let both = ["check", "--json", "--max-used", "90%", "--window", "1s"];
+    let both = machine.run(&both).json();
+    assert_eq!(both["rules_applied"], true);
+    assert!(both["window_seconds"].as_f64().unwrap() > 0.5, "{both}");
+    assert_eq!(both["limits"][0]["exceeded"], false);
 }
 
 #[test]

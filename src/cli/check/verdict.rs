@@ -33,10 +33,14 @@ pub(super) struct CheckVerdict {
     commands: CommandSource,
     /// The longest time that a rule asks for.
     needed: Duration,
+    /// Whether there is no rule to be decided.
+    is_without_rules: bool,
     first: Option<Time>,
     last: Option<Last>,
     /// The findings that were asked for, by their ids; each as it was when it last stood.
     selected: HashSet<Arc<str>>,
+    /// Whether snapshots are of this machine now; a recording is judged at its end.
+    is_live: bool,
     /// Every GPU seen so far: what it is called.
     known: Vec<Gpu>,
     in_vain: Option<String>,
@@ -77,10 +81,14 @@ impl CheckVerdict {
         ];
         let asked = |(limit, amount): (Limit, Option<Amount>)| amount.map(|amount| (limit, amount));
         let wait = !args.wait_free.is_empty();
+        let is_without_rules = settings.rules().is_empty();
         Self {
             selection: Selection::new(&args.gpu, &args.user, &args.terms),
-            // Who waits for memory asks about the memory.
-            fail_on: args.fail_on.or((!wait).then_some(Severity::Warning)),
+            // Who waits for memory, or only limits it, asks about the memory.
+            fail_on: args
+                .fail_on
+                .or((!wait && !is_without_rules).then_some(Severity::Warning)),
+            is_without_rules,
             limits: limits.into_iter().filter_map(asked).collect(),
             wait: wait.then(|| Wait::new(&args.wait_free, args.timeout)),
             needed: store::longest(&settings),
@@ -89,6 +97,7 @@ impl CheckVerdict {
             first: None,
             last: None,
             selected: HashSet::new(),
+            is_live: args.recorded.replay.is_none() && !args.recorded.demo,
             known: Vec::new(),
             in_vain: None,
             concluded: false,
@@ -154,6 +163,11 @@ impl CheckVerdict {
             }
         }
         let (limits, unknown) = limit::judge(&self.limits, &snapshot);
+        // What is not known now may be in the next snapshot.
+        let is_open = limits.is_empty() || limits.iter().any(|limit| limit.exceeded.is_none());
+        if self.is_without_rules && self.wait.is_none() && self.is_live && !is_open {
+            progress = VerdictProgress::Answered;
+        }
         let unreadable = unreadable(&snapshot);
         let mut errors = snapshot.errors;
         errors.extend(unknown);
@@ -248,6 +262,7 @@ impl CheckVerdict {
             status: self.status(&findings, failure.is_some()),
             counts: Counts::of(&findings),
             reclaimable: self.reclaimable(&findings, &suspects),
+            rules_applied: !self.is_without_rules,
             findings,
             pending: self.pending(),
             suspects,
@@ -315,7 +330,9 @@ impl CheckVerdict {
         let in_vain = self.wait.as_ref().is_some_and(|wait| !wait.is_satisfied());
         let never_known = self.wait.as_ref().is_some_and(Wait::is_blind);
         // Where nobody asked for findings, a GPU on which none can be seen hides nothing.
-        let unreadable = self.fail_on.is_some() && (last.unreadable || !last.missing.is_empty());
+        let unreadable = self.fail_on.is_some() && last.unreadable;
+        let is_judged = self.fail_on.is_some() || !self.limits.is_empty();
+        let unreadable = unreadable || (is_judged && !last.missing.is_empty());
         if found || exceeded || (in_vain && !never_known) {
             CheckOutcome::Findings
         } else if unknown || in_vain || unreadable || last.gpus == 0 {

@@ -412,6 +412,7 @@ pub(super) fn report() -> Value {
         status: CheckOutcome::Findings,
         counts: Counts::of(&findings),
         reclaimable: Reclaimable::new(findings.iter(), [].iter(), 600.0),
+        rules_applied: true,
         findings,
         suspects: vec![suspect()],
         pending: vec![Pending {
