@@ -50,6 +50,7 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
             [CompletionResult]::new('--user', '--user', [CompletionResultType]::ParameterName, 'Only processes of these users, by name or uid')
             [CompletionResult]::new('--where', '--where', [CompletionResultType]::ParameterName, 'Only what fits all of these terms: ''user:ann gpu:0 idle>10m mem>4GiB'', as after / in watch')
             [CompletionResult]::new('--sort', '--sort', [CompletionResultType]::ParameterName, 'Order of the processes')
+            [CompletionResult]::new('--by', '--by', [CompletionResultType]::ParameterName, 'Add up instead: memory, processes and GPUs of each user, job, container or framework, the most memory first')
             [CompletionResult]::new('--replay', '--replay', [CompletionResultType]::ParameterName, 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine')
             [CompletionResult]::new('--nvml-library', '--nvml-library', [CompletionResultType]::ParameterName, 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1')
             [CompletionResult]::new('--nvml-timeout', '--nvml-timeout', [CompletionResultType]::ParameterName, 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on')

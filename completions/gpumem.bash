@@ -895,7 +895,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__ps)
-            opts="-h --json --gpu --user --where --sort --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-h --json --gpu --user --where --sort --by --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -915,6 +915,10 @@ _gpumem() {
                     ;;
                 --sort)
                     COMPREPLY=($(compgen -W "gpu pid user memory sm cpu-time host-memory runtime command" -- "${cur}"))
+                    return 0
+                    ;;
+                --by)
+                    COMPREPLY=($(compgen -W "user job container framework" -- "${cur}"))
                     return 0
                     ;;
                 --replay)
@@ -1253,7 +1257,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__schema)
-            opts="-h --nvml-library --nvml-timeout --config --color --store-dir --help check doctor explain history reap snapshot"
+            opts="-h --nvml-library --nvml-timeout --config --color --store-dir --help check doctor explain history reap snapshot totals"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -46,6 +46,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --user 'Only processes of these users, by name or uid'
             cand --where 'Only what fits all of these terms: ''user:ann gpu:0 idle>10m mem>4GiB'', as after / in watch'
             cand --sort 'Order of the processes'
+            cand --by 'Add up instead: memory, processes and GPUs of each user, job, container or framework, the most memory first'
             cand --replay 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine'
             cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
             cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on'

@@ -58,6 +58,10 @@ cpu-time\t'Total CPU time, the longest first'
 host-memory\t'Resident host memory, the largest first'
 runtime\t'Time since start, the longest first'
 command\t'Command line'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l by -d 'Add up instead: memory, processes and GPUs of each user, job, container or framework, the most memory first' -r -f -a "user\t''
+job\t''
+container\t''
+framework\t''"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r

@@ -79,6 +79,9 @@ pub mod report {
             CheckOutcome, CheckReport, Counts, Limit, LimitVerdict, SCHEMA, WaitVerdict,
         };
     }
+    pub mod totals {
+        pub use crate::report::totals::TotalsReport;
+    }
     pub mod doctor {
         pub use crate::report::doctor::{
             CheckGroup, CheckStatus, DoctorCheck, DoctorReport, SCHEMA, Topic,
@@ -92,7 +95,7 @@ pub mod report {
         };
     }
     pub mod schema {
-        pub use crate::report::schema::{CHECK, DOCTOR, EXPLAIN, HISTORY, REAP, SNAPSHOT};
+        pub use crate::report::schema::{CHECK, DOCTOR, EXPLAIN, HISTORY, REAP, SNAPSHOT, TOTALS};
     }
 }
 

@@ -6,10 +6,10 @@ mod watch;
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValue, Styles};
+use clap::builder::{PossibleValue, PossibleValuesParser, Styles, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
 
-use crate::model::field::{Field, SORTED};
+use crate::model::field::{Field, GROUPED, SORTED};
 use crate::model::{Kind, Severity};
 use crate::units::{Amount, Bytes, Span};
 
@@ -142,7 +142,7 @@ pub struct Stored {
 /// One table of the GPUs and one of the processes that NVML lists on them. "-" means not known,
 /// never 0. The first line says how much memory could be had back, and how much is suspected: one
 /// look proves little, and FINDING marks whom `gpumem check` would have to watch. With --json, the
-/// snapshot itself.
+/// snapshot itself. With --by, totals instead.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Ps {
@@ -166,9 +166,26 @@ pub struct Ps {
     #[arg(long, value_name = "KEY", default_value = "gpu")]
     pub sort: Field,
 
+    /// Add up instead: memory, processes and GPUs of each user, job, container or framework, the most
+    /// memory first
+    #[arg(long, value_name = "KEY", value_parser = grouped(), conflicts_with = "sort")]
+    pub by: Option<Field>,
+
     /// Where snapshots come from.
     #[command(flatten)]
     pub recorded: Recorded,
+}
+
+/// The fields that rows are added up by, as they are typed.
+fn grouped() -> impl TypedValueParser<Value = Field> {
+    let names = GROUPED
+        .iter()
+        .filter_map(|field| field.spec().names.first());
+    PossibleValuesParser::new(names).map(|typed| {
+        let mut fields = GROUPED.iter();
+        let is_it = |field: &&Field| field.spec().names.first() == Some(&typed.as_str());
+        *fields.find(is_it).unwrap_or(&Field::User)
+    })
 }
 
 impl ValueEnum for Field {
@@ -568,6 +585,8 @@ pub enum SchemaName {
     Reap,
     /// What ps --json prints, and each line of a recording (gpumem.snapshot/1)
     Snapshot,
+    /// What ps --by --json prints (gpumem.totals/1)
+    Totals,
 }
 
 /// Print the completion script of a shell

@@ -12,9 +12,10 @@ use super::{
     config, live, print, recorded, session, store, style, terminal_width, unreadable, warn,
 };
 use crate::model::finding::FindingProcess;
-use crate::model::json;
+use crate::model::json::{self, document};
 use crate::model::{Reclaimable, Snapshot};
 use crate::report::processes::{self, RuleResults};
+use crate::report::totals::TotalsReport;
 use crate::rules::Engine;
 use crate::source::Source as _;
 use crate::source::replay::PlaybackPace;
@@ -42,11 +43,15 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     selection.check_gpus(&snapshot.gpus)?;
     let everyone = selection.narrow(&mut snapshot, engine.as_ref());
     let is_blind = unreadable && !snapshot.gpus.is_empty();
+    let totals = args.by.map(|field| TotalsReport::new(&snapshot, field));
     if args.json {
         if is_blind {
             warn("not every GPU could be read; see the snapshot's errors");
         }
-        print(&(json::to_string(&snapshot)? + "\n"))?;
+        print(&match &totals {
+            Some(totals) => document(totals)?,
+            None => json::to_string(&snapshot)? + "\n",
+        })?;
     } else {
         for error in &snapshot.errors {
             let gpu = error
@@ -68,7 +73,10 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
             suspects: engine.as_ref().map_or(&[], Engine::suspects),
             headline: headline.as_deref(),
         };
-        print(&processes::write(&snapshot, results, options))?;
+        print(&match &totals {
+            Some(totals) => totals.to_text(options.width, options.style),
+            None => processes::write(&snapshot, results, options),
+        })?;
     }
     // With no GPU at all there is nothing that was not measured.
     Ok(if is_blind {

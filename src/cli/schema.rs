@@ -18,5 +18,6 @@ fn committed(name: SchemaName) -> &'static str {
         SchemaName::History => schema::HISTORY,
         SchemaName::Reap => schema::REAP,
         SchemaName::Snapshot => schema::SNAPSHOT,
+        SchemaName::Totals => schema::TOTALS,
     }
 }

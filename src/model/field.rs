@@ -12,11 +12,13 @@ use super::snapshot::Process;
 use crate::units::Span;
 
 pub mod gpu;
+mod group;
 mod needle;
 mod order;
 mod read;
 mod spec;
 
+pub use group::{GROUPED, GroupName};
 pub use needle::Needle;
 pub use order::SortValue;
 pub(super) use read::any_has;

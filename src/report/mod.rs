@@ -1,7 +1,7 @@
 //! Writers: tables, JSON, escaping for terminals.
 //!
 //! Each takes what was observed or concluded and writes it out; none knows where it came from.
-//! [`processes`] is `gpumem ps` for people, with the tables of `gpus` before its own, [`check`] the
+//! [`processes`] is `gpumem ps` for people, with the tables of `gpus` before its own, [`totals`] its sums, [`check`] the
 //! verdict for people and as JSON, [`explain`] the page about one process or GPU, [`doctor`] what works
 //! on this machine, [`table`] aligns columns by their width on a terminal, [`wrap`] cuts and
 //! breaks text at a width, [`escape`] makes hostile text harmless, [`schema`] is what is written, as JSON Schema.
@@ -15,4 +15,5 @@ pub mod processes;
 pub mod schema;
 pub mod style;
 pub mod table;
+pub mod totals;
 pub mod wrap;

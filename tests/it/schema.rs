@@ -60,6 +60,7 @@ fn they_are_printed_as_they_are_committed() {
         ("history", schema::HISTORY),
         ("reap", schema::REAP),
         ("snapshot", schema::SNAPSHOT),
+        ("totals", schema::TOTALS),
     ] {
         let printed = run(&["schema", name]);
         assert_eq!((printed.code, printed.stdout.as_str()), (0, text));
@@ -69,9 +70,30 @@ fn they_are_printed_as_they_are_committed() {
     assert!(
         unknown
             .stderr
-            .contains("check, doctor, explain, history, reap, snapshot"),
+            .contains("check, doctor, explain, history, reap, snapshot, totals"),
         "{unknown:?}"
     );
+}
+
+/// Totals in which nothing is left out.
+fn totals() -> Value {
+    let mut totals = run(&["ps", "--demo", "--by", "user", "--json"]).json();
+    totals["errors"] = json!([{"gpu": 0, "call": "nvmlDeviceGetMemoryInfo_v2", "error": "lost"}]);
+    totals
+}
+
+#[test]
+fn totals_of_every_kind_are_valid() {
+    let validator = validator(schema::TOTALS);
+    for by in ["user", "job", "container", "framework"] {
+        valid(
+            &validator,
+            &run(&["ps", "--demo", "--by", by, "--json"]).json(),
+        );
+    }
+    let mut broken = totals();
+    broken["totals"][0]["memory_bytes"] = json!(-1);
+    assert!(!validator.is_valid(&broken));
 }
 
 #[test]
@@ -293,6 +315,7 @@ fn they_name_exactly_the_fields_that_are_written() {
         (schema::EXPLAIN, explain::page()),
         (schema::REAP, reap::report()),
         (schema::HISTORY, reap::history()),
+        (schema::TOTALS, totals()),
     ] {
         let schema = schema(text);
         let (mut is, mut described_names) = (BTreeSet::new(), BTreeSet::new());

@@ -322,3 +322,33 @@ fn a_selection_that_makes_no_sense_is_refused_before_anything_is_done() {
         }
     }
 }
+
+#[test]
+fn totals_are_of_what_is_selected() {
+    let totals = |more: &[&str]| {
+        let arguments = [&["ps", "--demo", "--json", "--by", "user"], more].concat();
+        run(&arguments).json()["totals"].clone()
+    };
+    let all = totals(&[]);
+    let names: Vec<&str> = all
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|total| total["name"].as_str())
+        .collect();
+    assert!(
+        names.contains(&"ben") && names.contains(&"emre"),
+        "{names:?}"
+    );
+    let emre = totals(&["--where", "user:emre"]);
+    assert_eq!(emre.as_array().map(Vec::len), Some(1));
+    assert_eq!(
+        (&emre[0]["name"], &emre[0]["processes"], &emre[0]["gpus"]),
+        (&json!("emre"), &json!(3), &json!([3]))
+    );
+    let text = run(&["ps", "--demo", "--by", "user", "--user", "emre"]).stdout;
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    assert_eq!(lines[1], "1.4 GiB          3  3     emre");
+    let both = run(&["ps", "--demo", "--by", "user", "--sort", "pid"]);
+    assert_eq!(both.code, 2);
+}

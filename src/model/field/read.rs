@@ -96,7 +96,7 @@ fn kinds(row: &ProcessRow<'_>) -> impl Iterator<Item = Kind> {
 }
 
 /// Whether that a process lacks a label of a field is known.
-fn is_known(field: Field, process: &Process) -> bool {
+pub(super) fn is_known(field: Field, process: &Process) -> bool {
     match field {
         // Whose descriptors may be read, its libraries were read as well.
         Field::Framework => process.framework.is_some() || process.gpu_files.is_some(),

@@ -6,6 +6,7 @@ use gpumem::api::model::{Also, Finding, Snapshot};
 use gpumem::api::report::check::CheckReport;
 use gpumem::api::report::doctor::DoctorReport;
 use gpumem::api::report::explain::ExplainReport;
+use gpumem::api::report::totals::TotalsReport;
 use gpumem::api::rules::evidence;
 use schemars::generate::{Contract, SchemaSettings};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -20,6 +21,7 @@ pub(crate) fn schema(name: SchemaName) -> String {
         SchemaName::History => written::<ReapHistory>(),
         SchemaName::Reap => written::<ReapReport>(),
         SchemaName::Snapshot => read::<Snapshot>(),
+        SchemaName::Totals => written::<TotalsReport>(),
     }
 }
 
