@@ -74,7 +74,7 @@ _gpumem() {
 
     case "${cmd}" in
         gpumem)
-            opts="-V -h --version --nvml-library --nvml-timeout --config --color --store-dir --help ps check explain watch reap kill record rules config doctor schema completions man"
+            opts="-V -h --version --nvml-library --nvml-timeout --config --color --utc --store-dir --help ps check explain watch reap kill record rules config doctor schema completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -133,7 +133,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__check)
-            opts="-q -h --json --window --interval --fail-on --rule --kind --gpu --user --where --max-used --max-unattributed --wait-free --timeout --quiet --no-store --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-q -h --json --window --interval --fail-on --rule --kind --gpu --user --where --max-used --max-unattributed --wait-free --timeout --quiet --no-store --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -255,7 +255,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__completions)
-            opts="-h --nvml-library --nvml-timeout --config --color --store-dir --help bash elvish fish powershell zsh"
+            opts="-h --nvml-library --nvml-timeout --config --color --utc --store-dir --help bash elvish fish powershell zsh"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -314,7 +314,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__config)
-            opts="-h --nvml-library --nvml-timeout --config --color --store-dir --help show path check test"
+            opts="-h --nvml-library --nvml-timeout --config --color --utc --store-dir --help show path check test"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -373,7 +373,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__config__subcmd__check)
-            opts="-h --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-h --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -432,7 +432,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__config__subcmd__path)
-            opts="-h --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-h --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -491,7 +491,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__config__subcmd__show)
-            opts="-h --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-h --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -550,7 +550,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__config__subcmd__test)
-            opts="-h --json --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-h --json --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -624,7 +624,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__doctor)
-            opts="-h --json --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-h --json --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -683,7 +683,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__explain)
-            opts="-h --framework --json --window --no-store --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-h --framework --json --window --no-store --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -765,7 +765,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__kill)
-            opts="-y -h --where --yes --signal --grace --direct --all-users --graphics --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-y -h --where --yes --signal --grace --direct --all-users --graphics --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -836,7 +836,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__man)
-            opts="-h --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-h --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -895,7 +895,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__ps)
-            opts="-h --json --gpu --user --where --sort --by --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-h --json --gpu --user --where --sort --by --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -989,7 +989,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__reap)
-            opts="-y -n -h --pid --notebook --kernel --gpu --user --where --kind --rule --older-than --min --yes --dry-run --signal --grace --direct --all-users --graphics --servers --json --history --watch --window --no-store --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-y -n -h --pid --notebook --kernel --gpu --user --where --kind --rule --older-than --min --yes --dry-run --signal --grace --direct --all-users --graphics --servers --json --history --watch --window --no-store --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1115,7 +1115,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__record)
-            opts="-h --interval --duration --max-size --keep --store --store-age --store-size --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-h --interval --duration --max-size --keep --store --store-age --store-size --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1198,7 +1198,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__rules)
-            opts="-h --json --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-h --json --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1257,7 +1257,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__schema)
-            opts="-h --nvml-library --nvml-timeout --config --color --store-dir --help check doctor explain history reap snapshot totals"
+            opts="-h --nvml-library --nvml-timeout --config --color --utc --store-dir --help check doctor explain history reap snapshot totals"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1316,7 +1316,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__watch)
-            opts="-h --interval --where --speed --ascii --theme --once --size --keys --no-mouse --no-store --replay --demo --nvml-library --nvml-timeout --config --color --store-dir --help"
+            opts="-h --interval --where --speed --ascii --theme --once --size --keys --no-mouse --no-store --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

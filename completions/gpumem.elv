@@ -25,6 +25,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
             cand -V 'Print the version of gpumem, and those of NVML and the driver where there is one'
             cand --version 'Print the version of gpumem, and those of NVML and the driver where there is one'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
             cand ps 'Show who holds GPU memory now'
@@ -55,6 +56,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
             cand --json 'Print the snapshot as JSON'
             cand --demo 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
@@ -82,6 +84,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --quiet 'Print nothing: the exit code is the answer'
             cand --no-store 'Do not use the history that `gpumem record --store` keeps'
             cand --demo 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
@@ -97,6 +100,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --json 'Print the page as JSON (gpumem.explain/1)'
             cand --no-store 'Do not use the history that `gpumem record --store` keeps'
             cand --demo 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
@@ -118,6 +122,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --no-mouse 'Leave the mouse to the terminal, so that it selects text'
             cand --no-store 'Do not use the history that `gpumem record --store` keeps'
             cand --demo 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
@@ -154,6 +159,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --watch 'Run as a daemon: notify owners of findings, and terminate processes found by rules with action = "reap" after warning their owners'
             cand --no-store 'Do not use the history that `gpumem record --store` keeps'
             cand --demo 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
@@ -171,6 +177,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --direct 'Signal also what a scheduler, a service manager or a container runtime owns, instead of printing what to type'
             cand --all-users 'Include other users'' processes'
             cand --graphics 'Include graphics-only processes'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
@@ -187,6 +194,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --color 'When to use colour; NO_COLOR is honoured'
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
             cand --store 'Keep a ring of recordings in a directory, for check and watch'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
@@ -197,6 +205,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --color 'When to use colour; NO_COLOR is honoured'
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
             cand --json 'Print them as JSON (gpumem.rules/1)'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
@@ -206,6 +215,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
             cand --color 'When to use colour; NO_COLOR is honoured'
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
             cand show 'Print the configuration in force, defaults included, as TOML'
@@ -219,6 +229,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
             cand --color 'When to use colour; NO_COLOR is honoured'
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
@@ -228,6 +239,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
             cand --color 'When to use colour; NO_COLOR is honoured'
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
@@ -237,6 +249,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
             cand --color 'When to use colour; NO_COLOR is honoured'
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
@@ -249,6 +262,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
             cand --json 'Print it as JSON (gpumem.test/1)'
             cand --demo 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
@@ -259,6 +273,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --color 'When to use colour; NO_COLOR is honoured'
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
             cand --json 'Print it as JSON (gpumem.doctor/1)'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
@@ -268,6 +283,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
             cand --color 'When to use colour; NO_COLOR is honoured'
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
@@ -277,6 +293,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
             cand --color 'When to use colour; NO_COLOR is honoured'
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
@@ -286,6 +303,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
             cand --color 'When to use colour; NO_COLOR is honoured'
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
+            cand --utc 'Show times in UTC instead of this machine''s time zone; JSON always is in UTC'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }

@@ -6,10 +6,10 @@ mod watch;
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, Styles, TypedValueParser};
+use clap::builder::{PossibleValue, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
 
-use crate::model::field::{Field, GROUPED, SORTED};
+use crate::model::field::{Field, SORTED};
 use crate::model::{Kind, Severity};
 use crate::units::{Amount, Bytes, Span};
 
@@ -79,6 +79,10 @@ pub struct Global {
     /// When to use colour; NO_COLOR is honoured
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: Color,
+
+    /// Show times in UTC instead of this machine's time zone; JSON always is in UTC
+    #[arg(long, global = true)]
+    pub utc: bool,
 
     /// The directory of the stored history, instead of /var/lib/gpumem/store and
     /// ~/.local/state/gpumem/store
@@ -168,24 +172,12 @@ pub struct Ps {
 
     /// Add up instead: memory, processes and GPUs of each user, job, container or framework, the most
     /// memory first
-    #[arg(long, value_name = "KEY", value_parser = grouped(), conflicts_with = "sort")]
+    #[arg(long, value_name = "KEY", value_parser = terms::grouped(), conflicts_with = "sort")]
     pub by: Option<Field>,
 
     /// Where snapshots come from.
     #[command(flatten)]
     pub recorded: Recorded,
-}
-
-/// The fields that rows are added up by, as they are typed.
-fn grouped() -> impl TypedValueParser<Value = Field> {
-    let names = GROUPED
-        .iter()
-        .filter_map(|field| field.spec().names.first());
-    PossibleValuesParser::new(names).map(|typed| {
-        let mut fields = GROUPED.iter();
-        let is_it = |field: &&Field| field.spec().names.first() == Some(&typed.as_str());
-        *fields.find(is_it).unwrap_or(&Field::User)
-    })
 }
 
 impl ValueEnum for Field {

@@ -278,6 +278,7 @@ impl BacktestOutcome {
         match self.from.zip(self.to) {
             Some((from, to)) => {
                 let span = Span::from_seconds(to.seconds_since(from));
+                let (from, to) = (from.local(), to.local());
                 writeln!(out, "checked {span} from {from} to {to}")
             }
             None => writeln!(out, "the recording holds no snapshot"),
@@ -288,7 +289,7 @@ impl BacktestOutcome {
 impl BacktestEvent {
     fn write(&self, out: &mut String) -> std::fmt::Result {
         let span = Span::from_seconds(self.duration_seconds);
-        let (time, rule, message) = (self.time, &self.rule, escape(&self.message));
+        let (time, rule, message) = (self.time.local(), &self.rule, escape(&self.message));
         match self.event {
             Change::Began => {
                 writeln!(out, "{time} began {} {rule}: {message}", self.severity)?;

@@ -103,9 +103,9 @@ fn keep_line(keep: &Exemption, now: Time) -> String {
     }
     match keep.until {
         Some(until) if keep.is_expired(now) => {
-            words.push(format!("expired at {until}, without effect"));
+            words.push(format!("expired at {}, without effect", until.local()));
         }
-        Some(until) => words.push(format!("until {until}")),
+        Some(until) => words.push(format!("until {}", until.local())),
         None => {}
     }
     words.push(escape(&keep.reason).to_string());

@@ -22,6 +22,7 @@ mod selection;
 mod session;
 mod signals;
 mod store;
+mod time_zone;
 mod version;
 mod watch;
 
@@ -50,7 +51,11 @@ pub fn main() -> ExitCode {
             return Exit::Usage.into();
         }
     };
-    match mind_rights(&cli.global).and_then(|()| run(cli)) {
+    let checked = mind_rights(&cli.global);
+    if checked.is_ok() {
+        time_zone::choose(&cli);
+    }
+    match checked.and_then(|()| run(cli)) {
         Ok(exit) => exit.into(),
         Err(error) => {
             warn(&format!("{error:#}"));

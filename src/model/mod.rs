@@ -5,7 +5,7 @@
 //! [`evidence`] what that rests on, [`suspect`] what they cannot prove yet,
 //! [`reclaimable`] what both come to; [`identity`] says when two
 //! observations are of the same process, [`family`] which processes belong together; [`time`] is an
-//! instant as all of them write it; [`balance`] is where a GPU's memory is, [`device_file`] how it is
+//! instant as all of them write it, [`local_time`] as people read it; [`balance`] is where a GPU's memory is, [`device_file`] how it is
 //! held, [`json`] how all of them are written, [`label`] how every view names what it shows, [`pool`]
 //! which workers are started again, [`reservation`] which GPUs jobs and containers were given, [`row`] a
 //! process on a GPU, [`field`] what can be known of one and [`selector`] the language in which it is asked,
@@ -21,6 +21,7 @@ pub mod finding;
 pub mod identity;
 pub mod json;
 pub mod label;
+pub mod local_time;
 mod placeholder;
 pub mod pool;
 pub mod process;

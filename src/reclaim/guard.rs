@@ -182,7 +182,7 @@ pub enum Protection {
 impl fmt::Display for Protection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let until = |until: &Option<Time>| match until {
-            Some(until) => format!(" until {until}"),
+            Some(until) => format!(" until {}", until.local()),
             None => String::new(),
         };
         match self {

@@ -179,7 +179,7 @@ fn barren(found: u64, last: Option<&Flaw>) -> String {
 /// What a failed write has left.
 fn kept(whole: Option<Time>, torn: bool) -> String {
     let mut text = match whole {
-        Some(time) => format!("the recording is whole up to {time}"),
+        Some(time) => format!("the recording is whole up to {}", time.local()),
         None => "nothing of this run is in it".to_owned(),
     };
     if torn {

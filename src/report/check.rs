@@ -344,7 +344,7 @@ fn write_kept(out: &mut String, kept: &Kept) -> fmt::Result {
         escape(&kept.reason)
     )?;
     if let Some(until) = kept.until {
-        write!(out, ", until {until}")?;
+        write!(out, ", until {}", until.local())?;
     }
     if !kept.certain {
         write!(out, "; whether it matches this one is not known")?;
@@ -441,7 +441,7 @@ fn write_finding(out: &mut String, equal: &[&Finding], style: Style) -> fmt::Res
         .process
         .as_ref()
         .and_then(|process| process.user.as_deref());
-    write!(out, "    since {}", finding.since)?;
+    write!(out, "    since {}", finding.since.local())?;
     if let Some(user) = user {
         write!(out, ", owner {}", escape(user))?;
     }

@@ -55,14 +55,14 @@ pub struct GroupTotal {
 
 /// A total in the making.
 #[derive(Default)]
-struct Sum {
+struct RunningTotal {
     bytes: Option<u64>,
     processes: BTreeSet<Identity>,
     unknown: BTreeSet<Identity>,
     gpus: BTreeSet<u32>,
 }
 
-impl Sum {
+impl RunningTotal {
     fn add(&mut self, row: &ProcessRow<'_>) {
         let Some(identity) = row.identity else {
             return;
@@ -87,12 +87,12 @@ impl TotalsReport {
     /// Adds up the rows of a snapshot by one of the fields that
     /// [`GROUPED`](crate::model::field::GROUPED) lists.
     pub fn new(snapshot: &Snapshot, by: Field) -> Self {
-        let mut sums: BTreeMap<GroupName, Sum> = BTreeMap::new();
+        let mut sums: BTreeMap<GroupName, RunningTotal> = BTreeMap::new();
         for place in places(snapshot, &[]) {
             let row = ProcessRow::new(snapshot, &[], place);
             sums.entry(by.group(&row)).or_default().add(&row);
         }
-        let total = |(group, sum): (GroupName, Sum)| GroupTotal {
+        let total = |(group, sum): (GroupName, RunningTotal)| GroupTotal {
             is_known: group != GroupName::Unknown,
             name: match group {
                 GroupName::Named(name) => Some(name),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_said_and_names_are_escaped() {
+    fn unknown_memory_is_counted_and_names_are_escaped() {
         let mut machine = machine();
         machine.processes[2].user = Some("b\x1b[31men".into());
         let text = TotalsReport::new(&machine, Field::User).to_text(None, Style::default());

@@ -24,21 +24,10 @@ pub const FREE: &str = "·";
 /// The text of one finding is cut here, whatever a rule or a recording put into it.
 pub const MESSAGE_CHARS: u16 = 1000;
 
-/// `2026-11-21` and `10:04:05`; a time that no calendar has stays as it is.
-pub fn date_and_time(time: Time) -> (String, String) {
-    let text = time.to_string();
-    match text.split_once('T') {
-        Some((date, rest)) => (
-            date.to_owned(),
-            rest.split('.').next().unwrap_or(rest).to_owned(),
-        ),
-        None => (String::new(), text),
-    }
-}
-
-/// `10:04:05 UTC`.
+/// `10:04:05 CET`.
 pub fn clock(time: Time) -> String {
-    format!("{} UTC", date_and_time(time).1)
+    let time = time.local();
+    format!("{} {}", time.clock(), time.zone())
 }
 
 /// Terminal columns that `text` takes.

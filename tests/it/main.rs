@@ -47,6 +47,7 @@ mod store;
 mod support;
 mod suspects;
 mod tidy;
+mod time_zone;
 mod unattended;
 mod watch;
 mod watch_reap;

@@ -48,7 +48,7 @@ pub fn clean_environment(command: &mut Command) {
         .env("XDG_STATE_HOME", nowhere)
         // Or a recorder's history of this machine would be root's.
         .env("STATE_DIRECTORY", nowhere);
-    command.env("LC_ALL", "C.UTF-8");
+    command.env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
 }
 
 /// gpumem with these arguments, ready to be changed and run.

@@ -1,8 +1,10 @@
-//! `--where`, as it may be typed to every command that selects.
+//! `--where`, as it may be typed to every command that selects, and `--by`.
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::model::Selector;
+use crate::model::field::{Field, GROUPED};
 
 /// Which rows are meant.
 #[derive(Args, Clone, Debug, Default)]
@@ -23,4 +25,16 @@ fn terms(text: &str) -> Result<Selector, String> {
         Ok(None) => Err("it is empty; write user:ann, or leave it out".to_owned()),
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// The fields that rows are added up by, as they are typed.
+pub(super) fn grouped() -> impl TypedValueParser<Value = Field> {
+    let names = GROUPED
+        .iter()
+        .filter_map(|field| field.spec().names.first());
+    PossibleValuesParser::new(names).map(|typed| {
+        let mut fields = GROUPED.iter();
+        let is_it = |field: &&Field| field.spec().names.first() == Some(&typed.as_str());
+        *fields.find(is_it).unwrap_or(&Field::User)
+    })
 }

@@ -79,7 +79,8 @@ fn clock(facts: &MachineFacts) -> DoctorCheck {
     let topic = Topic::Clock;
     let now = facts.now;
     if now < FIRST_DAY {
-        return DoctorCheck::new(topic, CheckStatus::Broken, format!("the clock is at {now}"))
+        let seen = format!("the clock is at {}", now.local());
+        return DoctorCheck::new(topic, CheckStatus::Broken, seen)
             .means("recordings and exemptions with an expiry date use a wrong date")
             .next("timedatectl set-ntp true    (as root), or set the clock");
     }
@@ -87,7 +88,7 @@ fn clock(facts: &MachineFacts) -> DoctorCheck {
         return DoctorCheck::new(
             topic,
             CheckStatus::Unknown,
-            format!("{now}; the time of boot cannot be read"),
+            format!("{}; the time of boot cannot be read", now.local()),
         )
         .means("when processes started is not known");
     };
@@ -95,12 +96,13 @@ fn clock(facts: &MachineFacts) -> DoctorCheck {
         return DoctorCheck::new(
             topic,
             CheckStatus::Limited,
-            format!("{now}; this boot has no id"),
+            format!("{}; this boot has no id", now.local()),
         )
         .means("a stored history cannot be matched to this boot, and is not used");
     }
     let mut seen = format!(
-        "{now}, up {}",
+        "{}, up {}",
+        now.local(),
         Span::from_seconds(now.seconds_since(booted).max(0.0))
     );
     if facts.asleep_seconds > 0 {

@@ -8,7 +8,7 @@ use crate::cli::{UsageError, unreadable};
 use crate::explain;
 use crate::model::field::Needle;
 use crate::model::finding::Finding;
-use crate::model::{Gpu, Snapshot, Time};
+use crate::model::{Gpu, Snapshot};
 use crate::rules;
 
 use super::SampledHistory;
@@ -124,7 +124,7 @@ fn find_pid(pid: u32, seen: &SampledHistory, last: &Snapshot) -> anyhow::Result<
         Some((time, gpu)) => {
             format!(
                 "pid {pid} was on GPU {gpu} until {}, and is on none now",
-                clock(time)
+                time.local()
             )
         }
         None => format!(
@@ -202,7 +202,7 @@ fn find_finding(
     };
     found.ok_or_else(|| {
         let since = match finding.resolved_at {
-            Some(at) => format!("ceased at {}", clock(at)),
+            Some(at) => format!("ceased at {}", at.local()),
             None => "is about what the last snapshot does not show".to_owned(),
         };
         UsageError(format!(
@@ -278,10 +278,6 @@ fn list(mut words: Vec<String>) -> String {
         0 => words,
         more => format!("{words} and {more} more"),
     }
-}
-
-fn clock(time: Time) -> String {
-    time.to_string()
 }
 
 #[cfg(test)]

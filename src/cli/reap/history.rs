@@ -77,7 +77,7 @@ fn row(act: &PastAct) -> Vec<String> {
         .collect();
     let outcome = act.outcome.as_ref().map(ToString::to_string);
     vec![
-        act.time.to_string(),
+        act.time.local().to_string(),
         by.unwrap_or_else(unknown),
         lead.map_or_else(unknown, |it| it.pid.to_string()),
         lead.map_or_else(unknown, text::owner),

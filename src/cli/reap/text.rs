@@ -145,7 +145,7 @@ fn write_target(
         Reason::Named => writeln!(out, "    you named it")?,
         Reason::Found { findings } => {
             for found in findings {
-                write!(out, "    {} since {}", found.kind, found.since)?;
+                write!(out, "    {} since {}", found.kind, found.since.local())?;
                 if *found.rule != *found.kind.name() {
                     write!(out, " (rule {})", escape(&found.rule))?;
                 }

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use unicode_width::UnicodeWidthStr as _;
 
-use crate::model::Time;
 use crate::report::escape::escape;
 use crate::report::style::Style;
 use crate::report::wrap::wrap;
@@ -119,27 +118,5 @@ impl PageText {
     fn put(&mut self, line: &str) {
         // Writing to a String cannot fail.
         let _ = writeln!(self.out, "{}", line.trim_end());
-    }
-}
-
-/// An instant for people, to the second.
-pub(super) fn instant(time: Time) -> String {
-    let text = time.to_string();
-    match text.split_once('T') {
-        Some((date, clock)) if clock.len() >= 8 && clock.is_char_boundary(8) => {
-            format!("{date} {} UTC", &clock[..8])
-        }
-        _ => text,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_instant_is_shown_to_the_second() {
-        let time = Time::from_unix_milliseconds(1_763_706_000_123);
-        assert_eq!(instant(time), "2025-11-21 06:20:00 UTC");
     }
 }

@@ -1,6 +1,6 @@
 //! Parts that several pages have: what the rules say, and what to do.
 
-use super::page::{PageText, instant};
+use super::page::PageText;
 use super::{ExplainReport, ExplainStep, RuleVerdict, WhenPossible};
 use crate::model::Time;
 use crate::model::finding::Finding;
@@ -34,7 +34,7 @@ pub(super) fn verdict(
     for kept in &verdict.kept {
         let until = kept
             .until
-            .map_or_else(String::new, |until| format!(", until {}", instant(until)));
+            .map_or_else(String::new, |until| format!(", until {}", until.local()));
         let doubt = if kept.certain {
             ""
         } else {
@@ -57,8 +57,8 @@ pub(super) fn verdict(
         let text = format!(
             "{}{where_}, true since {}; becomes a finding at {} if nothing changes",
             pending.rule,
-            instant(pending.since),
-            instant(pending.due)
+            pending.since.local(),
+            pending.due.local()
         );
         sheet.item("pending: ", &text);
     }
@@ -86,7 +86,7 @@ fn write_finding(sheet: &mut PageText, finding: &Finding) {
     };
     let ceased = finding
         .resolved_at
-        .map_or_else(String::new, |at| format!("ceased at {}: ", instant(at)));
+        .map_or_else(String::new, |at| format!("ceased at {}: ", at.local()));
     let mark = format!("{}: ", style.severity(severity));
     let columns = severity.to_string().len() + 2;
     sheet.marked(
@@ -94,7 +94,7 @@ fn write_finding(sheet: &mut PageText, finding: &Finding) {
         columns,
         &format!("{kind}{rule}: {ceased}{}", finding.message),
     );
-    sheet.item("    since ", &instant(finding.since));
+    sheet.item("    since ", &finding.since.local().to_string());
     sheet.item("    because ", &escape(&finding.evidence.words()));
     for also in &finding.also {
         sheet.item(
@@ -168,8 +168,8 @@ pub(super) fn ago(time: Time, report: &ExplainReport) -> String {
     match report.time {
         Some(now) => {
             let span = Span::from_seconds(now.seconds_since(time));
-            format!("{}, {span} ago", instant(time))
+            format!("{}, {span} ago", time.local())
         }
-        None => instant(time),
+        None => time.local().to_string(),
     }
 }

@@ -1,7 +1,7 @@
 //! A process's page: what it is, whose, since when, how its memory moved, what holds it, what to do.
 
 use super::chart::{self, ForecastLine, Size};
-use super::page::{PageText, instant};
+use super::page::PageText;
 use super::parts::{ago, commands, steps, verdict};
 use super::{ExplainReport, GpuHolder, MemoryCurve, OnGpu, ProcessPage};
 use crate::model::evidence::Exhaustion;
@@ -67,9 +67,7 @@ fn was(sheet: &mut PageText, ended: &LastKnown) {
     let room = sheet.room() * COMMAND_LINES;
     sheet.entry("Was", &fit(&command, room));
     let user = ended.user.as_deref().map(|user| format!("of {user}"));
-    let start = ended
-        .start_time
-        .map(|at| format!("started {}", instant(at)));
+    let start = ended.start_time.map(|at| format!("started {}", at.local()));
     let facts: Vec<String> = user.into_iter().chain(start).collect();
     if !facts.is_empty() {
         sheet.entry("", &facts.join(", "));
@@ -340,7 +338,7 @@ fn full_when(will: Exhaustion, report: &ExplainReport) -> Option<String> {
     };
     Some(format!(
         "full at about {}, in {}{between}, if this continues: {} are free",
-        instant(now.plus_seconds(seconds)),
+        now.plus_seconds(seconds).local(),
         span(seconds),
         Bytes(will.free_bytes)
     ))

@@ -51,7 +51,7 @@ impl KindEvidence for IdleEvidence {
             let _ = write!(words, ", CPU {cpu:.1}%");
         }
         if let Some(last) = self.last_activity {
-            let _ = write!(words, ", notebook last active {last}");
+            let _ = write!(words, ", notebook last active {}", last.local());
         }
         if let Some(busy) = self.busy_seconds {
             let busy = Span::from_seconds(busy);

@@ -6,7 +6,7 @@
 use crate::model::snapshot::Snapshot;
 use crate::watch::layout::{Gpus, Layout};
 use crate::watch::state::{App, End, Focus};
-use crate::watch::text::{MESSAGE_CHARS, clean, date_and_time, wrap};
+use crate::watch::text::{MESSAGE_CHARS, clean, clock, wrap};
 use crate::watch::view_model::Screenful;
 
 /// From this width on, the sentence of each may be below its evidence.
@@ -111,8 +111,8 @@ pub fn alarms(app: &App) -> Vec<(String, u16)> {
         alarms.push((text, 2));
     }
     if let (Some(screenful), true) = (&app.screenful, app.is_overdue()) {
-        let (_, time) = date_and_time(screenful.snapshot.time);
-        let text = format!("the driver does not answer; all of this is from {time} UTC");
+        let time = clock(screenful.snapshot.time);
+        let text = format!("the driver does not answer; all of this is from {time}");
         alarms.push((text, 1));
     }
     alarms

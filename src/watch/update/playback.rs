@@ -403,11 +403,10 @@ pub fn note(app: &mut App, text: &str) {
     app.note = Some(text.to_owned());
 }
 
-/// `2026-11-21 10:04:05`.
+/// `2026-11-21 10:04:05`, to be typed like that.
 fn time_text(time: Time) -> String {
-    let text = time.to_string();
-    let text = text.split('.').next().unwrap_or(&text);
-    text.replacen('T', " ", 1)
+    let time = time.local();
+    format!("{} {}", time.date(), time.clock())
 }
 
 #[cfg(test)]

@@ -9,10 +9,11 @@ use ratatui::style::{Modifier, Style};
 
 use super::line_writer::LineWriter;
 use crate::model::Snapshot;
+use crate::model::local_time::LocalTime;
 use crate::units::Span;
 use crate::watch::state::playback::speed_text;
 use crate::watch::state::{App, End};
-use crate::watch::text::{clean, columns, date_and_time};
+use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
 
 /// Draws the line.
@@ -100,8 +101,10 @@ fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
         let text = format!("no GPU answers for {}", Span::from_seconds(seconds.floor()));
         return (vec![text, "no GPU answers".to_owned()], styles.alarm());
     }
-    let (date, time) = date_and_time(screenful.snapshot.time);
-    let (long, short) = (format!("{date} {time} UTC"), format!("{time} UTC"));
+    let shown = screenful.snapshot.time.local();
+    let (date, time) = (shown.date(), shown.clock());
+    let short = format!("{time} {}", shown.zone());
+    let long = format!("{date} {short}");
     if app.playback.is_paused {
         let texts = match app.behind_seconds() {
             None => vec![
@@ -150,10 +153,11 @@ fn replay(app: &App, styles: Styles) -> (Vec<String>, Style) {
     let read = app.playback.percent.map(|percent| format!(" {percent}%"));
     let read = read.unwrap_or_default();
     if app.playback.is_seeking() {
-        let reached = app.timeline.newest().map(|mark| date_and_time(mark.time));
-        let (date, time) = reached.unwrap_or_default();
+        let reached = app.timeline.newest().map(|mark| mark.time.local());
+        let time = reached.as_ref().map(LocalTime::clock).unwrap_or_default();
+        let reached = reached.map(|time| time.to_string()).unwrap_or_default();
         let texts = vec![
-            format!("seeking, {date} {time} UTC{read}, Esc to stop"),
+            format!("seeking, {reached}{read}, Esc to stop"),
             format!("seeking, {time}{read}, Esc to stop"),
             format!("seeking{read}"),
         ];
@@ -162,8 +166,10 @@ fn replay(app: &App, styles: Styles) -> (Vec<String>, Style) {
     let Some(screenful) = &app.screenful else {
         return (vec!["reading".to_owned()], styles.plain());
     };
-    let (date, time) = date_and_time(screenful.snapshot.time);
-    let (long, short) = (format!("{date} {time} UTC"), format!("{time} UTC"));
+    let shown = screenful.snapshot.time.local();
+    let (date, time) = (shown.date(), shown.clock());
+    let short = format!("{time} {}", shown.zone());
+    let long = format!("{date} {short}");
     let (state, style) = match &app.end {
         Some(End::Failed(_)) if app.is_at_end() => ("no more samples".to_owned(), styles.alarm()),
         Some(End::Complete) if app.is_at_end() => ("the end".to_owned(), styles.strong()),

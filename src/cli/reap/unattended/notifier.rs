@@ -118,6 +118,7 @@ impl Notice {
         let what = match (self.kind, self.acts_at) {
             (NoticeKind::Found, _) | (_, None) => "Please stop it if it is not needed.".to_owned(),
             (NoticeKind::Warning | NoticeKind::LastWarning, Some(at)) => {
+                let at = at.local();
                 format!("It will be killed at {at} unless it is used before then.")
             }
         };

@@ -1,6 +1,8 @@
 //! A time as it is typed: `10:04`, `10:04:30`, `2026-11-21 10:04`, `-5m`, `+1h`, `start`, `end`.
 //!
-//! Times of day are UTC, as on the screen.
+//! Times of day are of the zone that the screen shows; with a `Z` they are UTC.
+
+use jiff::civil::Date;
 
 use crate::model::Time;
 use crate::units::Span;
@@ -45,26 +47,36 @@ pub fn parse(text: &str, shown: Time, now: Option<Time>) -> Result<TypedTime, St
         Some((date, clock)) => (Some(date), clock.trim()),
         None => (None, text),
     };
-    let clock = clock.strip_suffix(['Z', 'z']).unwrap_or(clock).trim_end();
-    let today = date_of(shown).ok_or_else(no_time)?;
-    let time = at(date.unwrap_or(&today), clock).ok_or_else(no_time)?;
+    let (clock, is_utc) = match clock.strip_suffix(['Z', 'z']) {
+        Some(clock) => (clock.trim_end(), true),
+        None => (clock, false),
+    };
+    let date: Option<Date> = match date {
+        Some(date) => Some(date.parse().map_err(|_| no_time())?),
+        None => None,
+    };
+    let today = date_of(shown, is_utc).ok_or_else(no_time)?;
+    let time = at(date.unwrap_or(today), clock, is_utc).ok_or_else(no_time)?;
     match now {
         Some(now) if date.is_none() && time > now => {
-            let yesterday = date_of(shown.plus_seconds(-86_400.0)).ok_or_else(no_time)?;
-            Ok(TypedTime::At(at(&yesterday, clock).ok_or_else(no_time)?))
+            let yesterday = today.yesterday().map_err(|_| no_time())?;
+            let time = at(yesterday, clock, is_utc).ok_or_else(no_time)?;
+            Ok(TypedTime::At(time))
         }
         _ => Ok(TypedTime::At(time)),
     }
 }
 
-/// `2026-11-21`; `None` for a time that no calendar has.
-fn date_of(time: Time) -> Option<String> {
-    let text = time.to_string();
-    text.split_once('T').map(|(date, _)| date.to_owned())
+/// The day of a time, there or in UTC; `None` for a time that no calendar has.
+fn date_of(time: Time, is_utc: bool) -> Option<Date> {
+    match is_utc {
+        true => time.to_string().split_once('T')?.0.parse().ok(),
+        false => time.local().day(),
+    }
 }
 
 /// A date and a time of day with or without seconds.
-fn at(date: &str, clock: &str) -> Option<Time> {
+fn at(date: Date, clock: &str, is_utc: bool) -> Option<Time> {
     let seconds = match clock.bytes().filter(|byte| *byte == b':').count() {
         1 => ":00",
         2 => "",
@@ -74,7 +86,11 @@ fn at(date: &str, clock: &str) -> Option<Time> {
         Some(1) => "0",
         _ => "",
     };
-    format!("{date}T{hours}{clock}{seconds}Z").parse().ok()
+    let text = format!("{date}T{hours}{clock}{seconds}");
+    match is_utc {
+        true => format!("{text}Z").parse().ok(),
+        false => Time::of_local(text.parse().ok()?),
+    }
 }
 
 #[cfg(test)]

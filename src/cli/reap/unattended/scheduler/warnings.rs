@@ -89,9 +89,11 @@ impl ReapScheduler {
             Ok(delivery) => {
                 let what = match (notice.kind, notice.acts_at) {
                     (NoticeKind::Found, _) | (_, None) => "notified".to_owned(),
-                    (NoticeKind::Warning, Some(at)) => format!("warned, to be killed at {at}"),
+                    (NoticeKind::Warning, Some(at)) => {
+                        format!("warned, to be killed at {}", at.local())
+                    }
                     (NoticeKind::LastWarning, Some(at)) => {
-                        format!("warned last, to be killed at {at}")
+                        format!("warned last, to be killed at {}", at.local())
                     }
                 };
                 self.undelivered.remove(&finding.id);

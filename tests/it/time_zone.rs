@@ -1,0 +1,133 @@
+//! Times that people read are of their zone, by name; what programs read is UTC.
+
+use std::path::Path;
+
+use crate::machine::{Machine, one_gpu};
+use crate::support::{self, Output};
+
+/// The demo's idle finding began at 13:35:00 UTC on 20 November, in winter.
+fn demo(arguments: &[&str], zone: Option<&str>) -> Output {
+    let mut command = support::command(arguments);
+    match zone {
+        Some(zone) => command.env("TZ", zone),
+        None => command.env_remove("TZ"),
+    };
+    support::finish(&mut command)
+}
+
+const CHECK: [&str; 4] = ["check", "--demo", "--kind", "idle"];
+
+/// Whether this machine has time zones; CI installs them.
+fn have_zones() -> bool {
+    let is_there = Path::new("/usr/share/zoneinfo/Europe/Berlin").exists();
+    if !is_there {
+        support::skip("/usr/share/zoneinfo", "install tzdata");
+    }
+    is_there
+}
+
+#[test]
+fn text_is_in_the_zone_that_is_asked_for() {
+    if !have_zones() {
+        return;
+    }
+    for (zone, since) in [
+        ("Europe/Berlin", "since 2026-11-20 14:35:00 CET,"),
+        (":Europe/Berlin", "since 2026-11-20 14:35:00 CET,"),
+        ("America/New_York", "since 2026-11-20 08:35:00 EST,"),
+        ("Asia/Kathmandu", "since 2026-11-20 19:20:00 +0545,"),
+        ("America/Sao_Paulo", "since 2026-11-20 10:35:00 -03,"),
+        ("Pacific/Auckland", "since 2026-11-21 02:35:00 NZDT,"),
+        (
+            "XYZ-3ABC,M3.5.0,M10.5.0/3",
+            "since 2026-11-20 16:35:00 XYZ,",
+        ),
+        ("UTC", "since 2026-11-20 13:35:00 UTC,"),
+        ("", "since 2026-11-20 13:35:00 UTC,"),
+    ] {
+        let output = demo(&CHECK, Some(zone));
+        assert!(output.stdout.contains(since), "{zone}: {output:?}");
+        assert_eq!(output.stderr, "", "{zone}");
+        assert!(!output.stdout.contains("000Z"), "{output:?}");
+    }
+    let page = ["explain", "398120", "--demo"];
+    let page = demo(&page, Some("Europe/Berlin")).stdout;
+    assert!(page.contains("since 2026-11-20 14:35:00 CET"), "{page}");
+    let plan = ["reap", "--demo", "--dry-run"];
+    let plan = demo(&plan, Some("Europe/Berlin")).stdout;
+    assert!(plan.contains("since 2026-11-20 14:35:00 CET"), "{plan}");
+    let screen = ["watch", "--demo", "--once", "--size", "160x40"];
+    let screen = demo(&screen, Some("Europe/Berlin")).stdout;
+    assert!(
+        screen.contains(" CET") && !screen.contains("UTC"),
+        "{screen}"
+    );
+}
+
+#[test]
+fn utc_and_formats_are_utc() {
+    let text = [&CHECK[..], &["--utc"]].concat();
+    let text = demo(&text, Some("Asia/Kathmandu")).stdout;
+    assert!(text.contains("since 2026-11-20 13:35:00 UTC,"), "{text}");
+    for arguments in [
+        &["check", "--demo", "--json"][..],
+        &["explain", "398120", "--demo", "--json"],
+        &["reap", "--demo", "--dry-run", "--json"],
+        &["ps", "--demo", "--json"],
+    ] {
+        let here = demo(arguments, Some("Asia/Kathmandu"));
+        let there = demo(arguments, Some("UTC"));
+        assert_eq!(here.stdout, there.stdout, "{arguments:?}");
+        assert!(!here.stdout.contains("+0545"), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_zone_that_there_is_not_is_utc_and_said() {
+    for zone in ["Mars/Olympus", "\u{1b}[31m", "Europe/../../../etc/passwd"] {
+        let output = demo(&CHECK, Some(zone));
+        assert_eq!(output.code, 1, "{output:?}");
+        let utc = "since 2026-11-20 13:35:00 UTC,";
+        assert!(output.stdout.contains(utc), "{zone}: {output:?}");
+        let said = "no such time zone here (is tzdata installed?); times are in UTC";
+        assert!(output.stderr.contains(said), "{zone}: {output:?}");
+        assert!(!output.stderr.contains('\u{1b}'), "{output:?}");
+        let quiet = [&CHECK[..], &["--quiet"]].concat();
+        assert_eq!(demo(&quiet, Some(zone)).stderr, "");
+        let utc = [&CHECK[..], &["--utc"]].concat();
+        assert_eq!(demo(&utc, Some(zone)).stderr, "");
+    }
+    // One that nobody named is the machine's, whatever that is.
+    let output = demo(&CHECK, None);
+    assert_eq!((output.code, output.stderr.as_str()), (1, ""));
+}
+
+#[test]
+fn a_recording_over_the_change_of_the_clock_names_both_hours() {
+    if !have_zones() {
+        return;
+    }
+    let (before, after) = ("2026-10-25T00:30:00.000Z", "2026-10-25T01:30:00.000Z");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("night.jsonl");
+    let line = |time: &str| format!("{{\"schema\":\"gpumem.snapshot/1\",\"time\":\"{time}\"}}\n");
+    std::fs::write(&path, line(before) + &line(after)).unwrap();
+    let arguments = ["config", "test", "--replay", path.to_str().unwrap()];
+    let text = demo(&arguments, Some("Europe/Berlin")).stdout;
+    let both = "from 2026-10-25 02:30:00 CEST to 2026-10-25 02:30:00 CET";
+    assert!(text.contains(both), "{text}");
+}
+
+#[test]
+fn the_doctor_tells_the_clock_of_the_zone() {
+    if !have_zones() {
+        return;
+    }
+    let machine = Machine::new(&one_gpu(&[]));
+    let mut command = machine.command(&["doctor"]);
+    let output = support::finish(command.env("TZ", "Asia/Kathmandu"));
+    assert!(output.stdout.contains(" +0545"), "{output:?}");
+    let mut command = machine.command(&["doctor", "--json"]);
+    let output = support::finish(command.env("TZ", "Asia/Kathmandu"));
+    assert!(!output.stdout.contains("+0545"), "{output:?}");
+}
