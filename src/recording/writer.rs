@@ -466,7 +466,7 @@ mod tests {
         let start = format!(
             "cannot write {}: {words}; the recording is whole up to {}; ",
             path.display(),
-            at(n - 1).time
+            at(n - 1).time.local()
         );
         assert!(error.to_string().starts_with(&start), "{error}");
         let whole = fs::read(path).unwrap();

@@ -38,7 +38,7 @@ fn the_plan_is_for_people_to_read() {
     assert_eq!(plan.code, 0, "{plan:?}");
     for part in [
         "398120 ben: 38.0 GiB on GPU 1: ",
-        "    idle since 2026-11-20T13:35:00.000Z: notebook thesis/fine-tune.ipynb (398120) has held",
+        "    idle since 2026-11-20 13:35:00 UTC: notebook thesis/fine-tune.ipynb (398120) has held",
         "    1. ask the notebook server http://127.0.0.1:8888/ to shut kernel 4b1f6f0e-",
         "    2. SIGTERM to 398120; wait 10s\n    3. SIGKILL to 398120; wait 5s\n",
         "402519 emre: 1.4 GiB on GPU 3: python finetune_vit.py --workers 3\n    kills 402519 emre: ",

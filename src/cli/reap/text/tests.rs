@@ -113,7 +113,7 @@ fn a_plan_shows_targets_reasons_and_steps_and_nothing_that_a_terminal_obeys() {
     );
     let expected = "\
 7 ann\\e[2J: 1.0 GiB on GPU 3: evil\\n\\u{202e}name
-    idle since 1970-01-01T00:00:00.000Z (rule night\\u{7}): it \\e]0;idles
+    idle since 1970-01-01 00:00:00 UTC (rule night\\u{7}): it \\e]0;idles
     1. SIGTERM to 7; wait 10s
 
 skipped: 8 bob\\r (x\\u{9b}y): idle: the configuration keeps it: paper\\n

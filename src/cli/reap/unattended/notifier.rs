@@ -291,7 +291,7 @@ mod tests {
             text,
             format!(
                 "\r\n\u{7}gpumem on node7: \\e]0;x\\u{{7}}train.py has been idle\\nfor 2h\r\nIt will be killed at {} unless it is used before then.\r\n",
-                at(960.0)
+                at(960.0).local()
             )
         );
         notice.finding.message = "\u{202e}".repeat(100_000);
