@@ -190,7 +190,7 @@ fn no_innocent_is_ever_one() {
         ("SM", |scene| scene.row(0, PID).sm_percent = Some(1)),
         ("copies", |scene| scene.row(0, PID).memory_percent = Some(1)),
         ("encoder", |scene| {
-            scene.row(0, PID).encoder_percent = Some(3)
+            scene.row(0, PID).encoder_percent = Some(3);
         }),
         ("SM not told, GPU used", |scene| {
             scene.row(0, PID).sm_percent = None;
@@ -201,7 +201,7 @@ fn no_innocent_is_ever_one() {
             scene.gpu(0).gpu_percent = None;
         }),
         ("use that no sample explains", |scene| {
-            scene.gpu(0).gpu_percent = Some(80)
+            scene.gpu(0).gpu_percent = Some(80);
         }),
         ("CPU", |scene| scene.process(PID).cpu_percent = Some(100.0)),
         ("CPU not told", |scene| {
@@ -225,7 +225,7 @@ fn no_innocent_is_ever_one() {
         ("reads a disk", |scene| scene.process(PID).state = Some('D')),
         ("a debugger's", |scene| scene.process(PID).state = Some('t')),
         ("graphics", |scene| {
-            scene.row(0, PID).kind = ProcessType::Graphics
+            scene.row(0, PID).kind = ProcessType::Graphics;
         }),
         ("a server that listens", |scene| {
             let process = scene.process(PID);
@@ -248,14 +248,14 @@ fn no_innocent_is_ever_one() {
             });
         }),
         ("little memory", |scene| {
-            scene.row(0, PID).used_bytes = Some(GIB / 2)
+            scene.row(0, PID).used_bytes = Some(GIB / 2);
         }),
         ("not known for certain", |scene| {
             let process = scene.process(PID);
             (process.start_ticks, process.start_time) = (None, None);
         }),
         ("on a GPU that does not answer", |scene| {
-            scene.gpu(0).stale_seconds = Some(5.0)
+            scene.gpu(0).stale_seconds = Some(5.0);
         }),
         ("perhaps on a GPU that could not be read", |scene| {
             scene.gpu(1).processes = None;
