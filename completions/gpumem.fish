@@ -1,3 +1,9 @@
+# Values that gpumem itself knows: processes, GPUs, users, rules, findings. What is offered is data: fish quotes
+# it, and nothing of it is run.
+function __fish_gpumem_values
+    command gpumem complete -- (commandline -opc) (commandline -ct) 2>/dev/null
+end
+
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_gpumem_global_optspecs
     string join \n V/version nvml-library= nvml-timeout= config= color= utc store-dir= h/help
@@ -25,7 +31,7 @@ function __fish_gpumem_using_subcommand
 end
 
 complete -c gpumem -n "__fish_gpumem_needs_command" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_needs_command" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_needs_command" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_needs_command" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_needs_command" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -47,9 +53,9 @@ complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "doctor" -d 'Show what
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "schema" -d 'Print the JSON Schema of what gpumem writes'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "completions" -d 'Print the completion script of a shell'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "man" -d 'Print a manual page'
-complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l gpu -d 'Only these GPUs, by index or UUID (or its beginning)' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l user -d 'Only processes of these users, by name or uid' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l gpu -d 'Only these GPUs, by index or UUID (or its beginning)' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l user -d 'Only processes of these users, by name or uid' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l sort -d 'Order of the processes' -r -f -a "gpu\t'GPU, then GPU memory'
 pid\t'Process id'
 user\t'Owner'
@@ -65,7 +71,7 @@ container\t''
 framework\t''"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -75,12 +81,12 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l json -d 'Print the 
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l window -d 'How long to sample this machine [default: 30s, or 2s where the stored history reaches far enough back for every rule]' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l window -d 'How long to sample this machine [default: 30s, or 2s where the stored history reaches far enough back for every rule]' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l fail-on -d 'Exit with 1 if there is a finding of this severity or higher [default: warning; with --wait-free none]' -r -f -a "info\t'Anything found'
 warning\t'Memory is wasted'
 critical\t'Work is in danger'"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l rule -d 'Apply only these rules, also where they are switched off' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l rule -d 'Apply only these rules, also where they are switched off' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l kind -d 'Apply only rules of these kinds, also where they are switched off' -r -f -a "dead\t''
 stuck\t''
 orphan\t''
@@ -95,16 +101,16 @@ hoard\t''
 reserved\t''
 unattributed\t''
 pressure\t''"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l gpu -d 'Report only on these GPUs (index, UUID or its beginning); ignore read errors on others' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l user -d 'Report only on processes of these users, by name or uid' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-used -d 'Fail where a GPU uses more than this at the end' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-unattributed -d 'Fail where more than this is used by no process that NVML lists, at the end' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l wait-free -d 'Wait until this much memory is free on that GPU, or on any one (of --gpu); then exit with 0' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l timeout -d 'How long --wait-free waits; then exit with 1' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l gpu -d 'Report only on these GPUs (index, UUID or its beginning); ignore read errors on others' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l user -d 'Report only on processes of these users, by name or uid' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-used -d 'Fail where a GPU uses more than this at the end' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-unattributed -d 'Fail where more than this is used by no process that NVML lists, at the end' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l wait-free -d 'Wait until this much memory is free on that GPU, or on any one (of --gpu); then exit with 0' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l timeout -d 'How long --wait-free waits; then exit with 1' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -116,11 +122,11 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l no-store -d 'Do 
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l framework -d 'Explain a framework; without NAME, list those that are known' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l window -d 'How long to sample this machine first [default: 2s]' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l framework -d 'Explain a framework; without NAME, list those that are known' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l window -d 'How long to sample this machine first [default: 2s]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -131,9 +137,9 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l no-store -d 'D
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l speed -d 'How fast a recording plays, as a multiple of real time' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l speed -d 'How fast a recording plays, as a multiple of real time' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l theme -d 'The colours [default: auto]' -r -f -a "auto\t'Light if COLORFGBG names a light background, else dark'
 dark\t'Light text on a dark ground'
 light\t'Dark text on a light ground'
@@ -142,11 +148,11 @@ colour-blind\t'Blue, yellow and orange: safe for red-green colour blindness'
 mono\t'No colours'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l once -d 'Print one picture to standard output, and exit' -r -f -a "text\t'Lines of text, with colours on a terminal and with --color always'
 svg\t'An SVG document, in colour but for --color never'"
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l size -d 'The picture\'s columns and rows [default: the terminal\'s, or COLUMNS and LINES, or 80x24]' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l keys -d 'Keys that are pressed before the picture is taken: `jj<Enter>`, `?<PgDn>`; `<lt>` is <' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l size -d 'The picture\'s columns and rows [default: the terminal\'s, or COLUMNS and LINES, or 80x24]' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l keys -d 'Keys that are pressed before the picture is taken: `jj<Enter>`, `?<PgDn>`; `<lt>` is <' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -158,12 +164,12 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l no-store -d 'Do 
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l pid -d 'Target these processes, with or without a finding' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l notebook -d 'Target the kernels of these notebooks, by path or the end of it, with or without a finding' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l kernel -d 'Target these notebook kernels, by id, with or without a finding' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l gpu -d 'Only processes that hold memory on these GPUs, by index or UUID (or its beginning)' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l user -d 'Only processes of these users, by name or uid; other users\' need --all-users' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l pid -d 'Target these processes, with or without a finding' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l notebook -d 'Target the kernels of these notebooks, by path or the end of it, with or without a finding' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l kernel -d 'Target these notebook kernels, by id, with or without a finding' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l gpu -d 'Only processes that hold memory on these GPUs, by index or UUID (or its beginning)' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l user -d 'Only processes of these users, by name or uid; other users\' need --all-users' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l kind -d 'Only findings of these kinds, also of rules that are switched off [default: orphan, stopped, idle]' -r -f -a "dead\t''
 stuck\t''
 orphan\t''
@@ -178,15 +184,15 @@ hoard\t''
 reserved\t''
 unattributed\t''
 pressure\t''"
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l rule -d 'Only findings of these rules, also where they are switched off' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l older-than -d 'Only findings at least this old; of processes that are named, those that have run at least this long' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l min -d 'Only targets that would free at least this much' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l signal -d 'The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l grace -d 'How long each signal may take before the next one, instead of the default: 10s, 35s for the launcher of a distributed run' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l window -d 'How long to sample this machine before the plan [default: 30s, or 2s where the stored history reaches far enough back for every rule, or if processes are named]' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l rule -d 'Only findings of these rules, also where they are switched off' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l older-than -d 'Only findings at least this old; of processes that are named, those that have run at least this long' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l min -d 'Only targets that would free at least this much' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l signal -d 'The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l grace -d 'How long each signal may take before the next one, instead of the default: 10s, 35s for the launcher of a distributed run' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l window -d 'How long to sample this machine before the plan [default: 30s, or 2s where the stored history reaches far enough back for every rule, or if processes are named]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -205,11 +211,11 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l no-store -d 'Do n
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l signal -d 'The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l grace -d 'How long each signal may take before the next one, instead of the default' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l signal -d 'The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l grace -d 'How long each signal may take before the next one, instead of the default' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -221,14 +227,14 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l all-users -d 'Inc
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l graphics -d 'Include graphics-only processes'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l interval -d 'Time between samples [default: 1s, 5s with --store, or the configuration\'s]' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l duration -d 'Stop after this long' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l max-size -d 'Start a new file when this one would grow larger; FILE becomes FILE.1, FILE.1 FILE.2' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l keep -d 'How many full files to keep' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l store-age -d 'Remove from the store what is older' -r
-complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l store-size -d 'Remove the oldest from the store where it would grow larger' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l interval -d 'Time between samples [default: 1s, 5s with --store, or the configuration\'s]' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l duration -d 'Stop after this long' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l max-size -d 'Start a new file when this one would grow larger; FILE becomes FILE.1, FILE.1 FILE.2' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l keep -d 'How many full files to keep' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l store-age -d 'Remove from the store what is older' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l store-size -d 'Remove the oldest from the store where it would grow larger' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -238,7 +244,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l store -d 'Keep 
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -248,7 +254,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l json -d 'Print t
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -261,7 +267,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_see
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -f -a "check" -d 'Validate a file, or the configuration in force: an error names file, line and key'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show path check test" -f -a "test" -d 'Show what each rule would have found in a recording, and when'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -270,7 +276,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_su
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -279,7 +285,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_su
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from path" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -289,7 +295,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_su
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -300,7 +306,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_su
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -310,7 +316,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l json -d 'Print 
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -319,7 +325,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l store-dir -d 'T
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -328,7 +334,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l store-dir 
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -r
+complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
@@ -336,3 +342,7 @@ never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -f -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -f -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -f -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand man" -f -k -a "(__fish_gpumem_values)"

@@ -1,6 +1,6 @@
 //! Completions and manual pages, rendered from the same definition that parses the arguments.
 
-use clap::CommandFactory as _;
+use clap::{CommandFactory as _, ValueHint};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
@@ -16,11 +16,55 @@ pub const SHELLS: [(Shell, &str); 5] = [
     (Shell::PowerShell, "_gpumem.ps1"),
 ];
 
-/// A shell's completion script.
+/// What asks gpumem itself for values, in the shells' languages.
+const VALUES_IN_BASH: &str = include_str!("complete/gpumem.bash");
+const VALUES_IN_ZSH: &str = include_str!("complete/gpumem.zsh");
+const VALUES_IN_FISH: &str = include_str!("complete/gpumem.fish");
+
+/// A shell's completion script: commands, options and built-in words as `clap_complete` writes them; in
+/// bash, zsh and fish, values that only gpumem knows are asked of it (`complete`).
 pub fn completions(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "gpumem", &mut script);
-    String::from_utf8_lossy(&script).into_owned()
+    let script = String::from_utf8_lossy(&script).into_owned();
+    match shell {
+        Shell::Bash => script + VALUES_IN_BASH,
+        Shell::Zsh => with_values_in_zsh(&script),
+        Shell::Fish => with_values_in_fish(&script),
+        _ => script,
+    }
+}
+
+/// The function that zsh calls asks for values first, and where there are none to ask for goes on to what it was.
+fn with_values_in_zsh(script: &str) -> String {
+    let script = script.replacen("\n_gpumem() {\n", "\n_gpumem_static() {\n", 1);
+    let registration = "if [ \"$funcstack[1]\"";
+    script.replacen(registration, &format!("{VALUES_IN_ZSH}{registration}"), 1)
+}
+
+/// Where a value has neither files nor words of its own, and where such a value stands without an option.
+fn with_values_in_fish(script: &str) -> String {
+    const ASKED: &str = "-k -a \"(__fish_gpumem_values)\"";
+    let mut out = VALUES_IN_FISH.to_owned();
+    for line in script.lines() {
+        match line.strip_suffix(" -r") {
+            Some(option) => out.push_str(&format!("{option} -x {ASKED}\n")),
+            None => out.push_str(&format!("{line}\n")),
+        }
+    }
+    for command in Cli::command().get_subcommands() {
+        let mut values = command.get_positionals();
+        let is_asked = |value: &clap::Arg| {
+            value.get_value_hint() == ValueHint::Unknown && value.get_possible_values().is_empty()
+        };
+        if values.any(is_asked) {
+            let name = command.get_name();
+            out.push_str(&format!(
+                "complete -c gpumem -n \"__fish_gpumem_using_subcommand {name}\" -f {ASKED}\n"
+            ));
+        }
+    }
+    out
 }
 
 /// Every manual page: its file's name and its text.
@@ -65,7 +109,8 @@ pub fn man_page(command: Option<&str>) -> Result<String, String> {
     match pages.iter().position(is_titled) {
         Some(at) => Ok(pages.swap_remove(at).1),
         None => {
-            let cli = command_names().join(", ");
+            let names: Vec<String> = commands_and_meanings().into_iter().map(|it| it.0).collect();
+            let cli = names.join(", ");
             Err(format!("man: there is no such command; there are {cli}"))
         }
     }
@@ -108,11 +153,13 @@ fn command() -> clap::Command {
     command
 }
 
-fn command_names() -> Vec<String> {
-    Cli::command()
-        .get_subcommands()
-        .map(|command| command.get_name().to_owned())
-        .collect()
+/// The commands, and what each does.
+pub(super) fn commands_and_meanings() -> Vec<(String, String)> {
+    let meaning = |command: &clap::Command| {
+        let about = command.get_about().map(ToString::to_string);
+        (command.get_name().to_owned(), about.unwrap_or_default())
+    };
+    Cli::command().get_subcommands().map(meaning).collect()
 }
 
 /// A page, `see_also` being the pages that it refers to at its end.

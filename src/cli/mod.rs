@@ -7,6 +7,7 @@ pub mod args;
 mod backtest;
 mod check;
 mod commands;
+mod complete;
 mod config;
 mod doctor;
 pub mod exit;
@@ -26,12 +27,13 @@ mod time_zone;
 mod version;
 mod watch;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
 
-use self::args::{Cli, Command, Global};
+use self::args::{Cli, Command};
 use self::exit::{Exit, UsageError};
 use self::output::{print, style, terminal_width, warn};
 use self::session::{live, nvml_options, recorded, unreadable, warn_of_damage};
@@ -39,6 +41,9 @@ use crate::host;
 
 /// Runs the program: arguments in, exit code out.
 pub fn main() -> ExitCode {
+    if let Some(words) = complete::requested(std::env::args_os()) {
+        return complete::run(words).into();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -51,7 +56,7 @@ pub fn main() -> ExitCode {
             return Exit::Usage.into();
         }
     };
-    let checked = mind_rights(&cli.global);
+    let checked = mind_rights(cli.global.nvml_library.as_deref());
     if checked.is_ok() {
         time_zone::choose(&cli);
     }
@@ -94,7 +99,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
 /// files that they may not read. To be called while there is but one thread.
 ///
 /// The loader leaves `LD_LIBRARY_PATH` and its like out by itself then (ld.so(8)).
-fn mind_rights(global: &Global) -> anyhow::Result<()> {
+fn mind_rights(library: Option<&Path>) -> anyhow::Result<()> {
     if host::has_gained_ids() {
         let why = "the program has the setuid or setgid bit, and does not run with it: whoever \
         may start it could write files as its owner; remove it (chmod ug-s), and use sudo";
@@ -103,7 +108,7 @@ fn mind_rights(global: &Global) -> anyhow::Result<()> {
     if !host::has_gained_rights() {
         return Ok(());
     }
-    if let Some(library) = &global.nvml_library {
+    if let Some(library) = library {
         let name = library.display();
         return Err(UsageError(format!(
             "--nvml-library {name} is not loaded: the program has capabilities that its caller has \

@@ -12,6 +12,7 @@ mod advice;
 mod bombs;
 mod cli;
 mod commands;
+mod complete;
 mod configured;
 mod corpus;
 mod demo;

@@ -1,0 +1,511 @@
+//! What there is to type for an argument: built-in words, and what one sample of this machine has.
+//!
+//! Where there is no driver, no recording and no rule, there is no candidate, and nothing is wrong with that.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use super::Sources;
+use super::cursor::Cursor;
+use crate::advice;
+use crate::cli::args::Stored;
+use crate::cli::selection::me;
+use crate::cli::{config, generate, live, recorded, session, store};
+use crate::model::field::{self, Field, FieldSpec, Notation};
+use crate::model::row::{ProcessRow, notebook, places};
+use crate::model::{Finding, Kind, Process, Snapshot, Time};
+use crate::reclaim::Signal;
+use crate::report::escape::program;
+use crate::rules::{Engine, RuleSet};
+use crate::source::replay::PlaybackPace;
+use crate::units::Bytes;
+
+/// Compressed bytes of stored history that are read for findings: a tenth of a second.
+const MOST_STORED: u64 = 1 << 20;
+
+/// A word that could be typed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Candidate {
+    /// The word, as it is: the shell quotes it.
+    pub(super) value: String,
+    /// What it is, as it is: not escaped.
+    pub(super) description: String,
+}
+
+impl Candidate {
+    pub(super) fn new(value: impl ToString, description: impl ToString) -> Self {
+        Self {
+            value: value.to_string(),
+            description: description.to_string(),
+        }
+    }
+}
+
+/// What an argument names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ValueKind {
+    /// Processes that NVML lists.
+    Pids,
+    /// GPUs, by index or UUID.
+    Gpus,
+    /// Owners of processes.
+    Users,
+    /// A process, a GPU or a finding.
+    Targets,
+    /// Frameworks of the table of advice.
+    Frameworks,
+    /// Rules.
+    Rules,
+    /// Notebooks.
+    Notebooks,
+    /// Kernels, by id.
+    Kernels,
+    /// Terms of the selector.
+    Terms,
+    /// The GPU behind a size and a colon.
+    GpuOfSize,
+    /// Signals.
+    Signals,
+    /// gpumem's commands.
+    Commands,
+}
+
+/// What the argument of this name names, in any command; `None` where it is an amount, a time, or one of
+/// the words in its own definition.
+fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
+    Some(match (command, id) {
+        (_, "pid") => ValueKind::Pids,
+        (_, "gpu") => ValueKind::Gpus,
+        (_, "user") => ValueKind::Users,
+        (_, "target") => ValueKind::Targets,
+        (_, "framework") => ValueKind::Frameworks,
+        (_, "rule") | ("rules", "name") => ValueKind::Rules,
+        (_, "notebook") => ValueKind::Notebooks,
+        (_, "kernel") => ValueKind::Kernels,
+        (_, "terms") => ValueKind::Terms,
+        (_, "wait_free") => ValueKind::GpuOfSize,
+        (_, "signal") => ValueKind::Signals,
+        ("man", "command") => ValueKind::Commands,
+        _ => return None,
+    })
+}
+
+/// The candidates for the value that is being typed: whole words but for the option's name.
+pub(super) fn of(cursor: &Cursor) -> Vec<Candidate> {
+    let before = &cursor.head;
+    let found = match value_kind(&cursor.command, cursor.id()) {
+        None => defined(cursor),
+        Some(kind) => values(kind, cursor),
+    };
+    let mut seen = HashSet::new();
+    found
+        .into_iter()
+        .filter(|candidate| seen.insert(candidate.value.clone()))
+        .map(|candidate| Candidate {
+            value: format!("{before}{}", candidate.value),
+            ..candidate
+        })
+        .collect()
+}
+
+/// The words of the argument's own definition.
+fn defined(cursor: &Cursor) -> Vec<Candidate> {
+    let words = cursor.argument.get_possible_values().into_iter();
+    words
+        .filter(|word| !word.is_hide_set())
+        .map(|word| {
+            let help = word.get_help().map(ToString::to_string);
+            Candidate::new(word.get_name(), help.unwrap_or_default())
+        })
+        .collect()
+}
+
+fn values(kind: ValueKind, cursor: &Cursor) -> Vec<Candidate> {
+    let sources = Sources::of(cursor);
+    let observed = || now(&sources);
+    match kind {
+        ValueKind::Pids => {
+            let typed = cursor.values(cursor.id());
+            let mut found = pids(&observed(), true);
+            found.retain(|candidate| !typed.contains(&&*candidate.value));
+            found
+        }
+        ValueKind::Gpus => gpus(&observed(), &cursor.typed, ""),
+        ValueKind::Users => users(&observed()),
+        ValueKind::Targets => targets(&sources, &cursor.typed),
+        ValueKind::Frameworks => advice::frameworks()
+            .iter()
+            .map(|row| Candidate::new(row.name, row.title))
+            .collect(),
+        ValueKind::Rules => rules(&sources, cursor.command == "rules"),
+        ValueKind::Notebooks => each(&observed(), |process| {
+            Some(Candidate::new(notebook(process)?, line(process)))
+        }),
+        ValueKind::Kernels => each(&observed(), |process| {
+            let kernel = process.jupyter.as_deref()?.kernel_id.as_deref()?;
+            let what = notebook(process).map_or_else(|| line(process), str::to_owned);
+            Some(Candidate::new(kernel, what))
+        }),
+        ValueKind::Terms => terms(&cursor.typed, observed),
+        ValueKind::GpuOfSize => match cursor.typed.split_once(':') {
+            Some((size, typed)) => {
+                let mut found = gpus(&observed(), typed, "");
+                for candidate in &mut found {
+                    candidate.value = format!("{size}:{}", candidate.value);
+                }
+                found
+            }
+            None => Vec::new(),
+        },
+        ValueKind::Signals => Signal::ASKED
+            .iter()
+            .map(|signal| Candidate::new(signal.name().trim_start_matches("SIG"), ""))
+            .collect(),
+        ValueKind::Commands => generate::commands_and_meanings()
+            .into_iter()
+            .map(|(name, about)| Candidate::new(name, about))
+            .collect(),
+    }
+}
+
+/// This machine now, or the recording's end; `None` where there is nothing to see. An engine is shown what
+/// was before, too.
+fn observe(sources: &Sources, mut engine: Option<&mut Engine>) -> Option<Snapshot> {
+    let mut last = None;
+    match recorded(&sources.recorded, PlaybackPace::AsFast).ok()? {
+        Some(mut replay) => session::play(&mut replay, |snapshot| {
+            engine.iter_mut().for_each(|it| it.observe(&snapshot));
+            last = Some(snapshot);
+            ControlFlow::Continue(())
+        })
+        .ok()?,
+        None if sources.names_library => {}
+        None => {
+            let mut live = live(&sources.global, Duration::from_secs(1)).ok()?;
+            if let Some(engine) = &mut engine {
+                let ask = store::Ask {
+                    global: &sources.global,
+                    stored: Stored {
+                        no_store: sources.no_store,
+                    },
+                    needed: store::longest(engine.settings()),
+                    most_bytes: MOST_STORED,
+                    quiet: true,
+                };
+                // Without a history there are fewer findings.
+                let _ = store::feed(engine, &live, ask);
+            }
+            let snapshot = live.sample();
+            engine.iter_mut().for_each(|it| it.observe(&snapshot));
+            last = Some(snapshot);
+        }
+    }
+    last
+}
+
+/// What one sample has.
+fn now(sources: &Sources) -> Snapshot {
+    let nothing = || Snapshot::new(Time::default());
+    observe(sources, None).unwrap_or_else(nothing)
+}
+
+/// What the rules found, where there are rules that can be used.
+fn findings(sources: &Sources) -> Option<Vec<Candidate>> {
+    let mut engine = Engine::new(config::load(&sources.global).ok()?.rules);
+    observe(sources, Some(&mut engine))?;
+    let candidate = |finding: &Finding| Candidate::new(&finding.id, &finding.message);
+    Some(engine.active_findings().map(candidate).collect())
+}
+
+/// The rows of processes that are believed to be who they are.
+fn rows(snapshot: &Snapshot) -> Vec<ProcessRow<'_>> {
+    let places = places(snapshot, &[]).into_iter();
+    places
+        .map(|place| ProcessRow::new(snapshot, &[], place))
+        .filter(|row| row.process.is_ok())
+        .collect()
+}
+
+/// A candidate of each process, by number.
+fn each(snapshot: &Snapshot, candidate: impl Fn(&Process) -> Option<Candidate>) -> Vec<Candidate> {
+    let rows = rows(snapshot);
+    let processes = rows.iter().filter_map(|row| row.process.ok());
+    processes.filter_map(candidate).collect()
+}
+
+/// What runs.
+fn line(process: &Process) -> String {
+    program(process.command.as_deref(), process.comm.as_deref()).unwrap_or_default()
+}
+
+/// A process on however many GPUs.
+#[derive(Default)]
+struct OnGpus<'a> {
+    row: Option<ProcessRow<'a>>,
+    bytes: Option<u64>,
+    gpus: Vec<String>,
+}
+
+/// Processes, one's own first and the largest first, with user, memory, GPUs and command.
+fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<Candidate> {
+    let mut found: BTreeMap<u32, OnGpus<'_>> = BTreeMap::new();
+    for row in rows(snapshot) {
+        let Some(pid) = row.pid().filter(|_| row.is_listed() || !is_listed) else {
+            continue;
+        };
+        let on = found.entry(pid).or_default();
+        if let Some(bytes) = row.used_bytes() {
+            on.bytes = Some(on.bytes.unwrap_or_default().saturating_add(bytes));
+        }
+        on.gpus.extend(row.gpu.map(|gpu| gpu.index.to_string()));
+        on.row.get_or_insert(row);
+    }
+    let me = me();
+    let mut found: Vec<(u32, OnGpus<'_>)> = found.into_iter().collect();
+    found.sort_by_key(|(_, on)| {
+        let is_mine = on.row.and_then(|row| row.is_of(&me)) == Some(true);
+        (!is_mine, std::cmp::Reverse(on.bytes))
+    });
+    let candidate = |(pid, on): (u32, OnGpus<'_>)| {
+        let row = on.row?;
+        let mut words = vec![
+            Field::User
+                .text(&row)
+                .unwrap_or_else(|| field::UNKNOWN.to_owned()),
+        ];
+        words.extend(on.bytes.map(|bytes| Bytes(bytes).to_string()));
+        if !on.gpus.is_empty() {
+            words.push(format!("GPU {}", on.gpus.join(",")));
+        }
+        words.push(line(row.process.ok()?));
+        Some(Candidate::new(pid, words.join("  ")))
+    };
+    found.into_iter().filter_map(candidate).collect()
+}
+
+/// GPUs by index; by UUID, of parts too, where one is begun.
+fn gpus(snapshot: &Snapshot, typed: &str, before_index: &str) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for gpu in &snapshot.gpus {
+        let name = gpu.name.as_deref().unwrap_or("GPU");
+        let free = gpu.memory.map(|memory| {
+            let (free, total) = (Bytes(memory.free_bytes), Bytes(memory.total_bytes));
+            format!("  {free} of {total} free")
+        });
+        let what = format!("{name}{}", free.unwrap_or_default());
+        if !typed.starts_with(['G', 'M']) {
+            let index = format!("{before_index}{}", gpu.index);
+            found.push(Candidate::new(index, what));
+            continue;
+        }
+        let what = format!("GPU {}  {what}", gpu.index);
+        found.extend(gpu.uuid.iter().map(|uuid| Candidate::new(uuid, &what)));
+        for part in &gpu.mig_devices {
+            let what = format!("{} of GPU {}", part.name_on(gpu.index), gpu.index);
+            found.extend(part.uuid.iter().map(|uuid| Candidate::new(uuid, &what)));
+        }
+    }
+    found
+}
+
+/// Who has processes on GPUs, and how much memory these hold.
+fn users(snapshot: &Snapshot) -> Vec<Candidate> {
+    let mut found: BTreeMap<String, (BTreeSet<u32>, Option<u64>)> = BTreeMap::new();
+    for row in rows(snapshot).iter().filter(|row| row.is_listed()) {
+        let Some((user, pid)) = Field::User.text(row).zip(row.pid()) else {
+            continue;
+        };
+        let (pids, bytes) = found.entry(user).or_default();
+        pids.insert(pid);
+        if let Some(more) = row.used_bytes() {
+            *bytes = Some(bytes.unwrap_or_default().saturating_add(more));
+        }
+    }
+    let candidate = |(user, (pids, bytes)): (String, (BTreeSet<u32>, Option<u64>))| {
+        let many = if pids.len() == 1 {
+            "process"
+        } else {
+            "processes"
+        };
+        let held = bytes.map(|bytes| format!("  {}", Bytes(bytes)));
+        Candidate::new(
+            user,
+            format!("{} {many}{}", pids.len(), held.unwrap_or_default()),
+        )
+    };
+    found.into_iter().map(candidate).collect()
+}
+
+/// Processes and GPUs; findings where a name is begun, for those take a history.
+fn targets(sources: &Sources, typed: &str) -> Vec<Candidate> {
+    let is_kind = |kind: &Kind| !typed.is_empty() && kind.name().starts_with(typed);
+    let is_finding = typed.contains(':') && !typed.starts_with("gpu:");
+    if is_finding || Kind::ALL.iter().any(is_kind) {
+        return findings(sources).unwrap_or_default();
+    }
+    let snapshot = now(sources);
+    let mut found = pids(&snapshot, false);
+    found.extend(gpus(&snapshot, typed, "gpu:"));
+    found
+}
+
+/// The rules in force, or without a configuration that can be used those that are built in; with kinds, too.
+fn rules(sources: &Sources, with_kinds: bool) -> Vec<Candidate> {
+    let set = config::load(&sources.global).map_or_else(|_| RuleSet::default(), |it| it.rules);
+    let rules = set.rules().iter();
+    let mut found: Vec<_> = rules
+        .map(|rule| Candidate::new(rule.name(), rule.meaning()))
+        .collect();
+    if with_kinds {
+        let kinds = Kind::ALL.iter();
+        found.extend(kinds.map(|kind| Candidate::new(kind.name(), "rules of this kind")));
+    }
+    found
+}
+
+/// The last term of what is typed: a field's name, or a value of it.
+fn terms(typed: &str, observed: impl Fn() -> Snapshot) -> Vec<Candidate> {
+    let at = typed.rfind(char::is_whitespace).map_or(0, |at| at + 1);
+    let at = at + usize::from(typed[at..].starts_with('!'));
+    let (before, term) = typed.split_at(at);
+    let with_head = |head: &str, found: Vec<Candidate>| -> Vec<Candidate> {
+        let whole =
+            |it: Candidate| Candidate::new(format!("{before}{head}{}", it.value), it.description);
+        found.into_iter().map(whole).collect()
+    };
+    let Some((name, value)) = term.split_once(':') else {
+        return with_head("", fields());
+    };
+    let Some(spec) = field::selectable().find(|spec| spec.names.contains(&name)) else {
+        return Vec::new();
+    };
+    let (listed, value) = value
+        .rsplit_once(',')
+        .map_or(("", value), |(listed, value)| {
+            (&term[name.len() + 1..=name.len() + 1 + listed.len()], value)
+        });
+    let mut found = field_values(spec, value, observed);
+    // What has a blank or a comma in it is two terms, or two values.
+    found.retain(|it| {
+        !it.value
+            .contains(|c: char| c.is_whitespace() || ",\"'".contains(c))
+    });
+    with_head(&format!("{name}:{listed}"), found)
+}
+
+/// The fields, each with its colon; of those that are compared, an example.
+fn fields() -> Vec<Candidate> {
+    let word = |spec: &FieldSpec| match spec.notation {
+        Notation::Percent | Notation::Bytes | Notation::BytesOrShare | Notation::Seconds => {
+            Candidate::new(spec.example, spec.meaning)
+        }
+        _ => Candidate::new(format!("{}:", spec.names[0]), spec.meaning),
+    };
+    field::selectable().map(word).collect()
+}
+
+/// The values that a field has now.
+fn field_values(spec: &FieldSpec, typed: &str, observed: impl Fn() -> Snapshot) -> Vec<Candidate> {
+    if let Notation::OneOf(words) = spec.notation {
+        return words()
+            .iter()
+            .map(|word| Candidate::new(word, ""))
+            .collect();
+    }
+    let snapshot = observed();
+    let text = |of: fn(&Process) -> Option<String>| {
+        each(&snapshot, |process| {
+            Some(Candidate::new(of(process)?, line(process)))
+        })
+    };
+    match spec.field {
+        Field::Gpu => gpus(&snapshot, typed, ""),
+        Field::Pid => pids(&snapshot, false),
+        Field::User => users(&snapshot),
+        Field::Framework => text(|it| it.framework.as_deref().map(str::to_owned)),
+        Field::Place => text(Process::place),
+        Field::Name => text(|it| it.comm.as_deref().map(str::to_owned)),
+        Field::Notebook => text(|it| notebook(it).map(str::to_owned)),
+        Field::Container => text(|it| it.container.as_deref()?.name.as_deref().map(str::to_owned)),
+        Field::Pod => text(|it| {
+            it.kubernetes
+                .as_deref()?
+                .pod_name
+                .as_deref()
+                .map(str::to_owned)
+        }),
+        Field::Job => text(|it| it.slurm.as_deref()?.job_id.as_deref().map(str::to_owned)),
+        Field::Unit => text(|it| it.systemd_unit.as_deref().map(str::to_owned)),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory as _, ValueHint};
+
+    use super::*;
+    use crate::cli::args::Cli;
+
+    /// Amounts, times and what else nobody can know before it is typed.
+    const NOT_OFFERED: &[&str] = &[
+        "nvml_timeout",
+        "window",
+        "interval",
+        "max_used",
+        "max_unattributed",
+        "timeout",
+        "older_than",
+        "min",
+        "grace",
+        "speed",
+        "size",
+        "keys",
+        "duration",
+        "max_size",
+        "keep",
+        "store_age",
+        "store_size",
+    ];
+
+    #[test]
+    fn every_argument_that_names_something_is_offered_its_values() {
+        fn check(command: &Command) {
+            for argument in command.get_arguments() {
+                let id = argument.get_id().as_str();
+                let is_known = !argument.get_action().takes_values()
+                    || argument.get_value_hint() != ValueHint::Unknown
+                    || !argument.get_possible_values().is_empty()
+                    || value_kind(command.get_name(), id).is_some();
+                assert_ne!(
+                    is_known,
+                    NOT_OFFERED.contains(&id),
+                    "{} {id}: give it values in `value_kind`, or list it here",
+                    command.get_name()
+                );
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+    }
+
+    #[test]
+    fn the_last_term_is_completed_and_the_others_stay() {
+        let nothing = || Snapshot::new(Time::default());
+        let values = |typed: &str| -> Vec<String> {
+            let found = terms(typed, nothing).into_iter();
+            found.map(|candidate| candidate.value).collect()
+        };
+        assert!(values("").contains(&"user:".to_owned()));
+        assert!(values("user:ann !i").contains(&"user:ann !idle>10m".to_owned()));
+        assert!(values("finding:idle,").contains(&"finding:idle,any".to_owned()));
+        assert!(values("!state:").contains(&"!state:stopped".to_owned()));
+        assert!(
+            !values("state:").contains(&"state:in I/O".to_owned()),
+            "two terms"
+        );
+        assert_eq!(values("user:"), [""; 0]);
+        assert_eq!(values("nonsense:"), [""; 0]);
+    }
+}
