@@ -158,12 +158,15 @@ fn on_gpus(seen: KnownSoFar<'_>, process: &Process) -> Vec<OnGpu> {
                 unattributed_bytes,
                 sm_percent: None,
                 sm_percent_mean: None,
+                lifetime_percent: None,
+                lifetime_since: None,
                 unused_since: None,
                 course: MemoryCurve::default(),
             });
         }
         for row in rows {
             let past = seen.courses.row(identity, gpu, row);
+            let lifetime = row.lifetime_of(process);
             found.push(OnGpu {
                 gpu: gpu.index,
                 uuid: gpu.uuid.clone(),
@@ -178,6 +181,8 @@ fn on_gpus(seen: KnownSoFar<'_>, process: &Process) -> Vec<OnGpu> {
                 unattributed_bytes,
                 sm_percent: row.sm_percent,
                 sm_percent_mean: past.and_then(memory_series::MemorySeries::percent_mean),
+                lifetime_percent: lifetime.map(|(percent, _)| percent),
+                lifetime_since: lifetime.map(|(_, since)| since),
                 unused_since: seen.engine.history().idle_since(identity, gpu.index),
                 course: past.map(outline).unwrap_or_default(),
             });

@@ -218,6 +218,9 @@ pub struct Gpu {
     pub compute_mode: Option<Arc<str>>,
     /// Whether the driver stays loaded without clients.
     pub persistence_mode: Option<bool>,
+    /// Whether the driver keeps accounts of processes; absent where it cannot.
+    #[serde(default)]
+    pub accounting_mode: Option<bool>,
     /// Whether MIG is on; absent where the GPU has none.
     pub mig_mode: Option<bool>,
     /// Its MIG devices.
@@ -332,10 +335,31 @@ pub struct GpuProcess {
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub decoder_percent: Option<u32>,
+    /// Share of the time since lifetime_since in which the process had a kernel running on the GPU, by the
+    /// driver's accounting, which rounds it; looked up once a minute. Absent where accounting is off, or knows
+    /// nothing of the process. Percent, 0 to 100.
+    #[serde(default, deserialize_with = "whole")]
+    #[schemars(with = "Option<f64>", range(min = 0))]
+    pub lifetime_percent: Option<u32>,
+    /// When the process started, by the driver's accounting.
+    #[serde(default)]
+    pub lifetime_since: Option<Time>,
     /// GPU instance, under MIG.
     pub gpu_instance_id: Option<u32>,
     /// Compute instance, under MIG.
     pub compute_instance_id: Option<u32>,
+}
+
+impl GpuProcess {
+    /// What the driver's accounting has of this process: how busy it was, in percent, and since when. A life
+    /// that began before the process did is that of an earlier one with its pid.
+    pub fn lifetime_of(&self, process: &Process) -> Option<(u32, Time)> {
+        // A process's start is counted from boot: a clock that was set since then moves it.
+        const SLACK_SECONDS: f64 = 60.0;
+        let (percent, since) = self.lifetime_percent.zip(self.lifetime_since)?;
+        let is_its = process.start_time?.seconds_since(since) <= SLACK_SECONDS;
+        is_its.then_some((percent, since))
+    }
 }
 
 /// Something that could not be read; the rest is valid.
@@ -447,6 +471,28 @@ mod tests {
             (slurm.job_id.as_deref(), slurm.step_id.as_deref()),
             (Some("12"), Some("batch"))
         );
+    }
+
+    #[test]
+    fn an_account_is_of_the_process_that_began_no_later() {
+        let at = |seconds: i64| Time::from_unix_milliseconds(seconds * 1000);
+        let row = |since| GpuProcess {
+            lifetime_percent: Some(3),
+            lifetime_since: since,
+            ..GpuProcess::default()
+        };
+        let process = |start_time| Process {
+            start_time,
+            ..Process::default()
+        };
+        let started = process(Some(at(1_000)));
+        for since in [at(1_000), at(970), at(90_000)] {
+            let found = row(Some(since)).lifetime_of(&started);
+            assert_eq!(found, Some((3, since)));
+        }
+        assert_eq!(row(Some(at(900))).lifetime_of(&started), None, "recycled");
+        assert_eq!(row(Some(at(1_000))).lifetime_of(&process(None)), None);
+        assert_eq!(row(None).lifetime_of(&started), None);
     }
 
     #[test]

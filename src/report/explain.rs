@@ -128,6 +128,11 @@ pub struct OnGpu {
     pub sm_percent: Option<u32>,
     /// Its mean SM utilization over the history.
     pub sm_percent_mean: Option<f64>,
+    /// Share of the time since lifetime_since in which it had a kernel running there, by the driver's
+    /// accounting. Percent.
+    pub lifetime_percent: Option<u32>,
+    /// When it started, by the driver's accounting.
+    pub lifetime_since: Option<Time>,
     /// Since when it is known not to have used the GPU.
     pub unused_since: Option<Time>,
     /// How it moved.

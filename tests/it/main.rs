@@ -8,6 +8,7 @@
     clippy::print_stderr
 )]
 
+mod accounting;
 mod advice;
 mod bombs;
 mod cli;

@@ -23,6 +23,7 @@ pub(super) fn checks(sample: &NvmlSample, place: RuntimeEnvironment) -> Vec<Doct
         if is_readable(gpu) {
             checks.push(persistence(gpu));
             checks.push(process_utilization(sampled));
+            checks.push(accounting(gpu));
             checks.push(process_memory(gpu));
             checks.push(mig(gpu));
         }
@@ -134,6 +135,21 @@ fn process_utilization(sampled: &SampledGpu) -> DoctorCheck {
         .means("rules that need use, such as idle, are undecided on this GPU"),
         None => DoctorCheck::new(topic, CheckStatus::Unknown, "the call failed")
             .means("until it answers, rules that need use are undecided"),
+    }
+}
+
+/// It is no fault that it is off: that is the driver's default.
+fn accounting(gpu: &Gpu) -> DoctorCheck {
+    let topic = Topic::Accounting;
+    match gpu.accounting_mode {
+        Some(true) => DoctorCheck::new(topic, CheckStatus::Ok, "on"),
+        Some(false) => DoctorCheck::new(topic, CheckStatus::Ok, "off")
+            .means(
+                "on, the driver keeps how busy each process was since it started, which is evidence at \
+                 the first look",
+            )
+            .next("nvidia-smi -am 1    (as root; until the driver is unloaded)"),
+        None => DoctorCheck::new(topic, CheckStatus::NotApplicable, "not reported"),
     }
 }
 

@@ -291,6 +291,15 @@ fn on_gpu(
         );
         sheet.entry("", &text);
     }
+    if let Some((percent, since)) = on.lifetime_percent.zip(on.lifetime_since) {
+        let life = report.time.map(|now| now.seconds_since(since).max(0.0));
+        let life = life.map_or_else(
+            || "life".to_owned(),
+            |life| Span::from_seconds(life).to_string(),
+        );
+        let text = format!("SM busy {percent}% of its {life}, by the driver's accounting");
+        sheet.entry("", &text);
+    }
     if let Some(unused) = on.unused_since {
         sheet.entry("", &format!("not used since {}", ago(unused, report)));
     }

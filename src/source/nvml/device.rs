@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode, TemperatureSensor};
 use nvml_wrapper::{Device, Nvml};
 
+use super::accounting::Accounting;
 use super::calls::{CallProgress, Calls};
 use super::error::Code;
 use super::ffi::{self, List, ProcessLists, ProcessRecord, StructLayout, Version};
@@ -73,6 +74,7 @@ pub(super) struct DeviceReader<'nvml> {
     whole: Whole,
     mps_seen_or_due: Instant,
     utilization: Utilization,
+    accounting: Accounting,
 }
 
 impl<'nvml> DeviceReader<'nvml> {
@@ -123,6 +125,7 @@ impl<'nvml> DeviceReader<'nvml> {
             whole: Whole::default(),
             mps_seen_or_due: Instant::now(),
             utilization: Utilization::new(),
+            accounting: Accounting::default(),
         })
     }
 
@@ -266,6 +269,9 @@ impl<'nvml> DeviceReader<'nvml> {
         facts.persistence_mode = calls.value("nvmlDeviceGetPersistenceMode", || {
             device.is_in_persistent_mode()
         });
+        facts.accounting_mode = calls.value("nvmlDeviceGetAccountingMode", || {
+            device.is_accounting_enabled()
+        });
         let mig_errors_before = calls.errors.len();
         let mig_mode = calls
             .value("nvmlDeviceGetMigMode", || device.mig_mode())
@@ -386,6 +392,10 @@ impl<'nvml> DeviceReader<'nvml> {
         // With MIG no samples are supported (nvml.h): that there are none proves nothing.
         let may_be_divided = !self.mig_mode_reported || self.facts.mig_mode == Some(true);
         self.utilization.fill(&mut rows, may_be_divided);
+        let is_accounting = self.facts.accounting_mode == Some(true);
+        let Self { device, calls, .. } = self;
+        self.accounting
+            .fill(&mut rows, device, is_accounting, calls);
         Some(rows)
     }
 

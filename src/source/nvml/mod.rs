@@ -9,6 +9,7 @@
 //!
 //! What is done with a snapshot is not known here, nor that there are processes behind the pids.
 
+mod accounting;
 mod calls;
 mod device;
 mod error;

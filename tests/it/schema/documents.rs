@@ -70,6 +70,7 @@ pub(super) fn snapshot() -> Snapshot {
             performance_state: Some(0),
             compute_mode: text("default"),
             persistence_mode: Some(true),
+            accounting_mode: Some(true),
             mig_mode: Some(true),
             mig_devices: vec![MigDevice {
                 index: Some(0),
@@ -89,6 +90,8 @@ pub(super) fn snapshot() -> Snapshot {
                 memory_percent: Some(1),
                 encoder_percent: Some(0),
                 decoder_percent: Some(0),
+                lifetime_percent: Some(1),
+                lifetime_since: Some(Time::default()),
                 gpu_instance_id: Some(1),
                 compute_instance_id: Some(0),
             }]),

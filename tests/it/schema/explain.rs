@@ -121,6 +121,8 @@ pub(super) fn page() -> Value {
                 unattributed_bytes: Some(GIB),
                 sm_percent: Some(1),
                 sm_percent_mean: Some(1.0),
+                lifetime_percent: Some(1),
+                lifetime_since: Some(Time::default()),
                 unused_since: Some(Time::default()),
                 course: course.clone(),
             }],

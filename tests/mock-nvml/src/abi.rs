@@ -27,8 +27,8 @@ mod structs;
 
 pub(crate) use structs::version_of;
 use structs::{
-    Attributes, Bar1, ConfidentialMemory, Memory, Memory2, Temperature, Utilization, Versioned,
-    check_version,
+    AccountingStats, Attributes, Bar1, ConfidentialMemory, Memory, Memory2, Temperature,
+    Utilization, Versioned, check_version,
 };
 
 type Out<T> = Pointer<T>;
@@ -199,6 +199,18 @@ symbols! {
         out: Out<Sample>, count: Out<c_uint>, last_seen: c_ulonglong
     ) |device| utilization::answer(device, out, count, last_seen);
 
+    device nvmlDeviceGetAccountingMode(out: Out<c_uint>)
+        |device| out.put(known(device.gpu.accounting)?.into());
+    device nvmlDeviceGetAccountingStats(pid: c_uint, out: Out<AccountingStats>) |device| {
+        if device.gpu.accounting != Some(true) {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let mut processes = device.gpu.processes.iter();
+        let process = processes.find(|process| process.pid == pid);
+        let account = process.and_then(|process| process.account).ok_or(Code::NOT_FOUND)?;
+        out.put(AccountingStats::of(account))
+    };
+
     // Processes.
     instance nvmlDeviceGetComputeRunningProcesses_v3(count: Out<c_uint>, out: Records)
         |device| processes::answer(device, List::Compute, Version::V3, count, out);
@@ -337,9 +349,7 @@ symbols! {
 
     // Not modelled.
     device nvmlDeviceGetAccountingBufferSize() unsupported;
-    device nvmlDeviceGetAccountingMode() unsupported;
     device nvmlDeviceGetAccountingPids() unsupported;
-    device nvmlDeviceGetAccountingStats() unsupported;
     device nvmlDeviceGetAddressingMode() unsupported;
     device nvmlDeviceGetApplicationsClock() unsupported;
     device nvmlDeviceGetClock() unsupported;

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::fault::Fault;
 pub use self::mig::MigDevice;
-pub use self::process::{Growth, Process, ProcessKind, Sample};
+pub use self::process::{Account, Growth, Process, ProcessKind, Sample};
 pub use crate::value::Value;
 
 mod fault;
@@ -219,6 +219,8 @@ pub struct Gpu {
     pub compute_mode: Option<ComputeMode>,
     /// Whether the driver stays loaded without clients.
     pub persistence: Option<bool>,
+    /// Whether it keeps accounts of processes; `null` is a GPU that cannot.
+    pub accounting: Option<bool>,
     /// Whether MIG is on; `null` is a GPU without. While it is on, utilization is not supported.
     pub mig: Option<bool>,
     /// Its MIG devices; there while `mig` is on.
@@ -271,6 +273,7 @@ impl Default for Gpu {
             fan: None,
             compute_mode: Some(ComputeMode::Default),
             persistence: Some(true),
+            accounting: Some(false),
             mig: None,
             mig_devices: Vec::new(),
             display: Some(false),

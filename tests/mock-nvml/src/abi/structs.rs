@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint, c_ulonglong};
 
 use super::Out;
 use crate::answer::Code;
+use crate::scene::Account;
 
 /// `nvmlMemory_t`.
 #[repr(C)]
@@ -68,6 +69,33 @@ pub(super) struct Temperature {
     pub(super) version: c_uint,
     pub(super) sensor: c_uint,
     pub(super) degrees: c_int,
+}
+
+/// `nvmlAccountingStats_t`.
+#[repr(C)]
+pub(super) struct AccountingStats {
+    gpu: c_uint,
+    memory: c_uint,
+    max_memory: c_ulonglong,
+    time_ms: c_ulonglong,
+    start_us: c_ulonglong,
+    is_running: c_uint,
+    reserved: [c_uint; 5],
+}
+
+impl AccountingStats {
+    pub(super) fn of(account: Account) -> Self {
+        Self {
+            gpu: account.gpu,
+            memory: 0,
+            max_memory: 0,
+            // Of one that has not ended it is 0.
+            time_ms: u64::from(account.has_ended),
+            start_us: account.start_us,
+            is_running: (!account.has_ended).into(),
+            reserved: [0; 5],
+        }
+    }
 }
 
 /// The version field of a struct that has one: its size, and its version in the top byte.

@@ -39,6 +39,7 @@ impl Scene {
             pstate: None,
             compute_mode: None,
             persistence: None,
+            accounting: None,
             display: None,
             ecc: None,
             ecc_errors: None,

@@ -33,6 +33,9 @@ pub struct Process {
     /// Decoder utilization in its samples, percent.
     #[serde(default)]
     pub decoder: Value,
+    /// What accounting has of it, where the GPU keeps accounts; absent is no account.
+    #[serde(default)]
+    pub account: Option<Account>,
     /// The second of the scene from which it is there.
     #[serde(default)]
     pub from: Option<f64>,
@@ -65,6 +68,18 @@ impl Process {
         self
     }
 
+    /// Gives it an account: busy for so many percent of its life, which began at this Unix time in
+    /// microseconds.
+    #[must_use]
+    pub fn account(mut self, gpu: u32, start_us: u64) -> Self {
+        self.account = Some(Account {
+            gpu,
+            start_us,
+            has_ended: false,
+        });
+        self
+    }
+
     /// Lets it come and go at seconds of the scene.
     #[must_use]
     pub fn between(mut self, from: f64, until: f64) -> Self {
@@ -76,6 +91,18 @@ impl Process {
     pub(crate) fn is_there(&self, second: f64) -> bool {
         self.from.is_none_or(|from| from <= second) && self.until.is_none_or(|until| second < until)
     }
+}
+
+/// What accounting has of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Account {
+    /// Percent of its life in which it was busy; any number.
+    pub gpu: u32,
+    /// When it started, in microseconds since 1970.
+    pub start_us: u64,
+    /// Whether it is of an earlier process of this pid.
+    pub has_ended: bool,
 }
 
 /// Which lists name a process.

@@ -1,0 +1,94 @@
+//! How busy each process was since it started, by the accounts that the driver keeps where it is told to.
+//!
+//! They are percentages of a whole life, which hardly move: a process is looked up when it is first listed, and
+//! once a minute from then on.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use nvml_wrapper::Device;
+
+use super::calls::Calls;
+use super::error::Code;
+use crate::model::Time;
+use crate::model::snapshot::GpuProcess;
+
+/// A process is looked up again after this long.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// What the driver has of a process: its share of time, and since when.
+#[derive(Clone, Copy, Debug)]
+struct Lifetime {
+    percent: Option<u32>,
+    since: Time,
+}
+
+/// What was looked up of each process that is listed; `None` where there is no account of it.
+#[derive(Debug, Default)]
+pub(super) struct Accounting(HashMap<u32, (Instant, Option<Lifetime>)>);
+
+impl Accounting {
+    /// Fills in what the driver keeps; nothing where its accounting is off.
+    pub(super) fn fill(
+        &mut self,
+        rows: &mut [GpuProcess],
+        device: &Device<'_>,
+        is_on: bool,
+        calls: &mut Calls,
+    ) {
+        if !is_on {
+            self.0.clear();
+            return;
+        }
+        let mut before = std::mem::take(&mut self.0);
+        // A part of a divided GPU has no accounts of its own.
+        let rows = rows.iter_mut().filter(|row| row.gpu_instance_id.is_none());
+        for row in rows {
+            let known = self.0.get(&row.pid).copied().or_else(|| {
+                let known = before.remove(&row.pid);
+                known.filter(|(at, _)| at.elapsed() < AGAIN_AFTER)
+            });
+            let known = known.or_else(|| {
+                let found = look_up(row.pid, device, calls).ok()?;
+                Some((Instant::now(), found))
+            });
+            let Some(known) = known else {
+                // It failed, and is asked for again in the next sample.
+                continue;
+            };
+            self.0.insert(row.pid, known);
+            if let Some(lifetime) = known.1 {
+                row.lifetime_percent = lifetime.percent;
+                row.lifetime_since = lifetime.percent.map(|_| lifetime.since);
+            }
+        }
+    }
+}
+
+/// What the driver has of a process; `None` where that is nothing, or cannot be about one that is listed now.
+fn look_up(pid: u32, device: &Device<'_>, calls: &mut Calls) -> Result<Option<Lifetime>, ()> {
+    const CALL: &str = "nvmlDeviceGetAccountingStats";
+    let stats = match calls.raw(CALL, || device.accounting_stats_for(pid)) {
+        Ok(stats) => stats,
+        // It started before accounting was switched on, or the driver has no room for it.
+        Err(Code::NOT_FOUND) => return Ok(None),
+        Err(code) => {
+            calls.failed(CALL, code);
+            return Err(());
+        }
+    };
+    // The account of one that has ended is of an earlier process of this number.
+    if !stats.is_running || stats.start_time == 0 {
+        return Ok(None);
+    }
+    if let Some(percent) = stats.gpu_utilization.filter(|&percent| percent > 100) {
+        let lie = format!("the driver reports {percent} percent of process {pid}'s lifetime");
+        calls.report(CALL, lie);
+        return Ok(None);
+    }
+    let milliseconds = i64::try_from(stats.start_time / 1000).unwrap_or(i64::MAX);
+    Ok(Some(Lifetime {
+        percent: stats.gpu_utilization,
+        since: Time::from_unix_milliseconds(milliseconds),
+    }))
+}
