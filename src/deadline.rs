@@ -10,6 +10,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
+/// How long a sample goes on at most without an answer that mostly is there at once: of a file that is not in
+/// memory, a server on this machine. It is a bound for what is slow and not a wait: what comes sooner is taken
+/// when it comes, and what comes later with the next sample.
+pub const ANSWER_TIME: Duration = Duration::from_millis(25);
+
 /// Work that was begun on a thread of its own.
 #[derive(Debug)]
 pub struct Task<T> {

@@ -217,7 +217,7 @@ pub struct CheckArgs {
     pub json: bool,
 
     /// How long to sample this machine [default: 30s, or 2s where the stored history reaches far
-    /// enough back for every rule]
+    /// enough back for every rule; a single sample with --max-used or --max-unattributed]
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub window: Option<Span>,
 
@@ -382,7 +382,8 @@ pub struct Explain {
     #[arg(long)]
     pub json: bool,
 
-    /// How long to sample this machine first [default: 2s]
+    /// How long to sample this machine first; use of CPU and GPU over time is known only with a window or a
+    /// stored history [default: a single sample; for a finding until it is found, 2s at most]
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub window: Option<Span>,
 

@@ -66,6 +66,7 @@ impl Sources {
                 nvml_timeout: Span(NVML_TIMEOUT),
                 config: path("config"),
                 color: Color::Never,
+                utc: false,
                 store_dir: path("store_dir"),
             },
             recorded: Recorded {

@@ -30,7 +30,8 @@ use crate::rules::{Engine, RuleSet};
 use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 
-/// How long this machine is looked at: the use of a GPU is known from the second sample on.
+/// How long this machine is sampled at most for a finding that is asked about: some are found by use, which is
+/// known from the second sample on. The first sample that has it ends it.
 const LOOK: Span = Span(Duration::from_secs(2));
 /// The word that asks for every framework.
 const LIST: &str = "list";
@@ -52,7 +53,7 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
     let config = config::load(global)?;
     let source = CommandSource::new(&config, &args.recorded);
     let mut seen = SampledHistory::new(config.rules);
-    observe(&mut seen, args, global)?;
+    observe(&mut seen, &target, args, global)?;
     let last = seen.last.as_ref().context("there was no snapshot")?;
     let found = target.find(&seen, last)?;
     let mut report = report(&target, &found, seen.known(last));
@@ -166,14 +167,23 @@ impl SampledHistory {
     }
 }
 
-fn observe(seen: &mut SampledHistory, args: &Explain, global: &Global) -> anyhow::Result<()> {
+fn observe(
+    seen: &mut SampledHistory,
+    target: &TypedTarget,
+    args: &Explain,
+    global: &Global,
+) -> anyhow::Result<()> {
     if let Some(replay) = recorded(&args.recorded, PlaybackPace::AsFast)? {
         return session::play_all(replay, |snapshot| seen.observe(snapshot));
     }
     seen.is_live = true;
-    let window = args.window.unwrap_or(LOOK);
+    // A process and a GPU are there or not at the first sample; who wants their use asks for a window.
+    let window = args.window.unwrap_or(match target {
+        TypedTarget::Finding(_) => LOOK,
+        _ => Span(Duration::ZERO),
+    });
     let interval = config::load(global)?.sample.interval.0;
-    // Use is known from the second sample on: there are two, however short the window.
+    // There are two samples at least in a window, however short.
     let interval = interval.min(window.0.max(Duration::from_millis(100)));
     let mut live = live(global, interval)?;
     let ask = store::Ask {
@@ -197,7 +207,13 @@ fn observe(seen: &mut SampledHistory, args: &Explain, global: &Global) -> anyhow
     };
     session::sample(&mut live, window, |snapshot| {
         seen.observe(snapshot);
-        Ok(ControlFlow::Continue(()))
+        let last = seen.last.as_ref().filter(|_| args.window.is_none());
+        Ok(
+            match last.is_some_and(|last| target.find(seen, last).is_ok()) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            },
+        )
     })
 }
 

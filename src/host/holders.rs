@@ -39,7 +39,7 @@ use super::folder::{Folder, is_gone, is_out_of_descriptors};
 use super::gpu_files::holds_gpu_file;
 use super::mapped_devices::{Mapped, MappedDevices, ProcEntry, begin_search};
 use super::stat::{STAT_BYTES, parse_stat};
-use crate::deadline::{NoAnswer, Task};
+use crate::deadline::{ANSWER_TIME, NoAnswer, Task};
 use crate::model::Process;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -61,9 +61,6 @@ const DESCRIPTORS: usize = 256 << 10;
 
 /// How many processes are known; the kernel's own limit is four times that.
 const PROCESSES: usize = 1 << 20;
-
-/// How long a caller who asked is kept waiting for the maps, so that one who looks only once sees them.
-const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Who holds GPU device files.
 #[derive(Debug)]
@@ -204,7 +201,8 @@ impl Holders {
                 self.begin_search();
             }
         }
-        self.take_found(if asks { PATIENCE } else { Duration::ZERO });
+        // One who looks only once sees the maps too, where they are read soon.
+        self.take_found(if asks { ANSWER_TIME } else { Duration::ZERO });
         // What was mapped by a process that is gone is nobody's.
         let known = &self.known;
         self.mapped

@@ -1,7 +1,7 @@
 //! What people call a container or a pod, from the files that runtimes keep on this machine.
 //!
-//! They belong to root and lie on disks that may be slow: a thread of its own reads them, and a
-//! sample waits for it a tenth of a second at most, when it meets a container for the first time.
+//! They belong to root and lie on disks that may be slow: a thread of its own reads them. A sample that
+//! meets a container for the first time goes on once it has answered, and after [`ANSWER_TIME`] without.
 //! Nothing is asked over a socket. A container whose files may not be read has no name here; nor has
 //! a user's own (rootless), whose files are in a home. Next: `cgroup` finds the identifiers.
 
@@ -17,10 +17,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::cgroup::CgroupPlace;
-use crate::deadline::{Answers, NotAsked, Worker};
-
-/// How long one sample waits for names.
-const PATIENCE: Duration = Duration::from_millis(100);
+use crate::deadline::{ANSWER_TIME, Answers, NotAsked, Worker};
 
 /// How many samples' questions may wait for an answer; what is over is asked again later.
 const BATCHES: usize = 4;
@@ -141,7 +138,7 @@ impl Names {
             match self.thread.as_ref().map(|thread| thread.ask(wanted)) {
                 Some(Ok(())) => {
                     self.pending += 1;
-                    patience = PATIENCE;
+                    patience = ANSWER_TIME;
                 }
                 Some(Err(NotAsked::Busy(batch))) => {
                     for question in &batch {

@@ -347,6 +347,9 @@ pub struct Jupyter {
     pub server_root: Option<Arc<str>>,
     /// Why the server could not be asked, and what to do.
     pub server_error: Option<Arc<str>>,
+    /// `true` while the kernel's files or its server are still being asked: what is unknown of it here may be
+    /// known in the next snapshot. Absent once there is nothing more to come.
+    pub asking: Option<bool>,
     /// The notebook: relative to the server's root where there is one, else as it is known.
     pub notebook_path: Option<Arc<str>>,
     /// `idle`, `busy` …
@@ -358,6 +361,15 @@ pub struct Jupyter {
 }
 
 impl Jupyter {
+    /// What is under way of it, in words; `None` where nothing more is to come.
+    pub fn under_way(&self) -> Option<&'static str> {
+        // Its files tell the server.
+        (self.asking == Some(true)).then_some(match self.server_url {
+            Some(_) => "asking its server",
+            None => "reading its files",
+        })
+    }
+
     /// Whether a program runs the notebook from its first cell to its last, as any script.
     pub fn is_batch(&self) -> bool {
         let application = self.application.as_deref();

@@ -194,7 +194,9 @@ fn what(row: &ProcessRow<'_>, snapshot: &Snapshot) -> String {
             None => "",
         };
         let name = escape(name.unwrap_or("kernel"));
-        let _ = write!(words, "[{worker}notebook {name}] ");
+        let under_way = jupyter.under_way();
+        let under_way = under_way.map_or_else(String::new, |words| format!(", {words}"));
+        let _ = write!(words, "[{worker}notebook {name}{under_way}] ");
     }
     let runs = program(process.command.as_deref(), process.comm.as_deref());
     let executable = || escape(process.executable.as_deref().unwrap_or(UNKNOWN));

@@ -2,32 +2,36 @@
 //! thread of its own.
 //!
 //! A home directory may be on a file system that hangs, and a server may never answer. So [`Notebooks`]
-//! tells the thread which kernels there are and takes what it has answered so far; it waits only for
-//! kernels of which nothing was heard yet, [`PATIENCE`] at most. An answer belongs to one process, by
-//! pid and start, and what of it grows old is taken out again: a state from half a minute ago proves
-//! nothing about now.
+//! tells the thread which kernels there are and takes what it has answered so far: a sample that meets a
+//! kernel for the first time goes on as soon as all is answered, and after [`ANSWER_TIME`] without. What
+//! has not come by then is marked as being asked (`Jupyter::asking`) and comes with a later sample. An
+//! answer belongs to one process, by pid and start, and what of it grows old is taken out again: a state
+//! from half a minute ago proves nothing about now.
 //!
-//! The thread has a kernel's files read when it appears and every minute, and asks each server every ten
-//! seconds, for all of its kernels at once; it does neither itself, so that a file or a server that
-//! hangs holds up nothing but its own kernel.
+//! The thread has a kernel's files read (`readers`) when it appears and every minute, and asks each server
+//! every ten seconds, for all of its kernels at once; it does neither itself, so that a file or a server
+//! that hangs holds up nothing but its own kernel.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::deadline::{Answers, NotAsked, Worker};
+use self::readers::{FileReaders, Read};
+use crate::deadline::{ANSWER_TIME, Answers, NotAsked, Worker};
 use crate::host::Roots;
 use crate::host::jupyter::{
     Client, KernelCandidate, KernelState, LocalKernel, Server, ServerError, may_be_kernel,
-    read_kernel,
 };
 use crate::model::Process;
 use crate::model::snapshot::Jupyter;
 
-/// How long a sample waits for kernels of which nothing was heard yet.
-const PATIENCE: Duration = Duration::from_millis(400);
+mod readers;
+
+/// How long a sample waits for what servers say again, where the one before is longer ago than an answer
+/// holds, as with an interval of a minute: one that came later would be old in each sample.
+const AGAIN_TIME: Duration = Duration::from_millis(400);
 
 /// An answer that is older says nothing about what goes on.
 const OLDEST: Duration = Duration::from_secs(30);
@@ -43,9 +47,6 @@ const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// How long files are waited for; what comes later is taken when it comes.
 const READ_TIME: Duration = Duration::from_secs(1);
-
-/// How many kernels' files are read at once, those that hang among them.
-const READ_AT_ONCE: usize = 16;
 
 /// How many servers are asked at once.
 const AT_ONCE: usize = 16;
@@ -86,8 +87,25 @@ struct KnownKernel {
     answer: Option<KernelAnswer>,
     /// The answer without what has grown old.
     faded: Option<Arc<Jupyter>>,
-    /// It was waited for.
-    was_waited_for: bool,
+    /// A sample has met it before; what it lacks is taken when it comes.
+    is_met: bool,
+}
+
+impl KnownKernel {
+    /// Whether its files or its server have still to answer.
+    fn is_asked(&self) -> bool {
+        self.answer.as_ref().is_none_or(|it| !it.is_settled)
+    }
+
+    /// Whether its server said what it does, too long ago to be so now.
+    fn is_outdated(&self, now: Instant) -> bool {
+        let outdated = |answer: &KernelAnswer| {
+            let jupyter = answer.jupyter.as_ref();
+            jupyter.is_some_and(|it| it.execution_state.is_some())
+                && now.saturating_duration_since(answer.at) > OLDEST
+        };
+        self.answer.as_ref().is_some_and(outdated)
+    }
 }
 
 impl Notebooks {
@@ -99,8 +117,8 @@ impl Notebooks {
         }
     }
 
-    /// Puts into each kernel what is known of it now.
-    pub(super) fn join(&mut self, processes: &mut [Process]) {
+    /// Tells the thread which kernels there are.
+    pub(super) fn ask(&mut self, processes: &[Process]) {
         let candidates: Vec<KernelCandidate> = processes.iter().filter_map(candidate).collect();
         if candidates.is_empty() {
             self.known.clear();
@@ -116,19 +134,25 @@ impl Notebooks {
             self.thread = Worker::start("notebooks", QUEUES, poll).ok();
         }
         self.note(&candidates);
-        self.take_answers();
         if let Some(thread) = &self.thread {
             // One that is busy is told at the next sample.
             if let Err(NotAsked::Ended) = thread.ask(candidates) {
                 self.thread = None;
             }
         }
+    }
+
+    /// Puts into each kernel what is known of it now; they were asked about before.
+    pub(super) fn join(&mut self, processes: &mut [Process]) {
+        self.take_answers();
         self.wait(Instant::now());
         let now = Instant::now();
+        let may_be_asked = self.thread.is_some();
         for process in processes {
-            if let Some(known) = key(process).and_then(|key| self.known.get_mut(&key))
-                && let Some(answer) = &known.answer
-            {
+            let Some(known) = key(process).and_then(|key| self.known.get_mut(&key)) else {
+                continue;
+            };
+            if let Some(answer) = &known.answer {
                 process.jupyter = if now.saturating_duration_since(answer.at) <= OLDEST {
                     answer.jupyter.clone()
                 } else {
@@ -141,6 +165,12 @@ impl Notebooks {
                     known.faded = known.faded.take().or_else(faded);
                     known.faded.clone()
                 };
+            }
+            if may_be_asked
+                && (known.is_asked() || known.is_outdated(now))
+                && let Some(jupyter) = &mut process.jupyter
+            {
+                Arc::make_mut(jupyter).asking = Some(true);
             }
         }
     }
@@ -157,7 +187,7 @@ impl Notebooks {
                 found: candidate.jupyter.clone(),
                 answer: None,
                 faded: None,
-                was_waited_for: false,
+                is_met: false,
             });
             self.known.insert(key, known);
         }
@@ -172,33 +202,30 @@ impl Notebooks {
         }
     }
 
-    /// Waits for those of whom nothing was heard yet, and for those whose server answered before and
-    /// was not asked for long, as with an interval of a minute.
-    fn wait(&mut self, now: Instant) {
-        let is_awaited = |known: &KnownKernel| match &known.answer {
-            None => !known.was_waited_for,
-            Some(answer) if !answer.is_settled => !known.was_waited_for,
-            Some(answer) => {
-                let has_state = answer
-                    .jupyter
-                    .as_ref()
-                    .is_some_and(|jupyter| jupyter.execution_state.is_some());
-                has_state && now.saturating_duration_since(answer.at) > OLDEST
+    /// Until when a sample goes on without what it lacks; `None` where it lacks nothing that it would have soon:
+    /// for a moment of kernels that are new, longer of those whose server said something long ago.
+    fn deadline(&self, now: Instant) -> Option<Instant> {
+        let deadlines = self.known.values().filter_map(|known| {
+            if known.is_outdated(now) {
+                Some(now + AGAIN_TIME)
+            } else {
+                (known.is_asked() && !known.is_met).then_some(now + ANSWER_TIME)
             }
-        };
-        let Some(thread) = &self.thread else {
-            return;
-        };
-        let deadline = now + PATIENCE;
-        while self.known.values().any(is_awaited) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let Some(answers) = thread.take(left) else {
-                break;
-            };
+        });
+        deadlines.max()
+    }
+
+    /// Takes what comes until then.
+    fn wait(&mut self, now: Instant) {
+        while let Some(thread) = &self.thread
+            && let Some(deadline) = self.deadline(now)
+            && let left = deadline.saturating_duration_since(Instant::now())
+            && let Some(answers) = thread.take(left)
+        {
             take(&mut self.known, answers);
         }
         for known in self.known.values_mut() {
-            known.was_waited_for = true;
+            known.is_met = true;
         }
     }
 }
@@ -244,9 +271,7 @@ struct KernelPoller {
     roots: Roots,
     kernels: HashMap<KernelKey, Watched>,
     servers: HashMap<KernelKey, ServerAnswer>,
-    /// Those whose files are being read, and since when.
-    reading: HashMap<KernelKey, Instant>,
-    read: (SyncSender<Read>, Receiver<Read>),
+    readers: FileReaders,
     outbox: Answers<Vec<KernelAnswer>>,
 }
 
@@ -259,9 +284,6 @@ struct Watched {
     read_at: Instant,
     looked_at: Instant,
 }
-
-/// What was read for a candidate.
-type Read = (KernelCandidate, Option<LocalKernel>);
 
 /// A server's last answer.
 #[derive(Debug)]
@@ -288,11 +310,10 @@ impl ServerAnswer {
 impl KernelPoller {
     fn new(roots: Roots, outbox: Answers<Vec<KernelAnswer>>) -> Self {
         Self {
+            readers: FileReaders::new(roots.clone()),
             roots,
             kernels: HashMap::new(),
             servers: HashMap::new(),
-            reading: HashMap::new(),
-            read: sync_channel(READ_AT_ONCE),
             outbox,
         }
     }
@@ -302,15 +323,18 @@ impl KernelPoller {
         self.kernels
             .retain(|key, _| list.iter().any(|it| (it.pid, it.start_ticks) == *key));
         // What needs no server first: one that hangs does not keep the others' names back.
-        let mut seen = Vec::new();
-        while let Ok(read) = self.read.1.try_recv() {
-            seen.push(self.take_in(read));
-        }
+        let now = Instant::now();
+        let mut seen = self.take_read(Duration::ZERO);
+        let mut unread = Vec::new();
         for candidate in list {
-            if self.see(candidate, Instant::now()) {
-                seen.push((candidate.pid, candidate.start_ticks));
+            let key = (candidate.pid, candidate.start_ticks);
+            if self.is_to_be_read(candidate, now) {
+                unread.push(candidate.clone());
+            } else if self.refresh(key, now) {
+                seen.push(key);
             }
         }
+        self.readers.ask(unread.into_iter(), now);
         self.send(seen.iter().filter_map(|key| self.answer(*key)).collect())?;
         self.wait_for_files()?;
         let servers = self.servers();
@@ -365,31 +389,21 @@ impl KernelPoller {
         self.outbox.send(answers).ok()
     }
 
-    /// Does what is due about one process; whether there is something to say of it at once.
-    fn see(&mut self, candidate: &KernelCandidate, now: Instant) -> bool {
+    fn is_to_be_read(&self, candidate: &KernelCandidate, now: Instant) -> bool {
         let key = (candidate.pid, candidate.start_ticks);
-        let due = |since: Instant, period| now.saturating_duration_since(since) >= period;
-        let watched = self.kernels.get_mut(&key);
-        let is_to_be_read = watched.as_ref().is_none_or(|watched| {
-            watched.found != candidate.jupyter || due(watched.read_at, READ_AGAIN_AFTER)
+        let is_due = self.kernels.get(&key).is_none_or(|watched| {
+            watched.found != candidate.jupyter
+                || now.saturating_duration_since(watched.read_at) >= READ_AGAIN_AFTER
         });
-        let may_read = self.reading.len() < READ_AT_ONCE && !self.reading.contains_key(&key);
-        if is_to_be_read && may_read {
-            let (roots, candidate) = (self.roots.clone(), candidate.clone());
-            let outbox = self.read.0.clone();
-            let reading = move || {
-                let kernel = read_kernel(&roots, &candidate);
-                // There is room for all who read at once.
-                let _ = outbox.send((candidate, kernel));
-            };
-            let builder = thread::Builder::new().name("notebook-files".to_owned());
-            if builder.spawn(reading).is_ok() {
-                self.reading.insert(key, now);
-            }
-            return false;
-        }
-        let Some(watched) = watched.filter(|watched| due(watched.looked_at, ASK_AGAIN_AFTER))
-        else {
+        is_due && !self.readers.is_pending(key)
+    }
+
+    /// Looks for a kernel's starter again where that is due; whether it was.
+    fn refresh(&mut self, key: KernelKey, now: Instant) -> bool {
+        let is_due = |watched: &&mut Watched| {
+            now.saturating_duration_since(watched.looked_at) >= ASK_AGAIN_AFTER
+        };
+        let Some(watched) = self.kernels.get_mut(&key).filter(is_due) else {
             return false;
         };
         watched.looked_at = now;
@@ -399,24 +413,30 @@ impl KernelPoller {
         true
     }
 
+    /// Takes in what has been read by now, waiting for the first as long as is given.
+    fn take_read(&mut self, time: Duration) -> Vec<KernelKey> {
+        let first = self.readers.take(time);
+        let mut read: Vec<Read> = first.into_iter().collect();
+        if !read.is_empty() {
+            read.extend(std::iter::from_fn(|| self.readers.take(Duration::ZERO)));
+        }
+        read.into_iter().map(|read| self.take_in(read)).collect()
+    }
+
     /// Waits for what is being read, and sends each on as it comes. What hangs is waited for once.
     fn wait_for_files(&mut self) -> Option<()> {
-        loop {
-            let now = Instant::now();
-            let ends = self.reading.values().map(|begun| *begun + READ_TIME);
-            let Some(end) = ends.filter(|end| *end > now).max() else {
-                return Some(());
-            };
-            if let Ok(read) = self.read.1.recv_timeout(end - now) {
-                let key = self.take_in(read);
-                self.send(self.answer(key).into_iter().collect())?;
-            }
+        while let Some(asked) = self.readers.asked_last()
+            && let left = READ_TIME.saturating_sub(asked.elapsed())
+            && !left.is_zero()
+        {
+            let read = self.take_read(left);
+            self.send(read.iter().filter_map(|key| self.answer(*key)).collect())?;
         }
+        Some(())
     }
 
     fn take_in(&mut self, (candidate, mut kernel): Read) -> KernelKey {
         let key = (candidate.pid, candidate.start_ticks);
-        self.reading.remove(&key);
         let before = self.kernels.remove(&key).and_then(|watched| watched.kernel);
         if let (Some(kernel), Some(before)) = (&mut kernel, &before) {
             kernel.remember_looks_of(before);

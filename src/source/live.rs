@@ -138,10 +138,12 @@ impl Live {
         snapshot.driver = self.nvml.driver().clone();
         self.look_for_holders(&snapshot.gpus);
         snapshot.processes = self.look_up(&snapshot.gpus);
+        // What may be slow is asked for first, and taken last.
+        self.notebooks.ask(&snapshot.processes);
         snapshot.reservations = self.reservations.refresh(host::read_clocks().boottime_ns);
         snapshot.host = self.host.clone();
-        self.notebooks.join(&mut snapshot.processes);
         self.versions.join(&mut snapshot.processes);
+        self.notebooks.join(&mut snapshot.processes);
         snapshot
     }
 

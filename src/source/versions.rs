@@ -1,19 +1,17 @@
 //! The versions of frameworks that no path tells: what pip has left beside them, read on a thread of its own.
 //!
 //! A folder of packages may be on a file system that hangs. So [`Versions`] tells the thread whose version is
-//! wanted and takes what it has read so far; it waits only once for each process, [`PATIENCE`] at most. One
+//! wanted and takes what it has read so far; a sample that has asked goes on once all is there, and after
+//! [`ANSWER_TIME`] without. One
 //! folder that hangs keeps the versions of others back, and nothing else.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::deadline::{Answers, Worker};
+use crate::deadline::{ANSWER_TIME, Answers, Worker};
 use crate::host::{Roots, has_version_metadata, read_version};
 use crate::model::Process;
-
-/// How long a sample waits for those that it has just asked for.
-const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How many may be asked for before the thread has read one, and room for all that may be and were not taken.
 const QUEUES: (usize, usize) = (64, 2 * 64);
@@ -88,7 +86,7 @@ impl Versions {
         let Some(thread) = &self.thread else {
             return;
         };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + ANSWER_TIME;
         let mut awaited = asked;
         loop {
             let left = match awaited {

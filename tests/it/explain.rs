@@ -148,7 +148,10 @@ fn a_living_process_is_explained_and_its_end_noticed() {
     ] {
         assert!(output.stdout.contains(part), "{part}: {output:?}");
     }
-    let gpu = machine.run(&["explain", "gpu:0", "--window", "200ms", "--no-store"]);
+    // Nothing is waited for: what the first sample tells is the page.
+    let page = machine.run(&["explain", &typed, "--json", "--no-store"]);
+    assert_eq!(page.json()["window_seconds"], 0.0, "{page:?}");
+    let gpu = machine.run(&["explain", "gpu:0", "--no-store"]);
     assert_eq!(gpu.code, 0, "{gpu:?}");
     assert!(gpu.stdout.contains(&typed), "{gpu:?}");
     machine.play(&one_gpu(&[]));

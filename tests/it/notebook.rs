@@ -182,8 +182,18 @@ pub fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// What gpumem shows of a kernel; that it takes no longer than it may, and no secret with it.
-fn jupyter(machine: &Machine, pid: u32) -> Value {
+/// What gpumem shows of a kernel once its files and its server have answered.
+pub fn jupyter(machine: &Machine, pid: u32) -> Value {
+    let mut shown = Value::Null;
+    wait_until("nothing of the kernel is being asked any more", || {
+        shown = jupyter_at_once(machine, pid);
+        shown["asking"] != true
+    });
+    shown
+}
+
+/// What gpumem shows of a kernel in its first sample; that it takes no longer than it may, and no secret with it.
+fn jupyter_at_once(machine: &Machine, pid: u32) -> Value {
     let begun = Instant::now();
     let output = machine.run(&["ps", "--json"]);
     // Nothing that hangs is waited for: a bound that a busy machine keeps.

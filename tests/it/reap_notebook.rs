@@ -17,7 +17,7 @@ use rustix::process::Signal as Number;
 use serde_json::{Value, json};
 
 use crate::machine::{Machine, Running, one_gpu};
-use crate::notebook::{Kernel, Place, Server, TOKEN, assert_no_secret, script, signal};
+use crate::notebook::{Kernel, Place, Server, TOKEN, assert_no_secret, jupyter, script, signal};
 use crate::reclaim::{GIB, Stage, is_freed, sent};
 use crate::support::{self, wait_until};
 
@@ -266,10 +266,13 @@ fn what_a_kernel_has_forked_does_not_cost_the_kernel() {
     assert!(server.drive(&kernel, &code).0.wait().unwrap().success());
     let fork: u32 = fs::read_to_string(fork).unwrap().parse().unwrap();
     // It is called what it is.
-    let output = Machine::new(&one_gpu(&[kernel.pid, fork])).run(&["ps"]);
-    for name in ["[notebook a.ipynb]", "[worker of notebook a.ipynb]"] {
-        assert_eq!(output.stdout.matches(name).count(), 1, "{name} {output:?}");
-    }
+    let machine = Machine::new(&one_gpu(&[kernel.pid, fork]));
+    wait_until("both are called what they are", || {
+        let output = machine.run(&["ps"]);
+        ["[notebook a.ipynb]", "[worker of notebook a.ipynb]"]
+            .iter()
+            .all(|name| output.stdout.matches(name).count() == 1)
+    });
     let mut target = Stage::new(&[kernel.pid]).target();
     let kernel_step = planned(&mut target);
     kernel_step.pid = fork;

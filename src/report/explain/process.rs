@@ -201,6 +201,12 @@ fn notebook(sheet: &mut PageText, process: &Process, jupyter: &Jupyter, report: 
     if !named.is_empty() {
         sheet.entry("", &named.join(", "));
     }
+    if let Some(words) = jupyter.under_way() {
+        sheet.entry(
+            "",
+            &format!("{words}: what is not known may be there in a moment"),
+        );
+    }
     if let Some(error) = &jupyter.server_error {
         sheet.entry("", &format!("its server reports nothing: {error}"));
     }

@@ -1,12 +1,15 @@
 //! What is put into a snapshot, with the test as the thread that answers.
 
 use super::*;
+use std::sync::mpsc::Receiver;
+
+use crate::host::jupyter::read_kernel;
 
 /// Notebooks whose thread is the test.
 fn notebooks() -> (
     Notebooks,
     Receiver<Vec<KernelCandidate>>,
-    SyncSender<Vec<KernelAnswer>>,
+    Answers<Vec<KernelAnswer>>,
 ) {
     let (thread, inbox, outbox) = Worker::by_hand(QUEUES);
     let notebooks = Notebooks {
@@ -46,6 +49,7 @@ fn busy(key: KernelKey, at: Instant) -> KernelAnswer {
 
 fn join(notebooks: &mut Notebooks, process: Process) -> Jupyter {
     let mut processes = [process];
+    notebooks.ask(&processes);
     notebooks.join(&mut processes);
     let [process] = processes;
     process.jupyter.as_deref().cloned().unwrap_or_default()
@@ -78,7 +82,8 @@ fn what_was_reported_of_another_program_is_forgotten() {
         jupyter: Some(Arc::default()),
         ..kernel(70)
     };
-    assert_eq!(join(&mut notebooks, other), Jupyter::default());
+    let shown = join(&mut notebooks, other);
+    assert_eq!((shown.notebook_path, shown.execution_state), (None, None));
 }
 
 #[test]
@@ -91,6 +96,7 @@ fn an_old_answer_keeps_the_name_and_loses_the_state() {
     // Nobody is there to answer again.
     drop(outbox);
     let shown = join(&mut notebooks, kernel(70));
+    assert_eq!(shown.under_way(), Some("reading its files"));
     assert_eq!(shown.notebook_path.as_deref(), Some("a.ipynb"));
     assert_eq!((shown.execution_state, shown.connections), (None, None));
     assert_eq!((shown.server_alive, shown.last_activity), (None, None));
@@ -115,6 +121,72 @@ fn it_waits_for_what_is_under_way_and_takes_what_comes() {
     assert_eq!(shown.execution_state.as_deref(), Some("busy"));
     drop(notebooks);
     assert!(thread.join().unwrap());
+}
+
+#[test]
+fn what_is_slow_is_marked_and_comes_with_a_later_sample() {
+    let (mut notebooks, _inbox, outbox) = notebooks();
+    // Nothing is known of it yet but its argv.
+    let mut processes = [kernel(70)];
+    notebooks.ask(&processes);
+    let now = Instant::now();
+    assert_eq!(notebooks.deadline(now), Some(now + ANSWER_TIME));
+    notebooks.join(&mut processes);
+    let shown = processes[0].jupyter.as_deref().unwrap();
+    assert_eq!(shown.under_way(), Some("reading its files"));
+
+    // Its files are read, and its server has been asked; no sample waits for it any more.
+    let mut first = busy((7, 70), now);
+    first.is_settled = false;
+    first.jupyter = Some(Arc::new(Jupyter {
+        server_url: Some("http://localhost:8888/".into()),
+        ..Jupyter::default()
+    }));
+    outbox.send(vec![first]).unwrap();
+    notebooks.ask(&[kernel(70)]);
+    assert_eq!(notebooks.deadline(now), None);
+    let shown = join(&mut notebooks, kernel(70));
+    assert_eq!(shown.under_way(), Some("asking its server"));
+    assert_eq!(shown.execution_state, None);
+
+    outbox.send(vec![busy((7, 70), now)]).unwrap();
+    let shown = join(&mut notebooks, kernel(70));
+    assert_eq!((shown.asking, shown.under_way()), (None, None));
+    assert_eq!(shown.execution_state.as_deref(), Some("busy"));
+    // Where samples are far apart, what it said is asked for again each time, and worth more.
+    let later = now + OLDEST + Duration::from_secs(1);
+    assert_eq!(notebooks.deadline(later), Some(later + AGAIN_TIME));
+}
+
+#[test]
+fn all_kernels_without_files_are_answered_at_once_however_many() {
+    use crate::host::jupyter::testing::Proc;
+    let proc = Proc::new();
+    let list: Vec<KernelCandidate> = (100..150)
+        .map(|pid| {
+            proc.process(pid, 1, u64::from(pid) * 10, &["HOME=/nowhere"]);
+            KernelCandidate {
+                pid,
+                start_ticks: u64::from(pid) * 10,
+                jupyter: Some(Arc::new(Jupyter {
+                    connection_file: Some("/nowhere/kernel-1.json".into()),
+                    ..Jupyter::default()
+                })),
+            }
+        })
+        .collect();
+    let (outbox, answers) = sync_channel(list.len());
+    let mut desk = KernelPoller::new(proc.roots(), outbox);
+    desk.work(&list).unwrap();
+    let answers: Vec<KernelAnswer> = answers.try_iter().flatten().collect();
+    assert_eq!(answers.len(), list.len());
+    for answer in answers {
+        let error = answer.jupyter.unwrap().server_error.clone().unwrap();
+        assert!(
+            answer.is_settled && error.contains("kernel-1.json"),
+            "{error}"
+        );
+    }
 }
 
 #[test]
@@ -196,10 +268,9 @@ fn a_kernel_whose_files_hang_holds_up_no_other() {
     assert!(answers.try_recv().is_err());
     // It is not asked a second time, and is taken in when it comes.
     desk.work(&list).unwrap();
-    assert_eq!(desk.reading.len(), 1);
+    assert!(desk.readers.is_pending((90, 900)) && !desk.readers.is_pending((91, 910)));
     std::fs::write(&environ, "JPY_SESSION_NAME=/a.ipynb").unwrap();
-    let read = desk.read.1.recv().unwrap();
-    assert_eq!(desk.take_in(read), (90, 900));
+    assert_eq!(desk.take_read(Duration::from_secs(60)), [(90, 900)]);
     let jupyter = desk.answer((90, 900)).unwrap().jupyter.unwrap();
     assert_eq!(jupyter.notebook_path.as_deref(), Some("/a.ipynb"));
 }

@@ -6,7 +6,7 @@ use ratatui::buffer::Buffer;
 use super::findings;
 use super::lines::PanelWriter;
 use super::table;
-use crate::model::snapshot::Process;
+use crate::model::snapshot::{Jupyter, Process};
 use crate::report::escape::escape;
 use crate::watch::command;
 use crate::watch::layout::Layout;
@@ -127,6 +127,8 @@ fn whereabouts(subject: &Subject<'_>, process: &Process, styles: Styles) -> Stri
     if let Some(state) = process.state.filter(|state| table::is_halted(*state)) {
         part("state", Some(&table::state_word(state, styles).0));
     }
+    let jupyter = process.jupyter.as_deref();
+    part("notebook", jupyter.and_then(Jupyter::under_way));
     part("role", subject.mps_role());
     part("terminal", process.terminal.as_deref());
     part("unit", process.systemd_unit.as_deref());

@@ -9,9 +9,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{Place, TOKEN, assert_no_secret, jupyter, script};
+use super::{Place, TOKEN, assert_no_secret, jupyter, jupyter_at_once, script};
 use crate::machine::{Machine, Running, one_gpu};
-use crate::support;
+use crate::support::{self, wait_until};
 
 #[test]
 fn a_port_that_the_server_does_not_hold_is_not_spoken_to() {
@@ -98,8 +98,10 @@ fn a_proxy_of_the_environment_is_not_asked() {
     for name in ["http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"] {
         command.env(name, &url);
     }
-    let output = support::finish(&mut command);
-    assert!(output.stdout.contains("late.ipynb"), "{output:?}");
+    wait_until("the server itself has answered", || {
+        let output = support::finish(&mut command);
+        output.stdout.contains("late.ipynb")
+    });
     assert_eq!(proxy.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
 }
 
@@ -133,9 +135,26 @@ fn a_server_that_hangs_holds_up_no_sample() {
         };
         let machine = Machine::new(&one_gpu(&[fake.kernel]));
         // The first sample does not wait for it.
-        let shown = jupyter(&machine, fake.kernel);
-        assert_eq!(shown["notebook_path"], "early.ipynb", "{shown}");
+        let mut shown = Value::Null;
+        wait_until("its files are read", || {
+            shown = jupyter_at_once(&machine, fake.kernel);
+            shown["notebook_path"] == "early.ipynb"
+        });
         assert_eq!(shown["server_error"], Value::Null, "{shown}");
+        assert_eq!(shown["asking"], true, "{shown}");
+        for (command, words) in [
+            (&["ps"][..], "asking its server] "),
+            (
+                &["explain", &fake.kernel.to_string()],
+                "asking its server: ",
+            ),
+        ] {
+            wait_until("it is said that its server is being asked", || {
+                let output = machine.run(command);
+                assert_eq!(output.code, 0, "{output:?}");
+                output.stdout.contains(words)
+            });
+        }
         // A later one says what became of it.
         let recording = machine.path("recording.jsonl");
         let record = machine.run(&[

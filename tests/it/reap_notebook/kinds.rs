@@ -57,9 +57,7 @@ fn a_server_with_a_certificate_of_its_own_is_asked() {
     assert_eq!(server.file["secure"], true);
     let kernel = idle(&server);
     let machine = Machine::new(&one_gpu(&[kernel.pid]));
-    let output = machine.run(&["ps", "--json"]);
-    assert_no_secret(&[&output.stdout, &output.stderr]);
-    let known = &output.json()["processes"][0]["jupyter"];
+    let known = jupyter(&machine, kernel.pid);
     assert_eq!(known["execution_state"], "idle", "{known}");
     assert_eq!(known["server_error"], Value::Null, "{known}");
     let mut stage = Stage::new(&[kernel.pid]);
@@ -180,11 +178,7 @@ fn left_alone(kernel: u32) -> Value {
         !outcome.is_success() && sent(&past, kernel).is_empty(),
         "{outcome:?}"
     );
-    let output = machine.run(&["ps", "--json"]);
-    let snapshot = output.json();
-    let process = snapshot["processes"].as_array().unwrap().iter();
-    let mut process = process.filter(|it| it["pid"] == kernel);
-    process.next().unwrap()["jupyter"].clone()
+    jupyter(&machine, kernel)
 }
 
 #[test]

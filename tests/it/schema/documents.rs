@@ -189,6 +189,7 @@ pub(super) fn snapshot() -> Snapshot {
                 server_alive: Some(true),
                 server_root: text("/home/ann"),
                 server_error: text("why"),
+                asking: Some(true),
                 notebook_path: text("a.ipynb"),
                 execution_state: text("idle"),
                 last_activity: Some(Time::default()),
