@@ -66,7 +66,7 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
             break
         }
         'gpumem;check' {
-            [CompletionResult]::new('--window', '--window', [CompletionResultType]::ParameterName, 'How long to sample this machine [default: 30s, or 2s where the stored history reaches far enough back for every rule]')
+            [CompletionResult]::new('--window', '--window', [CompletionResultType]::ParameterName, 'How long to sample this machine [default: 30s, or 2s where the stored history reaches far enough back for every rule; a single sample with --max-used or --max-unattributed]')
             [CompletionResult]::new('--interval', '--interval', [CompletionResultType]::ParameterName, 'Time between samples [default: 1s, or the configuration''s]')
             [CompletionResult]::new('--fail-on', '--fail-on', [CompletionResultType]::ParameterName, 'Exit with 1 if there is a finding of this severity or higher [default: warning; with --wait-free none]')
             [CompletionResult]::new('--rule', '--rule', [CompletionResultType]::ParameterName, 'Apply only these rules, also where they are switched off')
@@ -96,7 +96,7 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
         }
         'gpumem;explain' {
             [CompletionResult]::new('--framework', '--framework', [CompletionResultType]::ParameterName, 'Explain a framework; without NAME, list those that are known')
-            [CompletionResult]::new('--window', '--window', [CompletionResultType]::ParameterName, 'How long to sample this machine first [default: 2s]')
+            [CompletionResult]::new('--window', '--window', [CompletionResultType]::ParameterName, 'How long to sample this machine first; use of CPU and GPU over time is known only with a window or a stored history [default: a single sample; for a finding until it is found, 2s at most]')
             [CompletionResult]::new('--replay', '--replay', [CompletionResultType]::ParameterName, 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine')
             [CompletionResult]::new('--nvml-library', '--nvml-library', [CompletionResultType]::ParameterName, 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1')
             [CompletionResult]::new('--nvml-timeout', '--nvml-timeout', [CompletionResultType]::ParameterName, 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on')

@@ -61,7 +61,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --help 'Print help (see more with ''--help'')'
         }
         &'gpumem;check'= {
-            cand --window 'How long to sample this machine [default: 30s, or 2s where the stored history reaches far enough back for every rule]'
+            cand --window 'How long to sample this machine [default: 30s, or 2s where the stored history reaches far enough back for every rule; a single sample with --max-used or --max-unattributed]'
             cand --interval 'Time between samples [default: 1s, or the configuration''s]'
             cand --fail-on 'Exit with 1 if there is a finding of this severity or higher [default: warning; with --wait-free none]'
             cand --rule 'Apply only these rules, also where they are switched off'
@@ -90,7 +90,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
         }
         &'gpumem;explain'= {
             cand --framework 'Explain a framework; without NAME, list those that are known'
-            cand --window 'How long to sample this machine first [default: 2s]'
+            cand --window 'How long to sample this machine first; use of CPU and GPU over time is known only with a window or a stored history [default: a single sample; for a finding until it is found, 2s at most]'
             cand --replay 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine'
             cand --nvml-library 'The NVML library to load, instead of the loader''s libnvidia-ml.so.1'
             cand --nvml-timeout 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on'
