@@ -5,6 +5,7 @@
 //! child are the kernel's own, while an environment is inherited and copied, and a cgroup may be shared or
 //! tell nothing. Next: `place` puts this together with what the cgroup tells.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -81,6 +82,37 @@ fn open(proc: &Path, pid: u32, content: &mut Vec<u8>) -> io::Result<Option<Ances
     }))
 }
 
+/// The ancestors that were met in this sample: many processes have the same.
+#[derive(Debug, Default)]
+pub(super) struct Ancestors(HashMap<u32, Option<KnownAncestor>>);
+
+/// What of an ancestor leads further up.
+#[derive(Clone, Copy, Debug)]
+struct KnownAncestor {
+    ppid: Option<u32>,
+    start_ticks: u64,
+    is_step_daemon: bool,
+}
+
+impl Ancestors {
+    /// Starts a sample: the numbers may be others' by now.
+    pub(super) fn begin(&mut self) {
+        self.0.clear();
+    }
+
+    fn get(&mut self, proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<KnownAncestor> {
+        let read = || {
+            let ancestor = open(proc, pid, content).ok()??;
+            Some(KnownAncestor {
+                ppid: ancestor.ppid,
+                start_ticks: ancestor.start_ticks,
+                is_step_daemon: ancestor.is_step_daemon,
+            })
+        };
+        *self.0.entry(pid).or_insert_with(read)
+    }
+}
+
 /// How many pid namespaces a process is in, from ours down; 0 where that is not told.
 fn depth(folder: &Folder, content: &mut Vec<u8>) -> usize {
     match folder.read(c"status", content, STATUS_BYTES) {
@@ -90,7 +122,12 @@ fn depth(folder: &Folder, content: &mut Vec<u8>) -> usize {
 }
 
 /// Follows a process's parents up to the first.
-pub(super) fn look_above(process: &Process, proc: &Path, content: &mut Vec<u8>) -> Above {
+pub(super) fn look_above(
+    process: &Process,
+    proc: &Path,
+    ancestors: &mut Ancestors,
+    content: &mut Vec<u8>,
+) -> Above {
     let mut above = Above::default();
     let mut is_within = process.namespace_pid.is_some();
     let mut below = (process.pid, process.start_ticks.unwrap_or_default());
@@ -99,6 +136,15 @@ pub(super) fn look_above(process: &Process, proc: &Path, content: &mut Vec<u8>) 
         let Some(pid) = parent else {
             break;
         };
+        let Some(known) = ancestors.get(proc, pid, content) else {
+            break;
+        };
+        // Only who has more to say is opened for it, and then is asked anew who it is.
+        if !is_within && !known.is_step_daemon {
+            below = (pid, known.start_ticks);
+            parent = known.ppid;
+            continue;
+        }
         let Ok(Some(ancestor)) = open(proc, pid, content) else {
             break;
         };

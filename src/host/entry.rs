@@ -16,7 +16,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{Access, access};
 use rustix::io::{self, Errno, pread};
 
-use super::above::Jobs;
+use super::above::{Ancestors, Jobs};
 use super::cmdline::{CMDLINE_BYTES, parse_cmdline};
 use super::environ::{ENVIRON_BYTES, parse_environ};
 use super::folder::{Folder, if_readable, is_gone, is_out_of_descriptors};
@@ -137,7 +137,7 @@ pub struct Surroundings {
     pub sees_all: bool,
     /// The driver was reached through device files when last looked at.
     pub has_gpu_device_files: bool,
-    /// When to look for device files again.
+    /// When to look for them again.
     devices_ns: Option<u64>,
     ticks_per_second: u64,
     page_bytes: u64,
@@ -149,8 +149,9 @@ pub struct Surroundings {
     reapers: HashMap<u32, Option<bool>>,
     parents: Parents,
     names: Names,
-    /// Which Slurm jobs have steps here.
+    /// Which Slurm jobs have steps here, and who is above the processes in this sample.
     jobs: Jobs,
+    ancestors: Ancestors,
     /// Which sockets listen.
     pub(super) listening: Listening,
     /// In this sample: something was left unread for want of a descriptor.
@@ -178,6 +179,7 @@ impl Surroundings {
             parents: Parents::default(),
             names: Names::new(roots.root.clone()),
             jobs: Jobs::default(),
+            ancestors: Ancestors::default(),
             listening: Listening::default(),
             is_short_of_descriptors: false,
             relatives: Relatives::default(),
@@ -190,6 +192,7 @@ impl Surroundings {
         self.exists.clear();
         self.reapers.clear();
         self.parents.begin();
+        self.ancestors.begin();
         self.listening.begin(now_ns);
         self.is_short_of_descriptors = false;
         if self.devices_ns.is_some_and(|due_ns| now_ns >= due_ns) {
@@ -274,10 +277,10 @@ impl Surroundings {
         match self.visit(entry, folder, &due, now_ns) {
             Ok(()) => Ok(Presence::Here),
             Err(errno) if is_gone(errno) => Ok(Presence::Gone),
-            Err(errno) if is_new => Err(HostError::Read {
-                path: self.path(entry.process.pid),
-                errno,
-            }),
+            Err(errno) if is_new => {
+                let path = self.path(entry.process.pid);
+                Err(HostError::Read { path, errno })
+            }
             // What was known stands; the next sample tries again.
             Err(errno) => {
                 self.is_short_of_descriptors |= is_out_of_descriptors(errno);
@@ -415,8 +418,7 @@ impl Surroundings {
         let owner = folder.owner()?;
         if entry.owner != Some(owner) {
             let read = folder.read(c"status", &mut self.content, STATUS_BYTES);
-            let is_read = if_readable(read)?.is_some();
-            let status = is_read.then(|| parse_status(&self.content));
+            let status = if_readable(read)?.map(|()| parse_status(&self.content));
             let status = status.unwrap_or_default();
             process.uid = status.uid;
             process.namespace_pid = status.namespace_pid;
@@ -497,6 +499,7 @@ impl Surroundings {
             proc: &self.roots.proc,
             names: &mut self.names,
             jobs: &mut self.jobs,
+            ancestors: &mut self.ancestors,
             users: &mut self.users,
             now_ns,
         };

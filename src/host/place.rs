@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rustix::io;
 
-use super::above::{Above, Jobs, SlurmStep, array_in, look_above};
+use super::above::{Above, Ancestors, Jobs, SlurmStep, array_in, look_above};
 use super::cgroup::{CGROUP_BYTES, CgroupPlace, parse_cgroup};
 use super::folder::{Folder, if_readable};
 use super::names::{ContainerNames, NameQuestion, Names, name};
@@ -41,6 +41,7 @@ pub(super) struct Around<'a> {
     pub proc: &'a Path,
     pub names: &'a mut Names,
     pub jobs: &'a mut Jobs,
+    pub ancestors: &'a mut Ancestors,
     pub users: &'a mut Users,
     pub now_ns: u64,
 }
@@ -61,7 +62,7 @@ impl Whereabouts {
             self.cgroup = content.as_slice().into();
             self.place = parse_cgroup(content);
         }
-        let mut above = look_above(process, around.proc, content);
+        let mut above = look_above(process, around.proc, around.ancestors, content);
         let is_below_step = above.step.is_some();
         above.step = above.step.or_else(|| self.above.step.take());
         // Who watches over a container is seen as long as that lives.

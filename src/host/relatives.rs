@@ -53,6 +53,8 @@ pub(super) struct Relatives {
 struct SocketScan {
     start_ticks: u64,
     looked_ns: u64,
+    /// When its start was last read, so that the number is known to be its own: once a sample, whoever asks.
+    checked_ns: u64,
     session: Option<u32>,
     listens: Option<RelativeSockets>,
 }
@@ -144,19 +146,26 @@ impl Surroundings {
 
     /// Looks at a process's sockets, unless that was done lately; `None` where there is none.
     fn scan_sockets(&mut self, pid: u32, now_ns: u64) -> Option<&SocketScan> {
+        let checked = self.relatives.seen.get(&pid).map(|seen| seen.checked_ns);
+        if checked == Some(now_ns) {
+            return self.relatives.seen.get(&pid);
+        }
         let folder = Folder::open(&self.roots.proc, pid).ok()?;
         folder.read(c"stat", &mut self.content, STAT_BYTES).ok()?;
         let stat = parse_stat(&self.content)?;
         let (start_ticks, session) = (stat.start_ticks, stat.session);
         let has_memory = stat.state != 'D' && !stat.is_exiting && !stat.is_kernel_thread;
-        let known = self.relatives.seen.get(&pid);
-        if known.is_none_or(|seen| seen.start_ticks != start_ticks) {
+        let known = self.relatives.seen.get_mut(&pid);
+        if let Some(seen) = known.filter(|seen| seen.start_ticks == start_ticks) {
+            seen.checked_ns = now_ns;
+        } else {
             let listens = self.read_listens(&folder, has_memory).ok().flatten();
             self.relatives.seen.insert(
                 pid,
                 SocketScan {
                     start_ticks,
                     looked_ns: now_ns,
+                    checked_ns: now_ns,
                     session,
                     listens,
                 },
