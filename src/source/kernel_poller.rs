@@ -33,6 +33,10 @@ mod readers;
 /// holds, as with an interval of a minute: one that came later would be old in each sample.
 const AGAIN_TIME: Duration = Duration::from_millis(400);
 
+/// How often the thread is told which kernels there are where they are the same and all has been answered: its
+/// work comes due less often.
+const TELL_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
 /// An answer that is older says nothing about what goes on.
 const OLDEST: Duration = Duration::from_secs(30);
 
@@ -78,6 +82,8 @@ pub(super) struct Notebooks {
     /// Absent before the first kernel.
     thread: Option<KernelWorker>,
     known: HashMap<KernelKey, KnownKernel>,
+    /// When the thread was told last.
+    told: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -114,6 +120,7 @@ impl Notebooks {
             roots,
             thread: None,
             known: HashMap::new(),
+            told: None,
         }
     }
 
@@ -133,13 +140,25 @@ impl Notebooks {
             // Without a thread, kernels are known by their argv only.
             self.thread = Worker::start("notebooks", QUEUES, poll).ok();
         }
+        let now = Instant::now();
         self.note(&candidates);
-        if let Some(thread) = &self.thread {
+        if let Some(thread) = self.thread.as_ref().filter(|_| self.is_to_be_told(now)) {
+            self.told = Some(now);
             // One that is busy is told at the next sample.
-            if let Err(NotAsked::Ended) = thread.ask(candidates) {
-                self.thread = None;
+            match thread.ask(candidates) {
+                Ok(()) => {}
+                Err(NotAsked::Busy(_)) => self.told = None,
+                Err(NotAsked::Ended) => self.thread = None,
             }
         }
+    }
+
+    /// Whether there is something for the thread to do, or may be by now.
+    fn is_to_be_told(&self, now: Instant) -> bool {
+        let told = self
+            .told
+            .filter(|_| !self.known.values().any(KnownKernel::is_asked));
+        told.is_none_or(|told| now.saturating_duration_since(told) >= TELL_AGAIN_AFTER)
     }
 
     /// Puts into each kernel what is known of it now; they were asked about before.
