@@ -1,7 +1,8 @@
 //! Whole programs on one driver: `cargo bench --bench rivals`.
 //!
 //! gpumem watch, nvtop and nvitop side by side, each on a terminal of 200 by 60 at one sample a second,
-//! with the mock driver's 8 GPUs and 128 real processes that sleep. They run at the same time, so that
+//! with the mock driver's 8 GPUs and 128 real processes that sleep, a quarter of which look like notebooks'
+//! kernels whose files are gone. They run at the same time, so that
 //! whatever else the machine does costs them all alike, and are started anew in each of [`ROUNDS`]
 //! rounds, each time in another order and a part of a second apart. After a warm-up the CPU time of each
 //! is taken over short windows; told are the median window, and the median of what it is of gpumem's in
@@ -19,6 +20,8 @@
 //! rounds together) and `--processes N` measure longer and more.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
+mod kernels;
+
 use std::env;
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -30,6 +33,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use kernels::Sleepers;
 use mock_nvml::scene::{Gpu, Process, Scene, Utilization, Value};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
@@ -49,6 +53,9 @@ const STAGGER: Duration = Duration::from_millis(230);
 const SHOWN: &str = "H200";
 
 fn main() -> ExitCode {
+    if env::var("GPUMEM_BENCH_ROLE").as_deref() == Ok(kernels::ROLE) {
+        kernels::sleep();
+    }
     let arguments: Vec<String> = env::args().skip(1).collect();
     let number = |name: &str| {
         let at = arguments.iter().position(|argument| argument == name)?;
@@ -221,7 +228,7 @@ struct Stage {
 impl Stage {
     fn new(processes: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let sleepers = Sleepers::new(processes);
+        let sleepers = Sleepers::new(processes, processes / 4, Stdio::null);
         let mut scene = Scene::new();
         for gpu in 0..GPUS {
             let mut described = Gpu {
@@ -416,31 +423,5 @@ impl Drop for Terminal {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// Processes that sleep until this is dropped.
-struct Sleepers(Vec<Child>);
-
-impl Sleepers {
-    fn new(count: usize) -> Self {
-        let sleep = || {
-            Command::new("sleep")
-                .arg("3600")
-                .stdin(Stdio::null())
-                .spawn()
-        };
-        Self((0..count).map(|_| sleep().unwrap()).collect())
-    }
-}
-
-impl Drop for Sleepers {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-        }
-        for child in &mut self.0 {
-            let _ = child.wait();
-        }
     }
 }

@@ -1,25 +1,28 @@
 //! What gpumem costs, as ratios to a floor in the same run: `cargo bench --bench sample`.
 //!
 //! The floor (`floor.rs`) makes the NVML calls and /proc reads that the values shown need and does
-//! nothing else. Both meet the mock driver, which answers at once, and real sleeping processes, so
-//! that what is measured is the program's own work. The same for a look at everybody's descriptors,
+//! nothing else; the least floor makes the NVML calls and reads each stat. All meet the mock driver, which
+//! answers at once, and real sleeping processes, a quarter of which look like notebooks' kernels whose files
+//! are gone, so that what is measured is the program's own work. The same for a look at everybody's descriptors,
 //! among many processes that have many. Steady samples follow each other without a pause, so that what
 //! is done every few seconds or half a minute is in none of them; of that, the second table tells.
 //! `--quick` measures less, to see that it runs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 mod floor;
+mod kernels;
 
 use std::env;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use floor::{Floor, read_all_descriptors};
 use gpumem::api::host::{Holders, Roots};
 use gpumem::api::source::{Live, nvml};
+use kernels::Sleepers;
 use mock_nvml::scene::{Gpu, Process, Scene};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::time::{ClockId, clock_gettime};
@@ -32,6 +35,14 @@ const DEV: &str = "GPUMEM_BENCH_DEV";
 fn main() {
     let library = mock_nvml::library();
     match env::var(ROLE).as_deref() {
+        Ok(kernels::ROLE) => kernels::sleep(),
+        Ok("floor-stats") => {
+            let mut floor = Floor::open(&library);
+            let mut pids = Vec::new();
+            floor.sample(&mut pids);
+            Floor::read_stats(&pids);
+            return;
+        }
         Ok("floor-once") => {
             let mut floor = Floor::open(&library);
             let mut pids = Vec::new();
@@ -70,9 +81,9 @@ fn main() {
     let quick = env::args().any(|argument| argument == "--quick");
     let rounds = if quick { 3 } else { 21 };
     println!(
-        "| GPUs × processes | one shot: floor | `ps --json` | ratio | steady CPU: floor | gpumem | ratio | `check` RSS | `watch` RSS |"
+        "| GPUs × processes | one shot: least floor | floor | `ps --json` | ratios | steady CPU: floor | gpumem | ratio | `check` RSS | `watch` RSS |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|");
     let scales: &[(u32, u32)] = if quick {
         &[(8, 128)]
     } else {
@@ -83,11 +94,13 @@ fn main() {
         let once = stage.one_shot(rounds);
         let steady = stage.steady(if quick { 1 } else { 5 });
         println!(
-            "| {gpus} × {} | {:.1} ms | {:.1} ms | {:.2} | {:.2} ms | {:.2} ms | {:.2} | {:.1} MiB | {} |",
+            "| {gpus} × {} | {:.1} ms | {:.1} ms | {:.1} ms | {:.2}, {:.2} | {:.2} ms | {:.2} ms | {:.2} | {:.1} MiB | {} |",
             processes / gpus,
-            once.0 * 1e3,
-            once.1 * 1e3,
-            once.1 / once.0,
+            once[0] * 1e3,
+            once[1] * 1e3,
+            once[2] * 1e3,
+            once[2] / once[0],
+            once[2] / once[1],
             steady.0 * 1e3,
             steady.1 * 1e3,
             steady.1 / steady.0,
@@ -115,7 +128,7 @@ fn look_at_everybody(processes: usize, rounds: usize) {
     for descriptor in &open {
         fcntl_setfd(descriptor, FdFlags::empty()).unwrap();
     }
-    let _sleepers = Sleepers::new(processes, Stdio::null);
+    let _sleepers = Sleepers::new(processes, 0, Stdio::null);
     drop(open);
     let mut holders = Holders::new(Roots::default());
     let (mut floor, mut ours) = (Vec::new(), Vec::new());
@@ -182,7 +195,8 @@ impl Stage {
         std::fs::create_dir(folder.path().join("dev")).unwrap();
         std::fs::write(&device, "").unwrap();
         // Who holds no device file is not believed to be on a GPU.
-        let sleepers = Sleepers::new(processes as usize, || File::open(&device).unwrap().into());
+        let stdin = || File::open(&device).unwrap().into();
+        let sleepers = Sleepers::new(processes as usize, processes as usize / 4, stdin);
         let mut scene = Scene::new();
         for gpu in 0..gpus {
             let on_gpu = sleepers.0.iter().skip(gpu as usize).step_by(gpus as usize);
@@ -222,21 +236,24 @@ impl Stage {
         command
     }
 
-    /// Median wall seconds of the floor and of `ps --json`, in turn.
-    fn one_shot(&self, rounds: usize) -> (f64, f64) {
-        let (mut floor, mut ours) = (Vec::new(), Vec::new());
+    /// Median wall seconds of the least floor, the floor and `ps --json`, in turn.
+    fn one_shot(&self, rounds: usize) -> [f64; 3] {
+        let mut times = [const { Vec::new() }; 3];
         for round in 0..=rounds {
-            let times = (
-                wall(&mut self.role("floor-once")),
-                wall(&mut self.gpumem(&["ps", "--json"])),
-            );
-            // The first round warms the caches.
-            if round > 0 {
-                floor.push(times.0);
-                ours.push(times.1);
+            let commands = [
+                self.role("floor-stats"),
+                self.role("floor-once"),
+                self.gpumem(&["ps", "--json"]),
+            ];
+            for (mut command, times) in commands.into_iter().zip(&mut times) {
+                let seconds = wall(&mut command);
+                // The first round warms the caches.
+                if round > 0 {
+                    times.push(seconds);
+                }
             }
         }
-        (median(floor), median(ours))
+        times.map(median)
     }
 
     /// Median CPU seconds a steady sample of the floor and of gpumem, in turn.
@@ -313,27 +330,6 @@ fn child_of(parent: u32) -> Option<u32> {
             let is_child = fields.split(' ').nth(1)?.parse() == Ok(parent);
             is_child.then(|| entry.file_name().to_str()?.parse().ok())?
         })
-}
-
-/// Processes that sleep until this is dropped.
-struct Sleepers(Vec<Child>);
-
-impl Sleepers {
-    fn new(count: usize, stdin: impl Fn() -> Stdio) -> Self {
-        let sleep = || Command::new("sleep").arg("3600").stdin(stdin()).spawn();
-        Self((0..count).map(|_| sleep().unwrap()).collect())
-    }
-}
-
-impl Drop for Sleepers {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-        }
-        for child in &mut self.0 {
-            let _ = child.wait();
-        }
-    }
 }
 
 fn wall(command: &mut Command) -> f64 {
