@@ -35,7 +35,7 @@ const AGAIN_TIME: Duration = Duration::from_millis(400);
 
 /// How often the thread is told which kernels there are where they are the same and all has been answered: its
 /// work comes due less often.
-const TELL_AGAIN_AFTER: Duration = Duration::from_secs(5);
+const REFRESH_AFTER: Duration = Duration::from_secs(5);
 
 /// An answer that is older says nothing about what goes on.
 const OLDEST: Duration = Duration::from_secs(30);
@@ -83,7 +83,7 @@ pub(super) struct Notebooks {
     thread: Option<KernelWorker>,
     known: HashMap<KernelKey, KnownKernel>,
     /// When the thread was told last.
-    told: Option<Instant>,
+    refreshed: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -120,7 +120,7 @@ impl Notebooks {
             roots,
             thread: None,
             known: HashMap::new(),
-            told: None,
+            refreshed: None,
         }
     }
 
@@ -142,23 +142,23 @@ impl Notebooks {
         }
         let now = Instant::now();
         self.note(&candidates);
-        if let Some(thread) = self.thread.as_ref().filter(|_| self.is_to_be_told(now)) {
-            self.told = Some(now);
+        if let Some(thread) = self.thread.as_ref().filter(|_| self.is_refresh_due(now)) {
+            self.refreshed = Some(now);
             // One that is busy is told at the next sample.
             match thread.ask(candidates) {
                 Ok(()) => {}
-                Err(NotAsked::Busy(_)) => self.told = None,
+                Err(NotAsked::Busy(_)) => self.refreshed = None,
                 Err(NotAsked::Ended) => self.thread = None,
             }
         }
     }
 
     /// Whether there is something for the thread to do, or may be by now.
-    fn is_to_be_told(&self, now: Instant) -> bool {
-        let told = self
-            .told
+    fn is_refresh_due(&self, now: Instant) -> bool {
+        let refreshed = self
+            .refreshed
             .filter(|_| !self.known.values().any(KnownKernel::is_asked));
-        told.is_none_or(|told| now.saturating_duration_since(told) >= TELL_AGAIN_AFTER)
+        refreshed.is_none_or(|at| now.saturating_duration_since(at) >= REFRESH_AFTER)
     }
 
     /// Puts into each kernel what is known of it now; they were asked about before.

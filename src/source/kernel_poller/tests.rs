@@ -162,20 +162,20 @@ fn what_is_slow_is_marked_and_comes_with_a_later_sample() {
 fn the_thread_is_not_woken_where_nothing_is_to_be_done() {
     let (mut notebooks, inbox, outbox) = notebooks();
     outbox.send(vec![busy((7, 70), Instant::now())]).unwrap();
-    let told = |notebooks: &mut Notebooks, process| {
+    let lists_sent = |notebooks: &mut Notebooks, process| {
         join(notebooks, process);
         inbox.try_iter().count()
     };
-    assert_eq!(told(&mut notebooks, kernel(70)), 1);
-    assert_eq!(told(&mut notebooks, kernel(70)), 0);
-    let later = Instant::now() + TELL_AGAIN_AFTER;
-    assert!(notebooks.is_to_be_told(later));
+    assert_eq!(lists_sent(&mut notebooks, kernel(70)), 1);
+    assert_eq!(lists_sent(&mut notebooks, kernel(70)), 0);
+    let later = Instant::now() + REFRESH_AFTER;
+    assert!(notebooks.is_refresh_due(later));
     // One that is new, or another program, is told at once; and again until all is answered.
     outbox.send(vec![busy((7, 71), Instant::now())]).unwrap();
-    assert_eq!(told(&mut notebooks, kernel(71)), 1);
-    assert_eq!(told(&mut notebooks, kernel(71)), 0);
-    assert_eq!(told(&mut notebooks, kernel(72)), 1);
-    assert_eq!(told(&mut notebooks, kernel(72)), 1);
+    assert_eq!(lists_sent(&mut notebooks, kernel(71)), 1);
+    assert_eq!(lists_sent(&mut notebooks, kernel(71)), 0);
+    assert_eq!(lists_sent(&mut notebooks, kernel(72)), 1);
+    assert_eq!(lists_sent(&mut notebooks, kernel(72)), 1);
 }
 
 #[test]
