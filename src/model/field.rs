@@ -23,6 +23,7 @@ pub use needle::Needle;
 pub use order::SortValue;
 pub(super) use read::any_has;
 pub use read::is_called;
+pub(super) use read::labels;
 use spec::field;
 pub use spec::{FieldSpec, Notation, STAYS};
 

@@ -8,7 +8,7 @@
 //! instant as all of them write it, [`local_time`] as people read it; [`balance`] is where a GPU's memory is, [`device_file`] how it is
 //! held, [`json`] how all of them are written, [`label`] how every view names what it shows, [`pool`]
 //! which workers are started again, [`reservation`] which GPUs jobs and containers were given, [`row`] a
-//! process on a GPU, [`field`] what can be known of one and [`selector`] the language in which it is asked,
+//! process on a GPU, [`field`] what can be known of one and [`selector`] the language in which it is asked, [`mod@totals`] what groups of them hold,
 //! [`program`] what a process is by its program's name, [`mod@unit`] what a
 //! systemd unit is to the processes in it, [`unread`] who may be where that is not known.
 
@@ -33,6 +33,7 @@ pub mod selector;
 pub mod snapshot;
 pub mod suspect;
 pub mod time;
+pub mod totals;
 pub mod unit;
 pub mod unread;
 

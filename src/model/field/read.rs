@@ -190,8 +190,8 @@ pub fn is_called(gpu: &Gpu, needle: &Needle, whole: bool, all: bool) -> bool {
         || parts().any(|part| needle.is(&part.name_on(gpu.index)))
 }
 
-/// The texts that a process has for a field.
-fn labels(field: Field, process: &Process) -> [Option<&str>; 4] {
+/// The texts that a process has for a field, the one that it is called by first.
+pub(in crate::model) fn labels(field: Field, process: &Process) -> [Option<&str>; 4] {
     match field {
         Field::Name => {
             let program = process.command.as_deref().and_then(|it| it.first());

@@ -1,0 +1,261 @@
+//! Totals: what the rows of each user, job, container or framework hold together.
+//!
+//! Pure, and a reading of the table of [`field`](super::field)s: what rows are grouped by is a field.
+//! `ps --by` and the screen's page of totals both show these.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use super::field::{Field, labels};
+use super::identity::Identity;
+use super::row::ProcessRow;
+
+/// What rows can be grouped by, in the order in which it is offered.
+pub const GROUPED: [Field; 4] = [Field::User, Field::Job, Field::Container, Field::Framework];
+
+/// Which rows a total is of.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum TotalOf {
+    /// Those of this user, job, container or framework, by name; to be escaped.
+    Named(String),
+    /// Those that are known to have none: in no job, in no container.
+    None,
+    /// Those of which it is not known.
+    Unknown,
+}
+
+/// What the rows of one group hold together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Total {
+    /// Whose it is.
+    pub of: TotalOf,
+    /// Processes; one on several GPUs counts once.
+    pub processes: usize,
+    /// The GPUs that list them, by NVML's index.
+    pub gpus: BTreeSet<u32>,
+    /// GPU memory in bytes, of the rows of which it is known; `None` where it is known of none.
+    pub used_bytes: Option<u64>,
+    /// Listed rows whose memory is not known: `used_bytes` is a lower bound where there are any.
+    pub unknown_rows: usize,
+    /// Bytes of the rows that can be reclaimed; `None` where there are such rows and what they hold is
+    /// not known of any.
+    pub reclaimable_bytes: Option<u64>,
+}
+
+/// A group while it is summed up.
+#[derive(Default)]
+struct Sum {
+    processes: HashSet<Identity>,
+    gpus: BTreeSet<u32>,
+    used: Bytes,
+    reclaimable: Bytes,
+}
+
+/// Bytes of rows, some of which may not be known.
+#[derive(Default)]
+struct Bytes {
+    known: Option<u64>,
+    unknown_rows: usize,
+}
+
+impl Bytes {
+    fn add(&mut self, bytes: Option<u64>) {
+        match bytes {
+            Some(bytes) => self.known = Some(self.known.unwrap_or(0).saturating_add(bytes)),
+            None => self.unknown_rows += 1,
+        }
+    }
+}
+
+/// The totals of these rows by a field of [`GROUPED`], the one that holds most first, equal ones by name.
+/// `is_reclaimable` tells the rows whose memory `reap` would free by default.
+pub fn totals<'a, 'r: 'a>(
+    rows: impl IntoIterator<Item = &'a ProcessRow<'r>>,
+    by: Field,
+    is_reclaimable: impl Fn(&ProcessRow<'r>) -> bool,
+) -> Vec<Total> {
+    let mut sums: BTreeMap<TotalOf, Sum> = BTreeMap::new();
+    for row in rows {
+        let Some(identity) = row.identity else {
+            continue;
+        };
+        let sum = sums.entry(group(row, by)).or_default();
+        sum.processes.insert(identity);
+        // What holds a device file and is not listed has no memory that is told.
+        if !row.is_listed() {
+            continue;
+        }
+        sum.gpus.extend(row.gpu.map(|gpu| gpu.index));
+        sum.used.add(row.used_bytes());
+        if is_reclaimable(row) {
+            sum.reclaimable.add(row.used_bytes());
+        }
+    }
+    let mut totals: Vec<Total> = sums
+        .into_iter()
+        .map(|(of, sum)| Total {
+            of,
+            processes: sum.processes.len(),
+            gpus: sum.gpus,
+            used_bytes: sum.used.known,
+            unknown_rows: sum.used.unknown_rows,
+            reclaimable_bytes: match sum.reclaimable.unknown_rows {
+                0 => Some(sum.reclaimable.known.unwrap_or(0)),
+                _ => sum.reclaimable.known,
+            },
+        })
+        .collect();
+    // Stable: equal ones stay in the order of their names.
+    totals.sort_by_key(|total| std::cmp::Reverse(total.used_bytes));
+    totals
+}
+
+/// Which group a row belongs to.
+fn group(row: &ProcessRow<'_>, by: Field) -> TotalOf {
+    let named = |text: Option<&str>| match text.filter(|text| !text.is_empty()) {
+        Some(text) => TotalOf::Named(text.to_owned()),
+        None => TotalOf::None,
+    };
+    if by == Field::User {
+        // It may be known of one that has ended.
+        return by.text(row).map_or(TotalOf::Unknown, TotalOf::Named);
+    }
+    match row.process {
+        Err(_) => TotalOf::Unknown,
+        // Without a framework it may be that it could not be read.
+        Ok(process) if by == Field::Framework => match process.framework.as_deref() {
+            None if process.gpu_files.is_none() => TotalOf::Unknown,
+            framework => named(framework),
+        },
+        Ok(process) => named(labels(by, process).into_iter().flatten().next()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::model::Snapshot;
+    use crate::model::process::{Container, Slurm};
+    use crate::model::row::places;
+    use crate::watch::sample;
+
+    fn of(snapshot: &Snapshot, by: Field, reclaimable: &[u32]) -> Vec<Total> {
+        let rows: Vec<ProcessRow<'_>> = places(snapshot, &[])
+            .into_iter()
+            .map(|place| ProcessRow::new(snapshot, &[], place))
+            .collect();
+        totals(&rows, by, |row| {
+            row.pid().is_some_and(|pid| reclaimable.contains(&pid))
+        })
+    }
+
+    /// Two GPUs with three processes each; the first of each GPU is ann's, in job 7 and in a container.
+    fn snapshot() -> Snapshot {
+        let mut snapshot = sample::snapshot(2, 3);
+        for gpu in &mut snapshot.gpus {
+            for (at, row) in (1..).zip(gpu.processes.iter_mut().flatten()) {
+                row.used_bytes = Some(at * 100);
+            }
+        }
+        for process in &mut snapshot.processes {
+            process.user = Some("bob".into());
+            process.framework = Some("pytorch".into());
+            process.framework_version = None;
+            process.container = None;
+            process.slurm = None;
+        }
+        for gpu in 0..2 {
+            let pid = sample::pid(gpu, 0);
+            let mut processes = snapshot.processes.iter_mut();
+            let first = processes.find(|process| process.pid == pid).unwrap();
+            first.user = Some("ann".into());
+            first.framework_version = Some(format!("2.{gpu}").into());
+            first.slurm = Some(Arc::new(Slurm {
+                job_id: Some("7".into()),
+                job_name: Some("bert".into()),
+                ..Slurm::default()
+            }));
+            first.container = Some(Arc::new(Container {
+                name: Some("train".into()),
+                ..Container::default()
+            }));
+        }
+        snapshot
+    }
+
+    #[test]
+    fn what_holds_most_is_first_and_each_group_has_its_own_sum() {
+        let snapshot = snapshot();
+        let by_user = of(&snapshot, Field::User, &[sample::pid(0, 2)]);
+        assert_eq!(
+            by_user,
+            [
+                Total {
+                    of: TotalOf::Named("bob".to_owned()),
+                    processes: 4,
+                    gpus: BTreeSet::from([0, 1]),
+                    used_bytes: Some(1000),
+                    unknown_rows: 0,
+                    reclaimable_bytes: Some(300),
+                },
+                Total {
+                    of: TotalOf::Named("ann".to_owned()),
+                    processes: 2,
+                    gpus: BTreeSet::from([0, 1]),
+                    used_bytes: Some(200),
+                    unknown_rows: 0,
+                    reclaimable_bytes: Some(0),
+                },
+            ]
+        );
+        for (by, name) in [(Field::Job, "7"), (Field::Container, "train")] {
+            let totals = of(&snapshot, by, &[]);
+            assert_eq!(totals[0].of, TotalOf::None, "{by:?}");
+            assert_eq!(totals[1].of, TotalOf::Named(name.to_owned()));
+            assert_eq!(totals[1].used_bytes, Some(200));
+        }
+        let frameworks = of(&snapshot, Field::Framework, &[]);
+        assert_eq!(frameworks.len(), 1, "versions are one framework");
+    }
+
+    #[test]
+    fn what_is_not_known_is_no_zero_and_no_one_elses() {
+        let mut snapshot = snapshot();
+        for at in 0..3 {
+            sample::entry(&mut snapshot, 0, at).used_bytes = None;
+            sample::entry(&mut snapshot, 1, at).used_bytes = None;
+        }
+        let ann = sample::pid(0, 0);
+        let total = &of(&snapshot, Field::User, &[ann])[0];
+        assert_eq!(total.used_bytes, None);
+        assert_eq!(total.unknown_rows, 2);
+        assert_eq!(
+            total.reclaimable_bytes, None,
+            "of ann's one row it is not known"
+        );
+        for process in &mut snapshot.processes {
+            process.unresolved = Some("started after NVML named the pid".into());
+        }
+        for by in GROUPED {
+            let totals = of(&snapshot, by, &[]);
+            assert_eq!(totals.len(), 1, "{by:?}");
+            assert_eq!(totals[0].of, TotalOf::Unknown);
+            assert_eq!(totals[0].processes, 6);
+        }
+    }
+
+    #[test]
+    fn a_process_on_two_gpus_counts_once() {
+        let mut snapshot = snapshot();
+        let pid = sample::pid(0, 0);
+        sample::entry(&mut snapshot, 1, 0).pid = pid;
+        let totals = of(&snapshot, Field::User, &[]);
+        let ann = totals
+            .iter()
+            .find(|it| it.of == TotalOf::Named("ann".to_owned()));
+        let ann = ann.unwrap();
+        assert_eq!((ann.processes, ann.used_bytes), (1, Some(200)));
+        assert_eq!(ann.gpus, BTreeSet::from([0, 1]));
+    }
+}
